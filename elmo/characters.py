@@ -7,6 +7,7 @@ character like any other: the convolution sees it.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -81,7 +82,9 @@ class Characters:
     def save(self, path: Path) -> None:
         """Write `characters.json`."""
         value = {"kind": self.kind, "max_characters": self.max_characters}
-        write_json(path, value if self.symbols is None else value | {"symbols": self.symbols})
+        write_json(
+            path, value if self.symbols is None else value | {"symbols": self.symbols}
+        )
 
     @classmethod
     def load(cls, path: Path) -> "Characters":
@@ -89,13 +92,17 @@ class Characters:
         value = read_json(path)
         kind, room = value.get("kind"), value.get("max_characters")
         if kind not in ("bytes", "unicode"):
-            raise ElmoError(f"{path}: kind must be 'bytes' or 'unicode', found {kind!r}")
+            raise ElmoError(
+                f"{path}: kind must be 'bytes' or 'unicode', found {kind!r}"
+            )
         if type(room) is not int or room < 3:
             raise ElmoError(f"{path}: max_characters must be an integer of 3 or more")
         if kind == "bytes":
             return cls(max_characters=room)
         symbols = value.get("symbols")
-        if not isinstance(symbols, list) or not all(isinstance(s, str) for s in symbols):
+        if not isinstance(symbols, list) or not all(
+            isinstance(s, str) for s in symbols
+        ):
             raise ElmoError(f"{path}: symbols must be a list of characters")
         return cls(tuple(symbols), room)
 
@@ -105,10 +112,6 @@ class Characters:
         ids = self._ids
         return [ids.get(character, len(ids)) for character in token]
 
-    @property
+    @cached_property
     def _ids(self) -> dict[str, int]:
-        cached: dict[str, int] | None = self.__dict__.get("_symbol_ids")
-        if cached is None:
-            cached = {symbol: i for i, symbol in enumerate(self.symbols or ())}
-            object.__setattr__(self, "_symbol_ids", cached)
-        return cached
+        return {symbol: i for i, symbol in enumerate(self.symbols or ())}

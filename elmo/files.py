@@ -47,14 +47,19 @@ def new_file(out: Path) -> Iterator[Path]:
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file's bytes, in hex."""
+    found = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(1 << 20):
+            found.update(block)
+    return found.hexdigest()
 
 
 def check_sha256(path: Path, expected: str) -> None:
     """Raise `ElmoError` naming the file where its bytes are not the ones its manifest recorded."""
     if not path.is_file():
-        raise ElmoError(f"{path}: is missing, though its manifest names it; make the folder again")
+        raise ElmoError(
+            f"{path}: is missing, though its manifest names it; make the folder again"
+        )
     found = sha256(path)
     if found != expected:
         raise ElmoError(
@@ -85,9 +90,13 @@ def read_json(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ElmoError(f"{path}: not UTF-8 (byte {error.start})") from None
     except json.JSONDecodeError as error:
-        raise ElmoError(f"{path}:{error.lineno}: not valid JSON ({error.msg})") from None
+        raise ElmoError(
+            f"{path}:{error.lineno}: not valid JSON ({error.msg})"
+        ) from None
     if not isinstance(value, dict):
-        raise ElmoError(f"{path}: must hold a JSON object, found a {type(value).__name__}")
+        raise ElmoError(
+            f"{path}: must hold a JSON object, found a {type(value).__name__}"
+        )
     return value
 
 

@@ -19,19 +19,27 @@ class Vocabulary:
     `counts[i]` is how often word i was seen in training, or `counts` is None when unknown.
     """
 
-    def __init__(self, words: Iterable[str], counts: Iterable[int] | None = None) -> None:
+    def __init__(
+        self, words: Iterable[str], counts: Iterable[int] | None = None
+    ) -> None:
         self.words = list(words)
         self.counts = None if counts is None else list(counts)
         self._ids = {word: i for i, word in enumerate(self.words)}
         if len(self._ids) != len(self.words):
             seen: set[str] = set()
             twice = next(word for word in self.words if word in seen or seen.add(word))  # type: ignore[func-returns-value]
-            raise ElmoError(f"the word {twice!r} stands twice in the vocabulary; remove one")
+            raise ElmoError(
+                f"the word {twice!r} stands twice in the vocabulary; remove one"
+            )
         for word in (BOS, EOS, UNK):
             if word not in self._ids:
-                raise ElmoError(f"the vocabulary has no {word}; add a line {word} at its head")
+                raise ElmoError(
+                    f"the vocabulary has no {word}; add a line {word} at its head"
+                )
         if self.counts is not None and len(self.counts) != len(self.words):
-            raise ElmoError(f"{len(self.words)} words but {len(self.counts)} counts; make both again")
+            raise ElmoError(
+                f"{len(self.words)} words but {len(self.counts)} counts; make both again"
+            )
         self.bos, self.eos, self.unk = (self._ids[word] for word in (BOS, EOS, UNK))
 
     def __len__(self) -> int:
@@ -60,9 +68,14 @@ class Vocabulary:
         try:
             if file.name != "words.txt" or not beside.exists():
                 return cls(words)
-            return cls(words, [_count(beside, *line) for line in enumerate(_read_lines(beside), 1)])
+            return cls(
+                words,
+                [_count(beside, *line) for line in enumerate(_read_lines(beside), 1)],
+            )
         except ElmoError as error:
-            raise error if str(beside) in str(error) else ElmoError(f"{file}: {error}") from None
+            raise (
+                error if str(beside) in str(error) else ElmoError(f"{file}: {error}")
+            ) from None
 
 
 def _read_lines(path: Path) -> list[str]:
@@ -74,17 +87,23 @@ def _read_lines(path: Path) -> list[str]:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ElmoError(f"{path}:{line}: byte {error.start} is not UTF-8; save it as UTF-8") from None
+        raise ElmoError(
+            f"{path}:{line}: byte {error.start} is not UTF-8; save it as UTF-8"
+        ) from None
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
 
 
 def _count(path: Path, number: int, line: str) -> int:
     if not line.isdecimal():
-        raise ElmoError(f"{path}:{number}: a count must be a whole number, found {line!r}")
+        raise ElmoError(
+            f"{path}:{number}: a count must be a whole number, found {line!r}"
+        )
     return int(line)
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
     with new_file(path) as beside:
-        beside.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+        beside.write_text(
+            "".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n"
+        )

@@ -1,0 +1,114 @@
+"""The elementwise part of an LSTM cell, fused by torch.compile where a C++ compiler is there.
+
+Shapes: S directions, B rows, C cells, G = 4C gates in the order i, j (new), f, o.
+"""
+
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+
+class Cell(NamedTuple):
+    """Three elementwise functions: inference, training forward, training backward."""
+
+    forward: Callable[[Tensor, Tensor, float | None], tuple[Tensor, Tensor]]
+    forward_kept: Callable[..., tuple[Tensor, Tensor]]
+    backward: Callable[..., Tensor]
+    kind: str
+
+
+@cache
+def cell_for(device: torch.device) -> Cell:
+    """The cell for a device: compiled where possible, and the log says which.
+
+    `ELMO_COMPILE=0` in the environment chooses the eager one.
+    """
+    if os.environ.get("ELMO_COMPILE", "1") == "0":
+        return _chosen(_EAGER, "ELMO_COMPILE=0")
+    if device.type == "cpu" and not (shutil.which("g++") or shutil.which("clang++")):
+        return _chosen(_EAGER, "no C++ compiler was found")
+    compiled = [torch.compile(function, dynamic=None) for function in _EAGER[:3]]
+    return _chosen(Cell(*compiled, kind="compiled"), "fused by torch.compile")
+
+
+def _chosen(cell: Cell, why: str) -> Cell:
+    log.info("LSTM cell: %s (%s)", cell.kind, why)
+    return cell
+
+
+def _tanh(x: Tensor) -> Tensor:
+    # Several times faster than torch.tanh on a CPU and within 1.2e-7 of it.
+    return torch.sigmoid(x * 2) * 2 - 1
+
+
+def _forward(
+    gates_SBG: Tensor, c_SBC: Tensor, clip: float | None
+) -> tuple[Tensor, Tensor]:
+    """From gates before their activation and the old cell state: new state and hidden (S, B, C)."""
+    i, j, f, o = gates_SBG.float().chunk(4, -1)
+    c_SBC = torch.sigmoid(f) * c_SBC + torch.sigmoid(i) * _tanh(j)
+    if clip is not None:
+        c_SBC = c_SBC.clamp(-clip, clip)
+    return c_SBC, (torch.sigmoid(o) * _tanh(c_SBC)).to(gates_SBG.dtype)
+
+
+def _forward_kept(
+    gates_SBG: Tensor,
+    c_SBC: Tensor,
+    clip: float | None,
+    kept_SBG: Tensor,
+    kept_SBC: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """`_forward` that also writes the gates after their activation and the new cell state."""
+    i, j, f, o = gates_SBG.float().chunk(4, -1)
+    i, j, f, o = torch.sigmoid(i), _tanh(j), torch.sigmoid(f), torch.sigmoid(o)
+    c_SBC = f * c_SBC + i * j
+    if clip is not None:
+        c_SBC = c_SBC.clamp(-clip, clip)
+    cells = c_SBC.shape[-1]
+    for k, gate in enumerate((i, j, f, o)):
+        kept_SBG[..., k * cells : (k + 1) * cells].copy_(gate)
+    kept_SBC.copy_(c_SBC)
+    return c_SBC, (o * _tanh(c_SBC)).to(gates_SBG.dtype)
+
+
+def _backward(
+    dhidden_SBC: Tensor,
+    dc_SBC: Tensor,
+    gates_SBG: Tensor,
+    c_SBC: Tensor,
+    before_SBC: Tensor,
+    clip: float | None,
+    dgates_SBG: Tensor,
+) -> Tensor:
+    """Write the gradient of the gates before their activation; return that of the old cell state.
+
+    As in TensorFlow, no gradient passes a state that was clipped.
+    """
+    i, j, f, o = gates_SBG.float().chunk(4, -1)
+    tanh_c = _tanh(c_SBC)
+    dhidden_SBC = dhidden_SBC.float()
+    do = dhidden_SBC * tanh_c * o * (1 - o)
+    dc = dc_SBC + dhidden_SBC * o * (1 - tanh_c * tanh_c)
+    if clip is not None:
+        dc = torch.where(c_SBC.abs() < clip, dc, 0)
+    di, dj, df = (
+        dc * j * i * (1 - i),
+        dc * i * (1 - j * j),
+        dc * before_SBC * f * (1 - f),
+    )
+    cells = dc.shape[-1]
+    for k, gate in enumerate((di, dj, df, do)):
+        dgates_SBG[..., k * cells : (k + 1) * cells].copy_(gate)
+    return dc * f
+
+
+_EAGER = Cell(_forward, _forward_kept, _backward, kind="eager")

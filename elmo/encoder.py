@@ -1,0 +1,133 @@
+"""Token encoders: characters → convolution → max → highway → projection, or a table of words.
+
+The convolution runs as one matrix product a width, over windows cut to the longest token of a
+chunk plus the widest filter. That is exact: every window beyond a token is all padding, and one of
+them stands for the rest. Weights keep the 2018 layout.
+
+Shapes: N tokens, K characters, E character vector, F filters of all widths, P projection.
+"""
+
+import torch
+from torch import Tensor, nn
+
+CHUNK = 256  # tokens convolved at a time: bounds memory and keeps the products in cache
+
+
+class Highway(nn.Module):
+    """`y = c·t + (1 − c)·x`: what 2018 calls *carry* gates the transform."""
+
+    def __init__(self, filters: int) -> None:
+        super().__init__()
+        self.carry_weight = nn.Parameter(torch.zeros(filters, filters))
+        self.carry_bias = nn.Parameter(torch.zeros(filters))
+        self.transform_weight = nn.Parameter(torch.zeros(filters, filters))
+        self.transform_bias = nn.Parameter(torch.zeros(filters))
+
+    def forward(self, x_NF: Tensor) -> Tensor:
+        """(N, F) → (N, F)."""
+        carry_NF = torch.sigmoid(torch.addmm(self.carry_bias, x_NF, self.carry_weight))
+        transform_NF = torch.relu(
+            torch.addmm(self.transform_bias, x_NF, self.transform_weight)
+        )
+        return torch.lerp(x_NF, transform_NF, carry_NF)
+
+
+class CharacterEncoder(nn.Module):
+    """The char-CNN of the paper's section 3.4: (N, K) raw character ids → (N, P)."""
+
+    def __init__(
+        self,
+        *,
+        characters: int,
+        char_dim: int,
+        filters: tuple[tuple[int, int], ...],
+        activation: str,
+        highways: int,
+        projection: int,
+    ) -> None:
+        super().__init__()
+        total = sum(count for _, count in filters)
+        self.widths = tuple(width for width, _ in filters)
+        self.activation = activation
+        self.char_embedding = nn.Parameter(torch.zeros(characters, char_dim))
+        self.conv_weight = nn.ParameterList(
+            nn.Parameter(torch.zeros(width * char_dim, count))
+            for width, count in filters
+        )
+        self.conv_bias = nn.ParameterList(
+            nn.Parameter(torch.zeros(count)) for _, count in filters
+        )
+        self.highway = nn.ModuleList(Highway(total) for _ in range(highways))
+        projected = total != projection
+        self.project_weight = (
+            nn.Parameter(torch.zeros(total, projection)) if projected else None
+        )
+        self.project_bias = nn.Parameter(torch.zeros(projection)) if projected else None
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights as in 2018."""
+        nn.init.uniform_(self.char_embedding, -1, 1, generator=generator)
+        for weight, bias in zip(self.conv_weight, self.conv_bias, strict=True):
+            if self.activation == "relu":
+                nn.init.uniform_(weight, -0.05, 0.05, generator=generator)
+            else:
+                nn.init.normal_(weight, 0, weight.shape[0] ** -0.5, generator=generator)
+            nn.init.zeros_(bias)
+        for highway in self.highway:
+            for weight in (highway.carry_weight, highway.transform_weight):
+                nn.init.normal_(weight, 0, weight.shape[0] ** -0.5, generator=generator)
+            nn.init.constant_(highway.carry_bias, -2)
+            nn.init.zeros_(highway.transform_bias)
+        if self.project_weight is not None:
+            std = self.project_weight.shape[0] ** -0.5
+            nn.init.normal_(self.project_weight, 0, std, generator=generator)
+            nn.init.zeros_(self.project_bias)
+
+    def forward(self, characters_NK: Tensor) -> Tensor:
+        """Encode N tokens, best distinct ones: the same token always has the same vector."""
+        pad = self.char_embedding.shape[0] - 1
+        lengths_N = (characters_NK != pad).sum(1)
+        order_N = torch.argsort(lengths_N, stable=True)
+        longest = (
+            torch.cummax(lengths_N[order_N], 0).values[CHUNK - 1 :: CHUNK].tolist()
+        )
+        pooled = []
+        for k, chosen in enumerate(order_N.split(CHUNK)):
+            length = longest[k] if k < len(longest) else int(lengths_N.max())
+            cut = min(characters_NK.shape[1], length + max(self.widths))
+            pooled.append(self._pool(characters_NK[chosen, :cut]))
+        x_NF = torch.cat(pooled)[torch.argsort(order_N)]
+        for highway in self.highway:
+            x_NF = highway(x_NF)
+        if self.project_weight is None or self.project_bias is None:
+            return x_NF
+        return torch.addmm(self.project_bias, x_NF, self.project_weight)
+
+    def _pool(self, characters_NK: Tensor) -> Tensor:
+        x_NKE = nn.functional.embedding(characters_NK, self.char_embedding)
+        N, K, E = x_NKE.shape
+        activate = torch.relu if self.activation == "relu" else torch.tanh
+        pooled = []
+        for width, weight, bias in zip(
+            self.widths, self.conv_weight, self.conv_bias, strict=True
+        ):
+            windows = x_NKE.as_strided((N, K - width + 1, width * E), (K * E, E, 1))
+            convolved = windows.reshape(-1, width * E) @ weight
+            pooled.append(activate(convolved.view(N, K - width + 1, -1).amax(1) + bias))
+        return torch.cat(pooled, 1)
+
+
+class WordEncoder(nn.Module):
+    """A table of word vectors, for the 2018 models that read words: (N,) word ids → (N, P)."""
+
+    def __init__(self, *, words: int, projection: int) -> None:
+        super().__init__()
+        self.embedding = nn.Parameter(torch.zeros(words, projection))
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights as in 2018."""
+        nn.init.uniform_(self.embedding, -1, 1, generator=generator)
+
+    def forward(self, words_N: Tensor) -> Tensor:
+        """Look the words up."""
+        return nn.functional.embedding(words_N, self.embedding)
