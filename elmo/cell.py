@@ -35,8 +35,13 @@ def cell_for(device: torch.device) -> Cell:
         return _chosen(_EAGER, "ELMO_COMPILE=0")
     if device.type == "cpu" and not (shutil.which("g++") or shutil.which("clang++")):
         return _chosen(_EAGER, "no C++ compiler was found")
-    compiled = [torch.compile(function, dynamic=None) for function in _EAGER[:3]]
-    return _chosen(Cell(*compiled, kind="compiled"), "fused by torch.compile")
+    compiled = Cell(
+        torch.compile(_EAGER.forward),
+        torch.compile(_EAGER.forward_kept),
+        torch.compile(_EAGER.backward),
+        kind="compiled",
+    )
+    return _chosen(compiled, "fused by torch.compile")
 
 
 def _chosen(cell: Cell, why: str) -> Cell:

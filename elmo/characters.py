@@ -8,6 +8,7 @@ character like any other: the convolution sees it.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -59,17 +60,16 @@ class Characters:
         """
         begin, end, begin_word, end_word, pad = range(self.marks, self.marks + 5)
         room = self.max_characters - 2
-        ids = np.full((len(tokens), self.max_characters), pad, dtype=np.int32)
+        inside = [self._inside(token)[:room] for token in tokens]
+        lengths = np.fromiter(map(len, inside), np.int64, len(tokens))
+        column = np.arange(self.max_characters)
+        ids = np.where(column == lengths[:, None] + 1, end_word, pad).astype(np.int32)
         ids[:, 0] = begin_word
-        for row, token in zip(ids, tokens, strict=True):
-            if token == SENTENCE_BEGIN:
-                row[1:3] = begin, end_word
-            elif token == SENTENCE_END:
-                row[1:3] = end, end_word
-            else:
-                inside = self._inside(token)[:room]
-                row[1 : len(inside) + 1] = inside
-                row[len(inside) + 1] = end_word
+        ids[(column >= 1) & (column <= lengths[:, None])] = np.fromiter(chain(*inside), np.int32)
+        for row, token in enumerate(tokens):
+            if token in (SENTENCE_BEGIN, SENTENCE_END):
+                ids[row, 1:] = pad
+                ids[row, 1:3] = (begin if token == SENTENCE_BEGIN else end), end_word
         return ids
 
     def longer(self, tokens: Iterable[str]) -> int:
@@ -108,7 +108,7 @@ class Characters:
 
     def _inside(self, token: str) -> Sequence[int]:
         if self.symbols is None:
-            return token.encode("utf-8", "ignore")
+            return token.encode("utf-8", "ignore"))
         ids = self._ids
         return [ids.get(character, len(ids)) for character in token]
 

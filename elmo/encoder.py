@@ -7,6 +7,8 @@ them stands for the rest. Weights keep the 2018 layout.
 Shapes: N tokens, K characters, E character vector, F filters of all widths, P projection.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +24,13 @@ class Highway(nn.Module):
         self.carry_bias = nn.Parameter(torch.zeros(filters))
         self.transform_weight = nn.Parameter(torch.zeros(filters, filters))
         self.transform_bias = nn.Parameter(torch.zeros(filters))
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights as in 2018."""
+        for weight in (self.carry_weight, self.transform_weight):
+            nn.init.normal_(weight, 0, weight.shape[0] ** -0.5, generator=generator)
+        nn.init.constant_(self.carry_bias, -2)
+        nn.init.zeros_(self.transform_bias)
 
     def forward(self, x_NF: Tensor) -> Tensor:
         """(N, F) → (N, F)."""
@@ -57,7 +66,9 @@ class CharacterEncoder(nn.Module):
         self.conv_bias = nn.ParameterList(
             nn.Parameter(torch.zeros(count)) for _, count in filters
         )
-        self.highway = nn.ModuleList(Highway(total) for _ in range(highways))
+        self.highway: Iterable[Highway] = nn.ModuleList(
+            Highway(total) for _ in range(highways)
+        )  # type: ignore[assignment]
         projected = total != projection
         self.project_weight = (
             nn.Parameter(torch.zeros(total, projection)) if projected else None
@@ -74,11 +85,8 @@ class CharacterEncoder(nn.Module):
                 nn.init.normal_(weight, 0, weight.shape[0] ** -0.5, generator=generator)
             nn.init.zeros_(bias)
         for highway in self.highway:
-            for weight in (highway.carry_weight, highway.transform_weight):
-                nn.init.normal_(weight, 0, weight.shape[0] ** -0.5, generator=generator)
-            nn.init.constant_(highway.carry_bias, -2)
-            nn.init.zeros_(highway.transform_bias)
-        if self.project_weight is not None:
+            highway.reset_parameters(generator)
+        if self.project_weight is not None and self.project_bias is not None:
             std = self.project_weight.shape[0] ** -0.5
             nn.init.normal_(self.project_weight, 0, std, generator=generator)
             nn.init.zeros_(self.project_bias)
