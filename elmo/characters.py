@@ -65,7 +65,9 @@ class Characters:
         column = np.arange(self.max_characters)
         ids = np.where(column == lengths[:, None] + 1, end_word, pad).astype(np.int32)
         ids[:, 0] = begin_word
-        ids[(column >= 1) & (column <= lengths[:, None])] = np.fromiter(chain(*inside), np.int32)
+        ids[(column >= 1) & (column <= lengths[:, None])] = np.fromiter(
+            chain(*inside), np.int32
+        )
         for row, token in enumerate(tokens):
             if token in (SENTENCE_BEGIN, SENTENCE_END):
                 ids[row, 1:] = pad
@@ -108,7 +110,7 @@ class Characters:
 
     def _inside(self, token: str) -> Sequence[int]:
         if self.symbols is None:
-            return token.encode("utf-8", "ignore"))
+            return token.encode("utf-8", "ignore")
         ids = self._ids
         return [ids.get(character, len(ids)) for character in token]
 
