@@ -131,7 +131,12 @@ class BiLM(nn.Module):
         self.encoder.reset_parameters(generator)
         self.lstm.reset_parameters(generator)
 
-    def encode(self, inputs_N: Tensor) -> Tensor:
-        """Characters (N, K), or word ids (N,) for a model that reads words → (N, P)."""
-        vectors: Tensor = self.encoder(inputs_N)
+    def encode(
+        self, inputs_N: Tensor, *, precision: torch.dtype | None = None
+    ) -> Tensor:
+        """Characters (N, K), or word ids (N,) for a model that reads words → (N, P).
+
+        The products run in `precision`, by default that of the weights.
+        """
+        vectors: Tensor = self.encoder(inputs_N, precision or self.lstm.weight[0].dtype)
         return vectors

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-CHUNK = 256  # tokens convolved at a time: bounds memory and keeps the products in cache
+CHUNK = 128  # tokens convolved at a time: bounds memory and keeps the products in cache
 
 
 class Highway(nn.Module):
@@ -34,11 +34,12 @@ class Highway(nn.Module):
 
     def forward(self, x_NF: Tensor) -> Tensor:
         """(N, F) → (N, F)."""
-        carry_NF = torch.sigmoid(torch.addmm(self.carry_bias, x_NF, self.carry_weight))
-        transform_NF = torch.relu(
-            torch.addmm(self.transform_bias, x_NF, self.transform_weight)
+        to = x_NF.dtype
+        carry_NF = torch.addmm(self.carry_bias.to(to), x_NF, self.carry_weight.to(to))
+        transform_NF = torch.addmm(
+            self.transform_bias.to(to), x_NF, self.transform_weight.to(to)
         )
-        return torch.lerp(x_NF, transform_NF, carry_NF)
+        return torch.lerp(x_NF, torch.relu(transform_NF), torch.sigmoid(carry_NF))
 
 
 class CharacterEncoder(nn.Module):
@@ -91,7 +92,7 @@ class CharacterEncoder(nn.Module):
             nn.init.normal_(self.project_weight, 0, std, generator=generator)
             nn.init.zeros_(self.project_bias)
 
-    def forward(self, characters_NK: Tensor) -> Tensor:
+    def forward(self, characters_NK: Tensor, precision: torch.dtype) -> Tensor:
         """Encode N tokens, best distinct ones: the same token always has the same vector."""
         pad = self.char_embedding.shape[0] - 1
         lengths_N = (characters_NK != pad).sum(1)
@@ -103,16 +104,20 @@ class CharacterEncoder(nn.Module):
         for k, chosen in enumerate(order_N.split(CHUNK)):
             length = longest[k] if k < len(longest) else int(lengths_N.max())
             cut = min(characters_NK.shape[1], length + max(self.widths))
-            pooled.append(self._pool(characters_NK[chosen, :cut]))
+            pooled.append(self._pool(characters_NK[chosen, :cut], precision))
         x_NF = torch.cat(pooled)[torch.argsort(order_N)]
         for highway in self.highway:
             x_NF = highway(x_NF)
         if self.project_weight is None or self.project_bias is None:
             return x_NF
-        return torch.addmm(self.project_bias, x_NF, self.project_weight)
+        return torch.addmm(
+            self.project_bias.to(precision), x_NF, self.project_weight.to(precision)
+        )
 
-    def _pool(self, characters_NK: Tensor) -> Tensor:
-        x_NKE = nn.functional.embedding(characters_NK, self.char_embedding)
+    def _pool(self, characters_NK: Tensor, precision: torch.dtype) -> Tensor:
+        x_NKE = nn.functional.embedding(
+            characters_NK, self.char_embedding.to(precision)
+        )
         N, K, E = x_NKE.shape
         activate = torch.relu if self.activation == "relu" else torch.tanh
         pooled = []
@@ -120,8 +125,9 @@ class CharacterEncoder(nn.Module):
             self.widths, self.conv_weight, self.conv_bias, strict=True
         ):
             windows = x_NKE.as_strided((N, K - width + 1, width * E), (K * E, E, 1))
-            convolved = windows.reshape(-1, width * E) @ weight
-            pooled.append(activate(convolved.view(N, K - width + 1, -1).amax(1) + bias))
+            convolved = windows.reshape(-1, width * E) @ weight.to(precision)
+            most_NF = convolved.view(N, K - width + 1, -1).amax(1)
+            pooled.append(activate(most_NF + bias.to(precision)))
         return torch.cat(pooled, 1)
 
 
@@ -136,6 +142,6 @@ class WordEncoder(nn.Module):
         """Draw the weights as in 2018."""
         nn.init.uniform_(self.embedding, -1, 1, generator=generator)
 
-    def forward(self, words_N: Tensor) -> Tensor:
+    def forward(self, words_N: Tensor, precision: torch.dtype) -> Tensor:
         """Look the words up."""
-        return nn.functional.embedding(words_N, self.embedding)
+        return nn.functional.embedding(words_N, self.embedding).to(precision)
