@@ -62,13 +62,9 @@ class Embedder:
         warm_up: Sequence[Sequence[str]] = (),
     ) -> None:
         if precision not in ("float32", "bfloat16"):
-            raise ElmoError(
-                f"precision must be 'float32' or 'bfloat16', found {precision!r}"
-            )
+            raise ElmoError(f"precision must be 'float32' or 'bfloat16', found {precision!r}")
         self.model = model
-        self.bilm = (
-            model.bilm.eval().requires_grad_(False).to(getattr(torch, precision))
-        )
+        self.bilm = model.bilm.eval().requires_grad_(False).to(getattr(torch, precision))
         self._boundaries_2P: Tensor | None = None
         self._start: State | None = None
         if warm_up:
@@ -122,7 +118,7 @@ class Embedder:
             raise ElmoError(f"batch_size must be 1 or more, found {batch_size}")
         types, ids = _distinct(sentences)
         x_NP = self._with_boundaries(self._encode(types))
-        found: list[Floats] = [np.empty(0, np.float32)] * len(sentences)
+        found = [np.empty((len(chosen), 0, self.dim), np.float32)] * len(sentences)
         if state == "reset":
             batches = _by_length([len(s) for s in ids], batch_size)
             carry = None
@@ -140,9 +136,7 @@ class Embedder:
                     torch.cat([x_TP, x_TP], 1),
                     *(y_TD[at:to].float() for y_TD in outputs),
                 ]
-                found[row] = (
-                    torch.stack([every[layer] for layer in chosen]).cpu().numpy()
-                )
+                found[row] = torch.stack([every[layer] for layer in chosen]).cpu().numpy()
                 at = to
         return found
 
@@ -170,16 +164,11 @@ class Embedder:
             sentences = [ids[offsets[k] : offsets[k + 1]] for k in range(start, stop)]
             first = int(offsets[start])
             tokens = int(offsets[stop]) - first
-            layers = [
-                np.empty((tokens, self.dim), np.float32) for _ in range(1, self.layers)
-            ]
+            layers = [np.empty((tokens, self.dim), np.float32) for _ in range(1, self.layers)]
             for rows in _by_length([len(s) for s in sentences], ROWS):
                 outputs = self._read(table_NP, [sentences[row] for row in rows], None)
                 places = np.concatenate(
-                    [
-                        np.arange(offsets[start + r], offsets[start + r + 1]) - first
-                        for r in rows
-                    ]
+                    [np.arange(offsets[start + r], offsets[start + r + 1]) - first for r in rows]
                 )
                 for layer, y_TD in zip(layers, outputs, strict=True):
                     layer[places] = y_TD.float().cpu().numpy()
@@ -190,9 +179,7 @@ class Embedder:
             return range(self.layers)
         for layer in layers:
             if not 0 <= layer < self.layers:
-                raise ElmoError(
-                    f"layers must be among 0 to {self.layers - 1}, found {layer}"
-                )
+                raise ElmoError(f"layers must be among 0 to {self.layers - 1}, found {layer}")
         return layers
 
     def _encode(self, types: Sequence[str]) -> Tensor:
@@ -201,9 +188,7 @@ class Embedder:
         with torch.inference_mode():
             for at in range(0, len(types), ENCODE_TOKENS):
                 inputs = self.model.inputs(list(types[at : at + ENCODE_TOKENS]))
-                parts.append(
-                    self.bilm.encode(torch.from_numpy(inputs).to(parts[0].device))
-                )
+                parts.append(self.bilm.encode(torch.from_numpy(inputs).to(parts[0].device)))
             return torch.cat(parts)
 
     def _with_boundaries(self, x_NP: Tensor) -> Tensor:
@@ -213,9 +198,7 @@ class Embedder:
         return torch.cat([x_NP, self._boundaries_2P])
 
     @torch.inference_mode()
-    def _read(
-        self, x_NP: Tensor, sentences: list[Ints], carry: Carry | None
-    ) -> list[Tensor]:
+    def _read(self, x_NP: Tensor, sentences: list[Ints], carry: Carry | None) -> list[Tensor]:
         """Read one batch; return each LSTM layer as (tokens of the batch, D), in the given order.
 
         The rows are sorted by falling length, so that at any step only the first ones are read,
@@ -237,9 +220,7 @@ class Embedder:
             to = min(int(steps_B[0]), at + max(1, WINDOW_TOKENS // active))
             sizes = [int((steps_B > t).sum()) for t in range(at, to)]
             index = torch.from_numpy(index_STB[:, at:to, :active]).to(x_NP.device)
-            ys, after = self.bilm.lstm(
-                x_NP[index], state.rows(slice(active)), sizes=sizes
-            )
+            ys, after = self.bilm.lstm(x_NP[index], state.rows(slice(active)), sizes=sizes)
             state.h_LSBP[:, :, :active], state.c_LSBC[:, :, :active] = after
             places = _places(at, to, lengths[order][:active], starts[:active])
             for y_STBP, y_ND in zip(ys, outputs, strict=True):
@@ -260,18 +241,14 @@ class Embedder:
         if kept >= rows:
             return State(*(part.clone() for part in carry.state.rows(slice(rows))))
         new = self.bilm.lstm.zero_state(rows - kept)
-        return State(
-            *(torch.cat(both, 2) for both in zip(carry.state, new, strict=True))
-        )
+        return State(*(torch.cat(both, 2) for both in zip(carry.state, new, strict=True)))
 
     @staticmethod
     def _keep(carry: Carry, state: State) -> None:
         """Rows beyond the batch keep what they had, as in 2018."""
         if carry.state is not None:
             beyond = carry.state.rows(slice(state.h_LSBP.shape[2], None))
-            state = State(
-                *(torch.cat(both, 2) for both in zip(state, beyond, strict=True))
-            )
+            state = State(*(torch.cat(both, 2) for both in zip(state, beyond, strict=True)))
         carry.state = state
 
     def _new(self, *shape: int) -> Tensor:
@@ -293,9 +270,7 @@ def _distinct(
             raise ElmoError(
                 f"sentence {number}: must be a list of tokens, found a string; split it"
             )
-        ids.append(
-            np.array([places.setdefault(t, len(places)) for t in sentence], np.int64)
-        )
+        ids.append(np.array([places.setdefault(t, len(places)) for t in sentence], np.int64))
     return list(places), ids
 
 
@@ -310,10 +285,7 @@ def _segments(offsets: Ints) -> Iterator[tuple[int, int]]:
     """Cut a shard into runs of sentences of about `SEGMENT_TOKENS` tokens."""
     start, sentences = 0, len(offsets) - 1
     while start < sentences:
-        stop = (
-            int(np.searchsorted(offsets, offsets[start] + SEGMENT_TOKENS, side="right"))
-            - 1
-        )
+        stop = int(np.searchsorted(offsets, offsets[start] + SEGMENT_TOKENS, side="right")) - 1
         stop = min(max(stop, start + 1), sentences)
         yield start, stop
         start = stop
@@ -353,8 +325,6 @@ def _scatter(
     """Put a window's outputs in their tokens' rows."""
     width = y_STBP.shape[-1]
     for direction, (source, target) in enumerate(places):
-        rows = y_STBP[direction].reshape(-1, width)[
-            torch.from_numpy(source).to(y_ND.device)
-        ]
+        rows = y_STBP[direction].reshape(-1, width)[torch.from_numpy(source).to(y_ND.device)]
         half = y_ND[:, direction * width : (direction + 1) * width]
         half[torch.from_numpy(target).to(y_ND.device)] = rows

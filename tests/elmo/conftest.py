@@ -1,0 +1,55 @@
+"""A tiny model with random weights in which clipping bites."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from elmo.bilm import BiLM, Config
+from elmo.characters import Characters
+from elmo.checkpoint import Model, load_model, save_model
+from elmo.vocabulary import Vocabulary
+
+TINY = Config(
+    char_dim=4,
+    filters=((1, 4), (2, 8), (3, 8)),
+    activation="relu",
+    highways=1,
+    cells=16,
+    projection=4,
+    layers=2,
+    cell_clip=1.0,
+    projection_clip=1.0,
+    skip=True,
+    input_words=None,
+)
+WORDS = ["<S>", "</S>", "<UNK>", "the", "a", "gift", "for", "has", "he"]
+
+
+@pytest.fixture(scope="session")
+def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder with a softmax; copy it before altering it."""
+    generator = torch.Generator().manual_seed(0)
+    bilm = BiLM(TINY, characters=Characters().size)
+    for parameter in bilm.parameters():
+        torch.nn.init.normal_(parameter, 0, 0.5, generator=generator)
+    softmax = {
+        "weight": torch.randn(len(WORDS), TINY.projection, generator=generator),
+        "bias": torch.randn(len(WORDS), generator=generator),
+    }
+    folder = tmp_path_factory.mktemp("tiny") / "model"
+    save_model(
+        folder,
+        bilm=bilm,
+        vocabulary=Vocabulary(WORDS, [40, 40, 9, 8, 7, 6, 5, 4, 3]),
+        characters=Characters(),
+        softmax=softmax,
+        training={},
+    )
+    return folder
+
+
+@pytest.fixture
+def tiny_model(tiny_model_folder: Path) -> Model:
+    """The tiny model, loaded anew for each test."""
+    return load_model(tiny_model_folder)
