@@ -81,9 +81,7 @@ def _check(config: Config) -> None:
         if type(config.highways) is not int or config.highways < 0:
             raise ElmoError(f"highways must be 0 or more, found {config.highways!r}")
         if config.activation not in ("relu", "tanh"):
-            raise ElmoError(
-                f"activation must be 'relu' or 'tanh', found {config.activation!r}"
-            )
+            raise ElmoError(f"activation must be 'relu' or 'tanh', found {config.activation!r}")
     for name in ("cell_clip", "projection_clip"):
         clip = getattr(config, name)
         if clip is not None and not (type(clip) in (int, float) and clip > 0):
@@ -112,9 +110,7 @@ class BiLM(nn.Module):
                 projection=config.projection,
             )
         else:
-            self.encoder = WordEncoder(
-                words=config.input_words, projection=config.projection
-            )
+            self.encoder = WordEncoder(words=config.input_words, projection=config.projection)
         self.lstm = LSTMStack(
             layers=config.layers,
             inputs=config.projection,
@@ -131,9 +127,7 @@ class BiLM(nn.Module):
         self.encoder.reset_parameters(generator)
         self.lstm.reset_parameters(generator)
 
-    def encode(
-        self, inputs_N: Tensor, *, precision: torch.dtype | None = None
-    ) -> Tensor:
+    def encode(self, inputs_N: Tensor, *, precision: torch.dtype | None = None) -> Tensor:
         """Characters (N, K), or word ids (N,) for a model that reads words → (N, P).
 
         The products run in `precision`, by default that of the weights.

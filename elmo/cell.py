@@ -54,9 +54,7 @@ def _tanh(x: Tensor) -> Tensor:
     return torch.sigmoid(x * 2) * 2 - 1
 
 
-def _forward(
-    gates_SBG: Tensor, c_SBC: Tensor, clip: float | None
-) -> tuple[Tensor, Tensor]:
+def _forward(gates_SBG: Tensor, c_SBC: Tensor, clip: float | None) -> tuple[Tensor, Tensor]:
     """From gates before their activation and the old cell state: new state and hidden (S, B, C)."""
     i, j, f, o = gates_SBG.float().chunk(4, -1)
     c_SBC = torch.sigmoid(f) * c_SBC + torch.sigmoid(i) * _tanh(j)

@@ -65,9 +65,7 @@ class Characters:
         column = np.arange(self.max_characters)
         ids = np.where(column == lengths[:, None] + 1, end_word, pad).astype(np.int32)
         ids[:, 0] = begin_word
-        ids[(column >= 1) & (column <= lengths[:, None])] = np.fromiter(
-            chain(*inside), np.int32
-        )
+        ids[(column >= 1) & (column <= lengths[:, None])] = np.fromiter(chain(*inside), np.int32)
         for row, token in enumerate(tokens):
             if token in (SENTENCE_BEGIN, SENTENCE_END):
                 ids[row, 1:] = pad
@@ -84,9 +82,7 @@ class Characters:
     def save(self, path: Path) -> None:
         """Write `characters.json`."""
         value = {"kind": self.kind, "max_characters": self.max_characters}
-        write_json(
-            path, value if self.symbols is None else value | {"symbols": self.symbols}
-        )
+        write_json(path, value if self.symbols is None else value | {"symbols": self.symbols})
 
     @classmethod
     def load(cls, path: Path) -> "Characters":
@@ -94,17 +90,13 @@ class Characters:
         value = read_json(path)
         kind, room = value.get("kind"), value.get("max_characters")
         if kind not in ("bytes", "unicode"):
-            raise ElmoError(
-                f"{path}: kind must be 'bytes' or 'unicode', found {kind!r}"
-            )
+            raise ElmoError(f"{path}: kind must be 'bytes' or 'unicode', found {kind!r}")
         if type(room) is not int or room < 3:
             raise ElmoError(f"{path}: max_characters must be an integer of 3 or more")
         if kind == "bytes":
             return cls(max_characters=room)
         symbols = value.get("symbols")
-        if not isinstance(symbols, list) or not all(
-            isinstance(s, str) for s in symbols
-        ):
+        if not isinstance(symbols, list) or not all(isinstance(s, str) for s in symbols):
             raise ElmoError(f"{path}: symbols must be a list of characters")
         return cls(tuple(symbols), room)
 

@@ -61,10 +61,7 @@ def save_model(
     weights |= {f"softmax.{name}": value for name, value in (softmax or {}).items()}
     with new_folder(folder) as new:
         save_file(
-            {
-                name: value.detach().float().cpu().contiguous()
-                for name, value in weights.items()
-            },
+            {name: value.detach().float().cpu().contiguous() for name, value in weights.items()},
             new / "weights.safetensors",
         )
         vocabulary.save(new)
@@ -83,9 +80,7 @@ def load_model(folder: Path, *, device: str | torch.device = "cpu") -> Model:
     source = folder / "config.json"
     value = read_json(source)
     if value.get("format") != FORMAT:
-        raise ElmoError(
-            f"{source}: format must be {FORMAT}, found {value.get('format')!r}"
-        )
+        raise ElmoError(f"{source}: format must be {FORMAT}, found {value.get('format')!r}")
     pieces, shape = value.get("pieces"), value.get("model")
     if not isinstance(shape, dict) or not isinstance(pieces, dict):
         raise ElmoError(f"{source}: model and pieces must be JSON objects")
@@ -103,9 +98,7 @@ def load_model(folder: Path, *, device: str | torch.device = "cpu") -> Model:
     weights = _load_weights(folder / "weights.safetensors", str(device))
     bilm = BiLM(config, characters=characters.size).to(device)
     _fill(bilm, weights, folder / "weights.safetensors")
-    softmax = {
-        n[8:]: value for n, value in weights.items() if n.startswith("softmax.")
-    } or None
+    softmax = {n[8:]: value for n, value in weights.items() if n.startswith("softmax.")} or None
     if softmax is not None and len(softmax.get("weight", ())) != len(vocabulary):
         raise ElmoError(
             f"{folder}: words.txt has {len(vocabulary)} words, "
@@ -138,6 +131,4 @@ def _fill(bilm: BiLM, weights: dict[str, Tensor], path: Path) -> None:
     for name in weights:
         known = name.startswith("softmax.") or name.removeprefix("bilm.") in parameters
         if not known:
-            raise ElmoError(
-                f"{path}: {name} is no part of the model that config.json describes"
-            )
+            raise ElmoError(f"{path}: {name} is no part of the model that config.json describes")

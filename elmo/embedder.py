@@ -275,7 +275,7 @@ def _distinct(
 
 
 def _by_length(lengths: Sequence[int], rows: int) -> list[npt.NDArray[np.int64]]:
-    """Batches of at most `rows` sentences of like length, longest first; empty ones are left out."""
+    """Batches of at most `rows` sentences of like length, longest first, without empty ones."""
     order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
     order = order[: int(np.count_nonzero(lengths))]
     return [order[at : at + rows] for at in range(0, len(order), rows)]

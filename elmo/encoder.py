@@ -36,9 +36,7 @@ class Highway(nn.Module):
         """(N, F) → (N, F)."""
         to = x_NF.dtype
         carry_NF = torch.addmm(self.carry_bias.to(to), x_NF, self.carry_weight.to(to))
-        transform_NF = torch.addmm(
-            self.transform_bias.to(to), x_NF, self.transform_weight.to(to)
-        )
+        transform_NF = torch.addmm(self.transform_bias.to(to), x_NF, self.transform_weight.to(to))
         return torch.lerp(x_NF, torch.relu(transform_NF), torch.sigmoid(carry_NF))
 
 
@@ -61,19 +59,12 @@ class CharacterEncoder(nn.Module):
         self.activation = activation
         self.char_embedding = nn.Parameter(torch.zeros(characters, char_dim))
         self.conv_weight = nn.ParameterList(
-            nn.Parameter(torch.zeros(width * char_dim, count))
-            for width, count in filters
+            nn.Parameter(torch.zeros(width * char_dim, count)) for width, count in filters
         )
-        self.conv_bias = nn.ParameterList(
-            nn.Parameter(torch.zeros(count)) for _, count in filters
-        )
-        self.highway: Iterable[Highway] = nn.ModuleList(
-            Highway(total) for _ in range(highways)
-        )  # type: ignore[assignment]
+        self.conv_bias = nn.ParameterList(nn.Parameter(torch.zeros(count)) for _, count in filters)
+        self.highway: Iterable[Highway] = nn.ModuleList(Highway(total) for _ in range(highways))  # type: ignore[assignment]
         projected = total != projection
-        self.project_weight = (
-            nn.Parameter(torch.zeros(total, projection)) if projected else None
-        )
+        self.project_weight = nn.Parameter(torch.zeros(total, projection)) if projected else None
         self.project_bias = nn.Parameter(torch.zeros(projection)) if projected else None
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -97,9 +88,7 @@ class CharacterEncoder(nn.Module):
         pad = self.char_embedding.shape[0] - 1
         lengths_N = (characters_NK != pad).sum(1)
         order_N = torch.argsort(lengths_N, stable=True)
-        longest = (
-            torch.cummax(lengths_N[order_N], 0).values[CHUNK - 1 :: CHUNK].tolist()
-        )
+        longest = torch.cummax(lengths_N[order_N], 0).values[CHUNK - 1 :: CHUNK].tolist()
         pooled = []
         for k, chosen in enumerate(order_N.split(CHUNK)):
             length = longest[k] if k < len(longest) else int(lengths_N.max())
@@ -110,20 +99,14 @@ class CharacterEncoder(nn.Module):
             x_NF = highway(x_NF)
         if self.project_weight is None or self.project_bias is None:
             return x_NF
-        return torch.addmm(
-            self.project_bias.to(precision), x_NF, self.project_weight.to(precision)
-        )
+        return torch.addmm(self.project_bias.to(precision), x_NF, self.project_weight.to(precision))
 
     def _pool(self, characters_NK: Tensor, precision: torch.dtype) -> Tensor:
-        x_NKE = nn.functional.embedding(
-            characters_NK, self.char_embedding.to(precision)
-        )
+        x_NKE = nn.functional.embedding(characters_NK, self.char_embedding.to(precision))
         N, K, E = x_NKE.shape
         activate = torch.relu if self.activation == "relu" else torch.tanh
         pooled = []
-        for width, weight, bias in zip(
-            self.widths, self.conv_weight, self.conv_bias, strict=True
-        ):
+        for width, weight, bias in zip(self.widths, self.conv_weight, self.conv_bias, strict=True):
             windows = x_NKE.as_strided((N, K - width + 1, width * E), (K * E, E, 1))
             convolved = windows.reshape(-1, width * E) @ weight.to(precision)
             most_NF = convolved.view(N, K - width + 1, -1).amax(1)

@@ -35,7 +35,7 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_file(out: Path) -> Iterator[Path]:
-    """Yield a path beside `out` to write to; it becomes `out` on success and vanishes on any failure."""
+    """Yield a path beside `out`; it becomes `out` on success and vanishes on any failure."""
     beside = _beside(out)
     try:
         yield beside
@@ -57,9 +57,7 @@ def sha256(path: Path) -> str:
 def check_sha256(path: Path, expected: str) -> None:
     """Raise `ElmoError` naming the file where its bytes are not the ones its manifest recorded."""
     if not path.is_file():
-        raise ElmoError(
-            f"{path}: is missing, though its manifest names it; make the folder again"
-        )
+        raise ElmoError(f"{path}: is missing, though its manifest names it; make the folder again")
     found = sha256(path)
     if found != expected:
         raise ElmoError(
@@ -90,13 +88,9 @@ def read_json(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ElmoError(f"{path}: not UTF-8 (byte {error.start})") from None
     except json.JSONDecodeError as error:
-        raise ElmoError(
-            f"{path}:{error.lineno}: not valid JSON ({error.msg})"
-        ) from None
+        raise ElmoError(f"{path}:{error.lineno}: not valid JSON ({error.msg})") from None
     if not isinstance(value, dict):
-        raise ElmoError(
-            f"{path}: must hold a JSON object, found a {type(value).__name__}"
-        )
+        raise ElmoError(f"{path}: must hold a JSON object, found a {type(value).__name__}")
     return value
 
 

@@ -52,12 +52,9 @@ class LSTMStack(nn.Module):
         self.cell_clip, self.projection_clip = cell_clip, projection_clip
         widths = [inputs] + [projection] * (layers - 1)
         self.weight = nn.ParameterList(
-            nn.Parameter(torch.zeros(2, width + projection, 4 * cells))
-            for width in widths
+            nn.Parameter(torch.zeros(2, width + projection, 4 * cells)) for width in widths
         )
-        self.bias = nn.ParameterList(
-            nn.Parameter(torch.zeros(2, 4 * cells)) for _ in widths
-        )
+        self.bias = nn.ParameterList(nn.Parameter(torch.zeros(2, 4 * cells)) for _ in widths)
         projected = cells != projection
         self.project = nn.ParameterList(
             nn.Parameter(torch.zeros(2, cells, projection)) for _ in widths if projected
@@ -81,9 +78,7 @@ class LSTMStack(nn.Module):
         like = self.weight[0]
         h_LSBP = like.new_zeros(self.layers, 2, rows, self.projection)
         cells = (self.layers, 2, rows, self.cells)
-        return State(
-            h_LSBP, torch.zeros(cells, dtype=torch.float32, device=like.device)
-        )
+        return State(h_LSBP, torch.zeros(cells, dtype=torch.float32, device=like.device))
 
     def forward(
         self,
@@ -102,9 +97,7 @@ class LSTMStack(nn.Module):
         outputs are undefined; for inference only. `drop(x, layer)` is applied to each layer's
         input, and the residual adds the dropped input, as in 2018.
         """
-        keep_STB1 = (
-            None if reset_STB is None else (~reset_STB).to(x_STBI.dtype).unsqueeze(-1)
-        )
+        keep_STB1 = None if reset_STB is None else (~reset_STB).to(x_STBI.dtype).unsqueeze(-1)
         cell = cell_for(x_STBI.device)
         outputs: list[Tensor] = []
         last_h, last_c = [], []
@@ -166,9 +159,7 @@ def _read(
     )
     gates_STBG = product.view(S, T, B, -1)
     recurrent_SPG = weight_SKG[:, inputs:]
-    y_STBP = torch.empty(
-        S, T, B, h_SBP.shape[-1], dtype=x_STBI.dtype, device=x_STBI.device
-    )
+    y_STBP = torch.empty(S, T, B, h_SBP.shape[-1], dtype=x_STBI.dtype, device=x_STBI.device)
     h_SBP, c_SBC = h_SBP.clone(), c_SBC.clone()
     for t in range(T):
         n = B if sizes is None else sizes[t]
@@ -187,9 +178,7 @@ def _read(
                 kept.cells_STBC[:, t],
             )
             kept.hidden_STBC[:, t] = hidden_SnC
-        h_SnP = (
-            hidden_SnC if project_SCP is None else torch.bmm(hidden_SnC, project_SCP)
-        )
+        h_SnP = hidden_SnC if project_SCP is None else torch.bmm(hidden_SnC, project_SCP)
         if projection_clip is not None:
             h_SnP = h_SnP.clamp_(-projection_clip, projection_clip)
         y_STBP[:, t, :n] = h_SnP
@@ -236,9 +225,7 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy_STBP: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        x_STBI, weight_SKG, project_SCP, h_SBP, c_SBC, keep_STB1, y_STBP, *rest = (
-            ctx.saved_tensors
-        )
+        x_STBI, weight_SKG, project_SCP, h_SBP, c_SBC, keep_STB1, y_STBP, *rest = ctx.saved_tensors
         kept = _Kept(*rest)
         cell_clip, projection_clip = ctx.clips
         S, T, B, inputs = x_STBI.shape
@@ -251,9 +238,7 @@ class _Layer(torch.autograd.Function):
             if projection_clip is not None:
                 dm_SBP = torch.where(y_STBP[:, t].abs() < projection_clip, dm_SBP, 0)
             dm_STBP[:, t] = dm_SBP
-            dhidden = (
-                dm_SBP if project_SCP is None else torch.bmm(dm_SBP, project_SCP.mT)
-            )
+            dhidden = dm_SBP if project_SCP is None else torch.bmm(dm_SBP, project_SCP.mT)
             before_SBC = kept.cells_STBC[:, t - 1] if t > 0 else c_SBC
             if keep_STB1 is not None:
                 before_SBC = before_SBC * keep_STB1[:, t]
@@ -270,16 +255,12 @@ class _Layer(torch.autograd.Function):
             h_STBP = h_STBP * keep_STB1
         dgates_SNG = dgates_STBG.view(S, T * B, -1)
         dweight_SKG = torch.empty_like(weight_SKG)
-        torch.bmm(
-            x_STBI.reshape(S, T * B, -1).mT, dgates_SNG, out=dweight_SKG[:, :inputs]
-        )
+        torch.bmm(x_STBI.reshape(S, T * B, -1).mT, dgates_SNG, out=dweight_SKG[:, :inputs])
         torch.bmm(h_STBP.view(S, T * B, -1).mT, dgates_SNG, out=dweight_SKG[:, inputs:])
         dproject = (
             None
             if project_SCP is None
-            else torch.bmm(
-                kept.hidden_STBC.view(S, T * B, -1).mT, dm_STBP.view(S, T * B, -1)
-            )
+            else torch.bmm(kept.hidden_STBC.view(S, T * B, -1).mT, dm_STBP.view(S, T * B, -1))
         )
         dx_SNI = torch.bmm(dgates_SNG, weight_SKG[:, :inputs].mT)
         dbias_SG = dgates_SNG.sum(1, dtype=torch.float32).to(dgates_SNG.dtype)

@@ -19,23 +19,17 @@ class Vocabulary:
     `counts[i]` is how often word i was seen in training, or `counts` is None when unknown.
     """
 
-    def __init__(
-        self, words: Iterable[str], counts: Iterable[int] | None = None
-    ) -> None:
+    def __init__(self, words: Iterable[str], counts: Iterable[int] | None = None) -> None:
         self.words = list(words)
         self.counts = None if counts is None else list(counts)
         self._ids = {word: i for i, word in enumerate(self.words)}
         if len(self._ids) != len(self.words):
             seen: set[str] = set()
             twice = next(word for word in self.words if word in seen or seen.add(word))  # type: ignore[func-returns-value]
-            raise ElmoError(
-                f"the word {twice!r} stands twice in the vocabulary; remove one"
-            )
+            raise ElmoError(f"the word {twice!r} stands twice in the vocabulary; remove one")
         for word in (BOS, EOS, UNK):
             if word not in self._ids:
-                raise ElmoError(
-                    f"the vocabulary has no {word}; add a line {word} at its head"
-                )
+                raise ElmoError(f"the vocabulary has no {word}; add a line {word} at its head")
         if self.counts is not None and len(self.counts) != len(self.words):
             raise ElmoError(
                 f"{len(self.words)} words but {len(self.counts)} counts; make both again"
@@ -54,14 +48,14 @@ class Vocabulary:
         return np.fromiter((get(token, unk) for token in tokens), np.int32)
 
     def save(self, folder: Path) -> None:
-        """Write `words.txt` and, where counts are known, `counts.txt` (one a line) into `folder`."""
+        """Write `words.txt` and, where counts are known, `counts.txt` (one a line)."""
         _write_lines(folder / "words.txt", self.words)
         if self.counts is not None:
             _write_lines(folder / "counts.txt", map(str, self.counts))
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":
-        """Read `words.txt`, or the folder that holds it, with `counts.txt` where it is beside it."""
+        """Read `words.txt`, or the folder that holds it, with `counts.txt` beside it."""
         file = path / "words.txt" if path.is_dir() else path
         words = [word for word in _read_lines(file) if word != _IGNORED]
         beside = file.with_name("counts.txt")
@@ -73,9 +67,7 @@ class Vocabulary:
                 [_count(beside, *line) for line in enumerate(_read_lines(beside), 1)],
             )
         except ElmoError as error:
-            raise (
-                error if str(beside) in str(error) else ElmoError(f"{file}: {error}")
-            ) from None
+            raise (error if str(beside) in str(error) else ElmoError(f"{file}: {error}")) from None
 
 
 def _read_lines(path: Path) -> list[str]:
@@ -96,14 +88,10 @@ def _read_lines(path: Path) -> list[str]:
 
 def _count(path: Path, number: int, line: str) -> int:
     if not line.isdecimal():
-        raise ElmoError(
-            f"{path}:{number}: a count must be a whole number, found {line!r}"
-        )
+        raise ElmoError(f"{path}:{number}: a count must be a whole number, found {line!r}")
     return int(line)
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
     with new_file(path) as beside:
-        beside.write_text(
-            "".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n"
-        )
+        beside.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")

@@ -63,9 +63,7 @@ def test_json_is_the_same_bytes_for_the_same_value(tmp_path: Path) -> None:
     write_json(tmp_path / "b", {"a": "é", "b": 1})
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert read_json(tmp_path / "a") == {"a": "é", "b": 1}
-    assert (
-        digest({"b": 1, "a": 2}) == digest({"a": 2, "b": 1}) != digest({"a": 1, "b": 2})
-    )
+    assert digest({"b": 1, "a": 2}) == digest({"a": 2, "b": 1}) != digest({"a": 1, "b": 2})
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,7 @@ T, B, P, C = 7, 3, 4, 6
 
 
 @pytest.fixture(params=["eager", "compiled"])
-def kind(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("ELMO_COMPILE", "0" if request.param == "eager" else "1")
     cell.cell_for.cache_clear()
     if cell.cell_for(torch.device("cpu")).kind != request.param:
@@ -46,10 +44,7 @@ def by_hand(
             if reset_STB is not None:
                 h = torch.where(reset_STB[:, t, :, None], torch.zeros(()), h)
                 c = torch.where(reset_STB[:, t, :, None], torch.zeros(()), c)
-            z = (
-                torch.cat([x_STBI[:, t], h], -1) @ made.weight[layer]
-                + made.bias[layer][:, None]
-            )
+            z = torch.cat([x_STBI[:, t], h], -1) @ made.weight[layer] + made.bias[layer][:, None]
             i, j, f, o = z.chunk(4, -1)
             c = torch.sigmoid(f + 1) * c + torch.sigmoid(i) * torch.tanh(j)
             if made.cell_clip is not None:
@@ -135,9 +130,7 @@ def test_rows_that_end_early_keep_their_state() -> None:
     with torch.no_grad():
         ours, after = made(x_STBI, state, sizes=sizes)
         for row, length in enumerate(lengths):
-            alone, end = made(
-                x_STBI[:, :length, row : row + 1], state.rows(slice(row, row + 1))
-            )
+            alone, end = made(x_STBI[:, :length, row : row + 1], state.rows(slice(row, row + 1)))
             torch.testing.assert_close(ours[-1][:, :length, row], alone[-1][:, :, 0])
             torch.testing.assert_close(after.rows(slice(row, row + 1)), end)
 

@@ -25,9 +25,7 @@ def test_unknown_tokens_become_unk() -> None:
 
 
 def test_the_marks_are_found_by_name(tmp_path: Path) -> None:
-    (tmp_path / "old.txt").write_bytes(
-        b"the\r\n<UNK>\r\n!!!MAXTERMID\r\n</S>\r\n<S>\r\n"
-    )
+    (tmp_path / "old.txt").write_bytes(b"the\r\n<UNK>\r\n!!!MAXTERMID\r\n</S>\r\n<S>\r\n")
     vocabulary = Vocabulary.load(tmp_path / "old.txt")
     assert vocabulary.words == ["the", "<UNK>", "</S>", "<S>"]
     assert (vocabulary.bos, vocabulary.eos, vocabulary.unk) == (3, 2, 1)
@@ -50,9 +48,7 @@ def test_a_bad_file_is_refused(tmp_path: Path, content: bytes, message: str) -> 
 def test_counts_must_fit(tmp_path: Path) -> None:
     Vocabulary(WORDS, [1] * 7).save(tmp_path)
     (tmp_path / "counts.txt").write_text("1\n2\nx\n")
-    with pytest.raises(
-        ElmoError, match=r"counts\.txt:3: a count must be a whole number"
-    ):
+    with pytest.raises(ElmoError, match=r"counts\.txt:3: a count must be a whole number"):
         Vocabulary.load(tmp_path)
     (tmp_path / "counts.txt").write_text("1\n2\n")
     with pytest.raises(ElmoError, match="7 words but 2 counts"):
