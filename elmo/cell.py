@@ -64,23 +64,13 @@ def _forward(gates_SBG: Tensor, c_SBC: Tensor, clip: float | None) -> tuple[Tens
 
 
 def _forward_kept(
-    gates_SBG: Tensor,
-    c_SBC: Tensor,
-    clip: float | None,
-    kept_SBG: Tensor,
-    kept_SBC: Tensor,
+    gates_SBG: Tensor, c_SBC: Tensor, clip: float | None, kept_SBC: Tensor, hidden_SBC: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`_forward` that also writes the gates after their activation and the new cell state."""
-    i, j, f, o = gates_SBG.float().chunk(4, -1)
-    i, j, f, o = torch.sigmoid(i), _tanh(j), torch.sigmoid(f), torch.sigmoid(o)
-    c_SBC = f * c_SBC + i * j
-    if clip is not None:
-        c_SBC = c_SBC.clamp(-clip, clip)
-    cells = c_SBC.shape[-1]
-    for k, gate in enumerate((i, j, f, o)):
-        kept_SBG[..., k * cells : (k + 1) * cells].copy_(gate)
+    """`_forward` that also writes the new state and hidden where the backward pass finds them."""
+    c_SBC, hidden = _forward(gates_SBG, c_SBC, clip)
     kept_SBC.copy_(c_SBC)
-    return c_SBC, (o * _tanh(c_SBC)).to(gates_SBG.dtype)
+    hidden_SBC.copy_(hidden)
+    return c_SBC, hidden
 
 
 def _backward(
@@ -94,23 +84,19 @@ def _backward(
 ) -> Tensor:
     """Write the gradient of the gates before their activation; return that of the old cell state.
 
-    As in TensorFlow, no gradient passes a state that was clipped.
+    The activations are computed again: cheaper than to have kept them. As in TensorFlow, no
+    gradient passes a state that was clipped.
     """
     i, j, f, o = gates_SBG.float().chunk(4, -1)
+    i, j, f, o = torch.sigmoid(i), _tanh(j), torch.sigmoid(f), torch.sigmoid(o)
     tanh_c = _tanh(c_SBC)
     dhidden_SBC = dhidden_SBC.float()
     do = dhidden_SBC * tanh_c * o * (1 - o)
     dc = dc_SBC + dhidden_SBC * o * (1 - tanh_c * tanh_c)
     if clip is not None:
         dc = torch.where(c_SBC.abs() < clip, dc, 0)
-    di, dj, df = (
-        dc * j * i * (1 - i),
-        dc * i * (1 - j * j),
-        dc * before_SBC * f * (1 - f),
-    )
-    cells = dc.shape[-1]
-    for k, gate in enumerate((di, dj, df, do)):
-        dgates_SBG[..., k * cells : (k + 1) * cells].copy_(gate)
+    di, dj, df = dc * j * i * (1 - i), dc * i * (1 - j * j), dc * before_SBC * f * (1 - f)
+    dgates_SBG.copy_(torch.cat([di, dj, df, do], -1))
     return dc * f
 
 

@@ -118,7 +118,7 @@ class LSTMStack(nn.Module):
                     x_STBI, *weights, *start, keep_STB1, clips, cell
                 )
             else:
-                y_STBP, h_SBP, c_SBC = _read(
+                y_STBP, h_SBP, c_SBC, _ = _read(
                     x_STBI, *weights, *start, keep_STB1, clips, cell, sizes, None
                 )
             if self.skip and layer > 0:
@@ -131,9 +131,8 @@ class LSTMStack(nn.Module):
 
 
 class _Kept(NamedTuple):
-    """What the backward pass of a layer needs of the forward one."""
+    """What the backward pass of a layer needs of the forward one, beside the gates."""
 
-    gates_STBG: Tensor
     cells_STBC: Tensor
     hidden_STBC: Tensor
 
@@ -150,8 +149,8 @@ def _read(
     cell: Cell,
     sizes: Sequence[int] | None,
     kept: _Kept | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer over T steps: outputs (S, T, B, P), last output and last cell state."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One layer over T steps: outputs (S, T, B, P), last output, last cell state, gates."""
     cell_clip, projection_clip = clips
     S, T, B, inputs = x_STBI.shape
     product = torch.baddbmm(
@@ -166,18 +165,13 @@ def _read(
         h_SnP, c_SnC = h_SBP[:, :n], c_SBC[:, :n]
         if keep_STB1 is not None:
             h_SnP, c_SnC = h_SnP * keep_STB1[:, t], c_SnC * keep_STB1[:, t]
-        gates_SnG = torch.baddbmm(gates_STBG[:, t, :n], h_SnP, recurrent_SPG)
+        gates_SnG = gates_STBG[:, t, :n].baddbmm_(h_SnP, recurrent_SPG)
         if kept is None:
             c_SnC, hidden_SnC = cell.forward(gates_SnG, c_SnC, cell_clip)
         else:
             c_SnC, hidden_SnC = cell.forward_kept(
-                gates_SnG,
-                c_SnC,
-                cell_clip,
-                kept.gates_STBG[:, t],
-                kept.cells_STBC[:, t],
+                gates_SnG, c_SnC, cell_clip, kept.cells_STBC[:, t], kept.hidden_STBC[:, t]
             )
-            kept.hidden_STBC[:, t] = hidden_SnC
         h_SnP = hidden_SnC if project_SCP is None else torch.bmm(hidden_SnC, project_SCP)
         if projection_clip is not None:
             h_SnP = h_SnP.clamp_(-projection_clip, projection_clip)
@@ -186,7 +180,7 @@ def _read(
             h_SBP, c_SBC = h_SnP, c_SnC
         else:
             h_SBP[:, :n], c_SBC[:, :n] = h_SnP, c_SnC
-    return y_STBP, h_SBP, c_SBC
+    return y_STBP, h_SBP, c_SBC, gates_STBG
 
 
 class _Layer(torch.autograd.Function):
@@ -208,16 +202,15 @@ class _Layer(torch.autograd.Function):
         S, T, B, _ = x_STBI.shape
         cells = c_SBC.shape[-1]
         kept = _Kept(
-            x_STBI.new_empty(S, T, B, 4 * cells),
             c_SBC.new_empty(S, T, B, cells),
             x_STBI.new_empty(S, T, B, cells),
         )
         weights = (weight_SKG, bias_SG, project_SCP)
-        y_STBP, h_last, c_last = _read(
+        y_STBP, h_last, c_last, gates_STBG = _read(
             x_STBI, *weights, h_SBP, c_SBC, keep_STB1, clips, cell, None, kept
         )
         ctx.save_for_backward(
-            x_STBI, weight_SKG, project_SCP, h_SBP, c_SBC, keep_STB1, y_STBP, *kept
+            x_STBI, weight_SKG, project_SCP, h_SBP, c_SBC, keep_STB1, y_STBP, gates_STBG, *kept
         )
         ctx.clips, ctx.cell = clips, cell
         ctx.mark_non_differentiable(h_last, c_last)
@@ -225,12 +218,13 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy_STBP: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        x_STBI, weight_SKG, project_SCP, h_SBP, c_SBC, keep_STB1, y_STBP, *rest = ctx.saved_tensors
+        x_STBI, weight_SKG, project_SCP, h_SBP, c_SBC, keep_STB1, *rest = ctx.saved_tensors
+        y_STBP, gates_STBG, *rest = rest
         kept = _Kept(*rest)
         cell_clip, projection_clip = ctx.clips
         S, T, B, inputs = x_STBI.shape
         recurrent_SGP = weight_SKG[:, inputs:].transpose(1, 2)
-        dgates_STBG = torch.empty_like(kept.gates_STBG)
+        dgates_STBG = torch.empty_like(gates_STBG)
         dm_STBP = torch.empty_like(y_STBP)
         dh_SBP, dc_SBC = torch.zeros_like(h_SBP), torch.zeros_like(c_SBC)
         for t in reversed(range(T)):
@@ -243,7 +237,7 @@ class _Layer(torch.autograd.Function):
             if keep_STB1 is not None:
                 before_SBC = before_SBC * keep_STB1[:, t]
             dc_SBC = ctx.cell.backward(
-                dhidden, dc_SBC, kept.gates_STBG[:, t], kept.cells_STBC[:, t], before_SBC,
+                dhidden, dc_SBC, gates_STBG[:, t], kept.cells_STBC[:, t], before_SBC,
                 cell_clip, dgates_STBG[:, t],
             )  # fmt: skip
             if t > 0:
@@ -263,7 +257,7 @@ class _Layer(torch.autograd.Function):
             else torch.bmm(kept.hidden_STBC.view(S, T * B, -1).mT, dm_STBP.view(S, T * B, -1))
         )
         dx_SNI = torch.bmm(dgates_SNG, weight_SKG[:, :inputs].mT)
-        dbias_SG = dgates_SNG.sum(1, dtype=torch.float32).to(dgates_SNG.dtype)
+        dbias_SG = torch.bmm(dgates_SNG.new_ones(S, 1, T * B), dgates_SNG)[:, 0]
         nothing = (None,) * 5
         return dx_SNI.view_as(x_STBI), dweight_SKG, dbias_SG, dproject, *nothing
 
