@@ -137,32 +137,50 @@ def open_shard(path: Path, *, info: Info) -> Shard:
 def write_shard(
     path: Path,
     *,
-    split: str,
     sentence_ids: npt.NDArray[np.int64],
     document_ids: npt.NDArray[np.int64],
     offsets: npt.NDArray[np.int32],
     tokens: pa.DictionaryArray,
-) -> Info:
-    """Write one shard of n sentences and return its manifest entry.
+) -> None:
+    """Write one shard of n sentences; the same input always gives the same bytes.
 
     `tokens` holds all tokens end to end as dictionary<int32, string>, its dictionary being exactly
-    the distinct ones; `offsets` (n + 1) says where each sentence begins. Same input, same bytes.
+    the distinct ones; `offsets` (n + 1) says where each sentence begins.
     """
     lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), tokens)
     columns = [pa.array(sentence_ids, pa.int64()), pa.array(document_ids, pa.int64()), lists]
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
+
+
+def describe_shard(path: Path, *, split: str) -> Info:
+    """The manifest entry of a shard file: its counts, its first and last sentence, its digest."""
+    batch = _read(path)
+    tokens, places = batch.column("tokens").values, batch.column("sentence_id")
     return {
         "file": path.name,
         "split": split,
-        "sentences": len(sentence_ids),
+        "sentences": batch.num_rows,
         "tokens": len(tokens),
         "types": len(tokens.dictionary),
-        "first_sentence_id": int(sentence_ids[0]),
-        "last_sentence_id": int(sentence_ids[-1]),
+        "first_sentence_id": places[0].as_py(),
+        "last_sentence_id": places[-1].as_py(),
         "bytes": path.stat().st_size,
         "sha256": sha256(path),
     }
+
+
+def shift_shard(path: Path, *, sentences: int, documents: int) -> None:
+    """Add to every sentence and document id of a shard file, in place.
+
+    For writers that learn only at the end what comes before their part of the corpus.
+    """
+    with pa.memory_map(str(path)) as file:
+        whole = file.read_buffer()
+        batch = pa.ipc.open_file(whole).get_batch(0)
+        for column, by in (("sentence_id", sentences), ("document_id", documents)):
+            start = batch.column(column).buffers()[1].address - whole.address
+            np.memmap(path, np.int64, "r+", offset=start, shape=(batch.num_rows,))[:] += by
 
 
 def shard_name(split: str, number: int) -> str:
@@ -178,6 +196,7 @@ def write_manifest(
     tokenizer: dict[str, Any],
     counts: dict[str, Any],
     inputs: Sequence[Info],
+    quality: dict[str, Any],
 ) -> None:
     """Write `manifest.json`; `documents` gives their number in each split, `counts` the books."""
     splits = {
@@ -193,6 +212,7 @@ def write_manifest(
         "schema": SCHEMA_VERSION,
         "tokenizer": tokenizer,
         "counts": counts,
+        "quality": quality,
         "splits": splits,
         "shards": list(shards),
         "inputs": list(inputs),
@@ -242,6 +262,7 @@ def write_shards(
             tokenizer={"name": "none"},
             counts=counts,
             inputs=[],
+            quality={},
         )
     return Shards(out)
 
@@ -251,7 +272,12 @@ def _write_rows(path: Path, split: str, ids: list[int], rows: list[Sequence[str]
     tokens = pa.array([token for row in rows for token in row], pa.string()).dictionary_encode()
     places = np.array(ids, np.int64)
     return write_shard(
-        path, split=split, sentence_ids=places, document_ids=places, offsets=offsets, tokens=tokens
+        path,
+        split=split,
+        sentence_ids=places,
+        document_ids=places,
+        offsets=offsets,
+        tokens=tokens,
     )
 
 

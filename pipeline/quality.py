@@ -1,0 +1,104 @@
+"""What simple counts say of a text: duplicates, long tokens, sentences that are none or odd."""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_SAMPLE = 4_000_000
+_LONGEST = 10
+_LIMIT = 48
+_STARTS = [0, 0x250, 0x370, 0x400, 0x530, 0x590, 0x600, 0x780, 0x900, 0xE00, 0xE80, 0x1100, 0x1200]
+_NAMES = ["latin", "other", "greek", "cyrillic", "other", "hebrew", "arabic", "other"]
+_NAMES += ["indic", "thai", "other", "hangul", "other"]
+_STARTS += [0x1E00, 0x1F00, 0x2000, 0x3040, 0x3130, 0x3190, 0x3400, 0xA000, 0xAC00, 0xD7B0]
+_NAMES += ["latin", "greek", "other", "han or kana", "hangul", "other", "han or kana", "other"]
+_NAMES += ["hangul", "other"]
+_STARTS += [0xF900, 0xFB00, 0xFF21, 0xFF66, 0xFFA0, 0x10000, 0x20000, 0x40000]
+_NAMES += [
+    "han or kana",
+    "other",
+    "latin",
+    "han or kana",
+    "hangul",
+    "other",
+    "han or kana",
+    "other",
+]
+SCRIPTS = sorted(set(_NAMES))
+_NO_LETTER = len(SCRIPTS)
+
+
+@dataclass
+class Report:
+    """Counts over some sentences; `hashes` are a sample of theirs, from which duplicates show."""
+
+    sentences: int = 0
+    long_tokens: int = 0
+    not_text: int = 0
+    scripts: Counter[str] = field(default_factory=Counter)
+    longest: list[tuple[int, str]] = field(default_factory=list)
+    hashes: list[npt.NDArray[np.uint64]] = field(default_factory=list)
+
+    def add(
+        self,
+        types: Sequence[str],
+        ids: npt.NDArray[np.int32],
+        lengths: npt.NDArray[np.int64],
+        hashes: npt.NDArray[np.uint64],
+    ) -> None:
+        """Count sentences of `lengths` tokens, `ids` into `types` end to end."""
+        sizes = np.array([len(token.encode("utf-8")) for token in types], np.int64)
+        self.long_tokens += int(np.bincount(ids, minlength=len(types))[sizes > _LIMIT].sum())
+        self.longest = _longest([*self.longest, *zip(sizes.tolist(), types, strict=True)])
+        self.hashes.append(hashes[hashes != 0])
+        rows = np.repeat(np.arange(len(lengths)), lengths)
+        width = _NO_LETTER + 1
+        classes = np.array([_script(token) for token in types], np.int64)[ids]
+        table = np.bincount(rows * width + classes, minlength=len(lengths) * width)
+        counts = table.reshape(len(lengths), width)[lengths > 0]
+        not_text = counts[:, _NO_LETTER] * 2 > counts.sum(1)
+        main = np.bincount(counts[~not_text, :_NO_LETTER].argmax(1), minlength=_NO_LETTER)
+        self.sentences += len(counts)
+        self.not_text += int(not_text.sum())
+        self.scripts.update({name: int(n) for name, n in zip(SCRIPTS, main, strict=True) if n})
+
+
+def sample(size: int) -> int:
+    """Of how many sentences one is looked at for duplicates, in a corpus of `size` bytes."""
+    return 1 + size // (50 * _SAMPLE)
+
+
+def merge(reports: Sequence[Report]) -> dict[str, Any]:
+    """One report in plain numbers: what the manifest of the shards holds."""
+    scripts = sum((report.scripts for report in reports), Counter[str]())
+    hashes = np.concatenate([h for report in reports for h in report.hashes] or [np.zeros(0)])
+    repeated = len(hashes) - len(np.unique(hashes))
+    longest = _longest([pair for report in reports for pair in report.longest])
+    return {
+        "duplicate_share": round(repeated / len(hashes), 6) if len(hashes) else 0.0,
+        "duplicates_sampled": len(hashes),
+        "long_tokens": sum(report.long_tokens for report in reports),
+        "longest_tokens": [{"bytes": size, "token": token[:60]} for size, token in longest],
+        "not_text_sentences": sum(report.not_text for report in reports),
+        "odd_script_sentences": sum(scripts.values()) - max(scripts.values(), default=0),
+        "scripts": dict(scripts),
+    }
+
+
+def _longest(tokens: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    return sorted(set(tokens), key=lambda pair: (-pair[0], pair[1]))[:_LONGEST]
+
+
+def _script(token: str) -> int:
+    for character in token:
+        if character.isalpha():
+            return _PLACES[bisect_right(_STARTS, ord(character)) - 1]
+    return _NO_LETTER
+
+
+_PLACES = [SCRIPTS.index(name) for name in _NAMES]
