@@ -23,7 +23,7 @@ from elmo.lstm import State
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.integer]
 ENCODE_TOKENS = 4096  # distinct tokens encoded at a time
-WINDOW_TOKENS = 512  # rows × steps read at a time: kept in cache, and a long sentence goes in pieces
+WINDOW_TOKENS = 512  # rows × steps read at a time: stays in cache, bounds a long sentence
 SEGMENT_TOKENS = 32768
 ROWS = 128
 
