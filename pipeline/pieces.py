@@ -70,8 +70,11 @@ def tokenize_piece(piece: Piece) -> Result:
                 shard.write(piece, result)
                 shard = _Shard(words)
             lines = _lines(block.text)
-            of_line, heldout = documents.assign(block, lines, span, result.books)
-            shard.add(block.text, lines, of_line, heldout, split, result.books)
+            hashes = None
+            if "line" in (piece.params.documents, piece.params.sentences):
+                hashes = _hashes(block.text, lines)
+            of_line, heldout = documents.assign(block, lines, span, hashes, result.books)
+            shard.add(block.text, lines, of_line, heldout, split, hashes, result.books)
     shard.write(piece, result)
     result.books["documents"] = documents.seen
     return result
@@ -82,32 +85,36 @@ class _Documents:
 
     def __init__(self, params: Tokenize) -> None:
         self.kind = params.documents
-        self.below = int(params.heldout * 2**64)
+        self.below = np.uint64(int(params.heldout * 2**64))
         self.seen = 0
         self._heldout = False
         self._blank_before = False
         self._text_seen = False
 
     def assign(
-        self, block: Block, lines: tuple[Ints, Ints], span: Span, books: Counter[str]
+        self,
+        block: Block,
+        lines: tuple[Ints, Ints],
+        span: Span,
+        hashes: npt.NDArray[np.uint64] | None,
+        books: Counter[str],
     ) -> tuple[Ints, npt.NDArray[np.bool_]]:
         """The document id and the held-out mark of each line of a block."""
         starts, ends = lines
         if self.kind == "file":
-            self._heldout = int(span.input.sha256[:16], 16) < self.below
+            self._heldout = bool(np.uint64(int(span.input.sha256[:16], 16)) < self.below)
             if block.begins:
                 books[f"documents.{SPLITS[self._heldout]}"] += 1
             return np.full(len(starts), span.document), np.full(len(starts), self._heldout)
         first = self._firsts(block, starts, ends)
         heads = np.flatnonzero(first)
         tails = np.append(heads[1:], len(starts)) - 1
-        heldout = np.zeros(len(heads) + 1, bool)
-        heldout[0] = self._heldout
-        for i, (start, end) in enumerate(zip(starts[heads], ends[tails], strict=True), 1):
-            text = block.text[start : min(end, start + _HASHED)].strip()
-            heldout[i] = bool(text) and _hash(text) < self.below
-            if text:
-                books[f"documents.{SPLITS[int(heldout[i])]}"] += 1
+        if hashes is None or len(heads) < len(starts):
+            known_by = np.minimum(ends[tails], starts[heads] + _HASHED)
+            hashes = _hashes(block.text, (starts[heads], known_by))
+        heldout = np.append(self._heldout, (hashes != 0) & (hashes < self.below))
+        books["documents.heldout"] += int(heldout[1:].sum())
+        books["documents.train"] += int((~heldout[1:] & (hashes != 0)).sum())
         number = np.cumsum(first)
         ids = number + (self.seen - 1)
         self.seen += len(heads)
@@ -155,6 +162,7 @@ class _Shard:
         documents: Ints,
         heldout: npt.NDArray[np.bool_],
         split: Callable[[str], list[str]] | None,
+        hashes: npt.NDArray[np.uint64] | None,
         books: Counter[str],
     ) -> None:
         """Take in whole lines, each with its document; books are kept line by line."""
@@ -169,7 +177,7 @@ class _Shard:
         self._lengths.append(lengths)
         self._documents.append(documents[of_row])
         self._heldout.append(heldout[of_row])
-        self._hashes.append(_hashes(text, rows))
+        self._hashes.append(_hashes(text, rows) if split or hashes is None else hashes)
         blank = np.bincount(of_row, lengths, len(documents)) == 0
         sizes = lines[1] - lines[0]
         in_tokens = int(np.array(self._sizes)[ids].sum(dtype=np.int64))
@@ -192,7 +200,8 @@ class _Shard:
             return
         ids, lengths = np.concatenate(self._ids), np.concatenate(self._lengths)
         types, hashes = list(self.types), np.concatenate(self._hashes)
-        result.quality.add(types, ids, lengths, hashes[hashes % piece.sample == 0])
+        sizes = np.array(self._sizes, np.int64)
+        result.quality.add(types, sizes, ids, lengths, hashes[hashes % piece.sample == 0])
         written = result.books["written"]
         places = np.arange(written, written + len(lengths))
         result.books["written"] += len(lengths)
@@ -220,7 +229,8 @@ class _Shard:
             return self._whole_rows(text, rows)
         data = np.frombuffer(text, np.uint8)
         stands = ~_SPACE[data]
-        turns = np.flatnonzero(np.diff(stands.view(np.int8), prepend=0, append=0))
+        turns = np.flatnonzero(stands[1:] != stands[:-1]) + 1
+        turns = np.append(0, turns) if stands[0] else turns
         begins, sizes = turns[::2], turns[1::2] - turns[::2]
         ends = np.cumsum(np.append(0, sizes)).astype(np.int32)
         stretches = pa.StringArray.from_buffers(

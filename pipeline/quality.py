@@ -47,14 +47,16 @@ class Report:
     def add(
         self,
         types: Sequence[str],
+        sizes: npt.NDArray[np.int64],
         ids: npt.NDArray[np.int32],
         lengths: npt.NDArray[np.int64],
         hashes: npt.NDArray[np.uint64],
     ) -> None:
-        """Count sentences of `lengths` tokens, `ids` into `types` end to end."""
-        sizes = np.array([len(token.encode("utf-8")) for token in types], np.int64)
+        """Count sentences of `lengths` tokens, `ids` into `types` (`sizes` bytes) end to end."""
         self.long_tokens += int(np.bincount(ids, minlength=len(types))[sizes > _LIMIT].sum())
-        self.longest = _longest([*self.longest, *zip(sizes.tolist(), types, strict=True)])
+        least = np.sort(sizes)[-_LONGEST:][0] if types else 0
+        long = np.flatnonzero(sizes >= least).tolist()
+        self.longest = _longest([*self.longest, *((int(sizes[i]), types[i]) for i in long)])
         self.hashes.append(hashes[hashes != 0])
         rows = np.repeat(np.arange(len(lengths)), lengths)
         width = _NO_LETTER + 1

@@ -1,0 +1,230 @@
+"""corpus: the text everything starts from: the user's own files, or prose every machine has.
+
+Without files of the user's, the general text is the Python language reference and the standard
+library's docstrings, and the task text the docstrings of an installed package. A document is a
+topic or a docstring, a line a paragraph; blank lines divide documents.
+"""
+
+import ast
+import re
+import sysconfig
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from importlib import import_module, util
+from inspect import cleandoc
+from pathlib import Path
+from typing import Any
+
+from elmo.errors import ElmoError
+from elmo.files import new_folder, sha256, write_json
+from pipeline.inputs import find_inputs
+from pipeline.params import Corpus
+
+SCHEMA_VERSION = 1
+_NOT_LIBRARY = {"site-packages", "test", "tests", "idle_test", "__pycache__", "lib-dynload"}
+_BULLET = re.compile(r"(?:[-*+•]|\(?\d+[.)]|\[\d+\])\s+")
+_DIRECTIVE = re.compile(r"\.\. (?:\[|_|[\w-]+::)")
+_KEPT_DIRECTIVE = re.compile(r"\.\. (?:note|warning|seealso|deprecated|version\w+|tip|important)::")
+_CODE = re.compile(
+    r"(?:if|elif|else|for|while|with|async|def|class|import|from|try|return|raise|print|del|yield)\b"
+    r"(?!.*[.?!]$)|[\w*., ]+ : "
+)
+_RULE = re.compile(r"[-=~*^+|#_\s]+")
+_MARKUP = [
+    (re.compile(r":[\w:.+-]+:`~?([^`]*)`"), r"\1"),
+    (re.compile(r"`([^`<]*?)\s*<[^`>]*>`_*"), r"\1"),
+    (re.compile(r"``([^`]*)``|`([^`]*)`_?"), r"\1\2"),
+    (re.compile(r"(?<!\w)\*\*?(\w[^*]*)\*\*?(?!\w)"), r"\1"),
+    (re.compile(r"\s*\[[\w\s]+\]_"), ""),
+]
+_WORD = re.compile(r"[(\"'“]*[A-Za-z][a-z]*(?:[-'’][a-z]+)*[\"'”)]*[.,;:!?]*[)\"'”]*")
+_COMMON = frozenset(
+    "the a an is are be of to and or in on for if not with as by this that it from which return "
+    "returns at can use used will when all has have its into was were no".split()
+)
+
+Documents = Iterable[list[str]]
+
+
+def run(out: Path, params: Corpus) -> dict[str, float]:
+    """Write `general/`, `task/` and `manifest.json` to `out`, or name the user's files in it."""
+    with new_folder(out) as folder:
+        sources = {"general": _general, "task": lambda: _package(params.task_package)}
+        texts = {}
+        for text, own in (("general", params.general), ("task", params.task)):
+            texts[text] = _own(own, params.column) if own else _write(folder, text, sources[text]())
+        write_json(
+            folder / "manifest.json",
+            {"kind": "corpus", "schema": SCHEMA_VERSION, "texts": texts},
+        )
+    return {
+        f"{text}_{name}": number
+        for text, found in texts.items()
+        for name, number in found["counts"].items()
+    }
+
+
+def prose(text: str, dropped: Counter[str]) -> list[str]:
+    """The paragraphs of prose in a docstring or topic, unwrapped; what else is there is counted.
+
+    Dropped: doctests, code after `::`, directives such as maths, headings, and what does not read
+    as English (grammar, tables, signatures).
+    """
+    kept = []
+    skip = -1
+    for indent, lines in _blocks(text):
+        if skip >= 0 and indent > skip:
+            dropped["code"] += 1
+            continue
+        skip = -1
+        first = lines[0]
+        if any(line.startswith((">>>", "...")) for line in lines):
+            dropped["doctest"] += 1
+        elif _DIRECTIVE.match(first) and not _KEPT_DIRECTIVE.match(first):
+            dropped["directive"] += 1
+            skip = indent
+        elif len(lines) > 1 and _RULE.fullmatch(lines[1]) or _RULE.fullmatch(first):
+            dropped["heading"] += 1
+        else:
+            paragraph = _plain(_KEPT_DIRECTIVE.sub("", " ".join(lines), count=1))
+            if paragraph.endswith("::"):
+                skip, paragraph = indent, paragraph[:-1]
+            if _reads(paragraph):
+                kept.append(paragraph)
+            else:
+                dropped["not prose"] += 1
+    return kept
+
+
+def docstrings(source: str) -> Iterator[str]:
+    """The docstrings of a module's source, in the order they stand there."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nodes: list[ast.AST] = [ast.parse(source)]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if found := ast.get_docstring(node, clean=False):
+                yield cleandoc(found)
+        for statements in ("finalbody", "orelse", "handlers", "body"):
+            nodes.extend(reversed(getattr(node, statements, [])))
+
+
+def _general() -> dict[str, Iterator[str]]:
+    """The general text's files and the documents of each."""
+    topics: dict[str, str] = import_module("pydoc_data.topics").topics
+    library = Path(sysconfig.get_path("stdlib"))
+    return {
+        "reference.txt": (topics[name] for name in sorted(topics)),
+        "library.txt": _folder(library, _NOT_LIBRARY),
+    }
+
+
+def _package(name: str) -> dict[str, Iterator[str]]:
+    """The task text's file: the docstrings of an installed package."""
+    try:
+        found = util.find_spec(name)
+    except ImportError:
+        found = None
+    if found is None or not found.submodule_search_locations:
+        raise ElmoError(
+            f"corpus.task_package: no installed package {name!r}; install it or name your own "
+            "files in corpus.task"
+        )
+    folder = Path(next(iter(found.submodule_search_locations)))
+    return {f"{name}.txt": _folder(folder, {"tests", "test", "__pycache__"})}
+
+
+def _folder(folder: Path, left_out: set[str]) -> Iterator[str]:
+    """The docstrings of all modules below a folder, by the order of their names."""
+    files = [(path.relative_to(folder), path) for path in folder.rglob("*.py")]
+    for name, path in sorted(files, key=lambda pair: pair[0].parts):
+        if left_out.isdisjoint(name.parts):
+            try:
+                yield from docstrings(path.read_text(encoding="utf-8"))
+            except (SyntaxError, UnicodeDecodeError):
+                continue  # templates and files in other encodings, not modules
+
+
+def _write(folder: Path, text: str, files: dict[str, Iterator[str]]) -> dict[str, Any]:
+    """Write one text's files below `folder`; return its entry of the manifest."""
+    dropped: Counter[str] = Counter()
+    seen: set[str] = set()
+    inputs, documents, words = [], 0, 0
+    (folder / text).mkdir()
+    for name, sources in files.items():
+        path = folder / text / name
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+            for document in _documents(sources, seen, dropped):
+                file.write("\n" * (file.tell() > 0) + "".join(f"{line}\n" for line in document))
+                documents += 1
+                words += sum(len(line.split()) for line in document)
+        size = path.stat().st_size
+        inputs.append({"name": f"{text}/{name}", "bytes": size, "sha256": sha256(path)})
+    counts = {"documents": documents, "words": words, "bytes": sum(i["bytes"] for i in inputs)}
+    return {
+        "column": "text",
+        "inputs": inputs,
+        "counts": counts,
+        "dropped_paragraphs": dict(dropped),
+    }
+
+
+def _documents(sources: Iterable[str], seen: set[str], dropped: Counter[str]) -> Documents:
+    """The prose of each source, without paragraphs that came before; none that is empty."""
+    for source in sources:
+        paragraphs = prose(source, dropped)
+        new = [p for p in dict.fromkeys(paragraphs) if p not in seen]
+        dropped["duplicate"] += len(paragraphs) - len(new)
+        seen.update(new)
+        if new:
+            yield new
+
+
+def _own(patterns: tuple[str, ...], column: str) -> dict[str, Any]:
+    """The manifest's entry of the user's own files: names and digests, nothing copied."""
+    inputs = [
+        {"name": found.name, "url": found.url, "bytes": found.bytes, "sha256": found.sha256}
+        for found in find_inputs(patterns)
+    ]
+    counts = {"files": len(inputs), "bytes": sum(found["bytes"] for found in inputs)}
+    return {"column": column, "inputs": inputs, "counts": counts, "dropped_paragraphs": {}}
+
+
+def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
+    """Runs of lines of one indentation between blank lines; a bullet opens one of its own."""
+    lines: list[str] = []
+    indent, hanging = 0, -1
+    for raw in [*text.expandtabs().split("\n"), ""]:
+        line = raw.strip()
+        depth = len(raw) - len(raw.lstrip())
+        bullet = _BULLET.match(line)
+        goes_on = lines and not bullet and depth in (indent, hanging)
+        if lines and (not line or not goes_on):
+            yield indent, lines
+            lines = []
+        if not line:
+            continue
+        if not lines:
+            indent = depth
+            hanging = depth + bullet.end() if bullet else -1
+            line = line[bullet.end() :] if bullet else line
+        lines.append(line)
+
+
+def _plain(paragraph: str) -> str:
+    """A paragraph without inline markup."""
+    for pattern, kept in _MARKUP:
+        paragraph = pattern.sub(kept, paragraph)
+    return " ".join(paragraph.split())
+
+
+def _reads(paragraph: str) -> bool:
+    """Whether this is English prose: mostly plain words, one of them a very common one."""
+    words = paragraph.split()
+    plain = sum(_WORD.fullmatch(word) is not None for word in words)
+    common = any(word.lower().strip(".,;:()") in _COMMON for word in words)
+    return (
+        len(words) >= 4 and common and plain >= 0.6 * len(words) and _CODE.match(paragraph) is None
+    )
