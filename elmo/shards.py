@@ -271,14 +271,8 @@ def _write_rows(path: Path, split: str, ids: list[int], rows: list[Sequence[str]
     offsets = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int32)
     tokens = pa.array([token for row in rows for token in row], pa.string()).dictionary_encode()
     places = np.array(ids, np.int64)
-    return write_shard(
-        path,
-        split=split,
-        sentence_ids=places,
-        document_ids=places,
-        offsets=offsets,
-        tokens=tokens,
-    )
+    write_shard(path, sentence_ids=places, document_ids=places, offsets=offsets, tokens=tokens)
+    return describe_shard(path, split=split)
 
 
 def _read(path: Path) -> pa.RecordBatch:

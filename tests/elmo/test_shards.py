@@ -1,0 +1,137 @@
+"""Shards: what is written is what is read, memory-mapped, and damage is named."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from elmo.errors import ElmoError
+from elmo.shards import Shards, describe_shard, open_shard, shift_shard, write_shards
+
+SENTENCES = [["the", "cat", "the"], [], ["naïve", "고양이", "<S>"], ["🙂"], ["the"], ["x" * 60]]
+
+
+def test_every_sentence_comes_back_with_its_place(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "s", SENTENCES, heldout_every=3, shard_sentences=2)
+    found = {}
+    for info in shards.infos():
+        shard = shards.open(info)
+        for row in range(len(shard)):
+            found[int(shard.sentence_ids[row])] = (shard.split, shard.tokens(row))
+    assert [found[i][1] for i in range(len(SENTENCES))] == SENTENCES
+    assert [i for i in found if found[i][0] == "heldout"] == [2, 5]
+
+
+def test_a_blank_line_keeps_its_place_and_is_counted(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "s", SENTENCES)
+    shard = shards.open(shards.infos("train")[0])
+    assert shard.tokens(1) == [] and shard.sentence_ids[1] == 1
+    assert shards.manifest["counts"]["blank_lines"] == 1
+
+
+def test_types_are_the_distinct_tokens_in_order_of_occurrence(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "s", SENTENCES)
+    shard = shards.open(shards.infos("train")[0])
+    assert shard.types == ["the", "cat", "naïve", "고양이", "<S>", "🙂", "x" * 60]
+    assert shard.counts().tolist() == [3, 1, 1, 1, 1, 1, 1]
+
+
+def test_columns_are_mapped_from_the_file_and_not_copied(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "s", [["a", "b"]] * 20_000)
+    before = pa.total_allocated_bytes()
+    shard = shards.open(shards.infos("train")[0])
+    assert pa.total_allocated_bytes() - before < 4096
+    assert not shard.ids.flags.owndata and not shard.offsets.flags.owndata
+
+
+def test_the_same_sentences_give_the_same_bytes_and_digest(tmp_path: Path) -> None:
+    one = write_shards(tmp_path / "one", SENTENCES, heldout_every=2)
+    two = write_shards(tmp_path / "two", SENTENCES, heldout_every=2)
+    other = write_shards(tmp_path / "other", [*SENTENCES[:-1], ["y"]], heldout_every=2)
+    assert one.digest == two.digest != other.digest
+    for info in one.infos():
+        assert (one.folder / info["file"]).read_bytes() == (two.folder / info["file"]).read_bytes()
+
+
+def test_any_arrow_reader_opens_a_shard(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "s", SENTENCES)
+    with pa.ipc.open_file(str(shards.folder / "train-00000.arrow")) as reader:
+        table = reader.read_all()
+    assert table["tokens"].to_pylist() == SENTENCES
+    assert table.schema.field("tokens").type == pa.list_(pa.dictionary(pa.int32(), pa.string()))
+    assert table.schema.metadata[b"schema"] == b"1"
+
+
+def test_counts_of_a_split_are_its_own(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "s", SENTENCES, heldout_every=3)
+    assert (shards.tokens("train"), shards.tokens("heldout"), shards.tokens()) == (5, 4, 9)
+    assert (shards.sentences("train"), shards.sentences("heldout")) == (4, 2)
+    assert shards.manifest["splits"]["heldout"] == {"sentences": 2, "tokens": 4, "documents": 2}
+
+
+def test_shifting_moves_ids_and_nothing_else(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "s", SENTENCES)
+    path = shards.folder / "train-00000.arrow"
+    shift_shard(path, sentences=1000, documents=70)
+    shard = open_shard(path, info=describe_shard(path, split="train"))
+    assert shard.sentence_ids.tolist() == list(range(1000, 1006))
+    assert shard.document_ids.tolist() == list(range(70, 76))
+    assert [shard.tokens(i) for i in range(6)] == SENTENCES
+
+
+@pytest.mark.parametrize("damage", ["truncated", "altered", "missing", "not arrow"])
+def test_damage_is_named(tmp_path: Path, damage: str) -> None:
+    shards = write_shards(tmp_path / "s", SENTENCES)
+    path = shards.folder / "train-00000.arrow"
+    data = path.read_bytes()
+    if damage == "truncated":
+        path.write_bytes(data[:-10])
+    elif damage == "altered":
+        place = data.index("고양이".encode())
+        path.write_bytes(data[:place] + b"!" + data[place + 1 :])
+    elif damage == "not arrow":
+        path.write_bytes(bytes(len(data)))
+    else:
+        path.unlink()
+    with pytest.raises(ElmoError, match=r"train-00000\.arrow: .*") as error:
+        shards.verify()
+    assert "\n" not in str(error.value)
+    if damage != "altered":
+        with pytest.raises(ElmoError, match=r"train-00000\.arrow: "):
+            shards.open(shards.infos("train")[0])
+
+
+def test_an_arrow_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "s", SENTENCES)
+    path = shards.folder / "train-00000.arrow"
+    batch = pa.RecordBatch.from_pydict({"x": [1]})
+    with pa.ipc.new_file(str(path), batch.schema) as writer:
+        writer.write_batch(batch)
+    with pytest.raises(ElmoError, match="is an Arrow file but not a shard"):
+        describe_shard(path, split="train")
+
+
+def test_a_folder_of_another_kind_or_schema_is_refused(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "s", SENTENCES)
+    path = shards.folder / "manifest.json"
+    path.write_text(json.dumps(shards.manifest | {"schema": 2}))
+    with pytest.raises(ElmoError, match="has schema 2"):
+        Shards(shards.folder)
+    path.write_text(json.dumps({"kind": "store"}))
+    with pytest.raises(ElmoError, match="not the manifest of a shards folder"):
+        Shards(shards.folder)
+    with pytest.raises(ElmoError, match="no such file"):
+        Shards(tmp_path / "nowhere")
+
+
+def test_no_split_but_train_and_heldout(tmp_path: Path) -> None:
+    with pytest.raises(ElmoError, match="no split 'test'"):
+        write_shards(tmp_path / "s", SENTENCES).infos("test")
+
+
+def test_a_shard_of_blank_lines_alone_is_a_shard(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "s", [[], []])
+    shard = shards.open(shards.infos("train")[0])
+    assert len(shard) == 2 and shard.types == [] and np.diff(shard.offsets).tolist() == [0, 0]
