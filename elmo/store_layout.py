@@ -1,0 +1,226 @@
+"""What a store's files hold: the choice of layers, their dtype, and the Parquet schemas.
+
+`part-00000.parquet` has a row a sentence. Each layer is one binary value a sentence, its vectors
+end to end, because lists of floats cost a Parquet reader ten times as much. Layer 0 knows no
+context, so it is in `types-00000.parquet`, once for each distinct token of the part; `types` of
+the part says which row each token has there. Layer 0 is [x; x], so x alone is kept.
+
+Shapes: N distinct tokens, T tokens, P projection, D = 2P.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from elmo.errors import ElmoError
+
+SCHEMA_VERSION = 1
+DTYPES = {"float16": "<f2", "float32": "<f4", "int8": "|i1"}
+CODECS = {"none": "none", "zstd": "zstd"}
+SCALE = "<f4"
+ENTRY = "<i4"
+LARGEST = 2**31 - 2**20  # bytes of one value: Arrow's binary has 32-bit offsets
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Σ_j weights[j] · layer j, times gamma: what a task has learned."""
+
+    weights: tuple[float, ...]
+    gamma: float
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the vectors of a store are kept; the same for all its parts.
+
+    `layers` are the names of what is kept, in order: `layer_0` to `layer_L`, or `average` or `mix`
+    alone. `dim` is D; `model_layers` is L + 1.
+    """
+
+    layers: tuple[str, ...]
+    dim: int
+    model_layers: int
+    dtype: str
+    codec: str
+    row_group_tokens: int
+    mix: Mix | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        if self.dtype not in DTYPES:
+            raise ElmoError(f"dtype must be one of {', '.join(DTYPES)}, found {self.dtype!r}")
+        if self.codec not in CODECS:
+            raise ElmoError(f"codec must be one of {', '.join(CODECS)}, found {self.codec!r}")
+        if self.row_group_tokens < 1:
+            raise ElmoError(f"row_group_tokens must be 1 or more, found {self.row_group_tokens}")
+        if self.mix is not None and len(self.mix.weights) != self.model_layers:
+            raise ElmoError(
+                f"the mix has {len(self.mix.weights)} weights, the model {self.model_layers} layers"
+            )
+
+    @property
+    def contextual(self) -> tuple[str, ...]:
+        """The columns of a part that hold vectors: all but layer 0."""
+        return tuple(name for name in self.layers if name != "layer_0")
+
+    @property
+    def width(self) -> int:
+        """The bytes of one contextual vector."""
+        return self.dim * np.dtype(DTYPES[self.dtype]).itemsize
+
+    @property
+    def x_width(self) -> int:
+        """The bytes of x, the half of layer 0 that is kept."""
+        return self.width // 2
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        mix = self.mix and {"weights": list(self.mix.weights), "gamma": self.mix.gamma}
+        return {
+            "layers": list(self.layers),
+            "dim": self.dim,
+            "model_layers": self.model_layers,
+            "dtype": self.dtype,
+            "codec": self.codec,
+            "row_group_tokens": self.row_group_tokens,
+            "mix": mix,
+        }
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> "Layout":
+        """From what `to_dict` gave."""
+        mix = value["mix"] and Mix(tuple(value["mix"]["weights"]), value["mix"]["gamma"])
+        return cls(**{**value, "layers": tuple(value["layers"]), "mix": mix})
+
+
+def choose_layers(choice: str, *, model_layers: int) -> tuple[str, ...]:
+    """The names of the layers that `choice` asks for.
+
+    `choice` is `all`, `top`, `average`, `mix`, or numbers between commas.
+    """
+    if choice in ("average", "mix"):
+        return (choice,)
+    every = [f"layer_{layer}" for layer in range(model_layers)]
+    if choice == "all":
+        return tuple(every)
+    if choice == "top":
+        return (every[-1],)
+    found = []
+    for text in choice.split(","):
+        if not text.strip().isdecimal() or int(text) >= model_layers:
+            raise ElmoError(
+                "layers must be all, top, average, mix or numbers from 0 to "
+                f"{model_layers - 1} between commas, found {choice!r}"
+            )
+        found.append(int(text))
+    if len(set(found)) != len(found):
+        raise ElmoError(f"layers names a layer twice: {choice!r}")
+    return tuple(every[layer] for layer in sorted(found))
+
+
+def contextual_columns(
+    layout: Layout, *, x_NP: Floats, ids: Ints, layers: Sequence[Floats]
+) -> dict[str, Floats]:
+    """The vectors (T, D) that a part keeps of T tokens, by column.
+
+    `ids` are their rows in `x_NP`; `layers[l - 1]` is layer l of them, (T, D).
+    """
+    found = {}
+    for name in layout.contextual:
+        if name == "average":
+            weights = (1.0,) * layout.model_layers
+            found[name] = _mixed(x_NP[ids], layers, weights) / np.float32(layout.model_layers)
+        elif name == "mix":
+            assert layout.mix is not None
+            mixed = _mixed(x_NP[ids], layers, layout.mix.weights)
+            found[name] = mixed * np.float32(layout.mix.gamma)
+        else:
+            found[name] = layers[int(name.removeprefix("layer_")) - 1]
+    return found
+
+
+def stored(vectors_TD: Floats, layout: Layout) -> tuple[npt.NDArray[Any], Floats | None]:
+    """The vectors in the store's dtype, and a scale for each (T,) where that is int8.
+
+    `ElmoError` where a value is not finite or too large for float16.
+    """
+    if not np.isfinite(vectors_TD).all():
+        raise ElmoError("the model gave a vector that is not finite; train it again")
+    if layout.dtype == "int8":
+        scale_T = np.abs(vectors_TD).max(1, initial=0).astype(SCALE) / np.float32(127)
+        safe_T = np.where(scale_T > 0, scale_T, np.float32(1))
+        return np.rint(vectors_TD / safe_T[:, None]).astype("|i1"), scale_T
+    with np.errstate(over="ignore"):
+        found = np.ascontiguousarray(vectors_TD, DTYPES[layout.dtype])
+    if layout.dtype == "float16" and not np.isfinite(found).all():
+        raise ElmoError(
+            f"a value of {np.abs(vectors_TD).max():.0f} does not fit float16; use dtype float32"
+        )
+    return found, None
+
+
+def part_schema(layout: Layout, *, types_file: str, metadata: dict[str, str]) -> pa.Schema:
+    """The schema of a part, which says all that a stranger needs to decode it."""
+    fields = [
+        pa.field("sentence_id", pa.int64(), nullable=False),
+        pa.field("document_id", pa.int64(), nullable=False),
+        pa.field("length", pa.int32(), nullable=False),
+        pa.field("tokens", pa.list_(pa.field("element", pa.string(), False)), nullable=False),
+        pa.field("types", pa.binary(), nullable=False),
+    ]
+    columns: dict[str, Any] = {"types": {"dtype": ENTRY, "shape": ["length"], "of": types_file}}
+    for name in layout.contextual:
+        fields.append(pa.field(name, pa.binary(), nullable=False))
+        columns[name] = {"dtype": DTYPES[layout.dtype], "shape": ["length", layout.dim]}
+        if layout.dtype == "int8":
+            fields.append(pa.field(f"{name}_scale", pa.binary(), nullable=False))
+            columns[f"{name}_scale"] = {"dtype": SCALE, "shape": ["length"], "multiplies": name}
+    return pa.schema(fields, metadata=_describe(layout, columns, "elmo.store.part", metadata))
+
+
+def types_schema(layout: Layout, *, metadata: dict[str, str]) -> pa.Schema:
+    """The schema of a part's table of distinct tokens."""
+    fields = [pa.field("token", pa.string(), nullable=False)]
+    columns: dict[str, Any] = {}
+    if "layer_0" in layout.layers:
+        fields.append(pa.field("layer_0", pa.binary(layout.x_width), nullable=False))
+        columns["layer_0"] = {
+            "dtype": DTYPES[layout.dtype],
+            "shape": [layout.dim // 2],
+            "repeat": 2,
+            "note": "layer 0 is this vector twice, end to end",
+        }
+        if layout.dtype == "int8":
+            fields.append(pa.field("layer_0_scale", pa.float32(), nullable=False))
+    return pa.schema(fields, metadata=_describe(layout, columns, "elmo.store.types", metadata))
+
+
+def _describe(
+    layout: Layout, columns: dict[str, Any], kind: str, metadata: dict[str, str]
+) -> dict[str, str]:
+    return {
+        "elmo.kind": kind,
+        "elmo.schema": str(SCHEMA_VERSION),
+        "elmo.dtype": DTYPES[layout.dtype],
+        "elmo.byte_order": "little",
+        "elmo.dim": str(layout.dim),
+        "elmo.layers": json.dumps(layout.layers),
+        "elmo.columns": json.dumps(columns, sort_keys=True),
+        **metadata,
+    }
+
+
+def _mixed(x_TP: Floats, layers: Sequence[Floats], weights: Sequence[float]) -> Floats:
+    total = np.concatenate([x_TP, x_TP], 1) * np.float32(weights[0])
+    for weight, layer in zip(weights[1:], layers, strict=True):
+        total += layer * np.float32(weight)
+    return total

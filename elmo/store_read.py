@@ -1,0 +1,376 @@
+"""Reads the parts of a store, one sentence at a time or a row group at a time.
+
+An uncompressed local part is memory-mapped: its footer says where a column of a row group lies,
+the lengths of the sentences say where each value lies in it, and the length that Parquet keeps
+before each value says whether that was right. All else goes through pyarrow.
+
+Shapes: N distinct tokens, T tokens, P projection, D = 2P.
+"""
+
+import hashlib
+import json
+import mmap
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from elmo.errors import ElmoError
+from elmo.store_layout import DTYPES, ENTRY, SCALE, Floats, Ints, Layout
+
+Info = dict[str, Any]
+_HEADER = 4096  # bytes: no page's header is longer
+_KEPT = 8  # values of row groups that one part keeps decoded
+
+
+class Block(NamedTuple):
+    """The sentences of one row group, end to end.
+
+    `offsets` (sentences + 1) says where each begins; `types` (T,) are rows of the part's table of
+    distinct tokens; `vectors` is float32 (layers, T, D).
+    """
+
+    sentence_ids: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+    types: npt.NDArray[np.int32]
+    vectors: Floats
+
+
+class Place:
+    """The folder of a store: a local one, or any URL that fsspec knows."""
+
+    def __init__(self, url: str | Path, options: Mapping[str, Any] | None = None) -> None:
+        self.url = str(url).rstrip("/")
+        self.local = None if "://" in self.url else Path(url)
+        if self.local is None:
+            from fsspec.core import url_to_fs
+
+            self._files, self._root = url_to_fs(self.url, **dict(options or {}))
+
+    def name(self, file: str) -> str:
+        """How messages call a file of the store."""
+        return f"{self.url}/{file}"
+
+    def exists(self, file: str) -> bool:
+        """Whether the store's folder has that file."""
+        if self.local is not None:
+            return (self.local / file).is_file()
+        return bool(self._files.exists(f"{self._root}/{file}"))
+
+    def read(self, file: str) -> bytes:
+        """The whole of a small file."""
+        if self.local is not None:
+            return (self.local / file).read_bytes()
+        return bytes(self._files.cat_file(f"{self._root}/{file}"))
+
+    def json(self, file: str) -> dict[str, Any]:
+        """A JSON object; `ElmoError` where the file is absent or not one."""
+        try:
+            value = json.loads(self.read(file))
+        except FileNotFoundError:
+            raise ElmoError(f"{self.name(file)}: no such file") from None
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ElmoError(f"{self.name(file)}: not valid JSON ({error})") from None
+        if not isinstance(value, dict):
+            raise ElmoError(f"{self.name(file)}: must hold a JSON object")
+        return value
+
+    def size(self, file: str) -> int:
+        """The bytes of a file."""
+        if self.local is not None:
+            return (self.local / file).stat().st_size
+        return int(self._files.size(f"{self._root}/{file}"))
+
+    def check(self, file: str, *, size: int, sha256: str | None = None) -> None:
+        """`ElmoError` naming a file that is missing, truncated or (given `sha256`) altered."""
+        try:
+            found = self.size(file)
+        except FileNotFoundError:
+            raise ElmoError(
+                f"{self.name(file)}: is missing, though the manifest names it; make the store again"
+            ) from None
+        if found != size:
+            raise ElmoError(
+                f"{self.name(file)}: truncated or altered ({found} bytes, the manifest says "
+                f"{size}); restore it or make the store again"
+            )
+        if sha256 is not None and self.sha256(file) != sha256:
+            raise ElmoError(
+                f"{self.name(file)}: altered (its sha256 is not the manifest's); elmo verify "
+                "says where; restore it or make the store again"
+            )
+
+    def sha256(self, file: str) -> str:
+        """The SHA-256 of a file's bytes, in hex."""
+        found = hashlib.sha256()
+        with self._binary(file) as stream:
+            while block := stream.read(1 << 20):
+                found.update(block)
+        return found.hexdigest()
+
+    def parquet(self, file: str, *, checksums: bool = False) -> pq.ParquetFile:
+        """Open a Parquet file; `ElmoError` where its footer cannot be read."""
+        source = str(self.local / file) if self.local is not None else self._binary(file)
+        try:
+            return pq.ParquetFile(source, page_checksum_verification=checksums)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ElmoError(f"{self.name(file)}: truncated or altered ({_line(error)})") from None
+
+    def _binary(self, file: str) -> Any:
+        if self.local is not None:
+            return (self.local / file).open("rb")
+        return self._files.open(f"{self._root}/{file}", "rb")
+
+
+class ParquetColumns:
+    """One Parquet file of a store, whose fixed layout makes values findable by arithmetic."""
+
+    def __init__(self, place: Place, file: str, layout: Layout) -> None:
+        self.name = place.name(file)
+        self._file = place.parquet(file)
+        self._metadata = self._file.metadata
+        self._columns = {name: i for i, name in enumerate(_leaves(self._file))}
+        rows = [self._metadata.row_group(g).num_rows for g in range(self._file.num_row_groups)]
+        self.group_starts = [0, *np.cumsum(rows, dtype=np.int64).tolist()]
+        self._bases: dict[tuple[int, str], int] = {}
+        self._decoded: OrderedDict[tuple[int, str], pa.Array] = OrderedDict()
+        self.map: mmap.mmap | None = None
+        if layout.codec == "none" and place.local is not None:
+            with (place.local / file).open("rb") as stream:
+                self.map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def group(self, row: int) -> int:
+        """The row group of a row."""
+        return bisect_right(self.group_starts, row) - 1
+
+    def read(self, columns: list[str], group: int | None = None) -> pa.Table:
+        """Some columns, of all rows or of one row group."""
+        try:
+            if group is None:
+                return self._file.read(columns)
+            return self._file.read_row_group(group, columns)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ElmoError(f"{self.name}: truncated or altered ({_line(error)})") from None
+
+    def base(self, group: int, column: str, size: int) -> int:
+        """Where the values (`size` bytes with their lengths) of a mapped row group's column begin.
+
+        They end where the column ends, since it is one page.
+        """
+        key = (group, column)
+        if key not in self._bases:
+            chunk = self._metadata.row_group(group).column(self._columns[column])
+            header = chunk.total_compressed_size - size
+            inside = chunk.data_page_offset + chunk.total_compressed_size <= len(self.map or b"")
+            self._bases[key] = chunk.data_page_offset + header if 0 < header < _HEADER else -1
+            if not inside:
+                self._bases[key] = -1
+        return self._bases[key]
+
+    def decoded(self, group: int, column: str) -> pa.Array:
+        """A row group's column through pyarrow; the last few are kept."""
+        key = (group, column)
+        if key in self._decoded:
+            self._decoded.move_to_end(key)
+            return self._decoded[key]
+        found = self.read([column], group)[column]
+        array = found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
+        self._decoded[key] = array
+        while len(self._decoded) > _KEPT:
+            self._decoded.popitem(last=False)
+        return array
+
+
+class Types:
+    """The distinct tokens of a part: their text, and x of each where the store keeps layer 0."""
+
+    def __init__(self, place: Place, file: str, layout: Layout) -> None:
+        self._parquet = ParquetColumns(place, file, layout)
+        self._layout = layout
+        self._dtype = np.dtype(DTYPES[layout.dtype])
+
+    @cached_property
+    def tokens(self) -> pa.StringArray:
+        """The text of each, (N,)."""
+        return self._parquet.read(["token"])["token"].combine_chunks()
+
+    def x(self, ids: Ints) -> Floats:
+        """x of T types, (T, P)."""
+        table = self._tables
+        if len(table) == 1:
+            found_TP = table[0][ids]
+        else:
+            starts = np.array(self._parquet.group_starts)
+            group_T = np.searchsorted(starts, ids, side="right") - 1
+            found_TP = np.empty((len(ids), self._layout.dim // 2), self._dtype)
+            for group in np.unique(group_T):
+                rows = np.flatnonzero(group_T == group)
+                found_TP[rows] = table[group][ids[rows] - starts[group]]
+        if self._layout.dtype == "int8":
+            return np.asarray(found_TP * self._scales[ids, None], np.float32)
+        return found_TP.astype(np.float32)
+
+    @cached_property
+    def _tables(self) -> list[npt.NDArray[Any]]:
+        starts = self._parquet.group_starts
+        return [self._table(g, starts[g + 1] - starts[g]) for g in range(len(starts) - 1)] or [
+            np.empty((0, self._layout.dim // 2), self._dtype)
+        ]
+
+    def _table(self, group: int, rows: int) -> npt.NDArray[Any]:
+        shape = (rows, self._layout.dim // 2)
+        if self._parquet.map is not None:
+            at = self._parquet.base(group, "layer_0", rows * self._layout.x_width)
+            if at >= 0:
+                flat = np.frombuffer(self._parquet.map, self._dtype, shape[0] * shape[1], at)
+                return flat.reshape(shape)
+        values = self._parquet.decoded(group, "layer_0")
+        flat = np.frombuffer(values.buffers()[1], self._dtype)
+        return flat.reshape(-1, shape[1])[values.offset : values.offset + rows]
+
+    @cached_property
+    def _scales(self) -> npt.NDArray[np.float32]:
+        return self._parquet.read(["layer_0_scale"])["layer_0_scale"].to_numpy()
+
+
+class Part:
+    """One part of a store and its types, opened and mapped, nothing of it decoded yet."""
+
+    def __init__(self, place: Place, info: Info, layout: Layout, *, checked: bool = False) -> None:
+        types = info["types"]
+        for entry in (types, info):
+            place.check(
+                entry["file"], size=entry["bytes"], sha256=entry["sha256"] if checked else None
+            )
+        self._layout = layout
+        self._parquet = ParquetColumns(place, info["file"], layout)
+        self.types = Types(place, types["file"], layout)
+        index = self._parquet.read(["sentence_id", "document_id", "length"])
+        self.sentence_ids = index["sentence_id"].to_numpy()
+        self.document_ids = index["document_id"].to_numpy()
+        lengths = index["length"].to_numpy()
+        self.offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        if len(lengths) != info["sentences"] or self.offsets[-1] != info["tokens"]:
+            raise ElmoError(
+                f"{self._parquet.name}: has {len(lengths)} sentences of {self.offsets[-1]} tokens, "
+                f"the manifest says {info['sentences']} of {info['tokens']}; make the store again"
+            )
+
+    @property
+    def row_groups(self) -> int:
+        """How many row groups there are."""
+        return len(self._parquet.group_starts) - 1
+
+    def row(self, sentence_id: int) -> int | None:
+        """The row of a sentence, or None where it is not in this part."""
+        row = int(np.searchsorted(self.sentence_ids, sentence_id))
+        found = row < len(self.sentence_ids) and self.sentence_ids[row] == sentence_id
+        return row if found else None
+
+    def ids(self, row: int) -> npt.NDArray[np.int32]:
+        """The types of a row's tokens, (T,)."""
+        return self._value(row, "types", ENTRY, 1)[:, 0]
+
+    def tokens(self, row: int) -> list[str]:
+        """The tokens of a row."""
+        found: list[str] = self.types.tokens.take(pa.array(self.ids(row))).to_pylist()
+        return found
+
+    def raw(self, row: int, layer: str) -> npt.NDArray[Any]:
+        """The stored vectors of a contextual layer, (T, D), in the store's dtype, not copied."""
+        return self._value(row, layer, DTYPES[self._layout.dtype], self._layout.dim)
+
+    def vectors(self, row: int, layers: Sequence[str]) -> Floats:
+        """A row's vectors, float32 (layers, T, D)."""
+        length = int(self.offsets[row + 1] - self.offsets[row])
+        found = np.empty((len(layers), length, self._layout.dim), np.float32)
+        for place, layer in enumerate(layers):
+            if layer == "layer_0":
+                _fill_twice(found[place], self.types.x(self.ids(row)))
+            else:
+                found[place] = self.raw(row, layer)
+                if self._layout.dtype == "int8":
+                    found[place] *= self._value(row, f"{layer}_scale", SCALE, 1)
+        return found
+
+    def block(self, group: int, layers: Sequence[str]) -> Block:
+        """All sentences of a row group."""
+        start, stop = self._parquet.group_starts[group : group + 2]
+        scaled = self._layout.dtype == "int8"
+        columns = [layer for layer in layers if layer != "layer_0"]
+        columns += [f"{layer}_scale" for layer in columns if scaled]
+        table = self._parquet.read(["types", *columns], group)
+        ids = _flat(table["types"], ENTRY)
+        found = np.empty((len(layers), len(ids), self._layout.dim), np.float32)
+        for place, layer in enumerate(layers):
+            if layer == "layer_0":
+                _fill_twice(found[place], self.types.x(ids))
+                continue
+            found[place] = _flat(table[layer], DTYPES[self._layout.dtype]).reshape(len(ids), -1)
+            if scaled:
+                found[place] *= _flat(table[f"{layer}_scale"], SCALE)[:, None]
+        offsets = self.offsets[start : stop + 1] - self.offsets[start]
+        return Block(self.sentence_ids[start:stop], offsets, ids, found)
+
+    def blocks(self, layers: Sequence[str]) -> Iterator[Block]:
+        """All row groups in order."""
+        for group in range(self.row_groups):
+            yield self.block(group, layers)
+
+    def block_rows(self, group: int) -> tuple[int, int]:
+        """The first row of a row group, and the one after its last."""
+        return self._parquet.group_starts[group], self._parquet.group_starts[group + 1]
+
+    def _value(self, row: int, column: str, dtype: str, width: int) -> npt.NDArray[Any]:
+        """The value of a row's binary column as an array (T, width)."""
+        group = self._parquet.group(row)
+        first, last = self.block_rows(group)
+        item = np.dtype(dtype).itemsize * width
+        length = int(self.offsets[row + 1] - self.offsets[row])
+        mapped = self._parquet.map
+        if mapped is not None:
+            size = 4 * (last - first) + item * int(self.offsets[last] - self.offsets[first])
+            base = self._parquet.base(group, column, size)
+            at = base + 4 * (row - first) + item * int(self.offsets[row] - self.offsets[first])
+            if base >= 0 and int.from_bytes(mapped[at : at + 4], "little") == length * item:
+                return np.frombuffer(mapped, dtype, length * width, at + 4).reshape(length, width)
+        value = self._parquet.decoded(group, column)[row - first].as_buffer()
+        if value.size != length * item:
+            raise ElmoError(
+                f"{self._parquet.name}: altered ({column} of sentence {self.sentence_ids[row]} has "
+                f"{value.size} bytes, not {length * item}); elmo verify says where"
+            )
+        return np.frombuffer(value, dtype).reshape(length, width)
+
+
+def _fill_twice(layer_TD: Floats, x_TP: Floats) -> None:
+    half = x_TP.shape[1]
+    layer_TD[:, :half] = x_TP
+    layer_TD[:, half:] = x_TP
+
+
+def _flat(column: pa.ChunkedArray, dtype: str) -> npt.NDArray[Any]:
+    """The values of a binary column end to end, without a copy where it is one chunk."""
+    flats = []
+    for chunk in column.chunks:
+        places = np.frombuffer(chunk.buffers()[1], np.int32)[chunk.offset :][: len(chunk) + 1]
+        data = chunk.buffers()[2]
+        if data is not None:
+            some = data.slice(int(places[0]), int(places[-1] - places[0]))
+            flats.append(np.frombuffer(some, dtype))
+    return flats[0] if len(flats) == 1 else np.concatenate([np.empty(0, dtype), *flats])
+
+
+def _leaves(file: pq.ParquetFile) -> list[str]:
+    return [file.schema.column(i).path.split(".")[0] for i in range(len(file.schema))]
+
+
+def _line(error: Exception) -> str:
+    return str(error).splitlines()[0][:200]
