@@ -90,7 +90,7 @@ class CharacterEncoder(nn.Module):
         order_N = torch.argsort(lengths_N, stable=True)
         longest = torch.cummax(lengths_N[order_N], 0).values[CHUNK - 1 :: CHUNK].tolist()
         pooled = []
-        for k, chosen in enumerate(order_N.split(CHUNK)):
+        for k, chosen in enumerate(torch.split(order_N, CHUNK)):
             length = longest[k] if k < len(longest) else int(lengths_N.max())
             cut = min(characters_NK.shape[1], length + max(self.widths))
             pooled.append(self._pool(characters_NK[chosen, :cut], precision))

@@ -187,7 +187,7 @@ class _Layer(torch.autograd.Function):
     """`_read` with a gradient: back through time in one loop, the weights' share in one product."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         x_STBI: Tensor,
         weight_SKG: Tensor,
