@@ -6,6 +6,8 @@ never depend on how many workers there were or which was first.
 
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -43,8 +45,8 @@ def tokenize(
     """Write the shards of `inputs` to `out`; `ElmoError` leaves nothing behind."""
     _check(params)
     description = _description(params)
-    for _ in workers.tasks(check_input, inputs, cluster=cluster, label="check"):
-        pass
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(check_input, inputs))
     pieces = plan(inputs, shard_bytes=params.shard_bytes, documents=params.documents)
     sample = quality.sample(sum(found.bytes for found in inputs))
     with new_folder(out.absolute()) as folder:
@@ -52,8 +54,9 @@ def tokenize(
             Piece(number, spans, folder, params, column, sample)
             for number, spans in enumerate(pieces)
         ]
-        results = list(workers.tasks(tokenize_piece, work, cluster=cluster, label="tokenize"))
-        shards = _place_shards(folder, results, params, cluster)
+        with workers.session() if len(work) > 1 else nullcontext():
+            results = list(workers.tasks(tokenize_piece, work, cluster=cluster, label="tokenize"))
+            shards = _place_shards(folder, results, cluster)
         books = sum((result.books for result in results), Counter[str]())
         report = quality.merge([result.quality for result in results])
         _check_splits(inputs, books, params)
@@ -70,9 +73,7 @@ def tokenize(
     return _metrics(counts, report, shards)
 
 
-def _place_shards(
-    folder: Path, results: Sequence[Result], params: Tokenize, cluster: Cluster
-) -> list[Info]:
+def _place_shards(folder: Path, results: Sequence[Result], cluster: Cluster) -> list[Info]:
     """Give all pieces' shards their final names and ids; entries with train first."""
     sentences = [0, *accumulate(result.books["sentences"] for result in results)]
     documents = [0, *accumulate(result.books["documents"] for result in results)]

@@ -6,6 +6,7 @@ types are merged.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from elmo.characters import Characters
 from elmo.errors import ElmoError
 from elmo.files import check_sha256, new_folder
-from elmo.shards import Info, Shards, open_shard
+from elmo.shards import SPLITS, Info, Shards, open_shard
 from elmo.vocabulary import BOS, EOS, UNK
 from pipeline import cluster as workers
 from pipeline.params import Cluster, Vocab
@@ -41,8 +42,7 @@ class Counts:
 def run(shards: Path, out: Path, params: Vocab, *, cluster: Cluster) -> dict[str, float]:
     """Write `words.txt`, `counts.txt` and `characters.json` of the training split to `out`."""
     _check(params)
-    folder = Shards(shards)
-    train, heldout = (count(folder, split, cluster=cluster) for split in ("train", "heldout"))
+    train, heldout = count(Shards(shards), cluster=cluster)
     words, counts = _words(train, params)
     if not len(words):
         raise ElmoError(f"vocab.min_count {params.min_count} leaves no word of {shards}; lower it")
@@ -65,10 +65,12 @@ def run(shards: Path, out: Path, params: Vocab, *, cluster: Cluster) -> dict[str
     }
 
 
-def count(shards: Shards, split: str, *, cluster: Cluster) -> Counts:
-    """Count the types of one split, a task for each shard; the order of shards does not matter."""
-    work = [(shards.folder.absolute(), info) for info in shards.infos(split)]
-    return merge(workers.tasks(count_shard, work, cluster=cluster, label=f"count {split}"))
+def count(shards: Shards, *, cluster: Cluster) -> tuple[Counts, Counts]:
+    """Count the types of both splits, a task for each shard; their order does not matter."""
+    work = [(shards.folder.absolute(), info) for split in SPLITS for info in shards.infos(split)]
+    found = workers.tasks(count_shard, work, cluster=cluster, label="count")
+    train = merge(islice(found, len(shards.infos("train"))))
+    return train, merge(found)
 
 
 def count_shard(work: tuple[Path, Info]) -> Counts:
