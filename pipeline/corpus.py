@@ -78,14 +78,19 @@ def prose(text: str, dropped: Counter[str]) -> list[str]:
             dropped["code"] += 1
             continue
         skip = -1
+        if len(lines) > 1 and _RULE.fullmatch(lines[1]):
+            dropped["heading"] += 1
+            lines = lines[2:]
+        if not lines:
+            continue
         first = lines[0]
         if any(line.startswith((">>>", "...")) for line in lines):
             dropped["doctest"] += 1
         elif _DIRECTIVE.match(first) and not _KEPT_DIRECTIVE.match(first):
             dropped["directive"] += 1
             skip = indent
-        elif len(lines) > 1 and _RULE.fullmatch(lines[1]) or _RULE.fullmatch(first):
-            dropped["heading"] += 1
+        elif _RULE.fullmatch(first):
+            dropped["table"] += 1
         else:
             paragraph = _plain(_KEPT_DIRECTIVE.sub("", " ".join(lines), count=1))
             if paragraph.endswith("::"):

@@ -1,0 +1,192 @@
+"""corpus: prose that is everywhere, the same each time; or the user's own files, where they are."""
+
+import ast
+from collections import Counter
+from inspect import cleandoc
+from pathlib import Path
+
+import pytest
+
+from elmo.errors import ElmoError
+from elmo.files import read_json, sha256
+from pipeline import corpus
+from pipeline.params import Corpus
+
+DOCSTRING = """Return the mean of `values`, which must not be empty.
+
+    Notes
+    -----
+    The mean is :func:`~math.fsum` divided
+    by the *number* of values::
+
+        code(that) is dropped
+
+    Prose goes on after the code [1]_ as before.
+
+    Parameters
+    ----------
+    values : iterable
+        The numbers to take the mean of,
+        in any order.
+
+    .. math:: x = y
+
+        of which nothing is kept
+
+    .. note:: This is a note of the kind that stays.
+
+    - the first point is one
+      paragraph of its own
+    - and the second point is another
+
+    >>> mean([1, 2])
+    1.5
+
+    ====  ====
+    a     b
+    ====  ====
+    """
+
+
+def params(**changes: object) -> Corpus:
+    plain = {"general": (), "task": (), "task_package": "click", "column": "text"}
+    return Corpus(**{**plain, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, float]]:
+    out = tmp_path_factory.mktemp("corpus") / "out"
+    return out, corpus.run(out, params())
+
+
+def test_prose_is_unwrapped_and_what_is_no_prose_is_counted() -> None:
+    dropped: Counter[str] = Counter()
+    assert corpus.prose(cleandoc(DOCSTRING), dropped) == [
+        "Return the mean of values, which must not be empty.",
+        "The mean is math.fsum divided by the number of values:",
+        "Prose goes on after the code as before.",
+        "The numbers to take the mean of, in any order.",
+        "This is a note of the kind that stays.",
+        "the first point is one paragraph of its own",
+        "and the second point is another",
+    ]
+    assert dropped == {
+        "code": 2,
+        "heading": 2,
+        "not prose": 1,
+        "directive": 1,
+        "doctest": 1,
+        "table": 1,
+    }
+
+
+def test_docstrings_come_in_the_order_of_the_source() -> None:
+    source = (
+        '"""One."""\nclass A:\n    """Two."""\n    def f(self):\n        """Three."""\n'
+        'if True:\n    async def g():\n        """Four."""\ndef h():\n    x = """not one"""\n'
+    )
+    assert list(corpus.docstrings(source)) == ["One.", "Two.", "Three.", "Four."]
+    every = [
+        ast.get_docstring(node)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert {text for text in every if text} == set(corpus.docstrings(source))
+
+
+def test_the_default_corpus_is_real_text_of_some_size(
+    made: tuple[Path, dict[str, float]],
+) -> None:
+    out, metrics = made
+    assert metrics["general_words"] > 200_000
+    text = (out / "general/reference.txt").read_text(encoding="utf-8")
+    assert "Assert statements are a convenient way to insert debugging assertions" in text
+    words = (out / "general/library.txt").read_text(encoding="utf-8").split()
+    assert len(words) > 150_000 and words.count("the") > 0.03 * len(words)
+    assert ">>>" not in words and "::=" not in words
+
+
+def test_the_books_of_the_corpus_are_those_of_its_files(
+    made: tuple[Path, dict[str, float]],
+) -> None:
+    out, metrics = made
+    for text, entry in read_json(out / "manifest.json")["texts"].items():
+        files = sorted(p.relative_to(out).as_posix() for p in (out / text).iterdir())
+        assert sorted(found["name"] for found in entry["inputs"]) == files
+        for found in entry["inputs"]:
+            path = out / found["name"]
+            assert (path.stat().st_size, sha256(path)) == (found["bytes"], found["sha256"])
+        whole = "\n\n".join((out / name).read_text(encoding="utf-8").strip() for name in files)
+        assert len(whole.split()) == metrics[f"{text}_words"]
+        assert len(whole.split("\n\n")) == metrics[f"{text}_documents"]
+
+
+def test_no_paragraph_comes_twice(made: tuple[Path, dict[str, float]]) -> None:
+    out, _ = made
+    lines = [
+        line for p in (out / "general").iterdir() for line in p.read_text().split("\n") if line
+    ]
+    assert len(lines) == len(set(lines))
+
+
+def test_the_same_machine_gives_the_same_bytes(
+    made: tuple[Path, dict[str, float]], tmp_path: Path
+) -> None:
+    corpus.run(tmp_path / "again", params())
+    files = sorted(p.relative_to(made[0]) for p in made[0].rglob("*") if p.is_file())
+    assert len(files) == 4
+    for name in files:
+        assert (made[0] / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+def test_the_users_own_files_are_named_and_not_copied(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("b.txt", "a.jsonl"):
+        (tmp_path / "in" / name).write_text(f"text of {name}\n")
+    own = params(general=(str(tmp_path / "in"),), task=(str(tmp_path / "in/b.txt"),), column="body")
+    metrics = corpus.run(tmp_path / "out", own)
+    assert metrics == {
+        "general_files": 2,
+        "general_bytes": 30,
+        "task_files": 1,
+        "task_bytes": 14,
+    }
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["manifest.json"]
+    found = read_json(tmp_path / "out/manifest.json")["texts"]
+    assert [i["name"] for i in found["general"]["inputs"]] == ["a.jsonl", "b.txt"]
+    assert found["task"]["inputs"][0]["sha256"] == sha256(tmp_path / "in/b.txt")
+    assert found["general"]["column"] == "body"
+
+
+def test_own_general_text_goes_with_a_packages_task_text(tmp_path: Path) -> None:
+    (tmp_path / "own.txt").write_text("some text\n")
+    corpus.run(tmp_path / "out", params(general=(str(tmp_path / "own.txt"),)))
+    assert sorted(p.name for p in (tmp_path / "out").rglob("*")) == [
+        "click.txt",
+        "manifest.json",
+        "task",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"general": ("nowhere.txt",)}, r"nowhere\.txt: no such file or folder of text"),
+        ({"task_package": "no_such_package"}, "no installed package 'no_such_package'"),
+        ({"task_package": "no_such.package"}, r"no installed package 'no_such\.package'"),
+        ({"task_package": "this"}, "no installed package 'this'"),
+    ],
+)
+def test_what_is_not_there_is_named_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, object], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ElmoError, match=message):
+        corpus.run(tmp_path / "out", params(**change))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_empty_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(ElmoError, match=r"empty\.txt: is empty"):
+        corpus.run(tmp_path / "out", params(general=(str(tmp_path / "empty.txt"),)))
