@@ -307,15 +307,15 @@ class Part:
         columns = [layer for layer in layers if layer != "layer_0"]
         columns += [f"{layer}_scale" for layer in columns if scaled]
         table = self._parquet.read(["types", *columns], group)
-        ids = _flat(table["types"], ENTRY)
+        ids = flat(table["types"], ENTRY)
         found = np.empty((len(layers), len(ids), self._layout.dim), np.float32)
         for place, layer in enumerate(layers):
             if layer == "layer_0":
                 _fill_twice(found[place], self.types.x(ids))
                 continue
-            found[place] = _flat(table[layer], DTYPES[self._layout.dtype]).reshape(len(ids), -1)
+            found[place] = flat(table[layer], DTYPES[self._layout.dtype]).reshape(len(ids), -1)
             if scaled:
-                found[place] *= _flat(table[f"{layer}_scale"], SCALE)[:, None]
+                found[place] *= flat(table[f"{layer}_scale"], SCALE)[:, None]
         offsets = self.offsets[start : stop + 1] - self.offsets[start]
         return Block(self.sentence_ids[start:stop], offsets, ids, found)
 
@@ -356,7 +356,7 @@ def _fill_twice(layer_TD: Floats, x_TP: Floats) -> None:
     layer_TD[:, half:] = x_TP
 
 
-def _flat(column: pa.ChunkedArray, dtype: str) -> npt.NDArray[Any]:
+def flat(column: pa.ChunkedArray, dtype: str) -> npt.NDArray[Any]:
     """The values of a binary column end to end, without a copy where it is one chunk."""
     flats = []
     for chunk in column.chunks:
