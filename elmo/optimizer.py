@@ -7,61 +7,17 @@ For AdamW a row that is not used keeps its moments and is not decayed until it i
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from elmo.errors import ElmoError
-
-
-@dataclass(frozen=True)
-class Settings:
-    """`name` is adagrad or adamw; the 2018 recipe is adagrad, lr 0.2, accumulator 1, epsilon 0.
-
-    The learning rate rises linearly for `warmup_steps`, then follows `decay` (constant, linear or
-    cosine) down to `final_lr` times `lr` at the last step. `clip` bounds the norm of all gradients
-    together, before the update (0: no bound). `loss_scale` multiplies the mean loss: 2018 took the
-    gradient of loss × window, which matters to Adagrad's accumulator and to the clip.
-    """
-
-    name: str
-    lr: float
-    warmup_steps: int
-    decay: str
-    final_lr: float
-    clip: float
-    accumulator: float
-    beta1: float
-    beta2: float
-    epsilon: float
-    weight_decay: float
-
-    def __post_init__(self) -> None:
-        if self.name not in ("adagrad", "adamw"):
-            raise ElmoError(f"optimizer.name must be adagrad or adamw, found {self.name!r}")
-        if self.decay not in ("constant", "linear", "cosine"):
-            raise ElmoError(
-                f"optimizer.decay must be constant, linear or cosine, found {self.decay!r}"
-            )
-        if not self.lr > 0:
-            raise ElmoError(f"optimizer.lr must be above 0, found {self.lr}")
-
-    def lr_at(self, step: int, steps: int) -> float:
-        """The learning rate of a step, the first being 0, of `steps` in all."""
-        if step < self.warmup_steps:
-            return self.lr * (step + 1) / self.warmup_steps
-        if self.decay == "constant":
-            return self.lr
-        done = min(1.0, (step - self.warmup_steps) / max(1, steps - self.warmup_steps))
-        left = 1 - done if self.decay == "linear" else (1 + math.cos(math.pi * done)) / 2
-        return self.lr * (self.final_lr + (1 - self.final_lr) * left)
+from elmo import settings as of
 
 
 class Optimizer:
     """Updates tensors in place from gradients; its own state is `slots`, tensors by name."""
 
-    def __init__(self, settings: Settings, parameters: dict[str, Tensor]) -> None:
+    def __init__(self, settings: of.Optimizer, parameters: dict[str, Tensor]) -> None:
         self.settings = settings
         self.parameters = parameters
         self.slots: dict[str, Tensor] = {}

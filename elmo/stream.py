@@ -4,8 +4,8 @@ Rows hold sentences end to end, each with its boundaries, cut in windows of T to
 padding. The forward direction reads `<S> w1 … wn` and predicts `w1 … wn </S>`; the backward one,
 beside it, reads `</S> wn … w1` and predicts `wn … w1 <S>`, so a window has nearly the same distinct
 tokens both ways. An epoch is every block (a run of sentences of one shard) once, in an order drawn
-from the seed; a row that runs out takes the next block of that order. So the order depends on the seed and
-the number of rows, never on the workers, which own rows and read the same order.
+from the seed; a row that runs out takes the next block of that order. So the order depends on the
+seed and the number of rows, never on the workers, which own rows and read the same order.
 
 Shapes: S directions (0 forward, 1 backward), T steps, B rows, N distinct tokens, K characters.
 """
@@ -13,7 +13,7 @@ Shapes: S directions (0 forward, 1 backward), T steps, B rows, N distinct tokens
 import queue
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -255,7 +255,7 @@ def _both_ways(keys: Ints, words: Ints, lengths: Ints, vocabulary: Vocabulary) -
 
 def prefetched(
     windows: Iterator[tuple[Window, Position]], *, ahead: int = 2
-) -> Iterator[tuple[Window, Position]]:
+) -> Generator[tuple[Window, Position], None, None]:
     """The same windows, made on another thread while the caller computes."""
     ready: queue.Queue[Any] = queue.Queue(ahead)
     stop = threading.Event()
