@@ -112,9 +112,14 @@ def actors(
             def do(self, item: Any) -> Any:
                 return self.made(item)
 
+        many = min(slots(cluster), len(work))
+        cores = ray.cluster_resources().get("CPU", 1)
+        share = min(1.0, int(1000 * cores / many) / 1000)  # more actors than cores share them
         gpus = 1 if cluster.gpu else 0
-        remote = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1, max_task_retries=-1)(_Actor)
-        pool = [remote.remote() for _ in range(min(slots(cluster), len(work)))]
+        remote = ray.remote(num_cpus=share, num_gpus=gpus, max_restarts=-1, max_task_retries=-1)(
+            _Actor
+        )
+        pool = [remote.remote() for _ in range(many)]
         progress = Progress(label, len(work))
         feed = iter(work)
         busy = {actor.do.remote(item): actor for actor, item in zip(pool, feed, strict=False)}
