@@ -1,0 +1,220 @@
+"""The features stage: the same store from any number of actors, and after any number of kills."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from elmo.bilm import BiLM, Config
+from elmo.characters import Characters
+from elmo.checkpoint import save_model
+from elmo.errors import ElmoError
+from elmo.features import FeatureStore
+from elmo.shards import write_shards
+from elmo.store_build import ShardEmbedder
+from elmo.store_upkeep import verify
+from elmo.vocabulary import Vocabulary
+from pipeline import cluster as workers
+from pipeline import features
+from pipeline.params import Cluster, Features
+
+PARAMS = Features(
+    layers="all",
+    mix="",
+    dtype="float16",
+    codec="none",
+    row_group_tokens=256,
+    precision="float32",
+)
+CONFIG = Config(
+    char_dim=4,
+    filters=((1, 8), (3, 24)),
+    activation="relu",
+    highways=1,
+    cells=64,
+    projection=32,
+    layers=2,
+    cell_clip=3.0,
+    projection_clip=3.0,
+    skip=True,
+    input_words=None,
+)
+KILLS = int(os.environ.get("ELMO_TEST_KILLS", "2"))
+
+
+def cluster(actors: int) -> Cluster:
+    return Cluster(workers=0, cpus=1, gpu=False, actors=actors)
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `model` and `shards`: eight shards of 40 sentences."""
+    folder = tmp_path_factory.mktemp("given")
+    generator = torch.Generator().manual_seed(0)
+    bilm = BiLM(CONFIG, characters=Characters().size)
+    for parameter in bilm.parameters():
+        torch.nn.init.normal_(parameter, 0, 0.3, generator=generator)
+    save_model(
+        folder / "model",
+        bilm=bilm,
+        vocabulary=Vocabulary(["<S>", "</S>", "<UNK>"], None),
+        characters=Characters(),
+        softmax=None,
+        training={"run_id": "r1"},
+    )
+    draw = random.Random(0)
+    words = [f"w{k}" for k in range(100)]
+    sentences = [draw.choices(words, k=draw.randrange(40)) for _ in range(320)]
+    write_shards(folder / "shards", sentences, heldout_every=8, shard_sentences=40)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(given: Path) -> dict[str, bytes]:
+    """The files of the store, made here one part after another."""
+    run(given, given / "expected", PARAMS, None)
+    return files(given / "expected")
+
+
+def run(given: Path, out: Path, params: Features, actors: int | None) -> None:
+    """The stage on `actors` actors, or (None) here without any."""
+    if actors is None:
+        from elmo import store_build
+
+        store_build.build(
+            out,
+            shards=given / "shards",
+            model=given / "model",
+            settings=features.settings(params),
+            work=out.parent / "runs",
+        )
+        return
+    features.run(
+        given / "shards",
+        given / "model",
+        out,
+        params,
+        runs=out.parent / "runs",
+        cluster=cluster(actors),
+    )
+
+
+@pytest.mark.ray
+def test_the_same_bytes_from_1_2_and_4_actors(
+    tmp_path: Path, given: Path, expected: dict[str, bytes]
+) -> None:
+    with workers.session():
+        for actors in (1, 2, 4):
+            run(given, tmp_path / f"store{actors}", PARAMS, actors)
+            assert files(tmp_path / f"store{actors}") == expected
+    assert not list((tmp_path / "runs").iterdir())
+
+
+class DiesOnce(ShardEmbedder):
+    """Its process is killed once, between the types and the part of one shard."""
+
+    def _write(self, job, store):
+        super()._write(job, store)
+        died = store.parent / "died"
+        if job.number == 3 and not died.exists():
+            died.touch()
+            (store / "part-00003.parquet").unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.ray
+def test_a_killed_actor_is_started_again(
+    tmp_path: Path, given: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmo.store_build.ShardEmbedder", DiesOnce)
+    run(given, tmp_path / "store", PARAMS, 2)
+    assert files(tmp_path / "store") == expected
+
+
+DRIVER = """
+    import sys, time
+    from pathlib import Path
+    from elmo import store_build
+    from pipeline import cluster, features
+    from pipeline.params import Cluster, Features
+
+    class Slow(store_build.ShardEmbedder):
+        def __call__(self, job):
+            time.sleep(0.1)
+            return super().__call__(job)
+
+    store_build.ShardEmbedder = Slow
+    given, out = Path(sys.argv[1]), Path(sys.argv[2])
+    params = Features("all", "", "float16", "none", 256, "float32")
+    with cluster.session():
+        print("started", flush=True)
+        features.run(
+            given / "shards", given / "model", out, params, runs=out.parent / "runs",
+            cluster=Cluster(workers=0, cpus=1, gpu=False, actors=2),
+        )
+"""
+
+
+@pytest.mark.ray
+def test_a_driver_killed_at_random_instants_ends_with_the_same_bytes(
+    tmp_path: Path, given: Path, expected: dict[str, bytes]
+) -> None:
+    script = tmp_path / "driver.py"
+    script.write_text(textwrap.dedent(DRIVER))
+    command = [sys.executable, str(script), str(given), str(tmp_path / "store")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(features.__file__).parents[1])}
+    draw = random.Random(time.time_ns())
+    for _ in range(KILLS):
+        with subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(draw.uniform(0, 5))
+            process.kill()
+    subprocess.run(command, env=environment, check=True, timeout=120, stdout=subprocess.DEVNULL)
+    assert files(tmp_path / "store") == expected
+    verify(tmp_path / "store")
+
+
+def test_counts_are_the_metrics_and_the_model_is_named(
+    tmp_path: Path, given: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "pipeline.cluster.actors",
+        lambda kind, arguments, items, **_: map(kind(*arguments), items),
+    )
+    found = features.run(
+        given / "shards",
+        given / "model",
+        tmp_path / "store",
+        PARAMS,
+        runs=tmp_path / "runs",
+        cluster=cluster(1),
+    )
+    assert found["sentences"] == 320
+    assert found["parts"] == 8
+    assert found["bytes"] == sum(p.stat().st_size for p in (tmp_path / "store").glob("*.parquet"))
+    store = FeatureStore(tmp_path / "store", model=given / "model")
+    assert store.manifest["model"]["training"] == {"run_id": "r1"}
+
+
+def test_nothing_is_left_where_the_stage_fails(tmp_path: Path, given: Path) -> None:
+    shutil.copytree(given / "shards", tmp_path / "shards")
+    shutil.copytree(given / "model", tmp_path / "model")
+    (tmp_path / "shards" / "train-00001.arrow").write_bytes(b"")
+    with pytest.raises(ElmoError, match="train-00001.arrow: truncated or altered"):
+        run(tmp_path, tmp_path / "store", PARAMS, None)
+    assert not (tmp_path / "store").exists()
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
