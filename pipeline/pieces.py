@@ -5,7 +5,6 @@ for each distinct stretch; the rest is array work.
 """
 
 import hashlib
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from elmo.shards import SPLITS, write_shard
 from pipeline.params import Tokenize
@@ -74,7 +74,7 @@ def tokenize_piece(piece: Piece) -> Result:
             if "line" in (piece.params.documents, piece.params.sentences):
                 hashes = _hashes(block.text, lines)
             of_line, heldout = documents.assign(block, lines, span, hashes, result.books)
-            shard.add(block.text, lines, of_line, heldout, split, hashes, result.books)
+            shard.add(block.text, lines, of_line, heldout, split, hashes)
     shard.write(piece, result)
     result.books["documents"] = documents.seen
     return result
@@ -139,21 +139,31 @@ class _Documents:
         return first
 
 
+@dataclass(frozen=True)
+class _Part:
+    """Some lines of a shard: their stretches between white space, and what is known of them.
+
+    Of each row: how many stretches it has, which line it comes from, and a hash of its text. Of
+    each line: its bytes, its document, and whether that is held out.
+    """
+
+    stretches: pa.DictionaryArray
+    stretches_of: Ints
+    line_of: Ints
+    hashes: npt.NDArray[np.uint64]
+    line_bytes: Ints
+    documents: Ints
+    heldout: npt.NDArray[np.bool_]
+    lost: int
+
+
 class _Shard:
-    """The sentences of one shard while it is filled, and the tokens seen in it."""
+    """The lines of one shard while it is filled; they are tokenized together when it is full."""
 
     def __init__(self, words: Tokenizer) -> None:
         self.words = words
         self.bytes = 0
-        self.types: dict[str, int] = {}
-        self._sizes = array("i")
-        self._stretches: dict[str, int] = {}
-        self._begins, self._pieces, self._lost = array("i", [0]), array("i"), array("i")
-        self._ids: list[npt.NDArray[np.int32]] = []
-        self._lengths: list[Ints] = []
-        self._documents: list[Ints] = []
-        self._heldout: list[npt.NDArray[np.bool_]] = []
-        self._hashes: list[npt.NDArray[np.uint64]] = []
+        self._parts: list[_Part] = []
 
     def add(
         self,
@@ -163,117 +173,156 @@ class _Shard:
         heldout: npt.NDArray[np.bool_],
         split: Callable[[str], list[str]] | None,
         hashes: npt.NDArray[np.uint64] | None,
-        books: Counter[str],
     ) -> None:
-        """Take in whole lines, each with its document; books are kept line by line."""
+        """Take in whole lines, each with its document; `split` cuts them into sentences."""
         self.bytes += len(text)
-        rows, of_row = lines, np.arange(len(documents))
+        rows, line_of = lines, np.arange(len(documents))
         if split is not None:
-            text, of_row = _sentences(text, split)
-            rows = _lines(text)
-        ids, offsets, lost = self._tokens(text, rows)
-        lengths = np.diff(offsets)
-        self._ids.append(ids)
-        self._lengths.append(lengths)
-        self._documents.append(documents[of_row])
-        self._heldout.append(heldout[of_row])
-        self._hashes.append(_hashes(text, rows) if split or hashes is None else hashes)
-        blank = np.bincount(of_row, lengths, len(documents)) == 0
-        sizes = lines[1] - lines[0]
-        in_tokens = int(np.array(self._sizes)[ids].sum(dtype=np.int64))
-        books.update(
-            {
-                "lines": len(documents),
-                "token_bytes": in_tokens,
-                "blank_lines": int(blank.sum()),
-                "blank_bytes": int(sizes[blank].sum()),
-                "space_bytes": int(sizes[~blank].sum()) - in_tokens - lost,
-                "lost_bytes": lost,
-                "sentences": len(lengths),
-                "tokens": len(ids),
-            }
+            text, line_of = _sentences(text, split)
+            rows, hashes = _lines(text), None
+        if self.words.apart:
+            stretches, stretches_of = _stretches(text, rows)
+            lost = 0
+        else:
+            stretches, stretches_of, lost = _tokens(text, self.words)
+        self._parts.append(
+            _Part(
+                stretches=stretches,
+                stretches_of=stretches_of,
+                line_of=line_of,
+                hashes=_hashes(text, rows) if hashes is None else hashes,
+                line_bytes=lines[1] - lines[0],
+                documents=documents,
+                heldout=heldout,
+                lost=lost,
+            )
         )
 
     def write(self, piece: Piece, result: Result) -> None:
         """Write what was taken in as one shard a split, numbered from the piece's start."""
-        if not self._lengths:
+        if not self._parts:
             return
-        ids, lengths = np.concatenate(self._ids), np.concatenate(self._lengths)
-        types, hashes = list(self.types), np.concatenate(self._hashes)
-        sizes = np.array(self._sizes, np.int64)
-        result.quality.add(types, sizes, ids, lengths, hashes[hashes % piece.sample == 0])
+        types, filled = self._tokenized(result.books)
+        ids = np.concatenate([ids for ids, _ in filled])
+        lengths = np.concatenate([lengths for _, lengths in filled])
+        hashes = np.concatenate([part.hashes for part in self._parts])
+        result.quality.add(types, ids, lengths, hashes[hashes % piece.sample == 0])
         written = result.books["written"]
         places = np.arange(written, written + len(lengths))
         result.books["written"] += len(lengths)
-        heldout, documents = np.concatenate(self._heldout), np.concatenate(self._documents)
-        types_array = pa.array(types, pa.string())
+        heldout = np.concatenate([part.heldout[part.line_of] for part in self._parts])
+        documents = np.concatenate([part.documents[part.line_of] for part in self._parts])
         for split, chosen in (("train", ~heldout), ("heldout", heldout)):
             if not chosen.any():
                 continue
-            some = ids[np.repeat(chosen, lengths)]
+            some = ids if chosen.all() else ids[np.repeat(chosen, lengths)]
             name = f"{piece.number:06d}-{len(result.shards):06d}"
             write_shard(
                 piece.folder / name,
                 sentence_ids=places[chosen],
                 document_ids=documents[chosen],
                 offsets=np.cumsum(np.append(0, lengths[chosen])).astype(np.int32),
-                tokens=_encode(some, types_array),
+                tokens=_encode(some, types),
             )
             result.shards.append((name, split))
 
-    def _tokens(
-        self, text: bytes, rows: tuple[Ints, Ints]
-    ) -> tuple[npt.NDArray[np.int32], Ints, int]:
-        """Type ids of all tokens, where each row begins in them, and bytes that no token holds."""
-        if not self.words.apart:
-            return self._whole_rows(text, rows)
-        data = np.frombuffer(text, np.uint8)
-        stands = ~_SPACE[data]
-        turns = np.flatnonzero(stands[1:] != stands[:-1]) + 1
-        turns = np.append(0, turns) if stands[0] else turns
-        begins, sizes = turns[::2], turns[1::2] - turns[::2]
-        ends = np.cumsum(np.append(0, sizes)).astype(np.int32)
-        stretches = pa.StringArray.from_buffers(
-            len(sizes), pa.py_buffer(ends), pa.py_buffer(data[stands])
-        ).dictionary_encode()
-        known = self._know(stretches.dictionary.to_pylist())[stretches.indices.to_numpy()]
-        cuts, pieces = np.array(self._begins), np.array(self._pieces)
-        counts = np.diff(cuts)[known]
-        after = np.append(0, np.cumsum(counts))
-        spots = np.repeat(cuts[known] - after[:-1], counts) + np.arange(after[-1])
-        offsets = after[np.append(0, np.searchsorted(begins, rows[1]))]
-        return pieces[spots], offsets, int(np.array(self._lost)[known].sum())
+    def _tokenized(
+        self, books: Counter[str]
+    ) -> tuple[pa.StringArray, list[tuple[npt.NDArray[np.int32], Ints]]]:
+        """The distinct tokens, and of each part all tokens as ids and how many each row has."""
+        known = pa.concat_arrays([part.stretches.dictionary for part in self._parts])
+        distinct = known.dictionary_encode()
+        types, pieces, counts, lost = _pieces(distinct.dictionary, self.words)
+        begins = np.cumsum(counts) - counts
+        sizes = _sizes(types)
+        filled = []
+        first = 0
+        for part in self._parts:
+            numbers = distinct.indices.to_numpy()[first : first + len(part.stretches.dictionary)]
+            first += len(numbers)
+            stretches = numbers[part.stretches.indices.to_numpy()]
+            of_stretch = counts[stretches]
+            after = np.append(0, np.cumsum(of_stretch))
+            spots = np.repeat(begins[stretches] - after[:-1], of_stretch)
+            ids = pieces[spots + np.arange(len(spots))]
+            lengths = np.diff(after[np.append(0, np.cumsum(part.stretches_of))])
+            _account(books, part, sizes[ids], lengths, part.lost + int(lost[stretches].sum()))
+            filled.append((ids, lengths))
+        return types, filled
 
-    def _whole_rows(
-        self, text: bytes, rows: tuple[Ints, Ints]
-    ) -> tuple[npt.NDArray[np.int32], Ints, int]:
-        texts = text.decode("utf-8").split("\n")[:-1]
-        found = self.words.split(texts)
-        ids = np.array([self._type(token) for tokens in found for token in tokens], np.int32)
-        lost = sum(_lost(text, tokens) for text, tokens in zip(texts, found, strict=True))
-        return ids, np.cumsum([0, *map(len, found)]), lost
 
-    def _know(self, stretches: list[str]) -> Ints:
-        """The number of each stretch, splitting those that are new."""
-        new = [stretch for stretch in stretches if stretch not in self._stretches]
-        for stretch, tokens in zip(new, self.words.split(new), strict=True):
-            self._stretches[stretch] = len(self._stretches)
-            self._pieces.extend([self._type(token) for token in tokens])
-            self._begins.append(len(self._pieces))
-            self._lost.append(_lost(stretch, tokens))
-        return np.array([self._stretches[stretch] for stretch in stretches], np.int64)
+def _account(books: Counter[str], part: _Part, sizes: Ints, lengths: Ints, lost: int) -> None:
+    """Add a part's lines to the books, given its tokens' bytes and its rows' tokens."""
+    blank = np.bincount(part.line_of, lengths, len(part.line_bytes)) == 0
+    in_tokens = int(sizes.sum(dtype=np.int64))
+    books.update(
+        {
+            "lines": len(part.line_bytes),
+            "blank_lines": int(blank.sum()),
+            "blank_bytes": int(part.line_bytes[blank].sum()),
+            "token_bytes": in_tokens,
+            "space_bytes": int(part.line_bytes[~blank].sum()) - in_tokens - lost,
+            "lost_bytes": lost,
+            "sentences": len(lengths),
+            "tokens": len(sizes),
+        }
+    )
 
-    def _type(self, token: str) -> int:
-        number = self.types.setdefault(token, len(self.types))
-        if number == len(self._sizes):
-            self._sizes.append(len(token.encode("utf-8")))
-        return number
+
+def _stretches(text: bytes, rows: tuple[Ints, Ints]) -> tuple[pa.DictionaryArray, Ints]:
+    """What stands between ASCII white space, and how many stretches each row has."""
+    data = np.frombuffer(text, np.uint8)
+    stands = ~_SPACE[data]
+    turns = np.flatnonzero(stands[1:] != stands[:-1]) + 1
+    turns = np.append(0, turns) if stands[0] else turns
+    begins, sizes = turns[::2], turns[1::2] - turns[::2]
+    ends = np.cumsum(np.append(0, sizes)).astype(np.int32)
+    stretches = pa.StringArray.from_buffers(
+        len(sizes), pa.py_buffer(ends), pa.py_buffer(data[stands])
+    )
+    return stretches.dictionary_encode(), np.diff(np.searchsorted(begins, rows[1]), prepend=0)
+
+
+def _tokens(text: bytes, words: Tokenizer) -> tuple[pa.DictionaryArray, Ints, int]:
+    """The tokens of whole rows, how many each has, and the bytes that stand in none."""
+    texts = text.decode("utf-8").split("\n")[:-1]
+    found = words.split(texts)
+    tokens = pa.array([token for tokens in found for token in tokens], pa.string())
+    lost = sum(_lost(text, tokens) for text, tokens in zip(texts, found, strict=True))
+    return tokens.dictionary_encode(), np.array([len(tokens) for tokens in found]), lost
+
+
+def _pieces(
+    stretches: pa.StringArray, words: Tokenizer
+) -> tuple[pa.StringArray, npt.NDArray[np.int32], Ints, Ints]:
+    """Split each distinct stretch: the distinct tokens, all stretches' tokens as ids end to end,
+    and of each stretch how many tokens and how many lost bytes it has.
+    """
+    if not words.apart:
+        every = np.arange(len(stretches), dtype=np.int32)
+        return stretches, every, np.ones(len(every), np.int64), np.zeros(len(every), np.int64)
+    texts = stretches.to_pylist()
+    found = words.split(texts)
+    tokens = pa.array([token for tokens in found for token in tokens], pa.string())
+    encoded = tokens.dictionary_encode()
+    counts = np.array([len(tokens) for tokens in found], np.int64)
+    owners = np.repeat(np.arange(len(texts)), counts)
+    in_tokens = np.bincount(owners, _sizes(tokens), len(texts))
+    lost = np.zeros(len(texts), np.int64)
+    for i in np.flatnonzero(in_tokens != _sizes(stretches)).tolist():
+        lost[i] = _lost(texts[i], found[i])
+    return encoded.dictionary, encoded.indices.to_numpy(), counts, lost
+
+
+def _sizes(strings: pa.StringArray) -> npt.NDArray[np.int32]:
+    """How many bytes each string has."""
+    return pc.binary_length(strings).to_numpy()
 
 
 def _encode(ids: npt.NDArray[np.int32], types: pa.StringArray) -> pa.DictionaryArray:
     """Tokens over exactly the types that occur, in the order of their first occurrence."""
-    first = np.full(len(types), len(ids), np.int64)
-    first[ids[::-1]] = np.arange(len(ids) - 1, -1, -1)
+    first = np.full(len(types), len(ids), np.int32)
+    first[ids[::-1]] = np.arange(len(ids) - 1, -1, -1, dtype=np.int32)
     order = np.argsort(first, kind="stable")[: int((first < len(ids)).sum())]
     renumber = np.zeros(len(types), np.int32)
     renumber[order] = np.arange(len(order))

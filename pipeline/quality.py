@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 _SAMPLE = 4_000_000
 _LONGEST = 10
@@ -46,23 +48,25 @@ class Report:
 
     def add(
         self,
-        types: Sequence[str],
-        sizes: npt.NDArray[np.int64],
+        types: pa.StringArray,
         ids: npt.NDArray[np.int32],
         lengths: npt.NDArray[np.int64],
         hashes: npt.NDArray[np.uint64],
     ) -> None:
-        """Count sentences of `lengths` tokens, `ids` into `types` (`sizes` bytes) end to end."""
-        self.long_tokens += int(np.bincount(ids, minlength=len(types))[sizes > _LIMIT].sum())
-        least = np.sort(sizes)[-_LONGEST:][0] if types else 0
+        """Count sentences of `lengths` tokens, given as `ids` into `types` end to end."""
+        sizes = pc.binary_length(types).to_numpy()
+        self.long_tokens += int((sizes > _LIMIT)[ids].sum())
+        least = np.sort(sizes)[-_LONGEST:][0] if len(types) else 0
         long = np.flatnonzero(sizes >= least).tolist()
-        self.longest = _longest([*self.longest, *((int(sizes[i]), types[i]) for i in long)])
+        self.longest = _longest([*self.longest, *((int(sizes[i]), types[i].as_py()) for i in long)])
         self.hashes.append(hashes[hashes != 0])
-        rows = np.repeat(np.arange(len(lengths)), lengths)
-        width = _NO_LETTER + 1
-        classes = np.array([_script(token) for token in types], np.int64)[ids]
-        table = np.bincount(rows * width + classes, minlength=len(lengths) * width)
-        counts = table.reshape(len(lengths), width)[lengths > 0]
+        begins = (np.cumsum(lengths) - lengths)[lengths > 0]
+        if not len(begins):
+            return
+        scripts = np.array([_script(token) for token in types.to_pylist()], np.int8)
+        counts = np.zeros((len(begins), _NO_LETTER + 1), np.int32)
+        for script in np.unique(scripts):
+            counts[:, script] = np.add.reduceat((scripts == script)[ids], begins, dtype=np.int32)
         not_text = counts[:, _NO_LETTER] * 2 > counts.sum(1)
         main = np.bincount(counts[~not_text, :_NO_LETTER].argmax(1), minlength=_NO_LETTER)
         self.sentences += len(counts)
