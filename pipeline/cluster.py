@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,10 +30,7 @@ _QUIET = {
 @contextmanager
 def session() -> Iterator[Any]:
     """Connect to Ray, and shut down what was started here."""
-    for name, value in _QUIET.items():
-        os.environ.setdefault(name, value)
-    if "RAY_ADDRESS" not in os.environ:
-        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    _quiet()
     import ray
 
     if ray.is_initialized():
@@ -136,40 +133,40 @@ def actors(
 
 
 def fit(
-    loop: Callable[[dict[str, Any]], Any],
+    loop: Callable[[dict[str, Any], int, int, str], Any],
     config: dict[str, Any],
     *,
     cluster: Cluster,
     name: str,
     storage: Path,
 ) -> Any:
-    """Train: run `loop(config)` on every worker under Ray Train; return what rank 0 returned.
+    """Train: run `loop(config, rank, size, device)` on every worker under Ray Train.
 
-    With `cluster.workers` 0 the loop runs in this process, without a cluster (Ray Train's local
-    mode). A worker that dies is started again, and the loop resumes from its own checkpoints.
+    Returns what rank 0 returned. With `cluster.workers` 0 the loop runs in this process (Ray
+    Train's local mode). A worker that dies is started again with all the others, and the loop goes
+    on from its own checkpoints. An exception of the loop's is raised as it is.
     """
-    import contextlib
-
-    for key, value in _QUIET.items():
-        os.environ.setdefault(key, value)
+    _quiet()
     from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    scaling = ScalingConfig(
-        num_workers=cluster.workers,
-        use_gpu=cluster.gpu,
-        resources_per_worker={"CPU": cluster.cpus} if cluster.workers else None,
-    )
-    threads = {"OMP_NUM_THREADS": str(cluster.cpus)}
+    distributed = cluster.workers > 0
     run = RunConfig(
         name=name,
         storage_path=str(storage.absolute()),
         failure_config=FailureConfig(max_failures=3),
-        worker_runtime_env={"env_vars": threads} if cluster.workers else None,
+        worker_runtime_env={"env_vars": {"OMP_NUM_THREADS": str(cluster.cpus)}}
+        if distributed
+        else None,
     )
-    with session() if cluster.workers else contextlib.nullcontext():
+    scaling = ScalingConfig(
+        num_workers=cluster.workers,
+        use_gpu=cluster.gpu,
+        resources_per_worker={"CPU": cluster.cpus} if distributed else None,
+    )
+    with session() if distributed else nullcontext():
         trainer = TorchTrainer(
-            loop,
+            _Entry(loop),
             train_loop_config=config,
             torch_config=TorchConfig(backend="nccl" if cluster.gpu else "gloo"),
             scaling_config=scaling,
@@ -178,10 +175,25 @@ def fit(
         try:
             return trainer.fit().return_value
         except TrainingFailedError as error:
-            causes = getattr(error, "worker_failures", {})
-            for cause in causes.values():
-                raise cause from None
+            for cause in getattr(error, "worker_failures", {}).values():
+                raise getattr(cause, "cause", cause) from None
             raise
+
+
+class _Entry:
+    """What a worker runs: the loop, told which worker it is."""
+
+    def __init__(self, loop: Callable[[dict[str, Any], int, int, str], Any]) -> None:
+        self.loop = loop
+        self.__name__ = loop.__name__
+
+    def __call__(self, config: dict[str, Any]) -> Any:
+        from ray import train
+        from ray.train.torch import get_device
+
+        context = train.get_context()
+        rank, size = context.get_world_rank(), context.get_world_size()
+        return self.loop(config, rank, size, str(get_device()))
 
 
 def slots(cluster: Cluster) -> int:
@@ -211,6 +223,14 @@ class Progress:
         if sys.stderr.isatty():
             line = f"\r  {self.label}: {self.done}/{self.total}, {left:.0f} s left "
             print(line, end=end, file=sys.stderr, flush=True)
+
+
+def _quiet() -> None:
+    """Ray's own chatter off, before it is imported; what the user set stays."""
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    if "RAY_ADDRESS" not in os.environ:
+        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 
 
 def _get(ray: Any, reference: Any) -> Any:

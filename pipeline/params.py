@@ -6,6 +6,7 @@ No field has a default: a number has one home, and that is `params.yaml`.
 from dataclasses import dataclass
 from pathlib import Path
 
+from elmo.settings import Training
 from pipeline import settings
 
 
@@ -58,47 +59,6 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Optimizer:
-    """One optimizer with its schedule; see elmo.optimizer."""
-
-    name: str
-    lr: float
-    warmup_steps: int
-    decay: str
-    final_lr: float
-    clip: float
-    accumulator: float
-    beta1: float
-    beta2: float
-    epsilon: float
-    weight_decay: float
-
-
-@dataclass(frozen=True)
-class Training:
-    """How a biLM is trained; the same for pretraining and fine-tuning."""
-
-    seed: int
-    epochs: int
-    rows: int
-    window: int
-    block_sentences: int
-    reset: str
-    precision: str
-    softmax: str
-    samples: int
-    draws: str
-    loss_scale: float
-    dropout: float
-    optimizer: Optimizer
-    evaluate_every: int
-    heldout_sentences: int
-    patience: int
-    checkpoint_every: int
-    keep: int
-
-
-@dataclass(frozen=True)
 class Pretrain:
     """The network and its training."""
 
@@ -108,7 +68,12 @@ class Pretrain:
 
 @dataclass(frozen=True)
 class Finetune:
-    """Training on task text, from a pretrained model."""
+    """Training on task text, from a pretrained model.
+
+    Task tokens seen `new_words` times or more become words of their own (0: none). `freeze` names
+    what stays as it was: encoder, lstm.1, lstm.2, …, softmax. `layer_decay` multiplies the learning
+    rate once for each layer below the softmax.
+    """
 
     training: Training
     new_words: int
@@ -175,5 +140,5 @@ class Params:
 
 
 def load(path: Path) -> Params:
-    """Read `params.yaml`; `ElmoError` names the first key that is wrong and says what it must be."""
+    """Read `params.yaml`; `ElmoError` names the first key that is wrong."""
     return settings.read(path, Params)

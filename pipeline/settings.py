@@ -55,7 +55,11 @@ def _section(value: Any, kind: Any, where: str, join: str) -> Any:
     for key in known:
         if key not in value:
             raise ElmoError(f"{where}{join}{key} is missing")
-    return kind(**{key: _build(value[key], hints[key], f"{where}{join}{key}") for key in known})
+    built = {key: _build(value[key], hints[key], f"{where}{join}{key}") for key in known}
+    try:
+        return kind(**built)
+    except ElmoError as error:
+        raise ElmoError(f"{where}{join}{error}") from None
 
 
 def _items(value: Any, kinds: tuple[Any, ...], where: str) -> tuple[Any, ...]:
