@@ -1,0 +1,95 @@
+"""The nearest tokens are those a search over all embedded sentences finds."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elmo.embedder import Embedder
+from elmo.errors import ElmoError
+from elmo.features import FeatureStore
+from elmo.neighbors import neighbors, parse_query
+from elmo.shards import write_shards
+from elmo.store_build import Settings, build
+
+QUERY = ["He", "has", "a", "gift", "for", "music"]
+
+
+@pytest.fixture(scope="module")
+def sentences() -> list[list[str]]:
+    draw = random.Random(0)
+    words = [*QUERY, "the", "late", "present"]
+    found = [draw.choices(words, k=draw.randrange(8)) for _ in range(90)]
+    return [*found, QUERY, found[3], found[5]]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory, sentences: list[list[str]]) -> Path:
+    folder = tmp_path_factory.mktemp("neighbors") / "shards"
+    write_shards(folder, sentences, shard_sentences=40)
+    return folder
+
+
+def make(out: Path, shards: Path, model: Path, layers: str = "all") -> FeatureStore:
+    settings = Settings(layers=layers, dtype="float32", row_group_tokens=50)
+    build(out, shards=shards, model=model, settings=settings, work=out.parent / "runs")
+    return FeatureStore(out)
+
+
+@pytest.mark.parametrize(
+    ("stored", "layer"),
+    [("all", None), ("all", 0), ("all", 1), ("all", "average"), ("average", None)],
+)
+def test_they_are_the_nearest_of_all_tokens(
+    tmp_path: Path,
+    tiny_model_folder: Path,
+    shards: Path,
+    sentences: list[list[str]],
+    stored: str,
+    layer: int | str | None,
+) -> None:
+    store = make(tmp_path / "store", shards, tiny_model_folder, stored)
+    embedder = Embedder.load(tiny_model_folder)
+
+    def pick(vectors: np.ndarray) -> np.ndarray:
+        mean = stored == "average" or layer == "average"
+        return vectors.mean(0) if mean else vectors[2 if layer is None else layer]
+
+    query = pick(embedder.embed([QUERY])[0])[3]
+    slow = []
+    for k, vectors in enumerate(embedder.embed(sentences)):
+        for place, vector in enumerate(pick(vectors)):
+            cosine = vector @ query / np.linalg.norm(vector) / np.linalg.norm(query)
+            if sentences[k] != QUERY:
+                slow.append((cosine, k, place))
+    wanted: dict[tuple[str, ...], float] = {}
+    for cosine, k, _ in sorted(slow, reverse=True):
+        wanted.setdefault(tuple(sentences[k]), cosine)
+    found = neighbors(store, embedder, QUERY, 3, k=6, layer=layer)
+    assert [n.cosine for n in found] == pytest.approx(list(wanted.values())[:6], abs=1e-5)
+    for neighbor in found:
+        assert neighbor.tokens == sentences[neighbor.sentence_id]
+        assert (pytest.approx(neighbor.cosine, abs=1e-5), neighbor.sentence_id) in [
+            (cosine, k) for cosine, k, place in slow if place == neighbor.place
+        ]
+        assert neighbor.marked().split()[neighbor.place].startswith("[")
+
+
+def test_the_query_has_one_token_in_brackets() -> None:
+    assert parse_query("He has a [gift] for music") == (QUERY, 3)
+    assert parse_query("[gift].") == (["gift", "."], 0)
+    upper = parse_query("a [b] c", tokenize=lambda text: text.upper().split())
+    assert upper == (["A", "b", "C"], 1)
+    for text in ("no brackets", "[two] of [them]", "an [] empty one"):
+        with pytest.raises(ElmoError, match="must have one token in brackets"):
+            parse_query(text)
+
+
+def test_another_model_is_refused(
+    tmp_path: Path, tiny_model_folder: Path, shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make(tmp_path / "store", shards, tiny_model_folder)
+    store.manifest["model"]["digest"] = "f" * 64
+    with pytest.raises(ElmoError, match="was made by model ffffffffffff…, not by"):
+        neighbors(store, Embedder.load(tiny_model_folder), QUERY, 3)

@@ -1,0 +1,177 @@
+"""Datasets over a store: each sentence once, whoever reads it; and what leaves for other tools."""
+
+import functools
+import random
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from elmo.errors import ElmoError
+from elmo.features import FeatureStore
+from elmo.shards import write_shards
+from elmo.store_build import Settings, build
+from elmo.store_data import Sentences, ShuffledSentences, collate
+from elmo.store_export import export_lists, rows, to_datasets
+
+SENTENCES = 150
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, tiny_model_folder: Path) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    draw = random.Random(0)
+    sentences = [[f"w{draw.randrange(30)}"] * draw.randrange(9) for _ in range(SENTENCES)]
+    write_shards(folder / "shards", sentences, heldout_every=3, shard_sentences=40)
+    build(
+        folder / "store",
+        shards=folder / "shards",
+        model=tiny_model_folder,
+        settings=Settings(row_group_tokens=30),
+        work=folder / "runs",
+    )
+    return folder / "store"
+
+
+@pytest.fixture
+def store(made: Path) -> FeatureStore:
+    return FeatureStore(made)
+
+
+def loaded(dataset: torch.utils.data.Dataset, workers: int) -> list[int]:
+    loader = DataLoader(
+        dataset,
+        batch_size=8,
+        num_workers=workers,
+        collate_fn=collate,
+        multiprocessing_context="fork" if workers else None,
+    )
+    return [k for batch in loader for k in batch["sentence_ids"].tolist()]
+
+
+def test_batches_are_padded_and_masked(store: FeatureStore) -> None:
+    dataset = Sentences(store, ids=[4, 0, 9])
+    batch = collate([dataset[place] for place in range(len(dataset))])
+    assert batch["sentence_ids"].tolist() == [4, 0, 9]
+    for row, k in enumerate([4, 0, 9]):
+        tokens = len(store.tokens(k))
+        assert batch["mask"][row].tolist() == [t < tokens for t in range(batch["mask"].shape[1])]
+        np.testing.assert_array_equal(batch["vectors"][row, :, :tokens].numpy(), store[k])
+        assert not batch["vectors"][row, :, tokens:].any()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_map_style_dataset_keeps_the_order(store: FeatureStore, workers: int) -> None:
+    assert loaded(Sentences(store), workers) == list(range(SENTENCES))
+
+
+@pytest.mark.parametrize(("workers", "ranks"), [(0, 1), (2, 1), (0, 3), (2, 3)])
+def test_each_sentence_comes_once_among_workers_and_ranks(
+    store: FeatureStore, workers: int, ranks: int
+) -> None:
+    given = functools.partial(ShuffledSentences, store, ranks=ranks, mixed=3)
+    seen = [k for rank in range(ranks) for k in loaded(given(rank=rank), workers)]
+    assert sorted(seen) == list(range(SENTENCES))
+    assert seen != sorted(seen)
+
+
+def test_epochs_and_seeds_have_orders_of_their_own(store: FeatureStore) -> None:
+    dataset = ShuffledSentences(store, split="heldout")
+    first = loaded(dataset, 0)
+    assert loaded(dataset, 0) == first
+    dataset.set_epoch(1)
+    assert loaded(dataset, 0) != first
+    assert loaded(ShuffledSentences(store, split="heldout", seed=1), 0) != first
+    assert sorted(first) == list(range(2, SENTENCES, 3))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_even_ranks_get_equally_many(store: FeatureStore, workers: int) -> None:
+    given = functools.partial(ShuffledSentences, store, ranks=4, even=True, mixed=2)
+    shares = [loaded(given(rank=rank), workers) for rank in range(4)]
+    assert len({len(share) for share in shares}) == 1
+    seen = [k for share in shares for k in share]
+    assert len(seen) == len(set(seen)) > SENTENCES // 2
+
+
+def test_a_rank_that_is_not_there_is_refused(store: FeatureStore) -> None:
+    with pytest.raises(ElmoError, match="rank must be from 0 to 1, found 2"):
+        ShuffledSentences(store, rank=2, ranks=2)
+
+
+def test_shuffled_vectors_are_those_of_the_store(store: FeatureStore) -> None:
+    for sentence in ShuffledSentences(store):
+        np.testing.assert_array_equal(sentence["vectors"].numpy(), store[sentence["sentence_id"]])
+
+
+def test_list_columns_hold_a_row_a_token(store: FeatureStore, tmp_path: Path) -> None:
+    written = export_lists(store, tmp_path / "lists.parquet")
+    table = pq.read_table(tmp_path / "lists.parquet").sort_by(
+        [("sentence_id", "ascending"), ("position", "ascending")]
+    )
+    assert len(table) == written == store.manifest["counts"]["tokens"]
+    assert table["token"].to_pylist() == [t for k in range(SENTENCES) for t in store.tokens(k)]
+    found = np.stack(table["layer_2"].to_pylist()).astype(np.float32)
+    np.testing.assert_array_equal(found, np.concatenate([store[k][2] for k in range(SENTENCES)]))
+
+
+def test_hugging_face_datasets_get_the_same_vectors(store: FeatureStore, tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    found = to_datasets(store, cache_dir=tmp_path).with_format("numpy")
+    assert len(found) == SENTENCES
+    for place in (0, 40, 149):
+        row = found[place]
+        k = int(row["sentence_id"])
+        np.testing.assert_array_equal(row["layer_1"], store[k][1])
+
+
+def test_rows_are_sentences(store: FeatureStore) -> None:
+    for row in rows(store):
+        k = row["sentence_id"]
+        assert row["tokens"] == store.tokens(k)
+        np.testing.assert_array_equal(row["layer_0"], store[k][0])
+
+
+def test_any_fsspec_url_is_read(made: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    memory.put(str(made), "/features", recursive=True)
+    same(FeatureStore("memory://features", checked=True), FeatureStore(made))
+    memory.rm("/features/part-00001.parquet")
+    with pytest.raises(ElmoError, match="memory://features/part-00001.parquet: is missing"):
+        FeatureStore("memory://features").ids()
+
+
+@pytest.fixture
+def s3() -> Iterator[dict[str, object]]:
+    """The options of a bucket on a server of our own."""
+    server = pytest.importorskip("moto.server")
+    pytest.importorskip("s3fs")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=port)
+    running.start()
+    yield {"key": "k", "secret": "s", "endpoint_url": f"http://127.0.0.1:{port}"}
+    running.stop()
+
+
+def test_s3_is_read(made: Path, s3: dict[str, object]) -> None:
+    import s3fs
+
+    bucket = s3fs.S3FileSystem(**s3, skip_instance_cache=True)
+    bucket.mkdir("corpus")
+    bucket.put(str(made), "corpus/features", recursive=True)
+    same(FeatureStore("s3://corpus/features", storage_options=s3), FeatureStore(made))
+
+
+def same(remote: FeatureStore, local: FeatureStore) -> None:
+    assert len(remote) == len(local)
+    for k in range(0, len(local), 11):
+        assert remote.tokens(k) == local.tokens(k)
+        np.testing.assert_array_equal(remote[k], local[k])
