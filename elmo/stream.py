@@ -181,7 +181,7 @@ class Stream:
         ids = table.shard.ids[offsets[0] : offsets[-1]]
         lengths = np.diff(offsets)
         lengths = lengths[lengths > 0]
-        return _both_ways(table.keys[ids], table.words[ids], lengths, self.vocabulary)
+        return both_ways(table.keys[ids], table.words[ids], lengths, self.vocabulary)
 
     def _order(self, epoch: int) -> npt.NDArray[np.int32]:
         """The (shard, block) pairs of an epoch."""
@@ -231,7 +231,7 @@ class _Table:
         return cls(shard, words, np.where(unknown, own, words))
 
 
-def _both_ways(keys: Ints, words: Ints, lengths: Ints, vocabulary: Vocabulary) -> Block:
+def both_ways(keys: Ints, words: Ints, lengths: Ints, vocabulary: Vocabulary) -> Block:
     """Lay sentences end to end in both reading orders, with their boundaries."""
     ends = np.cumsum(lengths + 2)
     inside = np.ones(int((lengths + 2).sum()), bool)

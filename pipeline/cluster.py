@@ -132,6 +132,19 @@ def actors(
             ray.kill(actor)
 
 
+def dataset(read: Callable[[Item], Iterable[dict[str, Any]]], items: Sequence[Item]) -> Any:
+    """A Ray Data dataset of the rows that `read` gives of each item, read where Ray has room.
+
+    The caller's Ray is used: open a `session` around whatever consumes it.
+    """
+    import ray.data
+
+    work = ray.data.from_items(
+        [{"item": item} for item in items], override_num_blocks=max(1, len(items))
+    )
+    return work.flat_map(lambda row: read(row["item"]))
+
+
 def fit(
     loop: Callable[[dict[str, Any], int, int, str], Any],
     config: dict[str, Any],
