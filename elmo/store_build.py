@@ -20,29 +20,13 @@ from elmo.errors import ElmoError
 from elmo.features import model_digest
 from elmo.files import check_sha256, digest, new_folder, read_json, write_json
 from elmo.shards import Shards
-from elmo.store_layout import SCHEMA_VERSION, Layout, Mix, choose_layers
+from elmo.store_layout import SCHEMA_VERSION, Layout, Mix, Settings, choose_layers
 from elmo.store_manifest import MANIFEST, new_manifest, next_number, publish, read_manifest
 from elmo.store_read import Place
 from elmo.store_write import Rows, describe_part, part_names, read_metadata, write_part
 
 Info = dict[str, Any]
 PRECISIONS = ("float32", "bfloat16")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a store keeps of each token.
-
-    `layers` is `all`, `top`, `average`, `mix` or numbers between commas; `mix` is the file a task
-    wrote, for `layers="mix"`. `precision` is that of the model's products.
-    """
-
-    layers: str = "all"
-    mix: str = ""
-    dtype: str = "float16"
-    codec: str = "none"
-    row_group_tokens: int = 2048
-    precision: str = "float32"
 
 
 @dataclass(frozen=True)

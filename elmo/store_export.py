@@ -3,7 +3,7 @@
 Shapes: T tokens of a sentence.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,9 +55,12 @@ def export_lists(store: FeatureStore, out: Path) -> int:
     return rows
 
 
-def rows(store: FeatureStore) -> Iterator[dict[str, Any]]:
-    """Yield each sentence as a dictionary: its number, tokens, and float32 (T, dim) a layer."""
-    for number in store.numbers():
+def rows(store: FeatureStore, *, numbers: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield each sentence as a dictionary: its number, tokens, and float32 (T, dim) a layer.
+
+    `numbers` chooses some parts.
+    """
+    for number in store.numbers() if numbers is None else numbers:
         part = store.part(number)
         for group in range(part.row_groups):
             block = part.block(group, store.layers)

@@ -31,6 +31,22 @@ Ints = npt.NDArray[np.integer]
 
 
 @dataclass(frozen=True)
+class Settings:
+    """What a store keeps of each token.
+
+    `layers` is `all`, `top`, `average`, `mix` or numbers between commas; `mix` is the file a task
+    wrote, for `layers="mix"`. `precision` is that of the model's products.
+    """
+
+    layers: str = "all"
+    mix: str = ""
+    dtype: str = "float16"
+    codec: str = "none"
+    row_group_tokens: int = 2048
+    precision: str = "float32"
+
+
+@dataclass(frozen=True)
 class Mix:
     """Σ_j weights[j] · layer j, times gamma: what a task has learned."""
 

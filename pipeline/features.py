@@ -92,12 +92,15 @@ def stores(model: str | Path, *, name: str) -> list[dict[str, str]]:
             raise ElmoError(f"the registry has no version {model} of {name}")
         model = str(found[0]["model_digest"])
     asked = model_digest(model)
-    return [
-        {"store": row["store"], "place": row["store_place"], "run_id": row["run_id"]}
-        for stage in STAGES
-        for row in tracking.runs(stage)
-        if row.get("model_digest") == asked and "store" in row
-    ]
+    made: dict[tuple[str, str], dict[str, str]] = {}
+    for stage in STAGES:
+        for row in tracking.runs(stage):
+            if row.get("model_digest") == asked and "store" in row:
+                entry = {"store": row["store"], "place": row["store_place"]}
+                made.setdefault(
+                    (row["store"], row["store_place"]), entry | {"run_id": row["run_id"]}
+                )
+    return list(made.values())
 
 
 def store_run(store: str | Path) -> str | None:

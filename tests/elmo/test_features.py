@@ -17,8 +17,8 @@ from elmo.errors import ElmoError
 from elmo.features import FeatureStore
 from elmo.files import read_json
 from elmo.shards import write_shards
-from elmo.store_build import Settings, append, build, write_mix
-from elmo.store_layout import Mix, choose_layers
+from elmo.store_build import append, build, write_mix
+from elmo.store_layout import Mix, Settings, choose_layers
 from elmo.store_upkeep import compact, lineage, problems, prune, verify
 
 WORDS = ["the", "gift", "한국어", "😀", "x" * 60, *(f"w{k}" for k in range(40))]

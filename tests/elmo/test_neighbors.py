@@ -11,7 +11,8 @@ from elmo.errors import ElmoError
 from elmo.features import FeatureStore
 from elmo.neighbors import neighbors, parse_query
 from elmo.shards import write_shards
-from elmo.store_build import Settings, build
+from elmo.store_build import build
+from elmo.store_layout import Settings
 
 QUERY = ["He", "has", "a", "gift", "for", "music"]
 

@@ -15,9 +15,10 @@ from torch.utils.data import DataLoader
 from elmo.errors import ElmoError
 from elmo.features import FeatureStore
 from elmo.shards import write_shards
-from elmo.store_build import Settings, build
+from elmo.store_build import build
 from elmo.store_data import Sentences, ShuffledSentences, collate
 from elmo.store_export import export_lists, rows, to_datasets
+from elmo.store_layout import Settings
 
 SENTENCES = 150
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,15 @@ KILLS = int(os.environ.get("ELMO_TEST_KILLS", "2"))
 
 def cluster(actors: int) -> Cluster:
     return Cluster(workers=0, cpus=1, gpu=False, actors=actors)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """An MLflow of our own."""
+    database = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -200,19 +210,44 @@ def test_counts_are_the_metrics_and_the_model_is_named(
         runs=tmp_path / "runs",
         cluster=cluster(1),
     )
+    assert not list((tmp_path / "runs").iterdir())
     assert found["sentences"] == 320
     assert found["parts"] == 8
     assert found["bytes"] == sum(p.stat().st_size for p in (tmp_path / "store").glob("*.parquet"))
     store = FeatureStore(tmp_path / "store", model=given / "model")
     assert store.manifest["model"]["training"] == {"run_id": "r1"}
+    made = features.stores(given / "model", name="elmo")
+    assert made[0]["place"] == str(tmp_path / "store")
+    assert {row["store"] for row in made} == {store.digest}
+    assert features.store_run(tmp_path / "store") == made[0]["run_id"]
+    write_shards(tmp_path / "more", [["w1", "w2"]])
+    features.append(tmp_path / "store", tmp_path / "more", given / "model", cluster=cluster(1))
+    appended = FeatureStore(tmp_path / "store")
+    assert len(appended) == 321
+    made = features.stores(store.manifest["model"]["digest"], name="elmo")
+    assert {row["store"] for row in made} == {store.digest, appended.digest}
+    with pytest.raises(ElmoError, match="has no version 7 of elmo"):
+        features.stores("7", name="elmo")
 
 
+@pytest.mark.ray
+def test_ray_data_reads_each_sentence_once(given: Path, expected: dict[str, bytes]) -> None:
+    store = FeatureStore(given / "expected")
+    with workers.session():
+        found = features.dataset(given / "expected", layers=[2], split="heldout").take_all()
+    assert sorted(row["sentence_id"] for row in found) == list(range(7, 320, 8))
+    for row in found:
+        assert list(row["tokens"]) == store.tokens(row["sentence_id"])
+        assert (row["layer_2"] == store[row["sentence_id"]][2]).all()
+
+
+@pytest.mark.ray
 def test_nothing_is_left_where_the_stage_fails(tmp_path: Path, given: Path) -> None:
     shutil.copytree(given / "shards", tmp_path / "shards")
     shutil.copytree(given / "model", tmp_path / "model")
     (tmp_path / "shards" / "train-00001.arrow").write_bytes(b"")
     with pytest.raises(ElmoError, match="train-00001.arrow: truncated or altered"):
-        run(tmp_path, tmp_path / "store", PARAMS, None)
+        run(tmp_path, tmp_path / "store", PARAMS, 1)
     assert not (tmp_path / "store").exists()
 
 
