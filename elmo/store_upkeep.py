@@ -30,7 +30,7 @@ Info = dict[str, Any]
 
 
 def verify(path: str | Path, *, version: int | None = None) -> Info:
-    """Check every checksum and count of a store; return its counts.
+    """Check every checksum and count of a store; return its manifest.
 
     `ElmoError` names all that is wrong, on one line.
     """
@@ -38,8 +38,7 @@ def verify(path: str | Path, *, version: int | None = None) -> Info:
     if found:
         more = f" (and {len(found) - 20} more)" if len(found) > 20 else ""
         raise ElmoError("; ".join(found[:20]) + more)
-    counts: Info = read_manifest(Place(path), version=version)["counts"]
-    return counts
+    return read_manifest(Place(path), version=version)
 
 
 def problems(path: str | Path, *, version: int | None = None) -> Iterator[str]:

@@ -267,7 +267,7 @@ def test_appending_numbers_on_and_leaves_old_readers_alone(
     assert new.document(120) == [120]
     np.testing.assert_array_equal(new[60], old[60])
     np.testing.assert_array_equal(FeatureStore(folder, version=1)[3], old[3])
-    assert verify(folder)["sentences"] == 170
+    assert verify(folder)["counts"]["sentences"] == 170
     with pytest.raises(ElmoError, match="holds the sentences of .* already"):
         append(folder, **given)
 
