@@ -4,7 +4,6 @@ A piece numbers its sentences and documents from 0. What stands between white sp
 for each distinct stretch; the rest is array work.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from elmo.shards import SPLITS, write_shard
+from pipeline.hashing import Hashes, combine, hash_strings
 from pipeline.params import Tokenize
 from pipeline.quality import Report
 from pipeline.splitters import Tokenizer, sentence_splitter, tokenizer
@@ -23,9 +23,6 @@ from pipeline.text import BLOCK, Block, Span, read_blocks
 
 _HASHED = 1 << 16
 _NEWLINE = 10
-_SPACE = np.zeros(256, bool)
-_SPACE[[9, 10, 11, 12, 13, 32]] = True
-
 Ints = npt.NDArray[np.int64]
 
 
@@ -70,11 +67,9 @@ def tokenize_piece(piece: Piece) -> Result:
                 shard.write(piece, result)
                 shard = _Shard(words)
             lines = _lines(block.text)
-            hashes = None
-            if "line" in (piece.params.documents, piece.params.sentences):
-                hashes = _hashes(block.text, lines)
-            of_line, heldout = documents.assign(block, lines, span, hashes, result.books)
-            shard.add(block.text, lines, of_line, heldout, split, hashes)
+            rows = _Rows.of(block.text, lines)
+            of_line, heldout = documents.assign(block, lines[0], rows, span, result.books)
+            shard.add(block.text, lines, rows, of_line, heldout, split)
     shard.write(piece, result)
     result.books["documents"] = documents.seen
     return result
@@ -92,44 +87,43 @@ class _Documents:
         self._text_seen = False
 
     def assign(
-        self,
-        block: Block,
-        lines: tuple[Ints, Ints],
-        span: Span,
-        hashes: npt.NDArray[np.uint64] | None,
-        books: Counter[str],
+        self, block: Block, starts: Ints, rows: "_Rows", span: Span, books: Counter[str]
     ) -> tuple[Ints, npt.NDArray[np.bool_]]:
-        """The document id and the held-out mark of each line of a block."""
-        starts, ends = lines
+        """The document id and the held-out mark of each line of a block.
+
+        A document is known by those of its lines that begin in its first 64 KiB.
+        """
         if self.kind == "file":
             self._heldout = bool(np.uint64(int(span.input.sha256[:16], 16)) < self.below)
             if block.begins:
                 books[f"documents.{SPLITS[self._heldout]}"] += 1
             return np.full(len(starts), span.document), np.full(len(starts), self._heldout)
-        first = self._firsts(block, starts, ends)
-        heads = np.flatnonzero(first)
-        tails = np.append(heads[1:], len(starts)) - 1
-        if hashes is None or len(heads) < len(starts):
-            known_by = np.minimum(ends[tails], starts[heads] + _HASHED)
-            hashes = _hashes(block.text, (starts[heads], known_by))
+        first = self._firsts(block, rows)
+        number = np.cumsum(first)
+        begins = starts[first]
+        hashes = rows.hashes
+        if len(begins) < len(starts):
+            limits = np.append(0, begins + _HASHED)[number]
+            chosen = (rows.hashes != 0) & (starts < limits)
+            counts = np.bincount(number[chosen], minlength=len(begins) + 1)[1:]
+            hashes = combine(rows.hashes[chosen], counts)
         heldout = np.append(self._heldout, (hashes != 0) & (hashes < self.below))
         books["documents.heldout"] += int(heldout[1:].sum())
         books["documents.train"] += int((~heldout[1:] & (hashes != 0)).sum())
-        number = np.cumsum(first)
         ids = number + (self.seen - 1)
-        self.seen += len(heads)
+        self.seen += len(begins)
         self._heldout = bool(heldout[-1])
         return ids, heldout[number]
 
-    def _firsts(self, block: Block, starts: Ints, ends: Ints) -> npt.NDArray[np.bool_]:
+    def _firsts(self, block: Block, rows: "_Rows") -> npt.NDArray[np.bool_]:
         """Which lines begin a document."""
+        blank = rows.counts == 0
         if self.kind == "line":
             if block.records is None:
-                return np.ones(len(starts), bool)
+                return np.ones(len(blank), bool)
             return np.diff(block.records, prepend=block.records[:1] - 1) > 0
         if block.begins:
             self._text_seen = self._blank_before = False
-        blank = _blank(block.text, starts, ends)
         before = np.append(self._blank_before, blank[:-1])
         text_seen = np.append(self._text_seen, ~blank).cumsum()[:-1] > 0
         first = ~blank & before & text_seen
@@ -140,17 +134,43 @@ class _Documents:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """Some lines of a shard: their stretches between white space, and what is known of them.
+class _Rows:
+    """Rows of text as stretches between ASCII white space.
 
-    Of each row: how many stretches it has, which line it comes from, and a hash of its text. Of
-    each line: its bytes, its document, and whether that is held out.
+    `distinct` holds each stretch at least once, `ids` says which of them stand in the text, and
+    `counts` how many in each row.
     """
 
-    stretches: pa.DictionaryArray
-    stretches_of: Ints
+    distinct: pa.StringArray
+    ids: npt.NDArray[np.int32]
+    counts: Ints
+    hashes: Hashes
+
+    @classmethod
+    def of(cls, text: bytes, rows: tuple[Ints, Ints]) -> "_Rows":
+        """Find the stretches of each row; the white space after one is cut off only once."""
+        data = np.frombuffer(text, np.uint8)
+        space = (data == 32) | (data - np.uint8(9) < 5)
+        begins = np.flatnonzero(space[:-1] & ~space[1:]) + 1
+        begins = begins if space[0] else np.append(0, begins)
+        ends = np.append(begins, len(text)).astype(np.int32)
+        found = pa.StringArray.from_buffers(len(begins), pa.py_buffer(ends), pa.py_buffer(text))
+        encoded = found.dictionary_encode()
+        distinct, ids = pc.ascii_rtrim_whitespace(encoded.dictionary), encoded.indices.to_numpy()
+        counts = np.diff(np.searchsorted(begins, rows[1]), prepend=0)
+        return cls(distinct, ids, counts, combine(hash_strings(distinct)[ids], counts))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some lines of a shard as rows, a sentence each.
+
+    Of each row: which line it comes from. Of each line: its bytes, its document, and whether that
+    is held out. `lost` bytes that are not white space stand in no token.
+    """
+
+    rows: _Rows
     line_of: Ints
-    hashes: npt.NDArray[np.uint64]
     line_bytes: Ints
     documents: Ints
     heldout: npt.NDArray[np.bool_]
@@ -169,34 +189,21 @@ class _Shard:
         self,
         text: bytes,
         lines: tuple[Ints, Ints],
+        rows: _Rows,
         documents: Ints,
         heldout: npt.NDArray[np.bool_],
         split: Callable[[str], list[str]] | None,
-        hashes: npt.NDArray[np.uint64] | None,
     ) -> None:
         """Take in whole lines, each with its document; `split` cuts them into sentences."""
         self.bytes += len(text)
-        rows, line_of = lines, np.arange(len(documents))
+        line_of, lost = np.arange(len(documents)), 0
         if split is not None:
             text, line_of = _sentences(text, split)
-            rows, hashes = _lines(text), None
-        if self.words.apart:
-            stretches, stretches_of = _stretches(text, rows)
-            lost = 0
-        else:
-            stretches, stretches_of, lost = _tokens(text, self.words)
-        self._parts.append(
-            _Part(
-                stretches=stretches,
-                stretches_of=stretches_of,
-                line_of=line_of,
-                hashes=_hashes(text, rows) if hashes is None else hashes,
-                line_bytes=lines[1] - lines[0],
-                documents=documents,
-                heldout=heldout,
-                lost=lost,
-            )
-        )
+            rows = _Rows.of(text, _lines(text))
+        if not self.words.apart:
+            rows, lost = _whole_rows(text, rows, self.words)
+        sizes = lines[1] - lines[0]
+        self._parts.append(_Part(rows, line_of, sizes, documents, heldout, lost))
 
     def write(self, piece: Piece, result: Result) -> None:
         """Write what was taken in as one shard a split, numbered from the piece's start."""
@@ -205,7 +212,7 @@ class _Shard:
         types, filled = self._tokenized(result.books)
         ids = np.concatenate([ids for ids, _ in filled])
         lengths = np.concatenate([lengths for _, lengths in filled])
-        hashes = np.concatenate([part.hashes for part in self._parts])
+        hashes = np.concatenate([part.rows.hashes for part in self._parts])
         result.quality.add(types, ids, lengths, hashes[hashes % piece.sample == 0])
         written = result.books["written"]
         places = np.arange(written, written + len(lengths))
@@ -230,25 +237,43 @@ class _Shard:
         self, books: Counter[str]
     ) -> tuple[pa.StringArray, list[tuple[npt.NDArray[np.int32], Ints]]]:
         """The distinct tokens, and of each part all tokens as ids and how many each row has."""
-        known = pa.concat_arrays([part.stretches.dictionary for part in self._parts])
-        distinct = known.dictionary_encode()
-        types, pieces, counts, lost = _pieces(distinct.dictionary, self.words)
-        begins = np.cumsum(counts) - counts
+        distinct = pa.concat_arrays([part.rows.distinct for part in self._parts])
+        distinct = distinct.dictionary_encode()
+        types, pieces, begins, counts, lost = _pieces(distinct.dictionary, self.words)
         sizes = _sizes(types)
         filled = []
         first = 0
         for part in self._parts:
-            numbers = distinct.indices.to_numpy()[first : first + len(part.stretches.dictionary)]
+            numbers = distinct.indices.to_numpy()[first : first + len(part.rows.distinct)]
             first += len(numbers)
-            stretches = numbers[part.stretches.indices.to_numpy()]
-            of_stretch = counts[stretches]
-            after = np.append(0, np.cumsum(of_stretch))
-            spots = np.repeat(begins[stretches] - after[:-1], of_stretch)
-            ids = pieces[spots + np.arange(len(spots))]
-            lengths = np.diff(after[np.append(0, np.cumsum(part.stretches_of))])
-            _account(books, part, sizes[ids], lengths, part.lost + int(lost[stretches].sum()))
+            stretches = numbers[part.rows.ids]
+            ids, lengths = _expand(stretches, part.rows.counts, pieces, begins, counts)
+            _account(
+                books,
+                part,
+                sizes[ids],
+                lengths,
+                part.lost + (int(lost[stretches].sum()) if lost.any() else 0),
+            )
             filled.append((ids, lengths))
         return types, filled
+
+
+def _expand(
+    stretches: npt.NDArray[np.int32],
+    stretches_of: Ints,
+    pieces: npt.NDArray[np.int32],
+    begins: Ints,
+    counts: Ints,
+) -> tuple[npt.NDArray[np.int32], Ints]:
+    """The tokens of stretches end to end, and how many tokens each row has."""
+    if (counts == 1).all():
+        return pieces[begins][stretches], stretches_of
+    of_stretch = counts[stretches]
+    after = np.append(0, np.cumsum(of_stretch))
+    spots = np.repeat(begins[stretches] - after[:-1], of_stretch)
+    spots += np.arange(len(spots))
+    return pieces[spots], np.diff(after[np.append(0, np.cumsum(stretches_of))])
 
 
 def _account(books: Counter[str], part: _Part, sizes: Ints, lengths: Ints, lost: int) -> None:
@@ -269,49 +294,40 @@ def _account(books: Counter[str], part: _Part, sizes: Ints, lengths: Ints, lost:
     )
 
 
-def _stretches(text: bytes, rows: tuple[Ints, Ints]) -> tuple[pa.DictionaryArray, Ints]:
-    """What stands between ASCII white space, and how many stretches each row has."""
-    data = np.frombuffer(text, np.uint8)
-    stands = ~_SPACE[data]
-    turns = np.flatnonzero(stands[1:] != stands[:-1]) + 1
-    turns = np.append(0, turns) if stands[0] else turns
-    begins, sizes = turns[::2], turns[1::2] - turns[::2]
-    ends = np.cumsum(np.append(0, sizes)).astype(np.int32)
-    stretches = pa.StringArray.from_buffers(
-        len(sizes), pa.py_buffer(ends), pa.py_buffer(data[stands])
-    )
-    return stretches.dictionary_encode(), np.diff(np.searchsorted(begins, rows[1]), prepend=0)
-
-
-def _tokens(text: bytes, words: Tokenizer) -> tuple[pa.DictionaryArray, Ints, int]:
-    """The tokens of whole rows, how many each has, and the bytes that stand in none."""
+def _whole_rows(text: bytes, rows: _Rows, words: Tokenizer) -> tuple[_Rows, int]:
+    """The same rows with tokens in the place of stretches, and the bytes that stand in none."""
     texts = text.decode("utf-8").split("\n")[:-1]
     found = words.split(texts)
     tokens = pa.array([token for tokens in found for token in tokens], pa.string())
+    encoded = tokens.dictionary_encode()
+    counts = np.array([len(tokens) for tokens in found])
     lost = sum(_lost(text, tokens) for text, tokens in zip(texts, found, strict=True))
-    return tokens.dictionary_encode(), np.array([len(tokens) for tokens in found]), lost
+    return _Rows(encoded.dictionary, encoded.indices.to_numpy(), counts, rows.hashes), lost
 
 
 def _pieces(
     stretches: pa.StringArray, words: Tokenizer
-) -> tuple[pa.StringArray, npt.NDArray[np.int32], Ints, Ints]:
-    """Split each distinct stretch: the distinct tokens, all stretches' tokens as ids end to end,
-    and of each stretch how many tokens and how many lost bytes it has.
+) -> tuple[pa.StringArray, npt.NDArray[np.int32], Ints, Ints, Ints]:
+    """Split each distinct stretch: the distinct tokens; tokens as ids into these; and of each
+    stretch where its tokens begin among them, how many they are, and how many bytes are lost.
     """
+    counts, lost = np.ones(len(stretches), np.int64), np.zeros(len(stretches), np.int64)
     if not words.apart:
         every = np.arange(len(stretches), dtype=np.int32)
-        return stretches, every, np.ones(len(every), np.int64), np.zeros(len(every), np.int64)
-    texts = stretches.to_pylist()
+        return stretches, every, every.astype(np.int64), counts, lost
+    whole = pc.match_substring_regex(stretches, f"^{words.whole}$")
+    others = np.flatnonzero(~whole.to_numpy(zero_copy_only=False))
+    texts = stretches.filter(pc.invert(whole)).to_pylist()
     found = words.split(texts)
-    tokens = pa.array([token for tokens in found for token in tokens], pa.string())
-    encoded = tokens.dictionary_encode()
-    counts = np.array([len(tokens) for tokens in found], np.int64)
-    owners = np.repeat(np.arange(len(texts)), counts)
-    in_tokens = np.bincount(owners, _sizes(tokens), len(texts))
-    lost = np.zeros(len(texts), np.int64)
-    for i in np.flatnonzero(in_tokens != _sizes(stretches)).tolist():
-        lost[i] = _lost(texts[i], found[i])
-    return encoded.dictionary, encoded.indices.to_numpy(), counts, lost
+    counts[others] = [len(tokens) for tokens in found]
+    split = pa.array([token for tokens in found for token in tokens], pa.string())
+    encoded = pa.concat_arrays([stretches.filter(whole), split]).dictionary_encode()
+    begins = np.empty(len(stretches), np.int64)
+    order = np.append(np.flatnonzero(whole.to_numpy(zero_copy_only=False)), others)
+    begins[order] = np.cumsum(counts[order]) - counts[order]
+    for i, text, tokens in zip(others.tolist(), texts, found, strict=True):
+        lost[i] = _lost(text, tokens)
+    return encoded.dictionary, encoded.indices.to_numpy(), begins, counts, lost
 
 
 def _sizes(strings: pa.StringArray) -> npt.NDArray[np.int32]:
@@ -345,21 +361,6 @@ def _sentences(text: bytes, split: Callable[[str], list[str]]) -> tuple[bytes, I
         counts.append(len(found))
     sentences.append("")
     return "\n".join(sentences).encode("utf-8"), np.repeat(np.arange(len(counts)), counts)
-
-
-def _blank(text: bytes, starts: Ints, ends: Ints) -> npt.NDArray[np.bool_]:
-    stands = np.append(0, np.cumsum(~_SPACE[np.frombuffer(text, np.uint8)]))
-    return stands[ends] == stands[starts]
-
-
-def _hashes(text: bytes, rows: tuple[Ints, Ints]) -> npt.NDArray[np.uint64]:
-    """A hash of each row's text; 0 where there is none."""
-    found = (text[a:b].strip() for a, b in zip(*(x.tolist() for x in rows), strict=True))
-    return np.array([_hash(row) if row else 0 for row in found], np.uint64)
-
-
-def _hash(text: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
 def _lost(text: str, tokens: Iterable[str]) -> int:

@@ -63,10 +63,12 @@ class Report:
         begins = (np.cumsum(lengths) - lengths)[lengths > 0]
         if not len(begins):
             return
-        scripts = np.array([_script(token) for token in types.to_pylist()], np.int8)
+        scripts = _scripts(types)
         counts = np.zeros((len(begins), _NO_LETTER + 1), np.int32)
-        for script in np.unique(scripts):
+        most = np.bincount(scripts, minlength=1).argmax()
+        for script in np.setdiff1d(scripts, most):
             counts[:, script] = np.add.reduceat((scripts == script)[ids], begins, dtype=np.int32)
+        counts[:, most] = lengths[lengths > 0] - counts.sum(1)
         not_text = counts[:, _NO_LETTER] * 2 > counts.sum(1)
         main = np.bincount(counts[~not_text, :_NO_LETTER].argmax(1), minlength=_NO_LETTER)
         self.sentences += len(counts)
@@ -98,6 +100,15 @@ def merge(reports: Sequence[Report]) -> dict[str, Any]:
 
 def _longest(tokens: list[tuple[int, str]]) -> list[tuple[int, str]]:
     return sorted(set(tokens), key=lambda pair: (-pair[0], pair[1]))[:_LONGEST]
+
+
+def _scripts(types: pa.StringArray) -> npt.NDArray[np.int8]:
+    """The script of each type's first letter, as a place in `SCRIPTS`."""
+    scripts = np.full(len(types), SCRIPTS.index("latin"), np.int8)
+    others = np.flatnonzero(~pc.match_substring_regex(types, "^[A-Za-z]").to_numpy(False))
+    for i, token in zip(others.tolist(), types.take(pa.array(others)).to_pylist(), strict=True):
+        scripts[i] = _script(token)
+    return scripts
 
 
 def _script(token: str) -> int:

@@ -24,11 +24,13 @@ class Tokenizer:
     """How texts become tokens: `split` maps texts to token lists.
 
     With `apart` its tokens never span ASCII white space and do not depend on what is around it,
-    so each distinct stretch between white space needs splitting only once.
+    so each distinct stretch between white space needs splitting only once; a stretch that the
+    regular expression `whole` matches is a token as it is.
     """
 
     name: str
     apart: bool
+    whole: str
     split: Split
     description: dict[str, str]
 
@@ -77,7 +79,7 @@ def _whitespace() -> Tokenizer:
     def split(texts: Sequence[str]) -> list[list[str]]:
         return [text.split() for text in texts]
 
-    return Tokenizer("whitespace", True, split, {"name": "whitespace"})
+    return Tokenizer("whitespace", True, r"[^\pZ\x00-\x20\x85]+", split, {"name": "whitespace"})
 
 
 def _unicode() -> Tokenizer:
@@ -89,7 +91,7 @@ def _unicode() -> Tokenizer:
         return [[token for token, _ in words.pre_tokenize_str(text)] for text in texts]
 
     description = {"pattern": WORD_PATTERN, **_library_version("unicode", "tokenizers")}
-    return Tokenizer("unicode", True, split, description)
+    return Tokenizer("unicode", True, "[A-Za-z]+", split, description)
 
 
 def _korean() -> Tokenizer:
@@ -103,7 +105,7 @@ def _korean() -> Tokenizer:
             for text, tokens in zip(texts, found, strict=True)
         ]
 
-    return Tokenizer("korean", False, split, _library_version("korean", "kiwipiepy"))
+    return Tokenizer("korean", False, "", split, _library_version("korean", "kiwipiepy"))
 
 
 def _japanese() -> Tokenizer:
@@ -116,7 +118,11 @@ def _japanese() -> Tokenizer:
 
     description = _library_version("japanese", "fugashi")
     return Tokenizer(
-        "japanese", False, split, {**description, "unidic-lite": metadata.version("unidic-lite")}
+        "japanese",
+        False,
+        "",
+        split,
+        {**description, "unidic-lite": metadata.version("unidic-lite")},
     )
 
 

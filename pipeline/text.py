@@ -323,9 +323,12 @@ def _check_utf8(span: Span, text: bytes, place: int) -> None:
 def _is_utf8(text: bytes) -> bool:
     if text.isascii():
         return True
+    import pyarrow as pa
+
+    whole = pa.py_buffer(np.array([0, len(text)], np.int32))
     try:
-        text.decode("utf-8")
-    except UnicodeDecodeError:
+        pa.StringArray.from_buffers(1, whole, pa.py_buffer(text)).validate(full=True)
+    except pa.ArrowInvalid:
         return False
     return True
 

@@ -1,0 +1,142 @@
+"""Tokenizing to shards against the same tokenizer through Hugging Face datasets' map.
+
+    python -m benchmarks.tokenizing TEXT... [--tokenizer unicode] [--processes 2] [--repeat 3]
+
+Both sides read the same text and write Arrow files, with the same number of processes. Ours is
+timed whole: digests, splits, the books and the quality report included, and Ray's start apart.
+Theirs is timed for `map` alone and with loading. Prints JSON; needs `pip install datasets`.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from elmo.shards import Shards
+from pipeline import cluster as workers
+from pipeline.inputs import find_inputs, open_input
+from pipeline.params import Cluster, Tokenize
+from pipeline.splitters import tokenizer
+from pipeline.tokenize import tokenize
+
+
+def main() -> None:
+    """Measure both sides in turn and print the medians and their ratio."""
+    options = _options()
+    try:
+        import datasets
+    except ImportError:
+        sys.exit("error: this benchmark compares with datasets: pip install datasets")
+    datasets.disable_progress_bars()
+    with tempfile.TemporaryDirectory() as folder, workers.session():
+        text = _one_file(options.text, Path(folder), options.megabytes)
+        ours, theirs = [], []
+        for number in range(options.repeat):
+            out = Path(folder) / f"{number}"
+            ours.append(_ours(text, out / "ours", options))
+            theirs.append(_theirs(datasets, text, out / "theirs", options))
+        size = text.stat().st_size
+    print(json.dumps(_report(size, ours, theirs, options), indent=1))
+
+
+def _ours(text: Path, out: Path, options: argparse.Namespace) -> dict[str, float]:
+    params = Tokenize(options.tokenizer, "line", "line", 0.01, options.shard_bytes)
+    cluster = Cluster(workers=0, cpus=1, gpu=False, actors=options.processes)
+
+    def run() -> None:
+        inputs = find_inputs([str(text)])
+        tokenize(inputs, out, params, column="text", cluster=cluster)
+
+    return {"whole": _seconds(run), "tokens": Shards(out).tokens()}
+
+
+def _theirs(datasets: Any, text: Path, out: Path, options: argparse.Namespace) -> dict[str, float]:
+    words: list[Any] = []
+
+    def split(batch: dict[str, list[str]]) -> dict[str, list[list[str]]]:
+        if not words:
+            words.append(tokenizer(options.tokenizer))
+        return {"tokens": words[0].split(batch["text"])}
+
+    found: dict[str, Any] = {}
+
+    def load() -> None:
+        found["lines"] = datasets.load_dataset(
+            "text", data_files=str(text), cache_dir=str(out), split="train"
+        )
+
+    def map_() -> None:
+        found["tokens"] = found["lines"].map(
+            split,
+            batched=True,
+            num_proc=options.processes,
+            remove_columns=["text"],
+            load_from_cache_file=False,
+        )
+
+    loading, mapping = _seconds(load), _seconds(map_)
+    column = found["tokens"].data.column("tokens")
+    tokens = sum(len(chunk.flatten()) for chunk in column.chunks)
+    return {"map": mapping, "whole": loading + mapping, "tokens": tokens}
+
+
+def _report(
+    size: int, ours: list[dict[str, float]], theirs: list[dict[str, float]], options: Any
+) -> dict[str, Any]:
+    if ours[0]["tokens"] != theirs[0]["tokens"]:
+        sys.exit(f"error: {ours[0]['tokens']} tokens here, {theirs[0]['tokens']} there")
+    tokens = ours[0]["tokens"]
+    best = median(run["whole"] for run in ours)
+    mapping, whole = (median(run[key] for run in theirs) for key in ("map", "whole"))
+    return {
+        "text_bytes": size,
+        "tokens": tokens,
+        "tokenizer": options.tokenizer,
+        "processes": options.processes,
+        "repeat": options.repeat,
+        "shards_seconds": round(best, 3),
+        "shards_tokens_per_second": round(tokens / best),
+        "datasets_map_seconds": round(mapping, 3),
+        "datasets_map_tokens_per_second": round(tokens / mapping),
+        "datasets_load_and_map_seconds": round(whole, 3),
+        "ratio_to_map_alone": round(mapping / best, 2),
+        "ratio_to_load_and_map": round(whole / best, 2),
+    }
+
+
+def _one_file(texts: list[str], folder: Path, megabytes: int) -> Path:
+    """All the text, decompressed, in one file: what both sides can read."""
+    out = folder / "text.txt"
+    with out.open("wb") as file:
+        for found in find_inputs(texts):
+            with open_input(found.url, compression=found.compression) as source:
+                while (more := source.read(1 << 20)) and file.tell() < megabytes * 10**6:
+                    file.write(more)
+    return out
+
+
+def _seconds(function: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    function()
+    return time.perf_counter() - began
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("text", nargs="+", help="files, folders, globs or URLs of text")
+    parser.add_argument("--tokenizer", default="unicode", choices=["whitespace", "unicode"])
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--megabytes", type=int, default=1000, help="at most so much text")
+    parser.add_argument("--shard-bytes", type=int, default=16 << 20)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
