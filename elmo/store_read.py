@@ -10,10 +10,11 @@ Shapes: N distinct tokens, T tokens, P projection, D = 2P.
 import hashlib
 import json
 import mmap
+import warnings
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -213,9 +214,11 @@ class Types:
             for group in np.unique(group_T):
                 rows = np.flatnonzero(group_T == group)
                 found_TP[rows] = table[group][ids[rows] - starts[group]]
+        wide_TP = np.empty(found_TP.shape, np.float32)
+        widen(found_TP, wide_TP)
         if self._layout.dtype == "int8":
-            return np.asarray(found_TP * self._scales[ids, None], np.float32)
-        return found_TP.astype(np.float32)
+            wide_TP *= self._scales[ids, None]
+        return wide_TP
 
     @cached_property
     def _tables(self) -> list[npt.NDArray[Any]]:
@@ -295,7 +298,7 @@ class Part:
             if layer == "layer_0":
                 _fill_twice(found[place], self.types.x(self.ids(row)))
             else:
-                found[place] = self.raw(row, layer)
+                widen(self.raw(row, layer), found[place])
                 if self._layout.dtype == "int8":
                     found[place] *= self._value(row, f"{layer}_scale", SCALE, 1)
         return found
@@ -313,7 +316,8 @@ class Part:
             if layer == "layer_0":
                 _fill_twice(found[place], self.types.x(ids))
                 continue
-            found[place] = flat(table[layer], DTYPES[self._layout.dtype]).reshape(len(ids), -1)
+            values = flat(table[layer], DTYPES[self._layout.dtype])
+            widen(values.reshape(len(ids), -1), found[place])
             if scaled:
                 found[place] *= flat(table[f"{layer}_scale"], SCALE)[:, None]
         offsets = self.offsets[start : stop + 1] - self.offsets[start]
@@ -348,6 +352,24 @@ class Part:
                 f"{value.size} bytes, not {length * item}); elmo verify says where"
             )
         return np.frombuffer(value, dtype).reshape(length, width)
+
+
+def widen(values: npt.NDArray[Any], out: Floats) -> None:
+    """Copy stored values into float32 `out`, 20 times as fast as numpy widens float16."""
+    import torch
+
+    _allow_read_only()
+    torch.from_numpy(out).copy_(torch.from_numpy(values))
+
+
+@cache
+def _allow_read_only() -> None:
+    """Let torch say once, to nobody, that mapped arrays cannot be written: here none is."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.from_numpy(np.frombuffer(b"\0", np.int8))
 
 
 def _fill_twice(layer_TD: Floats, x_TP: Floats) -> None:
