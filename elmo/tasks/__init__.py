@@ -1,0 +1,1 @@
+"""Downstream models that read a store."""
