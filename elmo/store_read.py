@@ -317,7 +317,7 @@ class Part:
                 _fill_twice(found[place], self.types.x(ids))
                 continue
             values = flat(table[layer], DTYPES[self._layout.dtype])
-            widen(values.reshape(len(ids), -1), found[place])
+            widen(values.reshape(len(ids), self._layout.dim), found[place])
             if scaled:
                 found[place] *= flat(table[f"{layer}_scale"], SCALE)[:, None]
         offsets = self.offsets[start : stop + 1] - self.offsets[start]

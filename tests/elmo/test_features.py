@@ -336,6 +336,26 @@ def test_broken_stores_are_refused_on_one_line(tmp_path: Path, made: Path) -> No
     refused(tmp_path / "nowhere", "nowhere/manifest.json: no such file")
 
 
+@pytest.mark.parametrize("settings", [{}, {"dtype": "int8", "codec": "zstd"}])
+def test_blank_shards_are_parts_too(
+    tmp_path: Path, tiny_model_folder: Path, settings: dict[str, str]
+) -> None:
+    write_shards(tmp_path / "blank", [[]] * 30 + [["gift"]], shard_sentences=10)
+    store = make(tmp_path / "store", tmp_path / "blank", tiny_model_folder, **settings)
+    assert [store[k].shape for k in (0, 29, 30)] == [(3, 0, 8), (3, 0, 8), (3, 1, 8)]
+    assert store.tokens(12) == []
+    assert sum(block.vectors.shape[1] for block in store.blocks()) == 1
+    compact(tmp_path / "store", part_tokens=1)
+    assert store.manifest["counts"]["parts"] == 4
+    assert verify(tmp_path / "store")["counts"] | {"bytes": 0} == {
+        "sentences": 31,
+        "tokens": 1,
+        "types": 1,
+        "parts": 1,
+        "bytes": 0,
+    }
+
+
 def test_settings_that_cannot_be_are_refused(
     tmp_path: Path, shards: Path, tiny_model_folder: Path
 ) -> None:

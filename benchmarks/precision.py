@@ -1,0 +1,135 @@
+"""What bfloat16, float16 and int8 cost: errors by layer, and the accuracy of a probe of tags.
+
+    python -m benchmarks.precision MODEL TRAIN.conllu DEV.conllu [--sentences 2000] [--epochs 8]
+
+Embeds the sentences once for each way of computing or keeping vectors, as stores, and trains the
+same tagger (linear over a learned mix, the same seeds) on each. Errors are against float32
+throughout. Files may be gzipped. Prints JSON.
+"""
+
+import argparse
+import gzip
+import json
+import sys
+import tempfile
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+
+from elmo.features import FeatureStore
+from elmo.shards import write_shards
+from elmo.store_build import build
+from elmo.store_layout import Settings
+from elmo.tasks.tagger import accuracy, train
+
+WAYS = {
+    "float32": Settings(dtype="float32"),
+    "computed in bfloat16": Settings(dtype="float32", precision="bfloat16"),
+    "kept in float16": Settings(dtype="float16"),
+    "kept in int8": Settings(dtype="int8"),
+    "computed in bfloat16, kept in float16": Settings(precision="bfloat16"),
+}
+
+
+def main() -> None:
+    """Embed, compare, probe, print."""
+    options = _options()
+    sentences, tags = _read(options.train, options.sentences)
+    training = range(len(sentences))
+    more, their_tags = _read(options.dev, options.sentences // 4)
+    sentences, tags = sentences + more, tags + their_tags
+    heldout = range(len(training), len(sentences))
+    report = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_shards(folder / "shards", sentences)
+        exact = None
+        for way, settings in WAYS.items():
+            out = folder / way.replace(" ", "-")
+            build(
+                out,
+                shards=folder / "shards",
+                model=options.model,
+                settings=settings,
+                work=folder / "runs",
+            )
+            store = FeatureStore(out)
+            exact = exact or store
+            scores = []
+            for seed in range(options.seeds):
+                tagger = train(store, tags, ids=training, epochs=options.epochs, seed=seed)
+                scores.append(accuracy(tagger, store, tags, ids=heldout))
+            report[way] = {
+                "probe accuracy": round(mean(scores), 4),
+                "probe accuracies": [round(score, 4) for score in scores],
+                "bytes a token": round(_bytes(store), 1),
+                "layers": _errors(exact, store),
+            }
+    tokens = sum(len(sentence) for sentence in sentences)
+    json.dump({"sentences": len(sentences), "tokens": tokens, "ways": report}, sys.stdout, indent=1)
+    print()
+
+
+def _errors(exact: FeatureStore, other: FeatureStore) -> dict[str, Any]:
+    """For each layer: the mean and lowest cosine, and the largest and relative error."""
+    found = {}
+    for layer in exact.layers:
+        cosines, largest, wrong, size = [], 0.0, 0.0, 0.0
+        blocks = zip(exact.blocks(layers=[layer]), other.blocks(layers=[layer]), strict=True)
+        for block, their_block in blocks:
+            a, b = block.vectors[0].astype(np.float64), their_block.vectors[0].astype(np.float64)
+            norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+            cosines.append((a * b).sum(1) / np.maximum(norms, 1e-12))
+            largest = max(largest, float(np.abs(a - b).max(initial=0)))
+            wrong += float(((a - b) ** 2).sum())
+            size += float((a**2).sum())
+        every = np.concatenate(cosines)
+        found[layer] = {
+            "mean cosine": round(float(every.mean()), 7),
+            "lowest cosine": round(float(every.min()), 6),
+            "largest error": float(f"{largest:.3g}"),
+            "relative L2 error": float(f"{(wrong / size) ** 0.5:.3g}"),
+        }
+    return found
+
+
+def _bytes(store: FeatureStore) -> float:
+    counts = store.manifest["counts"]
+    return float(counts["bytes"] / counts["tokens"])
+
+
+def _read(path: Path, most: int) -> tuple[list[list[str]], list[list[str]]]:
+    """The first sentences of a CoNLL-U file, and their universal part-of-speech tags."""
+    opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open()
+    sentences: list[list[str]] = [[]]
+    tags: list[list[str]] = [[]]
+    with opened as file:
+        for line in file:
+            fields = line.rstrip("\n").split("\t")
+            if len(fields) < 4:
+                if not line.strip() and sentences[-1]:
+                    sentences.append([])
+                    tags.append([])
+                    if len(sentences) > most:
+                        break
+            elif fields[0].isdecimal():
+                sentences[-1].append(fields[1])
+                tags[-1].append(fields[3])
+    return sentences[:most], tags[:most]
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", type=Path)
+    parser.add_argument("train", type=Path)
+    parser.add_argument("dev", type=Path)
+    parser.add_argument("--sentences", type=int, default=2000)
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--seeds", type=int, default=3)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
