@@ -163,6 +163,7 @@ def fit(
     from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
     from ray.train.torch import TorchConfig, TorchTrainer
 
+    logging.getLogger("ray.train").setLevel(logging.WARNING)
     distributed = cluster.workers > 0
     run = RunConfig(
         name=name,
