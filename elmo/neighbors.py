@@ -62,9 +62,8 @@ def neighbors(
 ) -> list[Neighbor]:
     """The k tokens of the store nearest by cosine to `tokens[place]`.
 
-    `layer` is a layer's number, or `average` for the mean of the stored layers; by default the
-    store's uppermost layer. A sentence equal to the query or to a nearer one is left out. Reads
-    the whole store, a row group at a time.
+    `layer` is a layer's number; by default the mean of the stored layers is compared. A sentence
+    equal to the query or to a nearer one is left out. Reads the whole store, a row group at a time.
     """
     if k < 1:
         raise ElmoError(f"k must be 1 or more, found {k}")
@@ -95,9 +94,7 @@ def neighbors(
 
 
 def _layers(store: FeatureStore, layer: int | str | None) -> tuple[str, ...]:
-    if layer is None:
-        return (store.layers[-1],)
-    if layer == "average" and "average" not in store.layers:
+    if layer in (None, "average"):
         return store.layers
     return (layer if isinstance(layer, str) else f"layer_{layer}",)
 

@@ -73,10 +73,13 @@ def neighbors(
     """The nearest neighbours of the bracketed token, a line each."""
     from elmo.neighbors import neighbors as nearest
     from elmo.neighbors import parse_query
+    from pipeline.splitters import tokenizer
 
-    opened = FeatureStore(store)
+    opened = FeatureStore(store, checked=True)
     folder = model or _model_of(opened)
-    tokens, place = parse_query(text)
+    name = opened.manifest["sources"][0]["tokenizer"]["name"]
+    split = tokenizer("whitespace" if name == "none" else name).split
+    tokens, place = parse_query(text, tokenize=lambda part: split([part])[0])
     chosen = int(layer) if layer is not None and layer.isdecimal() else layer
     embedder = Embedder.load(folder)
     for found in nearest(opened, embedder, tokens, place, k=count, layer=chosen):
