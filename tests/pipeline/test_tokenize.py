@@ -5,6 +5,8 @@ import json
 import lzma
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -338,6 +340,37 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> Non
         assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "3" / name).read_bytes()
 
 
+MEASURED = """
+import resource, sys
+from contextlib import nullcontext
+from pathlib import Path
+from pipeline import cluster, tokenize
+from pipeline.inputs import find_inputs
+from pipeline.params import Cluster, Tokenize
+cluster.tasks = lambda function, items, **_: map(function, items)
+cluster.session = nullcontext
+params = Tokenize("unicode", "line", "line", 0.1, 1 << 20)
+here = Cluster(workers=0, cpus=1, gpu=False, actors=1)
+inputs = find_inputs([sys.argv[1]])
+tokenize.tokenize(inputs, Path(sys.argv[2]), params, column="text", cluster=here)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_memory_does_not_grow_with_the_text(tmp_path: Path, ending: str) -> None:
+    _, text = long_text(tmp_path)
+    peaks = []
+    for times in (50, 500):  # 2.5 and 25 MB, of which 8 are hashes
+        data = ("\n".join(text) + "\n").encode() * times
+        path = tmp_path / f"{times}.txt{ending}"
+        path.write_bytes(gzip.compress(data, 1) if ending else data)
+        command = [sys.executable, "-c", MEASURED, str(path), str(tmp_path / f"out{times}")]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout) / 1024)
+    assert peaks[1] - peaks[0] < 32, f"{peaks} MB"
+
+
 @pytest.mark.ray
 def test_bad_text_found_by_a_worker_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     path, _ = long_text(tmp_path)
@@ -496,8 +529,6 @@ def test_the_stage_reads_the_corpus_folder_and_notices_changed_files(tmp_path: P
 def test_a_tokenizer_without_its_library_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str, package: str
 ) -> None:
-    import sys
-
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ElmoError, match=re.escape(f"pip install '{package}'")):
         make(tmp_path / "out", text_file(tmp_path, LINES), tokenizer=name)
