@@ -104,6 +104,7 @@ def long_text(folder: Path, lines: int = 2000) -> tuple[Path, list[str]]:
     """Lines of random words, about 60 kB in 60 pieces, with blank ones among them."""
     pick = random.Random(7)
     words = ["the", "of", "naïve", "고양이", "can't", "3.14", "(see", "below).", "🙂", "a.b,c"]
+    words += ["a\u3000b", "x\x1cy", "\u200bq", "\xa0", "p\x85"]
     text = [" ".join(pick.choices(words, k=pick.randrange(0, 9))) for _ in range(lines)]
     return text_file(folder, text), text
 
