@@ -174,7 +174,7 @@ DRIVER = """
 
 
 @pytest.mark.ray
-def test_a_driver_killed_at_random_instants_ends_with_the_same_bytes(
+def test_driver_and_actors_killed_at_random_instants_end_with_the_same_bytes(
     tmp_path: Path, given: Path, expected: dict[str, bytes]
 ) -> None:
     script = tmp_path / "driver.py"
@@ -189,6 +189,9 @@ def test_a_driver_killed_at_random_instants_ends_with_the_same_bytes(
             assert process.stdout is not None
             process.stdout.readline()
             time.sleep(draw.uniform(0, 5))
+            for actor in draw.sample(found := actors(process.pid), min(1, len(found))):
+                os.kill(actor, signal.SIGKILL)
+                time.sleep(draw.uniform(0, 2))
             process.kill()
     subprocess.run(command, env=environment, check=True, timeout=120, stdout=subprocess.DEVNULL)
     assert files(tmp_path / "store") == expected
@@ -249,6 +252,23 @@ def test_nothing_is_left_where_the_stage_fails(tmp_path: Path, given: Path) -> N
     with pytest.raises(ElmoError, match="train-00001.arrow: truncated or altered"):
         run(tmp_path, tmp_path / "store", PARAMS, 1)
     assert not (tmp_path / "store").exists()
+
+
+def actors(driver: int) -> list[int]:
+    """The processes of a driver's actors."""
+    parents, names = {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            stat = (folder / "stat").read_text()
+            names[int(folder.name)] = (folder / "cmdline").read_text()
+        except OSError:
+            continue
+        parents[int(folder.name)] = int(stat.rpartition(")")[2].split()[1])
+
+    def ours(process: int) -> bool:
+        return process == driver or (process in parents and ours(parents[process]))
+
+    return [process for process, name in names.items() if "ray::_Actor" in name and ours(process)]
 
 
 def files(folder: Path) -> dict[str, bytes]:
