@@ -1,12 +1,11 @@
 """Held-out perplexity: the full softmax, every prediction counted, both directions apart."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from elmo.bilm import BiLM
@@ -43,7 +42,7 @@ class Perplexity:
 
 
 class Evaluator:
-    """Reads windows with a model; totals add up over windows and workers."""
+    """Reads windows with a model; totals add up over windows, and by `total` over workers."""
 
     def __init__(
         self,
@@ -53,9 +52,10 @@ class Evaluator:
         characters: Characters,
         *,
         precision: torch.dtype,
+        total: Callable[[Sequence[float]], list[float]] = list,
     ) -> None:
         self.bilm, self.softmax, self.vocabulary = bilm, softmax, vocabulary
-        self.pad, self.precision = characters.pad, precision
+        self.pad, self.precision, self.total = characters.pad, precision, total
         self._unigram_SV = _unigram(vocabulary)
 
     def perplexity(self, windows: Iterable[Window], *, reset: bool) -> Perplexity:
@@ -68,11 +68,8 @@ class Evaluator:
         for window in windows:
             nats_STB, state = self.nats(window, state, reset=reset)
             totals += self._count(window, nats_STB)
-        if dist.is_initialized():
-            shared = torch.from_numpy(totals)
-            dist.all_reduce(shared)
-            totals = shared.numpy()
-        forward, backward, count, sentences, unk, characters, *unigrams = totals
+        found = self.total(totals.tolist())
+        forward, backward, count, sentences, unk, characters, *unigrams = found
         each = [math.exp(nats / count) for nats in (forward, backward)]
         return Perplexity(
             forward=each[0],
@@ -80,8 +77,8 @@ class Evaluator:
             average=sum(each) / 2,
             tokens=int(count - sentences),
             sentences=int(sentences),
-            unk_rate=unk / max(1, count - sentences),
-            bits_per_character=(forward + backward) / 2 / math.log(2) / characters,
+            unk_rate=float(unk / max(1, count - sentences)),
+            bits_per_character=float((forward + backward) / 2 / math.log(2) / characters),
             unigram=sum(math.exp(nats / count) for nats in unigrams) / 2,
         )
 

@@ -62,7 +62,7 @@ class Checkpoints:
             try:
                 return self.load(step)
             except ElmoError:
-                shutil.rmtree(self.folder / f"step-{step:09d}")
+                shutil.rmtree(self.folder / f"step-{step:09d}", ignore_errors=True)
         return None
 
     def _write(

@@ -1,7 +1,8 @@
 """One training step: a window in, one optimizer update out, the same for any number of workers.
 
-The loss is summed over predictions and divided by the count of all rows, dropout is drawn for all
-rows and candidates for all workers, so one, two or three workers take the same step.
+The loss is summed over the predictions of all rows and divided by how many a full step has (so that
+a token weighs the same in every step, the last ones too, when rows run dry); dropout is drawn for
+all rows and candidates for all workers. So one, two or three workers take the same step.
 
 Shapes: S directions, T steps, B rows of this worker, R rows of all workers, P projection.
 """
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from elmo.bilm import BiLM
+from elmo.errors import ElmoError
 from elmo.lstm import Drop, State
 from elmo.optimizer import Optimizer, global_norm
 from elmo.settings import Training
@@ -34,6 +36,8 @@ class Workers:
 
     def mine(self, rows: int) -> list[int]:
         """The rows this worker owns, as even as can be."""
+        if rows < self.size:
+            raise ElmoError(f"{rows} rows are too few for {self.size} workers; raise training.rows")
         bounds = [rows * k // self.size for k in (self.rank, self.rank + 1)]
         return list(range(*bounds))
 
@@ -94,7 +98,8 @@ class Stepper:
         self.settings, self.workers, self.lr_of = settings, workers, lr_of
         body = Body(bilm, getattr(torch, settings.precision))
         self.body: nn.Module = body
-        if workers.size > 1:
+        self.predictions = 2 * settings.rows * settings.window
+        if workers.size > 1 and any(p.requires_grad for p in bilm.parameters()):
             self.body = nn.parallel.DistributedDataParallel(body, gradient_as_bucket_view=True)
 
     def step(
@@ -119,7 +124,7 @@ class Stepper:
             self._drop(step),
         )
         nats_S, rows, leaves = self._loss(h_STBP, window, step)
-        loss = nats_S.sum() * (settings.loss_scale / window.count)
+        loss = nats_S.sum() * (settings.loss_scale / self.predictions)
         torch.autograd.backward(loss * self.workers.size)
         gradients = {
             f"bilm.{name}": parameter.grad
@@ -127,6 +132,8 @@ class Stepper:
             if parameter.grad is not None
         }
         for name, leaf in leaves.items():
+            if self.lr_of.get(name) == 0:
+                continue
             gradient = leaf.grad
             assert gradient is not None
             if self.workers.size > 1:
@@ -134,7 +141,7 @@ class Stepper:
                 gradient /= self.workers.size
             gradients[name] = gradient
         norm = global_norm(gradients.values())
-        shown = self.workers.total([*nats_S.tolist(), float(window.mask_TB.sum())])
+        shown = self.workers.total(nats_S.tolist())
         if not (math.isfinite(norm) and math.isfinite(sum(shown))):
             raise FloatingPointError
         clipped = 0 < settings.optimizer.clip < norm
@@ -148,7 +155,7 @@ class Stepper:
             lr_of=self.lr_of,
             rows=rows,
         )
-        return Measured((shown[0], shown[1]), int(shown[2]), norm, clipped), after
+        return Measured((shown[0], shown[1]), window.count // 2, norm, clipped), after
 
     def _loss(
         self, h_STBP: Tensor, window: Window, step: int
@@ -208,11 +215,11 @@ class Stepper:
             if settings.dropout == 0:
                 return x_STBP
             S, T, _, P = x_STBP.shape
-            generator = torch.Generator().manual_seed(_seed(settings.seed, step, 1000 + layer))
-            mask_STRP = torch.empty(S, T, settings.rows, P, dtype=x_STBP.dtype)
+            generator = torch.Generator(x_STBP.device)
+            generator.manual_seed(_seed(settings.seed, step, 1000 + layer))
+            mask_STRP = x_STBP.new_empty(S, T, settings.rows, P)
             mask_STRP.bernoulli_(1 - settings.dropout, generator=generator)
-            mask_STBP = mask_STRP[:, :, mine[0] : mine[-1] + 1].to(x_STBP.device)
-            return x_STBP * mask_STBP / (1 - settings.dropout)
+            return x_STBP * mask_STRP[:, :, mine[0] : mine[-1] + 1] / (1 - settings.dropout)
 
         return drop
 

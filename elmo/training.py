@@ -87,9 +87,14 @@ class _Fit:
         self.job, self.workers, self.settings = job, workers, job.settings
         self.report = report if workers.rank == 0 else _silent
         for module in (job.bilm, job.softmax):
-            module.to(workers.device).train().requires_grad_(True)
-        self.parameters = {f"bilm.{n}": p.data for n, p in job.bilm.named_parameters()}
-        self.parameters |= {f"softmax.{n}": p.data for n, p in job.softmax.named_parameters()}
+            module.to(workers.device).train()
+        named = [(f"bilm.{n}", p) for n, p in job.bilm.named_parameters()]
+        named += [(f"softmax.{n}", p) for n, p in job.softmax.named_parameters()]
+        for name, parameter in named:
+            parameter.requires_grad_(job.lr_of.get(name) != 0)
+        if not any(parameter.requires_grad for _, parameter in named):
+            raise ElmoError("every layer is frozen: there is nothing to train")
+        self.parameters = {name: parameter.data for name, parameter in named}
         self.optimizer = Optimizer(job.settings.optimizer, self.parameters)
         self.stepper = Stepper(
             job.bilm, job.softmax, self.optimizer, job.settings, workers, lr_of=job.lr_of
@@ -107,6 +112,8 @@ class _Fit:
         if not progress.finished:
             with _interruptible(self.workers) as interrupted:
                 progress = self._train(progress, state, interrupted)
+        if self.workers.size > 1:
+            dist.barrier()  # the first worker has written what the others read
         if progress.best_step is not None and progress.best_step != progress.step:
             tensors, _ = self.checkpoints.load(progress.best_step)
             restore(tensors, self._modules(), self.optimizer.slots)
@@ -120,13 +127,13 @@ class _Fit:
                 measured, state = self.stepper.step(
                     window, state, step=progress.step, steps=self.steps
                 )
+                progress.step += 1
+                progress.tokens += measured.predictions
+                progress.position = after
+                self._show(progress, measured)
             except FloatingPointError:
                 windows.close()
                 raise self._diverged(progress) from None
-            progress.step += 1
-            progress.tokens += measured.predictions
-            progress.position = after
-            self._show(progress, measured)
             evaluated = progress.step % self.settings.evaluate_every == 0
             if evaluated:
                 self._evaluate(progress)
@@ -223,10 +230,13 @@ class _Fit:
             return
         forward, backward, count, norm, clipped = progress.pending
         progress.pending = [0.0] * 5
+        nats = (forward + backward) / 2 / count
+        if nats > 10 + 2 * math.log(len(self.job.vocabulary)):
+            raise FloatingPointError
         row = {
             "step": progress.step,
             "tokens": progress.tokens,
-            "perplexity": math.exp(min(700.0, (forward + backward) / 2 / count)),
+            "perplexity": math.exp(nats),
             "lr": self.settings.optimizer.lr_at(progress.step - 1, self.steps),
             "gradient_norm": norm / REPORT_STEPS,
             "clipped": clipped / REPORT_STEPS,
@@ -234,8 +244,7 @@ class _Fit:
         self._write("train.tsv", row)
         left = max(0, self.positions - progress.tokens)
         live = {"tokens_per_second": self.speed.rate, "seconds_left": left / self.speed.rate}
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        self.report("train", row | live | {"peak_memory_mb": memory})
+        self.report("train", row | live | _memory(self.workers.device))
 
     def _write(self, name: str, row: dict[str, float]) -> None:
         if self.workers.rank == 0:
@@ -249,8 +258,9 @@ class _Fit:
         steps = self.checkpoints.steps()
         last = f"its last good checkpoint is step {steps[-1]} in {self.checkpoints.folder}"
         return ElmoError(
-            f"training diverged at step {progress.step + 1}: the loss or a gradient is not finite; "
-            f"{last if steps else 'it has no checkpoint yet'}; lower optimizer.lr or optimizer.clip"
+            f"training diverged after step {progress.step}: a loss or gradient is not finite, or the "
+            f"loss far above chance; {last if steps else 'it has no checkpoint yet'}; "
+            "lower optimizer.lr or optimizer.clip"
         )
 
     def _modules(self) -> dict[str, torch.nn.Module]:
@@ -282,8 +292,9 @@ def heldout_perplexity(job: Job, *, workers: Workers) -> Perplexity:
     stream = job_stream(job, "heldout", epochs=1, seed=None, mine=mine)
     precision = getattr(torch, job.settings.precision)
     evaluator = Evaluator(
-        job.bilm, job.softmax, job.vocabulary, job.characters, precision=precision
-    )
+        job.bilm, job.softmax, job.vocabulary, job.characters, precision=precision,
+        total=workers.total,
+    )  # fmt: skip
     windows = (window for window, _ in prefetched(stream.windows(stream.begin())))
     return evaluator.perplexity(windows, reset=job.settings.reset == "sentence")
 
@@ -330,6 +341,13 @@ def _cut_curve(path: Path, columns: tuple[str, ...], step: int) -> None:
     kept = [line for line in lines if line.count("\t") == len(columns) - 1]
     kept = [line for line in kept if int(line.split("\t")[0]) <= step]
     path.write_text("".join(f"{line}\n" for line in ["\t".join(columns), *kept]))
+
+
+def _memory(device: torch.device) -> dict[str, float]:
+    found = {"peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    if device.type == "cuda":
+        found["peak_device_memory_mb"] = torch.cuda.max_memory_allocated(device) / 2**20
+    return found
 
 
 def _silent(kind: str, figures: dict[str, float]) -> None:
