@@ -256,11 +256,12 @@ class _Fit:
     def _diverged(self, progress: Progress) -> ElmoError:
         self.checkpoints.wait()
         steps = self.checkpoints.steps()
-        last = f"its last good checkpoint is step {steps[-1]} in {self.checkpoints.folder}"
+        last = "it has no checkpoint yet"
+        if steps:
+            last = f"its last good checkpoint is step {steps[-1]} in {self.checkpoints.folder}"
         return ElmoError(
-            f"training diverged after step {progress.step}: a loss or gradient is not finite, or the "
-            f"loss far above chance; {last if steps else 'it has no checkpoint yet'}; "
-            "lower optimizer.lr or optimizer.clip"
+            f"training diverged after step {progress.step}: a loss or gradient is not finite, or "
+            f"the loss far above chance; {last}; lower optimizer.lr or optimizer.clip"
         )
 
     def _modules(self) -> dict[str, torch.nn.Module]:
