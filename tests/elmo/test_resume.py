@@ -1,0 +1,237 @@
+"""An interrupted run ends as if it never was, on any number of workers; the best is kept."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from elmo import resume
+from elmo.cell import cell_for
+from elmo.errors import ElmoError
+from elmo.resume import Checkpoints
+from elmo.step import Workers
+from elmo.training import fit, heldout_perplexity
+from tests.elmo.run_job import make_job, weights
+
+ALONE = Workers()
+EVERY_STEP = {"checkpoint_every": 1, "epochs": 3}
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def eager() -> Iterator[None]:
+    """The cell that is there without a compiler: the one to be exact, and quick to start."""
+    cell_for.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ELMO_COMPILE", "0")
+        yield
+    cell_for.cache_clear()
+
+
+class Heard:
+    """What a loop reported; may act at a step."""
+
+    def __init__(self, at: int = -1, act: Any = None) -> None:
+        self.train: list[dict[str, float]] = []
+        self.heldout: list[dict[str, float]] = []
+        self.at, self.act = at, act
+
+    def __call__(self, kind: str, figures: dict[str, float]) -> None:
+        getattr(self, kind).append(figures)
+        if figures["step"] == self.at and self.act is not None:
+            self.act()
+
+
+def run(folder: Path, **changes: Any) -> dict[str, Tensor]:
+    job = make_job(folder, **changes)
+    fit(job, workers=ALONE, report=Heard())
+    return weights(job)
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return all(torch.equal(a[name], b[name]) for name in a | b)
+
+
+def curves(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in (folder / "job").glob("*.tsv")}
+
+
+def processes(folder: Path, size: int, changes: dict[str, Any], **env: str) -> list[Any]:
+    """Workers of one job, started."""
+    (folder / "meeting").unlink(missing_ok=True)
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "ELMO_COMPILE": "0"} | env
+    command = [sys.executable, "-m", "tests.elmo.run_job", str(folder)]
+    return [
+        subprocess.Popen(
+            [*command, str(rank), str(size), json.dumps(changes)],
+            cwd=ROOT, env=environment, stderr=subprocess.PIPE,
+        )
+        for rank in range(size)
+    ]  # fmt: skip
+
+
+def finished(folder: Path, size: int, changes: dict[str, Any]) -> dict[str, Tensor]:
+    """The weights that a run of `size` processes ends with."""
+    for worker in processes(folder, size, changes):
+        _, error = worker.communicate(timeout=120)
+        assert worker.returncode == 0, error.decode()
+    return load_file(folder / "end.safetensors")
+
+
+def test_bfloat16_trains_nearly_as_float32_and_keeps_float32_weights(tmp_path: Path) -> None:
+    found = []
+    for precision in ("float32", "bfloat16"):
+        heard = Heard()
+        job = make_job(tmp_path / precision, precision=precision, epochs=6)
+        fit(job, workers=ALONE, report=heard)
+        found.append([figures["perplexity"] for figures in heard.train])
+        assert {tensor.dtype for tensor in weights(job).values()} == {torch.float32}
+    for exact, near in zip(*found, strict=True):
+        assert abs(near / exact - 1) < 0.05
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_the_next_run_ends_as_one_never_stopped(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    whole = run(tmp_path / "whole")
+    job = make_job(tmp_path / "cut", checkpoint_every=1000)
+    with pytest.raises(KeyboardInterrupt):
+        fit(job, workers=ALONE, report=Heard(10, lambda: os.kill(os.getpid(), number)))
+    assert Checkpoints(job.folder / "checkpoints", keep=2).steps() == [10]
+    assert same(run(tmp_path / "cut", checkpoint_every=1000), whole)
+    assert curves(tmp_path / "cut") == curves(tmp_path / "whole")
+
+
+def test_killed_at_any_instant_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    whole = finished(tmp_path / "whole", 1, EVERY_STEP)
+    folder = tmp_path / "killed"
+    draw = random.Random(0)
+    for _ in range(3):
+        (worker,) = processes(folder, 1, EVERY_STEP)
+        steps = len(list((folder / "job" / "checkpoints").glob("step-*")))
+        deadline = time.monotonic() + 60
+        while worker.poll() is None and time.monotonic() < deadline:
+            now = list((folder / "job" / "checkpoints").glob("step-*"))
+            if len(now) > steps or (steps and now):
+                time.sleep(draw.random() * 0.3)
+                break
+            time.sleep(0.01)
+        worker.kill()
+        worker.communicate()
+    assert same(finished(folder, 1, EVERY_STEP), whole)
+    assert (folder / "end.safetensors").read_bytes() == (
+        tmp_path / "whole" / "end.safetensors"
+    ).read_bytes()
+    assert curves(folder) == curves(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("changes", [{}, {"softmax": "full"}], ids=str)
+def test_two_workers_with_uneven_rows_train_as_one_does(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    one = run(tmp_path / "one", **changes)
+    two = finished(tmp_path / "two", 2, changes)
+    for name in one:
+        torch.testing.assert_close(two[name], one[name], rtol=2e-3, atol=2e-4)
+    for ours, theirs in zip(*(curves(tmp_path / k).values() for k in ("one", "two")), strict=True):
+        for a, b in zip(ours.split()[6:], theirs.split()[6:], strict=True):
+            if a.replace(".", "").isdigit():
+                assert abs(float(a) - float(b)) <= 1e-3 * float(a)
+
+
+def test_two_workers_stopped_go_on_as_one_or_three_with_every_token_once(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole")
+    for size in (1, 3):
+        folder = tmp_path / str(size)
+        for worker in processes(folder, 2, {}, STOP_AT="10"):
+            worker.communicate(timeout=120)
+            assert worker.returncode != 0
+        again = finished(folder, size, {})
+        for name in whole:
+            torch.testing.assert_close(again[name], whole[name], rtol=2e-3, atol=2e-4)
+        ours, theirs = (
+            [line.split("\t")[:2] for line in curves(f)["train.tsv"].splitlines()]
+            for f in (folder, tmp_path / "whole")
+        )
+        assert ours == theirs
+
+
+def test_more_workers_than_rows_are_refused() -> None:
+    with pytest.raises(ElmoError, match="2 rows are too few for 3 workers"):
+        Workers(0, 3).mine(2)
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole")
+    job = make_job(tmp_path / "cut")
+    with pytest.raises(KeyboardInterrupt):
+        fit(job, workers=ALONE, report=Heard(20, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    newest = job.folder / "checkpoints" / "step-000000020" / "state.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-9])
+    assert same(run(tmp_path / "cut"), whole)
+
+
+def test_the_last_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
+    # Rising rates make it worse after a while, so that the best is not among the last.
+    rising = {"lr": 3.0, "warmup_steps": 100, "clip": 0.0}
+    job = make_job(tmp_path, epochs=4, optimizer=rising)
+    heard = Heard()
+    progress = fit(job, workers=ALONE, report=heard)
+    best = min(heard.heldout, key=lambda figures: figures["average"])
+    steps = Checkpoints(job.folder / "checkpoints", keep=2).steps()
+    assert best["step"] == progress.best_step < progress.step - 8
+    assert len(steps) == 3 and steps[0] == progress.best_step and steps[-1] == progress.step
+    assert heldout_perplexity(job, workers=ALONE).average == best["average"]
+
+
+def test_evaluating_during_training_changes_nothing(tmp_path: Path) -> None:
+    last = []
+    for every in (3, 1000):
+        job = make_job(tmp_path / str(every), evaluate_every=every)
+        progress = fit(job, workers=ALONE, report=Heard())
+        tensors, _ = Checkpoints(job.folder / "checkpoints", keep=2).load(progress.step)
+        last.append({name: t for name, t in tensors.items() if not name.startswith("carry")})
+    assert same(*last)
+
+
+def test_frozen_parameters_stay_and_do_not_count(tmp_path: Path) -> None:
+    every = {f"bilm.{name}": 0.0 for name, _ in make_job(tmp_path).bilm.named_parameters()}
+    job = make_job(tmp_path, lr_of=every)
+    before = weights(job)
+    heard = Heard()
+    fit(job, workers=ALONE, report=heard)
+    after = weights(job)
+    for name in before:
+        assert torch.equal(before[name], after[name]) == name.startswith("bilm."), name
+    free = Heard()
+    fit(make_job(tmp_path / "free"), workers=ALONE, report=free)
+    assert heard.train[0]["gradient_norm"] < free.train[0]["gradient_norm"]
+    with pytest.raises(ElmoError, match="nothing to train"):
+        fit(
+            make_job(tmp_path / "all", lr_of=every | {"softmax.weight": 0, "softmax.bias": 0}),
+            workers=ALONE, report=heard,
+        )  # fmt: skip
+
+
+def test_a_failed_write_of_a_checkpoint_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full_disk(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(resume, "save_file", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        fit(make_job(tmp_path), workers=ALONE, report=Heard())
+    assert list((tmp_path / "job" / "checkpoints").iterdir()) == []
