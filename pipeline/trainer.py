@@ -58,6 +58,8 @@ def train(
             found = ray_cluster.fit(
                 _loop, config, cluster=cluster, name=f"{stage}-{folder.name}", storage=folder
             )
+        if "refused" in found:
+            raise ElmoError(found["refused"])
         lineage = {
             "stage": stage,
             "inputs": inputs,
@@ -90,7 +92,14 @@ def train(
 
 
 def _loop(config: dict[str, Any], rank: int, size: int, device: str) -> dict[str, Any]:
-    """What each worker runs."""
+    """What each worker runs. What it refuses is handed back: Ray would try it again and again."""
+    try:
+        return _work(config, rank, size, device)
+    except ElmoError as error:
+        return {"refused": str(error)}
+
+
+def _work(config: dict[str, Any], rank: int, size: int, device: str) -> dict[str, Any]:
     torch.set_num_threads(max(1, config["threads"]))
     workers = Workers(rank, size, torch.device(device))
     folder = Path(config["folder"])

@@ -1,0 +1,163 @@
+"""pretrain under Ray Train: a model folder, its curves, its lineage, and never twice."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from elmo.checkpoint import load_model
+from elmo.errors import ElmoError
+from elmo.files import read_json
+from elmo.score import perplexity
+from elmo.shards import Shards, write_shards
+from elmo.vocabulary import Vocabulary
+from pipeline import pretrain, trainer
+from pipeline.params import Cluster, Network, Pretrain
+from tests.elmo.run_job import NETWORK, TRAINING, WORDS, sentences
+
+HERE = Cluster(workers=0, cpus=1, gpu=False, actors=1)
+SHAPE = {name: value for name, value in asdict(NETWORK).items() if name != "input_words"}
+PARAMS = Pretrain(Network(**SHAPE), TRAINING)
+COUNTS = [120, 120, 1, *[30] * 16]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tracked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("mlflow")
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
+        patch.setenv("ELMO_COMPILE", "0")
+        patch.chdir(folder)
+        yield
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `shards` and `vocab`."""
+    from elmo.characters import Characters
+
+    folder = tmp_path_factory.mktemp("inputs")
+    write_shards(folder / "shards", sentences(140), heldout_every=7, shard_sentences=30)
+    (folder / "vocab").mkdir()
+    Vocabulary(WORDS, COUNTS).save(folder / "vocab")
+    Characters().save(folder / "vocab" / "characters.json")
+    return folder
+
+
+def run(
+    inputs: Path, out: Path, params: Pretrain = PARAMS, cluster: Cluster = HERE
+) -> dict[str, float]:
+    return pretrain.run(
+        inputs / "shards", inputs / "vocab", out / "model", params,
+        curves=out / "curves", runs=out / "runs", cluster=cluster,
+    )  # fmt: skip
+
+
+def test_it_writes_a_model_its_curves_and_its_lineage(inputs: Path, tmp_path: Path) -> None:
+    metrics = run(inputs, tmp_path)
+    model = load_model(tmp_path / "model")
+    assert model.vocabulary.words == WORDS and model.softmax is not None
+    lineage = model.training
+    assert lineage["stage"] == "pretrain" and lineage["run_id"]
+    assert lineage["inputs"]["corpus"] == Shards(inputs / "shards").digest
+    assert lineage["params"] == json.loads(json.dumps(asdict(PARAMS)))
+    assert lineage["perplexity"]["after"]["general"]["average"] == metrics["heldout_perplexity"]
+    for name in ("train.tsv", "heldout.tsv"):
+        header, *lines = (tmp_path / "curves" / name).read_text().splitlines()
+        assert lines and all(line.count("\t") == header.count("\t") for line in lines)
+    assert metrics["times_below_unigram"] == (
+        metrics["unigram_perplexity"] / metrics["heldout_perplexity"]
+    )
+    assert metrics["tokens_seen"] == 2 * sum(
+        len(s) + 1 for k, s in enumerate(sentences(140)) if k % 7 != 6 and s
+    )
+
+
+def test_the_perplexity_it_reports_is_that_of_the_model_it_writes(
+    inputs: Path, tmp_path: Path
+) -> None:
+    metrics = run(inputs, tmp_path)
+    heldout = [s for k, s in enumerate(sentences(140)) if k % 7 == 6]
+    found = perplexity(load_model(tmp_path / "model"), heldout)
+    assert found.forward == pytest.approx(metrics["heldout_forward"], rel=1e-4)
+    assert found.backward == pytest.approx(metrics["heldout_backward"], rel=1e-4)
+    assert found.unigram == pytest.approx(metrics["unigram_perplexity"], rel=1e-6)
+    assert found.tokens == metrics["heldout_tokens"]
+
+
+def test_run_again_it_does_not_train_again_but_with_other_params_it_does(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = run(inputs, tmp_path)
+    digest = load_model(tmp_path / "model").digest
+    steps: list[object] = []
+    monkeypatch.setattr(trainer._Live, "__call__", lambda self, *heard: steps.append(heard))
+    assert run(inputs, tmp_path) == metrics
+    assert load_model(tmp_path / "model").digest == digest and steps == []
+    run(inputs, tmp_path, replace(PARAMS, training=replace(TRAINING, seed=2)))
+    assert load_model(tmp_path / "model").digest != digest and steps != []
+
+
+def test_interrupted_and_started_again_it_ends_the_same(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(inputs, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer._Live, "__call__", _interrupt_at_10)
+        with pytest.raises(KeyboardInterrupt):
+            run(inputs, tmp_path / "cut")
+    assert not (tmp_path / "cut" / "model").exists()
+    run(inputs, tmp_path / "cut")
+    digests = [load_model(tmp_path / name / "model").digest for name in ("whole", "cut")]
+    assert digests[0] == digests[1]
+    curves = [(tmp_path / name / "curves" / "train.tsv").read_text() for name in ("whole", "cut")]
+    assert curves[0] == curves[1]
+
+
+def _interrupt_at_10(self: object, kind: str, figures: dict[str, float]) -> None:
+    if figures["step"] == 10:
+        raise KeyboardInterrupt
+
+
+def test_divergence_is_one_line(inputs: Path, tmp_path: Path) -> None:
+    wild = replace(TRAINING, optimizer=replace(TRAINING.optimizer, lr=1e30, clip=0.0))
+    with pytest.raises(ElmoError, match=r"^training diverged .* lower optimizer\.lr"):
+        run(inputs, tmp_path, replace(PARAMS, training=wild))
+    assert not (tmp_path / "model").exists()
+
+
+def test_params_train_the_2018_way_too(inputs: Path, tmp_path: Path) -> None:
+    optimizer = replace(
+        TRAINING.optimizer, name="adagrad", lr=0.2, accumulator=1.0, epsilon=0.0, clip=10.0,
+        decay="constant", warmup_steps=0,
+    )  # fmt: skip
+    recipe = replace(
+        TRAINING, optimizer=optimizer, loss_scale=6.0, draws="separate", reset="never", epochs=16
+    )
+    metrics = run(inputs, tmp_path, replace(PARAMS, training=recipe))
+    assert metrics["heldout_perplexity"] < metrics["unigram_perplexity"]
+
+
+@pytest.mark.ray
+def test_two_workers_of_ray_train_take_the_same_steps(inputs: Path, tmp_path: Path) -> None:
+    run(inputs, tmp_path / "one")
+    two = Cluster(workers=2, cpus=1, gpu=False, actors=1)
+    metrics = run(inputs, tmp_path / "two", cluster=two)
+    ours, theirs = (load_model(tmp_path / name / "model") for name in ("two", "one"))
+    for name, value in ours.bilm.state_dict().items():
+        expected = theirs.bilm.state_dict()[name]
+        torch.testing.assert_close(value, expected, rtol=2e-3, atol=2e-4)
+    again = read_json(tmp_path / "one" / "model" / "training.json")["perplexity"]["after"]
+    assert metrics["heldout_perplexity"] == pytest.approx(again["general"]["average"], rel=1e-3)
+    assert metrics["heldout_tokens"] == again["general"]["tokens"]
+
+
+@pytest.mark.ray
+def test_what_a_worker_refuses_is_said_once_in_one_line(inputs: Path, tmp_path: Path) -> None:
+    wild = replace(TRAINING, optimizer=replace(TRAINING.optimizer, lr=1e30, clip=0.0))
+    two = Cluster(workers=2, cpus=1, gpu=False, actors=1)
+    with pytest.raises(ElmoError, match=r"^training diverged .* lower optimizer\.lr"):
+        run(inputs, tmp_path, replace(PARAMS, training=wild), two)
