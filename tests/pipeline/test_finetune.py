@@ -1,0 +1,189 @@
+"""finetune: what it gains on task text, what it costs on general text, what it leaves alone."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from elmo.bilm import BiLM, Config
+from elmo.characters import Characters
+from elmo.checkpoint import load_model, save_model
+from elmo.errors import ElmoError
+from elmo.score import perplexity
+from elmo.shards import write_shards
+from elmo.softmax import Softmax
+from elmo.vocabulary import Vocabulary
+from pipeline import finetune, pretrain
+from pipeline.params import Cluster, Finetune, Network, Pretrain
+from tests.elmo.run_job import NETWORK, TRAINING, WORDS, sentences
+
+HERE = Cluster(workers=0, cpus=1, gpu=False, actors=1)
+PARAMS = Finetune(
+    training=replace(TRAINING, epochs=4), new_words=3, freeze=(), layer_decay=1.0
+)  # fmt: skip
+COUNTS = [120, 120, 1, *[30] * 16]
+
+
+def task_sentences(count: int) -> list[list[str]]:
+    """The same words in the other order, and two that are new."""
+    return [["new", *reversed(s), "newer"] for s in sentences(count) if s]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tracked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("mlflow")
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
+        patch.setenv("ELMO_COMPILE", "0")
+        patch.chdir(folder)
+        yield
+
+
+@pytest.fixture(scope="module")
+def inputs(tracked: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `general`, `task` and a pretrained `model`."""
+    folder = tmp_path_factory.mktemp("inputs")
+    write_shards(folder / "general", sentences(140), heldout_every=7, shard_sentences=30)
+    write_shards(folder / "task", task_sentences(100), heldout_every=6, shard_sentences=30)
+    (folder / "vocab").mkdir()
+    Vocabulary(WORDS, COUNTS).save(folder / "vocab")
+    Characters().save(folder / "vocab" / "characters.json")
+    shape = {name: value for name, value in asdict(NETWORK).items() if name != "input_words"}
+    pretrain.run(
+        folder / "general", folder / "vocab", folder / "model",
+        Pretrain(Network(**shape), replace(TRAINING, epochs=8)),
+        curves=folder / "curves", runs=folder / "runs", cluster=HERE,
+    )  # fmt: skip
+    return folder
+
+
+def run(
+    inputs: Path, out: Path, params: Finetune = PARAMS, *, model: Path | None = None
+) -> dict[str, float]:
+    return finetune.run(
+        model or inputs / "model", inputs / "task", inputs / "general", out / "model", params,
+        curves=out / "curves", runs=out / "runs", cluster=HERE,
+    )  # fmt: skip
+
+
+def changed(inputs: Path, out: Path) -> set[str]:
+    """The names of the tensors of the model that training moved."""
+    old, new = (load_model(folder / "model") for folder in (inputs, out))
+    assert old.softmax is not None and new.softmax is not None
+    moved = {
+        name
+        for name, value in new.bilm.state_dict().items()
+        if not torch.equal(value, old.bilm.state_dict()[name])
+    }
+    rows = len(old.vocabulary)
+    return moved | {
+        f"softmax.{name}"
+        for name, value in new.softmax.items()
+        if not torch.equal(value[:rows], old.softmax[name])
+    }
+
+
+def test_it_learns_the_task_and_says_what_that_cost(inputs: Path, tmp_path: Path) -> None:
+    metrics = run(inputs, tmp_path)
+    assert metrics["task_gain"] > 0.2
+    assert metrics["task_perplexity_after"] == pytest.approx(
+        (1 - metrics["task_gain"]) * metrics["task_perplexity_before"]
+    )
+    heldout = {
+        "task": [s for k, s in enumerate(task_sentences(100)) if k % 6 == 5],
+        "general": [s for k, s in enumerate(sentences(140)) if k % 7 == 6],
+    }
+    tuned, parent = load_model(tmp_path / "model"), load_model(inputs / "model")
+    for name, text in heldout.items():
+        after = perplexity(tuned, text).average
+        assert metrics[f"{name}_perplexity_after"] == pytest.approx(after, rel=1e-4)
+    same_words = replace(PARAMS, new_words=0)
+    before = run(inputs, tmp_path / "same", same_words)
+    for name, text in heldout.items():
+        found = perplexity(parent, text).average
+        assert before[f"{name}_perplexity_before"] == pytest.approx(found, rel=1e-4)
+    assert tuned.training["inputs"]["parent"] == parent.digest
+    assert set(tuned.training["perplexity"]) == {"before", "after"}
+
+
+def test_words_of_the_task_come_after_the_old_ones(inputs: Path, tmp_path: Path) -> None:
+    metrics = run(inputs, tmp_path)
+    found = load_model(tmp_path / "model").vocabulary
+    assert found.words == [*WORDS, "new", "newer"]
+    assert found.counts is not None and found.counts[: len(WORDS)] == COUNTS
+    assert metrics["words_added"] == 2
+    none = run(inputs, tmp_path / "none", replace(PARAMS, new_words=0))
+    assert none["words_added"] == 0 and none["task_unk_rate"] > metrics["task_unk_rate"] == 0
+
+
+def test_frozen_layers_stay_as_they_were(inputs: Path, tmp_path: Path) -> None:
+    run(inputs, tmp_path / "1", replace(PARAMS, freeze=("encoder", "lstm.1")))
+    moved = changed(inputs, tmp_path / "1")
+    assert moved == {"lstm.weight.1", "lstm.bias.1", "lstm.project.1"} | {
+        "softmax.weight", "softmax.bias",
+    }  # fmt: skip
+    run(inputs, tmp_path / "2", replace(PARAMS, freeze=("softmax",)))
+    assert not [name for name in changed(inputs, tmp_path / "2") if name.startswith("softmax")]
+
+
+def test_lower_layers_move_less_with_layer_decay(inputs: Path, tmp_path: Path) -> None:
+    def moved(out: Path, name: str) -> float:
+        tensors = [load_model(f / "model").bilm.state_dict()[name] for f in (inputs, out)]
+        return float((tensors[1] - tensors[0]).norm())
+
+    run(inputs, tmp_path / "even")
+    run(inputs, tmp_path / "decayed", replace(PARAMS, layer_decay=0.1))
+    shares = [
+        moved(tmp_path / "decayed", name) / moved(tmp_path / "even", name)
+        for name in ("encoder.project_weight", "lstm.weight.0", "lstm.weight.1")
+    ]
+    assert shares[0] < 0.2 * shares[1] and shares[1] < 0.3 * shares[2] < 0.2
+
+
+def test_a_model_without_a_softmax_gets_a_new_one(inputs: Path, tmp_path: Path) -> None:
+    parent = load_model(inputs / "model")
+    save_model(
+        tmp_path / "imported", bilm=parent.bilm, vocabulary=Vocabulary(WORDS, None),
+        characters=parent.characters, softmax=None, training={},
+    )  # fmt: skip
+    metrics = run(inputs, tmp_path, model=tmp_path / "imported")
+    assert metrics["task_gain"] > 0.2
+    found = load_model(tmp_path / "model")
+    assert found.softmax is not None and len(found.softmax["weight"]) == len(WORDS) + 2
+
+
+def test_run_again_it_remembers_what_came_before(inputs: Path, tmp_path: Path) -> None:
+    assert run(inputs, tmp_path) == run(inputs, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        (replace(PARAMS, freeze=("lstm.3",)), "finetune.freeze may name encoder, lstm.1, lstm.2"),
+        (replace(PARAMS, layer_decay=0.0), "finetune.layer_decay must be in"),
+        (
+            replace(PARAMS, freeze=("encoder", "lstm.1", "lstm.2", "softmax")),
+            "every layer is frozen",
+        ),
+    ],
+)
+def test_params_that_make_no_sense_are_refused(
+    inputs: Path, tmp_path: Path, params: Finetune, message: str
+) -> None:
+    with pytest.raises(ElmoError, match=message):
+        run(inputs, tmp_path, params)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_model_that_reads_words_is_refused(inputs: Path, tmp_path: Path) -> None:
+    config = Config(**(asdict(NETWORK) | {"input_words": len(WORDS)}))
+    bilm = BiLM(config, characters=Characters().size)
+    softmax = Softmax(len(WORDS), NETWORK.projection)
+    save_model(
+        tmp_path / "words", bilm=bilm, vocabulary=Vocabulary(WORDS, COUNTS),
+        characters=Characters(), softmax=dict(softmax.state_dict()), training={},
+    )  # fmt: skip
+    with pytest.raises(ElmoError, match="reads words, not characters"):
+        run(inputs, tmp_path, model=tmp_path / "words")
