@@ -44,9 +44,12 @@ class Served(PythonModel):
         self.embedder.embed([["warm"]])
 
     def predict(
-        self, context: Any, model_input: Any, params: dict[str, Any] | None = None
-    ) -> list[Any]:
-        """Embed each sentence."""
+        self,
+        context,
+        model_input,
+        params=None,
+    ):
+        """Embed each sentence. No annotations here: MLflow would take them for its own schema."""
         settings = params or {}
         sentences = [_tokens(item) for item in _items(model_input)]
         found = self.embedder.embed(sentences, int(settings.get("batch_size", 64)))

@@ -13,6 +13,8 @@ from elmo.embedder import Carry, Embedder
 from elmo.errors import ElmoError
 from elmo.features import FeatureStore
 from elmo.files import new_file
+from elmo.neighbors import Neighbor, parse_query
+from elmo.neighbors import neighbors as nearest
 from elmo.score import perplexity as perplexity_of
 from elmo.score import scores
 
@@ -71,8 +73,14 @@ def neighbors(
     store: Path, text: str, *, model: Path | None, count: int, layer: str | None
 ) -> Iterator[str]:
     """The nearest neighbours of the bracketed token, a line each."""
-    from elmo.neighbors import neighbors as nearest
-    from elmo.neighbors import parse_query
+    for found in nearest_of(store, text, model=model, count=count, layer=layer):
+        yield f"{found.cosine:.3f}  {found.sentence_id:>7}  {found.marked()}"
+
+
+def nearest_of(
+    store: Path, text: str, *, model: Path | None, count: int, layer: str | None
+) -> list[Neighbor]:
+    """The nearest neighbours of the bracketed token; the text is cut as the store's was."""
     from pipeline.splitters import tokenizer
 
     opened = FeatureStore(store, checked=True)
@@ -82,8 +90,7 @@ def neighbors(
     tokens, place = parse_query(text, tokenize=lambda part: split([part])[0])
     chosen = int(layer) if layer is not None and layer.isdecimal() else layer
     embedder = Embedder.load(folder)
-    for found in nearest(opened, embedder, tokens, place, k=count, layer=chosen):
-        yield f"{found.cosine:.3f}  {found.sentence_id:>7}  {found.marked()}"
+    return nearest(opened, embedder, tokens, place, k=count, layer=chosen)
 
 
 def _model_of(store: FeatureStore) -> Path:

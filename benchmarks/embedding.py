@@ -1,0 +1,225 @@
+"""Embedding against AllenNLP 2.10.1, with the machine's matrix peak measured in the same run.
+
+    python -m benchmarks.embedding TEXT --size small|original --peer PYTHON [--sentences 2000]
+
+TEXT has a sentence a line, tokens between spaces. Weights are random, in the 2018 files' shape and
+exported by `elmo.legacy`; PYTHON is the interpreter of an environment with allennlp 2.10.1. Both
+sides embed the same sentences in batches of 64 with the same threads, in turn, `--repeat` times;
+each pass is a process of its own. Prints JSON: tokens a second (medians), ratios pair by pair, peak
+memory, and the share of the matrix peak.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+FILTERS = [[1, 32], [2, 32], [3, 64], [4, 128], [5, 256], [6, 512], [7, 1024]]
+SIZES = {"small": (1024, 128, 1), "original": (4096, 512, 2)}
+
+
+def main() -> None:
+    """Run both sides in turn and print the figures."""
+    options = _options()
+    if options.side:
+        print(json.dumps({"ours": _ours, "peer": _peer, "peak": _peak}[options.side](options)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        _make_weights(Path(folder), options.size)
+        ways = ["ours float32", "ours bfloat16"] + ["peer float32"] * bool(options.peer)
+        runs: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
+        peaks = {p: _run(options, folder, "peak", p)["gflops"] for p in ("float32", "bfloat16")}
+        for _ in range(options.repeat):
+            for way in ways:
+                side, precision = way.split()
+                runs[way].append(_run(options, folder, side, precision))
+    print(json.dumps(_figures(options, runs, peaks), indent=1))
+
+
+def _figures(
+    options: argparse.Namespace, runs: dict[str, list[dict[str, float]]], peaks: dict[str, float]
+) -> dict[str, object]:
+    found: dict[str, object] = {"size": options.size, "matrix_peak_gflops": peaks}
+    for way, each in runs.items():
+        found[way] = {
+            "tokens_per_second": round(median(run["rate"] for run in each)),
+            "peak_memory_mb": round(max(run["memory"] for run in each)),
+            "runs": [round(run["rate"]) for run in each],
+        }
+        if way.startswith("ours") and options.peer:
+            pairs = zip(each, runs["peer float32"], strict=True)
+            found[f"{way} / peer"] = round(median(a["rate"] / b["rate"] for a, b in pairs), 2)
+    return found
+
+
+def _run(options: argparse.Namespace, folder: str, side: str, precision: str) -> dict[str, float]:
+    python = options.peer if side == "peer" else sys.executable
+    command = [python, __file__, str(options.text), "--size", options.size, "--side", side,
+               "--weights", folder, "--precision", precision, "--sentences",
+               str(options.sentences), "--threads", str(options.threads)]  # fmt: skip
+    root = str(Path(__file__).resolve().parents[1])
+    environment = os.environ | {"OMP_NUM_THREADS": str(options.threads), "PYTHONPATH": root}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        sys.exit(f"error: {side} failed: {done.stderr.strip().splitlines()[-1]}")
+    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def _ours(options: argparse.Namespace) -> dict[str, float]:
+    import torch
+
+    from elmo.embedder import Embedder
+
+    torch.set_num_threads(options.threads)
+    sentences = _sentences(options)
+    embedder = Embedder.load(options.weights / "model", precision=options.precision)
+    return _timed(lambda some: embedder.embed(some, 64), sentences)
+
+
+def _peer(options: argparse.Namespace) -> dict[str, float]:
+    """AllenNLP's own modules, stateless; what it imports and ELMo never uses is left out."""
+    import importlib.abc
+    import importlib.machinery
+    import types
+    import warnings
+
+    warnings.filterwarnings("ignore")
+
+    class Nothing(types.ModuleType):
+        __path__: list[str] = []
+        __version__ = "0"
+
+        def __getattr__(self, name: str) -> object:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            if name == "cached_path":
+                return lambda path, *_, **__: str(path)
+            return _Anything(name, (), {})
+
+    class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+        def find_spec(self, name: str, path: object = None, target: object = None) -> object:
+            top = name.split(".")[0]
+            if top in ("torch", "numpy", "h5py", "allennlp", "overrides") or _installed(top):
+                return None
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+        def create_module(self, spec: importlib.machinery.ModuleSpec) -> Nothing:
+            return Nothing(spec.name)
+
+        def exec_module(self, module: object) -> None:
+            pass
+
+    sys.meta_path.append(Absent())
+    import torch
+    from allennlp.modules.elmo import _ElmoBiLm, batch_to_ids
+
+    torch.set_num_threads(options.threads)
+    model = _ElmoBiLm(str(options.weights / "options.json"), str(options.weights / "weights.hdf5"))
+
+    def embed(some: list[list[str]]) -> None:
+        with torch.no_grad():
+            for at in range(0, len(some), 64):
+                model._elmo_lstm._states = None
+                model(batch_to_ids(some[at : at + 64]))
+
+    return _timed(embed, _sentences(options))
+
+
+class _Anything(type):
+    def __getattr__(cls, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Anything(name, (), {})
+
+    def __call__(cls, *arguments: object, **_: object) -> object:
+        return arguments[0] if len(arguments) == 1 and callable(arguments[0]) else cls
+
+    def __or__(cls, other: object) -> object:
+        return cls
+
+    __ror__ = __or__
+
+
+def _installed(name: str) -> bool:
+    import importlib.machinery
+
+    return (
+        name in sys.builtin_module_names
+        or importlib.machinery.PathFinder.find_spec(name) is not None
+    )
+
+
+def _timed(embed: object, sentences: list[list[str]]) -> dict[str, float]:
+    embed(sentences[:128])  # type: ignore[operator]
+    began = time.perf_counter()
+    embed(sentences)  # type: ignore[operator]
+    seconds = time.perf_counter() - began
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"rate": sum(map(len, sentences)) / seconds, "memory": memory}
+
+
+def _peak(options: argparse.Namespace) -> dict[str, float]:
+    """The best of ten products of 2048 × 2048 matrices, in GFLOP/s."""
+    import torch
+
+    torch.set_num_threads(options.threads)
+    one = torch.randn(2048, 2048).to(getattr(torch, options.precision))
+    times = []
+    for _ in range(12):
+        began = time.perf_counter()
+        one @ one
+        times.append(time.perf_counter() - began)
+    return {"gflops": round(2 * 2048**3 / min(times[2:]) / 1e9)}
+
+
+def _make_weights(folder: Path, size: str) -> None:
+    from elmo.bilm import BiLM, Config
+    from elmo.characters import Characters
+    from elmo.checkpoint import save_model
+    from elmo.legacy import export_2018
+    from elmo.vocabulary import Vocabulary
+
+    cells, projection, highways = SIZES[size]
+    config = Config(
+        char_dim=16, filters=tuple((w, n) for w, n in FILTERS), activation="relu",
+        highways=highways, cells=cells, projection=projection, layers=2, cell_clip=3.0,
+        projection_clip=3.0, skip=True, input_words=None,
+    )  # fmt: skip
+    bilm = BiLM(config, characters=Characters().size)
+    bilm.reset_parameters(1)
+    words = Vocabulary(["<S>", "</S>", "<UNK>"])
+    save_model(
+        folder / "model", bilm=bilm, vocabulary=words, characters=Characters(), softmax=None,
+        training={},
+    )  # fmt: skip
+    export_2018(folder / "model", folder / "options.json", folder / "weights.hdf5")
+
+
+def _sentences(options: argparse.Namespace) -> list[list[str]]:
+    lines = options.text.read_text(encoding="utf-8").splitlines()
+    return [line.split()[:60] for line in lines if line.strip()][: options.sentences]
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("text", type=Path)
+    parser.add_argument("--size", choices=SIZES, default="small")
+    parser.add_argument("--peer", help="the interpreter of an environment with allennlp 2.10.1")
+    parser.add_argument("--sentences", type=int, default=2000)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--side", choices=["ours", "peer", "peak"], help=argparse.SUPPRESS)
+    parser.add_argument("--weights", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--precision", default="float32", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
