@@ -82,5 +82,5 @@ class Optimizer:
 @torch.no_grad()
 def global_norm(gradients: Iterable[Tensor]) -> float:
     """The norm of all gradients together."""
-    squares = [gradient.float().pow(2).sum(dtype=torch.float64) for gradient in gradients]
-    return float(torch.stack(squares).sum().sqrt())
+    norms = [torch.linalg.vector_norm(gradient.float()).double() for gradient in gradients]
+    return float(torch.linalg.vector_norm(torch.stack(norms)))

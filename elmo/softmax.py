@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-CHUNK_LOGITS = 1 << 22  # logits held at a time
+CHUNK_LOGITS = 1 << 20  # logits held at a time: 4 MB, so that they stay in cache
 
 
 class Softmax(nn.Module):

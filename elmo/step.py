@@ -162,9 +162,11 @@ class Stepper:
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
         """−log p summed for each direction, the rows of the word matrix in use, their leaves."""
         weight, bias = self.softmax.weight, self.softmax.bias
-        mask_TB = torch.from_numpy(window.mask_TB).to(h_STBP.device)
-        h_SNP = h_STBP[:, mask_TB]
-        targets_SN = torch.from_numpy(window.targets_STB).to(h_STBP.device)[:, mask_TB]
+        h_SNP = h_STBP.flatten(1, 2)
+        targets_SN = torch.from_numpy(window.targets_STB).to(h_STBP.device).flatten(1, 2)
+        if not window.mask_TB.all():
+            on_N = torch.from_numpy(window.mask_TB).to(h_STBP.device).flatten()
+            h_SNP, targets_SN = h_SNP[:, on_N], targets_SN[:, on_N]
         if self.settings.softmax == "full":
             leaves: dict[str, Tensor] = {"softmax.weight": weight, "softmax.bias": bias}
             for leaf in leaves.values():
