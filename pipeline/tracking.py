@@ -4,8 +4,11 @@ The tracking URI is MLflow's own (`MLFLOW_TRACKING_URI`); unset, runs go to `mlf
 project's folder.
 """
 
+import contextlib
+import io
 import logging
 import os
+import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -122,7 +125,8 @@ def _log_model(mlflow: Any, folder: Path, name: str, log: Run) -> str:
     from pipeline import served
 
     here = Path(__file__).resolve().parents[1]
-    with warnings.catch_warnings(), _silent("mlflow"):
+    quiet = contextlib.redirect_stderr(io.StringIO())  # it prints what it registered
+    with warnings.catch_warnings(), _silent("mlflow"), quiet:
         warnings.simplefilter("ignore")
         with mlflow.start_run(run_id=log.run_id):
             info = mlflow.pyfunc.log_model(
@@ -177,7 +181,29 @@ def _client() -> Any:
         if "MLFLOW_TRACKING_URI" not in os.environ:
             root = Path(os.environ.get("DVC_ROOT", ".")).absolute()
             mlflow.set_tracking_uri(f"sqlite:///{root / 'mlflow.db'}")
+        _make_database(mlflow.get_tracking_uri())
         return mlflow.MlflowClient()
+
+
+def _make_database(uri: str) -> None:
+    """Make an SQLite database whole or not at all.
+
+    MLflow makes its tables one after another, and is stuck for good with a database whose making
+    was killed half-way.
+    """
+    database = Path(uri.removeprefix("sqlite:///"))
+    if not uri.startswith("sqlite:///") or database.exists():
+        return
+    import mlflow
+
+    database.parent.mkdir(parents=True, exist_ok=True)
+    beside = database.with_name(f".{database.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        mlflow.MlflowClient(f"sqlite:///{beside}").search_experiments(max_results=1)
+        with contextlib.suppress(FileExistsError):  # another process was first
+            os.link(beside, database)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def tracking_uri() -> str:
