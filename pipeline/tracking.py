@@ -199,7 +199,8 @@ def _make_database(uri: str) -> None:
     database.parent.mkdir(parents=True, exist_ok=True)
     beside = database.with_name(f".{database.name}.{uuid.uuid4().hex[:8]}")
     try:
-        mlflow.MlflowClient(f"sqlite:///{beside}").search_experiments(max_results=1)
+        with _silent("mlflow"):
+            mlflow.MlflowClient(f"sqlite:///{beside}").search_experiments(max_results=1)
         with contextlib.suppress(FileExistsError):  # another process was first
             os.link(beside, database)
     finally:

@@ -193,7 +193,10 @@ def test_driver_and_actors_killed_at_random_instants_end_with_the_same_bytes(
                 os.kill(actor, signal.SIGKILL)
                 time.sleep(draw.uniform(0, 2))
             process.kill()
-    subprocess.run(command, env=environment, check=True, timeout=120, stdout=subprocess.DEVNULL)
+    done = subprocess.run(
+        command, env=environment, check=False, timeout=120, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
     assert files(tmp_path / "store") == expected
     verify(tmp_path / "store")
 
