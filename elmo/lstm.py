@@ -114,9 +114,8 @@ class LSTMStack(nn.Module):
             if torch.is_grad_enabled():
                 if sizes is not None:
                     raise ValueError("rows of different lengths are for inference only")
-                y_STBP, h_SBP, c_SBC = _Layer.apply(
-                    x_STBI, *weights, *start, keep_STB1, clips, cell
-                )
+                apply: Any = _Layer.apply
+                y_STBP, h_SBP, c_SBC = apply(x_STBI, *weights, *start, keep_STB1, clips, cell)
             else:
                 y_STBP, h_SBP, c_SBC, _ = _read(
                     x_STBI, *weights, *start, keep_STB1, clips, cell, sizes, None

@@ -1,0 +1,279 @@
+"""The files of 2018: options.json with weights in HDF5, read and written without loss.
+
+A model folder keeps the same layout (gates, convolutions, the forget bias left out), so import and
+export only rename and stack. The softmax was never in these files.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from elmo.bilm import BiLM, Config
+from elmo.characters import MAX_CHARACTERS, Characters
+from elmo.checkpoint import load_model, save_model
+from elmo.errors import ElmoError
+from elmo.files import new_file, read_json, sha256, write_json
+from elmo.vocabulary import BOS, EOS, UNK, Vocabulary
+
+CHARACTERS = 261
+_LSTM = {"weight": "W_0", "bias": "B", "project": "W_P_0"}
+_HIGHWAY = {
+    "carry_weight": "W_carry",
+    "carry_bias": "b_carry",
+    "transform_weight": "W_transform",
+    "transform_bias": "b_transform",
+}
+Floats = npt.NDArray[np.float32]
+
+
+def import_2018(options: Path, weights: Path, out: Path, *, vocabulary: Path | None) -> str:
+    """Make a model folder of a 2018 pair of files; return its digest.
+
+    `vocabulary` is the old word list: of use for a later softmax, and needed where the model reads
+    words. Raises `ElmoError` naming the option or the dataset that is missing or does not fit.
+    """
+    config = read_options(options)
+    words = Vocabulary.load(vocabulary) if vocabulary else Vocabulary([BOS, EOS, UNK])
+    with _open(weights) as file:
+        if config.input_words is not None:
+            rows = _shape(file, weights, "embedding")
+            if vocabulary is None:
+                raise ElmoError(f"{weights}: reads words; name their list with --vocabulary")
+            if len(rows) != 2 or rows[0] != len(words):
+                raise ElmoError(
+                    f"{weights}: embedding has shape {rows}, {vocabulary} has {len(words)} words"
+                )
+            config = replace(config, input_words=rows[0])
+        bilm = BiLM(config, characters=CHARACTERS)
+        state = bilm.state_dict()
+        for name, places in _places(config, set(_names(file))):
+            arrays = [_array(file, weights, place, shape) for place, shape in places]
+            state[name].copy_(_joined(name, arrays))
+    lineage = {
+        "stage": "import",
+        "inputs": {"options": sha256(options), "weights": sha256(weights)},
+    }
+    return save_model(
+        out, bilm=bilm, vocabulary=words, characters=Characters(), softmax=None, training=lineage
+    )
+
+
+def export_2018(model: Path, options: Path, weights: Path) -> None:
+    """Write a model folder as options.json and HDF5 weights that the old readers load.
+
+    The softmax and what training left are not part of these files.
+    """
+    h5py = _h5py()
+    loaded = load_model(model)
+    config = loaded.bilm.config
+    if loaded.characters != Characters():
+        raise ElmoError(
+            f"{model}: its characters are {loaded.characters.kind}, at most "
+            f"{loaded.characters.max_characters}; the 2018 files know bytes and 50 alone"
+        )
+    state = loaded.bilm.state_dict()
+    with new_file(weights) as new, h5py.File(new, "w") as file:
+        for name, places in _places(config, None):
+            for (place, shape), array in zip(places, _split(name, state[name]), strict=True):
+                file.create_dataset(place, data=array.reshape(shape).numpy(), dtype="float32")
+    write_json(options, _options(config))
+
+
+def read_options(path: Path) -> Config:
+    """The shape of a model from its options.json; refuses what no 2018 program could have meant."""
+    value = read_json(path)
+    lstm = _section(path, value, "lstm")
+    clip = {name: lstm.get(name) or None for name in ("cell_clip", "proj_clip")}
+    shape: dict[str, Any] = {
+        "cells": _option(path, lstm, "lstm", "dim"),
+        "projection": _option(path, lstm, "lstm", "projection_dim"),
+        "layers": _option(path, lstm, "lstm", "n_layers"),
+        "cell_clip": clip["cell_clip"],
+        "projection_clip": clip["proj_clip"],
+        "skip": lstm.get("use_skip_connections", False),
+    }
+    if "char_cnn" not in value:
+        plain = {"char_dim": 0, "filters": [], "activation": "relu", "highways": 0}
+        return Config.from_dict(shape | plain | {"input_words": 1}, source=path)
+    cnn = _section(path, value, "char_cnn")
+    count = cnn.get("n_characters", CHARACTERS + 1)
+    if count not in (CHARACTERS, CHARACTERS + 1):
+        raise ElmoError(
+            f"{path}: char_cnn.n_characters must be 262 (261 while training), found {count!r}"
+        )
+    if cnn.get("max_characters_per_token", MAX_CHARACTERS) != MAX_CHARACTERS:
+        raise ElmoError(
+            f"{path}: char_cnn.max_characters_per_token must be {MAX_CHARACTERS}, "
+            f"found {cnn['max_characters_per_token']!r}"
+        )
+    shape |= {
+        "char_dim": _option(path, _section(path, cnn, "embedding"), "char_cnn.embedding", "dim"),
+        "filters": _option(path, cnn, "char_cnn", "filters"),
+        "activation": _option(path, cnn, "char_cnn", "activation"),
+        "highways": cnn.get("n_highway") or 0,
+        "input_words": None,
+    }
+    return Config.from_dict(shape, source=path)
+
+
+def _options(config: Config) -> dict[str, Any]:
+    """What options.json says of a model."""
+    found: dict[str, Any] = {
+        "lstm": {
+            "cell_clip": config.cell_clip,
+            "dim": config.cells,
+            "n_layers": config.layers,
+            "proj_clip": config.projection_clip,
+            "projection_dim": config.projection,
+            "use_skip_connections": config.skip,
+        }
+    }
+    if config.input_words is None:
+        found["char_cnn"] = {
+            "activation": config.activation,
+            "embedding": {"dim": config.char_dim},
+            "filters": [list(pair) for pair in config.filters],
+            "max_characters_per_token": MAX_CHARACTERS,
+            "n_characters": CHARACTERS + 1,
+            "n_highway": config.highways,
+        }
+    return found
+
+
+Place = tuple[str, tuple[int, ...]]
+
+
+def _places(config: Config, present: set[str] | None) -> list[tuple[str, list[Place]]]:
+    """Our name of each weight, and the datasets it is made of, with their shapes.
+
+    `present` are the datasets of a file: a model of one layer may have been dumped without the
+    `MultiRNNCell` in its names.
+    """
+    found: list[tuple[str, list[Place]]] = []
+    if config.input_words is not None:
+        table = (config.input_words, config.projection)
+        found.append(("encoder.embedding", [("embedding", table)]))
+    else:
+        found += _encoder_places(config)
+    for layer in range(config.layers):
+        inputs = config.projection
+        shapes: dict[str, tuple[int, ...]] = {
+            "weight": (inputs + config.projection, 4 * config.cells),
+            "bias": (4 * config.cells,),
+            "project": (config.cells, config.projection),
+        }
+        for name, shape in shapes.items():
+            if name == "project" and config.cells == config.projection:
+                continue
+            places = [
+                (f"{_cell(direction, layer, config.layers, present)}/{_LSTM[name]}", shape)
+                for direction in (0, 1)
+            ]
+            found.append((f"lstm.{name}.{layer}", places))
+    return found
+
+
+def _encoder_places(config: Config) -> list[tuple[str, list[Place]]]:
+    total = sum(count for _, count in config.filters)
+    embedding = (CHARACTERS, config.char_dim)
+    found: list[tuple[str, list[Place]]] = [("encoder.char_embedding", [("char_embed", embedding)])]
+    for k, (width, count) in enumerate(config.filters):
+        weight: tuple[int, ...] = (1, width, config.char_dim, count)
+        found.append((f"encoder.conv_weight.{k}", [(f"CNN/W_cnn_{k}", weight)]))
+        found.append((f"encoder.conv_bias.{k}", [(f"CNN/b_cnn_{k}", (count,))]))
+    for k in range(config.highways):
+        for ours, theirs in _HIGHWAY.items():
+            shape: tuple[int, ...] = (total, total) if ours.endswith("weight") else (total,)
+            found.append((f"encoder.highway.{k}.{ours}", [(f"CNN_high_{k}/{theirs}", shape)]))
+    if total != config.projection:
+        projection: tuple[int, ...] = (total, config.projection)
+        found.append(("encoder.project_weight", [("CNN_proj/W_proj", projection)]))
+        found.append(("encoder.project_bias", [("CNN_proj/b_proj", projection[1:])]))
+    return found
+
+
+def _cell(direction: int, layer: int, layers: int, present: set[str] | None) -> str:
+    full = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
+    bare = f"RNN_{direction}/RNN/LSTMCell"
+    if layers == 1 and present is not None and f"{bare}/W_0" in present:
+        return bare
+    return full
+
+
+def _joined(name: str, arrays: list[Floats]) -> Tensor:
+    """A weight of ours from its datasets: both directions stacked, a convolution made flat."""
+    tensors = [torch.from_numpy(array) for array in arrays]
+    if name.startswith("lstm."):
+        return torch.stack(tensors)
+    (tensor,) = tensors
+    return tensor.flatten(0, 2) if tensor.dim() == 4 else tensor
+
+
+def _split(name: str, tensor: Tensor) -> list[Tensor]:
+    """The datasets of a weight of ours."""
+    return list(tensor) if name.startswith("lstm.") else [tensor]
+
+
+def _names(file: Any) -> list[str]:
+    found: list[str] = []
+    file.visit(found.append)
+    return found
+
+
+def _shape(file: Any, path: Path, name: str) -> tuple[int, ...]:
+    if name not in file or not hasattr(file[name], "shape"):
+        raise ElmoError(f"{path}: has no dataset {name}; options.json asks for it")
+    return tuple(file[name].shape)
+
+
+def _array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Floats:
+    found = _shape(file, path, name)
+    if name == "char_embed" and found == (shape[0] + 1, *shape[1:]):
+        raise ElmoError(
+            f"{path}: char_embed has 262 rows; the files of 2018 have 261, without one for masks"
+        )
+    if found != shape:
+        raise ElmoError(f"{path}: {name} has shape {found}, options.json asks for {shape}")
+    if file[name].dtype.kind != "f":
+        raise ElmoError(f"{path}: {name} holds {file[name].dtype}, not floats")
+    array = np.asarray(file[name][...], np.float32)
+    if not np.isfinite(array).all():
+        raise ElmoError(f"{path}: {name} holds values that are not finite")
+    return array
+
+
+def _open(path: Path) -> Any:
+    h5py = _h5py()
+    if not path.is_file():
+        raise ElmoError(f"{path}: no such file")
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        raise ElmoError(f"{path}: not an HDF5 file, or cut short ({error})") from None
+
+
+def _h5py() -> Any:
+    try:
+        import h5py
+    except ModuleNotFoundError:
+        raise ElmoError("2018 files need h5py; run: pip install 'elmo-pipeline[legacy]'") from None
+    return h5py
+
+
+def _section(path: Path, value: dict[str, Any], name: str) -> dict[str, Any]:
+    if not isinstance(value.get(name), dict):
+        raise ElmoError(f"{path}: {name} must be a section, found {json.dumps(value.get(name))}")
+    found: dict[str, Any] = value[name]
+    return found
+
+
+def _option(path: Path, section: dict[str, Any], where: str, name: str) -> Any:
+    if name not in section:
+        raise ElmoError(f"{path}: {where}.{name} is missing")
+    return section[name]

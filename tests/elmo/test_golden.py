@@ -1,0 +1,61 @@
+"""Vectors against a derivation in plain numpy that shares no code with the package."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elmo.embedder import Carry, Embedder
+from elmo.legacy import import_2018
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+CASES = sorted(path.stem for path in GOLDEN.glob("*.npz"))
+SENTENCES = [
+    ["He", "has", "a", "gift", "for", "music"],
+    ["한국어", "문장", "<UNK>", "😀", "カタカナ"],
+    ["x" * 47, "y" * 48, "z" * 49, "a" + "어" * 16, "어" * 20],
+    ["<S>", "naïve", "</S>"],
+    ["one"],
+]
+CARRY = [[0, 1, 2], [3], [4, 0], [1, 2, 3, 4]]
+
+
+@pytest.fixture
+def golden(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> tuple[Embedder, dict[str, np.ndarray]]:
+    name = request.param
+    described = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
+    (tmp_path / "options.json").write_text(json.dumps(described["options"]))
+    words = None
+    if described["words"]:
+        words = tmp_path / "words"
+        words.write_text("".join(f"{word}\n" for word in described["words"]))
+    weights = GOLDEN / f"{name}.hdf5"
+    import_2018(tmp_path / "options.json", weights, tmp_path / "model", vocabulary=words)
+    return Embedder.load(tmp_path / "model"), dict(np.load(GOLDEN / f"{name}.npz"))
+
+
+@pytest.mark.parametrize("golden", CASES, indirect=True)
+def test_every_layer_of_sentences_read_alone(
+    golden: tuple[Embedder, dict[str, np.ndarray]],
+) -> None:
+    embedder, expected = golden
+    for k, vectors in enumerate(embedder.embed(SENTENCES)):
+        np.testing.assert_allclose(vectors, expected[f"reset_{k}"], atol=1e-5)
+
+
+@pytest.mark.parametrize("golden", CASES, indirect=True)
+def test_every_layer_with_carried_state(golden: tuple[Embedder, dict[str, np.ndarray]]) -> None:
+    embedder, expected = golden
+    carry = Carry()
+    for b, batch in enumerate(CARRY):
+        found = embedder.embed([SENTENCES[k] for k in batch], state=carry)
+        for row, vectors in enumerate(found):
+            np.testing.assert_allclose(vectors, expected[f"carry_{b}_{row}"], atol=1e-5)
+
+
+def test_the_goldens_cover_clipping_that_bites() -> None:
+    plain, free = (np.load(GOLDEN / f"{name}.npz") for name in ("plain", "no_clip"))
+    assert np.abs(plain["reset_0"][1]).max() <= 0.2 + 1e-6 < np.abs(free["reset_0"][1]).max()
