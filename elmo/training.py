@@ -21,6 +21,7 @@ from elmo.errors import ElmoError
 from elmo.evaluation import Evaluator, Perplexity
 from elmo.lstm import State
 from elmo.optimizer import Optimizer
+from elmo.precision import gflops
 from elmo.resume import Checkpoints, restore, state_of
 from elmo.settings import Training
 from elmo.shards import Shards
@@ -77,7 +78,8 @@ def fit(job: Job, *, workers: Workers, report: Report) -> Progress:
 
     Called again after a kill at any instant it goes on from the newest checkpoint and ends as if
     nothing had happened. SIGTERM and SIGINT save a checkpoint and raise `KeyboardInterrupt`.
-    `report(kind, figures)` hears `train` every few steps and `heldout` after each evaluation.
+    `report(kind, figures)` hears `train` every few steps, `heldout` after each evaluation, and once
+    at the start `machine`: how fast this one multiplies matrices.
     """
     return _Fit(job, workers, report).run()
 
@@ -110,6 +112,7 @@ class _Fit:
     def run(self) -> Progress:
         progress, state = self._begin()
         if not progress.finished:
+            self.report("machine", {"step": progress.step, **gflops(self.workers.device)})
             with _interruptible(self.workers) as interrupted:
                 progress = self._train(progress, state, interrupted)
         if self.workers.size > 1:

@@ -19,6 +19,7 @@ from elmo.characters import Characters
 from elmo.checkpoint import load_model, save_model
 from elmo.errors import ElmoError
 from elmo.files import new_folder, read_json, write_json
+from elmo.precision import hint
 from elmo.settings import Training
 from elmo.shards import Shards
 from elmo.softmax import Softmax
@@ -54,7 +55,7 @@ def train(
             "run_id": log.run_id,
             "tracking_uri": tracking.tracking_uri(),
         }
-        with _shown(stage, folder / "live.json"):
+        with _shown(stage, folder / "live.json", training.precision):
             found = ray_cluster.fit(
                 _loop, config, cluster=cluster, name=f"{stage}-{folder.name}", storage=folder
             )
@@ -230,11 +231,11 @@ class _Live:
 
 
 @contextmanager
-def _shown(stage: str, path: Path) -> Iterator[None]:
+def _shown(stage: str, path: Path, precision: str) -> Iterator[None]:
     """Show on the terminal how the training goes, from whichever worker it comes."""
     path.unlink(missing_ok=True)
     done = threading.Event()
-    thread = threading.Thread(target=_show, args=(stage, path, done), daemon=True)
+    thread = threading.Thread(target=_show, args=(stage, path, precision, done), daemon=True)
     thread.start()
     try:
         yield
@@ -243,15 +244,20 @@ def _shown(stage: str, path: Path) -> Iterator[None]:
         thread.join()
 
 
-def _show(stage: str, path: Path, done: threading.Event) -> None:
+def _show(stage: str, path: Path, precision: str, done: threading.Event) -> None:
     seen, shown = "", 0.0
     pause = 2 if sys.stderr.isatty() else 20
     while not done.wait(0.5):
         text = path.read_text(encoding="utf-8") if path.exists() else ""
-        if text == seen or (time.monotonic() - shown < pause and '"heldout"' not in text):
+        if text == seen or (time.monotonic() - shown < pause and '"train"' in text):
             continue
         seen, shown = text, time.monotonic()
         figures = json.loads(text)
+        if figures["kind"] == "machine":
+            told = hint(precision, figures)
+            if told:
+                print(f"  {stage}: {told}", file=sys.stderr, flush=True)
+            continue
         if figures["kind"] == "heldout":
             line = f"held-out perplexity {figures['average']:.1f}"
         else:
