@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from elmo.dumps import write_dump
 from elmo.errors import ElmoError
 from elmo.features import FeatureStore
 from elmo.files import new_file
@@ -53,6 +54,20 @@ def export_lists(store: FeatureStore, out: Path) -> int:
                 writer.write_table(pa.Table.from_arrays(columns, schema=schema), _ROWS)
                 rows += len(block.types)
     return rows
+
+
+def export_hdf5(store: FeatureStore, out: Path, *, layout: str = "all") -> int:
+    """Write the HDF5 file that `elmo.dumps` describes; return its sentences.
+
+    `bilm-tf`, `all` and `average` need every layer in the store, or `average` that alone; `top`
+    the last.
+    """
+    layers = [f"layer_{layer}" for layer in range(store.layout.model_layers)]
+    wanted = layers[-1:] if layout == "top" else layers
+    if layout == "average" and "average" in store.layers:
+        wanted = ["average"]
+    sentences = ((store.tokens(k), store.vectors(k, layers=wanted)) for k in range(len(store)))
+    return write_dump(out, sentences, layout=layout)
 
 
 def rows(store: FeatureStore, *, numbers: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:

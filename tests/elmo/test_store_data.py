@@ -1,6 +1,7 @@
 """Datasets over a store: each sentence once, whoever reads it; and what leaves for other tools."""
 
 import functools
+import json
 import random
 import socket
 from collections.abc import Iterator
@@ -12,12 +13,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from elmo.dumps import LAYOUTS, read_dump, write_dump
 from elmo.errors import ElmoError
 from elmo.features import FeatureStore
 from elmo.shards import write_shards
 from elmo.store_build import build
 from elmo.store_data import Sentences, ShuffledSentences, collate
-from elmo.store_export import export_lists, rows, to_datasets
+from elmo.store_export import export_hdf5, export_lists, rows, to_datasets
 from elmo.store_layout import Settings
 
 SENTENCES = 150
@@ -129,6 +131,64 @@ def test_hugging_face_datasets_get_the_same_vectors(store: FeatureStore, tmp_pat
         row = found[place]
         k = int(row["sentence_id"])
         np.testing.assert_array_equal(row["layer_1"], store[k][1])
+
+
+def test_dumps_are_those_of_2018(store: FeatureStore, tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    for layout in LAYOUTS:
+        assert export_hdf5(store, tmp_path / layout, layout=layout) == SENTENCES
+    picks = {"top": lambda v: v[-1], "average": lambda v: v.mean(0)}
+    for layout in LAYOUTS:
+        with h5py.File(tmp_path / layout) as file:
+            for k in (0, 1, 7, 149):
+                wanted = picks.get(layout, lambda v: v)(store[k])
+                np.testing.assert_array_equal(file[str(k)][()], wanted)
+            if layout == "bilm-tf":
+                assert sorted(file, key=int) == [str(k) for k in range(SENTENCES)]
+            else:
+                places = json.loads(file["sentence_to_index"][0])
+                assert all(" ".join(store.tokens(int(k))) == t for t, k in places.items())
+
+
+def test_a_dump_read_and_written_again_is_the_same(store: FeatureStore, tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    export_hdf5(store, tmp_path / "first")
+    found = read_dump(tmp_path / "first")
+    write_dump(tmp_path / "second", ((store.tokens(k), one.vectors) for k, one in enumerate(found)))
+    assert all(one.tokens in (None, store.tokens(k)) for k, one in enumerate(found))
+    with h5py.File(tmp_path / "first") as first, h5py.File(tmp_path / "second") as second:
+        assert list(first) == list(second)
+        assert all((first[name][()] == second[name][()]).all() for name in first)
+
+
+def test_broken_dumps_are_refused(store: FeatureStore, tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "dump"
+    cases = {
+        "must have a dataset for each sentence, from 0 on": {"1": np.zeros((3, 2, 4))},
+        r"0 must be floats .* found int64 \(3, 2, 4\)": {"0": np.zeros((3, 2, 4), np.int64)},
+        "sentence_to_index must hold a JSON object": {
+            "0": np.zeros((3, 2, 4)),
+            "sentence_to_index": np.array([b"["]),
+        },
+        "0 has vectors of 2 tokens, sentence_to_index says 1": {
+            "0": np.zeros((3, 2, 4)),
+            "sentence_to_index": np.array([b'{"one": "0"}']),
+        },
+    }
+    for message, datasets in cases.items():
+        with h5py.File(path, "w") as file:
+            for name, data in datasets.items():
+                file[name] = data
+        with pytest.raises(ElmoError, match=message):
+            read_dump(path)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ElmoError, match="not an HDF5 file, or truncated"):
+        read_dump(path)
+    with pytest.raises(ElmoError, match="no such file"):
+        read_dump(tmp_path / "nowhere")
+    with pytest.raises(ElmoError, match="layout must be one of bilm-tf, all, top, average"):
+        export_hdf5(store, path, layout="both")
 
 
 def test_rows_are_sentences(store: FeatureStore) -> None:
