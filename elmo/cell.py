@@ -32,13 +32,13 @@ def cell_for(device: torch.device) -> Cell:
     `ELMO_COMPILE=0` in the environment chooses the eager one.
     """
     if os.environ.get("ELMO_COMPILE", "1") == "0":
-        return _chosen(_EAGER, "ELMO_COMPILE=0")
+        return _chosen(EAGER, "ELMO_COMPILE=0")
     if device.type == "cpu" and not (shutil.which("g++") or shutil.which("clang++")):
-        return _chosen(_EAGER, "no C++ compiler was found")
+        return _chosen(EAGER, "no C++ compiler was found")
     compiled = Cell(
-        torch.compile(_EAGER.forward),
-        torch.compile(_EAGER.forward_kept),
-        torch.compile(_EAGER.backward),
+        torch.compile(EAGER.forward),
+        torch.compile(EAGER.forward_kept),
+        torch.compile(EAGER.backward),
         kind="compiled",
     )
     return _chosen(compiled, "fused by torch.compile")
@@ -100,4 +100,4 @@ def _backward(
     return dc * f
 
 
-_EAGER = Cell(_forward, _forward_kept, _backward, kind="eager")
+EAGER = Cell(_forward, _forward_kept, _backward, kind="eager")

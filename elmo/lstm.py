@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from elmo.cell import Cell, cell_for
+from elmo.cell import EAGER, Cell, cell_for
 
 Drop = Callable[[Tensor, int], Tensor]
 
@@ -98,7 +98,7 @@ class LSTMStack(nn.Module):
         input, and the residual adds the dropped input, as in 2018.
         """
         keep_STB1 = None if reset_STB is None else (~reset_STB).to(x_STBI.dtype).unsqueeze(-1)
-        cell = cell_for(x_STBI.device)
+        cell = EAGER if torch.compiler.is_compiling() else cell_for(x_STBI.device)
         outputs: list[Tensor] = []
         last_h, last_c = [], []
         for layer in range(self.layers):

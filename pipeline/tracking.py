@@ -122,12 +122,12 @@ def register(
 
 
 def _log_model(mlflow: Any, folder: Path, name: str, log: Run) -> str:
-    from pipeline import served
-
     here = Path(__file__).resolve().parents[1]
     quiet = contextlib.redirect_stderr(io.StringIO())  # it prints what it registered
     with warnings.catch_warnings(), _silent("mlflow"), quiet:
         warnings.simplefilter("ignore")
+        from pipeline import served
+
         with mlflow.start_run(run_id=log.run_id):
             info = mlflow.pyfunc.log_model(
                 name=name,

@@ -86,3 +86,18 @@ def embed(weights, options, sentence, states=None, words=None):
             inputs[direction] = outputs
         layers.append(np.concatenate([np.array(inputs[0]), np.array(inputs[1])[::-1]], 1))
     return np.array(layers), states
+
+
+def load(path):
+    """The datasets of a weights file, in float64."""
+    import h5py
+
+    found = {}
+
+    def visit(name, item):
+        if hasattr(item, "shape"):
+            found[name] = item[...].astype("float64")
+
+    with h5py.File(path) as file:
+        file.visititems(visit)
+    return found

@@ -1,0 +1,180 @@
+"""ELMo vectors for downstream PyTorch code: the scalar mix of layers, and a module around a biLM.
+
+ELMo_k = γ Σ_j s_j h_kj with s = softmax(w) (equation 1 of the paper), w starting at 0 and γ at 1.
+
+Shapes: L layers, B sentences, T tokens of the longest, D the width of a layer, P projection, K
+characters of a token, S directions, N distinct tokens.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from elmo.characters import SENTENCE_BEGIN, SENTENCE_END, Characters
+from elmo.checkpoint import Model, load_model
+from elmo.errors import ElmoError
+
+LayerNorm = Literal["bilm-tf", "allennlp"]
+_EPSILON = {"bilm-tf": 1e-12, "allennlp": 1e-13}
+
+
+def batch_to_ids(
+    sentences: Sequence[Sequence[str]], characters: Characters | None = None
+) -> Tensor:
+    """Token lists → (B, T, K) ids as AllenNLP's function of that name: shifted by one, 0 a mask."""
+    known = characters or Characters()
+    longest = max(map(len, sentences), default=0)
+    ids_BTK = torch.zeros(len(sentences), longest, known.max_characters, dtype=torch.long)
+    for row, sentence in enumerate(sentences):
+        ids_BTK[row, : len(sentence)] = torch.from_numpy(known.encode(list(sentence))).long() + 1
+    return ids_BTK
+
+
+class ScalarMix(nn.Module):
+    """Learns one weight a layer and one scale for all.
+
+    `layer_norm` brings each layer to mean 0 and variance 1 over all unmasked values of the batch
+    before it is mixed, so a vector then depends on its batch, as it did in 2018.
+    """
+
+    def __init__(self, layers: int, *, layer_norm: LayerNorm | None = None) -> None:
+        super().__init__()
+        if layer_norm not in (None, *_EPSILON):
+            raise ElmoError(f"layer_norm must be 'bilm-tf', 'allennlp' or None, got {layer_norm!r}")
+        self.layer_norm = layer_norm
+        self.weights = nn.Parameter(torch.zeros(layers))
+        self.gamma = nn.Parameter(torch.ones(()))
+
+    def forward(self, layers_LBTD: Tensor, mask_BT: Tensor) -> Tensor:
+        """(L, B, T, D) → (B, T, D)."""
+        if len(layers_LBTD) != len(self.weights):
+            raise ElmoError(f"{len(self.weights)} layers to mix, found {len(layers_LBTD)}")
+        if self.layer_norm is not None:
+            layers_LBTD = _normalised(layers_LBTD, mask_BT, _EPSILON[self.layer_norm])
+        share_L = (self.weights.softmax(0) * self.gamma).to(layers_LBTD.dtype)
+        return torch.einsum("l,lbtd->btd", share_L, layers_LBTD)
+
+    def l2(self) -> Tensor:
+        """Σ w²: times λ (0.001 in the paper's tasks) it is the caller's to add to the loss."""
+        return self.weights.square().sum()
+
+
+def _normalised(layers_LBTD: Tensor, mask_BT: Tensor, epsilon: float) -> Tensor:
+    """One mean and variance a layer, over the unmasked values."""
+    mask_BT1 = mask_BT.to(layers_LBTD.dtype).unsqueeze(-1)
+    count = mask_BT1.sum() * layers_LBTD.shape[-1]
+    mean_L = (layers_LBTD * mask_BT1).sum((1, 2, 3), keepdim=True) / count
+    squares = ((layers_LBTD - mean_L) * mask_BT1).square()
+    variance_L = squares.sum((1, 2, 3), keepdim=True) / count
+    return (layers_LBTD - mean_L) / torch.sqrt(variance_L + epsilon)
+
+
+class Elmo(nn.Module):
+    """A biLM with one or more learned mixes of its layers; each sentence is read alone.
+
+    The biLM is frozen unless `trainable`. `layer_norm="bilm-tf"` is the way of the original and
+    leaves the boundaries out of mean and variance; `"allennlp"` counts them in. Neither is the
+    default: with either, a vector depends on its batch. `cached` tokens are encoded once, here;
+    then `forward` takes their numbers.
+    """
+
+    def __init__(
+        self,
+        model: Model | str | Path,
+        representations: int = 1,
+        *,
+        layer_norm: LayerNorm | None = None,
+        dropout: float = 0.5,
+        keep_sentence_boundaries: bool = False,
+        trainable: bool = False,
+        cached: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        loaded = model if isinstance(model, Model) else load_model(Path(model))
+        if loaded.bilm.config.input_words is not None:
+            raise ElmoError("the model reads words, not characters; use Embedder")
+        self.bilm = loaded.bilm.requires_grad_(trainable)
+        self.keep_sentence_boundaries, self.trainable = keep_sentence_boundaries, trainable
+        layers = loaded.bilm.config.layers + 1
+        self.mixes = nn.ModuleList(
+            ScalarMix(layers, layer_norm=layer_norm) for _ in range(representations)
+        )
+        self.dropout = nn.Dropout(dropout)
+        marks = loaded.characters.encode([SENTENCE_BEGIN, SENTENCE_END])
+        self.register_buffer("marks_2K", torch.from_numpy(marks).long(), persistent=False)
+        self.marks_2K: Tensor
+        self.cached_NP: Tensor | None
+        vectors = None
+        if cached:
+            with torch.no_grad():
+                vectors = self.bilm.encode(torch.from_numpy(loaded.characters.encode(list(cached))))
+        self.register_buffer("cached_NP", vectors, persistent=False)
+
+    def forward(self, ids_BTK: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Ids of `batch_to_ids` (B, T, K), or (B, T) numbers of cached tokens from 1, 0 a mask.
+
+        Returns one (B, T, D) tensor for each representation, 0 where masked, and the mask (B, T);
+        with `keep_sentence_boundaries` T grows by two.
+        """
+        with torch.set_grad_enabled(self.trainable and torch.is_grad_enabled()):
+            layers_LBTD, lengths_B = self._layers(ids_BTK)
+        steps = torch.arange(layers_LBTD.shape[2], device=ids_BTK.device)
+        whole_BT = steps < (lengths_B + 2)[:, None]
+        inner_BT = steps[:-2] < lengths_B[:, None]
+        found = []
+        for mix in self.mixes:
+            if self.keep_sentence_boundaries or mix.layer_norm == "allennlp":
+                mixed_BTD = mix(layers_LBTD, whole_BT)
+                if not self.keep_sentence_boundaries:
+                    mixed_BTD = mixed_BTD[:, 1:-1]
+            else:
+                mixed_BTD = mix(layers_LBTD[:, :, 1:-1], inner_BT)
+            mask_BT = whole_BT if self.keep_sentence_boundaries else inner_BT
+            found.append(self.dropout(mixed_BTD * mask_BT.unsqueeze(-1)))
+        return found, whole_BT if self.keep_sentence_boundaries else inner_BT
+
+    def l2(self) -> Tensor:
+        """Σ w² over all mixes."""
+        return torch.stack([mix.l2() for mix in self.mixes]).sum()  # type: ignore[operator]
+
+    def _layers(self, ids_BTK: Tensor) -> tuple[Tensor, Tensor]:
+        """All layers (L, B, T + 2, D) with the boundaries, and the lengths (B) without them."""
+        device = ids_BTK.device.type
+        autocast = torch.is_autocast_enabled(device)
+        precision = torch.get_autocast_dtype(device) if autocast else self.bilm.lstm.weight[0].dtype
+        with torch.autocast(device, enabled=False):
+            x_NP, index_BT, mask_BT = self._tokens(ids_BTK, precision)
+            lengths_B = mask_BT.sum(1)
+            steps = torch.arange(index_BT.shape[1] + 2, device=ids_BTK.device)
+            begin, end = len(x_NP) - 2, len(x_NP) - 1
+            forward_BT = nn.functional.pad(index_BT, (1, 1), value=begin)
+            forward_BT = torch.where(steps > lengths_B[:, None], end, forward_BT)
+            turned_BT = (lengths_B[:, None] + 1 - steps).clamp(min=0)
+            index_SBT = torch.stack([forward_BT, forward_BT.gather(1, turned_BT)])
+            x_STBP = nn.functional.embedding(index_SBT.transpose(1, 2), x_NP)
+            ys, _ = self.bilm.lstm(x_STBP, self.bilm.lstm.zero_state(len(index_BT)))
+        x_BTP = x_STBP[0].transpose(0, 1)
+        layers = [torch.cat([x_BTP, x_BTP], -1)]
+        for y_STBP in ys:
+            forward_BTP, backward_BTP = y_STBP.transpose(1, 2)
+            places = turned_BT.unsqueeze(-1).expand_as(backward_BTP)
+            layers.append(torch.cat([forward_BTP, backward_BTP.gather(1, places)], -1))
+        return torch.stack(layers), lengths_B
+
+    def _tokens(self, ids_BTK: Tensor, precision: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """Vectors of distinct tokens with the two boundaries last, each token's place, the mask."""
+        marks_2P = self.bilm.encode(self.marks_2K, precision=precision)
+        if ids_BTK.dim() == 2:
+            if self.cached_NP is None:
+                raise ElmoError("no tokens are cached; pass cached=… or the ids of batch_to_ids")
+            mask_BT = ids_BTK > 0
+            vectors = torch.cat([self.cached_NP.to(precision), marks_2P])
+            return vectors, (ids_BTK - 1).clamp(min=0), mask_BT
+        mask_BT = ids_BTK[:, :, 0] > 0
+        raw = torch.where(mask_BT.unsqueeze(-1), ids_BTK - 1, self.marks_2K[0])
+        distinct_NK, index = torch.unique(raw.flatten(0, 1), dim=0, return_inverse=True)
+        x_NP = self.bilm.encode(distinct_NK, precision=precision)
+        return torch.cat([x_NP, marks_2P]), index.view(mask_BT.shape), mask_BT
