@@ -394,6 +394,28 @@ def lineage(store: Path) -> None:
 
 
 @cli.command()
+@click.argument("store", type=FOLDER)
+@click.argument("out", type=FOLDER)
+@click.option("--layout", default="all", show_default=True, help="One of those above.")
+def dump(store: Path, out: Path, layout: str) -> None:
+    """Write STORE for other tools: HDF5 as in 2018, list columns, Hugging Face datasets.
+
+    Layouts: all, top, average (HDF5 of AllenNLP), bilm-tf (HDF5), lists (Parquet), datasets.
+    """
+    from elmo import store_export
+    from elmo.features import FeatureStore
+
+    opened = FeatureStore(store, checked=True)
+    if layout == "lists":
+        store_export.export_lists(opened, out)
+    elif layout == "datasets":
+        store_export.to_datasets(opened).save_to_disk(str(out))
+    else:
+        store_export.export_hdf5(opened, out, layout=layout)
+    click.echo(f"dump: {out} holds {len(opened):,} sentences")
+
+
+@cli.command()
 @click.argument("name")
 @click.argument("version", type=int, required=False)
 def stores(name: str, version: int | None) -> None:
