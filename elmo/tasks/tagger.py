@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 from elmo.errors import ElmoError
 from elmo.features import FeatureStore
 from elmo.files import new_folder, read_json, write_json
+from elmo.mix import ScalarMix
 from elmo.store_data import Sentences, collate
 from elmo.store_layout import Floats, Mix
 
@@ -43,8 +44,7 @@ class Tagger(nn.Module):
         super().__init__()
         self.layers, self.dim, self.tags = tuple(layers), dim, tuple(tags)
         self.hidden, self.dropout = hidden, dropout
-        self.mix_weights = nn.Parameter(torch.zeros(len(layers)))
-        self.gamma = nn.Parameter(torch.ones(()))
+        self.scalar_mix = ScalarMix(len(layers))
         self.lstm = (
             nn.LSTM(dim, hidden, batch_first=True, bidirectional=True) if hidden > 0 else None
         )
@@ -52,8 +52,7 @@ class Tagger(nn.Module):
 
     def forward(self, vectors_BLTD: Tensor, mask_BT: Tensor) -> Tensor:
         """Scores (B, T, K); those beyond a sentence's end mean nothing."""
-        weights_L = self.mix_weights.softmax(0) * self.gamma
-        x_BTD = torch.einsum("l,bltd->btd", weights_L, vectors_BLTD)
+        x_BTD = self.scalar_mix(vectors_BLTD.transpose(0, 1), mask_BT)
         x_BTD = nn.functional.dropout(x_BTD, self.dropout, self.training)
         if self.lstm is not None:
             lengths = mask_BT.sum(1).clamp(min=1).cpu()
@@ -69,8 +68,8 @@ class Tagger(nn.Module):
     @property
     def mix(self) -> Mix:
         """The mix it has learned; `elmo.store_build.write_mix` writes it for `layers: mix`."""
-        weights = self.mix_weights.detach().double().softmax(0)
-        return Mix(tuple(weights.tolist()), float(self.gamma.detach()))
+        weights = self.scalar_mix.weights.detach().double().softmax(0)
+        return Mix(tuple(weights.tolist()), float(self.scalar_mix.gamma.detach()))
 
     @torch.inference_mode()
     def tag(self, sentences: Sequence[Floats]) -> list[list[str]]:
@@ -151,7 +150,7 @@ def train(
                     scores_BTK.flatten(0, 1), targets_BT.flatten(), ignore_index=_NONE
                 )
                 optimizer.zero_grad()
-                torch.autograd.backward(loss + MIX_L2 * tagger.mix_weights.square().sum())
+                torch.autograd.backward(loss + MIX_L2 * tagger.scalar_mix.l2())
                 optimizer.step()
     return tagger.eval()
 

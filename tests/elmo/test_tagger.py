@@ -61,9 +61,9 @@ def test_a_bilstm_learns_what_the_neighbours_say(made: Path) -> None:
 def test_the_forward_pass_is_the_formula_and_padding_changes_nothing() -> None:
     torch.manual_seed(0)
     tagger = Tagger(layers=("layer_0", "layer_1"), dim=4, tags=("a", "b"), hidden=3).eval()
-    torch.nn.init.normal_(tagger.mix_weights)
+    torch.nn.init.normal_(tagger.scalar_mix.weights)
     linear = Tagger(layers=("layer_0", "layer_1"), dim=4, tags=("a", "b")).eval()
-    torch.nn.init.normal_(linear.mix_weights)
+    torch.nn.init.normal_(linear.scalar_mix.weights)
     vectors = torch.randn(1, 2, 5, 4)
     mixed = sum(w * vectors[0, j] for j, w in enumerate(linear.mix.weights))
     slow = linear.scores((mixed * linear.mix.gamma).float())
