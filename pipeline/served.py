@@ -11,26 +11,9 @@ from typing import Any
 import mlflow
 import numpy as np
 from mlflow.pyfunc import PythonModel
-from mlflow.types.schema import AnyType, Array, ColSpec, DataType, ParamSchema, ParamSpec, Schema
 
-EXAMPLE = ["He has a gift for music", "They wrapped the gift"]
-
-
-def signature() -> Any:
-    """Text or token lists in, nested lists of floats out."""
-    from mlflow.models import ModelSignature
-
-    return ModelSignature(
-        Schema([ColSpec(AnyType())]),
-        Schema([ColSpec(Array(AnyType()))]),
-        ParamSchema(
-            [
-                ParamSpec("layers", DataType.string, "average"),
-                ParamSpec("gamma", DataType.double, 1.0),
-                ParamSpec("batch_size", DataType.long, 64),
-            ]
-        ),
-    )
+EXAMPLE = ["He has a gift for music", ["They", "wrapped", "the", "gift"]]
+PARAMS = {"layers": "average", "gamma": 1.0, "batch_size": 64}
 
 
 class Served(PythonModel):
@@ -45,11 +28,11 @@ class Served(PythonModel):
 
     def predict(
         self,
-        context,
-        model_input,
-        params=None,
-    ):
-        """Embed each sentence. No annotations here: MLflow would take them for its own schema."""
+        context: Any,
+        model_input: list[Any],
+        params: dict[str, Any] | None = None,
+    ) -> list[Any]:
+        """Embed each sentence. MLflow takes the typed signature from these annotations."""
         settings = params or {}
         sentences = [_tokens(item) for item in _items(model_input)]
         found = self.embedder.embed(sentences, int(settings.get("batch_size", 64)))
@@ -64,9 +47,13 @@ def _items(model_input: Any) -> list[Any]:
 
 
 def _tokens(item: Any) -> list[str]:
-    if isinstance(item, dict):
+    if isinstance(item, dict) and len(item) == 1:
         (item,) = item.values()
-    return item.split() if isinstance(item, str) else [str(token) for token in item]
+    if isinstance(item, str):
+        return item.split()
+    if not isinstance(item, list | tuple | np.ndarray) or not all(isinstance(t, str) for t in item):
+        raise ValueError(f"a sentence must be text or a list of tokens, found {item!r}")
+    return list(item)
 
 
 def _chosen(vectors: np.ndarray, layers: str, gamma: float) -> np.ndarray:
