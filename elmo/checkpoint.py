@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from elmo.adaptive import words_in
 from elmo.bilm import BiLM, Config
 from elmo.characters import Characters
 from elmo.errors import ElmoError
@@ -29,7 +30,8 @@ _PIECES = ("weights.safetensors", "words.txt", "characters.json")
 class Model:
     """A loaded model folder.
 
-    `softmax` holds `weight` (words, P) and `bias` (words), or is None: the 2018 files have none.
+    `softmax` holds `weight` (words, P) and `bias` (words), or the tensors of an adaptive one, or is
+    None: the 2018 files have none.
     `digest` names the model by its shape, weights, words and characters.
     """
 
@@ -99,10 +101,10 @@ def load_model(folder: Path, *, device: str | torch.device = "cpu") -> Model:
     bilm = BiLM(config, characters=characters.size).to(device)
     _fill(bilm, weights, folder / "weights.safetensors")
     softmax = {n[8:]: value for n, value in weights.items() if n.startswith("softmax.")} or None
-    if softmax is not None and len(softmax.get("weight", ())) != len(vocabulary):
+    if softmax is not None and words_in(softmax) != len(vocabulary):
         raise ElmoError(
             f"{folder}: words.txt has {len(vocabulary)} words, "
-            f"the softmax {len(softmax.get('weight', ()))} rows"
+            f"the softmax is for {words_in(softmax)}"
         )
     training = read_json(folder / "training.json")
     return Model(bilm, vocabulary, characters, softmax, training, digest(value))

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from elmo.adaptive import AnySoftmax, evaluate
 from elmo.bilm import BiLM
 from elmo.characters import Characters
 from elmo.lstm import State
-from elmo.softmax import Softmax, full_loss
 from elmo.stream import Window
 from elmo.vocabulary import Vocabulary
 
@@ -47,7 +47,7 @@ class Evaluator:
     def __init__(
         self,
         bilm: BiLM,
-        softmax: Softmax,
+        softmax: AnySoftmax,
         vocabulary: Vocabulary,
         characters: Characters,
         *,
@@ -85,7 +85,7 @@ class Evaluator:
     @torch.no_grad()
     def nats(self, window: Window, state: State | None, *, reset: bool) -> tuple[Tensor, State]:
         """−log p of each prediction of a window (S, T, B), and the state after it."""
-        device = self.softmax.weight.device
+        device = next(self.softmax.parameters()).device
         if state is None:
             state = self.bilm.lstm.zero_state(window.index_STB.shape[2])
         types = torch.from_numpy(window.types_NK).to(device)
@@ -95,7 +95,7 @@ class Evaluator:
         ys, state = self.bilm.lstm(x_STBP, state, reset_STB=starts_STB if reset else None)
         targets = torch.from_numpy(window.targets_STB).to(device)
         h_NP = ys[-1].reshape(-1, ys[-1].shape[-1])
-        _, nats_N = full_loss(h_NP, targets.reshape(-1), self.softmax.weight, self.softmax.bias)
+        nats_N = evaluate(self.softmax, h_NP, targets.reshape(-1))
         return nats_N.view(targets.shape), state
 
     def _count(self, window: Window, nats_STB: Tensor) -> np.ndarray:

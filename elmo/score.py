@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from elmo.adaptive import softmax_from
 from elmo.checkpoint import Model
 from elmo.errors import ElmoError
 from elmo.evaluation import Evaluator, Perplexity
-from elmo.softmax import Softmax
 from elmo.stream import Window, both_ways
 
 TOKENS = 4096
@@ -46,10 +46,12 @@ def scores(model: Model, sentences: Sequence[Sequence[str]]) -> list[Score]:
 def _evaluator(model: Model) -> Evaluator:
     if model.softmax is None:
         raise ElmoError("the model has no softmax (2018 files have none); fine-tune it to get one")
-    softmax = Softmax(*model.softmax["weight"].shape)
-    softmax.load_state_dict(model.softmax)
     return Evaluator(
-        model.bilm, softmax, model.vocabulary, model.characters, precision=torch.float32
+        model.bilm,
+        softmax_from(model.softmax),
+        model.vocabulary,
+        model.characters,
+        precision=torch.float32,
     )
 
 

@@ -50,12 +50,13 @@ class Training:
 
     A step reads `rows` × `window` tokens in each direction. `reset` is `sentence` (the LSTM state
     is zeroed where a sentence begins) or `never` (2018). `softmax` is `sampled`, with `samples`
-    candidates a step, or `full`; `draws` is `shared` (one draw for both directions and all workers)
-    or `separate` (2018: one for each direction and worker). `loss_scale` multiplies the mean loss:
-    2018 took the gradient of loss × window, which Adagrad's accumulator and the clip notice.
-    Held-out perplexity is taken every `evaluate_every` steps and at the end; after `patience`
-    evaluations without a better one training stops (0: never). A checkpoint is written every
-    `checkpoint_every` steps, and the last `keep` and the best are kept.
+    candidates a step, `full`, or `adaptive` (another model: it stays so in fine-tuning); `draws` is
+    `shared` (one draw for both directions and all workers) or `separate` (2018: one for each
+    direction and worker). `loss_scale` multiplies the mean loss: 2018 took the gradient of loss ×
+    window, which Adagrad's accumulator and the clip notice. Held-out perplexity is taken every
+    `evaluate_every` steps and at the end; after `patience` evaluations without a better one
+    training stops (0: never). A checkpoint is written every `checkpoint_every` steps, and the last
+    `keep` and the best are kept.
     """
 
     seed: int
@@ -79,7 +80,7 @@ class Training:
     def __post_init__(self) -> None:
         _one_of("reset", self.reset, ("sentence", "never"))
         _one_of("precision", self.precision, ("float32", "bfloat16"))
-        _one_of("softmax", self.softmax, ("sampled", "full"))
+        _one_of("softmax", self.softmax, ("sampled", "full", "adaptive"))
         _one_of("draws", self.draws, ("shared", "separate"))
         for name in ("epochs", "rows", "window", "block_sentences", "samples", "evaluate_every",
                      "checkpoint_every", "keep"):  # fmt: skip

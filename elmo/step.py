@@ -17,12 +17,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from elmo.adaptive import AdaptiveSoftmax, AnySoftmax
 from elmo.bilm import BiLM
 from elmo.errors import ElmoError
 from elmo.lstm import Drop, State
 from elmo.optimizer import Optimizer, global_norm
 from elmo.settings import Training
-from elmo.softmax import Candidates, Softmax, full_loss, sample, sampled_loss
+from elmo.softmax import Candidates, full_loss, sample, sampled_loss
 from elmo.stream import Window
 
 
@@ -87,7 +88,7 @@ class Stepper:
     def __init__(
         self,
         bilm: BiLM,
-        softmax: Softmax,
+        softmax: AnySoftmax,
         optimizer: Optimizer,
         settings: Training,
         workers: Workers,
@@ -134,8 +135,8 @@ class Stepper:
         for name, leaf in leaves.items():
             if self.lr_of.get(name) == 0:
                 continue
-            gradient = leaf.grad
-            assert gradient is not None
+            # A cluster of the adaptive softmax may be without a target in a step.
+            gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
             if self.workers.size > 1:
                 dist.all_reduce(gradient)
                 gradient /= self.workers.size
@@ -161,19 +162,23 @@ class Stepper:
         self, h_STBP: Tensor, window: Window, step: int
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
         """−log p summed for each direction, the rows of the word matrix in use, their leaves."""
-        weight, bias = self.softmax.weight, self.softmax.bias
         h_SNP = h_STBP.flatten(1, 2)
         targets_SN = torch.from_numpy(window.targets_STB).to(h_STBP.device).flatten(1, 2)
         if not window.mask_TB.all():
             on_N = torch.from_numpy(window.mask_TB).to(h_STBP.device).flatten()
             h_SNP, targets_SN = h_SNP[:, on_N], targets_SN[:, on_N]
+        leaves: dict[str, Tensor] = {}
+        for name, leaf in self.softmax.named_parameters():
+            leaf.grad = None
+            leaves[f"softmax.{name}"] = leaf
+        if isinstance(self.softmax, AdaptiveSoftmax):
+            nats_N = self.softmax.nats(h_SNP.flatten(0, 1), targets_SN.flatten())
+            return nats_N.view(2, -1).sum(1, dtype=torch.float64), {}, leaves
+        weight, bias = self.softmax.weight, self.softmax.bias
         if self.settings.softmax == "full":
-            leaves: dict[str, Tensor] = {"softmax.weight": weight, "softmax.bias": bias}
-            for leaf in leaves.values():
-                leaf.grad = None
             loss, nats_N = full_loss(h_SNP.flatten(0, 1), targets_SN.flatten(), weight, bias)
             return _by_direction(loss, nats_N), {}, leaves
-        draws, ours = self._draw(step)
+        draws, ours = self._draw(step, words=len(weight))
         rows = np.unique(np.concatenate([window.words, *(draw.words for draw in draws)]))
         at = torch.from_numpy(rows).to(weight.device)
         weight_UP = weight.detach()[at].requires_grad_()
@@ -193,10 +198,9 @@ class Stepper:
         used = {"softmax.weight": at, "softmax.bias": at}
         return nats_S, used, {"softmax.weight": weight_UP, "softmax.bias": bias_U}
 
-    def _draw(self, step: int) -> tuple[list[Candidates], list[Candidates]]:
+    def _draw(self, step: int, *, words: int) -> tuple[list[Candidates], list[Candidates]]:
         """The candidates of all workers, and this worker's: one draw, or one for each direction."""
         settings = self.settings
-        words = self.softmax.weight.shape[0]
 
         def draw(*which: int) -> Candidates:
             random = np.random.Generator(np.random.Philox(_seed(settings.seed, step, *which)))

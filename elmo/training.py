@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from elmo.adaptive import AnySoftmax
 from elmo.bilm import BiLM
 from elmo.characters import Characters
 from elmo.errors import ElmoError
@@ -25,7 +26,6 @@ from elmo.precision import gflops
 from elmo.resume import Checkpoints, restore, state_of
 from elmo.settings import Training
 from elmo.shards import Shards
-from elmo.softmax import Softmax
 from elmo.step import Measured, Stepper, Workers
 from elmo.stream import Position, Stream, prefetched
 from elmo.vocabulary import Vocabulary
@@ -46,7 +46,7 @@ class Job:
     """
 
     bilm: BiLM
-    softmax: Softmax
+    softmax: AnySoftmax
     vocabulary: Vocabulary
     characters: Characters
     shards: Shards

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from elmo.adaptive import is_adaptive, new_softmax, softmax_from
 from elmo.bilm import BiLM, Config
 from elmo.characters import Characters
 from elmo.checkpoint import load_model, save_model
@@ -22,7 +23,6 @@ from elmo.files import new_folder, read_json, write_json
 from elmo.precision import hint
 from elmo.settings import Training
 from elmo.shards import Shards
-from elmo.softmax import Softmax
 from elmo.step import Workers
 from elmo.training import CURVES, Job, fit, heldout_perplexity
 from elmo.vocabulary import Vocabulary
@@ -142,21 +142,29 @@ def _job(config: dict[str, Any], folder: Path) -> tuple[Job, Job | None, int]:
         vocabulary = Vocabulary.load(Path(config["vocab"]))
         bilm = BiLM(network, characters=characters.size)
         bilm.reset_parameters(training.seed)
-        softmax = Softmax(len(vocabulary), network.projection)
-        softmax.reset_parameters(training.seed + 1)
+        softmax = new_softmax(
+            training.softmax, len(vocabulary), network.projection, seed=training.seed + 1
+        )
         job = Job(bilm, softmax, vocabulary, characters, shards, training, folder, {})
         return job, None, 0
     parent = load_model(Path(config["model"]))
     if parent.bilm.config.input_words is not None:
         raise ElmoError(f"{config['model']}: reads words, not characters; it can't be fine-tuned")
     vocabulary = _extended(parent.vocabulary, shards, config["new_words"])
-    softmax = Softmax(len(vocabulary), parent.bilm.config.projection)
-    softmax.reset_parameters(training.seed)
-    if parent.softmax is not None:
-        with torch.no_grad():
-            softmax.weight[: len(parent.vocabulary)] = parent.softmax["weight"]
-            softmax.bias[: len(parent.vocabulary)] = parent.softmax["bias"]
-    lr_of = _lr_of(parent.bilm, config["freeze"], config["layer_decay"])
+    if parent.softmax is None:
+        softmax = new_softmax(
+            training.softmax, len(vocabulary), parent.bilm.config.projection, seed=training.seed
+        )
+    elif is_adaptive(parent.softmax) != (training.softmax == "adaptive"):
+        raise ElmoError(
+            f"finetune.training.softmax is {training.softmax}, and {config['model']} has "
+            f"{'an' if is_adaptive(parent.softmax) else 'no'} adaptive softmax; choose as it has"
+        )
+    else:
+        softmax = softmax_from(parent.softmax, words=len(vocabulary), seed=training.seed)
+    rates = _lr_of(parent.bilm, config["freeze"], config["layer_decay"])
+    frozen = "softmax" in config["freeze"]
+    lr_of = rates | {f"softmax.{name}": float(not frozen) for name, _ in softmax.named_parameters()}
     job = Job(parent.bilm, softmax, vocabulary, parent.characters, shards, training, folder, lr_of)
     general = replace(job, shards=Shards(Path(config["general"])))
     return job, general, len(vocabulary) - len(parent.vocabulary)
@@ -190,8 +198,6 @@ def _lr_of(bilm: BiLM, freeze: list[str], decay: float) -> dict[str, float]:
         layer = 0 if name.startswith("encoder") else int(name.split(".")[2]) + 1
         frozen = ("encoder" if layer == 0 else f"lstm.{layer}") in freeze
         found[f"bilm.{name}"] = 0.0 if frozen else decay ** (layers + 1 - layer)
-    for name in ("softmax.weight", "softmax.bias"):
-        found[name] = 0.0 if "softmax" in freeze else 1.0
     return found
 
 

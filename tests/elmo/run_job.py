@@ -16,12 +16,12 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor
 
+from elmo.adaptive import new_softmax
 from elmo.bilm import BiLM, Config
 from elmo.characters import Characters
 from elmo.resume import state_of
 from elmo.settings import Optimizer, Training
 from elmo.shards import Shards, write_shards
-from elmo.softmax import Softmax
 from elmo.step import Workers
 from elmo.training import Job, Report, fit
 from elmo.vocabulary import Vocabulary
@@ -63,15 +63,15 @@ def make_job(folder: Path, *, lr_of: dict[str, float] | None = None, **changes: 
         changes["optimizer"] = replace(OPTIMIZER, **changes["optimizer"])
     bilm = BiLM(NETWORK, characters=Characters().size)
     bilm.reset_parameters(0)
-    softmax = Softmax(len(WORDS), NETWORK.projection)
-    softmax.reset_parameters(1)
+    settings = replace(TRAINING, **changes)
+    softmax = new_softmax(settings.softmax, len(WORDS), NETWORK.projection, seed=1)
     return Job(
         bilm=bilm,
         softmax=softmax,
         vocabulary=Vocabulary(WORDS, [60, 60, 1, *range(30, 14, -1)]),
         characters=Characters(),
         shards=Shards(folder / "shards"),
-        settings=replace(TRAINING, **changes),
+        settings=settings,
         folder=folder / "job",
         lr_of=lr_of or {},
     )

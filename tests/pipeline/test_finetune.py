@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from elmo.adaptive import AdaptiveSoftmax
 from elmo.bilm import BiLM, Config
 from elmo.characters import Characters
 from elmo.checkpoint import load_model, save_model
@@ -152,6 +153,22 @@ def test_a_model_without_a_softmax_gets_a_new_one(inputs: Path, tmp_path: Path) 
     assert metrics["task_gain"] > 0.2
     found = load_model(tmp_path / "model")
     assert found.softmax is not None and len(found.softmax["weight"]) == len(WORDS) + 2
+
+
+def test_a_softmax_is_tuned_as_the_kind_it_is(inputs: Path, tmp_path: Path) -> None:
+    adaptive = replace(PARAMS, training=replace(PARAMS.training, softmax="adaptive"))
+    with pytest.raises(ElmoError, match="has no adaptive softmax; choose as it has"):
+        run(inputs, tmp_path, adaptive)
+    parent = load_model(inputs / "model")
+    softmax = AdaptiveSoftmax(len(WORDS), NETWORK.projection)
+    softmax.reset_parameters(1)
+    save_model(
+        tmp_path / "adaptive", bilm=parent.bilm, vocabulary=parent.vocabulary,
+        characters=parent.characters, softmax=dict(softmax.state_dict()), training={},
+    )  # fmt: skip
+    assert run(inputs, tmp_path, adaptive, model=tmp_path / "adaptive")["task_gain"] > 0.2
+    with pytest.raises(ElmoError, match="has an adaptive softmax"):
+        run(inputs, tmp_path, model=tmp_path / "adaptive")
 
 
 def test_run_again_it_remembers_what_came_before(inputs: Path, tmp_path: Path) -> None:
