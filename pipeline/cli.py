@@ -24,13 +24,14 @@ def run() -> None:
     """Run a command; anything wrong is one line on stderr and exit code 1."""
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        cli(standalone_mode=False)
+        with cli.make_context("elmo", sys.argv[1:]) as context:
+            cli.invoke(context)
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
+    except KeyboardInterrupt:
         sys.exit("error: interrupted; run the same command again to go on")
     except ElmoError as error:
         sys.exit(f"error: {error}")

@@ -26,9 +26,8 @@ TINY = Config(
 WORDS = ["<S>", "</S>", "<UNK>", "the", "a", "gift", "for", "has", "he"]
 
 
-@pytest.fixture(scope="session")
-def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model folder with a softmax; copy it before altering it."""
+def save_tiny_model(folder: Path) -> None:
+    """Write the tiny model with a softmax."""
     generator = torch.Generator().manual_seed(0)
     bilm = BiLM(TINY, characters=Characters().size)
     for parameter in bilm.parameters():
@@ -37,7 +36,6 @@ def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "weight": torch.randn(len(WORDS), TINY.projection, generator=generator),
         "bias": torch.randn(len(WORDS), generator=generator),
     }
-    folder = tmp_path_factory.mktemp("tiny") / "model"
     save_model(
         folder,
         bilm=bilm,
@@ -46,6 +44,13 @@ def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         softmax=softmax,
         training={},
     )
+
+
+@pytest.fixture(scope="session")
+def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder with a softmax; copy it before altering it."""
+    folder = tmp_path_factory.mktemp("tiny") / "model"
+    save_tiny_model(folder)
     return folder
 
 

@@ -1,0 +1,61 @@
+"""The documentation and the code name the same things."""
+
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from pipeline.cli import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DVC = yaml.safe_load((ROOT / "dvc.yaml").read_text())
+STAGES = list(DVC["stages"])
+
+
+@pytest.mark.parametrize("name", sorted(cli.commands))
+def test_every_command_and_option_has_help(name: str) -> None:
+    command = cli.commands[name]
+    assert command.help
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and not isinstance(parameter.type, click.Choice):
+            assert parameter.help, f"{name} {parameter.opts}"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_one_word_a_stage(stage: str) -> None:
+    """In dvc.yaml with a description, in params.yaml, as a command, a module and in the README."""
+    described = DVC["stages"][stage].get("do", DVC["stages"][stage])
+    assert described["desc"]
+    assert described["params"] == [stage]
+    assert f"pipeline {stage} " in described["cmd"]
+    assert stage in yaml.safe_load((ROOT / "params.yaml").read_text())
+    assert stage in cli.commands
+    assert (ROOT / "pipeline" / f"{stage}.py").is_file()
+    assert f"| `{stage}` |" in README
+
+
+def test_no_stage_depends_on_the_cluster() -> None:
+    assert "cluster" not in {p for s in DVC["stages"].values() for p in s.get("params", [])}
+
+
+def test_dvc_yaml_holds_no_number() -> None:
+    for stage in DVC["stages"].values():
+        words = str(stage.get("do", stage)["cmd"]).split()
+        assert not [word for word in words if word.replace(".", "").isdigit()]
+
+
+def test_every_file_is_in_the_readme() -> None:
+    for folder in ("elmo", "pipeline"):
+        for path in (ROOT / folder).glob("*.py"):
+            name = path.name
+            if name == "__init__.py" or name.startswith("store_"):
+                continue
+            stage = name.removesuffix(".py") in STAGES
+            assert stage or name in README, f"{folder}/{name} is not in the README's tree"
+
+
+def test_ci_runs_the_readmes_test_command() -> None:
+    assert "\nmake test\n" in README
+    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("make test")

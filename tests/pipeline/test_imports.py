@@ -1,0 +1,59 @@
+"""One dependency, one file: read from the syntax trees."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HOMES = {
+    "ray": {"pipeline/cluster.py"},
+    "mlflow": {"pipeline/tracking.py", "pipeline/served.py"},
+    "click": {"pipeline/cli.py", "pipeline/__main__.py"},
+    "dvc": set(),
+}
+
+
+def imported(path: Path) -> set[str]:
+    found = set()
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for block in ast.walk(tree):
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING":
+            block.body = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def sources(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("package", HOMES)
+def test_each_engine_is_imported_in_its_own_files_only(package: str) -> None:
+    users = {
+        str(path.relative_to(ROOT))
+        for folder in ("elmo", "pipeline")
+        for path in sources(folder)
+        if package in imported(path)
+    }
+    assert users == HOMES[package]
+
+
+def test_the_library_knows_nothing_of_the_pipeline() -> None:
+    for path in sources("elmo"):
+        assert not imported(path) & {"pipeline", "ray", "mlflow", "dvc", "click", "yaml"}, path
+
+
+@pytest.mark.parametrize("module", ["elmo", "pipeline.cli", "pipeline.params"])
+def test_importing_loads_nothing_heavy(module: str) -> None:
+    code = f"import sys, {module}; print(' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    loaded = set(done.stdout.split())
+    assert module in loaded
+    assert not loaded & {"torch", "numpy", "pyarrow", "ray", "mlflow", "dvc"}
