@@ -23,7 +23,8 @@ from elmo.errors import ElmoError
 from elmo.files import digest, read_json
 from elmo.store_layout import Floats, Layout
 from elmo.store_manifest import MANIFEST, read_manifest
-from elmo.store_read import Block, Part, Place
+from elmo.store_place import Place
+from elmo.store_read import Block, Part
 
 if TYPE_CHECKING:
     import torch
@@ -148,7 +149,7 @@ class FeatureStore:
     def blocks(
         self, *, split: str | None = None, layers: Sequence[int | str] | None = None
     ) -> Iterator[Block]:
-        """Read the store from end to end, a row group at a time: the fast way to see it all."""
+        """Read the store from end to end, some sentences at a time: the fast way to see it all."""
         names = self._names(layers, among=self.layers)
         for number in self.numbers(split):
             yield from self._part(number).blocks(names)

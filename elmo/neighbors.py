@@ -15,6 +15,8 @@ from elmo.errors import ElmoError
 from elmo.features import FeatureStore
 from elmo.store_layout import Floats
 
+_MERGED = 64  # blocks whose nearest are kept until they are compared
+
 
 @dataclass(frozen=True)
 class Neighbor:
@@ -63,7 +65,7 @@ def neighbors(
     """The k tokens of the store nearest by cosine to `tokens[place]`.
 
     `layer` is a layer's number; by default the mean of the stored layers is compared. A sentence
-    equal to the query or to a nearer one is left out. Reads the whole store, a row group at a time.
+    equal to the query or to a nearer one is left out. Reads the whole store once.
     """
     if k < 1:
         raise ElmoError(f"k must be 1 or more, found {k}")
@@ -78,18 +80,16 @@ def neighbors(
     query_D = _query(embedder.embed([list(tokens)])[0][:, place], store, names)
     scores: list[npt.NDArray[np.float32]] = []
     places: list[npt.NDArray[np.int64]] = []
-    for number in store.numbers(split):
-        part = store.part(number)
-        for group in range(part.row_groups):
-            block = part.block(group, names)
-            cosine_T = _cosine(block.vectors, query_D)
-            best = np.argsort(-cosine_T, kind="stable")[:kept]
-            sentence = np.searchsorted(block.offsets, best, side="right") - 1
-            scores.append(cosine_T[best])
-            places.append(
-                np.stack([block.sentence_ids[sentence], best - block.offsets[sentence]], 1)
-            )
+    for block in store.blocks(split=split, layers=names):
+        cosine_T = _cosine(block.vectors, query_D)
+        best = np.argsort(-cosine_T, kind="stable")[:kept]
+        sentence = np.searchsorted(block.offsets, best, side="right") - 1
+        scores.append(cosine_T[best])
+        places.append(np.stack([block.sentence_ids[sentence], best - block.offsets[sentence]], 1))
+        if len(scores) == _MERGED:
             scores, places = _best(scores, places, kept)
+    if scores:
+        scores, places = _best(scores, places, kept)
     return _named(store, scores, places, list(tokens), k)
 
 

@@ -22,7 +22,7 @@ from elmo.files import check_sha256, digest, new_folder, read_json, write_json
 from elmo.shards import Shards
 from elmo.store_layout import SCHEMA_VERSION, Layout, Mix, Settings, choose_layers
 from elmo.store_manifest import MANIFEST, new_manifest, next_number, publish, read_manifest
-from elmo.store_read import Place
+from elmo.store_place import Place
 from elmo.store_write import Rows, describe_part, part_names, read_metadata, write_part
 
 Info = dict[str, Any]

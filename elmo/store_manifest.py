@@ -13,7 +13,7 @@ from typing import Any
 from elmo.errors import ElmoError
 from elmo.files import digest, read_json, write_json
 from elmo.store_layout import SCHEMA_VERSION, Layout
-from elmo.store_read import Place
+from elmo.store_place import Place
 
 Info = dict[str, Any]
 MANIFEST = "manifest.json"

@@ -7,15 +7,12 @@ before each value says whether that was right. All else goes through pyarrow.
 Shapes: N distinct tokens, T tokens, P projection, D = 2P.
 """
 
-import hashlib
-import json
 import mmap
 import warnings
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,14 +22,17 @@ import pyarrow.parquet as pq
 
 from elmo.errors import ElmoError
 from elmo.store_layout import DTYPES, ENTRY, SCALE, Floats, Ints, Layout
+from elmo.store_place import Place, first_line
 
 Info = dict[str, Any]
 _HEADER = 4096  # bytes: no page's header is longer
+_ALONE = 1 << 15  # values: as many torch copies on one thread
+_CACHED_TOKENS = 128  # of a block read from a mapped part
 _KEPT = 8  # values of row groups that one part keeps decoded
 
 
 class Block(NamedTuple):
-    """The sentences of one row group, end to end.
+    """Some sentences of one row group, end to end.
 
     `offsets` (sentences + 1) says where each begins; `types` (T,) are rows of the part's table of
     distinct tokens; `vectors` is float32 (layers, T, D).
@@ -42,92 +42,6 @@ class Block(NamedTuple):
     offsets: npt.NDArray[np.int64]
     types: npt.NDArray[np.int32]
     vectors: Floats
-
-
-class Place:
-    """The folder of a store: a local one, or any URL that fsspec knows."""
-
-    def __init__(self, url: str | Path, options: Mapping[str, Any] | None = None) -> None:
-        self.url = str(url).rstrip("/")
-        self.local = None if "://" in self.url else Path(url)
-        if self.local is None:
-            from fsspec.core import url_to_fs
-
-            self._files, self._root = url_to_fs(self.url, **dict(options or {}))
-
-    def name(self, file: str) -> str:
-        """How messages call a file of the store."""
-        return f"{self.url}/{file}"
-
-    def exists(self, file: str) -> bool:
-        """Whether the store's folder has that file."""
-        if self.local is not None:
-            return (self.local / file).is_file()
-        return bool(self._files.exists(f"{self._root}/{file}"))
-
-    def read(self, file: str) -> bytes:
-        """The whole of a small file."""
-        if self.local is not None:
-            return (self.local / file).read_bytes()
-        return bytes(self._files.cat_file(f"{self._root}/{file}"))
-
-    def json(self, file: str) -> dict[str, Any]:
-        """A JSON object; `ElmoError` where the file is absent or not one."""
-        try:
-            value = json.loads(self.read(file))
-        except FileNotFoundError:
-            raise ElmoError(f"{self.name(file)}: no such file") from None
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ElmoError(f"{self.name(file)}: not valid JSON ({error})") from None
-        if not isinstance(value, dict):
-            raise ElmoError(f"{self.name(file)}: must hold a JSON object")
-        return value
-
-    def size(self, file: str) -> int:
-        """The bytes of a file."""
-        if self.local is not None:
-            return (self.local / file).stat().st_size
-        return int(self._files.size(f"{self._root}/{file}"))
-
-    def check(self, file: str, *, size: int, sha256: str | None = None) -> None:
-        """`ElmoError` naming a file that is missing, truncated or (given `sha256`) altered."""
-        try:
-            found = self.size(file)
-        except FileNotFoundError:
-            raise ElmoError(
-                f"{self.name(file)}: is missing, though the manifest names it; make the store again"
-            ) from None
-        if found != size:
-            raise ElmoError(
-                f"{self.name(file)}: truncated or altered ({found} bytes, the manifest says "
-                f"{size}); restore it or make the store again"
-            )
-        if sha256 is not None and self.sha256(file) != sha256:
-            raise ElmoError(
-                f"{self.name(file)}: altered (its sha256 is not the manifest's); elmo verify "
-                "says where; restore it or make the store again"
-            )
-
-    def sha256(self, file: str) -> str:
-        """The SHA-256 of a file's bytes, in hex."""
-        found = hashlib.sha256()
-        with self._binary(file) as stream:
-            while block := stream.read(1 << 20):
-                found.update(block)
-        return found.hexdigest()
-
-    def parquet(self, file: str, *, checksums: bool = False) -> pq.ParquetFile:
-        """Open a Parquet file; `ElmoError` where its footer cannot be read."""
-        source = str(self.local / file) if self.local is not None else self._binary(file)
-        try:
-            return pq.ParquetFile(source, page_checksum_verification=checksums)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise ElmoError(f"{self.name(file)}: truncated or altered ({_line(error)})") from None
-
-    def _binary(self, file: str) -> Any:
-        if self.local is not None:
-            return (self.local / file).open("rb")
-        return self._files.open(f"{self._root}/{file}", "rb")
 
 
 class ParquetColumns:
@@ -158,7 +72,7 @@ class ParquetColumns:
                 return self._file.read(columns)
             return self._file.read_row_group(group, columns)
         except (pa.ArrowInvalid, OSError) as error:
-            raise ElmoError(f"{self.name}: truncated or altered ({_line(error)})") from None
+            raise ElmoError(f"{self.name}: truncated or altered ({first_line(error)})") from None
 
     def base(self, group: int, column: str, size: int) -> int:
         """Where the values (`size` bytes with their lengths) of a mapped row group's column begin.
@@ -324,9 +238,36 @@ class Part:
         return Block(self.sentence_ids[start:stop], offsets, ids, found)
 
     def blocks(self, layers: Sequence[str]) -> Iterator[Block]:
-        """All row groups in order."""
+        """All sentences in order: a row group at a time, or fewer where the part is mapped.
+
+        What fits the processor's cache is not written to memory and read again.
+        """
         for group in range(self.row_groups):
-            yield self.block(group, layers)
+            if self._parquet.map is None:
+                yield self.block(group, layers)
+                continue
+            start, last = self.block_rows(group)
+            while start < last:
+                most = self.offsets[start] + _CACHED_TOKENS
+                stop = int(np.searchsorted(self.offsets, most, side="right")) - 1
+                stop = min(max(stop, start + 1), last)
+                yield self._mapped_block(start, stop, layers)
+                start = stop
+
+    def _mapped_block(self, start: int, stop: int, layers: Sequence[str]) -> Block:
+        offsets = self.offsets[start : stop + 1] - self.offsets[start]
+        ids = np.concatenate([self.ids(row) for row in range(start, stop)])
+        found = np.empty((len(layers), len(ids), self._layout.dim), np.float32)
+        for place, layer in enumerate(layers):
+            if layer == "layer_0":
+                _fill_twice(found[place], self.types.x(ids))
+                continue
+            for row in range(start, stop):
+                some = found[place, offsets[row - start] : offsets[row - start + 1]]
+                widen(self.raw(row, layer), some)
+                if self._layout.dtype == "int8":
+                    some *= self._value(row, f"{layer}_scale", SCALE, 1)
+        return Block(self.sentence_ids[start:stop], offsets, ids, found)
 
     def block_rows(self, group: int) -> tuple[int, int]:
         """The first row of a row group, and the one after its last."""
@@ -355,11 +296,17 @@ class Part:
 
 
 def widen(values: npt.NDArray[Any], out: Floats) -> None:
-    """Copy stored values into float32 `out`, 20 times as fast as numpy widens float16."""
+    """Copy stored values into float32 `out`, 20 times as fast as numpy widens float16.
+
+    A piece at a time: larger ones torch would share between threads that wait for each other.
+    """
     import torch
 
     _allow_read_only()
-    torch.from_numpy(out).copy_(torch.from_numpy(values))
+    rows = max(1, _ALONE // max(1, out.shape[1]))
+    for at in range(0, len(out), rows):
+        some = torch.from_numpy(values[at : at + rows])
+        torch.from_numpy(out[at : at + rows]).copy_(some)
 
 
 @cache
@@ -392,7 +339,3 @@ def flat(column: pa.ChunkedArray, dtype: str) -> npt.NDArray[Any]:
 
 def _leaves(file: pq.ParquetFile) -> list[str]:
     return [file.schema.column(i).path.split(".")[0] for i in range(len(file.schema))]
-
-
-def _line(error: Exception) -> str:
-    return str(error).splitlines()[0][:200]

@@ -23,7 +23,8 @@ from elmo.store_manifest import (
     version_name,
     versions,
 )
-from elmo.store_read import Place, flat
+from elmo.store_place import Place
+from elmo.store_read import flat
 from elmo.store_write import PartWriter, Rows, describe_part, part_names, write_types
 
 Info = dict[str, Any]
