@@ -1,0 +1,192 @@
+"""The whole `dvc repro` on a tiny corpus with tiny params, and what a team does with its result."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from elmo.embedder import Embedder
+from elmo.features import FeatureStore
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.ray
+STAGES = [
+    "corpus", "tokenize@general", "tokenize@task", "vocab", "pretrain", "finetune", "features",
+    "register", "report",
+]  # fmt: skip
+PATTERN = "the cat sat on a mat while an old dog slept near the open door today".split()
+
+
+def text(shift: int, documents: int) -> str:
+    lines = []
+    for k in range(documents):
+        for j in range(4):
+            words = [PATTERN[(k * 3 + j + shift * m) % len(PATTERN)] for m in range(5 + k % 6)]
+            lines.append(" ".join(words) + " .")
+        lines.append("")
+    return "\n".join(lines) + "\n"
+
+
+def tiny_params(folder: Path) -> dict:
+    params = yaml.safe_load((ROOT / "params.yaml").read_text())
+    params["corpus"] |= {"general": [str(folder / "g.txt")], "task": [str(folder / "t.txt")]}
+    params["tokenize"] |= {"sentences": "line", "heldout": 0.2, "shard_bytes": 4096}
+    params["pretrain"]["network"] |= {
+        "char_dim": 4, "filters": [[1, 4], [2, 8]], "cells": 16, "projection": 8,
+    }  # fmt: skip
+    for stage in ("pretrain", "finetune"):
+        params[stage]["training"] |= {"rows": 8, "window": 8, "samples": 16, "evaluate_every": 10}
+        params[stage]["training"] |= {"epochs": 2, "block_sentences": 4}
+    params["report"]["neighbors_of"] = "the [cat] sat"
+    params["cluster"] |= {"actors": 2, "cpus": 1}
+    return params
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project with a corpus of its own, all stages run once."""
+    folder = tmp_path_factory.mktemp("project")
+    for name in ("elmo", "pipeline"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("dvc.yaml", ".gitignore", ".dvcignore"):
+        shutil.copy(ROOT / name, folder / name)
+    (folder / ".dvc").mkdir()
+    shutil.copy(ROOT / ".dvc" / "config", folder / ".dvc" / "config")
+    (folder / "g.txt").write_text(text(1, 120))
+    (folder / "t.txt").write_text(text(2, 80))
+    (folder / "params.yaml").write_text(yaml.safe_dump(tiny_params(folder)))
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "start"]):
+        subprocess.run([*git, *command], cwd=folder, check=True)
+    done = call(folder, "dvc", "repro")
+    assert [s for s in STAGES if f"Running stage '{s}'" in done] == STAGES
+    subprocess.run([*git, "add", "."], cwd=folder, check=True)
+    subprocess.run([*git, "commit", "-qm", "done"], cwd=folder, check=True)
+    return folder
+
+
+def environment(folder: Path) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "RAY"))}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
+    own = {"PATH": path, "ELMO_COMPILE": "0", "DVC_NO_ANALYTICS": "1", "PYTHONPATH": str(folder)}
+    author = {"GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t@example.org"}
+    return kept | own | author | {k.replace("AUTHOR", "COMMITTER"): v for k, v in author.items()}
+
+
+def call(folder: Path, *command: str, cwd: Path | None = None) -> str:
+    done = subprocess.run(
+        command, cwd=cwd or folder, env=environment(folder), capture_output=True, text=True,
+        timeout=500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def ran(output: str) -> list[str]:
+    return [stage for stage in STAGES if f"Running stage '{stage}'" in output]
+
+
+def test_run_again_nothing_runs(project: Path) -> None:
+    assert ran(call(project, "dvc", "repro")) == []
+
+
+def test_metrics_params_and_graph(project: Path) -> None:
+    shown = call(project, "dvc", "metrics", "show", "--json")
+    values = json.loads(shown)[""]["data"]
+    assert values["metrics/pretrain.json"]["data"]["times_below_unigram"] > 1
+    assert values["metrics/finetune.json"]["data"]["task_gain"] > 0
+    assert "finetune" in call(project, "dvc", "dag", "--mermaid")
+    params = yaml.safe_load((project / "params.yaml").read_text())
+    changed = params | {"features": params["features"] | {"dtype": "float32"}}
+    (project / "params.yaml").write_text(yaml.safe_dump(changed))
+    difference = call(project, "dvc", "params", "diff", "--json")
+    (project / "params.yaml").write_text(yaml.safe_dump(params))
+    assert json.loads(difference) == {
+        "params.yaml": {"features.dtype": {"old": "float16", "new": "float32"}}
+    }
+
+
+def test_the_registered_model_embeds_in_another_folder(project: Path, tmp_path: Path) -> None:
+    code = """
+import json, mlflow
+model = mlflow.pyfunc.load_model("models:/elmo@champion")
+layers = {"layers": "all"}
+print(json.dumps([model.predict(["the cat sat"], params=layers)[0],
+                  model.predict([["the", "cat", "sat"], ["dog"]], params=layers)[0],
+                  model.predict(["the cat sat"])[0]]))
+"""
+    away = environment(project) | {"MLFLOW_TRACKING_URI": f"sqlite:///{project}/mlflow.db"}
+    away.pop("PYTHONPATH")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], cwd=tmp_path, env=away, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    from_text, from_tokens, average = map(np.array, json.loads(done.stdout.splitlines()[-1]))
+    expected = Embedder.load(project / "models" / "finetune").embed([["the", "cat", "sat"]])[0]
+    np.testing.assert_allclose(from_text, expected, atol=1e-5)
+    np.testing.assert_allclose(from_tokens, expected, atol=1e-5)
+    np.testing.assert_allclose(average, expected.mean(0), atol=1e-5)
+
+
+def test_the_store_is_the_models_vectors(project: Path) -> None:
+    store = FeatureStore(project / "data" / "features", model=project / "models" / "finetune")
+    embedder = Embedder.load(project / "models" / "finetune")
+    lines = (project / "t.txt").read_text().splitlines()
+    assert len(store) == len(lines)
+    for k in range(0, len(store), 37):
+        assert store.tokens(k) == lines[k].split()
+        expected = embedder.embed([store.tokens(k)])[0]
+        assert store[k].shape == expected.shape
+        np.testing.assert_allclose(store[k], expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_version_leads_to_its_run_its_corpus_and_its_stores(project: Path) -> None:
+    made = json.loads(call(project, "elmo", "lineage", "data/features"))
+    assert (
+        made["model"]
+        == json.loads((project / "metrics" / "registered.json").read_text())["model_digest"]
+    )
+    assert made["run"] and made["corpus"][0]["digest"]
+    assert "elmo version 1: " in call(project, "elmo", "stores", "elmo")
+
+
+def test_the_report_needs_nothing_else(project: Path) -> None:
+    page = (project / "report" / "index.html").read_text(encoding="utf-8")
+    assert "http" not in page.split("<body>")[0]
+    assert 'src="http' not in page and page.count("data:image/png;base64") == 4
+    metrics = json.loads((project / "metrics" / "pretrain.json").read_text())
+    assert f"{metrics['heldout_forward']:.1f}" in page
+    for name in ("curves", "perplexity", "layers", "vocabulary"):
+        assert (project / "report" / f"{name}.png").stat().st_size > 5000
+
+
+def test_every_command_of_the_readme_on_text(project: Path) -> None:
+    (project / "in.txt").write_text("the cat sat\n\na dog\n")
+    embed = ("embed", "models/finetune", "--input", "in.txt", "--output", "out.npz")
+    commands: Sequence[tuple[tuple[str, ...], str]] = [
+        (embed, "embed: 3 sentences in out.npz\n"),
+        (("perplexity", "models/finetune", "--input", "in.txt"), "perplexity "),
+        (("neighbors", "data/features", "the [cat] sat", "-k", "2"), "[cat]"),
+        (("verify", "data/features"), "verify: data/features is whole"),
+    ]
+    for command, expected in commands:
+        assert expected in call(project, "elmo", *command)
+    found = np.load(project / "out.npz")
+    assert [found[str(k)].shape[1] for k in range(3)] == [3, 0, 2]
+    figures = call(project, "elmo", "perplexity", "models/finetune", "--input", "in.txt", "--json")
+    assert {"forward", "backward", "average", "tokens", "unk_rate"} <= json.loads(figures).keys()
+
+
+def test_an_experiment_changes_only_what_follows(project: Path) -> None:
+    """Last, since it leaves its result in the workspace."""
+    done = call(project, "dvc", "exp", "run", "-S", "features.dtype=float32")
+    assert ran(done) == ["features", "register", "report"]
+    assert FeatureStore(project / "data" / "features")[0].dtype == np.float32
