@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: no python3 found; install Python 3.11"; exit 1; }
 	@echo "Setting up $(VENV) (about 2 GB, some minutes the first time)"
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' --constraint constraints.txt
+	@$(VENV)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[test]' --constraint constraints.txt
 	@touch $@
 
 clean:
