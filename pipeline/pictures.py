@@ -8,69 +8,111 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
+import numpy.typing as npt  # noqa: E402
+from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter  # noqa: E402
 
-BLUE, ORANGE, GREY = "#2b6cb0", "#dd6b20", "#718096"
+BLUE, ORANGE, GREY, PALE = "#2b6cb0", "#dd6b20", "#a0aec0", "#90cdf4"
+KINDS = {"unigram model": GREY, "pretrained": BLUE, "fine-tuned": ORANGE}
 Curve = dict[str, list[float]]
 
 
-def curves(path: Path, found: dict[str, dict[str, Curve]]) -> None:
-    """Training and held-out perplexity by tokens seen, a panel a stage."""
-    figure, axes = plt.subplots(1, len(found), figsize=(9, 3.6), squeeze=False)
+def curves(path: Path, found: dict[str, dict[str, Curve]], unigram: dict[str, float]) -> None:
+    """Training and held-out perplexity by tokens seen, and the unigram model's; a panel a stage."""
+    figure, axes = plt.subplots(1, len(found), figsize=(9, 3.8), squeeze=False)
     for axis, (stage, both) in zip(axes[0], found.items(), strict=True):
         train, heldout = both["train"], both["heldout"]
-        tokens = np.array(train["tokens"]) / 1000
-        axis.plot(tokens, train["perplexity"], color=GREY, lw=1, label="training")
-        held = np.array(heldout["tokens"]) / 1000
+        axis.plot(_thousands(train), train["perplexity"], color=PALE, label="training")
+        held = _thousands(heldout)
         axis.plot(held, heldout["average"], "o-", color=BLUE, ms=4, label="held-out")
-        axis.set(title=stage, xlabel="thousand tokens", ylabel="perplexity", yscale="log")
-        ticks = [10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
-        low, high = axis.get_ylim()
-        axis.set_yticks([t for t in ticks if low <= t <= high])
-        axis.yaxis.set_major_formatter("{x:.0f}")
-        axis.yaxis.set_minor_formatter("")
+        axis.axhline(unigram[stage], color=GREY, ls="--", lw=1.2, label="unigram model, held-out")
+        axis.set(title=stage, xlabel="thousand tokens read", yscale="log")
+        _plain_ticks(axis)
         axis.legend(frameon=False)
+    axes[0][0].set_ylabel("perplexity")
     _save(figure, path)
 
 
-def perplexity(path: Path, bars: list[tuple[str, float, str]]) -> None:
-    """Held-out perplexity of each text and model: (label, value, kind)."""
-    figure, axis = plt.subplots(figsize=(9, 0.5 * len(bars) + 1))
-    colours = {"unigram": GREY, "before": BLUE, "after": ORANGE}
-    labels = [label for label, _, _ in bars]
-    drawn = axis.barh(labels, [v for _, v, _ in bars], color=[colours[k] for _, _, k in bars])
-    axis.bar_label(drawn, fmt="%.1f", padding=4)
+def perplexity(path: Path, found: dict[str, dict[str, float]]) -> None:
+    """Held-out perplexity of each text (a group) by each kind of model (a bar)."""
+    figure, axis = plt.subplots(figsize=(9, 3.4))
+    height = 0.8 / len(KINDS)
+    for place, (kind, color) in enumerate(KINDS.items()):
+        rows = np.arange(len(found)) + (place - (len(KINDS) - 1) / 2) * height
+        values = [row[kind] for row in found.values()]
+        drawn = axis.barh(rows, values, height * 0.88, color=color, label=kind)
+        axis.bar_label(drawn, fmt="%.1f", padding=4)
+    axis.set_yticks(range(len(found)), list(found))
+    axis.tick_params(axis="y", length=0)
     axis.invert_yaxis()
     axis.set(xlabel="held-out perplexity, mean of both directions")
-    axis.margins(x=0.12)
+    axis.margins(x=0.1)
+    _legend_above(axis)
     _save(figure, path)
 
 
 def layers(path: Path, found: dict[str, dict[str, float]]) -> None:
     """For each layer: the mean norm of a vector, and how alike the tokens of a sentence are."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3))
-    titles = {"norm": "mean norm of a vector", "cosine": "mean cosine within a sentence"}
+    titles = {
+        "norm": "mean norm of a vector",
+        "cosine": "mean cosine of different tokens of a sentence",
+    }
     for axis, (key, title) in zip(axes, titles.items(), strict=True):
-        drawn = axis.bar(list(found), [row[key] for row in found.values()], color=BLUE)
+        names = [name.replace("_", " ") for name in found]
+        drawn = axis.bar(names, [row[key] for row in found.values()], 0.6, color=BLUE)
         axis.bar_label(drawn, fmt="%.2f", padding=2)
-        axis.set(title=title)
+        axis.set_title(title)
         axis.margins(y=0.15)
+        axis.set_xlim(-0.7, len(found) - 0.3)
+        axis.tick_params(axis="x", length=0)
     _save(figure, path)
 
 
-def vocabulary(path: Path, counts: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-    """How often each word occurs, by rank, and the share of tokens the first ones cover."""
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3))
+def vocabulary(path: Path, counts: npt.NDArray[np.int64], *, tokens: int) -> None:
+    """How often each word occurs, by rank, and the share of all `tokens` the first ones cover.
+
+    `counts` falls from word to word.
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.2))
     ranks = np.arange(1, len(counts) + 1)
     axes[0].loglog(ranks, counts, color=BLUE)
-    axes[0].set(title="how often a word occurs", xlabel="rank", ylabel="count")
-    axes[1].semilogx(ranks, np.cumsum(counts) / counts.sum(), color=BLUE)
-    axes[1].set(title="tokens covered by the first words", xlabel="words", ylim=(0, 1))
+    axes[0].set(title="how often a word occurs", xlabel="rank of the word", ylabel="times")
+    covered = np.cumsum(counts) / max(1, tokens)
+    axes[1].semilogx(ranks, covered, color=BLUE)
+    axes[1].set(title="training tokens covered", xlabel="by the first … words", ylim=(0, 1.05))
+    axes[1].yaxis.set_major_formatter(PercentFormatter(1))
+    if len(counts):
+        axes[1].plot(ranks[-1], covered[-1], "o", color=BLUE, ms=5)
+        said = f"{len(counts):,} words: {covered[-1]:.1%}"
+        axes[1].text(0.97, 0.06, said, transform=axes[1].transAxes, ha="right")
+    for axis in axes:
+        axis.grid(color="#edf2f7")
     _save(figure, path)
+
+
+def _thousands(curve: Curve) -> npt.NDArray[np.float64]:
+    return np.asarray(curve["tokens"], np.float64) / 1000
+
+
+def _plain_ticks(axis: Any) -> None:
+    """Round numbers, written out, on a log axis: the more, the fewer decades it spans."""
+    low, high = axis.get_ylim()
+    leading = (1, 2, 5) if high > 15 * low else (1, 1.5, 2, 3, 4, 5, 7)
+    every = [first * 10.0**power for power in range(9) for first in leading]
+    axis.yaxis.set_major_locator(FixedLocator([tick for tick in every if low <= tick <= high]))
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.yaxis.set_major_formatter("{x:,.0f}")
+    axis.grid(axis="y", color="#edf2f7")
+
+
+def _legend_above(axis: Any) -> None:
+    axis.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
 
 
 def _save(figure: Any, path: Path) -> None:
     for axis in figure.axes:
         axis.spines[["top", "right"]].set_visible(False)
+        axis.set_axisbelow(True)
     figure.tight_layout()
-    figure.savefig(path, dpi=110, metadata={"Software": None})
+    figure.savefig(path, dpi=120, metadata={"Software": None})
     plt.close(figure)

@@ -1,10 +1,14 @@
-"""report: all figures of a run as pictures and one HTML page that needs nothing else."""
+"""report: all figures of a run as pictures and one HTML page that needs nothing else.
+
+The frame of the page is report.html; each section here is a function from figures to HTML.
+"""
 
 import base64
 import csv
-import html
+from html import escape
 from pathlib import Path
-from typing import Any
+from string import Template
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,16 +16,34 @@ from elmo.errors import ElmoError
 from elmo.files import new_folder, read_json
 from pipeline.params import Report
 
+if TYPE_CHECKING:
+    from elmo.features import FeatureStore
+    from pipeline.pictures import Curve
+
 SENTENCES = 300
-_STYLE = """
-body{font:16px/1.55 system-ui,sans-serif;color:#1a202c}
-body{max-width:60rem;margin:2.5rem auto;padding:0 1rem}
-h1{font-size:1.7rem;margin-bottom:.2rem}
-h2{font-size:1.2rem;margin-top:2.2rem;border-bottom:1px solid #e2e8f0}
-table{border-collapse:collapse;margin:.8rem 0}td,th{padding:.25rem .9rem .25rem 0;text-align:left}
-td.n{text-align:right;font-variant-numeric:tabular-nums}img{max-width:100%}
-code{background:#f7fafc;padding:.1rem .3rem}p.small,td.small{color:#4a5568;font-size:.9rem}
-"""
+AROUND = 12  # tokens shown on either side of a neighbour
+METRICS = (
+    "corpus", "tokenize-general", "tokenize-task", "vocab", "pretrain", "finetune", "features",
+)  # fmt: skip
+PICTURES = ("curves", "perplexity", "layers", "vocabulary")
+COLUMNS = {"train": ("tokens", "perplexity"), "heldout": ("tokens", "average")}
+TEXTS = {"general": "general text", "task": "task text"}
+INPUTS = {"corpus": "Task text", "general": "General text", "parent": "Pretrained model"}
+
+
+class Figures(dict[str, Any]):
+    """The figures of a JSON file; one that is missing is an `ElmoError` naming the file."""
+
+    def __init__(self, path: Path, values: dict[str, Any]) -> None:
+        super().__init__(values)
+        self.path = path
+
+    def __missing__(self, key: str) -> Any:
+        raise ElmoError(f"{self.path}: has no {key}; run the stage that writes it again")
+
+    def under(self, key: str) -> "Figures":
+        """The object at `key`."""
+        return Figures(self.path, self[key])
 
 
 def run(
@@ -35,171 +57,340 @@ def run(
     store: Path,
     registered: Path,
 ) -> dict[str, int]:
-    """Write `index.html` and its PNGs to `out`; the same inputs give the same bytes."""
-    from elmo.vocabulary import Vocabulary
+    """Write `index.html` and its PNGs to `out`; the same inputs give the same bytes.
+
+    `model` is a fine-tuned model and `store` one that it made: `ElmoError` where they disagree, or
+    where a figure is missing.
+    """
+    from elmo.features import FeatureStore
     from pipeline import pictures
 
-    names = ("corpus", "tokenize-general", "tokenize-task", "vocab", "pretrain", "finetune")
-    figures = {name: read_json(metrics / f"{name}.json") for name in (*names, "features")}
-    lines = {stage: _curves(curves / stage) for stage in ("pretrain", "finetune")}
-    counts = np.array(Vocabulary.load(vocab).counts)[3:]
-    layers = _layers(store)
+    figures = {name: _read(metrics / f"{name}.json") for name in METRICS}
+    training = _read(model / "training.json")
+    scores = training.under("perplexity")
+    opened = FeatureStore(store, model=model)
+    version = _registered(registered, opened)
+    lines = _curves(curves, scores)
+    counts = _counts(vocab)
+    layers = layer_statistics(opened)
+    unigram = {
+        "pretraining on general text": figures["pretrain"]["unigram_perplexity"],
+        "fine-tuning on task text": scores.under("after").under("task")["unigram"],
+    }
     with new_folder(out) as folder:
-        pictures.curves(folder / "curves.png", lines)
-        pictures.perplexity(folder / "perplexity.png", _bars(figures))
+        pictures.curves(folder / "curves.png", lines, unigram)
+        pictures.perplexity(folder / "perplexity.png", _bars(scores))
         pictures.layers(folder / "layers.png", layers)
-        pictures.vocabulary(folder / "vocabulary.png", counts)
-        sections = [
-            ("What was run", _what(figures, read_json(registered), model)),
-            ("Perplexity", _picture(folder / "perplexity.png") + _perplexities(figures)),
-            ("Training", _picture(folder / "curves.png")),
-            ("Corpus", _corpus(figures)),
-            ("Vocabulary", _picture(folder / "vocabulary.png") + _vocabulary(figures)),
-            ("Layers", _picture(folder / "layers.png")),
-            ("Neighbours", _neighbors(params, store, model)),
-        ]
-        (folder / "index.html").write_text(_page(params.title, sections), encoding="utf-8")
-    return {"pictures": 4}
+        pictures.vocabulary(folder / "vocabulary.png", counts, tokens=figures["vocab"]["tokens"])
+        drawn = {name: _picture(folder / f"{name}.png") for name in PICTURES}
+        sections = {
+            "What was run": _what(figures, version, training, model, opened),
+            "Perplexity": _perplexities(figures, scores) + drawn["perplexity"],
+            "Training": _training(figures) + drawn["curves"],
+            "Corpus": _corpus(figures),
+            "Vocabulary": _vocabulary(figures) + drawn["vocabulary"],
+            "Layers": _layers(layers) + drawn["layers"],
+            "Neighbours": _neighbors(params, store, model),
+            "Store": _store(opened),
+        }
+        page = _page(params.title, _summary(figures), sections)
+        (folder / "index.html").write_text(page, encoding="utf-8")
+    return {"pictures": len(PICTURES)}
 
 
-def _page(title: str, sections: list[tuple[str, str]]) -> str:
-    body = "\n".join(f"<h2>{name}</h2>\n{content}" for name, content in sections)
-    head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{_STYLE}</style>'
-    page = f"<h1>{html.escape(title)}</h1>\n{body}"
-    return f"<!doctype html>\n<html lang=en><head>{head}</head>\n<body>{page}</body></html>\n"
+def layer_statistics(store: "FeatureStore") -> dict[str, dict[str, float]]:
+    """For each layer the mean norm of a vector, and the mean cosine of different tokens of a
+    sentence (NaN where no sentence has two), over sentences spread evenly through the store."""
+    norms: list[np.ndarray[Any, Any]] = []
+    cosines: list[np.ndarray[Any, Any]] = []
+    for k in range(0, len(store), max(1, len(store) // SENTENCES)):
+        vectors_LTD, tokens = store[k], np.array(store.tokens(k))
+        norm_LT = np.linalg.norm(vectors_LTD, axis=-1)
+        unit_LTD = vectors_LTD / np.maximum(norm_LT, 1e-9)[..., None]
+        different_TT = tokens[:, None] != tokens[None, :]
+        norms.append(norm_LT)
+        if different_TT.any():
+            cosines.append((unit_LTD @ unit_LTD.swapaxes(1, 2))[:, different_TT].mean(1))
+    nothing = np.full((len(store.layers), 1), np.nan)
+    norm_L = (np.concatenate(norms, 1) if norms else nothing).mean(1)
+    cosine_L = (np.stack(cosines, 1) if cosines else nothing).mean(1)
+    return {
+        name: {"norm": float(norm), "cosine": float(cosine)}
+        for name, norm, cosine in zip(store.layers, norm_L, cosine_L, strict=True)
+    }
 
 
-def _what(figures: dict[str, Any], registered: dict[str, Any], model: Path) -> str:
-    lineage = read_json(model / "training.json")
+def _read(path: Path) -> Figures:
+    return Figures(path, read_json(path))
+
+
+def _registered(path: Path, store: "FeatureStore") -> Figures:
+    found = _read(path)
+    made = store.manifest["model"]["digest"]
+    if found["model_digest"] != made:
+        raise ElmoError(
+            f"{path}: names model {found['model_digest'][:12]}…, the store was made by "
+            f"{made[:12]}…; run register again"
+        )
+    return found
+
+
+def _counts(vocab: Path) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    """How often each word was seen, without the boundaries and the unknown."""
+    from elmo.vocabulary import Vocabulary
+
+    words = Vocabulary.load(vocab)
+    if words.counts is None:
+        raise ElmoError(f"{vocab / 'counts.txt'}: no such file; run vocab again")
+    known = np.delete(np.array(words.counts, np.int64), [words.bos, words.eos, words.unk])
+    return np.sort(known)[::-1]
+
+
+def _curves(folder: Path, scores: Figures) -> dict[str, dict[str, "Curve"]]:
+    """The curves of both stages; the fine-tuned held-out one begins before the first step."""
+    pretrain, finetune = (
+        {name: _columns(folder / stage / f"{name}.tsv", COLUMNS[name]) for name in COLUMNS}
+        for stage in ("pretrain", "finetune")
+    )
+    heldout = finetune["heldout"]
+    heldout["tokens"].insert(0, 0.0)
+    heldout["average"].insert(0, scores.under("before").under("task")["average"])
+    return {"pretraining on general text": pretrain, "fine-tuning on task text": finetune}
+
+
+def _columns(path: Path, names: tuple[str, ...]) -> "Curve":
+    if not path.is_file():
+        raise ElmoError(f"{path}: no such curve; run the stage that writes it")
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    found: Curve = {name: [] for name in names}
+    for number, row in enumerate(rows, 2):
+        for name in names:
+            try:
+                found[name].append(float(row.get(name) or ""))
+            except ValueError:
+                raise ElmoError(
+                    f"{path}:{number}: {name} must be a number, found {row.get(name)!r}; "
+                    "run the stage that writes it again"
+                ) from None
+    return found
+
+
+def _page(title: str, summary: str, sections: dict[str, str]) -> str:
+    names = {name: name.lower().replace(" ", "-") for name in sections}
+    return Template(Path(__file__).with_name("report.html").read_text(encoding="utf-8")).substitute(
+        title=escape(title),
+        summary=summary,
+        contents=" ".join(f'<a href="#{at}">{name}</a>' for name, at in names.items()),
+        sections="\n".join(
+            f'<h2 id="{names[name]}">{name}</h2>\n{content}' for name, content in sections.items()
+        ),
+    )
+
+
+def _summary(figures: dict[str, Figures]) -> str:
+    pretrain, tuned = figures["pretrain"], figures["finetune"]
+    return (
+        f"Held-out perplexity {pretrain['heldout_perplexity']:.1f} on general text, "
+        f"{pretrain['times_below_unigram']:.1f} times below the unigram model. Fine-tuning took "
+        f"task text from {tuned['task_perplexity_before']:.1f} to "
+        f"{tuned['task_perplexity_after']:.1f}."
+    )
+
+
+def _what(
+    figures: dict[str, Figures], version: Figures, training: Figures, model: Path,
+    store: "FeatureStore",
+) -> str:  # fmt: skip
+    network = _read(model / "config.json").under("model")
     rows = [
-        ("Model", f"{registered['uri']}, version {registered['version']}"),
-        ("Model digest", registered["model_digest"][:16]),
-        ("MLflow run of its training", lineage.get("run_id", "")),
-        *((f"Digest of {name}", value[:16]) for name, value in lineage["inputs"].items()),
-        ("Pretrained on", f"{figures['pretrain']['tokens_seen']:,} tokens"),
-        ("Fine-tuned on", f"{figures['finetune']['tokens_seen']:,} tokens"),
-        ("Store", f"{figures['features']['tokens']:,} tokens"),
-        ("Bytes a token in the store", f"{figures['features']['bytes_per_token']:,.0f}"),
-    ]
+        ("Registered as", f"{_code(version['uri'])}, version {version['version']}"),
+        ("Network", _network(network)),
+        ("Pretrained on", f"{figures['pretrain']['tokens_seen']:,} tokens of general text, read in "
+         f"{figures['pretrain']['steps']:,} steps"),
+        ("Fine-tuned on", f"{figures['finetune']['tokens_seen']:,} tokens of task text, read in "
+         f"{figures['finetune']['steps']:,} steps"),
+        ("MLflow run of the model", _code(training.get("run_id", ""))),
+        ("Digest of the model", _code(version["model_digest"])),
+        *((f"Digest of its {INPUTS.get(name, name).lower()}", _code(value))
+          for name, value in sorted(training["inputs"].items())),
+        ("Digest of the store", _code(store.digest)),
+    ]  # fmt: skip
     return _table(rows)
 
 
-def _bars(figures: dict[str, Any]) -> list[tuple[str, float, str]]:
-    pretrain, tuned = figures["pretrain"], figures["finetune"]
-    return [
-        ("general text, unigram model", pretrain["unigram_perplexity"], "unigram"),
-        ("general text, pretrained", tuned["general_perplexity_before"], "before"),
-        ("general text, fine-tuned", tuned["general_perplexity_after"], "after"),
-        ("task text, pretrained", tuned["task_perplexity_before"], "before"),
-        ("task text, fine-tuned", tuned["task_perplexity_after"], "after"),
-    ]
-
-
-def _perplexities(figures: dict[str, Any]) -> str:
-    pretrain, tuned = figures["pretrain"], figures["finetune"]
-    return _table(
-        [
-            ("General text, forward", f"{pretrain['heldout_forward']:.1f}"),
-            ("General text, backward", f"{pretrain['heldout_backward']:.1f}"),
-            ("Times below the unigram model", f"{pretrain['times_below_unigram']:.2f}"),
-            ("Task perplexity lowered by", f"{tuned['task_gain']:.1%}"),
-            ("General perplexity raised by", f"{tuned['general_loss']:.1%}"),
-            ("Words added for the task", f"{tuned['words_added']:,}"),
-        ]
+def _network(network: Figures) -> str:
+    filters = sum(count for _, count in network["filters"])
+    return (
+        f"{filters} character filters, {network['highways']} highway, {network['layers']} layers "
+        f"of {network['cells']} cells each way, projected to {network['projection']}: vectors of "
+        f"{2 * network['projection']} numbers"
     )
 
 
-def _corpus(figures: dict[str, Any]) -> str:
+def _bars(scores: Figures) -> dict[str, dict[str, float]]:
+    before, after = scores.under("before"), scores.under("after")
+    return {
+        title: {
+            "unigram model": after.under(text)["unigram"],
+            "pretrained": before.under(text)["average"],
+            "fine-tuned": after.under(text)["average"],
+        }
+        for text, title in TEXTS.items()
+    }
+
+
+def _perplexities(figures: dict[str, Figures], scores: Figures) -> str:
     rows = []
-    for text in ("general", "task"):
-        found = figures[f"tokenize-{text}"]
-        plain = ("documents", "sentences", "tokens", "heldout_tokens", "bytes", "blank_lines")
-        rows += [(f"{text.title()} text, {_words(n)}", f"{found[n]:,}") for n in plain]
-        rows += [
-            (f"{text.title()} text, {_words(name)}", f"{value:,}")
-            for name, value in found.items()
-            if name.startswith("dropped_") and value
-        ]
-        rows.append((f"{text.title()} text, tokens too long", f"{found['long_tokens']:,}"))
-        rows.append((f"{text.title()} text, duplicates", f"{found['duplicate_share']:.1%}"))
-    return _table(rows)
+    for text, title in TEXTS.items():
+        before, after = scores.under("before").under(text), scores.under("after").under(text)
+        change = after["average"] / before["average"] - 1
+        rows.append(
+            (
+                title.capitalize(),
+                *(f"{value:.1f}" for value in (
+                    after["unigram"], before["average"], after["average"])),
+                f"{change:+.1%}".replace("-", "−"), f"{after['unigram'] / after['average']:.2f} ×",
+                f"{after['bits_per_character']:.3f}", f"{after['tokens']:,}",
+                f"{after['unk_rate']:.1%}",
+            )
+        )  # fmt: skip
+    head = ("Held-out", "unigram", "pretrained", "fine-tuned", "change", "below unigram",
+            "bits a character", "tokens", "unknown")  # fmt: skip
+    pretrain, added = figures["pretrain"], figures["finetune"]["words_added"]
+    note = (
+        f"With its own vocabulary the pretrained model has "
+        f"{pretrain['heldout_perplexity']:.1f} on general text (forward "
+        f"{pretrain['heldout_forward']:.1f}, backward {pretrain['heldout_backward']:.1f}; unigram "
+        f"model {pretrain['unigram_perplexity']:.1f}). The table and the picture compare both "
+        f"models under the fine-tuned one's vocabulary, which has {added:,} words more."
+    )
+    return _table(rows, head=head) + _note(note)
 
 
-def _vocabulary(figures: dict[str, Any]) -> str:
-    found = figures["vocab"]
-    return _table(
-        [
-            ("Words", f"{found['words']:,}"),
-            ("Distinct tokens", f"{found['types']:,}"),
-            ("Characters", f"{found['characters']:,}"),
-            ("Training tokens covered", f"{found['coverage']:.2%}"),
-            ("Held-out tokens covered", f"{found['heldout_coverage']:.2%}"),
-            ("Tokens cut to fit", f"{found['long_tokens']:,}"),
-        ]
+def _training(figures: dict[str, Figures]) -> str:
+    return _note(
+        "Held-out perplexity is the mean of both directions under the full softmax. Training "
+        "perplexity is that of the loss: with dropout, and under the softmax of the settings."
     )
 
 
-def _layers(path: Path) -> dict[str, dict[str, float]]:
-    """Norms and likeness of vectors, over sentences spread evenly through the store."""
-    from elmo.features import FeatureStore
+def _corpus(figures: dict[str, Figures]) -> str:
+    corpus = figures["corpus"]
+    both = [figures[f"tokenize-{text}"] for text in TEXTS]
+    names = {
+        "documents": "Documents", "sentences": "Sentences", "blank_lines": "Blank lines",
+        "tokens": "Tokens", "heldout_tokens": "Tokens held out", "long_tokens": "Tokens too long, "
+        "cut", "bytes": "Bytes of text", "token_bytes": "Bytes in tokens",
+    }  # fmt: skip
+    dropped = sorted({name for found in both for name in found if name.startswith("dropped_")})
+    names |= {name: f"Dropped, {_reason(name)}" for name in dropped}
+    others = {
+        "not_text_sentences": "Sentences that hardly look like text",
+        "odd_script_sentences": "Sentences in an unusual script",
+    }
+    rows = [("Words collected", *(f"{corpus[f'{text}_words']:,}" for text in TEXTS))]
+    for name, title in (names | others).items():
+        rows.append((title, *(f"{found.get(name, 0):,}" for found in both)))
+    rows.append(("Duplicates among sentences", *(f"{f['duplicate_share']:.1%}" for f in both)))
+    return _table(rows, head=("", *TEXTS.values()))
 
-    store = FeatureStore(path)
-    chosen = range(0, len(store), max(1, len(store) // SENTENCES))
-    rows: dict[str, list[tuple[float, float]]] = {name: [] for name in store.layers}
-    for k in chosen:
-        vectors = store[k]
-        if vectors.shape[1] < 2:
-            continue
-        for name, layer in zip(store.layers, vectors, strict=True):
-            norms = np.linalg.norm(layer, axis=1)
-            unit = layer / np.maximum(norms, 1e-9)[:, None]
-            n = len(unit)
-            cosine = (float((unit.sum(0) ** 2).sum()) - n) / (n * (n - 1))
-            rows[name].append((float(norms.mean()), cosine))
-    means = {name: np.mean(found, 0) for name, found in rows.items()}
-    return {name: {"norm": float(m[0]), "cosine": float(m[1])} for name, m in means.items()}
+
+def _reason(name: str) -> str:
+    reason, unit = name.removeprefix("dropped_").rsplit("_", 1)
+    return f"{reason.replace('_', ' ')} ({unit})"
+
+
+def _vocabulary(figures: dict[str, Figures]) -> str:
+    found = figures["vocab"]
+    rows = [
+        ("Words", f"{found['words']:,}"),
+        ("Distinct tokens", f"{found['types']:,}"),
+        ("Training tokens", f"{found['tokens']:,}"),
+        ("Training tokens covered", f"{found['coverage']:.2%}"),
+        ("Held-out tokens covered", f"{found['heldout_coverage']:.2%}"),
+        ("Characters", f"{found['characters']:,}"),
+        ("Tokens cut to fit", f"{found['long_tokens']:,}"),
+    ]
+    return _table(rows, numbers=True)
+
+
+def _layers(found: dict[str, dict[str, float]]) -> str:
+    rows = [
+        (name.replace("_", " "), f"{row['norm']:.2f}", f"{row['cosine']:.3f}")
+        for name, row in found.items()
+    ]
+    note = (
+        f"Over up to {SENTENCES} sentences spread evenly through the store. Layer 0 sees the "
+        "characters of a token alone, the others its sentence; the cosine is that of two "
+        "different tokens of one sentence."
+    )
+    return _note(note) + _table(rows, head=("Layer", "mean norm", "mean cosine"))
 
 
 def _neighbors(params: Report, store: Path, model: Path) -> str:
+    from elmo.neighbors import parse_query
     from pipeline.text_commands import nearest_of
 
     found = nearest_of(store, params.neighbors_of, model=model, count=params.neighbors, layer=None)
-    rows = []
-    for one in found:
-        tokens = [html.escape(token) for token in one.tokens]
-        tokens[one.place] = f"<b>{tokens[one.place]}</b>"
-        near = tokens[max(0, one.place - 12) : one.place + 13]
-        rows.append(f"<tr><td class=n>{one.cosine:.3f}</td><td>{' '.join(near)}</td></tr>")
-    query = html.escape(params.neighbors_of)
-    head = (
-        f"<p>The tokens of the store used most like the one in brackets: <code>{query}</code></p>"
-    )
-    return f"{head}<table>{''.join(rows)}</table>"
+    rows = [(f"{one.cosine:.3f}", str(one.sentence_id), _marked(one.tokens, one.place))
+            for one in found]  # fmt: skip
+    query = _marked(*parse_query(params.neighbors_of))
+    note = f"<p>Which tokens of the store are used most like the marked one: “{query}”</p>\n"
+    return note + _table(rows, head=("cosine", "sentence", ""), words=(2,))
 
 
-def _curves(folder: Path) -> dict[str, dict[str, list[float]]]:
-    return {name: _columns(folder / f"{name}.tsv") for name in ("train", "heldout")}
+def _marked(tokens: list[str], place: int) -> str:
+    """The tokens around `place`, that one in bold."""
+    first, last = max(0, place - AROUND), place + AROUND + 1
+    shown = [escape(token) for token in tokens]
+    shown[place] = f"<b>{shown[place]}</b>"
+    before, after = "… " if first else "", " …" if last < len(tokens) else ""
+    return before + " ".join(shown[first:last]) + after
 
 
-def _columns(path: Path) -> dict[str, list[float]]:
-    if not path.is_file():
-        raise ElmoError(f"{path}: no such curve; run the stage that writes it")
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t"))
-    return {name: [float(row[name]) for row in rows] for name in (rows[0] if rows else ("tokens",))}
+def _store(store: "FeatureStore") -> str:
+    counts, layout = store.manifest["counts"], store.layout
+    rows = [
+        ("Sentences", f"{counts['sentences']:,}"),
+        ("Tokens", f"{counts['tokens']:,}"),
+        ("Layers", ", ".join(name.replace("_", " ") for name in layout.layers)),
+        ("Numbers in a vector", f"{layout.dim:,}, {layout.dtype}"),
+        ("Compression", layout.codec),
+        ("Parts", f"{counts['parts']:,}"),
+        ("Bytes", f"{counts['bytes']:,}"),
+        ("Bytes a token", f"{counts['bytes'] / max(1, counts['tokens']):,.0f}"),
+        ("Tokens of a row group, at most", f"{layout.row_group_tokens:,}"),
+        ("Version", str(store.manifest["version"])),
+    ]
+    return _table(rows, numbers=True)
 
 
-def _table(rows: list[tuple[str, str]]) -> str:
-    cells = (
-        f"<tr><td>{html.escape(k)}</td><td class=n>{html.escape(v)}</td></tr>" for k, v in rows
-    )
-    return f"<table>{''.join(cells)}</table>"
+def _table(
+    rows: list[tuple[str, ...]], *, head: tuple[str, ...] = (), numbers: bool = False,
+    words: tuple[int, ...] = (0,),
+) -> str:  # fmt: skip
+    """Rows of HTML as a table. With `head` or `numbers` all columns but `words` hold numbers."""
+
+    def row(tag: str, cells: tuple[str, ...]) -> str:
+        kinds = [
+            "" if c in words or not (head or numbers) else " class=n" for c in range(len(cells))
+        ]
+        return "".join(f"<{tag}{kind}>{c}</{tag}>" for kind, c in zip(kinds, cells, strict=True))
+
+    body = "\n".join(f"<tr>{row('td', cells)}</tr>" for cells in rows)
+    top = f"<thead><tr>{row('th', head)}</tr></thead>\n" if head else ""
+    return f'<div class="wide"><table>{top}<tbody>\n{body}\n</tbody></table></div>\n'
+
+
+def _note(text: str) -> str:
+    return f'<p class="small">{text}</p>\n'
+
+
+def _code(text: str) -> str:
+    return f"<code>{escape(text)}</code>"
 
 
 def _picture(path: Path) -> str:
     data = base64.b64encode(path.read_bytes()).decode()
-    return f'<img alt="{path.stem}" src="data:image/png;base64,{data}">'
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
+    return f'<img alt="{path.stem}" src="data:image/png;base64,{data}">\n'
