@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 SENTENCES = 300
 AROUND = 12  # tokens shown on either side of a neighbour
-METRICS = (
-    "corpus", "tokenize-general", "tokenize-task", "vocab", "pretrain", "finetune", "features",
-)  # fmt: skip
+METRICS = ("tokenize-general", "tokenize-task", "vocab", "pretrain", "finetune", "features")
 PICTURES = ("curves", "perplexity", "layers", "vocabulary")
 COLUMNS = {"train": ("tokens", "perplexity"), "heldout": ("tokens", "average")}
 TEXTS = {"general": "general text", "task": "task text"}
@@ -276,7 +274,6 @@ def _training(figures: dict[str, Figures]) -> str:
 
 
 def _corpus(figures: dict[str, Figures]) -> str:
-    corpus = figures["corpus"]
     both = [figures[f"tokenize-{text}"] for text in TEXTS]
     names = {
         "documents": "Documents", "sentences": "Sentences", "blank_lines": "Blank lines",
@@ -289,7 +286,7 @@ def _corpus(figures: dict[str, Figures]) -> str:
         "not_text_sentences": "Sentences that hardly look like text",
         "odd_script_sentences": "Sentences in an unusual script",
     }
-    rows = [("Words collected", *(f"{corpus[f'{text}_words']:,}" for text in TEXTS))]
+    rows = []
     for name, title in (names | others).items():
         rows.append((title, *(f"{found.get(name, 0):,}" for found in both)))
     rows.append(("Duplicates among sentences", *(f"{f['duplicate_share']:.1%}" for f in both)))

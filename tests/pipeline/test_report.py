@@ -38,7 +38,6 @@ TOKENIZED = {
     "duplicate_share": 0.1234, "shards": 1,
 }  # fmt: skip
 METRICS: dict[str, dict[str, Any]] = {
-    "corpus": {"general_words": 60606, "task_words": 5050},
     "tokenize-general": TOKENIZED,
     "tokenize-task": TOKENIZED | {"sentences": 60, "tokens": 2323},
     "vocab": {
@@ -152,7 +151,6 @@ def text_of(page: str) -> str:
         "General text 414.4 86.0 115.0 +33.7% 3.60 × 1.313 9,467 2.9%",
         "Task text 473.0 150.0 85.1 −43.3% 5.56 ×",
         "81.8 on general text (forward 82.7, backward 80.9; unigram model 399.1)",
-        "Words collected 60,606 5,050",
         "Tokens 54,321 2,323",
         "Tokens too long, cut 19 19",
         "Blank lines 13 13",
