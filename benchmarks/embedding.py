@@ -19,8 +19,15 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 FILTERS = [[1, 32], [2, 32], [3, 64], [4, 128], [5, 256], [6, 512], [7, 1024]]
+UNUSED = frozenset(
+    "transformers spacy cached_path lmdb fairscale wandb nltk dill base58 jsonnet _jsonnet "
+    "more_itertools tensorboardX termcolor sentencepiece sacremoses sklearn torchvision traitlets "
+    "rich tqdm requests boto3 botocore huggingface_hub google filelock checklist psutil "
+    "typer".split()
+)
 SIZES = {"small": (1024, 128, 1), "original": (4096, 512, 2)}
 
 
@@ -31,7 +38,7 @@ def main() -> None:
         print(json.dumps({"ours": _ours, "peer": _peer, "peak": _peak}[options.side](options)))
         return
     with tempfile.TemporaryDirectory() as folder:
-        _make_weights(Path(folder), options.size)
+        make_weights(Path(folder), options.size)
         ways = ["ours float32", "ours bfloat16"] + ["peer float32"] * bool(options.peer)
         runs: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
         peaks = {p: _run(options, folder, "peak", p)["gflops"] for p in ("float32", "bfloat16")}
@@ -78,13 +85,32 @@ def _ours(options: argparse.Namespace) -> dict[str, float]:
     from elmo.embedder import Embedder
 
     torch.set_num_threads(options.threads)
-    sentences = _sentences(options)
+    sentences = sentences_of(options)
     embedder = Embedder.load(options.weights / "model", precision=options.precision)
     return _timed(lambda some: embedder.embed(some, 64), sentences)
 
 
 def _peer(options: argparse.Namespace) -> dict[str, float]:
-    """AllenNLP's own modules, stateless; what it imports and ELMo never uses is left out."""
+    """AllenNLP's own modules, the state forgotten after each batch."""
+    import torch
+
+    model, batch_to_ids = allennlp(options.weights)
+    torch.set_num_threads(options.threads)
+
+    def embed(some: list[list[str]]) -> None:
+        with torch.no_grad():
+            for at in range(0, len(some), 64):
+                model._elmo_lstm._states = None
+                model(batch_to_ids(some[at : at + 64]))
+
+    return _timed(embed, sentences_of(options))
+
+
+def allennlp(weights: Path) -> Any:
+    """Its model of `options.json` and `weights.hdf5`, and its `batch_to_ids`.
+
+    What the package imports and ELMo never uses is left out.
+    """
     import importlib.abc
     import importlib.machinery
     import types
@@ -105,8 +131,7 @@ def _peer(options: argparse.Namespace) -> dict[str, float]:
 
     class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         def find_spec(self, name: str, path: object = None, target: object = None) -> object:
-            top = name.split(".")[0]
-            if top in ("torch", "numpy", "h5py", "allennlp", "overrides") or _installed(top):
+            if name.split(".")[0] not in UNUSED:
                 return None
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
@@ -116,20 +141,11 @@ def _peer(options: argparse.Namespace) -> dict[str, float]:
         def exec_module(self, module: object) -> None:
             pass
 
-    sys.meta_path.append(Absent())
-    import torch
+    sys.meta_path.insert(0, Absent())
     from allennlp.modules.elmo import _ElmoBiLm, batch_to_ids
 
-    torch.set_num_threads(options.threads)
-    model = _ElmoBiLm(str(options.weights / "options.json"), str(options.weights / "weights.hdf5"))
-
-    def embed(some: list[list[str]]) -> None:
-        with torch.no_grad():
-            for at in range(0, len(some), 64):
-                model._elmo_lstm._states = None
-                model(batch_to_ids(some[at : at + 64]))
-
-    return _timed(embed, _sentences(options))
+    model = _ElmoBiLm(str(weights / "options.json"), str(weights / "weights.hdf5"))
+    return model, batch_to_ids
 
 
 class _Anything(type):
@@ -145,15 +161,6 @@ class _Anything(type):
         return cls
 
     __ror__ = __or__
-
-
-def _installed(name: str) -> bool:
-    import importlib.machinery
-
-    return (
-        name in sys.builtin_module_names
-        or importlib.machinery.PathFinder.find_spec(name) is not None
-    )
 
 
 def _timed(embed: object, sentences: list[list[str]]) -> dict[str, float]:
@@ -179,7 +186,8 @@ def _peak(options: argparse.Namespace) -> dict[str, float]:
     return {"gflops": round(2 * 2048**3 / min(times[2:]) / 1e9)}
 
 
-def _make_weights(folder: Path, size: str) -> None:
+def make_weights(folder: Path, size: str, *, gain: float = 1.0) -> None:
+    """Random weights, as a model folder and as the 2018 pair; a `gain` makes clipping bite."""
     from elmo.bilm import BiLM, Config
     from elmo.characters import Characters
     from elmo.checkpoint import save_model
@@ -194,6 +202,8 @@ def _make_weights(folder: Path, size: str) -> None:
     )  # fmt: skip
     bilm = BiLM(config, characters=Characters().size)
     bilm.reset_parameters(1)
+    for parameter in bilm.lstm.parameters():
+        parameter.data.mul_(gain)
     words = Vocabulary(["<S>", "</S>", "<UNK>"])
     save_model(
         folder / "model", bilm=bilm, vocabulary=words, characters=Characters(), softmax=None,
@@ -202,7 +212,7 @@ def _make_weights(folder: Path, size: str) -> None:
     export_2018(folder / "model", folder / "options.json", folder / "weights.hdf5")
 
 
-def _sentences(options: argparse.Namespace) -> list[list[str]]:
+def sentences_of(options: argparse.Namespace) -> list[list[str]]:
     lines = options.text.read_text(encoding="utf-8").splitlines()
     return [line.split()[:60] for line in lines if line.strip()][: options.sentences]
 

@@ -1,0 +1,57 @@
+"""A text file, a sentence a line and tokens between spaces, as shards and a vocabulary."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from elmo.files import new_folder
+from elmo.shards import Shards, describe_shard, shard_name, write_manifest, write_shard
+from elmo.vocabulary import Vocabulary
+
+SHARD_SENTENCES = 10_000
+
+
+def prepare(out: Path, *, train: Path, heldout: Path) -> tuple[Shards, Vocabulary]:
+    """Write the shards of two files to `out`, once; every training token becomes a word."""
+    if not out.exists():
+        _write(out, {"train": train, "heldout": heldout})
+    shards = Shards(out)
+    counts: Counter[str] = Counter()
+    for shard in map(shards.open, shards.infos("train")):
+        counts.update(dict(zip(shard.types, shard.counts().tolist(), strict=True)))
+    lines = sum(info["sentences"] for info in shards.infos("train"))
+    unknown = counts.pop("<unk>", 0) + counts.pop("<UNK>", 0)
+    words = sorted(counts, key=lambda word: (-counts[word], word))
+    first = ["<S>", "</S>", "<UNK>"]
+    return shards, Vocabulary(
+        [*first, *words], [lines, lines, unknown, *(counts[word] for word in words)]
+    )
+
+
+def _write(out: Path, files: dict[str, Path]) -> None:
+    infos, splits, totals, at = [], {}, Counter[str](), 0
+    with new_folder(out) as folder:
+        for split, file in files.items():
+            lines = [line.split() for line in file.read_text(encoding="utf-8").splitlines()]
+            splits[split] = len(lines)
+            for number, start in enumerate(range(0, len(lines), SHARD_SENTENCES)):
+                some = lines[start : start + SHARD_SENTENCES]
+                path = folder / shard_name(split, number)
+                ids = np.arange(at, at + len(some), dtype=np.int64)
+                tokens = [token for line in some for token in line]
+                write_shard(
+                    path,
+                    sentence_ids=ids,
+                    document_ids=ids,
+                    offsets=np.cumsum([0, *map(len, some)], dtype=np.int32),
+                    tokens=pa.array(tokens, pa.string()).dictionary_encode(),
+                )
+                infos.append(describe_shard(path, split=split))
+                totals += Counter(sentences=len(some), documents=len(some), tokens=len(tokens))
+                at += len(some)
+        write_manifest(
+            folder, shards=infos, documents=splits, tokenizer={"name": "space"},
+            counts=dict(totals), inputs=[], quality={},
+        )  # fmt: skip

@@ -1,0 +1,202 @@
+"""A training step of ours against others', alone and with two workers, and by vocabulary size.
+
+    python -m benchmarks.training TEXT steps|workers|words [--threads 2] [--repeat 3] [--steps 8]
+
+TEXT has a sentence a line, tokens between spaces. The model is the small one (2 × 1024 cells,
+projection 128, 2048 filters, 1 highway), the recipe that of 2018 (128 × 20 tokens, 8192 candidates,
+Adagrad, dropout 0.1).
+
+`steps`   our step in float32 and bfloat16, the same model under plain autograd (the character
+          network on every token, and on distinct tokens), and torch.nn.LSTM(proj_size), which can't
+          clip; with the matrix peak of the same run, to which bilm-tf's 760 tokens/s are scaled
+`workers` one worker with one core against two, and what a step sends
+`words`   time and peak memory of a step with 33, 300 and 800 thousand words
+
+Sides run in turn, each pass a process of its own. Prints JSON: tokens a second (medians), ratios
+taken pair by pair, peak memory.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+BILM_TF = {"tokens_per_second": 760, "float32_gflops": 330}  # 2 cores of an x86-64 server, quiet
+ROWS, WINDOW = 128, 20
+SIDES = {
+    "steps": [
+        "ours float32", "ours bfloat16", "autograd-every-token float32",
+        "autograd-distinct float32", "nn.LSTM float32",
+    ],
+    "workers": ["ours float32"],
+    "words": ["ours float32", "ours bfloat16"],
+}  # fmt: skip
+
+
+def main() -> None:
+    """Run the sides in turn and print the figures."""
+    options = _options()
+    if options.side:
+        print(json.dumps(_side(options)))
+        return
+    compare = {"steps": _steps, "workers": _workers, "words": _words}[options.what]
+    with tempfile.TemporaryDirectory() as folder:
+        _text(options.text, Path(folder))
+        print(json.dumps(compare(options, folder), indent=1))
+
+
+def _steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
+    runs: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES["steps"]}
+    for _ in range(options.repeat):
+        for side, each in runs.items():
+            each.append(_run(options, folder, side)[0])
+    found: dict[str, Any] = {"peak_gflops": _run(options, folder, "peak float32")[0]}
+    for side, each in runs.items():
+        found[side] = _figures(each)
+    for ours in ("ours float32", "ours bfloat16"):
+        for side in SIDES["steps"][2:]:
+            found[f"{ours} / {side}"] = _ratio(runs[ours], runs[side])
+    scaled = BILM_TF["tokens_per_second"] * (
+        found["peak_gflops"]["float32_gflops"] / BILM_TF["float32_gflops"]
+    )
+    for ours in ("ours float32", "ours bfloat16"):
+        rate = found[ours]["tokens_per_second"]
+        found[f"{ours} / bilm-tf scaled by the float32 peak"] = round(rate / scaled, 2)
+    return found
+
+
+def _workers(options: argparse.Namespace, folder: str) -> dict[str, Any]:
+    options.threads = 1
+    found: dict[str, Any] = {}
+    for side in SIDES["words"]:
+        one, two = [], []
+        for _ in range(options.repeat):
+            one.append(_run(options, folder, side)[0])
+            two.append(_run(options, folder, side, size=2)[0])
+        found[side] = {"one": _figures(one), "two": _figures(two), "ratio": _ratio(two, one)}
+        found[side]["mb_sent_a_step"] = {k: round(two[0][k], 1) for k in two[0] if "mb_" in k}
+    return found
+
+
+def _words(options: argparse.Namespace, folder: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for side in SIDES["words"]:
+        runs: dict[int, list[dict[str, float]]] = {33: [], 300: [], 800: []}
+        for _ in range(options.repeat):
+            for thousand, each in runs.items():
+                each.append(_run(options, folder, side, words=1000 * thousand)[0])
+        for thousand, each in runs.items():
+            found[f"{side}, {thousand} thousand words"] = _figures(each) | {
+                "time against 33 thousand": _ratio(runs[33], each)
+            }
+    return found
+
+
+def _figures(runs: list[dict[str, float]]) -> dict[str, Any]:
+    return {
+        "tokens_per_second": round(median(run["rate"] for run in runs)),
+        "runs": [round(run["rate"]) for run in runs],
+        "peak_memory_mb": round(max(run["memory"] for run in runs)),
+    }
+
+
+def _ratio(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> float:
+    return round(median(a["rate"] / b["rate"] for a, b in zip(ours, theirs, strict=True)), 2)
+
+
+def _run(
+    options: argparse.Namespace, folder: str, side: str, *, size: int = 1, words: int = 0
+) -> list[dict[str, float]]:
+    meeting = Path(folder, "meeting")
+    meeting.unlink(missing_ok=True)
+    root = str(Path(__file__).resolve().parents[1])
+    environment = os.environ | {"OMP_NUM_THREADS": str(options.threads), "PYTHONPATH": root}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.training", folder, options.what, "--side", side,
+             "--rank", str(rank), "--size", str(size), "--words", str(words),
+             "--threads", str(options.threads), "--steps", str(options.steps)],
+            env=environment, stdout=subprocess.PIPE, text=True,
+        )
+        for rank in range(size)
+    ]  # fmt: skip
+    said = [worker.communicate()[0] for worker in workers]
+    if any(worker.returncode for worker in workers):
+        sys.exit(f"error: {side} failed")
+    return [json.loads(text.strip().splitlines()[-1]) for text in said]
+
+
+def _side(options: argparse.Namespace) -> dict[str, float]:
+    import torch
+
+    torch.set_num_threads(options.threads)
+    name, precision = options.side.split()
+    if name == "peak":
+        return _peak()
+    from benchmarks import training_sides
+
+    if options.size > 1:
+        meeting = f"file://{options.text.absolute()}/meeting"
+        torch.distributed.init_process_group(
+            "gloo", init_method=meeting, rank=options.rank, world_size=options.size
+        )
+    windows, step, told = training_sides.prepare(
+        name, precision, options.text, rows=ROWS, window=WINDOW, count=options.steps + 3,
+        words=options.words, rank=options.rank, size=options.size,
+    )  # fmt: skip
+    seconds = []
+    for number, window in enumerate(windows):
+        began = time.perf_counter()
+        step(window, number)
+        seconds.append(time.perf_counter() - began)
+    return told | {
+        "rate": ROWS * WINDOW / median(seconds[3:]),
+        "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+def _peak() -> dict[str, float]:
+    import torch
+
+    found = {}
+    for precision in ("float32", "bfloat16"):
+        a = torch.ones(4096, 4096, dtype=getattr(torch, precision))
+        best = float("inf")
+        for _ in range(4):
+            began = time.perf_counter()
+            a @ a
+            best = min(best, time.perf_counter() - began)
+        found[f"{precision}_gflops"] = round(2 * 4096**3 / best / 1e9)
+    return found
+
+
+def _text(text: Path, folder: Path) -> None:
+    """The text's shards, once for all sides."""
+    from benchmarks.lm_text import prepare
+
+    prepare(folder / "shards", train=text, heldout=text)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("text", type=Path)
+    parser.add_argument("what", choices=sorted(SIDES))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=8)
+    for name in ("--rank", "--words"):
+        parser.add_argument(name, type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--size", type=int, default=1, help=argparse.SUPPRESS)
+    parser.add_argument("--side", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""The sides of benchmarks.training: our step, plain autograd over the same model, torch.nn.LSTM.
+
+Shapes: S directions, T steps, B rows, N tokens, K characters, P projection.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.lm_text import prepare as prepare_text
+from elmo.bilm import BiLM, Config
+from elmo.characters import Characters
+from elmo.optimizer import Optimizer
+from elmo.settings import Optimizer as Recipe
+from elmo.settings import Training
+from elmo.softmax import Softmax, sample
+from elmo.step import Stepper, Workers
+from elmo.stream import Stream, Window
+from elmo.vocabulary import Vocabulary
+
+SMALL = Config(
+    char_dim=16,
+    filters=((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024)),
+    activation="relu", highways=1, cells=1024, projection=128, layers=2, cell_clip=3.0,
+    projection_clip=3.0, skip=True, input_words=None,
+)  # fmt: skip
+ADAGRAD = Recipe(
+    name="adagrad", lr=0.2, warmup_steps=0, decay="constant", final_lr=1.0, clip=10.0,
+    accumulator=1.0, beta1=0.0, beta2=0.0, epsilon=0.0, weight_decay=0.0,
+)  # fmt: skip
+SAMPLES = 8192
+Step = Callable[[Window, int], None]
+
+
+def prepare(
+    side: str, precision: str, folder: Path, *, rows: int, window: int, count: int, words: int,
+    rank: int, size: int,
+) -> tuple[list[Window], Step, dict[str, float]]:  # fmt: skip
+    """The first windows of the text, a function that takes a step, and what a step sends."""
+    shards, vocabulary = prepare_text(folder / "shards", train=folder, heldout=folder)
+    if words > len(vocabulary):
+        more = [f"never-seen-{k}" for k in range(words - len(vocabulary))]
+        vocabulary = Vocabulary([*vocabulary.words, *more], None)
+    workers = Workers(rank, size)
+    stream = Stream(
+        shards, vocabulary, Characters().encode, split="train", rows=rows, window=window,
+        block_sentences=64, epochs=1, seed=1, mine=workers.mine(rows),
+    )  # fmt: skip
+    read = stream.windows(stream.begin())
+    windows = [next(read)[0] for _ in range(count)]
+    recipe = Training(
+        seed=1, epochs=1, rows=rows, window=window, block_sentences=64, reset="never",
+        precision=precision, softmax="sampled", samples=SAMPLES, draws="shared",
+        loss_scale=float(window), dropout=0.1, optimizer=ADAGRAD, evaluate_every=1, patience=0,
+        checkpoint_every=1, keep=1,
+    )  # fmt: skip
+    bilm = BiLM(SMALL, characters=Characters().size)
+    bilm.reset_parameters(1)
+    softmax = Softmax(len(vocabulary), SMALL.projection)
+    softmax.reset_parameters(2)
+    if side == "ours":
+        return windows, _ours(bilm, softmax, recipe, workers), _sent(bilm, softmax, windows)
+    body = _Fused(bilm) if side == "nn.LSTM" else _Plain(bilm, every="every" in side)
+    return windows, _plain(body, softmax, recipe), {}
+
+
+def _ours(bilm: BiLM, softmax: Softmax, recipe: Training, workers: Workers) -> Step:
+    named = {f"bilm.{n}": p.data for n, p in bilm.named_parameters()}
+    named |= {f"softmax.{n}": p.data for n, p in softmax.named_parameters()}
+    stepper = Stepper(bilm, softmax, Optimizer(ADAGRAD, named), recipe, workers, lr_of={})
+    state = bilm.lstm.zero_state(len(workers.mine(recipe.rows)))
+
+    def step(window: Window, number: int) -> None:
+        nonlocal state
+        _, state = stepper.step(window, state, step=number, steps=1000)
+
+    return step
+
+
+def _sent(bilm: BiLM, softmax: Softmax, windows: list[Window]) -> dict[str, float]:
+    """Megabytes of gradients that a step sends, ours and with a dense word matrix."""
+    body = sum(p.numel() for p in bilm.parameters())
+    words, width = softmax.weight.shape
+    draw = sample(SAMPLES, words, np.random.default_rng(0)).words
+    rows = np.mean([len(np.union1d(window.words, draw)) for window in windows])
+    return {
+        "mb_body": body * 4 / 1e6,
+        "mb_rows": float(rows) * (width + 1) * 4 / 1e6,
+        "mb_dense_word_matrix": words * (width + 1) * 4 / 1e6,
+    }
+
+
+def _plain(body: nn.Module, softmax: Softmax, recipe: Training) -> Step:
+    """Autograd over everything in float32, torch's own Adagrad over all of the word matrix."""
+    parameters = [*body.parameters(), *softmax.parameters()]
+    optimizer = torch.optim.Adagrad(parameters, lr=0.2, initial_accumulator_value=1.0, eps=0.0)
+    carry: Any = None
+
+    def step(window: Window, number: int) -> None:
+        nonlocal carry
+        optimizer.zero_grad()
+        h_STBP, carry = body(window, carry)
+        h_NP = nn.functional.dropout(h_STBP, 0.1).flatten(0, 2)
+        loss = _sampled(h_NP, window, softmax, number)
+        (loss * recipe.loss_scale).backward()
+        nn.utils.clip_grad_norm_(parameters, 10.0)
+        optimizer.step()
+
+    return step
+
+
+def _sampled(h_NP: Tensor, window: Window, softmax: Softmax, number: int) -> Tensor:
+    draw = sample(SAMPLES, len(softmax.weight), np.random.default_rng(number))
+    targets = window.targets_STB.reshape(-1)
+    at, words = torch.from_numpy(targets), torch.from_numpy(draw.words)
+    true_N = (h_NP * softmax.weight[at]).sum(1) + softmax.bias[at]
+    true_N = true_N - torch.from_numpy(draw.log_expected(targets))
+    logits_NM = h_NP @ softmax.weight[words].T + softmax.bias[words]
+    logits_NM = logits_NM - torch.from_numpy(draw.log_expected(draw.words))
+    logits_NM = logits_NM.masked_fill(at[:, None] == words, -torch.inf)
+    whole = torch.cat([true_N[:, None], logits_NM], 1)
+    return (whole.logsumexp(1) - true_N).sum() / len(at)
+
+
+class _Plain(nn.Module):
+    """The same weights, a loop over time, no gradient of our own."""
+
+    def __init__(self, bilm: BiLM, *, every: bool) -> None:
+        super().__init__()
+        self.bilm, self.every = bilm, every
+
+    def forward(self, window: Window, carry: Any) -> tuple[Tensor, Any]:
+        x_STBP = _encoded(self.bilm, window, every=self.every)
+        new = []
+        for layer in range(SMALL.layers):
+            x_STBP = nn.functional.dropout(x_STBP, 0.1)
+            both = []
+            for way in (0, 1):
+                state = None if carry is None else carry[2 * layer + way]
+                y_TBP, state = self._read(x_STBP[way], layer, way, state)
+                both.append(y_TBP)
+                new.append(state)
+            x_STBP = torch.stack(both) + (x_STBP if layer else 0)
+        return x_STBP, new
+
+    def _read(self, x_TBP: Tensor, layer: int, way: int, state: Any) -> tuple[Tensor, Any]:
+        lstm = self.bilm.lstm
+        weight, bias = lstm.weight[layer][way], lstm.bias[layer][way]
+        project = lstm.project[layer][way]
+        rows = x_TBP.shape[1]
+        h, c = state or (x_TBP.new_zeros(rows, SMALL.projection), torch.zeros(rows, SMALL.cells))
+        outputs = []
+        for x in x_TBP:
+            i, j, f, o = (torch.cat([x, h.to(x.dtype)], 1) @ weight + bias).chunk(4, 1)
+            c = torch.sigmoid(f + 1) * c + torch.sigmoid(i) * torch.tanh(j)
+            c = c.clamp(-3, 3)
+            h = ((torch.sigmoid(o) * torch.tanh(c)) @ project).clamp(-3, 3)
+            outputs.append(h)
+        return torch.stack(outputs), (h.detach(), c.detach())
+
+
+class _Fused(nn.Module):
+    """torch.nn.LSTM with proj_size: a fused loop that can't clip; the encoder is ours."""
+
+    def __init__(self, bilm: BiLM) -> None:
+        super().__init__()
+        self.bilm = bilm
+        self.layers = nn.ModuleList(
+            nn.LSTM(SMALL.projection, SMALL.cells, proj_size=SMALL.projection)
+            for _ in range(2 * SMALL.layers)
+        )
+        bilm.lstm.requires_grad_(False)
+
+    def forward(self, window: Window, carry: Any) -> tuple[Tensor, Any]:
+        x_STBP = _encoded(self.bilm, window, every=False)
+        new = []
+        for layer in range(SMALL.layers):
+            x_STBP = nn.functional.dropout(x_STBP, 0.1)
+            both = []
+            for way in (0, 1):
+                k = 2 * layer + way
+                y_TBP, state = self.layers[k](x_STBP[way], carry[k] if carry else None)
+                both.append(y_TBP)
+                new.append(tuple(part.detach() for part in state))
+            x_STBP = torch.stack(both) + (x_STBP if layer else 0)
+        return x_STBP, new
+
+
+def _encoded(bilm: BiLM, window: Window, *, every: bool) -> Tensor:
+    """Layer 0 of a window, by distinct tokens, or as others do: convolved for every token."""
+    index = torch.from_numpy(window.index_STB)
+    types_NK = torch.from_numpy(window.types_NK)
+    if not every:
+        return bilm.encode(types_NK)[index]
+    encoder: Any = bilm.encoder
+    x_NEK = nn.functional.embedding(types_NK[index.flatten()], encoder.char_embedding).mT
+    pooled = []
+    for width, weight, bias in zip(
+        encoder.widths, encoder.conv_weight, encoder.conv_bias, strict=True
+    ):
+        kernel = weight.view(width, -1, weight.shape[1]).permute(2, 1, 0)
+        pooled.append(torch.relu(nn.functional.conv1d(x_NEK, kernel, bias).amax(-1)))
+    x_NF = torch.cat(pooled, 1)
+    for highway in encoder.highway:
+        x_NF = highway(x_NF)
+    x_NP = x_NF @ encoder.project_weight + encoder.project_bias
+    return x_NP.view(*index.shape, -1)
