@@ -31,6 +31,7 @@ from elmo.stream import Position, Stream, prefetched
 from elmo.vocabulary import Vocabulary
 
 REPORT_STEPS = 10
+STOP = "stop"
 CURVES = {
     "train.tsv": ("step", "tokens", "perplexity", "lr", "gradient_norm", "clipped"),
     "heldout.tsv": ("step", "tokens", "forward", "backward", "average"),
@@ -77,7 +78,8 @@ def fit(job: Job, *, workers: Workers, report: Report) -> Progress:
     """Train until the epochs are over; leave the best weights in the job's model and softmax.
 
     Called again after a kill at any instant it goes on from the newest checkpoint and ends as if
-    nothing had happened. SIGTERM and SIGINT save a checkpoint and raise `KeyboardInterrupt`.
+    nothing had happened. SIGTERM, SIGINT and a file named `stop` in the job's folder (a driver's
+    way to reach workers elsewhere) save a checkpoint and raise `KeyboardInterrupt`.
     `report(kind, figures)` hears `train` every few steps, `heldout` after each evaluation, and once
     at the start `machine`: how fast this one multiplies matrices.
     """
@@ -113,7 +115,7 @@ class _Fit:
         progress, state = self._begin()
         if not progress.finished:
             self.report("machine", {"step": progress.step, **gflops(self.workers.device)})
-            with _interruptible(self.workers) as interrupted:
+            with _interruptible(self.workers, self.job.folder / STOP) as interrupted:
                 progress = self._train(progress, state, interrupted)
         if self.workers.size > 1:
             dist.barrier()  # the first worker has written what the others read
@@ -324,15 +326,15 @@ class _Speed:
 
 
 @contextmanager
-def _interruptible(workers: Workers) -> Iterator[Callable[[], bool]]:
-    """Yield whether SIGTERM or SIGINT came, to any worker."""
+def _interruptible(workers: Workers, stop: Path) -> Iterator[Callable[[], bool]]:
+    """Yield whether SIGTERM or SIGINT came, to any worker, or the file `stop` is there."""
     came = threading.Event()
     old: list[tuple[signal.Signals, Any]] = []
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             old.append((number, signal.signal(number, lambda *_: came.set())))
     try:
-        yield lambda: workers.total([float(came.is_set())])[0] > 0
+        yield lambda: workers.total([float(came.is_set() or stop.exists())])[0] > 0
     finally:
         for number, handler in old:
             signal.signal(number, handler)

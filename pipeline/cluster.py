@@ -5,9 +5,12 @@
 
 import logging
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,7 +45,10 @@ def session() -> Iterator[Any]:
         quiet |= {"object_store_memory": 512 << 20}
     here = str(Path(__file__).resolve().parents[1])
     paths = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
+    terminated = signal.getsignal(signal.SIGTERM)
     ray.init(**quiet, runtime_env={"env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}})
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, terminated)  # Ray has set its own
     try:
         yield ray
     finally:
@@ -152,12 +158,14 @@ def fit(
     cluster: Cluster,
     name: str,
     storage: Path,
+    stop: Path,
 ) -> Any:
     """Train: run `loop(config, rank, size, device)` on every worker under Ray Train.
 
     Returns what rank 0 returned. With `cluster.workers` 0 the loop runs in this process (Ray
     Train's local mode). A worker that dies is started again with all the others, and the loop goes
-    on from its own checkpoints. An exception of the loop's is raised as it is.
+    on from its own checkpoints. An exception of the loop's is raised as it is. SIGINT and SIGTERM
+    reach workers elsewhere as the file `stop`.
     """
     _quiet()
     from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
@@ -187,11 +195,41 @@ def fit(
             run_config=run,
         )
         try:
-            return trainer.fit().return_value
+            fitted = _stoppable(trainer.fit, stop) if distributed else trainer.fit()
+            return fitted.return_value
         except TrainingFailedError as error:
             for cause in getattr(error, "worker_failures", {}).values():
                 raise getattr(cause, "cause", cause) from None
             raise
+
+
+def _stoppable(function: Callable[[], Result], stop: Path) -> Result:
+    """Call `function` in a thread of its own; a first signal makes the file `stop`, a second one
+    interrupts."""
+    stop.unlink(missing_ok=True)
+
+    def stopped(*_: object) -> None:
+        if stop.exists():
+            raise KeyboardInterrupt
+        stop.touch()
+        print("  stopping: saving a checkpoint", file=sys.stderr, flush=True)
+
+    done: Future[Result] = Future()
+
+    def call() -> None:
+        try:
+            done.set_result(function())
+        except BaseException as error:
+            done.set_exception(error)
+
+    old = {number: signal.signal(number, stopped) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        threading.Thread(target=call, daemon=True).start()
+        return done.result()
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+        stop.unlink(missing_ok=True)
 
 
 class _Entry:

@@ -24,7 +24,7 @@ from elmo.precision import hint
 from elmo.settings import Training
 from elmo.shards import Shards
 from elmo.step import Workers
-from elmo.training import CURVES, Job, fit, heldout_perplexity
+from elmo.training import CURVES, STOP, Job, fit, heldout_perplexity
 from elmo.vocabulary import Vocabulary
 from pipeline import cluster as ray_cluster
 from pipeline import tracking
@@ -57,8 +57,11 @@ def train(
         }
         with _shown(stage, folder / "live.json", training.precision):
             found = ray_cluster.fit(
-                _loop, config, cluster=cluster, name=f"{stage}-{folder.name}", storage=folder
-            )
+                _loop, config, cluster=cluster, name=f"{stage}-{folder.name}", storage=folder,
+                stop=folder / STOP,
+            )  # fmt: skip
+        if "interrupted" in found:
+            raise KeyboardInterrupt
         if "refused" in found:
             raise ElmoError(found["refused"])
         lineage = {
@@ -93,9 +96,11 @@ def train(
 
 
 def _loop(config: dict[str, Any], rank: int, size: int, device: str) -> dict[str, Any]:
-    """What each worker runs. What it refuses is handed back: Ray would try it again and again."""
+    """What each worker runs. How it ends is handed back: Ray would try it again and again."""
     try:
         return _work(config, rank, size, device)
+    except KeyboardInterrupt:
+        return {"interrupted": True}
     except ElmoError as error:
         return {"refused": str(error)}
 

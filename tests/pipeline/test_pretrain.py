@@ -1,6 +1,10 @@
 """pretrain under Ray Train: a model folder, its curves, its lineage, and never twice."""
 
 import json
+import os
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,6 +15,7 @@ import torch
 from elmo.checkpoint import load_model
 from elmo.errors import ElmoError
 from elmo.files import read_json
+from elmo.resume import Checkpoints
 from elmo.score import perplexity
 from elmo.shards import Shards, write_shards
 from elmo.vocabulary import Vocabulary
@@ -161,3 +166,25 @@ def test_what_a_worker_refuses_is_said_once_in_one_line(inputs: Path, tmp_path: 
     two = Cluster(workers=2, cpus=1, gpu=False, actors=1)
     with pytest.raises(ElmoError, match=r"^training diverged .* lower optimizer\.lr"):
         run(inputs, tmp_path, replace(PARAMS, training=wild), two)
+
+
+@pytest.mark.ray
+def test_a_signal_reaches_the_workers_who_save_and_stop(inputs: Path, tmp_path: Path) -> None:
+    two = Cluster(workers=2, cpus=1, gpu=False, actors=1)
+    rarely = replace(TRAINING, epochs=60, checkpoint_every=10_000, evaluate_every=10_000)
+    longer = replace(PARAMS, training=rarely)
+
+    def terminate() -> None:
+        while not list(tmp_path.glob("cut/runs/*/*/live.json")):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=terminate, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        run(inputs, tmp_path / "cut", longer, cluster=two)
+    (folder,) = tmp_path.glob("cut/runs/*/*/checkpoints")
+    assert Checkpoints(folder, keep=1).steps()
+    resumed = run(inputs, tmp_path / "cut", longer)
+    whole = run(inputs, tmp_path / "whole", longer)
+    assert resumed["steps"] == whole["steps"]
+    assert resumed["heldout_perplexity"] == pytest.approx(whole["heldout_perplexity"], rel=1e-3)
