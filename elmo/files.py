@@ -28,8 +28,9 @@ def new_folder(out: Path) -> Iterator[Path]:
             os.rename(out, old)
         os.rename(beside, out)
         shutil.rmtree(old, ignore_errors=True)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(beside, ignore_errors=True)
+        _name(error, out)
         raise
 
 
@@ -40,8 +41,9 @@ def new_file(out: Path) -> Iterator[Path]:
     try:
         yield beside
         os.replace(beside, out)
-    except BaseException:
+    except BaseException as error:
         beside.unlink(missing_ok=True)
+        _name(error, out)
         raise
 
 
@@ -92,6 +94,12 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ElmoError(f"{path}: must hold a JSON object, found a {type(value).__name__}")
     return value
+
+
+def _name(error: BaseException, out: Path) -> None:
+    """Say what was being written where the system did not, as when a disk is full."""
+    if isinstance(error, OSError) and error.filename is None:
+        error.filename = str(out)
 
 
 def _beside(out: Path) -> Path:

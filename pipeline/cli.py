@@ -1,5 +1,6 @@
 """The command line, without logic: each command calls one function and prints one line."""
 
+import os
 import signal
 import sys
 import time
@@ -26,6 +27,7 @@ def run() -> None:
     try:
         with cli.make_context("elmo", sys.argv[1:]) as context:
             cli.invoke(context)
+        sys.stdout.flush()
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
     except click.ClickException as error:
@@ -35,9 +37,10 @@ def run() -> None:
         sys.exit("error: interrupted; run the same command again to go on")
     except ElmoError as error:
         sys.exit(f"error: {error}")
-    except BrokenPipeError:
-        sys.exit(1)
     except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or exiting flushes again
+        if isinstance(error, BrokenPipeError):
+            sys.exit(1)
         where = f"{error.filename}: " if error.filename else ""
         sys.exit(f"error: {where}{error.strerror or error}")
 

@@ -1,5 +1,6 @@
 """Nothing half-written, nothing lost."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,13 @@ def test_a_failed_file_leaves_the_old_one(tmp_path: Path) -> None:
         raise OSError("no space left")
     assert out.read_text() == "old"
     assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_full_disk_names_what_was_being_written(tmp_path: Path) -> None:
+    for new in (new_file, new_folder):
+        with pytest.raises(OSError) as caught, new(tmp_path / "out"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        assert caught.value.filename == str(tmp_path / "out")
 
 
 def test_an_altered_file_is_named(tmp_path: Path) -> None:

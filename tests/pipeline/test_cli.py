@@ -100,11 +100,16 @@ def test_an_altered_model_is_named(model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_a_full_disk_is_one_line(model: Path) -> None:
-    with Path("/dev/full").open("wb") as full:
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    for own in ({}, {"PYTHONUNBUFFERED": "1"}):
         command = [sys.executable, "-m", "pipeline", "perplexity", str(model), "--input", "-"]
-        done = subprocess.run(command, input=b"he has\n", stdout=full, stderr=subprocess.PIPE)
-    assert done.returncode == 1
-    assert done.stderr.decode().strip().splitlines()[-1] == "error: No space left on device"
+        with Path("/dev/full").open("wb") as full:
+            done = subprocess.run(
+                command, env=buffered | own, input=b"he has\n", stdout=full,
+                stderr=subprocess.PIPE,
+            )  # fmt: skip
+        assert done.returncode == 1
+        assert done.stderr.decode().strip() == "error: No space left on device"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -118,7 +123,10 @@ def test_no_permission_is_one_line(model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_is_one_line_and_leaves_nothing(tmp_path: Path, number: int) -> None:
     command = [sys.executable, "-m", "pipeline", "corpus", str(tmp_path / "out")]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     until = time.monotonic() + 60
     while not list(tmp_path.iterdir()) and time.monotonic() < until:
         time.sleep(0.05)
