@@ -13,15 +13,15 @@ from elmo.vocabulary import Vocabulary
 SHARD_SENTENCES = 10_000
 
 
-def prepare(out: Path, *, train: Path, heldout: Path) -> tuple[Shards, Vocabulary]:
-    """Write the shards of two files to `out`, once; every training token becomes a word."""
+def prepare(out: Path, *, train: Path, heldout: Path, tokens: int = 0) -> tuple[Shards, Vocabulary]:
+    """Write the shards of two files to `out`, once, of `train` the first sentences up to `tokens`
+    (0: all); every token of `train` becomes a word."""
+    text = _lines(train)
     if not out.exists():
-        _write(out, {"train": train, "heldout": heldout})
+        _write(out, {"train": _first(text, tokens), "heldout": _lines(heldout)})
     shards = Shards(out)
-    counts: Counter[str] = Counter()
-    for shard in map(shards.open, shards.infos("train")):
-        counts.update(dict(zip(shard.types, shard.counts().tolist(), strict=True)))
-    lines = sum(info["sentences"] for info in shards.infos("train"))
+    counts = Counter(token for line in text for token in line)
+    lines = len(text)
     unknown = counts.pop("<unk>", 0) + counts.pop("<UNK>", 0)
     words = sorted(counts, key=lambda word: (-counts[word], word))
     first = ["<S>", "</S>", "<UNK>"]
@@ -30,11 +30,21 @@ def prepare(out: Path, *, train: Path, heldout: Path) -> tuple[Shards, Vocabular
     )
 
 
-def _write(out: Path, files: dict[str, Path]) -> None:
+def _lines(file: Path) -> list[list[str]]:
+    return [line.split() for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def _first(lines: list[list[str]], tokens: int) -> list[list[str]]:
+    if tokens == 0:
+        return lines
+    ends = np.cumsum([len(line) for line in lines])
+    return lines[: int(np.searchsorted(ends, tokens, side="right"))]
+
+
+def _write(out: Path, texts: dict[str, list[list[str]]]) -> None:
     infos, splits, totals, at = [], {}, Counter[str](), 0
     with new_folder(out) as folder:
-        for split, file in files.items():
-            lines = [line.split() for line in file.read_text(encoding="utf-8").splitlines()]
+        for split, lines in texts.items():
             splits[split] = len(lines)
             for number, start in enumerate(range(0, len(lines), SHARD_SENTENCES)):
                 some = lines[start : start + SHARD_SENTENCES]

@@ -20,6 +20,7 @@ import argparse
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -178,10 +179,11 @@ def _peak() -> dict[str, float]:
 
 
 def _text(text: Path, folder: Path) -> None:
-    """The text's shards, once for all sides."""
+    """The text and its shards, once for all sides."""
     from benchmarks.lm_text import prepare
 
-    prepare(folder / "shards", train=text, heldout=text)
+    shutil.copy(text, folder / "text")
+    prepare(folder / "shards", train=folder / "text", heldout=folder / "text")
 
 
 def _options() -> argparse.Namespace:

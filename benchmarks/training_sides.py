@@ -41,7 +41,8 @@ def prepare(
     rank: int, size: int,
 ) -> tuple[list[Window], Step, dict[str, float]]:  # fmt: skip
     """The first windows of the text, a function that takes a step, and what a step sends."""
-    shards, vocabulary = prepare_text(folder / "shards", train=folder, heldout=folder)
+    text = folder / "text"
+    shards, vocabulary = prepare_text(folder / "shards", train=text, heldout=text)
     if words > len(vocabulary):
         more = [f"never-seen-{k}" for k in range(words - len(vocabulary))]
         vocabulary = Vocabulary([*vocabulary.words, *more], None)

@@ -94,7 +94,8 @@ def softmax_from(
 def evaluate(softmax: AnySoftmax, h_NP: Tensor, targets_N: Tensor) -> Tensor:
     """−log p of each target over all words, a chunk of predictions at a time."""
     if isinstance(softmax, Softmax):
-        return full_loss(h_NP, targets_N, softmax.weight, softmax.bias)[1]
+        # Detached: whatever requires a gradient gets one, even here.
+        return full_loss(h_NP, targets_N, softmax.weight.detach(), softmax.bias.detach())[1]
     chunks = zip(torch.split(h_NP, CHUNK), torch.split(targets_N, CHUNK), strict=True)
     return torch.cat([softmax.nats(*chunk) for chunk in chunks])
 
