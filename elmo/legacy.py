@@ -17,6 +17,7 @@ from torch import Tensor
 from elmo.bilm import BiLM, Config
 from elmo.characters import MAX_CHARACTERS, Characters
 from elmo.checkpoint import load_model, save_model
+from elmo.embedder import Embedder
 from elmo.errors import ElmoError
 from elmo.files import new_file, read_json, sha256, write_json
 from elmo.vocabulary import BOS, EOS, UNK, Vocabulary
@@ -32,33 +33,45 @@ _HIGHWAY = {
 Floats = npt.NDArray[np.float32]
 
 
-def import_2018(options: Path, weights: Path, out: Path, *, vocabulary: Path | None) -> str:
+def import_2018(
+    options: Path,
+    weights: Path,
+    out: Path,
+    *,
+    vocabulary: Path | None = None,
+    embedding: Path | None = None,
+) -> str:
     """Make a model folder of a 2018 pair of files; return its digest.
 
     `vocabulary` is the old word list: of use for a later softmax, and needed where the model reads
-    words. Raises `ElmoError` naming the option or the dataset that is missing or does not fit.
+    words. Its word table may stand in a file of its own, `embedding` (`dump_token_embeddings`).
+    Raises `ElmoError` naming the option or the dataset that is missing or does not fit.
     """
     config = read_options(options)
     words = Vocabulary.load(vocabulary) if vocabulary else Vocabulary([BOS, EOS, UNK])
-    with _open(weights) as file:
+    table = embedding or weights
+    with _open(weights) as file, _open(table) as table_file:
         if config.input_words is not None:
-            rows = _shape(file, weights, "embedding")
+            rows = _shape(table_file, table, "embedding")
             if vocabulary is None:
                 raise ElmoError(f"{weights}: reads words; name their list with --vocabulary")
             if len(rows) != 2 or rows[0] != len(words):
                 raise ElmoError(
-                    f"{weights}: embedding has shape {rows}, {vocabulary} has {len(words)} words"
+                    f"{table}: embedding has shape {rows}, {vocabulary} has {len(words)} words"
                 )
             config = replace(config, input_words=rows[0])
+        elif embedding is not None:
+            raise ElmoError(f"{options}: the model reads characters; leave out --embedding")
         bilm = BiLM(config, characters=CHARACTERS)
         state = bilm.state_dict()
         for name, places in _places(config, set(_names(file))):
-            arrays = [_array(file, weights, place, shape) for place, shape in places]
+            source = (table_file, table) if name == "encoder.embedding" else (file, weights)
+            arrays = [_array(*source, place, shape) for place, shape in places]
             state[name].copy_(_joined(name, arrays))
-    lineage = {
-        "stage": "import",
-        "inputs": {"options": sha256(options), "weights": sha256(weights)},
-    }
+    inputs = {"options": sha256(options), "weights": sha256(weights)}
+    if embedding is not None:
+        inputs["embedding"] = sha256(embedding)
+    lineage = {"stage": "import", "inputs": inputs}
     return save_model(
         out, bilm=bilm, vocabulary=words, characters=Characters(), softmax=None, training=lineage
     )
@@ -83,6 +96,18 @@ def export_2018(model: Path, options: Path, weights: Path) -> None:
             for (place, shape), array in zip(places, _split(name, state[name]), strict=True):
                 file.create_dataset(place, data=array.reshape(shape).numpy(), dtype="float32")
     write_json(options, _options(config))
+
+
+def dump_token_embeddings(model: Path, vocabulary: Path, out: Path) -> int:
+    """Write layer 0 of each word of a list as dataset `embedding` (words, projection), as the
+    function of that name did in 2018; return how many. `import_2018` takes it as `embedding`.
+    """
+    embedder = Embedder.load(model)
+    words = Vocabulary.load(vocabulary).words
+    h5py = _h5py()
+    with new_file(out) as new, h5py.File(new, "w") as file:
+        file.create_dataset("embedding", data=embedder.encode_types(words), dtype="float32")
+    return len(words)
 
 
 def read_options(path: Path) -> Config:

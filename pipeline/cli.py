@@ -316,11 +316,14 @@ def neighbors(store: Path, text: str, model: Path | None, count: int, layer: str
 @click.argument("weights", type=FOLDER)
 @click.argument("model", type=FOLDER)
 @click.option("--vocabulary", type=FOLDER, help="The words of its softmax or word table.")
-def import_(options: Path, weights: Path, model: Path, vocabulary: Path | None) -> None:
+@click.option("--embedding", type=FOLDER, help="Its word table, where a file of its own has it.")
+def import_(
+    options: Path, weights: Path, model: Path, vocabulary: Path | None, embedding: Path | None
+) -> None:
     """Make a model folder of a 2018 OPTIONS.json and WEIGHTS.hdf5."""
     from elmo.legacy import import_2018
 
-    digest = import_2018(options, weights, model, vocabulary=vocabulary)
+    digest = import_2018(options, weights, model, vocabulary=vocabulary, embedding=embedding)
     click.echo(f"import: {model} (digest {digest[:12]}); it has no softmax: 2018 files have none")
 
 
@@ -337,6 +340,20 @@ def export(model: Path, options: Path, weights: Path) -> None:
         f"export: {options} and {weights}; the softmax and the optimizer stay behind: "
         "they travel in our own format only"
     )
+
+
+@cli.command()
+@click.argument("model", type=FOLDER)
+@click.argument("out", type=FOLDER)
+def export_serving(model: Path, out: Path) -> None:
+    """Write MODEL as one file that serves without this package: OUT.pt2 (torch.export) or OUT.onnx.
+
+    It takes ids (sentences, tokens, characters) and gives layers (sentences, layers, tokens, dim).
+    """
+    from elmo.serving import export_serving as write
+
+    write(model, out)
+    click.echo(f"export-serving: {out} ({_bytes(out.stat().st_size)})")
 
 
 @cli.command()
@@ -417,6 +434,18 @@ def dump(store: Path, out: Path, layout: str) -> None:
     else:
         store_export.export_hdf5(opened, out, layout=layout)
     click.echo(f"dump: {out} holds {len(opened):,} sentences")
+
+
+@cli.command()
+@click.argument("model", type=FOLDER)
+@click.argument("vocabulary", type=FOLDER)
+@click.argument("out", type=FOLDER)
+def dump_tokens(model: Path, vocabulary: Path, out: Path) -> None:
+    """Write MODEL's context-free vectors of a word list, a line each, to OUT.hdf5 as in 2018."""
+    from elmo.legacy import dump_token_embeddings
+
+    count = dump_token_embeddings(model, vocabulary, out)
+    click.echo(f"dump-tokens: {out} holds {count:,} words")
 
 
 @cli.command()

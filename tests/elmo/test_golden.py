@@ -1,15 +1,13 @@
 """Vectors against a derivation in plain numpy that shares no code with the package."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from elmo.embedder import Carry, Embedder
-from elmo.legacy import import_2018
+from tests.golden.models import GOLDEN, import_golden
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 CASES = sorted(path.stem for path in GOLDEN.glob("*.npz"))
 SENTENCES = [
     ["He", "has", "a", "gift", "for", "music"],
@@ -25,16 +23,8 @@ CARRY = [[0, 1, 2], [3], [4, 0], [1, 2, 3, 4]]
 def golden(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> tuple[Embedder, dict[str, np.ndarray]]:
-    name = request.param
-    described = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
-    (tmp_path / "options.json").write_text(json.dumps(described["options"]))
-    words = None
-    if described["words"]:
-        words = tmp_path / "words"
-        words.write_text("".join(f"{word}\n" for word in described["words"]))
-    weights = GOLDEN / f"{name}.hdf5"
-    import_2018(tmp_path / "options.json", weights, tmp_path / "model", vocabulary=words)
-    return Embedder.load(tmp_path / "model"), dict(np.load(GOLDEN / f"{name}.npz"))
+    embedder = Embedder.load(import_golden(request.param, tmp_path))
+    return embedder, dict(np.load(GOLDEN / f"{request.param}.npz"))
 
 
 @pytest.mark.parametrize("golden", CASES, indirect=True)

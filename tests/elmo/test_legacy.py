@@ -13,7 +13,7 @@ import pytest
 from elmo.checkpoint import load_model
 from elmo.embedder import Embedder
 from elmo.errors import ElmoError
-from elmo.legacy import export_2018, import_2018
+from elmo.legacy import dump_token_embeddings, export_2018, import_2018
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 SHARED = Path(os.environ.get("ELMO_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -220,3 +220,24 @@ def test_the_references_token_vectors(tmp_path: Path) -> None:
     with h5py.File(folder / "elmo_token_embeddings.hdf5") as file:
         expected = file["embedding"][...]
     np.testing.assert_allclose(embedder.encode_types(words), expected, atol=1e-5)
+
+
+def test_cached_token_vectors_stand_for_the_characters(tmp_path: Path) -> None:
+    options, weights, _ = pair(tmp_path, "plain")
+    import_2018(options, weights, tmp_path / "characters")
+    words = tmp_path / "vocabulary"
+    words.write_text("<S>\n</S>\n<UNK>\nhe\nhas\n한국어\n", encoding="utf-8")
+    table = tmp_path / "table.hdf5"
+    assert dump_token_embeddings(tmp_path / "characters", words, table) == 6
+    with pytest.raises(ElmoError, match="the model reads characters; leave out --embedding"):
+        import_2018(options, weights, tmp_path / "no", vocabulary=words, embedding=table)
+    value = json.loads(options.read_text())
+    del value["char_cnn"]
+    options.write_text(json.dumps(value))
+    import_2018(options, weights, tmp_path / "words", vocabulary=words, embedding=table)
+    sentences = [["he", "has"], ["한국어", "<UNK>"]]
+    by_characters, by_words = (
+        Embedder.load(tmp_path / name).embed(sentences) for name in ("characters", "words")
+    )
+    for expected, found in zip(by_characters, by_words, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -1,0 +1,101 @@
+"""Held-out perplexity by training recipe: which settings are worth being the default.
+
+    python -m benchmarks.recipes TRAIN HELDOUT OUT --recipe default --tokens 975000 [--epochs 1]
+        [--set dropout=0.3 --set optimizer.lr=0.002] [--precision bfloat16] [--threads 2]
+
+TRAIN and HELDOUT have a sentence a line, tokens between spaces. The network is the small one; the
+recipe is that of presets/small.yaml (`default`) or of 2018 (`2018`, presets/original-2018.yaml),
+over the first `--tokens` of TRAIN (0: all), changed by `--set`. Every token of TRAIN is a word.
+
+Writes OUT/heldout.tsv and OUT/train.tsv, the model to OUT/model, and prints JSON: the recipe,
+steps, tokens seen each way, held-out perplexity under the full softmax. Started again it goes on.
+"""
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from benchmarks.lm_text import prepare
+from elmo.bilm import BiLM, Config
+from elmo.characters import Characters
+from elmo.checkpoint import save_model
+from elmo.settings import Optimizer, Training
+from elmo.softmax import Softmax
+from elmo.step import Workers
+from elmo.training import Job, fit, heldout_perplexity
+
+PRESETS = Path(__file__).resolve().parents[1] / "presets"
+RECIPES = {"default": "small.yaml", "2018": "original-2018.yaml"}
+
+
+def main() -> None:
+    """Train, and print what came of it."""
+    options = _options()
+    torch.set_num_threads(options.threads)
+    recipe = _recipe(options)
+    shards, vocabulary = prepare(
+        options.out / "shards", train=options.train, heldout=options.heldout, tokens=options.tokens
+    )
+    small = yaml.safe_load((PRESETS / "small.yaml").read_text())["pretrain"]["network"]
+    network = Config.from_dict(small | {"input_words": None}, source=PRESETS / "small.yaml")
+    characters = Characters()
+    bilm = BiLM(network, characters=characters.size)
+    bilm.reset_parameters(recipe.seed)
+    softmax = Softmax(len(vocabulary), network.projection)
+    softmax.reset_parameters(recipe.seed + 1)
+    job = Job(bilm, softmax, vocabulary, characters, shards, recipe, options.out, {})
+    workers = Workers()
+    progress = fit(job, workers=workers, report=_show)
+    found = heldout_perplexity(job, workers=workers)
+    weights = {name: value.detach() for name, value in softmax.state_dict().items()}
+    save_model(
+        options.out / "model", bilm=bilm, vocabulary=vocabulary, characters=characters,
+        softmax=weights, training={},
+    )  # fmt: skip
+    told = {"recipe": options.recipe, "set": options.set, "training": asdict(recipe)}
+    told |= {"steps": progress.step, "tokens": progress.tokens, "heldout": found.to_dict()}
+    print(json.dumps(told, indent=1))
+
+
+def _recipe(options: argparse.Namespace) -> Training:
+    preset = PRESETS / RECIPES[options.recipe]
+    values: dict[str, Any] = yaml.safe_load(preset.read_text())["pretrain"]["training"]
+    values |= {"precision": options.precision, "epochs": options.epochs}
+    values |= {"evaluate_every": options.evaluate_every, "checkpoint_every": 500}
+    for change in options.set:
+        name, value = change.split("=")
+        inner = values
+        *path, last = name.split(".")
+        for part in path:
+            inner = inner[part]
+        inner[last] = yaml.safe_load(value)
+    return Training(**values | {"optimizer": Optimizer(**values["optimizer"])})
+
+
+def _show(kind: str, figures: dict[str, float]) -> None:
+    if kind == "heldout" or (kind == "train" and figures["step"] % 100 == 0):
+        shown = {name: round(value, 4) for name, value in figures.items()}
+        print(json.dumps({"kind": kind, **shown}), flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    for name in ("train", "heldout", "out"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("--recipe", choices=sorted(RECIPES), default="default")
+    parser.add_argument("--tokens", type=int, default=0)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--precision", default="bfloat16")
+    parser.add_argument("--evaluate-every", type=int, default=100_000)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
