@@ -2,7 +2,7 @@
 
     python -m benchmarks.interop_allennlp TEXT --size small|original --peer PYTHON [--sentences 200]
 
-Random weights in which clipping bites are saved as a model folder and exported as a 2018 pair; both
+Random weights are saved as a model folder and exported as a 2018 pair; both
 sides embed the same sentences (a line each, tokens between spaces) with carried state, batches of
 8, in file order. PYTHON is the interpreter of an environment with allennlp 2.10.1. Prints the
 largest difference of each layer as JSON; exits 1 above 1e-5.
