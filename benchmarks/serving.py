@@ -1,0 +1,93 @@
+"""How long one sentence takes: the embedder in this process, and `mlflow models serve`.
+
+    MLFLOW_TRACKING_URI=… python -m benchmarks.serving TEXT [--model models:/elmo@champion]
+
+TEXT has a sentence a line, tokens between spaces; `--requests` of them are asked for one by one,
+all layers. Prints JSON: milliseconds of the first request, the median, and the 95th percentile.
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median, quantiles
+
+import mlflow
+
+
+def main() -> None:
+    """Time the embedder, then the server."""
+    options = _options()
+    with options.text.open(encoding="utf-8") as file:
+        lines = [line for line in map(str.strip, file) if line][: options.requests]
+    embedder = mlflow.pyfunc.load_model(options.model).unwrap_python_model().embedder
+    found = {
+        "requests": len(lines),
+        "tokens a sentence": round(sum(len(line.split()) for line in lines) / len(lines), 1),
+        "embedder": _timed(lines, lambda line: embedder.embed([line.split()])),
+    }
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    tools = Path(sys.executable).parent
+    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
+    server = subprocess.Popen(
+        [tools / "mlflow", "models", "serve", "-m", options.model, "-p", str(port), "--env-manager", "local"],
+        env=os.environ | {"PATH": path}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        _wait(f"http://127.0.0.1:{port}/ping", server)
+        address = f"http://127.0.0.1:{port}/invocations"
+        found["mlflow models serve"] = _timed(lines, lambda line: _ask(address, line))
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+    print(json.dumps(found, indent=1))
+
+
+def _ask(address: str, line: str) -> object:
+    body = json.dumps({"inputs": [line], "params": {"layers": "all"}}).encode()
+    request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)["predictions"][0]
+
+
+def _timed(lines: list[str], embed: Callable[[str], object]) -> dict[str, float]:
+    times = []
+    for line in lines:
+        began = time.perf_counter()
+        embed(line)
+        times.append((time.perf_counter() - began) * 1000)
+    percentile = quantiles(times, n=20)[-1]
+    return {"first_ms": round(times[0], 2), "median_ms": round(median(times), 2),
+            "p95_ms": round(percentile, 2)}  # fmt: skip
+
+
+def _wait(address: str, server: "subprocess.Popen[bytes]") -> None:
+    until = time.monotonic() + 120
+    while time.monotonic() < until and server.poll() is None:
+        try:
+            urllib.request.urlopen(address).close()
+            return
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.5)
+    sys.exit("error: mlflow models serve did not start")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("text", type=Path)
+    parser.add_argument("--model", default="models:/elmo@champion")
+    parser.add_argument("--requests", type=int, default=200)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
