@@ -40,8 +40,10 @@ def main() -> None:
     tools = Path(sys.executable).parent
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
     server = subprocess.Popen(
-        [tools / "mlflow", "models", "serve", "-m", options.model, "-p", str(port), "--env-manager", "local"],
-        env=os.environ | {"PATH": path}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        [tools / "mlflow", "models", "serve", "-m", options.model, "-p", str(port),
+         "--env-manager", "local"],
+        env=os.environ | {"PATH": path}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )  # fmt: skip
     try:
         _wait(f"http://127.0.0.1:{port}/ping", server)
