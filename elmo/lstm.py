@@ -2,9 +2,9 @@
 
 One implementation serves training and embedding. The product with the input is taken out of the
 loop over time, both directions share each product of the loop, and in training the weight gradients
-are one product a layer. Weights keep the 2018 layout: gates in the order i, j (new), f, o; the
-forget bias of 1 is added here and stands in no file. Matrix products run in the precision of the
-input; the cell state stays float32.
+are one product a layer; on a GPU the training loop is one launch (elmo.graphs). Weights keep the
+2018 layout: gates in the order i, j (new), f, o; the forget bias of 1 is added here and stands in
+no file. Matrix products run in the precision of the input; the cell state stays float32.
 
 Shapes: S directions (0 forward, 1 backward), T steps, B rows, I input, P projection, C cells,
 G = 4C gates, L layers. Time runs as each direction reads: step 0 of the backward direction is the
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from elmo.cell import EAGER, Cell, cell_for
+from elmo.graphs import replay
 
 Drop = Callable[[Tensor, int], Tensor]
 
@@ -198,67 +199,96 @@ class _Layer(torch.autograd.Function):
         clips: tuple[float | None, float | None],
         cell: Cell,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        S, T, B, _ = x_STBI.shape
-        cells = c_SBC.shape[-1]
-        kept = _Kept(
-            c_SBC.new_empty(S, T, B, cells),
-            x_STBI.new_empty(S, T, B, cells),
-        )
-        weights = (weight_SKG, bias_SG, project_SCP)
-        y_STBP, h_last, c_last, gates_STBG = _read(
-            x_STBI, *weights, h_SBP, c_SBC, keep_STB1, clips, cell, None, kept
-        )
+        tensors = (x_STBI, weight_SKG, bias_SG, project_SCP, h_SBP, c_SBC, keep_STB1)
+        y_STBP, h_last, c_last, *kept = replay(_forward, tensors, (clips, cell))
         ctx.save_for_backward(
-            x_STBI, weight_SKG, project_SCP, h_SBP, c_SBC, keep_STB1, y_STBP, gates_STBG, *kept
+            x_STBI, weight_SKG, project_SCP, h_SBP, c_SBC, keep_STB1, y_STBP, *kept
         )
-        ctx.clips, ctx.cell = clips, cell
+        ctx.constants = (clips, cell)
         ctx.mark_non_differentiable(h_last, c_last)
         return y_STBP, h_last, c_last
 
     @staticmethod
     def backward(ctx: Any, dy_STBP: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        x_STBI, weight_SKG, project_SCP, h_SBP, c_SBC, keep_STB1, *rest = ctx.saved_tensors
-        y_STBP, gates_STBG, *rest = rest
-        kept = _Kept(*rest)
-        cell_clip, projection_clip = ctx.clips
-        S, T, B, inputs = x_STBI.shape
-        recurrent_SGP = weight_SKG[:, inputs:].transpose(1, 2)
-        dgates_STBG = torch.empty_like(gates_STBG)
-        dm_STBP = torch.empty_like(y_STBP)
-        dh_SBP, dc_SBC = torch.zeros_like(h_SBP), torch.zeros_like(c_SBC)
-        for t in reversed(range(T)):
-            dm_SBP = dy_STBP[:, t] + dh_SBP
-            if projection_clip is not None:
-                dm_SBP = torch.where(y_STBP[:, t].abs() < projection_clip, dm_SBP, 0)
-            dm_STBP[:, t] = dm_SBP
-            dhidden = dm_SBP if project_SCP is None else torch.bmm(dm_SBP, project_SCP.mT)
-            before_SBC = kept.cells_STBC[:, t - 1] if t > 0 else c_SBC
-            if keep_STB1 is not None:
-                before_SBC = before_SBC * keep_STB1[:, t]
-            dc_SBC = ctx.cell.backward(
-                dhidden, dc_SBC, gates_STBG[:, t], kept.cells_STBC[:, t], before_SBC,
-                cell_clip, dgates_STBG[:, t],
-            )  # fmt: skip
-            if t > 0:
-                dh_SBP = torch.bmm(dgates_STBG[:, t], recurrent_SGP)
-                if keep_STB1 is not None:
-                    dh_SBP, dc_SBC = dh_SBP * keep_STB1[:, t], dc_SBC * keep_STB1[:, t]
-        h_STBP = torch.cat([h_SBP[:, None], y_STBP[:, :-1]], 1)
+        found = replay(_backward, (dy_STBP, *ctx.saved_tensors), ctx.constants)
+        return *found, *(None,) * 5
+
+
+def _forward(
+    x_STBI: Tensor,
+    weight_SKG: Tensor,
+    bias_SG: Tensor,
+    project_SCP: Tensor | None,
+    h_SBP: Tensor,
+    c_SBC: Tensor,
+    keep_STB1: Tensor | None,
+    clips: tuple[float | None, float | None],
+    cell: Cell,
+) -> tuple[Tensor, ...]:
+    """Outputs, last output, last cell state; then gates, cells and hidden, for `_backward`."""
+    S, T, B, _ = x_STBI.shape
+    kept = _Kept(
+        c_SBC.new_empty(S, T, B, c_SBC.shape[-1]), x_STBI.new_empty(S, T, B, c_SBC.shape[-1])
+    )
+    weights = (weight_SKG, bias_SG, project_SCP)
+    found = _read(x_STBI, *weights, h_SBP, c_SBC, keep_STB1, clips, cell, None, kept)
+    return *found, *kept
+
+
+def _backward(
+    dy_STBP: Tensor,
+    x_STBI: Tensor,
+    weight_SKG: Tensor,
+    project_SCP: Tensor | None,
+    h_SBP: Tensor,
+    c_SBC: Tensor,
+    keep_STB1: Tensor | None,
+    y_STBP: Tensor,
+    gates_STBG: Tensor,
+    cells_STBC: Tensor,
+    hidden_STBC: Tensor,
+    clips: tuple[float | None, float | None],
+    cell: Cell,
+) -> tuple[Tensor | None, ...]:
+    """The gradients of input, weight, bias and projection."""
+    cell_clip, projection_clip = clips
+    S, T, B, inputs = x_STBI.shape
+    recurrent_SGP = weight_SKG[:, inputs:].transpose(1, 2)
+    dgates_STBG = torch.empty_like(gates_STBG)
+    dm_STBP = torch.empty_like(y_STBP)
+    dh_SBP, dc_SBC = torch.zeros_like(h_SBP), torch.zeros_like(c_SBC)
+    for t in reversed(range(T)):
+        dm_SBP = dy_STBP[:, t] + dh_SBP
+        if projection_clip is not None:
+            dm_SBP = torch.where(y_STBP[:, t].abs() < projection_clip, dm_SBP, 0)
+        dm_STBP[:, t] = dm_SBP
+        dhidden = dm_SBP if project_SCP is None else torch.bmm(dm_SBP, project_SCP.mT)
+        before_SBC = cells_STBC[:, t - 1] if t > 0 else c_SBC
         if keep_STB1 is not None:
-            h_STBP = h_STBP * keep_STB1
-        dgates_SNG = dgates_STBG.view(S, T * B, -1)
-        dweight_SKG = torch.empty_like(weight_SKG)
-        torch.bmm(x_STBI.reshape(S, T * B, -1).mT, dgates_SNG, out=dweight_SKG[:, :inputs])
-        torch.bmm(h_STBP.view(S, T * B, -1).mT, dgates_SNG, out=dweight_SKG[:, inputs:])
-        dproject = (
-            None
-            if project_SCP is None
-            else torch.bmm(kept.hidden_STBC.view(S, T * B, -1).mT, dm_STBP.view(S, T * B, -1))
-        )
-        dx_SNI = torch.bmm(dgates_SNG, weight_SKG[:, :inputs].mT)
-        dbias_SG = torch.bmm(dgates_SNG.new_ones(S, 1, T * B), dgates_SNG)[:, 0]
-        nothing = (None,) * 5
-        return dx_SNI.view_as(x_STBI), dweight_SKG, dbias_SG, dproject, *nothing
+            before_SBC = before_SBC * keep_STB1[:, t]
+        dc_SBC = cell.backward(
+            dhidden, dc_SBC, gates_STBG[:, t], cells_STBC[:, t], before_SBC, cell_clip,
+            dgates_STBG[:, t],
+        )  # fmt: skip
+        if t > 0:
+            dh_SBP = torch.bmm(dgates_STBG[:, t], recurrent_SGP)
+            if keep_STB1 is not None:
+                dh_SBP, dc_SBC = dh_SBP * keep_STB1[:, t], dc_SBC * keep_STB1[:, t]
+    h_STBP = torch.cat([h_SBP[:, None], y_STBP[:, :-1]], 1)
+    if keep_STB1 is not None:
+        h_STBP = h_STBP * keep_STB1
+    dgates_SNG = dgates_STBG.view(S, T * B, -1)
+    dweight_SKG = torch.empty_like(weight_SKG)
+    torch.bmm(x_STBI.reshape(S, T * B, -1).mT, dgates_SNG, out=dweight_SKG[:, :inputs])
+    torch.bmm(h_STBP.view(S, T * B, -1).mT, dgates_SNG, out=dweight_SKG[:, inputs:])
+    dproject = (
+        None
+        if project_SCP is None
+        else torch.bmm(hidden_STBC.view(S, T * B, -1).mT, dm_STBP.view(S, T * B, -1))
+    )
+    dx_SNI = torch.bmm(dgates_SNG, weight_SKG[:, :inputs].mT)
+    dbias_SG = torch.bmm(dgates_SNG.new_ones(S, 1, T * B), dgates_SNG)[:, 0]
+    return dx_SNI.view_as(x_STBI), dweight_SKG, dbias_SG, dproject
 
 
 def _with_forget_bias(bias_SG: Tensor) -> Tensor:
