@@ -25,7 +25,7 @@ Ints = npt.NDArray[np.integer]
 ENCODE_TOKENS = 4096  # distinct tokens encoded at a time
 WINDOW_TOKENS = 512  # rows × steps read at a time: stays in cache, bounds a long sentence
 SEGMENT_TOKENS = 32768
-ROWS = 128
+ROWS = 256
 
 
 class Carry:
@@ -102,7 +102,7 @@ class Embedder:
     def embed(
         self,
         sentences: Sequence[Sequence[str]],
-        batch_size: int = 64,
+        batch_size: int = 256,
         *,
         layers: Sequence[int] | None = None,
         state: Literal["reset", "carry"] | Carry = "reset",

@@ -253,7 +253,7 @@ def report(
 @click.option("--input", "source", type=click.File("rb"), required=True, help="Text; - is stdin.")
 @click.option("--output", type=FOLDER, required=True, help="An .npz file: key k is line k, from 0.")
 @click.option("--pretokenized", is_flag=True, help="Tokens stand between single spaces.")
-@click.option("--batch-size", default=64, show_default=True, help="Sentences read at a time.")
+@click.option("--batch-size", default=256, show_default=True, help="Sentences read at a time.")
 @click.option("--state", type=click.Choice(["reset", "carry"]), default="reset", show_default=True)
 @click.option("--layers", default="all", show_default=True, help="all, or numbers such as 0,2.")
 @click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32")

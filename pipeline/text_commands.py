@@ -18,7 +18,7 @@ from elmo.neighbors import neighbors as nearest
 from elmo.score import perplexity as perplexity_of
 from elmo.score import scores
 
-BATCHES = 16
+BATCHES = 4
 
 
 def embed(
