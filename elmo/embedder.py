@@ -65,6 +65,7 @@ class Embedder:
             raise ElmoError(f"precision must be 'float32' or 'bfloat16', found {precision!r}")
         self.model = model
         self.bilm = model.bilm.eval().requires_grad_(False).to(getattr(torch, precision))
+        self._weights = self.bilm.lstm.weights(getattr(torch, precision))
         self._boundaries_2P: Tensor | None = None
         self._start: State | None = None
         if warm_up:
@@ -220,7 +221,9 @@ class Embedder:
             to = min(int(steps_B[0]), at + max(1, WINDOW_TOKENS // active))
             sizes = [int((steps_B > t).sum()) for t in range(at, to)]
             index = torch.from_numpy(index_STB[:, at:to, :active]).to(x_NP.device)
-            ys, after = self.bilm.lstm(x_NP[index], state.rows(slice(active)), sizes=sizes)
+            ys, after = self.bilm.lstm(
+                x_NP[index], state.rows(slice(active)), sizes=sizes, weights=self._weights
+            )
             state.h_LSBP[:, :, :active], state.c_LSBC[:, :, :active] = after
             places = _places(at, to, lengths[order][:active], starts[:active])
             for y_STBP, y_ND in zip(ys, outputs, strict=True):

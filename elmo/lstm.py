@@ -34,6 +34,15 @@ class State(NamedTuple):
         return State(self.h_LSBP[:, :, rows], self.c_LSBC[:, :, rows])
 
 
+class Weights(NamedTuple):
+    """One layer's weights as the loop reads them: in one precision, the forget bias in."""
+
+    input_SIG: Tensor
+    recurrent_SPG: Tensor
+    bias_SG: Tensor
+    project_SCP: Tensor | None
+
+
 class LSTMStack(nn.Module):
     """L layers of projected LSTMs in two directions, with a residual from the second layer on."""
 
@@ -74,6 +83,18 @@ class LSTMStack(nn.Module):
         for bias in self.bias:
             nn.init.zeros_(bias)
 
+    @torch.no_grad()
+    def weights(self, precision: torch.dtype) -> list[Weights]:
+        """Each layer's weights for reading without a gradient: made once, of use for many calls."""
+        return [
+            Weights(
+                *_halves(weight.to(precision), weight.shape[1] - self.projection),
+                _with_forget_bias(bias).to(precision),
+                self.project[layer].to(precision) if self.project else None,
+            )
+            for layer, (weight, bias) in enumerate(zip(self.weight, self.bias, strict=True))
+        ]
+
     def zero_state(self, rows: int) -> State:
         """The state before anything was read, for B rows."""
         like = self.weight[0]
@@ -89,6 +110,7 @@ class LSTMStack(nn.Module):
         reset_STB: Tensor | None = None,
         sizes: Sequence[int] | None = None,
         drop: Drop | None = None,
+        weights: Sequence[Weights] | None = None,
     ) -> tuple[list[Tensor], State]:
         """Read T steps from `state`; return each layer's (S, T, B, P) outputs and the new state.
 
@@ -96,7 +118,8 @@ class LSTMStack(nn.Module):
         it. `reset_STB` is true where a row starts afresh. `sizes[t]` says how many of the first
         rows are still being read at step t (it never grows): the others keep their state and their
         outputs are undefined; for inference only. `drop(x, layer)` is applied to each layer's
-        input, and the residual adds the dropped input, as in 2018.
+        input, and the residual adds the dropped input, as in 2018. `weights(precision)` made
+        beforehand saves making them in each call without a gradient.
         """
         keep_STB1 = None if reset_STB is None else (~reset_STB).to(x_STBI.dtype).unsqueeze(-1)
         cell = EAGER if torch.compiler.is_compiling() else cell_for(x_STBI.device)
@@ -105,21 +128,26 @@ class LSTMStack(nn.Module):
         for layer in range(self.layers):
             if drop is not None:
                 x_STBI = drop(x_STBI, layer)
-            weights = (
-                self.weight[layer].to(x_STBI.dtype),
-                _with_forget_bias(self.bias[layer]).to(x_STBI.dtype),
-                self.project[layer].to(x_STBI.dtype) if self.project else None,
-            )
             start = (state.h_LSBP[layer].to(x_STBI.dtype), state.c_LSBC[layer])
             clips = (self.cell_clip, self.projection_clip if self.project else None)
             if torch.is_grad_enabled():
                 if sizes is not None:
                     raise ValueError("rows of different lengths are for inference only")
                 apply: Any = _Layer.apply
-                y_STBP, h_SBP, c_SBC = apply(x_STBI, *weights, *start, keep_STB1, clips, cell)
+                y_STBP, h_SBP, c_SBC = apply(
+                    x_STBI,
+                    self.weight[layer].to(x_STBI.dtype),
+                    _with_forget_bias(self.bias[layer]).to(x_STBI.dtype),
+                    self.project[layer].to(x_STBI.dtype) if self.project else None,
+                    *start,
+                    keep_STB1,
+                    clips,
+                    cell,
+                )
             else:
+                weights = weights or self.weights(x_STBI.dtype)
                 y_STBP, h_SBP, c_SBC, _ = _read(
-                    x_STBI, *weights, *start, keep_STB1, clips, cell, sizes, None
+                    x_STBI, weights[layer], *start, keep_STB1, clips, cell, sizes, None
                 )
             if self.skip and layer > 0:
                 y_STBP = y_STBP + x_STBI
@@ -137,11 +165,17 @@ class _Kept(NamedTuple):
     hidden_STBC: Tensor
 
 
+def _halves(weight_SKG: Tensor, inputs: int) -> tuple[Tensor, Tensor]:
+    """The weight of the input and that of the layer's own output."""
+    halves = (weight_SKG[:, :inputs], weight_SKG[:, inputs:])
+    if weight_SKG.dtype == torch.float32:
+        return halves
+    return halves[0].contiguous(), halves[1].contiguous()  # or each bfloat16 product copies its own
+
+
 def _read(
     x_STBI: Tensor,
-    weight_SKG: Tensor,
-    bias_SG: Tensor,
-    project_SCP: Tensor | None,
+    weights: Weights,
     h_SBP: Tensor,
     c_SBC: Tensor,
     keep_STB1: Tensor | None,
@@ -152,12 +186,10 @@ def _read(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """One layer over T steps: outputs (S, T, B, P), last output, last cell state, gates."""
     cell_clip, projection_clip = clips
+    input_SIG, recurrent_SPG, bias_SG, project_SCP = weights
     S, T, B, inputs = x_STBI.shape
-    product = torch.baddbmm(
-        bias_SG[:, None], x_STBI.reshape(S, T * B, inputs), weight_SKG[:, :inputs]
-    )
+    product = torch.baddbmm(bias_SG[:, None], x_STBI.reshape(S, T * B, inputs), input_SIG)
     gates_STBG = product.view(S, T, B, -1)
-    recurrent_SPG = weight_SKG[:, inputs:]
     y_STBP = torch.empty(S, T, B, h_SBP.shape[-1], dtype=x_STBI.dtype, device=x_STBI.device)
     h_SBP, c_SBC = h_SBP.clone(), c_SBC.clone()
     for t in range(T):
@@ -230,8 +262,8 @@ def _forward(
     kept = _Kept(
         c_SBC.new_empty(S, T, B, c_SBC.shape[-1]), x_STBI.new_empty(S, T, B, c_SBC.shape[-1])
     )
-    weights = (weight_SKG, bias_SG, project_SCP)
-    found = _read(x_STBI, *weights, h_SBP, c_SBC, keep_STB1, clips, cell, None, kept)
+    weights = Weights(*_halves(weight_SKG, x_STBI.shape[-1]), bias_SG, project_SCP)
+    found = _read(x_STBI, weights, h_SBP, c_SBC, keep_STB1, clips, cell, None, kept)
     return *found, *kept
 
 
@@ -253,7 +285,7 @@ def _backward(
     """The gradients of input, weight, bias and projection."""
     cell_clip, projection_clip = clips
     S, T, B, inputs = x_STBI.shape
-    recurrent_SGP = weight_SKG[:, inputs:].transpose(1, 2)
+    recurrent_SGP = _halves(weight_SKG, inputs)[1].mT
     dgates_STBG = torch.empty_like(gates_STBG)
     dm_STBP = torch.empty_like(y_STBP)
     dh_SBP, dc_SBC = torch.zeros_like(h_SBP), torch.zeros_like(c_SBC)
