@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from elmo.errors import ElmoError
 from elmo.files import new_file
+from elmo.hdf5 import load_h5py, open_hdf5
 
 Floats = npt.NDArray[np.float32]
 LAYOUTS = ("bilm-tf", "all", "top", "average")
@@ -38,7 +39,7 @@ def write_dump(
     """
     if layout not in LAYOUTS:
         raise ElmoError(f"layout must be one of {', '.join(LAYOUTS)}, found {layout!r}")
-    h5py = _h5py()
+    h5py = load_h5py()
     numbers: dict[str, str] = {}
     count = 0
     with new_file(out) as path, h5py.File(path, "w") as file:
@@ -57,7 +58,7 @@ def write_dump(
 
 def read_dump(path: Path) -> list[Dumped]:
     """Read a dump of any layout, in the order of its sentences."""
-    with _open(path) as file:
+    with open_hdf5(path) as file:
         numbers = sorted(int(name) for name in file if name.isdecimal())
         if numbers != list(range(len(numbers))) or not numbers:
             raise ElmoError(f"{path}: must have a dataset for each sentence, from 0 on")
@@ -88,21 +89,3 @@ def _texts(file: Any, path: Path) -> dict[int, str]:
         return {int(number): text for text, number in value.items()}
     except (ValueError, AttributeError, TypeError) as error:
         raise ElmoError(f"{path}: {_INDEX} must hold a JSON object ({error})") from None
-
-
-def _open(path: Path) -> Any:
-    h5py = _h5py()
-    if not path.is_file():
-        raise ElmoError(f"{path}: no such file")
-    try:
-        return h5py.File(path, "r")
-    except OSError as error:
-        raise ElmoError(f"{path}: not an HDF5 file, or truncated ({error})") from None
-
-
-def _h5py() -> Any:
-    try:
-        import h5py
-    except ImportError:
-        raise ElmoError("h5py is not installed; run: pip install h5py") from None
-    return h5py

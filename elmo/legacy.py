@@ -20,6 +20,7 @@ from elmo.checkpoint import load_model, save_model
 from elmo.embedder import Embedder
 from elmo.errors import ElmoError
 from elmo.files import new_file, read_json, sha256, write_json
+from elmo.hdf5 import load_h5py, open_hdf5
 from elmo.vocabulary import BOS, EOS, UNK, Vocabulary
 
 CHARACTERS = 261
@@ -50,7 +51,7 @@ def import_2018(
     config = read_options(options)
     words = Vocabulary.load(vocabulary) if vocabulary else Vocabulary([BOS, EOS, UNK])
     table = embedding or weights
-    with _open(weights) as file, _open(table) as table_file:
+    with open_hdf5(weights) as file, open_hdf5(table) as table_file:
         if config.input_words is not None:
             rows = _shape(table_file, table, "embedding")
             if vocabulary is None:
@@ -82,7 +83,7 @@ def export_2018(model: Path, options: Path, weights: Path) -> None:
 
     The softmax and what training left are not part of these files.
     """
-    h5py = _h5py()
+    h5py = load_h5py()
     loaded = load_model(model)
     config = loaded.bilm.config
     if loaded.characters != Characters():
@@ -104,7 +105,7 @@ def dump_token_embeddings(model: Path, vocabulary: Path, out: Path) -> int:
     """
     embedder = Embedder.load(model)
     words = Vocabulary.load(vocabulary).words
-    h5py = _h5py()
+    h5py = load_h5py()
     with new_file(out) as new, h5py.File(new, "w") as file:
         file.create_dataset("embedding", data=embedder.encode_types(words), dtype="float32")
     return len(words)
@@ -271,24 +272,6 @@ def _array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Floats:
     if not np.isfinite(array).all():
         raise ElmoError(f"{path}: {name} holds values that are not finite")
     return array
-
-
-def _open(path: Path) -> Any:
-    h5py = _h5py()
-    if not path.is_file():
-        raise ElmoError(f"{path}: no such file")
-    try:
-        return h5py.File(path, "r")
-    except OSError as error:
-        raise ElmoError(f"{path}: not an HDF5 file, or cut short ({error})") from None
-
-
-def _h5py() -> Any:
-    try:
-        import h5py
-    except ModuleNotFoundError:
-        raise ElmoError("2018 files need h5py; run: pip install 'elmo-pipeline[legacy]'") from None
-    return h5py
 
 
 def _section(path: Path, value: dict[str, Any], name: str) -> dict[str, Any]:
