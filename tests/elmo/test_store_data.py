@@ -183,7 +183,7 @@ def test_broken_dumps_are_refused(store: FeatureStore, tmp_path: Path) -> None:
         with pytest.raises(ElmoError, match=message):
             read_dump(path)
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(ElmoError, match="not an HDF5 file, or truncated"):
+    with pytest.raises(ElmoError, match="not an HDF5 file, or cut short"):
         read_dump(path)
     with pytest.raises(ElmoError, match="no such file"):
         read_dump(tmp_path / "nowhere")
