@@ -35,6 +35,8 @@ def cell_for(device: torch.device) -> Cell:
         return _chosen(EAGER, "ELMO_COMPILE=0")
     if device.type == "cpu" and not (shutil.which("g++") or shutil.which("clang++")):
         return _chosen(EAGER, "no C++ compiler was found")
+    if not torch.cuda.is_available():  # the compiler would warn that it found none
+        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     compiled = Cell(
         torch.compile(EAGER.forward),
         torch.compile(EAGER.forward_kept),

@@ -30,20 +30,21 @@ def new_folder(out: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
     except BaseException as error:
         shutil.rmtree(beside, ignore_errors=True)
-        _name(error, out)
+        _say_where(error, out)
         raise
 
 
 @contextmanager
-def new_file(out: Path) -> Iterator[Path]:
-    """Yield a path beside `out`; it becomes `out` on success and vanishes on any failure."""
-    beside = _beside(out)
+def new_file(out: Path, *, beside: Path | None = None) -> Iterator[Path]:
+    """Yield a path in the folder `beside` (that of `out`); it becomes `out` on success and vanishes
+    on any failure."""
+    new = _beside((beside or out.parent) / out.name)
     try:
-        yield beside
-        os.replace(beside, out)
+        yield new
+        os.replace(new, out)
     except BaseException as error:
-        beside.unlink(missing_ok=True)
-        _name(error, out)
+        new.unlink(missing_ok=True)
+        _say_where(error, out)
         raise
 
 
@@ -96,10 +97,10 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _name(error: BaseException, out: Path) -> None:
-    """Say what was being written where the system did not, as when a disk is full."""
+def _say_where(error: BaseException, out: Path) -> None:
+    """Name what was being written where the system did not, as when a disk is full."""
     if isinstance(error, OSError) and error.filename is None:
-        error.filename = str(out)
+        raise ElmoError(f"{out}: {error.strerror or error}") from error
 
 
 def _beside(out: Path) -> Path:

@@ -7,11 +7,8 @@ Each page has a checksum. The same input always gives the same bytes.
 Shapes: N distinct tokens, T tokens, P projection, D = 2P.
 """
 
-import os
-import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from elmo.errors import ElmoError
-from elmo.files import sha256
+from elmo.files import new_file, sha256
 from elmo.store_layout import (
     CODECS,
     ENTRY,
@@ -97,12 +94,12 @@ def write_part(
     is where files grow, `folder` by default. The part is renamed last: where it is, its types are.
     """
     names = part_names(number)
-    with _renamed(folder / names.types, beside) as path:
+    with new_file(folder / names.types, beside=beside) as path:
         columns = stored_x(x_NP, layout) if "layer_0" in layout.layers else {}
         write_types(path, types_schema(layout, metadata=metadata), layout, rows.types, columns)
     schema = part_schema(layout, types_file=names.types, metadata=metadata)
     with (
-        _renamed(folder / names.part, beside) as path,
+        new_file(folder / names.part, beside=beside) as path,
         PartWriter(path, schema, layout) as writer,
         ThreadPoolExecutor(1) as thread,
     ):
@@ -280,15 +277,3 @@ def _writer(path: Path, schema: pa.Schema, layout: Layout) -> pq.ParquetWriter:
         data_page_size=_ONE_PAGE,
         write_page_checksum=True,
     )
-
-
-@contextmanager
-def _renamed(out: Path, beside: Path | None) -> Iterator[Path]:
-    """Yield a path of its own in `beside`; it becomes `out` on success, vanishes on failure."""
-    path = (beside or out.parent) / f".{out.name}.{uuid.uuid4().hex[:8]}"
-    try:
-        yield path
-        os.replace(path, out)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise

@@ -233,6 +233,6 @@ def test_a_failed_write_of_a_checkpoint_is_not_passed_over(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(resume, "save_file", full_disk)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(ElmoError, match="No space left"):
         fit(make_job(tmp_path), workers=ALONE, report=Heard())
     assert list((tmp_path / "job" / "checkpoints").iterdir()) == []
