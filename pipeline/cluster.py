@@ -126,14 +126,19 @@ def actors(
         progress = Progress(label, len(work))
         feed = iter(work)
         busy = {actor.do.remote(item): actor for actor, item in zip(pool, feed, strict=False)}
-        while busy:
-            (reference,), _ = ray.wait(list(busy), num_returns=1)
-            actor = busy.pop(reference)
-            result = _get(ray, reference)
-            progress.advance()
-            if (item := next(feed, None)) is not None:
-                busy[actor.do.remote(item)] = actor
-            yield result
+        try:
+            while busy:
+                (reference,), _ = ray.wait(list(busy), num_returns=1)
+                actor = busy.pop(reference)
+                result = _get(ray, reference)
+                progress.advance()
+                if (item := next(feed, None)) is not None:
+                    busy[actor.do.remote(item)] = actor
+                yield result
+        except Exception:
+            if busy:  # what fails after Ray has gone complains on the terminal
+                ray.wait(list(busy), num_returns=len(busy), timeout=5)
+            raise
         for actor in pool:
             ray.kill(actor)
 
