@@ -173,7 +173,8 @@ class _Fit:
         else:
             tensors, value = found
             restore(tensors, self._modules(), self.optimizer.slots)
-            whole = State(tensors["carry.h"], tensors["carry.c"])
+            # Copies: a tensor of a mapped file is not aligned, and a product may then round apart.
+            whole = State(tensors["carry.h"].clone(), tensors["carry.c"].clone())
             kept = {name: value[name] for name in Progress.__dataclass_fields__}
             progress = Progress(**(kept | {"best": float(value["best"])}))
         if self.workers.rank == 0:
