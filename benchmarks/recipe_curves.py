@@ -2,8 +2,9 @@
 
     python -m benchmarks.recipe_curves OUT.png "NAME=FOLDER" ...
 
-A line for the training perplexity of each folder (with dropout, under the softmax it trained with)
+A line for the training perplexity of each folder (means of ten steps, under the training softmax)
 and points for the held-out perplexity (full softmax, both directions), over tokens read each way.
+The last steps of an epoch, when few rows still read, are left out of the lines.
 """
 
 import argparse
@@ -27,16 +28,15 @@ def main() -> None:
         name, folder = curve.rsplit("=", 1)
         color = f"C{number}"
         tokens, training = _read(Path(folder) / "train.tsv", "perplexity")
-        axes.plot(tokens, _smooth(training), color=color, linewidth=1, alpha=0.6)
+        axes.plot(tokens, training, color=color, linewidth=1, alpha=0.6)
         tokens, heldout = _read(Path(folder) / "heldout.tsv", "average")
         label = f"{name}: held-out {heldout[-1]:.0f}"
         axes.plot(tokens, heldout, "o-", color=color, markersize=5, label=label)
     axes.set(yscale="log", xlabel="million tokens read each way", ylabel="perplexity")
-    axes.set_yticks(
-        [50, 100, 200, 400, 800, 1600], labels=["50", "100", "200", "400", "800", "1600"]
-    )
+    ticks = [50, 100, 200, 400, 800, 1600, 3200, 6400]
+    axes.set_yticks(ticks, labels=[str(tick) for tick in ticks])
     axes.minorticks_off()
-    axes.set_ylim(top=2500)
+    axes.set_ylim(top=6400)
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(options.out, dpi=110, metadata={"Software": None})
@@ -45,12 +45,10 @@ def main() -> None:
 def _read(path: Path, column: str) -> tuple[list[float], list[float]]:
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
-    return [int(row["tokens"]) / 1e6 for row in rows], [float(row[column]) for row in rows]
-
-
-def _smooth(values: list[float], width: int = 10) -> list[float]:
-    return [sum(values[max(0, k - width) : k + 1]) / (k - max(0, k - width) + 1)
-            for k in range(len(values))]  # fmt: skip
+    tokens = [int(row["tokens"]) / 1e6 for row in rows]
+    least = 0.9 * (tokens[0] if column == "perplexity" else 0)
+    kept = [k for k in range(len(rows)) if tokens[k] - (tokens[k - 1] if k else 0) >= least]
+    return [tokens[k] for k in kept], [float(rows[k][column]) for k in kept]
 
 
 if __name__ == "__main__":
