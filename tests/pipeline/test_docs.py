@@ -59,3 +59,8 @@ def test_every_file_is_in_the_readme() -> None:
 def test_ci_runs_the_readmes_test_command() -> None:
     assert "\nmake test\n" in README
     assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("make test")
+
+
+def test_the_readme_shows_the_example_that_the_tests_run() -> None:
+    example = (ROOT / "examples" / "tagger.py").read_text(encoding="utf-8")
+    assert example.partition('"""\n\n')[2].strip() in README
