@@ -8,7 +8,8 @@ Adagrad, dropout 0.1).
 
 `steps`   our step in float32 and bfloat16, the same model under plain autograd (the character
           network on every token, and on distinct tokens), and torch.nn.LSTM(proj_size), which can't
-          clip; with the matrix peak of the same run, to which bilm-tf's 760 tokens/s are scaled
+          clip; with the matrix peak of the same run, to which bilm-tf's 760 tokens/s are scaled,
+          and the share of it that our step reaches (its matrix products, counted by shape)
 `workers` one worker with one core against two, and what a step sends
 `words`   time and peak memory of a step with 33, 300 and 800 thousand words
 
@@ -58,9 +59,14 @@ def _steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     for _ in range(options.repeat):
         for side, each in runs.items():
             each.append(_run(options, folder, side)[0])
-    found: dict[str, Any] = {"peak_gflops": _run(options, folder, "peak float32")[0]}
+    peak = _run(options, folder, "peak float32")[0]
+    found: dict[str, Any] = {"peak_gflops": peak}
+    found["mflop_a_token"] = _run(options, folder, "count float32")[0]["mflop_a_token"]
     for side, each in runs.items():
         found[side] = _figures(each)
+    for precision in ("float32", "bfloat16"):
+        rate = found[f"ours {precision}"]["tokens_per_second"] * found["mflop_a_token"] / 1000
+        found[f"ours {precision} / matrix peak"] = round(rate / peak[f"{precision}_gflops"], 2)
     for ours in ("ours float32", "ours bfloat16"):
         for side in SIDES["steps"][2:]:
             found[f"{ours} / {side}"] = _ratio(runs[ours], runs[side])
@@ -149,9 +155,12 @@ def _side(options: argparse.Namespace) -> dict[str, float]:
             "gloo", init_method=meeting, rank=options.rank, world_size=options.size
         )
     windows, step, told = training_sides.prepare(
-        name, precision, options.text, rows=ROWS, window=WINDOW, count=options.steps + 3,
-        words=options.words, rank=options.rank, size=options.size,
+        "ours" if name == "count" else name, precision, options.text, rows=ROWS, window=WINDOW,
+        count=options.steps + 3, words=options.words, rank=options.rank, size=options.size,
     )  # fmt: skip
+    if name == "count":
+        counted = [training_sides.count(step, window, k) for k, window in enumerate(windows)]
+        return {"mflop_a_token": round(sum(counted) / len(counted) / (ROWS * WINDOW) / 1e6, 1)}
     seconds = []
     for number, window in enumerate(windows):
         began = time.perf_counter()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.lm_text import prepare as prepare_text
 from elmo.bilm import BiLM, Config
@@ -67,6 +68,19 @@ def prepare(
         return windows, _ours(bilm, softmax, recipe, workers), _sent(bilm, softmax, windows)
     body = _Fused(bilm) if side == "nn.LSTM" else _Plain(bilm, every="every" in side)
     return windows, _plain(body, softmax, recipe), {}
+
+
+def count(step: Step, window: Window, number: int) -> int:
+    """Floating-point operations of the matrix products of one step, backward pass included."""
+
+    def in_place(_: Any, a: Any, b: Any, **__: Any) -> int:
+        return 2 * a[0] * a[1] * a[2] * b[2]
+
+    with FlopCounterMode(
+        display=False, custom_mapping={torch.ops.aten.baddbmm_: in_place}
+    ) as counter:
+        step(window, number)
+    return counter.get_total_flops()
 
 
 def _ours(bilm: BiLM, softmax: Softmax, recipe: Training, workers: Workers) -> Step:

@@ -140,33 +140,43 @@ class _Loss(torch.autograd.Function):
         dweight_MP = torch.zeros_like(weight_MP, dtype=torch.float32) if wanted else None
         dbias_M = torch.zeros_like(bias_M) if wanted else None
         dtrue_N = torch.empty_like(nats_N)
-        for at in range(0, len(h_NP), max(1, CHUNK_LOGITS // len(bias_M))):
-            part = slice(at, at + max(1, CHUNK_LOGITS // len(bias_M)))
+        at_once = max(1, CHUNK_LOGITS // len(bias_M))
+        # Written again by each chunk: fresh memory would cost more than the arithmetic.
+        product = torch.empty(min(at_once, len(h_NP)), len(bias_M), dtype=to, device=h_NP.device)
+        logits = torch.empty_like(product, dtype=torch.float32)
+        dweight = None if dweight_MP is None else torch.empty_like(weight_MP)
+        for at in range(0, len(h_NP), at_once):
+            part = slice(at, at + at_once)
             h_nP = h_NP[part]
-            logits_nM = (h_nP @ weight_MP.T).float() + bias_M
             rows_n = torch.arange(len(h_nP), device=h_nP.device)
+            product_nM, logits_nM = product[: len(h_nP)], logits[: len(h_nP)]
+            torch.mm(h_nP, weight_MP.T, out=product_nM)
+            torch.add(product_nM, bias_M, out=logits_nM)
             if place_M is None:
                 true_n = logits_nM[rows_n, target_N[part]]
-                log_z_n = logits_nM.logsumexp(1)
+                top_n = logits_nM.amax(1)
             else:
                 true_weight_nP = weight_UP[target_N[part]].to(to)
                 true_n = (h_nP.float() * true_weight_nP.float()).sum(1)
                 true_n = true_n + bias_U[target_N[part]] - expected_N[part]
                 hits = hit_N[part] >= 0
                 logits_nM[rows_n[hits], hit_N[part][hits]] = -torch.inf
-                log_z_n = torch.logaddexp(logits_nM.logsumexp(1), true_n)
-            nats_N[part] = log_z_n - true_n
-            if dh_NP is None or dweight_MP is None or dbias_M is None:
+                top_n = torch.maximum(logits_nM.amax(1), true_n)
+            z_n = logits_nM.sub_(top_n[:, None]).exp_().sum(1)
+            if place_M is not None:
+                z_n += (true_n - top_n).exp()
+            nats_N[part] = z_n.log() + top_n - true_n
+            if dh_NP is None or dweight_MP is None or dbias_M is None or dweight is None:
                 continue
-            share_nM = logits_nM.sub_(log_z_n[:, None]).exp_()
+            share_nM = logits_nM.mul_(z_n.reciprocal()[:, None])
             if place_M is None:
                 share_nM[rows_n, target_N[part]] -= 1
             dbias_M += share_nM.sum(0)
-            share_nM = share_nM.to(to)
-            dh_NP[part] = share_nM @ weight_MP
-            dweight_MP += share_nM.T @ h_nP
+            product_nM.copy_(share_nM)
+            torch.mm(product_nM, weight_MP, out=dh_NP[part])
+            dweight_MP += torch.mm(product_nM.T, h_nP, out=dweight)
             if place_M is not None:
-                dtrue_N[part] = torch.expm1(true_n - log_z_n)
+                dtrue_N[part] = torch.expm1(-nats_N[part])
                 dh_NP[part] += (dtrue_N[part, None] * true_weight_nP).to(to)
         if dh_NP is not None and dweight_MP is not None and dbias_M is not None:
             if place_M is None:
