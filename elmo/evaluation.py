@@ -10,7 +10,6 @@ from torch import Tensor
 
 from elmo.adaptive import AnySoftmax, evaluate
 from elmo.bilm import BiLM
-from elmo.characters import Characters
 from elmo.lstm import State
 from elmo.stream import Window
 from elmo.vocabulary import Vocabulary
@@ -21,10 +20,10 @@ class Perplexity:
     """exp of the mean −log p of all predictions: the tokens and one boundary a sentence.
 
     `average` is the mean of both directions' perplexities, as in the paper. `unk_rate` is the share
-    of tokens that are no word (they are predicted as `<UNK>`). `bits_per_character` spreads the
-    mean of both directions over the characters of the tokens and one for each space or line end, so
-    that it can be compared between vocabularies. `unigram` is the perplexity of the word counts
-    alone on the same predictions, NaN where counts are unknown.
+    of tokens that are no word (they are predicted as `<UNK>`). `bits_per_byte` spreads the mean of
+    both directions over the UTF-8 bytes of the tokens and one for each space or line end, so that
+    it can be compared between tokenizers and vocabularies. `unigram` is the perplexity of the word
+    counts alone on the same predictions, NaN where counts are unknown.
     """
 
     forward: float
@@ -33,7 +32,7 @@ class Perplexity:
     tokens: int
     sentences: int
     unk_rate: float
-    bits_per_character: float
+    bits_per_byte: float
     unigram: float
 
     def to_dict(self) -> dict[str, float]:
@@ -49,13 +48,12 @@ class Evaluator:
         bilm: BiLM,
         softmax: AnySoftmax,
         vocabulary: Vocabulary,
-        characters: Characters,
         *,
         precision: torch.dtype,
         total: Callable[[Sequence[float]], list[float]] = list,
     ) -> None:
         self.bilm, self.softmax, self.vocabulary = bilm, softmax, vocabulary
-        self.pad, self.precision, self.total = characters.pad, precision, total
+        self.precision, self.total = precision, total
         self._unigram_SV = _unigram(vocabulary)
 
     def perplexity(self, windows: Iterable[Window], *, reset: bool) -> Perplexity:
@@ -69,7 +67,7 @@ class Evaluator:
             nats_STB, state = self.nats(window, state, reset=reset)
             totals += self._count(window, nats_STB)
         found = self.total(totals.tolist())
-        forward, backward, count, sentences, unk, characters, *unigrams = found
+        forward, backward, count, sentences, unk, size, *unigrams = found
         each = [math.exp(nats / count) for nats in (forward, backward)]
         return Perplexity(
             forward=each[0],
@@ -78,7 +76,7 @@ class Evaluator:
             tokens=int(count - sentences),
             sentences=int(sentences),
             unk_rate=float(unk / max(1, count - sentences)),
-            bits_per_character=float((forward + backward) / 2 / math.log(2) / characters),
+            bits_per_byte=float((forward + backward) / 2 / math.log(2) / size),
             unigram=sum(math.exp(nats / count) for nats in unigrams) / 2,
         )
 
@@ -102,12 +100,11 @@ class Evaluator:
         mask = torch.from_numpy(window.mask_TB).to(nats_STB.device)
         nats = (nats_STB.double() * mask).sum((1, 2)).cpu().numpy()
         targets = window.targets_STB[:, window.mask_TB]
-        lengths = (window.types_NK != self.pad).sum(1) - 2
         inputs = window.index_STB[0][window.mask_TB & ~window.reset_TB]
         unigram = -self._unigram_SV[[[0], [1]], targets].sum(1)
         starts = int((window.reset_TB & window.mask_TB).sum())
         sizes = (window.mask_TB.sum(), starts, (targets[0] == self.vocabulary.unk).sum())
-        return np.array([*nats, *sizes, lengths[inputs].sum() + window.mask_TB.sum(), *unigram])
+        return np.array([*nats, *sizes, window.bytes_N[inputs].sum() + len(inputs), *unigram])
 
 
 def _unigram(vocabulary: Vocabulary) -> np.ndarray:

@@ -10,7 +10,7 @@ from elmo.adaptive import softmax_from
 from elmo.checkpoint import Model
 from elmo.errors import ElmoError
 from elmo.evaluation import Evaluator, Perplexity
-from elmo.stream import Window, both_ways
+from elmo.stream import Window, both_ways, byte_lengths
 
 TOKENS = 4096
 
@@ -50,7 +50,6 @@ def _evaluator(model: Model) -> Evaluator:
         model.bilm,
         softmax_from(model.softmax),
         model.vocabulary,
-        model.characters,
         precision=torch.float32,
     )
 
@@ -88,4 +87,5 @@ def _window(model: Model, sentences: list[Sequence[str]]) -> Window:
     starts[0] = True
     encoded = model.inputs(list(types))
     words_used = np.unique(targets[:, mask])
-    return Window(index, targets, mask, starts, encoded, words_used, 2 * int(mask.sum()))
+    size = byte_lengths(list(types))
+    return Window(index, targets, mask, starts, encoded, size, words_used, 2 * int(mask.sum()))

@@ -34,9 +34,10 @@ _OOV = np.int64(1) << 32
 class Window:
     """One step's tokens for the rows of one worker.
 
-    `index_STB` points into `types_NK`, the characters of the distinct tokens; `targets_STB` are
-    word ids; where `mask_TB` is false a row has run dry; `reset_TB` marks where sentences begin.
-    `words` are the distinct targets of *all* rows, and `count` their predictions: 2 a token.
+    `index_STB` points into `types_NK`, the characters of the distinct tokens, and `bytes_N`, their
+    lengths in UTF-8; `targets_STB` are word ids; where `mask_TB` is false a row has run dry;
+    `reset_TB` marks where sentences begin. `words` are the distinct targets of *all* rows, and
+    `count` their predictions: 2 a token.
     """
 
     index_STB: Ints
@@ -44,6 +45,7 @@ class Window:
     mask_TB: npt.NDArray[np.bool_]
     reset_TB: npt.NDArray[np.bool_]
     types_NK: npt.NDArray[np.int32]
+    bytes_N: Ints
     words: Ints
     count: int
 
@@ -86,7 +88,7 @@ class Stream:
         self.mine = np.arange(rows) if mine is None else np.asarray(mine)
         self._tables: OrderedDict[int, _Table] = OrderedDict()
         self._orders: dict[int, npt.NDArray[np.int32]] = {}
-        self._words_NK: npt.NDArray[np.int32] | None = None
+        self._words: tuple[npt.NDArray[np.int16], Ints] | None = None
         blocks = [-(-info["sentences"] // block_sentences) for info in self.infos]
         self._blocks = np.array(blocks, np.int64)
         if not any(info["tokens"] for info in self.infos):
@@ -150,26 +152,30 @@ class Stream:
             words[:, :, self.mine],
             mask[:, self.mine],
             starts[:, self.mine],
-            self._characters(distinct),
+            *self._spelled(distinct),
             np.unique(words[:, mask]),
             2 * int(mask.sum()),
         )
 
-    def _characters(self, keys: Ints) -> npt.NDArray[np.int32]:
-        """The characters of distinct tokens: of words from one table, of others one by one."""
-        if self._words_NK is None:
-            self._words_NK = self.encode(self.vocabulary.words).astype(np.int16)
+    def _spelled(self, keys: Ints) -> tuple[npt.NDArray[np.int32], Ints]:
+        """Characters and bytes of distinct tokens: of words from a table, of others one by one."""
+        if self._words is None:
+            words = self.vocabulary.words
+            self._words = self.encode(words).astype(np.int16), byte_lengths(words)
+        words_NK, bytes_N = self._words
         known = keys < _OOV
-        found = np.empty((len(keys), self._words_NK.shape[1]), np.int32)
-        found[known] = self._words_NK[keys[known]]
+        found = np.empty((len(keys), words_NK.shape[1]), np.int32)
+        found[known] = words_NK[keys[known]]
+        lengths = np.empty(len(keys), np.int64)
+        lengths[known] = bytes_N[keys[known]]
         others = keys[~known]
         tokens = [
             self._table(int(key // _OOV) - 1).shard.dictionary[int(key % _OOV)].as_py()
             for key in others
         ]
         if tokens:
-            found[~known] = self.encode(tokens)
-        return found
+            found[~known], lengths[~known] = self.encode(tokens), byte_lengths(tokens)
+        return found, lengths
 
     def _read(self, number: int) -> Block:
         """Read a block by its number in the order of all epochs."""
@@ -229,6 +235,11 @@ class _Table:
         unknown = words == vocabulary.unk
         own = (number + 1) * _OOV + np.arange(len(words))
         return cls(shard, words, np.where(unknown, own, words))
+
+
+def byte_lengths(tokens: Sequence[str]) -> Ints:
+    """The length of each token in UTF-8."""
+    return np.array([len(token.encode()) for token in tokens], np.int64)
 
 
 def both_ways(keys: Ints, words: Ints, lengths: Ints, vocabulary: Vocabulary) -> Block:

@@ -299,9 +299,8 @@ def heldout_perplexity(job: Job, *, workers: Workers) -> Perplexity:
     stream = job_stream(job, "heldout", epochs=1, seed=None, mine=mine)
     precision = getattr(torch, job.settings.precision)
     evaluator = Evaluator(
-        job.bilm, job.softmax, job.vocabulary, job.characters, precision=precision,
-        total=workers.total,
-    )  # fmt: skip
+        job.bilm, job.softmax, job.vocabulary, precision=precision, total=workers.total
+    )
     windows = (window for window, _ in prefetched(stream.windows(stream.begin())))
     return evaluator.perplexity(windows, reset=job.settings.reset == "sentence")
 

@@ -40,7 +40,7 @@ def run(
         "heldout_backward": after["backward"],
         "heldout_tokens": after["tokens"],
         "heldout_unk_rate": after["unk_rate"],
-        "heldout_bits_per_character": after["bits_per_character"],
+        "heldout_bits_per_byte": after["bits_per_byte"],
         "unigram_perplexity": after["unigram"],
         "times_below_unigram": after["unigram"] / after["average"],
         "steps": found["steps"],

@@ -249,12 +249,12 @@ def _perplexities(figures: dict[str, Figures], scores: Figures) -> str:
                 *(f"{value:.1f}" for value in (
                     after["unigram"], before["average"], after["average"])),
                 f"{change:+.1%}".replace("-", "−"), f"{after['unigram'] / after['average']:.2f} ×",
-                f"{after['bits_per_character']:.3f}", f"{after['tokens']:,}",
+                f"{after['bits_per_byte']:.3f}", f"{after['tokens']:,}",
                 f"{after['unk_rate']:.1%}",
             )
         )  # fmt: skip
     head = ("Held-out", "unigram", "pretrained", "fine-tuned", "change", "below unigram",
-            "bits a character", "tokens", "unknown")  # fmt: skip
+            "bits a byte", "tokens", "unknown")  # fmt: skip
     pretrain, added = figures["pretrain"], figures["finetune"]["words_added"]
     note = (
         f"With its own vocabulary the pretrained model has "

@@ -274,7 +274,7 @@ def test_perplexity_is_that_of_the_equation(tmp_path: Path) -> None:
     made = job(tmp_path / "run")
     softmax = {name: value.detach() for name, value in made.softmax.state_dict().items()}
     model = Model(made.bilm, made.vocabulary, made.characters, softmax, {}, "")
-    sentence = ["the", "cat", "unheard"]
+    sentence = ["the", "cat", "안녕"]
     found = perplexity(model, [sentence, []])
     tokens = ["<S>", *sentence, "</S>"]
     for direction, name in ((0, "forward"), (1, "backward")):
@@ -289,6 +289,8 @@ def test_perplexity_is_that_of_the_equation(tmp_path: Path) -> None:
         assert getattr(found, name) == pytest.approx(math.exp(mean), rel=1e-4)
     assert (found.tokens, found.sentences) == (3, 1)
     assert found.unk_rate == pytest.approx(1 / 3)
+    bits = 4 * (math.log2(found.forward) + math.log2(found.backward)) / 2
+    assert found.bits_per_byte == pytest.approx(bits / len("the cat 안녕\n".encode()))
 
 
 @pytest.mark.parametrize(
