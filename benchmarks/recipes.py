@@ -8,11 +8,13 @@ recipe is that of presets/small.yaml (`default`) or of 2018 (`2018`, presets/ori
 over the first `--tokens` of TRAIN (0: all), changed by `--set`. Every token of TRAIN is a word.
 
 Writes OUT/heldout.tsv and OUT/train.tsv, the model to OUT/model, and prints JSON: the recipe,
-steps, tokens seen each way, held-out perplexity under the full softmax. Started again it goes on.
+steps, tokens seen each way, seconds (of this start, evaluations included) and held-out perplexity
+under the full softmax. Started again it goes on.
 """
 
 import argparse
 import json
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -50,7 +52,9 @@ def main() -> None:
     softmax.reset_parameters(recipe.seed + 1)
     job = Job(bilm, softmax, vocabulary, characters, shards, recipe, options.out, {})
     workers = Workers()
+    began = time.monotonic()
     progress = fit(job, workers=workers, report=_show)
+    seconds = round(time.monotonic() - began)
     found = heldout_perplexity(job, workers=workers)
     weights = {name: value.detach() for name, value in softmax.state_dict().items()}
     save_model(
@@ -58,7 +62,8 @@ def main() -> None:
         softmax=weights, training={},
     )  # fmt: skip
     told = {"recipe": options.recipe, "set": options.set, "training": asdict(recipe)}
-    told |= {"steps": progress.step, "tokens": progress.tokens, "heldout": found.to_dict()}
+    told |= {"steps": progress.step, "tokens": progress.tokens, "seconds": seconds}
+    told |= {"heldout": found.to_dict()}
     print(json.dumps(told, indent=1))
 
 

@@ -27,7 +27,7 @@ from elmo.resume import Checkpoints, restore, state_of
 from elmo.settings import Training
 from elmo.shards import Shards
 from elmo.step import Measured, Stepper, Workers
-from elmo.stream import Position, Stream, prefetched
+from elmo.stream import Position, Stream, Window, prefetched
 from elmo.vocabulary import Vocabulary
 
 REPORT_STEPS = 10
@@ -67,6 +67,7 @@ class Progress:
     best_step: int | None
     stale: int
     pending: list[float]
+    due: bool = False  # the held-out perplexity of this step is still to be taken
 
     @property
     def finished(self) -> bool:
@@ -125,6 +126,10 @@ class _Fit:
         return progress
 
     def _train(self, progress: Progress, state: State, interrupted: Callable[[], bool]) -> Progress:
+        if progress.due:
+            progress.due = not self._evaluate(progress, interrupted)
+        if progress.due:
+            raise KeyboardInterrupt
         windows = prefetched(self.stream.windows(progress.position))
         after = progress.position
         for window, after in windows:
@@ -141,7 +146,7 @@ class _Fit:
                 raise self._diverged(progress) from None
             evaluated = progress.step % self.settings.evaluate_every == 0
             if evaluated:
-                self._evaluate(progress)
+                progress.due = not self._evaluate(progress, interrupted)
             enough = 0 < self.settings.patience <= progress.stale
             stopping = interrupted()
             due = progress.step % self.settings.checkpoint_every == 0
@@ -154,11 +159,13 @@ class _Fit:
             if enough:
                 break
         windows.close()
-        progress.position = after | {"finished": True}
-        if progress.step % self.settings.evaluate_every:
-            self._evaluate(progress)
+        done = progress.step % self.settings.evaluate_every == 0
+        done = done or self._evaluate(progress, interrupted)
+        progress.position = after | {"finished": done}
         self._save(progress, state)
         self.checkpoints.wait()
+        if not done:
+            raise KeyboardInterrupt
         return progress
 
     def _begin(self) -> tuple[Progress, State]:
@@ -175,7 +182,7 @@ class _Fit:
             restore(tensors, self._modules(), self.optimizer.slots)
             # Copies: a tensor of a mapped file is not aligned, and a product may then round apart.
             whole = State(tensors["carry.h"].clone(), tensors["carry.c"].clone())
-            kept = {name: value[name] for name in Progress.__dataclass_fields__}
+            kept = {name: value[name] for name in Progress.__dataclass_fields__ if name in value}
             progress = Progress(**(kept | {"best": float(value["best"])}))
         if self.workers.rank == 0:
             for name, columns in CURVES.items():
@@ -210,8 +217,12 @@ class _Fit:
             whole.append(torch.cat([p[:, :, :n] for p, n in zip(every, counts, strict=True)], 2))
         return State(*whole)
 
-    def _evaluate(self, progress: Progress) -> None:
-        found = self.evaluate()
+    def _evaluate(self, progress: Progress, interrupted: Callable[[], bool]) -> bool:
+        """Take the held-out perplexity; false where that was interrupted."""
+        try:
+            found = heldout_perplexity(self.job, workers=self.workers, interrupted=interrupted)
+        except KeyboardInterrupt:
+            return False
         better = found.average < progress.best
         if better:
             progress.best, progress.best_step, progress.stale = found.average, progress.step, 0
@@ -222,10 +233,7 @@ class _Fit:
         self._write("heldout.tsv", row)
         self.report("heldout", row)
         self.speed.restart()
-
-    def evaluate(self) -> Perplexity:
-        """Held-out perplexity now."""
-        return heldout_perplexity(self.job, workers=self.workers)
+        return True
 
     def _show(self, progress: Progress, measured: Measured) -> None:
         """Add a step to the running means; write and report them every few steps."""
@@ -293,16 +301,27 @@ def job_stream(job: Job, split: str, *, epochs: int, seed: int | None, mine: lis
     )
 
 
-def heldout_perplexity(job: Job, *, workers: Workers) -> Perplexity:
-    """The perplexity of a job's model on the held-out split, read as in training."""
+def heldout_perplexity(
+    job: Job, *, workers: Workers, interrupted: Callable[[], bool] | None = None
+) -> Perplexity:
+    """The perplexity of a job's model on the held-out split, read as in training.
+
+    Where `interrupted` is given it is asked at each window, and a yes raises `KeyboardInterrupt`.
+    """
     mine = workers.mine(job.settings.rows)
     stream = job_stream(job, "heldout", epochs=1, seed=None, mine=mine)
     precision = getattr(torch, job.settings.precision)
     evaluator = Evaluator(
         job.bilm, job.softmax, job.vocabulary, precision=precision, total=workers.total
     )
-    windows = (window for window, _ in prefetched(stream.windows(stream.begin())))
-    return evaluator.perplexity(windows, reset=job.settings.reset == "sentence")
+
+    def windows() -> Iterator[Window]:
+        for window, _ in prefetched(stream.windows(stream.begin())):
+            if interrupted is not None and interrupted():
+                raise KeyboardInterrupt
+            yield window
+
+    return evaluator.perplexity(windows(), reset=job.settings.reset == "sentence")
 
 
 class _Speed:

@@ -19,6 +19,7 @@ from torch import Tensor
 from elmo import resume
 from elmo.cell import cell_for
 from elmo.errors import ElmoError
+from elmo.evaluation import Evaluator
 from elmo.resume import Checkpoints
 from elmo.step import Workers
 from elmo.training import fit, heldout_perplexity
@@ -111,6 +112,31 @@ def test_a_signal_saves_and_the_next_run_ends_as_one_never_stopped(
     with pytest.raises(KeyboardInterrupt):
         fit(job, workers=ALONE, report=Heard(10, lambda: os.kill(os.getpid(), number)))
     assert Checkpoints(job.folder / "checkpoints", keep=2).steps() == [10]
+    assert same(run(tmp_path / "cut", checkpoint_every=1000), whole)
+    assert curves(tmp_path / "cut") == curves(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("which", [0, -1])
+def test_a_signal_ends_an_evaluation_and_the_next_run_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    whole = run(tmp_path / "whole")
+    evaluations = curves(tmp_path / "whole")["heldout.tsv"].splitlines()[1:]
+    at = int(evaluations[which].split("\t")[0])
+    job = make_job(tmp_path / "cut", checkpoint_every=1000)
+    before = iter(evaluations)
+    perplexity = Evaluator.perplexity
+
+    def stopped(*given: Any, **named: Any) -> Any:
+        if next(before) == evaluations[which]:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return perplexity(*given, **named)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Evaluator, "perplexity", stopped)
+        fit(job, workers=ALONE, report=Heard())
+    assert Checkpoints(job.folder / "checkpoints", keep=2).steps()[-1] == at
+    assert evaluations[which] not in curves(tmp_path / "cut")["heldout.tsv"]
     assert same(run(tmp_path / "cut", checkpoint_every=1000), whole)
     assert curves(tmp_path / "cut") == curves(tmp_path / "whole")
 
