@@ -14,7 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-CHUNK_LOGITS = 1 << 20  # logits held at a time: 4 MB, so that they stay in cache
+CHUNK_LOGITS = 1 << 20  # logits held at a time: 4 MB, so that they stay in a CPU's cache
+GPU_CHUNK_LOGITS = 1 << 26  # 256 MB: a GPU wants few large launches
 
 
 class Softmax(nn.Module):
@@ -140,7 +141,8 @@ class _Loss(torch.autograd.Function):
         dweight_MP = torch.zeros_like(weight_MP, dtype=torch.float32) if wanted else None
         dbias_M = torch.zeros_like(bias_M) if wanted else None
         dtrue_N = torch.empty_like(nats_N)
-        at_once = max(1, CHUNK_LOGITS // len(bias_M))
+        most = CHUNK_LOGITS if h_NP.device.type == "cpu" else GPU_CHUNK_LOGITS
+        at_once = max(1, most // len(bias_M))
         # Written again by each chunk: fresh memory would cost more than the arithmetic.
         product = torch.empty(min(at_once, len(h_NP)), len(bias_M), dtype=to, device=h_NP.device)
         logits = torch.empty_like(product, dtype=torch.float32)
