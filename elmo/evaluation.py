@@ -56,15 +56,18 @@ class Evaluator:
         self.precision, self.total = precision, total
         self._unigram_SV = _unigram(vocabulary)
 
-    def perplexity(self, windows: Iterable[Window], *, reset: bool) -> Perplexity:
+    def perplexity(
+        self, windows: Iterable[Window], *, reset: bool, carry: bool = True
+    ) -> Perplexity:
         """The perplexity over all windows, read in order, and over all workers' together.
 
-        With `reset` false the state is carried over sentences, as in 2018.
+        With `reset` false the state is carried over sentences, as in 2018; with `carry` false each
+        window begins anew, and may have rows of its own.
         """
         totals = np.zeros(8)
         state: State | None = None
         for window in windows:
-            nats_STB, state = self.nats(window, state, reset=reset)
+            nats_STB, state = self.nats(window, state if carry else None, reset=reset)
             totals += self._count(window, nats_STB)
         found = self.total(totals.tolist())
         forward, backward, count, sentences, unk, size, *unigrams = found

@@ -27,7 +27,7 @@ def perplexity(model: Model, sentences: Sequence[Sequence[str]]) -> Perplexity:
     windows = [window for _, window in _windows(model, sentences)]
     if not windows:
         raise ElmoError("there are no tokens to take the perplexity of")
-    return _evaluator(model).perplexity(windows, reset=True)
+    return _evaluator(model).perplexity(windows, reset=True, carry=False)
 
 
 def scores(model: Model, sentences: Sequence[Sequence[str]]) -> list[Score]:

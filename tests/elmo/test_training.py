@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from elmo import score
 from elmo.bilm import BiLM, Config
 from elmo.characters import Characters
 from elmo.checkpoint import Model
@@ -249,7 +250,10 @@ def test_one_two_and_three_workers_take_the_same_steps(tmp_path: Path) -> None:
         assert curves[size][0][2] == pytest.approx(curves[1][0][2], rel=1e-5)
 
 
-def test_perplexity_of_shards_and_of_lists_agree(tmp_path: Path) -> None:
+def test_perplexity_of_shards_and_of_lists_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(score, "TOKENS", 30)  # several batches, of several sizes
     made = job(tmp_path / "run")
     fit(made, workers=Workers(), report=ignore)
     shards = made.shards
