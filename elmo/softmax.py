@@ -143,7 +143,7 @@ class _Loss(torch.autograd.Function):
         dtrue_N = torch.empty_like(nats_N)
         most = CHUNK_LOGITS if h_NP.device.type == "cpu" else GPU_CHUNK_LOGITS
         at_once = max(1, most // len(bias_M))
-        # Written again by each chunk: fresh memory would cost more than the arithmetic.
+        # Written again by each chunk: fresh memory would be faulted in for each.
         product = torch.empty(min(at_once, len(h_NP)), len(bias_M), dtype=to, device=h_NP.device)
         logits = torch.empty_like(product, dtype=torch.float32)
         dweight = None if dweight_MP is None else torch.empty_like(weight_MP)

@@ -130,7 +130,8 @@ class _Fit:
             progress.due = not self._evaluate(progress, interrupted)
         if progress.due:
             raise KeyboardInterrupt
-        windows = prefetched(self.stream.windows(progress.position))
+        ended = self._enough(progress)
+        windows = prefetched(iter(()) if ended else self.stream.windows(progress.position))
         after = progress.position
         for window, after in windows:
             try:
@@ -147,7 +148,6 @@ class _Fit:
             evaluated = progress.step % self.settings.evaluate_every == 0
             if evaluated:
                 progress.due = not self._evaluate(progress, interrupted)
-            enough = 0 < self.settings.patience <= progress.stale
             stopping = interrupted()
             due = progress.step % self.settings.checkpoint_every == 0
             if evaluated or due or stopping:
@@ -156,7 +156,7 @@ class _Fit:
                 self.checkpoints.wait()
                 windows.close()
                 raise KeyboardInterrupt
-            if enough:
+            if self._enough(progress):
                 break
         windows.close()
         done = progress.step % self.settings.evaluate_every == 0
@@ -217,6 +217,9 @@ class _Fit:
             whole.append(torch.cat([p[:, :, :n] for p, n in zip(every, counts, strict=True)], 2))
         return State(*whole)
 
+    def _enough(self, progress: Progress) -> bool:
+        return 0 < self.settings.patience <= progress.stale
+
     def _evaluate(self, progress: Progress, interrupted: Callable[[], bool]) -> bool:
         """Take the held-out perplexity; false where that was interrupted."""
         try:
@@ -230,6 +233,8 @@ class _Fit:
             progress.stale += 1
         figures = {name: getattr(found, name) for name in ("forward", "backward", "average")}
         row = {"step": progress.step, "tokens": progress.tokens, **figures}
+        if self.workers.rank == 0:  # a run killed since may have written this row
+            _cut_curve(self.job.folder / "heldout.tsv", CURVES["heldout.tsv"], progress.step - 1)
         self._write("heldout.tsv", row)
         self.report("heldout", row)
         self.speed.restart()
