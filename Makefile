@@ -1,21 +1,34 @@
-# Two commands: `make repro` runs the whole pipeline, `make test` the tests. Both make .venv first.
+# `make repro` runs the whole pipeline, `make test` the tests; both make .venv first. EXTRAS=korean
+# (or japanese, or both with a comma) adds what those tokenizers need.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
-STAMP := $(VENV)/.installed
+EXTRAS ?=
+STAMP := $(VENV)/.installed$(if $(EXTRAS),-$(EXTRAS))
 export PATH := $(abspath $(VENV)/bin):$(PATH)
 export DVC_NO_ANALYTICS := 1
 
-.PHONY: repro test setup clean
+.PHONY: repro check test fast docs setup clean distclean
+comma := ,
 repro: $(STAMP)
+	@$(if $(PRESET),elmo preset $(PRESET),true)
 	@dvc repro
 	@echo "Figures: dvc metrics show. Curves: mlflow ui --backend-store-uri sqlite:///mlflow.db"
 	@echo "Report:  open report/index.html"
 
-test: $(STAMP)
+check: $(STAMP)
 	@ruff check .
 	@ruff format --check .
 	@mypy
+
+test: check
 	@python -m pytest
+
+fast: $(STAMP)
+	@python -m pytest -m "not slow and not ray"
+
+docs: $(STAMP)
+	@sphinx-build -W --keep-going -q docs build/docs
+	@echo "Open build/docs/index.html"
 
 setup: $(STAMP)
 
@@ -23,8 +36,12 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: no python3 found; install Python 3.11"; exit 1; }
 	@echo "Setting up $(VENV) (about 2 GB, some minutes the first time)"
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[test]' --constraint constraints.txt
+	@$(VENV)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[test$(if $(EXTRAS),$(comma)$(EXTRAS))]' --constraint constraints.txt
 	@touch $@
 
+# What the pipeline writes, but no trained model; distclean takes those and the environment too.
 clean:
-	rm -rf $(VENV) data models runs curves report metrics
+	rm -rf data curves report metrics build
+
+distclean: clean
+	rm -rf $(VENV) models runs mlruns mlflow.db

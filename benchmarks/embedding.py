@@ -2,8 +2,9 @@
 
     python -m benchmarks.embedding TEXT --size small|original --peer PYTHON [--sentences 2000]
 
-TEXT has a sentence a line, tokens between spaces. Weights are random, in the 2018 files' shape and
-exported by `elmo.legacy`; PYTHON is the interpreter of an environment with allennlp 2.10.1. Both
+TEXT has one sentence per line, tokens between spaces. Weights are random, in the 2018 files' shape
+and exported by `elmo.interop.bilm_tf`; PYTHON is the interpreter of an environment with allennlp
+2.10.1. Both
 sides embed the same sentences with the same threads, in turn, `--repeat` times: ours in batches of
 its default size, the peer in batches of 64, as its published figures. Each pass is a process of its
 own. Prints JSON: tokens a second (medians), ratios pair by pair, peak memory, the matrix peak.
@@ -67,9 +68,23 @@ def _figures(
 
 def _run(options: argparse.Namespace, folder: str, side: str, precision: str) -> dict[str, float]:
     python = options.peer if side == "peer" else sys.executable
-    command = [python, __file__, str(options.text), "--size", options.size, "--side", side,
-               "--weights", folder, "--precision", precision, "--sentences",
-               str(options.sentences), "--threads", str(options.threads)]  # fmt: skip
+    command = [
+        python,
+        __file__,
+        str(options.text),
+        "--size",
+        options.size,
+        "--side",
+        side,
+        "--weights",
+        folder,
+        "--precision",
+        precision,
+        "--sentences",
+        str(options.sentences),
+        "--threads",
+        str(options.threads),
+    ]
     root = str(Path(__file__).resolve().parents[1])
     environment = os.environ | {"OMP_NUM_THREADS": str(options.threads), "PYTHONPATH": root}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -86,22 +101,22 @@ def _ours(options: argparse.Namespace) -> dict[str, float]:
 
     torch.set_num_threads(options.threads)
     sentences = sentences_of(options)
-    embedder = Embedder.load(options.weights / "model", precision=options.precision)
+    embedder = Embedder.load(options.weights / "model", precision=options.precision, compiled=True)
     return _timed(lambda some: embedder.embed(some), sentences)
 
 
 def _peer(options: argparse.Namespace) -> dict[str, float]:
-    """AllenNLP's own modules, the state forgotten after each batch."""
+    """AllenNLP's own modules, the state reset after each batch."""
     import torch
 
     model, batch_to_ids = allennlp(options.weights)
     torch.set_num_threads(options.threads)
 
-    def embed(some: list[list[str]]) -> None:
+    def embed(sentences: list[list[str]]) -> None:
         with torch.no_grad():
-            for at in range(0, len(some), 64):
+            for start in range(0, len(sentences), 64):
                 model._elmo_lstm._states = None
-                model(batch_to_ids(some[at : at + 64]))
+                model(batch_to_ids(sentences[start : start + 64]))
 
     return _timed(embed, sentences_of(options))
 
@@ -188,27 +203,41 @@ def _peak(options: argparse.Namespace) -> dict[str, float]:
 
 def make_weights(folder: Path, size: str, *, gain: float = 1.0) -> None:
     """Random weights, as a model folder and as the 2018 pair; a `gain` makes clipping bite."""
-    from elmo.bilm import BiLM, Config
     from elmo.characters import Characters
-    from elmo.checkpoint import save_model
-    from elmo.legacy import export_2018
+    from elmo.interop.bilm_tf import export_2018
+    from elmo.model_folder import save_model
+    from elmo.nn.bilm import BiLM, Config
+    from elmo.tokenizer import Tokenization
     from elmo.vocabulary import Vocabulary
 
     cells, projection, highways = SIZES[size]
     config = Config(
-        char_dim=16, filters=tuple((w, n) for w, n in FILTERS), activation="relu",
-        highways=highways, cells=cells, projection=projection, layers=2, cell_clip=3.0,
-        projection_clip=3.0, skip=True, input_words=None,
-    )  # fmt: skip
+        char_dim=16,
+        filters=tuple((w, n) for w, n in FILTERS),
+        activation="relu",
+        highways=highways,
+        cells=cells,
+        projection=projection,
+        layers=2,
+        cell_clip=3.0,
+        projection_clip=3.0,
+        skip=True,
+        input_words=None,
+    )
     bilm = BiLM(config, characters=Characters().size)
     bilm.reset_parameters(1)
     for parameter in bilm.lstm.parameters():
         parameter.data.mul_(gain)
     words = Vocabulary(["<S>", "</S>", "<UNK>"])
     save_model(
-        folder / "model", bilm=bilm, vocabulary=words, characters=Characters(), softmax=None,
+        folder / "model",
+        bilm=bilm,
+        vocabulary=words,
+        characters=Characters(),
+        softmax=None,
         training={},
-    )  # fmt: skip
+        tokenizer=Tokenization("whitespace"),
+    )
     export_2018(folder / "model", folder / "options.json", folder / "weights.hdf5")
 
 

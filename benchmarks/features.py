@@ -2,10 +2,10 @@
 
     python -m benchmarks.features TEXT [--tokens 100000] [--dim 1024] [--layers 3] [--repeat 5]
 
-TEXT has a sentence a line, tokens between spaces. The vectors are random (the same for all sides,
-layer 0 once for each distinct token): sizes and times of reading do not depend on what they say.
+TEXT has one sentence per line, tokens between spaces. The vectors are random (the same for all
+sides, layer 0 once for each distinct token): sizes and times of reading do not depend on them.
 Every side is written, then each is read `--repeat` times in turn; prints the medians as JSON:
-bytes a token, seconds to write, a scan of everything into float32 arrays, and one sentence at
+bytes per token, seconds to write, a scan of everything into float32 arrays, and one sentence at
 random, all layers, as a float32 array. What is not installed (h5py, datasets, lance) is left out.
 """
 
@@ -26,14 +26,25 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
-from elmo.features import FeatureStore
-from elmo.files import write_json
+from elmo.location import Location
 from elmo.shards import Shard, Shards, write_shards
-from elmo.store_export import export_lists
-from elmo.store_layout import Layout, choose_layers
-from elmo.store_manifest import new_manifest
-from elmo.store_write import Rows, describe_part, write_part
+from elmo.store import FeatureStore
+from elmo.store.export import export_lists
+from elmo.store.layout import Layout, choose_layers
+from elmo.store.manifest import (
+    FIRST_MANIFEST,
+    MadeWith,
+    ModelOf,
+    PartEntry,
+    Source,
+    count_parts,
+    new_manifest,
+    publish,
+)
+from elmo.store.writer import Origin, Rows, write_part
+from elmo.tokenizer import Tokenization
 
 SEGMENT = 4096
 
@@ -98,7 +109,7 @@ class Text:
         return _random(0, (len(self.shard.types), self.dim // 2))
 
     def segments(self) -> Iterator["Segment"]:
-        """All sentences, some thousand tokens at a time."""
+        """All sentences, a few thousand tokens at a time."""
         offsets, start = self.shard.offsets, 0
         while start < len(self.sentences):
             stop = int(np.searchsorted(offsets, offsets[start] + SEGMENT, side="right")) - 1
@@ -113,10 +124,10 @@ class Text:
         offsets = self.shard.offsets
         for segment in self.segments():
             for k in range(segment.start, segment.stop):
-                at, to = offsets[k] - offsets[segment.start], offsets[k + 1]
-                x_TP = self.x_NP[self.shard.ids[offsets[k] : to]]
-                some = slice(at, to - offsets[segment.start])
-                layers = [np.concatenate([x_TP, x_TP], 1), *(y[some] for y in segment.contextual)]
+                start, stop = offsets[k] - offsets[segment.start], offsets[k + 1]
+                x_TP = self.x_NP[self.shard.ids[offsets[k] : stop]]
+                tokens = slice(start, stop - offsets[segment.start])
+                layers = [np.concatenate([x_TP, x_TP], 1), *(y[tokens] for y in segment.contextual)]
                 yield np.stack(layers)
 
 
@@ -179,9 +190,9 @@ def _sides(text: Text, folder: Path) -> dict[str, Side]:
 
 def _write_store(path: Path, text: Text, layout: Layout) -> None:
     shard = text.shard
-    path.mkdir()
-    write_part(
-        path,
+    location = Location(path)
+    part = write_part(
+        location,
         0,
         rows=Rows(
             shard.sentence_ids, shard.document_ids, shard.offsets, shard.ids, shard.dictionary
@@ -189,13 +200,33 @@ def _write_store(path: Path, text: Text, layout: Layout) -> None:
         x_NP=text.x_NP,
         segments=text.segments(),
         layout=layout,
-        metadata={"elmo.fingerprint": "benchmark"},
+        origin=Origin("train", "benchmark", (), {}),
     )
-    part = describe_part(path, 0) | {"split": "train", "fingerprint": "benchmark"}
+    _publish(location, layout, [part])
+
+
+def _publish(location: Location, layout: Layout, parts: list[PartEntry]) -> None:
+    counts = count_parts(parts)
+    source = Source(
+        digest="0" * 64,
+        tokenizer={},
+        inputs=[],
+        first_sentence_id=0,
+        first_document_id=0,
+        sentences=counts.sentences,
+        documents=counts.sentences,
+        tokens=counts.tokens,
+        device="cpu",
+    )
     manifest = new_manifest(
-        layout=layout, model={}, params={}, sources=[], parts=[part], made_by="benchmark"
+        layout=layout,
+        model=ModelOf("0" * 64, Tokenization("none"), {}),
+        params=MadeWith(layers="all", precision="float32"),
+        sources=[source],
+        parts=parts,
+        made_by="benchmark",
     )
-    write_json(path / "manifest.json", manifest)
+    publish(location, manifest)
 
 
 def _hdf5(text: Text, path: Path, dtype: str) -> Side:
@@ -225,12 +256,14 @@ def _memmap(text: Text, path: Path) -> Side:
             found[offsets[k] : offsets[k + 1]] = vectors.transpose(1, 0, 2)
         found.flush()
 
-    def one(found: Any, k: int) -> npt.NDArray[np.float32]:
-        return np.asarray(found[offsets[k] : offsets[k + 1]].transpose(1, 0, 2), np.float32)
+    def one(store: Any, k: int) -> npt.NDArray[np.float32]:
+        return np.asarray(store[offsets[k] : offsets[k + 1]].transpose(1, 0, 2), np.float32)
 
-    def scan(found: Any) -> int:
-        starts = range(0, len(found), SEGMENT)
-        return sum(np.asarray(found[at : at + SEGMENT], np.float32).shape[0] for at in starts)
+    def scan(store: Any) -> int:
+        starts = range(0, len(store), SEGMENT)
+        return sum(
+            np.asarray(store[start : start + SEGMENT], np.float32).shape[0] for start in starts
+        )
 
     return Side(path, write, lambda path: np.memmap(path, "<f2", "r", shape=shape), scan, one)
 
@@ -350,14 +383,15 @@ def _read(side: Side, chosen: npt.NDArray[np.int64], tokens: int, figures: dict[
 def _opening(folder: Path) -> float:
     """Seconds to open a store of 1,000 parts and read a sentence of it."""
     store = folder / "store"
-    manifest = json.loads((store / "manifest.json").read_text())
-    part = manifest["parts"][0]
-    size = part["last_sentence_id"] + 1
-    manifest["parts"] = [
-        part | {"first_sentence_id": k * size, "last_sentence_id": k * size + size - 1}
+    manifest = FeatureStore(store).manifest
+    (part,) = manifest.parts
+    size = part.last_sentence_id + 1
+    parts = [
+        structs.replace(part, first_sentence_id=k * size, last_sentence_id=k * size + size - 1)
         for k in range(1000)
     ]
-    write_json(store / "manifest.json", manifest)
+    Location(store).delete(FIRST_MANIFEST)
+    _publish(Location(store), manifest.layout, parts)
     began = time.perf_counter()
     FeatureStore(store)[0]
     return round(time.perf_counter() - began, 4)
@@ -400,9 +434,9 @@ def _lines(path: Path, tokens: int) -> list[list[str]]:
         for line in file:
             if total >= tokens:
                 break
-            if some := line.split():
-                found.append(some)
-                total += len(some)
+            if tokens := line.split():
+                found.append(tokens)
+                total += len(tokens)
     return found
 
 

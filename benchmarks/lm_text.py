@@ -1,4 +1,4 @@
-"""A text file, a sentence a line and tokens between spaces, as shards and a vocabulary."""
+"""A text file, one sentence per line and tokens between spaces, as shards and a vocabulary."""
 
 from collections import Counter
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from elmo.files import new_folder
-from elmo.shards import Shards, describe_shard, shard_name, write_manifest, write_shard
+from elmo.shards import Counts, Shards, describe_shard, shard_name, write_manifest, write_shard
 from elmo.vocabulary import Vocabulary
 
 SHARD_SENTENCES = 10_000
@@ -43,7 +43,7 @@ def _first(lines: list[list[str]], tokens: int) -> list[list[str]]:
 
 def _write(out: Path, texts: dict[str, list[list[str]]]) -> None:
     infos, splits, totals, at = [], {}, Counter[str](), 0
-    with new_folder(out) as folder:
+    with new_folder(out, ours=("manifest.json",)) as folder:
         for split, lines in texts.items():
             splits[split] = len(lines)
             for number, start in enumerate(range(0, len(lines), SHARD_SENTENCES)):
@@ -59,9 +59,17 @@ def _write(out: Path, texts: dict[str, list[list[str]]]) -> None:
                     tokens=pa.array(tokens, pa.string()).dictionary_encode(),
                 )
                 infos.append(describe_shard(path, split=split))
-                totals += Counter(sentences=len(some), documents=len(some), tokens=len(tokens))
+                size = sum(len(token.encode()) for token in tokens)
+                totals += Counter(
+                    sentences=len(some), documents=len(some), tokens=len(tokens), bytes=size
+                )
                 at += len(some)
         write_manifest(
-            folder, shards=infos, documents=splits, tokenizer={"name": "space"},
-            counts=dict(totals), inputs=[], quality={},
-        )  # fmt: skip
+            folder,
+            shards=infos,
+            documents=splits,
+            tokenizer={"name": "whitespace"},
+            counts=Counts(blank_lines=0, token_bytes=totals["bytes"], dropped={}, **totals),
+            inputs=[],
+            quality={},
+        )

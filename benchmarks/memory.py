@@ -2,8 +2,8 @@
 
     python -m benchmarks.memory MODEL TEXT [--tokens 100000] [--long 50000]
 
-TEXT has a sentence a line, tokens between spaces; it is repeated where it is too short. Each store
-is one shard, made in a process of its own. Prints JSON: peak MB and tokens a second.
+TEXT has one sentence per line, tokens between spaces; it is repeated where it is too short. Each
+store is one shard, made in a process of its own. Prints JSON: peak MB and tokens per second.
 """
 
 import argparse
@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 from elmo.shards import write_shards
-from elmo.store_build import build
-from elmo.store_layout import Settings
+from elmo.store.build import build
+from elmo.store.layout import StoreSettings
 
 
 def main() -> None:
@@ -51,11 +51,11 @@ def _one(model: Path, folder: Path) -> None:
         folder / "store",
         shards=folder / "shards",
         model=model,
-        settings=Settings(),
+        settings=StoreSettings(),
         work=folder / "runs",
     )
     seconds = time.perf_counter() - began
-    tokens = manifest["counts"]["tokens"]
+    tokens = manifest.counts.tokens
     figures = {"tokens": tokens, "tokens/s": round(tokens / seconds)}
     print(json.dumps(figures | {"peak MB": _peak(), "before MB": before}))
 

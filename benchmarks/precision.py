@@ -18,18 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from elmo.features import FeatureStore
 from elmo.shards import write_shards
-from elmo.store_build import build
-from elmo.store_layout import Settings
+from elmo.store import FeatureStore
+from elmo.store.build import build
+from elmo.store.layout import StoreSettings
 from elmo.tasks.tagger import accuracy, train
 
 WAYS = {
-    "float32": Settings(dtype="float32"),
-    "computed in bfloat16": Settings(dtype="float32", precision="bfloat16"),
-    "kept in float16": Settings(dtype="float16"),
-    "kept in int8": Settings(dtype="int8"),
-    "computed in bfloat16, kept in float16": Settings(precision="bfloat16"),
+    "float32": StoreSettings(dtype="float32"),
+    "computed in bfloat16": StoreSettings(dtype="float32", precision="bfloat16"),
+    "kept in float16": StoreSettings(dtype="float16"),
+    "kept in int8": StoreSettings(dtype="int8"),
+    "computed in bfloat16, kept in float16": StoreSettings(precision="bfloat16"),
 }
 
 
@@ -96,8 +96,8 @@ def _errors(exact: FeatureStore, other: FeatureStore) -> dict[str, Any]:
 
 
 def _bytes(store: FeatureStore) -> float:
-    counts = store.manifest["counts"]
-    return float(counts["bytes"] / counts["tokens"])
+    counts = store.manifest.counts
+    return counts.bytes / counts.tokens
 
 
 def _read(path: Path, most: int) -> tuple[list[list[str]], list[list[str]]]:

@@ -3,13 +3,13 @@
     python -m benchmarks.recipes TRAIN HELDOUT OUT --recipe default --tokens 975000 [--epochs 1]
         [--set dropout=0.3 --set optimizer.lr=0.002] [--precision bfloat16] [--threads 2]
 
-TRAIN and HELDOUT have a sentence a line, tokens between spaces. The network is the small one; the
-recipe is that of presets/small.yaml (`default`) or of 2018 (`2018`, presets/original-2018.yaml),
+TRAIN and HELDOUT have one sentence per line, tokens between spaces. The network is the small one;
+the recipe is that of presets/small.yaml (`default`) or presets/original-2018.yaml (`2018`),
 over the first `--tokens` of TRAIN (0: all), changed by `--set`. Every token of TRAIN is a word.
 
 Writes OUT/heldout.tsv and OUT/train.tsv, the model to OUT/model, and prints JSON: the recipe,
 steps, tokens seen each way, seconds (of this start, evaluations included) and held-out perplexity
-under the full softmax. Started again it goes on.
+under the full softmax. Started again it resumes.
 """
 
 import argparse
@@ -23,15 +23,17 @@ import torch
 import yaml
 
 from benchmarks.lm_text import prepare
-from elmo.bilm import BiLM, Config
 from elmo.characters import Characters
-from elmo.checkpoint import save_model
-from elmo.settings import Optimizer, Training
-from elmo.softmax import Softmax
-from elmo.step import Workers
-from elmo.training import Job, fit, heldout_perplexity
+from elmo.model_folder import save_model
+from elmo.nn.bilm import BiLM, Config
+from elmo.nn.softmax import Softmax
+from elmo.settings import Checkpointing, OptimizerSettings, Training
+from elmo.train.loop import TrainingJob, fit, heldout_perplexity
+from elmo.train.step import Workers
+from pipeline.preset import overlay
 
-PRESETS = Path(__file__).resolve().parents[1] / "presets"
+ROOT = Path(__file__).resolve().parents[1]
+KEPT = Checkpointing(minutes=10.0, keep=2)
 RECIPES = {"default": "small.yaml", "2018": "original-2018.yaml"}
 
 
@@ -43,14 +45,14 @@ def main() -> None:
     shards, vocabulary = prepare(
         options.out / "shards", train=options.train, heldout=options.heldout, tokens=options.tokens
     )
-    small = yaml.safe_load((PRESETS / "small.yaml").read_text())["pretrain"]["network"]
-    network = Config.from_dict(small | {"input_words": None}, source=PRESETS / "small.yaml")
+    small = _preset("small.yaml")["network"]
+    network = Config.from_dict(small | {"input_words": None}, source=ROOT / "presets/small.yaml")
     characters = Characters()
     bilm = BiLM(network, characters=characters.size)
     bilm.reset_parameters(recipe.seed)
     softmax = Softmax(len(vocabulary), network.projection)
     softmax.reset_parameters(recipe.seed + 1)
-    job = Job(bilm, softmax, vocabulary, characters, shards, recipe, options.out, {})
+    job = TrainingJob(bilm, softmax, vocabulary, characters, shards, recipe, options.out, {}, KEPT)
     workers = Workers()
     began = time.monotonic()
     progress = fit(job, workers=workers, report=_show)
@@ -58,20 +60,31 @@ def main() -> None:
     found = heldout_perplexity(job, workers=workers)
     weights = {name: value.detach() for name, value in softmax.state_dict().items()}
     save_model(
-        options.out / "model", bilm=bilm, vocabulary=vocabulary, characters=characters,
-        softmax=weights, training={},
-    )  # fmt: skip
-    told = {"recipe": options.recipe, "set": options.set, "training": asdict(recipe)}
-    told |= {"steps": progress.step, "tokens": progress.tokens, "seconds": seconds}
-    told |= {"heldout": found.to_dict()}
-    print(json.dumps(told, indent=1))
+        options.out / "model",
+        bilm=bilm,
+        vocabulary=vocabulary,
+        characters=characters,
+        softmax=weights,
+        training={},
+        tokenizer=shards.tokenization,
+    )
+    record = {"recipe": options.recipe, "set": options.set, "training": asdict(recipe)}
+    record |= {"steps": progress.step, "tokens": progress.tokens, "seconds": seconds}
+    record |= {"heldout": found.to_dict()}
+    print(json.dumps(record, indent=1))
+
+
+def _preset(name: str) -> dict[str, Any]:
+    """The section pretrain of params.yaml with a preset's values."""
+    text, _ = overlay(ROOT / "params.yaml", ROOT / "presets" / name)
+    section: dict[str, Any] = yaml.safe_load(text)["pretrain"]
+    return section
 
 
 def _recipe(options: argparse.Namespace) -> Training:
-    preset = PRESETS / RECIPES[options.recipe]
-    values: dict[str, Any] = yaml.safe_load(preset.read_text())["pretrain"]["training"]
+    values: dict[str, Any] = _preset(RECIPES[options.recipe])["training"]
     values |= {"precision": options.precision, "epochs": options.epochs}
-    values |= {"evaluate_every": options.evaluate_every, "checkpoint_every": 500}
+    values |= {"evaluate_every": options.evaluate_every, "evaluate_tokens": 0}
     for change in options.set:
         name, value = change.split("=")
         inner = values
@@ -79,7 +92,7 @@ def _recipe(options: argparse.Namespace) -> Training:
         for part in path:
             inner = inner[part]
         inner[last] = yaml.safe_load(value)
-    return Training(**values | {"optimizer": Optimizer(**values["optimizer"])})
+    return Training(**values | {"optimizer": OptimizerSettings(**values["optimizer"])})
 
 
 def _show(kind: str, figures: dict[str, float]) -> None:

@@ -2,8 +2,9 @@
 
     MLFLOW_TRACKING_URI=… python -m benchmarks.serving TEXT [--model models:/elmo@champion]
 
-TEXT has a sentence a line, tokens between spaces; `--requests` of them are asked for one by one,
-all layers. Prints JSON: milliseconds of the first request, the median, and the 95th percentile.
+TEXT has one sentence per line, tokens between spaces; `--requests` of them are asked for one by
+one, all layers. Prints JSON: milliseconds of the first request, the median, and the 95th
+percentile.
 """
 
 import argparse
@@ -40,11 +41,22 @@ def main() -> None:
     tools = Path(sys.executable).parent
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
     server = subprocess.Popen(
-        [tools / "mlflow", "models", "serve", "-m", options.model, "-p", str(port),
-         "--env-manager", "local"],
-        env=os.environ | {"PATH": path}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        [
+            tools / "mlflow",
+            "models",
+            "serve",
+            "-m",
+            options.model,
+            "-p",
+            str(port),
+            "--env-manager",
+            "local",
+        ],
+        env=os.environ | {"PATH": path},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         start_new_session=True,
-    )  # fmt: skip
+    )
     try:
         _wait(f"http://127.0.0.1:{port}/ping", server)
         address = f"http://127.0.0.1:{port}/invocations"
@@ -68,8 +80,11 @@ def _timed(lines: list[str], embed: Callable[[str], object]) -> dict[str, float]
         embed(line)
         times.append((time.perf_counter() - began) * 1000)
     percentile = quantiles(times, n=20)[-1]
-    return {"first_ms": round(times[0], 2), "median_ms": round(median(times), 2),
-            "p95_ms": round(percentile, 2)}  # fmt: skip
+    return {
+        "first_ms": round(times[0], 2),
+        "median_ms": round(median(times), 2),
+        "p95_ms": round(percentile, 2),
+    }
 
 
 def _wait(address: str, server: "subprocess.Popen[bytes]") -> None:

@@ -19,10 +19,11 @@ from statistics import median
 from typing import Any
 
 from elmo.shards import Shards
-from pipeline import cluster as workers
-from pipeline.inputs import find_inputs, open_input
-from pipeline.params import Cluster, Tokenize
-from pipeline.splitters import tokenizer
+from elmo.tokenizer import tokenizer
+from pipeline import workers
+from pipeline.cluster import Cluster
+from pipeline.params import Tokenize
+from pipeline.text.inputs import find_inputs, open_input
 from pipeline.tokenize import tokenize
 
 
@@ -51,7 +52,7 @@ def _ours(text: Path, out: Path, options: argparse.Namespace) -> dict[str, float
 
     def run() -> None:
         inputs = find_inputs([str(text)])
-        tokenize(inputs, out, params, column="text", cluster=cluster)
+        tokenize(inputs, out, params, column="text", runs=text.parent / "runs", cluster=cluster)
 
     return {"whole": _seconds(run), "tokens": Shards(out).tokens()}
 

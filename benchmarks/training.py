@@ -2,7 +2,7 @@
 
     python -m benchmarks.training TEXT steps|workers|words [--threads 2] [--repeat 3] [--steps 8]
 
-TEXT has a sentence a line, tokens between spaces. The model is the small one (2 × 1024 cells,
+TEXT has one sentence per line, tokens between spaces. The model is the small one (2 × 1024 cells,
 projection 128, 2048 filters, 1 highway), the recipe that of 2018 (128 × 20 tokens, 8192 candidates,
 Adagrad, dropout 0.1).
 
@@ -34,12 +34,15 @@ BILM_TF = {"tokens_per_second": 760, "float32_gflops": 330}  # 2 cores of an x86
 ROWS, WINDOW = 128, 20
 SIDES = {
     "steps": [
-        "ours float32", "ours bfloat16", "autograd-every-token float32",
-        "autograd-distinct float32", "nn.LSTM float32",
+        "ours float32",
+        "ours bfloat16",
+        "autograd-every-token float32",
+        "autograd-distinct float32",
+        "nn.LSTM float32",
     ],
     "workers": ["ours float32"],
     "words": ["ours float32", "ours bfloat16"],
-}  # fmt: skip
+}
 
 
 def main() -> None:
@@ -127,17 +130,35 @@ def _run(
     environment = os.environ | {"OMP_NUM_THREADS": str(options.threads), "PYTHONPATH": root}
     workers = [
         subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.training", folder, options.what, "--side", side,
-             "--rank", str(rank), "--size", str(size), "--words", str(words),
-             "--threads", str(options.threads), "--steps", str(options.steps)],
-            env=environment, stdout=subprocess.PIPE, text=True,
+            [
+                sys.executable,
+                "-m",
+                "benchmarks.training",
+                folder,
+                options.what,
+                "--side",
+                side,
+                "--rank",
+                str(rank),
+                "--size",
+                str(size),
+                "--words",
+                str(words),
+                "--threads",
+                str(options.threads),
+                "--steps",
+                str(options.steps),
+            ],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for rank in range(size)
-    ]  # fmt: skip
-    said = [worker.communicate()[0] for worker in workers]
+    ]
+    outputs = [worker.communicate()[0] for worker in workers]
     if any(worker.returncode for worker in workers):
         sys.exit(f"error: {side} failed")
-    return [json.loads(text.strip().splitlines()[-1]) for text in said]
+    return [json.loads(text.strip().splitlines()[-1]) for text in outputs]
 
 
 def _side(options: argparse.Namespace) -> dict[str, float]:
@@ -154,10 +175,17 @@ def _side(options: argparse.Namespace) -> dict[str, float]:
         torch.distributed.init_process_group(
             "gloo", init_method=meeting, rank=options.rank, world_size=options.size
         )
-    windows, step, told = training_sides.prepare(
-        "ours" if name == "count" else name, precision, options.text, rows=ROWS, window=WINDOW,
-        count=options.steps + 3, words=options.words, rank=options.rank, size=options.size,
-    )  # fmt: skip
+    windows, step, figures_of_data = training_sides.prepare(
+        "ours" if name == "count" else name,
+        precision,
+        options.text,
+        rows=ROWS,
+        window=WINDOW,
+        count=options.steps + 3,
+        words=options.words,
+        rank=options.rank,
+        size=options.size,
+    )
     if name == "count":
         counted = [training_sides.count(step, window, k) for k, window in enumerate(windows)]
         return {"mflop_a_token": round(sum(counted) / len(counted) / (ROWS * WINDOW) / 1e6, 1)}
@@ -166,7 +194,7 @@ def _side(options: argparse.Namespace) -> dict[str, float]:
         began = time.perf_counter()
         step(window, number)
         seconds.append(time.perf_counter() - began)
-    return told | {
+    return figures_of_data | {
         "rate": ROWS * WINDOW / median(seconds[3:]),
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }

@@ -13,34 +13,59 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.lm_text import prepare as prepare_text
-from elmo.bilm import BiLM, Config
 from elmo.characters import Characters
-from elmo.optimizer import Optimizer
-from elmo.settings import Optimizer as Recipe
+from elmo.nn.bilm import BiLM, Config
+from elmo.nn.softmax import Softmax, sample
+from elmo.settings import OptimizerSettings as Recipe
 from elmo.settings import Training
-from elmo.softmax import Softmax, sample
-from elmo.step import Stepper, Workers
 from elmo.stream import Stream, Window
+from elmo.train.optimizer import Optimizer
+from elmo.train.step import WORD_MATRIX, Stepper, Workers
 from elmo.vocabulary import Vocabulary
 
 SMALL = Config(
     char_dim=16,
     filters=((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024)),
-    activation="relu", highways=1, cells=1024, projection=128, layers=2, cell_clip=3.0,
-    projection_clip=3.0, skip=True, input_words=None,
-)  # fmt: skip
+    activation="relu",
+    highways=1,
+    cells=1024,
+    projection=128,
+    layers=2,
+    cell_clip=3.0,
+    projection_clip=3.0,
+    skip=True,
+    input_words=None,
+)
 ADAGRAD = Recipe(
-    name="adagrad", lr=0.2, warmup_steps=0, decay="constant", final_lr=1.0, clip=10.0,
-    accumulator=1.0, beta1=0.0, beta2=0.0, epsilon=0.0, weight_decay=0.0,
-)  # fmt: skip
+    name="adagrad",
+    lr=0.2,
+    warmup_steps=0,
+    decay="constant",
+    final_lr=1.0,
+    clip=10.0,
+    accumulator=1.0,
+    beta1=0.0,
+    beta2=0.0,
+    epsilon=0.0,
+    weight_decay=0.0,
+    row_updates="exact",
+)
 SAMPLES = 8192
 Step = Callable[[Window, int], None]
 
 
 def prepare(
-    side: str, precision: str, folder: Path, *, rows: int, window: int, count: int, words: int,
-    rank: int, size: int,
-) -> tuple[list[Window], Step, dict[str, float]]:  # fmt: skip
+    side: str,
+    precision: str,
+    folder: Path,
+    *,
+    rows: int,
+    window: int,
+    count: int,
+    words: int,
+    rank: int,
+    size: int,
+) -> tuple[list[Window], Step, dict[str, float]]:
     """The first windows of the text, a function that takes a step, and what a step sends."""
     text = folder / "text"
     shards, vocabulary = prepare_text(folder / "shards", train=text, heldout=text)
@@ -49,17 +74,38 @@ def prepare(
         vocabulary = Vocabulary([*vocabulary.words, *more], None)
     workers = Workers(rank, size)
     stream = Stream(
-        shards, vocabulary, Characters().encode, split="train", rows=rows, window=window,
-        block_sentences=64, epochs=1, seed=1, mine=workers.mine(rows),
-    )  # fmt: skip
+        shards,
+        vocabulary,
+        Characters().encode,
+        split="train",
+        rows=rows,
+        window=window,
+        block_sentences=64,
+        epochs=1,
+        seed=1,
+        mine=workers.mine(rows),
+    )
     read = stream.windows(stream.begin())
     windows = [next(read)[0] for _ in range(count)]
     recipe = Training(
-        seed=1, epochs=1, rows=rows, window=window, block_sentences=64, reset="never",
-        precision=precision, softmax="sampled", samples=SAMPLES, draws="shared",
-        loss_scale=float(window), dropout=0.1, optimizer=ADAGRAD, evaluate_every=1, patience=0,
-        checkpoint_every=1, keep=1,
-    )  # fmt: skip
+        seed=1,
+        epochs=1,
+        rows=rows,
+        window=window,
+        block_sentences=64,
+        reset="never",
+        precision=precision,
+        softmax="sampled",
+        samples=SAMPLES,
+        draws="shared",
+        loss_scale=float(window),
+        dropout=0.1,
+        optimizer=ADAGRAD,
+        evaluate_every=1,
+        evaluate_tokens=0,
+        patience=0,
+        start_from="",
+    )
     bilm = BiLM(SMALL, characters=Characters().size)
     bilm.reset_parameters(1)
     softmax = Softmax(len(vocabulary), SMALL.projection)
@@ -86,12 +132,13 @@ def count(step: Step, window: Window, number: int) -> int:
 def _ours(bilm: BiLM, softmax: Softmax, recipe: Training, workers: Workers) -> Step:
     named = {f"bilm.{n}": p.data for n, p in bilm.named_parameters()}
     named |= {f"softmax.{n}": p.data for n, p in softmax.named_parameters()}
-    stepper = Stepper(bilm, softmax, Optimizer(ADAGRAD, named), recipe, workers, lr_of={})
+    optimizer = Optimizer(ADAGRAD, named, steps=1000, lr_of={}, by_rows=WORD_MATRIX)
+    stepper = Stepper(bilm, softmax, optimizer, recipe, workers)
     state = bilm.lstm.zero_state(len(workers.mine(recipe.rows)))
 
     def step(window: Window, number: int) -> None:
         nonlocal state
-        _, state = stepper.step(window, state, step=number, steps=1000)
+        _, state = stepper.step(window, state, step=number)
 
     return step
 

@@ -20,10 +20,10 @@ from statistics import median
 from typing import Any
 
 from elmo.shards import Shards
-from pipeline import cluster as workers
-from pipeline import vocab
-from pipeline.inputs import find_inputs
-from pipeline.params import Cluster, Tokenize, Vocab
+from pipeline import vocab, workers
+from pipeline.cluster import Cluster
+from pipeline.params import Tokenize, Vocab
+from pipeline.text.inputs import find_inputs
 from pipeline.tokenize import tokenize
 
 MARKS = ["<S>", "</S>", "<UNK>"]
@@ -51,14 +51,21 @@ def main() -> None:
 def _shards(options: argparse.Namespace, out: Path) -> Shards:
     params = Tokenize(options.tokenizer, "line", "line", 0.0, options.shard_bytes)
     cluster = Cluster(workers=0, cpus=1, gpu=False, actors=os.cpu_count() or 1)
-    tokenize(find_inputs(options.text), out, params, column="text", cluster=cluster)
+    tokenize(
+        find_inputs(options.text),
+        out,
+        params,
+        column="text",
+        runs=out.parent / "runs",
+        cluster=cluster,
+    )
     return Shards(out)
 
 
 def _stage(shards: Shards, out: Path, options: argparse.Namespace) -> None:
     params = Vocab(options.min_count, 0, "bytes", 1, 50)
     cluster = Cluster(workers=0, cpus=1, gpu=False, actors=1)
-    vocab.run(shards.folder, out, params, cluster=cluster)
+    vocab.run(shards.folder, out, params, runs=out.parent / "runs", cluster=cluster)
 
 
 def _count_shards(shards: Shards, folder: Path, options: argparse.Namespace) -> None:

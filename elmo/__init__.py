@@ -1,20 +1,38 @@
 """ELMo: contextual word vectors from a bidirectional language model over your own text."""
 
-from importlib import import_module
-from typing import Any
+from importlib import import_module as _import_module
+from importlib import metadata as _metadata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from elmo.embedder import Embedder
+    from elmo.errors import ElmoError
+    from elmo.mix import Elmo, ScalarMix
+    from elmo.store import FeatureStore
+    from elmo.store.layout import Mix
+
+    __version__: str
 
 _PUBLIC = {
-    "Embedder": "elmo.embedder",
-    "FeatureStore": "elmo.features",
     "Elmo": "elmo.mix",
-    "ScalarMix": "elmo.mix",
     "ElmoError": "elmo.errors",
+    "Embedder": "elmo.embedder",
+    "FeatureStore": "elmo.store",
+    "Mix": "elmo.store.layout",
+    "ScalarMix": "elmo.mix",
 }
-__all__ = ["Elmo", "ElmoError", "Embedder", "FeatureStore", "ScalarMix"]
+__all__ = ["Elmo", "ElmoError", "Embedder", "FeatureStore", "Mix", "ScalarMix", "__version__"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Load a public name on first use: `import elmo` alone stays light."""
+    if name == "__version__":
+        return _metadata.version("elmo-pipeline")
     if name not in _PUBLIC:
         raise AttributeError(f"module 'elmo' has no attribute {name!r}")
-    return getattr(import_module(_PUBLIC[name]), name)
+    return getattr(_import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    """The public names alone."""
+    return __all__

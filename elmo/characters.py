@@ -1,7 +1,7 @@
 """Text of a token → ids of its characters: UTF-8 bytes as in 2018, or Unicode characters.
 
 Ids here are *raw*: the 2018 inference files' shift by one (0 for a masked position) exists only in
-`elmo.mix.batch_to_ids`. A token is laid out as [BOW, characters…, EOW, PAD…], and PAD is a learned
+`Characters.batch`. A token is laid out as [BOW, characters…, EOW, PAD…], and PAD is a learned
 character like any other: the convolution sees it.
 """
 
@@ -10,15 +10,28 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import Annotated, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 from elmo.errors import ElmoError
-from elmo.files import read_json, write_json
+from elmo.files import read_record, write_json
 
 SENTENCE_BEGIN, SENTENCE_END = "<S>", "</S>"
 MAX_CHARACTERS = 50
+
+LONGEST = 1024  # characters of a token, at most
+
+
+class _Record(msgspec.Struct, forbid_unknown_fields=True):
+    """`characters.json`."""
+
+    kind: Literal["bytes", "unicode"]
+    max_characters: Annotated[int, Meta(ge=3, le=LONGEST)]
+    symbols: tuple[Annotated[str, Meta(min_length=1, max_length=1)], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -31,6 +44,14 @@ class Characters:
 
     symbols: tuple[str, ...] | None = None
     max_characters: int = MAX_CHARACTERS
+
+    def __post_init__(self) -> None:
+        """Refuse a length that no token has, before anything is allocated."""
+        if type(self.max_characters) is not int or not 3 <= self.max_characters <= LONGEST:
+            raise ElmoError(
+                f"max_characters must be an integer from 3 to {LONGEST}, "
+                f"found {self.max_characters!r}"
+            )
 
     @property
     def kind(self) -> str:
@@ -72,6 +93,16 @@ class Characters:
                 ids[row, 1:3] = (begin if token == SENTENCE_BEGIN else end), end_word
         return ids
 
+    def batch(self, sentences: Sequence[Sequence[str]]) -> npt.NDArray[np.int64]:
+        """B token lists as (B, T, max_characters) ids as AllenNLP's `batch_to_ids` makes them:
+        shifted by one, 0 where there is no token."""
+        check_token_lists(sentences)
+        longest = max(map(len, sentences), default=0)
+        ids = np.zeros((len(sentences), longest, self.max_characters), np.int64)
+        for row, sentence in enumerate(sentences):
+            ids[row, : len(sentence)] = self.encode(list(sentence)).astype(np.int64) + 1
+        return ids
+
     def longer(self, tokens: Iterable[str]) -> int:
         """How many of the tokens do not fit and would be cut."""
         room = self.max_characters - 2
@@ -87,18 +118,17 @@ class Characters:
     @classmethod
     def load(cls, path: Path) -> "Characters":
         """Read `characters.json`."""
-        value = read_json(path)
-        kind, room = value.get("kind"), value.get("max_characters")
-        if kind not in ("bytes", "unicode"):
-            raise ElmoError(f"{path}: kind must be 'bytes' or 'unicode', found {kind!r}")
-        if type(room) is not int or room < 3:
-            raise ElmoError(f"{path}: max_characters must be an integer of 3 or more")
-        if kind == "bytes":
-            return cls(max_characters=room)
-        symbols = value.get("symbols")
-        if not isinstance(symbols, list) or not all(isinstance(s, str) for s in symbols):
+        record = read_record(path, _Record)
+        symbols = record.symbols
+        if record.kind == "bytes":
+            if symbols is not None:
+                raise ElmoError(f"{path}: symbols are for kind unicode; bytes have none")
+            return cls(max_characters=record.max_characters)
+        if symbols is None:
             raise ElmoError(f"{path}: symbols must be a list of characters")
-        return cls(tuple(symbols), room)
+        if len(set(symbols)) != len(symbols):
+            raise ElmoError(f"{path}: symbols names a character twice")
+        return cls(symbols, record.max_characters)
 
     def _inside(self, token: str) -> Sequence[int]:
         if self.symbols is None:
@@ -109,3 +139,15 @@ class Characters:
     @cached_property
     def _ids(self) -> dict[str, int]:
         return {symbol: i for i, symbol in enumerate(self.symbols or ())}
+
+
+def check_token_lists(sentences: Sequence[Sequence[str]]) -> None:
+    """Refuse what is text where lists of tokens are asked for."""
+    if isinstance(sentences, str):
+        raise ElmoError("sentences must be a list of token lists, found a string; tokenize it")
+    for number, sentence in enumerate(sentences):
+        if isinstance(sentence, str):
+            raise ElmoError(
+                f"sentence {number}: must be a list of tokens, found a string; split it, or let "
+                "Embedder.tokenize cut it as the model's text was cut"
+            )

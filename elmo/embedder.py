@@ -3,33 +3,44 @@
 A sentence is read as `<S> w1 … wn </S>` in both directions and the boundaries are dropped from what
 comes out. Layer 0 is the context-free vector twice, [x; x]; layer l is [forward; backward].
 
-Shapes: N distinct tokens, S directions, T steps, B rows, P projection, D = 2P, L LSTM layers.
+Shapes: N distinct tokens, S directions, T time steps, B rows, P projection, D = 2P, L LSTM layers,
+C cells.
 """
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from elmo.characters import SENTENCE_BEGIN, SENTENCE_END
-from elmo.checkpoint import Model, load_model
+from elmo.characters import SENTENCE_BEGIN, SENTENCE_END, check_token_lists
 from elmo.errors import ElmoError
-from elmo.lstm import State
+from elmo.files import new_file
+from elmo.model_folder import Model, load_model, save_model
+from elmo.nn.lstm import State
+from elmo.ragged import runs
+from elmo.settings import PRECISIONS, Precision
+from elmo.tokenizer import TextTokenizer
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.integer]
 ENCODE_TOKENS = 4096  # distinct tokens encoded at a time
-WINDOW_TOKENS = 512  # rows × steps read at a time: stays in cache, bounds a long sentence
-SEGMENT_TOKENS = 32768
+WINDOW_TOKENS = 512  # rows × time steps read at once: stays in cache, bounds a long sentence
+SEGMENT_TOKENS = 32768  # of a shard, embedded together
 ROWS = 256
+GROUP_BATCHES = 4  # batches of short texts embedded in one call: like lengths together
+COMPILE_TOKENS = 20_000  # read by one embedder before the seconds of compiling are repaid
+GROUP_TOKENS = 16384  # tokens after which no further text joins them
 
 
 class Carry:
-    """The LSTM state a caller hands from one `embed` to the next: row k goes on from row k."""
+    """The LSTM state a caller hands from one `embed` to the next: row k resumes from row k's."""
 
     def __init__(self) -> None:
         self.state: State | None = None
@@ -49,25 +60,35 @@ class Segment(NamedTuple):
 class Embedder:
     """A model ready to embed. The same token list gets the same vectors, whatever stands beside it.
 
-    `precision` is `float32` or `bfloat16` (products in bfloat16, cell state in float32).
-    `warm_up` sentences are read once, and every sentence then starts from the state they leave
-    instead of zeros: imported 2018 weights were trained without resets and expect some context.
+    `model` is a model folder, or a loaded `Model`, which is copied and stays as it is. `precision`
+    is `float32` or `bfloat16` (products in bfloat16, cell state in float32). `warm_up` sentences
+    are read once, and every sentence then starts from the state they leave instead of zeros:
+    imported 2018 weights were trained without resets and expect some context. The LSTM cell is
+    compiled (seconds) once `embed` has been given many tokens; `compiled`: from the first call, as
+    a server wants.
     """
 
     def __init__(
         self,
-        model: Model,
+        model: Model | str | Path,
         *,
-        precision: Literal["float32", "bfloat16"] = "float32",
+        device: str | torch.device | None = None,
+        precision: Precision = "float32",
         warm_up: Sequence[Sequence[str]] = (),
+        compiled: bool = False,
     ) -> None:
-        if precision not in ("float32", "bfloat16"):
+        if precision not in PRECISIONS:
             raise ElmoError(f"precision must be 'float32' or 'bfloat16', found {precision!r}")
-        self.model = model
-        self.bilm = model.bilm.eval().requires_grad_(False).to(getattr(torch, precision))
+        if isinstance(model, Model):
+            self.model, bilm = model, copy.deepcopy(model.bilm)
+        else:
+            self.model = load_model(model, device=device or "cpu")
+            bilm = self.model.bilm
+        self.bilm = bilm.eval().requires_grad_(False).to(device, getattr(torch, precision))
         self._weights = self.bilm.lstm.weights(getattr(torch, precision))
         self._boundaries_2P: Tensor | None = None
         self._start: State | None = None
+        self._compiled, self._tokens_embedded = compiled, 0
         if warm_up:
             carry = Carry()
             for sentence in warm_up:
@@ -80,15 +101,63 @@ class Embedder:
         folder: str | Path,
         *,
         device: str = "cpu",
-        precision: Literal["float32", "bfloat16"] = "float32",
+        precision: Precision = "float32",
         warm_up: Sequence[Sequence[str]] = (),
+        compiled: bool = False,
     ) -> "Embedder":
         """Load a model folder; `ElmoError` where it is broken."""
-        return cls(
-            load_model(Path(folder), device=device),
-            precision=precision,
-            warm_up=warm_up,
+        return cls(folder, device=device, precision=precision, warm_up=warm_up, compiled=compiled)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | Path,
+        *,
+        device: str = "cpu",
+        precision: Literal["float32", "bfloat16"] = "float32",
+        warm_up: Sequence[Sequence[str]] = (),
+        compiled: bool = False,
+    ) -> "Embedder":
+        """Load a model folder, a Hugging Face snapshot of one, or a model of MLflow's registry.
+
+        The registry's are named as `models:/elmo@champion` or `models:/elmo/3`.
+        """
+        from elmo.integrations.pretrained import folder_of
+
+        folder = folder_of(name)
+        return cls(folder, device=device, precision=precision, warm_up=warm_up, compiled=compiled)
+
+    def save_pretrained(
+        self,
+        folder: str | Path,
+        *,
+        licence: str = "unknown",
+        title: str = "ELMo",
+        language: str | None = None,
+    ) -> str:
+        """Write the model folder with a model card `README.md`; return the digest, which stays.
+
+        `licence` and `language` are what Hugging Face expects in a card, such as apache-2.0 and en.
+        """
+        from elmo.integrations.pretrained import CARD, card
+
+        if next(self.bilm.parameters()).dtype != torch.float32:
+            raise ElmoError(
+                "the weights are in bfloat16 here; load the model in float32 to save it"
+            )
+        digest = save_model(
+            folder,
+            bilm=self.bilm,
+            vocabulary=self.model.vocabulary,
+            characters=self.model.characters,
+            softmax=self.model.softmax,
+            training=self.model.training,
+            tokenizer=self.model.tokenizer,
         )
+        text = card(self.model, licence=licence, title=title, language=language)
+        with new_file(Path(folder) / CARD) as new:
+            new.write_text(text, encoding="utf-8")
+        return digest
 
     @property
     def layers(self) -> int:
@@ -99,6 +168,81 @@ class Embedder:
     def dim(self) -> int:
         """The width of each: 2P."""
         return self.bilm.config.dim
+
+    def tokenize(self, text: str) -> list[list[str]]:
+        """The sentences of a text, each a list of tokens, cut as the model's training text was.
+
+        `ElmoError` where the model has no tokenizer, or its library is not installed.
+        """
+        return self._text_tokenizer(text)
+
+    def ids(self, sentences: Sequence[Sequence[str]]) -> npt.NDArray[np.int64]:
+        """Token lists → (B, T, K) ids of this model's characters, shifted by one, 0 a mask.
+
+        What an exported model and `Elmo` read.
+        """
+        if self.bilm.config.input_words is not None:
+            raise ElmoError("the model reads words, not characters")
+        return self.model.characters.batch(sentences)
+
+    def encode(
+        self,
+        texts: str | Sequence[str],
+        pooling: Literal["mean", "first", "last", "max", "none"] = "mean",
+        *,
+        normalize: bool = False,
+        layers: Sequence[int] | None = None,
+        batch_size: int = 256,
+        show_progress: bool = False,
+    ) -> Any:
+        """Raw texts → a float32 array (texts, D): the mean of the layers, pooled over the tokens.
+
+        Text is cut by `tokenize`, and each of its sentences is read alone. `layers` chooses among
+        0…L. `pooling` "none" gives a list of arrays (tokens, D) instead. A text without tokens
+        is zeros. `normalize` makes each vector's length 1. A single string gives one vector.
+        """
+        if pooling not in _POOLINGS:
+            raise ElmoError(f"pooling must be one of {', '.join(_POOLINGS)}, found {pooling!r}")
+        single = isinstance(texts, str)
+        several = [texts] if isinstance(texts, str) else list(texts)
+        for number, text in enumerate(several):
+            if not isinstance(text, str):
+                raise ElmoError(f"text {number}: must be a string; give token lists to embed")
+        vectors = []
+        tokenized = (self.tokenize(text) for text in _progress(several, show_progress))
+        for layers_LTD in self.embed_stream(tokenized, batch_size, layers=layers):
+            pooled = _POOLINGS[pooling](layers_LTD.mean(0))
+            if normalize:
+                pooled = pooled / np.maximum(np.linalg.norm(pooled, axis=-1, keepdims=True), 1e-12)
+            vectors.append(pooled)
+        if single:
+            return vectors[0]
+        if pooling == "none":
+            return vectors
+        return np.stack(vectors) if vectors else np.empty((0, self.dim), np.float32)
+
+    def embed_stream(
+        self,
+        texts: Iterable[Sequence[Sequence[str]]],
+        batch_size: int = 256,
+        *,
+        layers: Sequence[int] | None = None,
+        state: Literal["reset"] | Carry = "reset",
+    ) -> Iterator[Floats]:
+        """For each text, given as its sentences, the vectors (layers, tokens, D) of all its tokens.
+
+        Each sentence is read alone, with `state="reset"`. Memory does not grow with the number of
+        texts.
+        """
+        for group in _groups(texts, batch_size, grouped=state == "reset"):
+            sentences = [sentence for text in group for sentence in text]
+            embedded = iter(self.embed(sentences, batch_size, layers=layers, state=state))
+            for text in group:
+                vectors = [next(embedded) for _ in text]
+                if not vectors:
+                    count = self.layers if layers is None else len(layers)
+                    vectors = [np.empty((count, 0, self.dim), np.float32)]
+                yield np.concatenate(vectors, 1) if len(vectors) > 1 else vectors[0]
 
     def embed(
         self,
@@ -111,35 +255,37 @@ class Embedder:
         """Embed token lists; return one float32 array (layers, tokens, D) for each, in order.
 
         `state="reset"` (default) reads each sentence alone. `"carry"` is what 2018 did: row k of a
-        batch goes on from row k of the batch before, from zeros at the first; hand in a `Carry` to
-        go on across calls. `layers` chooses some of 0…L.
+        batch starts from the state of row k of the batch before, from zeros in the first; hand in a
+        `Carry` to continue across calls. `layers` chooses among 0…L.
         """
         chosen = self._chosen(layers)
         if batch_size < 1:
             raise ElmoError(f"batch_size must be 1 or more, found {batch_size}")
         types, ids = _distinct(sentences)
+        self._tokens_embedded += sum(map(len, ids))
+        compiled = self._compiled or self._tokens_embedded >= COMPILE_TOKENS
         x_NP = self._with_boundaries(self._encode(types))
-        found = [np.empty((len(chosen), 0, self.dim), np.float32)] * len(sentences)
+        embedded = [np.empty((len(chosen), 0, self.dim), np.float32)] * len(sentences)
         if state == "reset":
             batches = _by_length([len(s) for s in ids], batch_size)
             carry = None
         else:
             carry = Carry() if isinstance(state, str) else state
             starts = range(0, len(ids), batch_size)
-            batches = [np.arange(at, min(at + batch_size, len(ids))) for at in starts]
+            batches = [np.arange(start, min(start + batch_size, len(ids))) for start in starts]
         for rows in batches:
-            outputs = self._read(x_NP, [ids[row] for row in rows], carry)
-            at = 0
+            outputs = self._read(x_NP, [ids[row] for row in rows], carry, compiled=compiled)
+            start = 0
             for row in rows:
-                to = at + len(ids[row])
+                stop = start + len(ids[row])
                 x_TP = x_NP[torch.from_numpy(ids[row]).to(x_NP.device)].float()
-                every = [
+                all_layers = [
                     torch.cat([x_TP, x_TP], 1),
-                    *(y_TD[at:to].float() for y_TD in outputs),
+                    *(y_TD[start:stop].float() for y_TD in outputs),
                 ]
-                found[row] = torch.stack([every[layer] for layer in chosen]).cpu().numpy()
-                at = to
-        return found
+                embedded[row] = torch.stack([all_layers[layer] for layer in chosen]).cpu().numpy()
+                start = stop
+        return embedded
 
     def encode_types(self, types: Sequence[str]) -> Floats:
         """The context-free vectors of N distinct tokens, (N, P): layer 0 is each twice."""
@@ -161,19 +307,23 @@ class Embedder:
         """
         encoded = self._encode(types) if x_NP is None else self._to_device(x_NP)
         table_NP = self._with_boundaries(encoded)
-        for start, stop in _segments(offsets):
+        for start, stop in runs(offsets, SEGMENT_TOKENS):
             sentences = [ids[offsets[k] : offsets[k + 1]] for k in range(start, stop)]
             first = int(offsets[start])
             tokens = int(offsets[stop]) - first
             layers = [np.empty((tokens, self.dim), np.float32) for _ in range(1, self.layers)]
             for rows in _by_length([len(s) for s in sentences], ROWS):
                 outputs = self._read(table_NP, [sentences[row] for row in rows], None)
-                places = np.concatenate(
+                token_rows = np.concatenate(
                     [np.arange(offsets[start + r], offsets[start + r + 1]) - first for r in rows]
                 )
                 for layer, y_TD in zip(layers, outputs, strict=True):
-                    layer[places] = y_TD.float().cpu().numpy()
+                    layer[token_rows] = y_TD.float().cpu().numpy()
             yield Segment(start, stop, layers)
+
+    @cached_property
+    def _text_tokenizer(self) -> TextTokenizer:
+        return self.model.text_tokenizer()
 
     def _chosen(self, layers: Sequence[int] | None) -> Sequence[int]:
         if layers is None:
@@ -187,8 +337,8 @@ class Embedder:
         """(N, P) in the embedder's precision."""
         parts = [self._new(0, self.bilm.config.projection)]
         with torch.inference_mode():
-            for at in range(0, len(types), ENCODE_TOKENS):
-                inputs = self.model.inputs(list(types[at : at + ENCODE_TOKENS]))
+            for start in range(0, len(types), ENCODE_TOKENS):
+                inputs = self.model.inputs(list(types[start : start + ENCODE_TOKENS]))
                 parts.append(self.bilm.encode(torch.from_numpy(inputs).to(parts[0].device)))
             return torch.cat(parts)
 
@@ -199,11 +349,13 @@ class Embedder:
         return torch.cat([x_NP, self._boundaries_2P])
 
     @torch.inference_mode()
-    def _read(self, x_NP: Tensor, sentences: list[Ints], carry: Carry | None) -> list[Tensor]:
+    def _read(
+        self, x_NP: Tensor, sentences: list[Ints], carry: Carry | None, *, compiled: bool = True
+    ) -> list[Tensor]:
         """Read one batch; return each LSTM layer as (tokens of the batch, D), in the given order.
 
-        The rows are sorted by falling length, so that at any step only the first ones are read,
-        and steps are taken a window at a time, so that memory does not grow with a sentence.
+        The rows are sorted by falling length, so that at any time step only the first ones are
+        read, a window of time steps at once, so that memory does not grow with a sentence.
         """
         lengths = np.array([len(s) for s in sentences])
         order = np.argsort(-lengths, kind="stable")
@@ -215,20 +367,24 @@ class Embedder:
         rows = torch.from_numpy(order).to(x_NP.device)
         whole = self._begin(carry, len(sentences))
         state = whole.rows(rows)
-        at = 0
-        while at < steps_B[0]:
-            active = int((steps_B > at).sum())
-            to = min(int(steps_B[0]), at + max(1, WINDOW_TOKENS // active))
-            sizes = [int((steps_B > t).sum()) for t in range(at, to)]
-            index = torch.from_numpy(index_STB[:, at:to, :active]).to(x_NP.device)
+        start = 0
+        while start < steps_B[0]:
+            active = int((steps_B > start).sum())
+            stop = min(int(steps_B[0]), start + max(1, WINDOW_TOKENS // active))
+            sizes = [int((steps_B > t).sum()) for t in range(start, stop)]
+            index = torch.from_numpy(index_STB[:, start:stop, :active]).to(x_NP.device)
             ys, after = self.bilm.lstm(
-                x_NP[index], state.rows(slice(active)), sizes=sizes, weights=self._weights
+                x_NP[index],
+                state.rows(slice(active)),
+                sizes=sizes,
+                weights=self._weights,
+                compiled=compiled,
             )
             state.h_LSBP[:, :, :active], state.c_LSBC[:, :, :active] = after
-            places = _places(at, to, lengths[order][:active], starts[:active])
+            indices = _scatter_indices(start, stop, lengths[order][:active], starts[:active])
             for y_STBP, y_ND in zip(ys, outputs, strict=True):
-                _scatter(y_STBP, y_ND, places)
-            at = to
+                _scatter(y_STBP, y_ND, indices)
+            start = stop
         if carry is not None:
             whole.h_LSBP[:, :, rows], whole.c_LSBC[:, :, rows] = state
             self._keep(carry, whole)
@@ -262,36 +418,66 @@ class Embedder:
         return torch.from_numpy(x_NP).to(like.device, like.dtype)
 
 
+def _groups(
+    texts: Iterable[Sequence[Sequence[str]]], batch_size: int, *, grouped: bool
+) -> Iterator[list[Sequence[Sequence[str]]]]:
+    """Texts to embed in one call: several batches, but not many tokens; or exactly one batch."""
+    group: list[Sequence[Sequence[str]]] = []
+    sentences = tokens = 0
+    for text in texts:
+        group.append(text)
+        sentences += len(text)
+        tokens += sum(map(len, text))
+        full = sentences >= GROUP_BATCHES * batch_size or tokens >= GROUP_TOKENS
+        if full if grouped else len(group) == batch_size:
+            yield group
+            group, sentences, tokens = [], 0, 0
+    if group:
+        yield group
+
+
+def _progress(texts: list[str], shown: bool) -> Iterable[str]:
+    if not shown:
+        return texts
+    try:
+        bar = import_module("tqdm")
+    except ImportError:
+        raise ElmoError("show_progress needs a library: pip install tqdm") from None
+    shown_texts: Iterable[str] = bar.tqdm(texts, unit="text")
+    return shown_texts
+
+
+def _pooled(pool: Callable[[Floats], Floats]) -> Callable[[Floats], Floats]:
+    """The same for a text without tokens: zeros."""
+    return lambda x_TD: pool(x_TD) if len(x_TD) else np.zeros(x_TD.shape[1], np.float32)
+
+
+_POOLINGS: dict[str, Callable[[Floats], Floats]] = {
+    "mean": _pooled(lambda x_TD: x_TD.mean(0)),
+    "first": _pooled(lambda x_TD: x_TD[0].copy()),
+    "last": _pooled(lambda x_TD: x_TD[-1].copy()),
+    "max": _pooled(lambda x_TD: x_TD.max(0)),
+    "none": lambda x_TD: x_TD,
+}
+
+
 def _distinct(
     sentences: Sequence[Sequence[str]],
 ) -> tuple[list[str], list[npt.NDArray[np.int64]]]:
     """The distinct tokens, and each sentence as indices into them."""
-    places: dict[str, int] = {}
+    check_token_lists(sentences)
+    type_ids: dict[str, int] = {}
     ids = []
-    for number, sentence in enumerate(sentences):
-        if isinstance(sentence, str):
-            raise ElmoError(
-                f"sentence {number}: must be a list of tokens, found a string; split it"
-            )
-        ids.append(np.array([places.setdefault(t, len(places)) for t in sentence], np.int64))
-    return list(places), ids
+    for sentence in sentences:
+        ids.append(np.array([type_ids.setdefault(t, len(type_ids)) for t in sentence], np.int64))
+    return list(type_ids), ids
 
 
 def _by_length(lengths: Sequence[int], rows: int) -> list[npt.NDArray[np.int64]]:
     """Batches of at most `rows` sentences of like length, longest first, without empty ones."""
     order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
     order = order[: int(np.count_nonzero(lengths))]
-    return [order[at : at + rows] for at in range(0, len(order), rows)]
-
-
-def _segments(offsets: Ints) -> Iterator[tuple[int, int]]:
-    """Cut a shard into runs of sentences of about `SEGMENT_TOKENS` tokens."""
-    start, sentences = 0, len(offsets) - 1
-    while start < sentences:
-        stop = int(np.searchsorted(offsets, offsets[start] + SEGMENT_TOKENS, side="right")) - 1
-        stop = min(max(stop, start + 1), sentences)
-        yield start, stop
-        start = stop
+    return [order[start : start + rows] for start in range(0, len(order), rows)]
 
 
 def _index(sentences: list[Ints], rows: int) -> npt.NDArray[np.int64]:
@@ -305,17 +491,17 @@ def _index(sentences: list[Ints], rows: int) -> npt.NDArray[np.int64]:
     return index
 
 
-def _places(
-    at: int, to: int, lengths: Ints, starts: Ints
+def _scatter_indices(
+    start: int, stop: int, lengths: Ints, starts: Ints
 ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """For each direction: which (step, row) of a window hold tokens, and where those go.
+    """For each direction: which (time step, row) of a window hold tokens, and their output rows.
 
-    Step t reads token t − 1 forward and token n − t backward; steps 0 and n + 1 are boundaries.
+    Time step t reads token t − 1 forward and token n − t backward; 0 and n + 1 are boundaries.
     """
-    steps = np.arange(at, to)[:, None]
-    step, row = np.nonzero((steps >= 1) & (steps <= lengths[None]))
-    source = step * len(lengths) + row
-    t = step + at
+    times = np.arange(start, stop)[:, None]
+    time, row = np.nonzero((times >= 1) & (times <= lengths[None]))
+    source = time * len(lengths) + row
+    t = time + start
     forward, backward = starts[row] + t - 1, starts[row] + lengths[row] - t
     return [(source, forward), (source, backward)]
 
@@ -323,11 +509,11 @@ def _places(
 def _scatter(
     y_STBP: Tensor,
     y_ND: Tensor,
-    places: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]],
+    indices: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]],
 ) -> None:
-    """Put a window's outputs in their tokens' rows."""
+    """Copy a window's outputs to the rows of their tokens."""
     width = y_STBP.shape[-1]
-    for direction, (source, target) in enumerate(places):
+    for direction, (source, target) in enumerate(indices):
         rows = y_STBP[direction].reshape(-1, width)[torch.from_numpy(source).to(y_ND.device)]
         half = y_ND[:, direction * width : (direction + 1) * width]
         half[torch.from_numpy(target).to(y_ND.device)] = rows

@@ -1,70 +1,225 @@
-"""Files and folders written whole or not at all, and the digests that describe them."""
+"""Files and folders written whole or not at all, typed JSON records, and digests."""
 
+import fcntl
 import hashlib
 import json
+import math
 import os
+import re
 import shutil
+import socket
+import stat
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from elmo.errors import ElmoError
 
+Record = TypeVar("Record")
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+# A file beside its manifest: no separator, so it can't leave the folder, and no leading dot.
+FileName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9._-]*\Z", max_length=128)]
+LOCK = ".lock"  # the file in a work folder that its owner holds
+JSON_LIMIT = 64 << 20  # bytes of a JSON file that is read at all
+
 
 @contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
+def new_folder(out: Path, *, ours: Sequence[str] = ()) -> Iterator[Path]:
     """Yield an empty folder beside `out` that becomes `out` on success and vanishes on any failure.
 
-    An existing `out` stays until the new folder is complete, then is replaced.
+    An existing `out` stays until the new folder is complete, then is replaced: if it is empty, or
+    holds all files named in `ours`, which mark what this project has written. Anything else is
+    refused before work starts. What killed writers of `out` left beside it is removed.
     """
-    beside = _beside(out)
-    beside.mkdir()
+    check_folder(out, ours=ours)
     try:
-        yield beside
-        old = _beside(out)
-        if out.exists():
-            os.rename(out, old)
-        os.rename(beside, out)
-        shutil.rmtree(old, ignore_errors=True)
+        with _locked_folder(out) as beside:
+            yield beside
+            check_folder(out, ours=ours)
+            old = _beside(out)
+            if out.exists():
+                os.rename(out, old)
+            os.rename(beside, out)
+            shutil.rmtree(old, ignore_errors=True)
     except BaseException as error:
-        shutil.rmtree(beside, ignore_errors=True)
         _say_where(error, out)
         raise
 
 
 @contextmanager
-def new_file(out: Path, *, beside: Path | None = None) -> Iterator[Path]:
+def new_file(out: Path, *, beside: Path | None = None, ours: bytes | None = None) -> Iterator[Path]:
     """Yield a path in the folder `beside` (that of `out`); it becomes `out` on success and vanishes
-    on any failure."""
-    new = _beside((beside or out.parent) / out.name)
+    on any failure.
+
+    With `ours`, how files of this kind begin, only such a file is replaced, and what killed writers
+    of `out` left is removed: for files that users name.
+    """
+    check_file(out, ours=ours or b"")
+    if ours is None:
+        new = _beside((beside or out.parent) / out.name)
+        try:
+            yield new
+            os.replace(new, out)
+        except BaseException as error:
+            new.unlink(missing_ok=True)
+            _say_where(error, out)
+            raise
+        return
     try:
-        yield new
-        os.replace(new, out)
+        with _locked_folder(out) as folder:
+            yield folder / out.name
+            os.replace(folder / out.name, out)
     except BaseException as error:
-        new.unlink(missing_ok=True)
         _say_where(error, out)
         raise
+
+
+def check_folder(out: Path, *, ours: Sequence[str]) -> None:
+    """Refuse an output folder that is a link, a file, or holds what is not this project's."""
+    if out.is_symlink():
+        raise ElmoError(
+            f"{out}: is a symbolic link to {os.readlink(out)}; name that, or delete the link"
+        )
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise ElmoError(f"{out}: is a file, not a folder to replace; name another, or delete it")
+    names = {path.name for path in out.iterdir()}
+    if names and not (ours and names.issuperset(ours)):
+        raise ElmoError(
+            f"{out}: holds {min(names)}, and no {' and '.join(ours) or 'output'} of this project; "
+            "it is not replaced: name another folder, or empty it"
+        )
+
+
+def check_readable(path: Path) -> None:
+    """Refuse to read what is no file: a pipe, for one, may never end."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise ElmoError(f"{path}: no such file") from None
+    if stat.S_ISDIR(mode):
+        raise ElmoError(f"{path}: is a folder; a file is needed")
+    if not stat.S_ISREG(mode):
+        raise ElmoError(f"{path}: is a pipe or a device; a file is needed")
+
+
+def check_file(out: Path, *, ours: bytes) -> None:
+    """Refuse an output file that is a link, a folder, or does not begin as files of its kind do."""
+    if out.is_symlink():
+        raise ElmoError(
+            f"{out}: is a symbolic link to {os.readlink(out)}; name that, or delete the link"
+        )
+    if out.is_dir():
+        raise ElmoError(f"{out}: is a folder; name a file")
+    if out.exists() and not out.is_file():
+        raise ElmoError(f"{out}: is a pipe or a device; name a file")
+    if ours and out.exists():
+        with out.open("rb") as file:
+            if file.read(len(ours)) not in (b"", ours):
+                raise ElmoError(
+                    f"{out}: is a file of another kind, and is not replaced: name another, or "
+                    "delete it"
+                )
+
+
+@contextmanager
+def _locked_folder(out: Path) -> Iterator[Path]:
+    """A hidden folder beside `out`, locked as long as its writer lives, gone at the end unless it
+    was renamed. An interrupt may come between any two lines."""
+    _sweep(out)
+    folder, lock = _beside(out), -1
+    try:
+        while True:
+            folder.mkdir()
+            lock = os.open(folder, os.O_RDONLY)
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if folder.exists():  # else a sweep came between
+                break
+            os.close(lock)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock >= 0:
+            os.close(lock)
+
+
+def _sweep(out: Path) -> None:
+    """Remove the hidden folders that killed writers of `out` left: no process holds their locks."""
+    hidden = re.compile(rf"\.{re.escape(out.name)}\.[0-9a-f]{{8}}")
+    for path in out.parent.iterdir() if out.parent.is_dir() else ():
+        if hidden.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+            with suppress(OSError):
+                lock = os.open(path, os.O_RDONLY)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
+                finally:
+                    os.close(lock)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what writers killed in `new_folder` and `new_file` left in `folder`, whatever its name
+    was to be. Call it where nobody else writes."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if re.fullmatch(r"\..+\.[0-9a-f]{8}", path.name) is None:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a work folder; `ElmoError` naming its owner where another process does.
+
+    The system releases it when the process ends, however that happens.
+    """
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / LOCK).open("a+", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                owner = file.read(256).strip() or "another process"
+                raise ElmoError(
+                    f"{folder}: {owner} is at work here; wait for it, or stop it"
+                ) from None
+            if os.fstat(file.fileno()).st_nlink == 0:
+                continue  # its owner has just removed the folder
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            file.flush()
+            yield
+            return
 
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file's bytes, in hex."""
-    found = hashlib.sha256()
+    total = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
-            found.update(block)
-    return found.hexdigest()
+            total.update(block)
+    return total.hexdigest()
 
 
 def check_sha256(path: Path, expected: str) -> None:
     """Raise `ElmoError` naming the file where its bytes are not the ones its manifest recorded."""
     if not path.is_file():
         raise ElmoError(f"{path}: is missing, though its manifest names it; make the folder again")
-    found = sha256(path)
-    if found != expected:
+    actual = sha256(path)
+    if actual != expected:
         raise ElmoError(
-            f"{path}: truncated or altered (sha256 {found[:12]}…, its manifest says "
+            f"{path}: truncated or altered (sha256 {actual[:12]}…, its manifest says "
             f"{expected[:12]}…); restore it or make the folder again"
         )
 
@@ -76,25 +231,71 @@ def digest(value: Any) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON with sorted keys: the same value always gives the same bytes."""
+    """Write a value as JSON with sorted keys: the same value always gives the same bytes.
+
+    A number that is not finite becomes null, since JSON has none such.
+    """
+    check_file(path, ours=b"{" if isinstance(value, dict) else b"[")
     with new_file(path) as beside:
-        text = json.dumps(value, sort_keys=True, ensure_ascii=False, indent=1)
+        text = json.dumps(_finite(value), sort_keys=True, ensure_ascii=False, indent=1)
         beside.write_text(text + "\n", encoding="utf-8")
 
 
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; `ElmoError` where the file is absent, not JSON or not an object."""
+    """Read a JSON object of unknown shape; `ElmoError` where the file is absent or no such thing.
+
+    What this project writes and reads has a record type: use `read_record`.
+    """
+    return read_record(path, dict[str, Any])
+
+
+def read_record(path: Path, kind: type[Record]) -> Record:
+    """Read a JSON file as `kind`, a `msgspec.Struct` or any type that msgspec knows.
+
+    `ElmoError` names the file, and the key or line, where it is absent, too large, not JSON or not
+    of that type.
+    """
+    check_readable(path)
+    size = path.stat().st_size
+    if size > JSON_LIMIT:
+        raise ElmoError(f"{path}: has {size:,} bytes; such a file has at most {JSON_LIMIT:,}")
+    return parse_record(path.read_bytes(), kind, source=str(path))
+
+
+def parse_record(data: bytes, kind: type[Record], *, source: str) -> Record:
+    """JSON bytes as `kind`; `source` opens the message of an `ElmoError`."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ElmoError(f"{path}: no such file") from None
+        data.decode("utf-8")
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).replace("`key` in ", "").partition(" - at `$")
+        where = where.removesuffix("`").removeprefix(".")
+        raise ElmoError(f"{source}: {where + ': ' if where else ''}{what}") from None
     except UnicodeDecodeError as error:
-        raise ElmoError(f"{path}: not UTF-8 (byte {error.start})") from None
-    except json.JSONDecodeError as error:
-        raise ElmoError(f"{path}:{error.lineno}: not valid JSON ({error.msg})") from None
-    if not isinstance(value, dict):
-        raise ElmoError(f"{path}: must hold a JSON object, found a {type(value).__name__}")
-    return value
+        raise ElmoError(f"{source}: not UTF-8 (byte {error.start})") from None
+    except RecursionError:
+        raise ElmoError(f"{source}: nested too deeply to be one of this project's files") from None
+    except msgspec.DecodeError as error:
+        try:
+            json.loads(data)  # names the line
+        except json.JSONDecodeError as named:
+            raise ElmoError(f"{source}:{named.lineno}: not valid JSON ({named.msg})") from None
+        except ValueError:
+            pass
+        raise ElmoError(f"{source}: not valid JSON ({error})") from None
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a library's message, for use inside one of ours."""
+    return (str(error).splitlines() or [""])[0][:200]
 
 
 def _say_where(error: BaseException, out: Path) -> None:

@@ -6,6 +6,7 @@ Shapes: L layers, B sentences, T tokens of the longest, D the width of a layer, 
 characters of a token, S directions, N distinct tokens.
 """
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -14,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from elmo.characters import SENTENCE_BEGIN, SENTENCE_END, Characters
-from elmo.checkpoint import Model, load_model
 from elmo.errors import ElmoError
+from elmo.model_folder import Model, load_model
 
 LayerNorm = Literal["bilm-tf", "allennlp"]
 _EPSILON = {"bilm-tf": 1e-12, "allennlp": 1e-13}
@@ -24,17 +25,16 @@ _EPSILON = {"bilm-tf": 1e-12, "allennlp": 1e-13}
 def batch_to_ids(
     sentences: Sequence[Sequence[str]], characters: Characters | None = None
 ) -> Tensor:
-    """Token lists → (B, T, K) ids as AllenNLP's function of that name: shifted by one, 0 a mask."""
-    known = characters or Characters()
-    longest = max(map(len, sentences), default=0)
-    ids_BTK = torch.zeros(len(sentences), longest, known.max_characters, dtype=torch.long)
-    for row, sentence in enumerate(sentences):
-        ids_BTK[row, : len(sentence)] = torch.from_numpy(known.encode(list(sentence))).long() + 1
-    return ids_BTK
+    """Token lists → (B, T, K) ids as AllenNLP's function of that name: shifted by one, 0 a mask.
+
+    Without `characters` these are the bytes of 2018, which are wrong for any other model:
+    `Elmo.batch_to_ids` and `Embedder.ids` take the characters of their model.
+    """
+    return torch.from_numpy((characters or Characters()).batch(sentences))
 
 
 class ScalarMix(nn.Module):
-    """Learns one weight a layer and one scale for all.
+    """Learns one weight per layer and one scale for all (equation 1 of the paper).
 
     `layer_norm` brings each layer to mean 0 and variance 1 over all unmasked values of the batch
     before it is mixed, so a vector then depends on its batch, as it did in 2018.
@@ -63,9 +63,9 @@ class ScalarMix(nn.Module):
 
 
 def _normalised(layers_LBTD: Tensor, mask_BT: Tensor, epsilon: float) -> Tensor:
-    """One mean and variance a layer, over the unmasked values."""
+    """One mean and variance per layer, over the unmasked values."""
     mask_BT1 = mask_BT.to(layers_LBTD.dtype).unsqueeze(-1)
-    count = mask_BT1.sum() * layers_LBTD.shape[-1]
+    count = mask_BT1.sum().clamp(min=1) * layers_LBTD.shape[-1]
     mean_L = (layers_LBTD * mask_BT1).sum((1, 2, 3), keepdim=True) / count
     squares = ((layers_LBTD - mean_L) * mask_BT1).square()
     variance_L = squares.sum((1, 2, 3), keepdim=True) / count
@@ -75,10 +75,11 @@ def _normalised(layers_LBTD: Tensor, mask_BT: Tensor, epsilon: float) -> Tensor:
 class Elmo(nn.Module):
     """A biLM with one or more learned mixes of its layers; each sentence is read alone.
 
-    The biLM is frozen unless `trainable`. `layer_norm="bilm-tf"` is the way of the original and
-    leaves the boundaries out of mean and variance; `"allennlp"` counts them in. Neither is the
-    default: with either, a vector depends on its batch. `cached` tokens are encoded once, here;
-    then `forward` takes their numbers.
+    The biLM is frozen unless `trainable`; a `Model` that is handed in is copied and stays as it is.
+    `layer_norm="bilm-tf"` is the way of the original and leaves the boundaries out of mean and
+    variance; `"allennlp"` counts them in. Neither is the default: with either, a vector depends on
+    its batch. `cached` tokens are encoded once, when it is built; then `forward` takes their
+    numbers.
     """
 
     def __init__(
@@ -93,10 +94,12 @@ class Elmo(nn.Module):
         cached: Sequence[str] = (),
     ) -> None:
         super().__init__()
-        loaded = model if isinstance(model, Model) else load_model(Path(model))
+        loaded = model if isinstance(model, Model) else load_model(model)
         if loaded.bilm.config.input_words is not None:
             raise ElmoError("the model reads words, not characters; use Embedder")
-        self.bilm = loaded.bilm.requires_grad_(trainable)
+        bilm = copy.deepcopy(loaded.bilm) if isinstance(model, Model) else loaded.bilm
+        self.bilm = bilm.requires_grad_(trainable)
+        self.characters = loaded.characters
         self.keep_sentence_boundaries, self.trainable = keep_sentence_boundaries, trainable
         layers = loaded.bilm.config.layers + 1
         self.mixes = nn.ModuleList(
@@ -113,18 +116,25 @@ class Elmo(nn.Module):
                 vectors = self.bilm.encode(torch.from_numpy(loaded.characters.encode(list(cached))))
         self.register_buffer("cached_NP", vectors, persistent=False)
 
-    def forward(self, ids_BTK: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Ids of `batch_to_ids` (B, T, K), or (B, T) numbers of cached tokens from 1, 0 a mask.
+    def batch_to_ids(self, sentences: Sequence[Sequence[str]]) -> Tensor:
+        """Token lists → (B, T, K) ids of this model's characters, where the model is; 0 a mask."""
+        ids_BTK = torch.from_numpy(self.characters.batch(sentences))
+        return ids_BTK.to(self.bilm.lstm.weight[0].device)
+
+    def forward(self, ids_BTK: Tensor | Sequence[Sequence[str]]) -> tuple[list[Tensor], Tensor]:
+        """Token lists, or their ids (B, T, K), or (B, T) numbers of cached tokens from 1, 0 a mask.
 
         Returns one (B, T, D) tensor for each representation, 0 where masked, and the mask (B, T);
         with `keep_sentence_boundaries` T grows by two.
         """
+        if not isinstance(ids_BTK, Tensor):
+            ids_BTK = self.batch_to_ids(ids_BTK)
         with torch.set_grad_enabled(self.trainable and torch.is_grad_enabled()):
             layers_LBTD, lengths_B = self._layers(ids_BTK)
         steps = torch.arange(layers_LBTD.shape[2], device=ids_BTK.device)
         whole_BT = steps < (lengths_B + 2)[:, None]
         inner_BT = steps[:-2] < lengths_B[:, None]
-        found = []
+        mixed = []
         for mix in self.mixes:
             if self.keep_sentence_boundaries or mix.layer_norm == "allennlp":
                 mixed_BTD = mix(layers_LBTD, whole_BT)
@@ -133,8 +143,8 @@ class Elmo(nn.Module):
             else:
                 mixed_BTD = mix(layers_LBTD[:, :, 1:-1], inner_BT)
             mask_BT = whole_BT if self.keep_sentence_boundaries else inner_BT
-            found.append(self.dropout(mixed_BTD * mask_BT.unsqueeze(-1)))
-        return found, whole_BT if self.keep_sentence_boundaries else inner_BT
+            mixed.append(self.dropout(mixed_BTD * mask_BT.unsqueeze(-1)))
+        return mixed, whole_BT if self.keep_sentence_boundaries else inner_BT
 
     def l2(self) -> Tensor:
         """Σ w² over all mixes."""
@@ -142,6 +152,11 @@ class Elmo(nn.Module):
 
     def _layers(self, ids_BTK: Tensor) -> tuple[Tensor, Tensor]:
         """All layers (L, B, T + 2, D) with the boundaries, and the lengths (B) without them."""
+        if len(ids_BTK) == 0:
+            config = self.bilm.config
+            like = self.bilm.lstm.weight[0]
+            layers_LBTD = like.new_zeros(config.layers + 1, 0, ids_BTK.shape[1] + 2, config.dim)
+            return layers_LBTD, ids_BTK.new_zeros(0)
         device = ids_BTK.device.type
         autocast = torch.is_autocast_enabled(device)
         precision = torch.get_autocast_dtype(device) if autocast else self.bilm.lstm.weight[0].dtype
@@ -160,12 +175,12 @@ class Elmo(nn.Module):
         layers = [torch.cat([x_BTP, x_BTP], -1)]
         for y_STBP in ys:
             forward_BTP, backward_BTP = y_STBP.transpose(1, 2)
-            places = turned_BT.unsqueeze(-1).expand_as(backward_BTP)
-            layers.append(torch.cat([forward_BTP, backward_BTP.gather(1, places)], -1))
+            indices = turned_BT.unsqueeze(-1).expand_as(backward_BTP)
+            layers.append(torch.cat([forward_BTP, backward_BTP.gather(1, indices)], -1))
         return torch.stack(layers), lengths_B
 
     def _tokens(self, ids_BTK: Tensor, precision: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """Vectors of distinct tokens with the two boundaries last, each token's place, the mask."""
+        """Vectors of distinct tokens with the two boundaries last, each token's index, the mask."""
         marks_2P = self.bilm.encode(self.marks_2K, precision=precision)
         if ids_BTK.dim() == 2:
             if self.cached_NP is None:
@@ -173,6 +188,11 @@ class Elmo(nn.Module):
             mask_BT = ids_BTK > 0
             vectors = torch.cat([self.cached_NP.to(precision), marks_2P])
             return vectors, (ids_BTK - 1).clamp(min=0), mask_BT
+        if ids_BTK.dim() != 3 or ids_BTK.shape[2] != self.characters.max_characters:
+            raise ElmoError(
+                f"ids must be (sentences, tokens, {self.characters.max_characters}), as "
+                f"Elmo.batch_to_ids makes them, found {tuple(ids_BTK.shape)}"
+            )
         mask_BT = ids_BTK[:, :, 0] > 0
         raw = torch.where(mask_BT.unsqueeze(-1), ids_BTK - 1, self.marks_2K[0])
         distinct_NK, index = torch.unique(raw.flatten(0, 1), dim=0, return_inverse=True)

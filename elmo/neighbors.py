@@ -1,6 +1,6 @@
 """Nearest contextual neighbours: which tokens of a store are used as this one is.
 
-Shapes: T tokens of a block, D the width of a vector.
+Shapes: L layers, T tokens of a block, D the width of a vector.
 """
 
 import re
@@ -9,139 +9,180 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from elmo.embedder import Embedder
 from elmo.errors import ElmoError
-from elmo.features import FeatureStore
-from elmo.store_layout import Floats
+from elmo.store import FeatureStore
+from elmo.store.layout import Floats, layer_name, layer_number
+from elmo.store.reader import VectorBlock
 
-_MERGED = 64  # blocks whose nearest are kept until they are compared
+Tokens = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Neighbor:
-    """A token of the store: its cosine to the query, and where it stands."""
+    """A token of the store: its cosine to the query, its sentence and its position there."""
 
     cosine: float
     sentence_id: int
-    place: int
+    position: int
     tokens: list[str]
 
     def marked(self) -> str:
         """Its sentence, with the token in brackets."""
         tokens = list(self.tokens)
-        tokens[self.place] = f"[{tokens[self.place]}]"
+        tokens[self.position] = f"[{tokens[self.position]}]"
         return " ".join(tokens)
 
 
 def parse_query(
-    text: str, *, tokenize: Callable[[str], list[str]] = str.split
+    text: str, *, tokenize: Callable[[str], list[list[str]]] = lambda text: [text.split()]
 ) -> tuple[list[str], int]:
-    """The tokens of `He has a [gift] for music` and the place of the bracketed one.
+    """The tokens of `He has a [gift] for music` and the index of the bracketed one.
 
-    What stands before and after the brackets goes through `tokenize`.
+    `tokenize` cuts the whole text, without the brackets, into sentences of tokens: what stands
+    around a token may decide how it is cut. The sentence with the brackets is the query.
     """
-    found = re.findall(r"\[([^\[\]\s]+)\]", text)
-    if len(found) != 1:
+    marked = re.findall(r"\[([^\[\]\s]+)\]", text)
+    if len(marked) != 1:
         raise ElmoError(
             'the text must have one token in brackets, as in "He has a [gift] for music"; '
-            f"found {len(found)} in {text!r}"
+            f"found {len(marked)} in {text!r}"
         )
-    before, after = text.split(f"[{found[0]}]")
-    tokens = tokenize(before)
-    return [*tokens, found[0], *tokenize(after)], len(tokens)
+    (word,) = marked
+    before, after = text.split(f"[{word}]")
+    plain = before + word + after
+    start, stop, end = len(before), len(before) + len(word), 0
+    inside = []
+    for tokens in tokenize(plain):
+        for index, token in enumerate(tokens):
+            begin = plain.index(token, end)
+            end = begin + len(token)
+            if (begin, end) == (start, stop):
+                return tokens, index
+            if begin < stop and end > start:
+                inside.append(token)
+    raise ElmoError(
+        f"[{word}] is not one token: the model's tokenizer cuts {' '.join(inside)!r} there; put "
+        "one of these in brackets"
+    )
 
 
 def neighbors(
     store: FeatureStore,
     embedder: Embedder,
     tokens: Sequence[str],
-    place: int,
+    position: int,
     *,
     k: int = 10,
     layer: int | str | None = None,
     split: str | None = None,
 ) -> list[Neighbor]:
-    """The k tokens of the store nearest by cosine to `tokens[place]`.
+    """The k tokens of the store nearest by cosine to `tokens[position]`, of k different sentences.
 
     `layer` is a layer's number; by default the mean of the stored layers is compared. A sentence
     equal to the query or to a nearer one is left out. Reads the whole store once.
+
+    In a store of a mix the query is mixed in the same way, its gamma included: a negative gamma
+    turns both sides round and the cosines stay; gamma 0 leaves no direction and is refused.
     """
     if k < 1:
         raise ElmoError(f"k must be 1 or more, found {k}")
-    kept = 8 * k + 64
-    if store.manifest["model"]["digest"] != embedder.model.digest:
-        made = store.manifest["model"]["digest"]
+    store_model = store.manifest.model.digest
+    if store_model != embedder.model.digest:
         raise ElmoError(
-            f"{store.path}: was made by model {made[:12]}…, not by "
+            f"{store.path}: was made by model {store_model[:12]}…, not by "
             f"{embedder.model.digest[:12]}…; use the model it was made with"
         )
     names = _layers(store, layer)
-    query_D = _query(embedder.embed([list(tokens)])[0][:, place], store, names)
-    scores: list[npt.NDArray[np.float32]] = []
-    places: list[npt.NDArray[np.int64]] = []
-    for block in store.blocks(split=split, layers=names):
-        cosine_T = _cosine(block.vectors, query_D)
-        best = np.argsort(-cosine_T, kind="stable")[:kept]
-        sentence = np.searchsorted(block.offsets, best, side="right") - 1
-        scores.append(cosine_T[best])
-        places.append(np.stack([block.sentence_ids[sentence], best - block.offsets[sentence]], 1))
-        if len(scores) == _MERGED:
-            scores, places = _best(scores, places, kept)
-    if scores:
-        scores, places = _best(scores, places, kept)
-    return _named(store, scores, places, list(tokens), k)
+    query_D = _query(embedder.embed([list(tokens)])[0][:, position], store, names)
+    nearest = _Nearest(k, without=tuple(tokens))
+    for number in store.numbers(split):
+        part = store.part(number)
+        texts: dict[bytes, Tokens] = {}  # of the part's types, by their numbers
+        for block in part.blocks(names):
+            if len(block.types):
+                nearest.add(block, _cosine(block.vectors, query_D), part.types.tokens, texts)
+    return nearest.neighbors()
+
+
+class _Nearest:
+    """The nearest token of each of the k nearest different sentences."""
+
+    def __init__(self, k: int, *, without: Tokens) -> None:
+        self._k, self._without = k, without
+        self._best: dict[Tokens, tuple[float, int, int]] = {}  # (-cosine, sentence, position)
+        self._farthest = -np.inf  # no smaller cosine can be among the k
+
+    def add(
+        self,
+        block: VectorBlock,
+        cosine_T: npt.NDArray[np.float32],
+        types: pa.StringArray,
+        texts: dict[bytes, Tokens],
+    ) -> None:
+        """Compare the sentences of a block; a text met before is looked up by its types."""
+        rows = np.flatnonzero(np.diff(block.offsets))
+        highest = np.maximum.reduceat(cosine_T, block.offsets[rows])
+        for row in rows[highest >= self._farthest]:
+            start, stop = block.offsets[row], block.offsets[row + 1]
+            key = block.types[start:stop].tobytes()
+            text = texts.get(key)
+            if text is None:
+                text = tuple(types.take(pa.array(block.types[start:stop])).to_pylist())
+                texts[key] = text
+            if text == self._without:
+                continue
+            position = int(np.argmax(cosine_T[start:stop]))
+            entry = -float(cosine_T[start + position]), int(block.sentence_ids[row]), position
+            self._best[text] = min(entry, self._best.get(text, entry))
+            if len(self._best) >= 2 * self._k:
+                self._trim()
+        if len(self._best) >= self._k:
+            self._trim()
+
+    def neighbors(self) -> list[Neighbor]:
+        """The nearest first; of equal ones the first in the store."""
+        self._trim()
+        return [
+            Neighbor(-minus, sentence_id, position, list(text))
+            for text, (minus, sentence_id, position) in self._best.items()
+        ]
+
+    def _trim(self) -> None:
+        ordered = sorted(self._best.items(), key=lambda item: item[1])[: self._k]
+        self._best = dict(ordered)
+        if len(ordered) == self._k:
+            self._farthest = -ordered[-1][1][0]
 
 
 def _layers(store: FeatureStore, layer: int | str | None) -> tuple[str, ...]:
     if layer in (None, "average"):
         return store.layers
-    return (layer if isinstance(layer, str) else f"layer_{layer}",)
+    return (layer if isinstance(layer, str) else layer_name(layer),)
 
 
 def _query(vectors_LD: Floats, store: FeatureStore, names: tuple[str, ...]) -> Floats:
     """The query as the store would keep it, averaged over `names`, of length 1."""
     layout = store.layout
     if names == ("average",):
-        found_D = vectors_LD.mean(0)
+        query_D = vectors_LD.mean(0)
     elif names == ("mix",):
         assert layout.mix is not None
-        found_D = np.asarray(layout.mix.weights, np.float32) @ vectors_LD
+        if layout.mix.gamma == 0:
+            raise ElmoError(f"{store.path}: its mix has gamma 0, so all vectors are 0")
+        weights = np.asarray(layout.mix.weights, np.float32) * np.float32(layout.mix.gamma)
+        query_D = weights @ vectors_LD
     else:
         for name in names:
             if name not in layout.layers:
                 raise ElmoError(f"{store.path}: has no {name}; it holds {', '.join(layout.layers)}")
-        found_D = vectors_LD[[int(name.removeprefix("layer_")) for name in names]].mean(0)
-    return np.asarray(found_D / max(float(np.linalg.norm(found_D)), 1e-12), np.float32)
+        query_D = vectors_LD[[layer_number(name) for name in names]].mean(0)
+    return np.asarray(query_D / max(float(np.linalg.norm(query_D)), 1e-12), np.float32)
 
 
 def _cosine(vectors_LTD: Floats, query_D: Floats) -> npt.NDArray[np.float32]:
     mean_TD = vectors_LTD[0] if len(vectors_LTD) == 1 else vectors_LTD.mean(0)
     norm_T = np.sqrt(np.einsum("td,td->t", mean_TD, mean_TD))
     return np.asarray(mean_TD @ query_D / np.maximum(norm_T, 1e-12), np.float32)
-
-
-def _best(
-    scores: list[npt.NDArray[np.float32]], places: list[npt.NDArray[np.int64]], k: int
-) -> tuple[list[npt.NDArray[np.float32]], list[npt.NDArray[np.int64]]]:
-    every, where = np.concatenate(scores), np.concatenate(places)
-    best = np.lexsort((where[:, 1], where[:, 0], -every))[:k]
-    return [every[best]], [where[best]]
-
-
-def _named(
-    store: FeatureStore,
-    scores: list[npt.NDArray[np.float32]],
-    places: list[npt.NDArray[np.int64]],
-    query: list[str],
-    k: int,
-) -> list[Neighbor]:
-    found: list[Neighbor] = []
-    seen = [query]
-    if scores:
-        for cosine, (sentence_id, place) in zip(scores[0], places[0], strict=True):
-            tokens = store.tokens(int(sentence_id))
-            if tokens not in seen and len(found) < k:
-                seen.append(tokens)
-                found.append(Neighbor(float(cosine), int(sentence_id), int(place), tokens))
-    return found

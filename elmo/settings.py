@@ -1,37 +1,166 @@
-"""The settings of training, checked as they are made. Light to import: no torch."""
+"""The settings of the network and of training, each with its range, checked when constructed.
+
+Light to import: no torch.
+
+A range stands in the type of its field and nowhere else: `check_value` reads it there, for these
+settings and for those of `params.yaml`.
+"""
 
 import math
+import sys
 from dataclasses import dataclass
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
 
 from elmo.errors import ElmoError
 
+Value = TypeVar("Value")
+Count = Annotated[int, Meta(ge=0, le=2**31)]
+Positive = Annotated[int, Meta(ge=1, le=2**31)]
+Seed = Annotated[int, Meta(ge=0, le=2**31)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+BelowOne = Annotated[float, Meta(ge=0, lt=1)]
+NonNegative = Annotated[float, Meta(ge=0, le=1e6)]
+AboveZero = Annotated[float, Meta(gt=0, le=1e6)]
+Precision = Literal["float32", "bfloat16"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+
+def check_value(name: str, value: Any, kind: Any) -> Any:
+    """A value as `kind`, a type with its range; `ElmoError` says what it must be instead."""
+    try:
+        return msgspec.convert(value, type=kind)
+    except (msgspec.ValidationError, ValueError):
+        raise ElmoError(f"{name} must be {describe(kind)}, found {_shown(value)}") from None
+
+
+def check_fields(settings: Any) -> None:
+    """Check every field of a dataclass against its type."""
+    for name, kind in hints(settings.__class__).items():
+        check_value(name, getattr(settings, name), kind)
+
+
+@cache
+def hints(kind: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields, with their ranges."""
+    return get_type_hints(kind, include_extras=True)
+
+
+def describe(kind: Any) -> str:
+    """What a value of this type must be, in words."""
+    plain = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join("null" if one is type(None) else describe(one) for one in get_args(kind))
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(str(one) for one in get_args(kind))
+    if get_origin(kind) is not Annotated:
+        return plain.get(kind, f"a {getattr(kind, '__name__', kind)}")
+    base, *metas = get_args(kind)
+    meta = next(one for one in metas if isinstance(one, Meta))
+    if meta.description is not None:
+        return meta.description
+    bounds = [
+        f"{word} {bound:,}" if isinstance(bound, int) else f"{word} {bound:g}"
+        for word, bound in (
+            ("of at least", meta.ge),
+            ("above", meta.gt),
+            ("at most", meta.le),
+            ("below", meta.lt),
+        )
+        if bound is not None
+    ]
+    return " ".join([describe(base), " and ".join(bounds)]).strip()
+
+
+def _shown(value: Any) -> str:
+    """A value for a message: on one line, and not longer than is read."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return f"a number of more than {sys.get_int_max_str_digits():,} digits"
+    return text if len(text) <= 60 else text[:57] + "…"
+
 
 @dataclass(frozen=True)
-class Optimizer:
-    """`name` is adagrad or adamw; the 2018 recipe is adagrad, lr 0.2, accumulator 1, epsilon 0.
+class Network:
+    """The shape of the biLM."""
 
-    The learning rate rises linearly for `warmup_steps`, then follows `decay` (constant, linear or
-    cosine) down to `final_lr` × `lr` at the last step. `clip` bounds the norm of all gradients
-    together, before the update (0: no bound). AdamW's `weight_decay` spares the biases.
+    char_dim: Annotated[int, Meta(ge=1, le=2**14)]
+    """The width of a character's vector."""
+    filters: Annotated[
+        tuple[
+            tuple[Annotated[int, Meta(ge=1, le=1000)], Annotated[int, Meta(ge=1, le=2**16)]], ...
+        ],
+        Meta(min_length=1, max_length=100, description="a list of 1 to 100 pairs"),
+    ]
+    """The char-CNN's filters: pairs of a width in characters and how many of that width."""
+    activation: Literal["relu", "tanh"]
+    """What follows the filters."""
+    highways: Annotated[int, Meta(ge=0, le=100)]
+    """Highway layers above the filters."""
+    cells: Annotated[int, Meta(ge=1, le=2**16)]
+    """Cells of each LSTM, in each layer and direction."""
+    projection: Annotated[int, Meta(ge=1, le=2**14)]
+    """What each LSTM's output is projected to; a vector of a token is twice as wide."""
+    layers: Annotated[int, Meta(ge=1, le=100)]
+    """LSTM layers in each direction; a token has one representation more."""
+    cell_clip: AboveZero | None
+    """A bound on each number of the LSTM's cell state; null: none."""
+    projection_clip: AboveZero | None
+    """A bound on each number of the LSTM's output; null: none."""
+    skip: bool
+    """Whether layers from the second add their input to their output."""
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """How weights follow from gradients: adagrad, as in 2018, or adamw."""
+
+    name: Literal["adagrad", "adamw"]
+    """The rule of the updates; the recipe of 2018 is adagrad with lr 0.2, accumulator 1 and epsilon
+    0.
+    """
+    lr: AboveZero
+    """The highest learning rate, reached when the warm-up ends."""
+    warmup_steps: Count
+    """Steps in which the learning rate rises linearly from near 0 to `lr`."""
+    decay: Literal["constant", "linear", "cosine"]
+    """How the learning rate falls from the end of the warm-up to the last step."""
+    final_lr: Fraction
+    """The share of `lr` that is left at the last step; without effect with `constant`."""
+    clip: NonNegative
+    """A bound on the norm of all gradients together, before the update; 0: no bound."""
+    accumulator: NonNegative
+    """Where Adagrad's sums of squared gradients start; AdamW ignores it."""
+    beta1: BelowOne
+    """AdamW's memory of past gradients; Adagrad ignores it."""
+    beta2: BelowOne
+    """AdamW's memory of past squared gradients; Adagrad ignores it."""
+    epsilon: Fraction
+    """What is added to the divisor of an update, so that it is never 0."""
+    weight_decay: Fraction
+    """The share of each weight that AdamW takes away per step, times the learning rate; biases are
+    spared.
+    """
+    row_updates: Literal["exact", "lazy"]
+    """What AdamW does to rows of the word matrix that a step does not use: `exact` moves and decays
+    them as in the dense update, caught up when next used; `lazy` lets them rest. The same with
+    Adagrad.
     """
 
-    name: str
-    lr: float
-    warmup_steps: int
-    decay: str
-    final_lr: float
-    clip: float
-    accumulator: float
-    beta1: float
-    beta2: float
-    epsilon: float
-    weight_decay: float
-
     def __post_init__(self) -> None:
-        _one_of("optimizer.name", self.name, ("adagrad", "adamw"))
-        _one_of("optimizer.decay", self.decay, ("constant", "linear", "cosine"))
-        if not self.lr > 0:
-            raise ElmoError(f"optimizer.lr must be above 0, found {self.lr}")
+        """Refuse what is out of its range."""
+        check_fields(self)
+        exact = self.name == "adamw" and self.row_updates == "exact"
+        if exact and not self.beta1**2 < self.beta2:
+            raise ElmoError(
+                f"row_updates exact needs beta1² below beta2, found {self.beta1} and {self.beta2}; "
+                "choose other betas, or lazy"
+            )
 
     def lr_at(self, step: int, steps: int) -> float:
         """The learning rate of a step, the first being 0, of `steps` in all."""
@@ -46,50 +175,80 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Training:
-    """How a biLM is trained.
+    """How a biLM is trained. A step reads `rows` × `window` tokens in each direction."""
 
-    A step reads `rows` × `window` tokens in each direction. `reset` is `sentence` (the LSTM state
-    is zeroed where a sentence begins) or `never` (2018). `softmax` is `sampled`, with `samples`
-    candidates a step, `full`, or `adaptive` (another model: it stays so in fine-tuning); `draws` is
-    `shared` (one draw for both directions and all workers) or `separate` (2018: one for each
-    direction and worker). `loss_scale` multiplies the mean loss: 2018 took the gradient of loss ×
-    window, which Adagrad's accumulator and the clip notice. Held-out perplexity is taken every
-    `evaluate_every` steps and at the end; after `patience` evaluations without a better one
-    training stops (0: never). A checkpoint is written every `checkpoint_every` steps, and the last
-    `keep` and the best are kept.
+    seed: Seed
+    """Where the random numbers start: the first weights, the order of the text, dropout and
+    samples.
+    """
+    epochs: Positive
+    """How often all of the training text is read."""
+    rows: Annotated[int, Meta(ge=1, le=2**16)]
+    """Parallel streams of text that a step reads; more use a processor better, fewer give more
+    updates.
+    """
+    window: Annotated[int, Meta(ge=1, le=2**12)]
+    """Tokens of each row that a step reads, in each direction; gradients flow no further back."""
+    block_sentences: Positive
+    """Neighbouring sentences that stay together when the text is shuffled for an epoch."""
+    reset: Literal["sentence", "never"]
+    """`sentence`: the LSTM state is zeroed where a sentence begins; `never`: it runs on, as in
+    2018.
+    """
+    precision: Precision
+    """What products are computed in; bfloat16 is several times faster where the processor has units
+    for it.
+    """
+    softmax: Literal["sampled", "full", "adaptive"]
+    """`sampled` compares with `samples` candidates, `full` with all words, `adaptive` with classes
+    of words: another model, which stays so in fine-tuning.
+    """
+    samples: Annotated[int, Meta(ge=1, le=2**24)]
+    """Candidates of the sampled softmax per step; more are slower and closer to the full softmax.
+    """
+    draws: Literal["shared", "separate"]
+    """`shared`: both directions are compared with one draw of candidates; `separate`: each with its
+    own, as in 2018.
+    """
+    loss_scale: AboveZero
+    """What the mean loss is multiplied by; 2018 took the gradient of loss × window, which Adagrad's
+    accumulator and the clip notice.
+    """
+    dropout: BelowOne
+    """The share of numbers set to 0 between layers while training."""
+    optimizer: OptimizerSettings
+    evaluate_every: Positive
+    """Steps between two measurements of held-out perplexity; one is taken at the end too."""
+    evaluate_tokens: Annotated[int, Meta(ge=0, le=2**40)]
+    """Held-out tokens that a measurement during training reads, or a few more; 0: all of them."""
+    patience: Count
+    """Measurements without a better one after which training stops; 0: never."""
+    start_from: Annotated[
+        str,
+        Meta(pattern=r"\A[^\x00]{0,4096}\Z", description="the folder of a checkpoint, or empty"),
+    ]
+    """The folder of a checkpoint of another run, which this one continues (after divergence, say,
+    with a lower learning rate); empty: none.
     """
 
-    seed: int
-    epochs: int
-    rows: int
-    window: int
-    block_sentences: int
-    reset: str
-    precision: str
-    softmax: str
-    samples: int
-    draws: str
-    loss_scale: float
-    dropout: float
-    optimizer: Optimizer
-    evaluate_every: int
-    patience: int
-    checkpoint_every: int
-    keep: int
+    def __post_init__(self) -> None:
+        """Refuse what is out of its range."""
+        check_fields(self)
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """How work in progress is kept; it changes no result.
+
+    A checkpoint is written every `minutes`, with each held-out perplexity and at the end. The last
+    `keep` of them stay, and so do the best one and the newest that later steps showed to be sound.
+    """
+
+    minutes: Annotated[float, Meta(ge=0, le=100_000)]
+    """Minutes between two checkpoints."""
+    keep: Annotated[int, Meta(ge=1, le=1000)]
+    """How many of the last checkpoints stay; the best one stays besides."""
 
     def __post_init__(self) -> None:
-        _one_of("reset", self.reset, ("sentence", "never"))
-        _one_of("precision", self.precision, ("float32", "bfloat16"))
-        _one_of("softmax", self.softmax, ("sampled", "full", "adaptive"))
-        _one_of("draws", self.draws, ("shared", "separate"))
-        for name in ("epochs", "rows", "window", "block_sentences", "samples", "evaluate_every",
-                     "checkpoint_every", "keep"):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise ElmoError(f"{name} must be 1 or more, found {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise ElmoError(f"dropout must be at least 0 and below 1, found {self.dropout}")
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ElmoError(f"{name} must be one of {', '.join(allowed)}, found {value!r}")
+        """Refuse what is out of its range."""
+        check_fields(self)

@@ -1,26 +1,45 @@
 """Shards: Arrow files of sentences, their manifest, and nothing that parses text.
 
-A row is a sentence: its place in the corpus, its document, and its tokens as indices into the
-shard's list of distinct tokens (its *types*). The file is one uncompressed record batch, so it is
-memory-mapped and its columns are numpy arrays at once; whoever needs word or character ids looks
-them up once for each type. A blank line of the corpus is a row without tokens.
+One row per sentence: its number, its document, and its tokens as indices into the shard's list of
+distinct tokens (its *types*). The file is one uncompressed record batch, so it is memory-mapped and
+its columns are numpy arrays at once; whoever needs word or character ids looks them up once for
+each type. A shard numbers sentences and documents from a start of its own, and the manifest says
+what to add: a file once written never changes.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 
 from elmo.errors import ElmoError
-from elmo.files import check_sha256, digest, new_folder, read_json, sha256, write_json
+from elmo.files import (
+    Count,
+    FileName,
+    Sha256,
+    check_sha256,
+    digest,
+    first_line,
+    new_file,
+    new_folder,
+    read_record,
+    sha256,
+    write_json,
+)
+from elmo.tokenizer import NONE, Tokenization
 
-SCHEMA_VERSION = 1
-SPLITS = ("train", "heldout")
+SCHEMA_VERSION = 2
+_OF_THE_STAGE = ("documents", "heldout")  # settings that change no token
+Split = Literal["train", "heldout"]
+SPLITS: tuple[Split, Split] = ("train", "heldout")
 _METADATA = {"kind": "elmo.shard", "schema": str(SCHEMA_VERSION)}
 SCHEMA = pa.schema(
     [
@@ -31,7 +50,89 @@ SCHEMA = pa.schema(
     metadata=_METADATA,
 )
 
-Info = dict[str, Any]
+
+class ShardEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """The manifest's entry of one shard file.
+
+    Sentence and document ids are those in the file plus the two offsets; `first_sentence_id` and
+    `last_sentence_id` include the offset.
+    """
+
+    file: FileName
+    split: Split
+    sentences: Count
+    tokens: Count
+    types: Count
+    sentence_offset: Count
+    document_offset: Count
+    first_sentence_id: Count
+    last_sentence_id: Count
+    bytes: Count
+    sha256: Sha256
+
+    def published(self, file: str, *, sentences: int, documents: int) -> "ShardEntry":
+        """The entry under the file's final name, with what comes before it in the corpus."""
+        return msgspec.structs.replace(
+            self,
+            file=file,
+            sentence_offset=sentences,
+            document_offset=documents,
+            first_sentence_id=self.first_sentence_id + sentences,
+            last_sentence_id=self.last_sentence_id + sentences,
+        )
+
+
+class Dropped(Struct, frozen=True, forbid_unknown_fields=True):
+    """How many whole lines and how many bytes of the text are in no token, for one reason."""
+
+    lines: Count
+    bytes: Count
+
+
+class Counts(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a corpus holds: each byte is in a token or dropped for one of the reasons."""
+
+    documents: Count
+    sentences: Count
+    blank_lines: Count
+    tokens: Count
+    bytes: Count
+    token_bytes: Count
+    dropped: dict[str, Dropped]
+
+
+class SplitCounts(Struct, frozen=True, forbid_unknown_fields=True):
+    """What one split holds."""
+
+    documents: Count
+    sentences: Count
+    tokens: Count
+
+
+class Source(Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of the corpus, and the digest of what it held."""
+
+    name: str
+    bytes: Count
+    sha256: Sha256
+
+
+class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
+    """What `manifest.json` holds."""
+
+    kind: Literal["shards"]
+    schema: Count
+    tokenizer: dict[str, Any]
+    counts: Counts
+    quality: dict[str, Any]
+    splits: dict[Split, SplitCounts]
+    shards: tuple[ShardEntry, ...]
+    inputs: tuple[Source, ...]
+
+
+class _Header(Struct):
+    kind: Any = None
+    schema: Any = None
 
 
 @dataclass(frozen=True)
@@ -71,63 +172,86 @@ class Shard:
 class Shards:
     """A folder of shards, taken from its manifest and never from a listing of the folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.manifest = read_json(folder / "manifest.json")
-        if self.manifest.get("kind") != "shards":
-            raise ElmoError(f"{folder / 'manifest.json'}: is not the manifest of a shards folder")
-        if self.manifest.get("schema") != SCHEMA_VERSION:
+    def __init__(self, folder: str | Path) -> None:
+        folder = Path(folder)
+        path = folder / "manifest.json"
+        header = read_record(path, _Header)
+        if header.kind != "shards":
+            raise ElmoError(f"{path}: is not the manifest of a shards folder")
+        if header.schema != SCHEMA_VERSION:
             raise ElmoError(
-                f"{folder / 'manifest.json'}: has schema {self.manifest.get('schema')}, this "
-                f"version reads {SCHEMA_VERSION}; make the shards again"
+                f"{path}: has schema {header.schema}, this version reads {SCHEMA_VERSION}; make "
+                "the shards again"
             )
-        self.digest = digest(self.manifest)
+        self.folder = folder
+        self.manifest = read_record(path, Manifest)
+        _check_manifest(path, self.manifest)
+        self.digest = digest(msgspec.to_builtins(self.manifest))
 
-    def infos(self, split: str | None = None) -> list[Info]:
+    @property
+    def tokenization(self) -> Tokenization:
+        """How the text became sentences of tokens."""
+        recorded = self.manifest.tokenizer.items()
+        try:
+            return msgspec.convert(
+                {name: value for name, value in recorded if name not in _OF_THE_STAGE},
+                Tokenization,
+            )
+        except msgspec.ValidationError as error:
+            path = self.folder / "manifest.json"
+            raise ElmoError(f"{path}: tokenizer: {error}; make the shards again") from None
+
+    def infos(self, split: str | None = None) -> list[ShardEntry]:
         """The manifest's entries of one split (or all), in the order of their sentences."""
         if split not in (*SPLITS, None):
             raise ElmoError(f"{self.folder}: no split {split!r}; there are train and heldout")
-        return [info for info in self.manifest["shards"] if split in (info["split"], None)]
+        return [info for info in self.manifest.shards if split in (info.split, None)]
 
-    def open(self, info: Info) -> Shard:
-        """Memory-map the shard of a manifest entry; `ElmoError` where it is not what that says."""
-        return open_shard(self.folder / info["file"], info=info)
+    def open(self, info: ShardEntry) -> Shard:
+        """Memory-map the shard of a manifest entry; `ElmoError` where it is not what that says.
+
+        The first time a process opens a file, all its bytes are checked.
+        """
+        return open_shard(self.folder / info.file, info=info)
 
     def sentences(self, split: str | None = None) -> int:
         """How many rows there are, blank ones included."""
-        return sum(info["sentences"] for info in self.infos(split))
+        return sum(info.sentences for info in self.infos(split))
 
     def tokens(self, split: str | None = None) -> int:
         """How many tokens there are, boundaries not counted."""
-        return sum(info["tokens"] for info in self.infos(split))
+        return sum(info.tokens for info in self.infos(split))
 
     def verify(self, split: str | None = None) -> None:
         """Check every shard's bytes; `ElmoError` naming the first one truncated or altered."""
         for info in self.infos(split):
-            check_sha256(self.folder / info["file"], info["sha256"])
+            check_sha256(self.folder / info.file, info.sha256)
 
 
-def open_shard(path: Path, *, info: Info) -> Shard:
-    """Memory-map one shard file described by `info`, without reading its tokens."""
+def open_shard(path: Path, *, info: ShardEntry) -> Shard:
+    """Memory-map one shard file described by `info`; see `Shards.open`."""
     try:
-        size = path.stat().st_size
+        status = path.stat()
     except FileNotFoundError:
         raise ElmoError(
             f"{path}: is missing, though its manifest names it; make it again"
         ) from None
-    if size != info["bytes"]:
+    if status.st_size != info.bytes:
         raise ElmoError(
-            f"{path}: truncated or altered ({size} bytes, its manifest says {info['bytes']}); "
-            "restore it or make the folder again"
+            f"{path}: truncated or altered ({status.st_size} bytes, its manifest says "
+            f"{info.bytes}); restore it or make the folder again"
         )
+    _check_once(path.absolute(), status.st_mtime_ns, info)
     batch = _read(path)
     tokens = batch.column("tokens")
+    sentence_ids = batch.column("sentence_id").to_numpy()
+    document_ids = batch.column("document_id").to_numpy()
     return Shard(
         path=path,
-        split=info["split"],
-        digest=info["sha256"],
-        sentence_ids=batch.column("sentence_id").to_numpy(),
-        document_ids=batch.column("document_id").to_numpy(),
+        split=info.split,
+        digest=info.sha256,
+        sentence_ids=sentence_ids + info.sentence_offset,
+        document_ids=document_ids + info.document_offset,
         offsets=tokens.offsets.to_numpy(),
         ids=tokens.values.indices.to_numpy(),
         dictionary=tokens.values.dictionary,
@@ -145,42 +269,32 @@ def write_shard(
     """Write one shard of n sentences; the same input always gives the same bytes.
 
     `tokens` holds all tokens end to end as dictionary<int32, string>, its dictionary being exactly
-    the distinct ones; `offsets` (n + 1) says where each sentence begins.
+    the distinct ones; `offsets` (n + 1) says where each sentence begins. The file appears whole.
     """
     lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), tokens)
     columns = [pa.array(sentence_ids, pa.int64()), pa.array(document_ids, pa.int64()), lists]
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
+    with new_file(path) as new:
+        with pa.OSFile(str(new), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
 
 
-def describe_shard(path: Path, *, split: str) -> Info:
+def describe_shard(path: Path, *, split: Split) -> ShardEntry:
     """The manifest entry of a shard file: its counts, its first and last sentence, its digest."""
     batch = _read(path)
-    tokens, places = batch.column("tokens").values, batch.column("sentence_id")
-    return {
-        "file": path.name,
-        "split": split,
-        "sentences": batch.num_rows,
-        "tokens": len(tokens),
-        "types": len(tokens.dictionary),
-        "first_sentence_id": places[0].as_py(),
-        "last_sentence_id": places[-1].as_py(),
-        "bytes": path.stat().st_size,
-        "sha256": sha256(path),
-    }
-
-
-def shift_shard(path: Path, *, sentences: int, documents: int) -> None:
-    """Add to every sentence and document id of a shard file, in place.
-
-    For writers that learn only at the end what comes before their part of the corpus.
-    """
-    with pa.memory_map(str(path)) as file:
-        whole = file.read_buffer()
-        batch = pa.ipc.open_file(whole).get_batch(0)
-        for column, by in (("sentence_id", sentences), ("document_id", documents)):
-            start = batch.column(column).buffers()[1].address - whole.address
-            np.memmap(path, np.int64, "r+", offset=start, shape=(batch.num_rows,))[:] += by
+    tokens, sentence_ids = batch.column("tokens").values, batch.column("sentence_id")
+    return ShardEntry(
+        file=path.name,
+        split=split,
+        sentences=batch.num_rows,
+        tokens=len(tokens),
+        types=len(tokens.dictionary),
+        sentence_offset=0,
+        document_offset=0,
+        first_sentence_id=sentence_ids[0].as_py(),
+        last_sentence_id=sentence_ids[-1].as_py(),
+        bytes=path.stat().st_size,
+        sha256=sha256(path),
+    )
 
 
 def shard_name(split: str, number: int) -> str:
@@ -191,75 +305,80 @@ def shard_name(split: str, number: int) -> str:
 def write_manifest(
     folder: Path,
     *,
-    shards: Sequence[Info],
-    documents: dict[str, int],
+    shards: Sequence[ShardEntry],
+    documents: dict[Split, int],
     tokenizer: dict[str, Any],
-    counts: dict[str, Any],
-    inputs: Sequence[Info],
+    counts: Counts,
+    inputs: Sequence[Source],
     quality: dict[str, Any],
 ) -> None:
-    """Write `manifest.json`; `documents` gives their number in each split, `counts` the books."""
-    splits = {
-        split: {
-            "sentences": sum(s["sentences"] for s in shards if s["split"] == split),
-            "tokens": sum(s["tokens"] for s in shards if s["split"] == split),
-            "documents": documents[split],
-        }
-        for split in SPLITS
-    }
-    manifest = {
-        "kind": "shards",
-        "schema": SCHEMA_VERSION,
-        "tokenizer": tokenizer,
-        "counts": counts,
-        "quality": quality,
-        "splits": splits,
-        "shards": list(shards),
-        "inputs": list(inputs),
-    }
-    write_json(folder / "manifest.json", manifest)
+    """Write `manifest.json`, the last file of a folder of shards; `documents` is by split."""
+    manifest = Manifest(
+        kind="shards",
+        schema=SCHEMA_VERSION,
+        tokenizer=tokenizer,
+        counts=counts,
+        quality=quality,
+        splits={
+            split: SplitCounts(
+                documents=documents[split],
+                sentences=sum(info.sentences for info in shards if info.split == split),
+                tokens=sum(info.tokens for info in shards if info.split == split),
+            )
+            for split in SPLITS
+        },
+        shards=tuple(shards),
+        inputs=tuple(inputs),
+    )
+    _check_manifest(folder / "manifest.json", manifest)
+    write_json(folder / "manifest.json", msgspec.to_builtins(manifest))
 
 
 def write_shards(
-    out: Path,
+    out: str | Path,
     sentences: Iterable[Sequence[str]],
     *,
     heldout_every: int = 0,
     shard_sentences: int = 1000,
+    tokenizer: Tokenization = NONE,
 ) -> "Shards":
     """Write a shards folder from lists of tokens, each sentence a document of its own.
 
-    Every `heldout_every`-th sentence is held out (0: none). For data that is already in Python;
-    text files go through the tokenize stage.
+    Every `heldout_every`-th sentence is held out (0: none). `tokenizer` is what cut the sentences,
+    where that is known. For data that is already in Python; text files go through the tokenize
+    stage.
     """
+    out = Path(out)
     rows = list(sentences)
     heldout = {
         i for i in range(len(rows)) if heldout_every and i % heldout_every == heldout_every - 1
     }
-    split_ids = {
+    split_ids: dict[Split, list[int]] = {
         "train": [i for i in range(len(rows)) if i not in heldout],
         "heldout": sorted(heldout),
     }
-    with new_folder(out) as folder:
+    with new_folder(out, ours=("manifest.json",)) as folder:
         infos = []
         for split, ids in split_ids.items():
             for number, start in enumerate(range(0, len(ids), shard_sentences)):
-                some = ids[start : start + shard_sentences]
+                chosen = ids[start : start + shard_sentences]
                 path = folder / shard_name(split, number)
-                infos.append(_write_rows(path, split, some, [rows[i] for i in some]))
-        counts = {
-            "documents": len(rows),
-            "sentences": len(rows),
-            "blank_lines": sum(not row for row in rows),
-            "tokens": sum(len(row) for row in rows),
-            "bytes": sum(len(token.encode()) for row in rows for token in row),
-            "dropped": {},
-        }
+                infos.append(_write_rows(path, split, chosen, [rows[i] for i in chosen]))
+        size = sum(len(token.encode()) for row in rows for token in row)
+        counts = Counts(
+            documents=len(rows),
+            sentences=len(rows),
+            blank_lines=sum(not row for row in rows),
+            tokens=sum(len(row) for row in rows),
+            bytes=size,
+            token_bytes=size,
+            dropped={},
+        )
         write_manifest(
             folder,
             shards=infos,
             documents={split: len(ids) for split, ids in split_ids.items()},
-            tokenizer={"name": "none"},
+            tokenizer=msgspec.to_builtins(tokenizer),
             counts=counts,
             inputs=[],
             quality={},
@@ -267,12 +386,67 @@ def write_shards(
     return Shards(out)
 
 
-def _write_rows(path: Path, split: str, ids: list[int], rows: list[Sequence[str]]) -> Info:
+def _write_rows(path: Path, split: Split, ids: list[int], rows: list[Sequence[str]]) -> ShardEntry:
     offsets = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int32)
     tokens = pa.array([token for row in rows for token in row], pa.string()).dictionary_encode()
-    places = np.array(ids, np.int64)
-    write_shard(path, sentence_ids=places, document_ids=places, offsets=offsets, tokens=tokens)
+    numbers = np.array(ids, np.int64)
+    write_shard(path, sentence_ids=numbers, document_ids=numbers, offsets=offsets, tokens=tokens)
     return describe_shard(path, split=split)
+
+
+def _check_manifest(path: Path, manifest: Manifest) -> None:
+    """Whether a manifest's numbers agree with each other."""
+    names = [info.file for info in manifest.shards]
+    if len(set(names)) != len(names):
+        raise ElmoError(f"{path}: shards: names a file twice; make the shards again")
+    if set(manifest.splits) != set(SPLITS):
+        raise ElmoError(f"{path}: splits: must be train and heldout; make the shards again")
+    for split, counts in manifest.splits.items():
+        infos = [info for info in manifest.shards if info.split == split]
+        for what in ("sentences", "tokens"):
+            total = sum(getattr(info, what) for info in infos)
+            if total != getattr(counts, what):
+                raise ElmoError(
+                    f"{path}: splits.{split}.{what}: {getattr(counts, what)}, and its shards have "
+                    f"{total}; make the shards again"
+                )
+        for one, two in pairwise(infos):
+            if one.last_sentence_id >= two.first_sentence_id:
+                raise ElmoError(f"{path}: {two.file} does not follow {one.file}; make it again")
+    for what in ("documents", "sentences", "tokens"):
+        total = sum(getattr(counts, what) for counts in manifest.splits.values())
+        if total != getattr(manifest.counts, what):
+            raise ElmoError(
+                f"{path}: counts.{what}: {getattr(manifest.counts, what)}, and the splits have "
+                f"{total}; make the shards again"
+            )
+
+
+@lru_cache(maxsize=1 << 16)
+def _check_once(path: Path, modified: int, info: ShardEntry) -> None:
+    """Check a file's bytes and counts; a file that is not `modified` since is checked only once."""
+    check_sha256(path, info.sha256)
+    batch = _read(path)
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise ElmoError(f"{path}: is no shard ({first_line(error)}); make it again") from None
+    tokens = batch.column("tokens")
+    counts = {
+        "sentences": (batch.num_rows, info.sentences),
+        "tokens": (len(tokens.values), info.tokens),
+        "types": (len(tokens.values.dictionary), info.types),
+    }
+    for what, (actual, named) in counts.items():
+        if actual != named:
+            raise ElmoError(
+                f"{path}: has {actual} {what}, its manifest says {named}; make the folder again"
+            )
+    nulls = sum(column.null_count for column in batch.columns) + tokens.values.null_count
+    ids = batch.column("sentence_id").to_numpy() + info.sentence_offset
+    ends = (info.first_sentence_id, info.last_sentence_id)
+    if nulls or not len(ids) or (ids[0], ids[-1]) != ends or (np.diff(ids) <= 0).any():
+        raise ElmoError(f"{path}: its sentence ids are not as in its manifest; make it again")
 
 
 def _read(path: Path) -> pa.RecordBatch:
@@ -281,9 +455,5 @@ def _read(path: Path) -> pa.RecordBatch:
             if reader.num_record_batches != 1 or not reader.schema.equals(SCHEMA):
                 raise ElmoError(f"{path}: is an Arrow file but not a shard; make it again")
             return reader.get_batch(0)
-    except pa.ArrowInvalid as error:
-        raise ElmoError(f"{path}: truncated or altered ({_first_line(error)})") from None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ElmoError(f"{path}: truncated or altered ({first_line(error)})") from None

@@ -5,9 +5,11 @@ padding. The forward direction reads `<S> w1 … wn` and predicts `w1 … wn </S
 beside it, reads `</S> wn … w1` and predicts `wn … w1 <S>`, so a window has nearly the same distinct
 tokens both ways. An epoch is every block (a run of sentences of one shard) once, in an order drawn
 from the seed; a row that runs out takes the next block of that order. So the order depends on the
-seed and the number of rows, never on the workers, which own rows and read the same order.
+seed and the number of rows, never on the workers: each knows from the lengths of the blocks alone
+which row takes which block, and reads the blocks of its own rows.
 
-Shapes: S directions (0 forward, 1 backward), T steps, B rows, N distinct tokens, K characters.
+Shapes: S directions (0 forward, 1 backward), T time steps, B rows, N distinct tokens, K characters,
+n time steps of a block.
 """
 
 import queue
@@ -15,19 +17,25 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from elmo.errors import ElmoError
-from elmo.shards import Info, Shard, Shards
+from elmo.shards import Shard, ShardEntry, Shards
 from elmo.vocabulary import Vocabulary
 
 Ints = npt.NDArray[np.int64]
-Position = dict[str, Any]
 SHARDS_MIXED = 32  # shards whose blocks are shuffled together: what must be open at a time
 _OOV = np.int64(1) << 32
+
+
+class Position(TypedDict):
+    """How far a stream is: the next block, and each row's block (−1: none yet) and offset in it."""
+
+    block: int
+    rows: list[list[int]]
 
 
 @dataclass(frozen=True)
@@ -36,8 +44,8 @@ class Window:
 
     `index_STB` points into `types_NK`, the characters of the distinct tokens, and `bytes_N`, their
     lengths in UTF-8; `targets_STB` are word ids; where `mask_TB` is false a row has run dry;
-    `reset_TB` marks where sentences begin. `words` are the distinct targets of *all* rows, and
-    `count` their predictions: 2 a token.
+    `reset_TB` marks where sentences begin. `words` are the distinct targets of this worker's rows;
+    `count` is the number of predictions of *all* rows, two per token.
     """
 
     index_STB: Ints
@@ -50,7 +58,7 @@ class Window:
     count: int
 
 
-class Block(NamedTuple):
+class TokenBlock(NamedTuple):
     """A run of sentences in both reading orders: keys and word ids (S, n), starts (n)."""
 
     keys_Sn: Ints
@@ -88,18 +96,19 @@ class Stream:
         self.mine = np.arange(rows) if mine is None else np.asarray(mine)
         self._tables: OrderedDict[int, _Table] = OrderedDict()
         self._orders: dict[int, npt.NDArray[np.int32]] = {}
-        self._words: tuple[npt.NDArray[np.int16], Ints] | None = None
-        blocks = [-(-info["sentences"] // block_sentences) for info in self.infos]
+        self._words: tuple[npt.NDArray[np.signedinteger], Ints] | None = None
+        blocks = [-(-info.sentences // block_sentences) for info in self.infos]
         self._blocks = np.array(blocks, np.int64)
-        if not any(info["tokens"] for info in self.infos):
+        self._lengths: list[Any] = [None] * len(blocks)  # of each shard's blocks, once asked for
+        if not any(info.tokens for info in self.infos):
             raise ElmoError(f"{shards.folder}: has no {split} tokens; raise tokenize.heldout")
 
     @property
     def tokens(self) -> int:
-        """Predictions in each direction in one epoch: the tokens and one boundary a sentence."""
+        """Predictions in each direction in one epoch: the tokens and one boundary per sentence."""
         opened = (self.shards.open(info) for info in self.infos)
         filled = sum(int(np.count_nonzero(np.diff(shard.offsets))) for shard in opened)
-        return sum(info["tokens"] for info in self.infos) + filled
+        return sum(info.tokens for info in self.infos) + filled
 
     def begin(self) -> Position:
         """The position before the first window."""
@@ -107,37 +116,29 @@ class Stream:
 
     def windows(self, position: Position) -> Iterator[tuple[Window, Position]]:
         """The windows from a position on, each with the position after it."""
-        taken = int(position["block"])
-        places = [(int(block), int(at)) for block, at in position["rows"]]
-        read = [None if block < 0 else self._read(block) for block, _ in places]
-        while True:
-            keys = np.zeros((2, self.window, self.rows), np.int64)
-            words = np.zeros((2, self.window, self.rows), np.int64)
-            mask = np.zeros((self.window, self.rows), bool)
-            starts = np.zeros((self.window, self.rows), bool)
+        rows = _Rows(self, position)
+        own = [(column, int(row)) for column, row in enumerate(self.mine)]
+        blocks: dict[
+            int, tuple[int, TokenBlock]
+        ] = {}  # of each row of this worker, with its number
+        shape = (self.window, len(self.mine))
+        while count := rows.advance():
+            keys, words = np.zeros((2, *shape), np.int64), np.zeros((2, *shape), np.int64)
+            mask, starts = np.zeros(shape, bool), np.zeros(shape, bool)
             keys[0], keys[1] = self.vocabulary.bos, self.vocabulary.eos
-            for row in range(self.rows):
+            for column, row in own:
                 filled = 0
-                while filled < self.window:
-                    block = read[row]
-                    number, at = places[row]
-                    if block is None or at == len(block.starts_n):
-                        if taken == self.epochs * int(self._blocks.sum()):
-                            break
-                        places[row], read[row] = (taken, 0), self._read(taken)
-                        taken += 1
-                        continue
-                    n = min(self.window - filled, len(block.starts_n) - at)
-                    keys[:, filled : filled + n, row] = block.keys_Sn[:, at : at + n]
-                    words[:, filled : filled + n, row] = block.words_Sn[:, at : at + n]
-                    starts[filled : filled + n, row] = block.starts_n[at : at + n]
-                    mask[filled : filled + n, row] = True
-                    places[row] = (number, at + n)
-                    filled += n
-            if not mask.any():
-                return
-            after = {"block": taken, "rows": [list(place) for place in places]}
-            yield self._window(keys, words, mask, starts), after
+                for number, offset, tokens in rows.pieces(row):
+                    if row not in blocks or blocks[row][0] != number:
+                        blocks[row] = number, self._read(number)
+                    block = blocks[row][1]
+                    source, target = slice(offset, offset + tokens), slice(filled, filled + tokens)
+                    keys[:, target, column] = block.keys_Sn[:, source]
+                    words[:, target, column] = block.words_Sn[:, source]
+                    starts[target, column] = block.starts_n[source]
+                    filled += tokens
+                mask[:filled, column] = True
+            yield self._window(keys, words, mask, starts, 2 * count), rows.position()
 
     def _window(
         self,
@@ -145,27 +146,28 @@ class Stream:
         words: Ints,
         mask: npt.NDArray[np.bool_],
         starts: npt.NDArray[np.bool_],
+        count: int,
     ) -> Window:
-        distinct, index = np.unique(keys[:, :, self.mine], return_inverse=True)
+        distinct, index = np.unique(keys, return_inverse=True)
         return Window(
-            index.reshape(2, self.window, len(self.mine)),
-            words[:, :, self.mine],
-            mask[:, self.mine],
-            starts[:, self.mine],
-            *self._spelled(distinct),
+            index.reshape(keys.shape),
+            words,
+            mask,
+            starts,
+            *self._characters(distinct),
             np.unique(words[:, mask]),
-            2 * int(mask.sum()),
+            count,
         )
 
-    def _spelled(self, keys: Ints) -> tuple[npt.NDArray[np.int32], Ints]:
+    def _characters(self, keys: Ints) -> tuple[npt.NDArray[np.int32], Ints]:
         """Characters and bytes of distinct tokens: of words from a table, of others one by one."""
         if self._words is None:
             words = self.vocabulary.words
-            self._words = self.encode(words).astype(np.int16), byte_lengths(words)
+            self._words = _narrow(self.encode(words)), byte_lengths(words)
         words_NK, bytes_N = self._words
         known = keys < _OOV
-        found = np.empty((len(keys), words_NK.shape[1]), np.int32)
-        found[known] = words_NK[keys[known]]
+        characters = np.empty((len(keys), words_NK.shape[1]), np.int32)
+        characters[known] = words_NK[keys[known]]
         lengths = np.empty(len(keys), np.int64)
         lengths[known] = bytes_N[keys[known]]
         others = keys[~known]
@@ -174,20 +176,34 @@ class Stream:
             for key in others
         ]
         if tokens:
-            found[~known], lengths[~known] = self.encode(tokens), byte_lengths(tokens)
-        return found, lengths
+            characters[~known], lengths[~known] = self.encode(tokens), byte_lengths(tokens)
+        return characters, lengths
 
-    def _read(self, number: int) -> Block:
+    def _read(self, number: int) -> TokenBlock:
         """Read a block by its number in the order of all epochs."""
-        epoch, place = divmod(number, int(self._blocks.sum()))
-        shard_number, block = self._order(epoch)[place]
-        table = self._table(int(shard_number))
+        shard_number, block = self._shard_and_block(number)
+        table = self._table(shard_number)
         offsets = table.shard.offsets[block * self.block : (block + 1) * self.block + 1]
         offsets = offsets.astype(np.int64)
         ids = table.shard.ids[offsets[0] : offsets[-1]]
         lengths = np.diff(offsets)
         lengths = lengths[lengths > 0]
         return both_ways(table.keys[ids], table.words[ids], lengths, self.vocabulary)
+
+    def length(self, number: int) -> int:
+        """Predictions in each direction of a block, by its number in the order of all epochs."""
+        shard, block = self._shard_and_block(number)
+        if self._lengths[shard] is None:
+            offsets = self.shards.open(self.infos[shard]).offsets.astype(np.int64)
+            lengths = np.diff(offsets)
+            starts = np.arange(0, len(lengths), self.block)
+            self._lengths[shard] = np.add.reduceat(lengths + (lengths > 0), starts)
+        return int(self._lengths[shard][block])
+
+    def _shard_and_block(self, number: int) -> tuple[int, int]:
+        epoch, index = divmod(number, int(self._blocks.sum()))
+        shard, block = self._order(epoch)[index]
+        return int(shard), int(block)
 
     def _order(self, epoch: int) -> npt.NDArray[np.int32]:
         """The (shard, block) pairs of an epoch."""
@@ -202,8 +218,8 @@ class Stream:
         if random is not None:
             random.shuffle(shards)
         groups = []
-        for at in range(0, len(shards), SHARDS_MIXED):
-            chosen = shards[at : at + SHARDS_MIXED]
+        for start in range(0, len(shards), SHARDS_MIXED):
+            chosen = shards[start : start + SHARDS_MIXED]
             pairs = [(shard, block) for shard in chosen for block in range(self._blocks[shard])]
             group = np.array(pairs, np.int32).reshape(-1, 2)
             if random is not None:
@@ -220,6 +236,54 @@ class Stream:
         return self._tables[number]
 
 
+class _Rows:
+    """Which block each row reads and how far: computed from the blocks' lengths, no token is read.
+
+    `number`, `offset` and `length` are of each row's current block (number −1: none yet).
+    """
+
+    def __init__(self, stream: Stream, position: Position) -> None:
+        self.stream = stream
+        self.taken = int(position["block"])
+        self.blocks = stream.epochs * int(stream._blocks.sum())
+        self.number, self.offset = np.array(position["rows"], np.int64).reshape(-1, 2).T.copy()
+        self.length = np.array([stream.length(k) if k >= 0 else 0 for k in self.number.tolist()])
+        self._several: dict[int, list[tuple[int, int, int]]] = {}
+
+    def advance(self) -> int:
+        """Advance by one window; return how many tokens all rows read, 0 at the end."""
+        window = self.stream.window
+        self._before = self.number, self.offset, np.minimum(self.length - self.offset, window)
+        self._several = {}
+        self.number, self.offset = self.number.copy(), self.offset + self._before[2]
+        filled = self._before[2].copy()
+        if self.taken < self.blocks:
+            for row in np.flatnonzero(filled < window).tolist():
+                pieces = [(int(self.number[row]), int(self._before[1][row]), int(filled[row]))]
+                while filled[row] < window and self.taken < self.blocks:
+                    length = self.stream.length(self.taken)
+                    tokens = min(window - int(filled[row]), length)
+                    pieces.append((self.taken, 0, tokens))
+                    self.number[row], self.length[row] = self.taken, length
+                    self.offset[row] = tokens
+                    filled[row] += tokens
+                    self.taken += 1
+                self._several[row] = [piece for piece in pieces if piece[2]]
+        return int(filled.sum())
+
+    def pieces(self, row: int) -> list[tuple[int, int, int]]:
+        """What a row reads in this window: (block, offset in it, tokens), in order."""
+        if row in self._several:
+            return self._several[row]
+        number, offset, tokens = (int(of[row]) for of in self._before)
+        return [(number, offset, tokens)] if tokens else []
+
+    def position(self) -> Position:
+        """The position after this window."""
+        rows = np.stack([self.number, self.offset], 1).tolist()
+        return {"block": self.taken, "rows": rows}
+
+
 @dataclass(frozen=True)
 class _Table:
     """A shard with the word id of each of its types, and a key that tells distinct tokens apart."""
@@ -229,7 +293,9 @@ class _Table:
     keys: Ints
 
     @classmethod
-    def of(cls, shards: Shards, infos: list[Info], number: int, vocabulary: Vocabulary) -> "_Table":
+    def of(
+        cls, shards: Shards, infos: list[ShardEntry], number: int, vocabulary: Vocabulary
+    ) -> "_Table":
         shard = shards.open(infos[number])
         words = vocabulary.ids(shard.types).astype(np.int64)
         unknown = words == vocabulary.unk
@@ -242,7 +308,12 @@ def byte_lengths(tokens: Sequence[str]) -> Ints:
     return np.array([len(token.encode()) for token in tokens], np.int64)
 
 
-def both_ways(keys: Ints, words: Ints, lengths: Ints, vocabulary: Vocabulary) -> Block:
+def _narrow(ids: npt.NDArray[np.int32]) -> npt.NDArray[np.signedinteger]:
+    """The same ids in half the memory, where they are small enough for that."""
+    return ids.astype(np.int16) if ids.max(initial=0) <= np.iinfo(np.int16).max else ids
+
+
+def both_ways(keys: Ints, words: Ints, lengths: Ints, vocabulary: Vocabulary) -> TokenBlock:
     """Lay sentences end to end in both reading orders, with their boundaries."""
     ends = np.cumsum(lengths + 2)
     inside = np.ones(int((lengths + 2).sum()), bool)
@@ -251,23 +322,23 @@ def both_ways(keys: Ints, words: Ints, lengths: Ints, vocabulary: Vocabulary) ->
     full_keys[ends - 1] = vocabulary.eos
     full_words = full_keys.copy()
     full_keys[inside], full_words[inside] = keys, words
-    steps = np.arange(int((lengths + 1).sum()))
+    times = np.arange(int((lengths + 1).sum()))
     first = np.cumsum(lengths + 1) - lengths - 1
     sentence = np.repeat(np.arange(len(lengths)), lengths + 1)
-    step = steps - first[sentence]
-    forward = (ends - lengths - 2)[sentence] + step
-    backward = (ends - 1)[sentence] - step
-    return Block(
+    time = times - first[sentence]
+    forward = (ends - lengths - 2)[sentence] + time
+    backward = (ends - 1)[sentence] - time
+    return TokenBlock(
         np.stack([full_keys[forward], full_keys[backward]]),
         np.stack([full_words[forward + 1], full_words[backward - 1]]),
-        step == 0,
+        time == 0,
     )
 
 
 def prefetched(
     windows: Iterator[tuple[Window, Position]], *, ahead: int = 2
 ) -> Generator[tuple[Window, Position], None, None]:
-    """The same windows, made on another thread while the caller computes."""
+    """The same windows, prepared on another thread while the caller computes."""
     ready: queue.Queue[Any] = queue.Queue(ahead)
     stop = threading.Event()
 

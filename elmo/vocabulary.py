@@ -6,11 +6,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from elmo.characters import SENTENCE_BEGIN, SENTENCE_END
 from elmo.errors import ElmoError
-from elmo.files import new_file
+from elmo.files import check_readable, new_file
 
-BOS, EOS, UNK = "<S>", "</S>", "<UNK>"
-_IGNORED = "!!!MAXTERMID"
+LARGEST = 1 << 30  # bytes of a file of words
+BOS, EOS, UNK = SENTENCE_BEGIN, SENTENCE_END, "<UNK>"
+_MAX_TERM_ID = "!!!MAXTERMID"  # a line that readers of this format skip since 2018
+NOT_WORDS = (BOS, EOS, UNK, _MAX_TERM_ID)  # tokens of a text that cannot become words
 
 
 class Vocabulary:
@@ -30,6 +33,8 @@ class Vocabulary:
         for word in (BOS, EOS, UNK):
             if word not in self._ids:
                 raise ElmoError(f"the vocabulary has no {word}; add a line {word} at its head")
+        if _MAX_TERM_ID in self._ids:
+            raise ElmoError(f"{_MAX_TERM_ID} marks a line that is no word; remove it")
         if self.counts is not None and len(self.counts) != len(self.words):
             raise ElmoError(
                 f"{len(self.words)} words but {len(self.counts)} counts; make both again"
@@ -48,7 +53,7 @@ class Vocabulary:
         return np.fromiter((get(token, unk) for token in tokens), np.int32)
 
     def save(self, folder: Path) -> None:
-        """Write `words.txt` and, where counts are known, `counts.txt` (one a line)."""
+        """Write `words.txt` and, where counts are known, `counts.txt`, one per line."""
         _write_lines(folder / "words.txt", self.words)
         if self.counts is not None:
             _write_lines(folder / "counts.txt", map(str, self.counts))
@@ -57,24 +62,25 @@ class Vocabulary:
     def load(cls, path: Path) -> "Vocabulary":
         """Read `words.txt`, or the folder that holds it, with `counts.txt` beside it."""
         file = path / "words.txt" if path.is_dir() else path
-        words = [word for word in _read_lines(file) if word != _IGNORED]
+        lines = _read_lines(file)
+        kept = [i for i, word in enumerate(lines) if word != _MAX_TERM_ID]
+        words = [lines[i] for i in kept]
         beside = file.with_name("counts.txt")
+        counts = None
+        if file.name == "words.txt" and beside.exists():
+            counts = [_count(beside, *line) for line in enumerate(_read_lines(beside), 1)]
+            counts = [counts[i] for i in kept] if len(counts) == len(lines) else counts
         try:
-            if file.name != "words.txt" or not beside.exists():
-                return cls(words)
-            return cls(
-                words,
-                [_count(beside, *line) for line in enumerate(_read_lines(beside), 1)],
-            )
+            return cls(words, counts)
         except ElmoError as error:
-            raise (error if str(beside) in str(error) else ElmoError(f"{file}: {error}")) from None
+            raise ElmoError(f"{file}: {error}") from None
 
 
 def _read_lines(path: Path) -> list[str]:
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise ElmoError(f"{path}: no such file") from None
+    check_readable(path)
+    if (size := path.stat().st_size) > LARGEST:
+        raise ElmoError(f"{path}: has {size:,} bytes; a vocabulary has at most {LARGEST:,}")
+    data = path.read_bytes()
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -87,8 +93,8 @@ def _read_lines(path: Path) -> list[str]:
 
 
 def _count(path: Path, number: int, line: str) -> int:
-    if not line.isdecimal():
-        raise ElmoError(f"{path}:{number}: a count must be a whole number, found {line!r}")
+    if not (line.isascii() and line.isdecimal() and len(line) < 17):
+        raise ElmoError(f"{path}:{number}: a count must be a whole number, found {line[:40]!r}")
     return int(line)
 
 

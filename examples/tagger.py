@@ -1,13 +1,13 @@
 """Train a tagger from a store with a learned mix of layers: python examples/tagger.py STORE TAGS.
 
-TAGS has a line a sentence of the store, a tag a token between spaces. Needs `pip install .` alone.
+TAGS has one line per sentence of the store: one tag per token, between spaces.
+`pip install .` is enough.
 """
 
 import sys
 from pathlib import Path
 
 import elmo
-from elmo.store_build import write_mix
 from elmo.tasks.tagger import accuracy, train
 
 store = elmo.FeatureStore(sys.argv[1])
@@ -17,5 +17,5 @@ print(f"held-out accuracy {accuracy(tagger, store, tags, ids=store.ids('heldout'
 for name, weight in zip(store.layers, tagger.mix.weights, strict=True):
     print(f"{name} {weight:.3f}")
 tagger.save(Path("tagger"))
-write_mix(Path("mix.json"), tagger.mix)  # a store of this mix: features.layers mix, features.mix
+tagger.mix.save("mix.json")  # a store of this mix: features.layers mix, features.mix
 print(tagger.tag([store[0]])[0][:8])

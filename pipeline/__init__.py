@@ -1,1 +1,1 @@
-"""The stages: what `dvc.yaml` runs, one module a stage, and the command line."""
+"""The stages: what `dvc.yaml` runs, one module per stage, and the command line."""

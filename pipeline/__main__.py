@@ -1,4 +1,4 @@
-"""`elmo` and `python -m pipeline`."""
+"""`elmo`, `python -m elmo_pipeline`, and in the repository `python -m pipeline`."""
 
 import sys
 
@@ -11,7 +11,7 @@ def main() -> None:
         sys.exit(
             "error: the elmo command needs the pipeline; run: pip install 'elmo-pipeline[pipeline]'"
         )
-    from pipeline.cli import run
+    from .cli import run
 
     run()
 

@@ -1,8 +1,9 @@
-"""corpus: the text everything starts from: the user's own files, or prose every machine has.
+"""corpus: the text the pipeline starts from: the user's own files, or prose that comes with Python.
 
 Without files of the user's, the general text is the Python language reference and the standard
 library's docstrings, and the task text the docstrings of an installed package. A document is a
-topic or a docstring, a line a paragraph; blank lines divide documents.
+topic or a docstring, each line a paragraph; blank lines divide documents. The user's files are read
+whole each time the stage runs, so that a change is seen; their digests are all it writes of them.
 """
 
 import ast
@@ -14,14 +15,20 @@ from collections.abc import Iterable, Iterator
 from importlib import import_module, util
 from inspect import cleandoc
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
 
 from elmo.errors import ElmoError
-from elmo.files import new_folder, sha256, write_json
-from pipeline.inputs import find_inputs
-from pipeline.params import Corpus
+from elmo.files import Count, Sha256, new_folder, read_record, sha256, write_json
 
-SCHEMA_VERSION = 1
+from .params import Corpus
+from .text.inputs import Input, find_inputs
+from .text.readers import check_readable
+from .text.work import work_folder
+
+SCHEMA_VERSION: Literal[1] = 1
+TextName = Literal["general", "task"]
 _NOT_LIBRARY = {"site-packages", "test", "tests", "idle_test", "__pycache__", "lib-dynload"}
 _BULLET = re.compile(r"(?:[-*+•]|\(?\d+[.)]|\[\d+\])\s+")
 _DIRECTIVE = re.compile(r"\.\. (?:\[|_|[\w-]+::)")
@@ -47,22 +54,85 @@ _COMMON = frozenset(
 Documents = Iterable[list[str]]
 
 
-def run(out: Path, params: Corpus) -> dict[str, float]:
+class Source(Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of a text: at `url`, or without one in the corpus folder itself."""
+
+    name: str
+    bytes: Count
+    sha256: Sha256
+    url: str | UnsetType = UNSET
+
+    def input(self, corpus: Path) -> Input:
+        """The file, to be read from any working folder."""
+        if self.url is UNSET:
+            url = str((corpus / self.name).absolute())
+        else:
+            url = self.url if "://" in self.url else str(Path(self.url).absolute())
+        return Input(self.name, url, self.bytes, self.sha256)
+
+
+class Text(Struct, frozen=True, forbid_unknown_fields=True):
+    """One text: its files, the column of those that are records, and what was counted."""
+
+    column: str
+    inputs: Annotated[tuple[Source, ...], Meta(min_length=1)]
+    counts: dict[str, Count]
+    dropped_paragraphs: dict[str, Count]
+
+
+class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a corpus folder's `manifest.json` holds."""
+
+    kind: Literal["corpus"]
+    schema: Literal[1]
+    texts: dict[TextName, Text]
+
+
+def run(out: Path, params: Corpus, *, runs: Path) -> dict[str, float]:
     """Write `general/`, `task/` and `manifest.json` to `out`, or name the user's files in it."""
-    with new_folder(out) as folder:
-        sources = {"general": _general, "task": lambda: _package(params.task_package)}
-        texts = {}
-        for text, own in (("general", params.general), ("task", params.task)):
-            texts[text] = _own(own, params.column) if own else _write(folder, text, sources[text]())
-        write_json(
-            folder / "manifest.json",
-            {"kind": "corpus", "schema": SCHEMA_VERSION, "texts": texts},
+    if params.general and not params.task:
+        raise ElmoError(
+            "corpus.task is empty and corpus.general is not: name the files of your domain in "
+            "corpus.task, or those of corpus.general again"
         )
+    working = work_folder(runs, "corpus", out)
+    with working as work, new_folder(out, ours=("manifest.json",)) as folder:
+        if params.task:  # first, since a package may not be there
+            task = _own(params.task, params.column, work)
+        else:
+            task = _write(folder, "task", _package(params.task_package))
+        if params.general:
+            general = _own(params.general, params.column, work)
+        else:
+            general = _write(folder, "general", _general())
+        manifest = Manifest("corpus", SCHEMA_VERSION, {"general": general, "task": task})
+        write_json(folder / "manifest.json", to_builtins(manifest))
     return {
-        f"{text}_{name}": number
-        for text, found in texts.items()
-        for name, number in found["counts"].items()
+        f"{name}_{what}": number
+        for name, text in manifest.texts.items()
+        for what, number in text.counts.items()
     }
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of a corpus folder; `ElmoError` where a name in it leaves the folder."""
+    path = folder / "manifest.json"
+    manifest = read_record(path, Manifest)
+    for name, text in manifest.texts.items():
+        for source in text.inputs:
+            inside = source.name.split("/")
+            if source.url is UNSET and (
+                inside[0] != name or not set(inside).isdisjoint({"", ".."})
+            ):
+                raise ElmoError(f"{path}: {source.name!r} is no file of this folder; run corpus")
+    return manifest
+
+
+def listing(folder: Path, text: TextName) -> str:
+    """The first names of a text's files."""
+    names = [source.name for source in read_manifest(folder).texts[text].inputs]
+    more = f" and {len(names) - 4:,} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
 
 
 def prose(text: str, dropped: Counter[str]) -> list[str]:
@@ -110,8 +180,8 @@ def docstrings(source: str) -> Iterator[str]:
     while nodes:
         node = nodes.pop()
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            if found := ast.get_docstring(node, clean=False):
-                yield cleandoc(found)
+            if docstring := ast.get_docstring(node, clean=False):
+                yield cleandoc(docstring)
         for statements in ("finalbody", "orelse", "handlers", "body"):
             nodes.extend(reversed(getattr(node, statements, [])))
 
@@ -129,15 +199,15 @@ def _general() -> dict[str, Iterator[str]]:
 def _package(name: str) -> dict[str, Iterator[str]]:
     """The task text's file: the docstrings of an installed package."""
     try:
-        found = util.find_spec(name)
-    except ImportError:
-        found = None
-    if found is None or not found.submodule_search_locations:
+        spec = util.find_spec(name)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
         raise ElmoError(
             f"corpus.task_package: no installed package {name!r}; install it or name your own "
             "files in corpus.task"
         )
-    folder = Path(next(iter(found.submodule_search_locations)))
+    folder = Path(next(iter(spec.submodule_search_locations)))
     return {f"{name}.txt": _folder(folder, {"tests", "test", "__pycache__"})}
 
 
@@ -152,7 +222,7 @@ def _folder(folder: Path, left_out: set[str]) -> Iterator[str]:
                 continue  # templates and files in other encodings, not modules
 
 
-def _write(folder: Path, text: str, files: dict[str, Iterator[str]]) -> dict[str, Any]:
+def _write(folder: Path, text: TextName, files: dict[str, Iterator[str]]) -> Text:
     """Write one text's files below `folder`; return its entry of the manifest."""
     dropped: Counter[str] = Counter()
     seen: set[str] = set()
@@ -165,15 +235,9 @@ def _write(folder: Path, text: str, files: dict[str, Iterator[str]]) -> dict[str
                 file.write("\n" * (file.tell() > 0) + "".join(f"{line}\n" for line in document))
                 documents += 1
                 words += sum(len(line.split()) for line in document)
-        size = path.stat().st_size
-        inputs.append({"name": f"{text}/{name}", "bytes": size, "sha256": sha256(path)})
-    counts = {"documents": documents, "words": words, "bytes": sum(i["bytes"] for i in inputs)}
-    return {
-        "column": "text",
-        "inputs": inputs,
-        "counts": counts,
-        "dropped_paragraphs": dict(dropped),
-    }
+        inputs.append(Source(f"{text}/{name}", path.stat().st_size, sha256(path)))
+    counts = {"documents": documents, "words": words, "bytes": sum(i.bytes for i in inputs)}
+    return Text("text", tuple(inputs), counts, dict(dropped))
 
 
 def _documents(sources: Iterable[str], seen: set[str], dropped: Counter[str]) -> Documents:
@@ -187,14 +251,14 @@ def _documents(sources: Iterable[str], seen: set[str], dropped: Counter[str]) ->
             yield new
 
 
-def _own(patterns: tuple[str, ...], column: str) -> dict[str, Any]:
+def _own(patterns: tuple[str, ...], column: str, work: Path) -> Text:
     """The manifest's entry of the user's own files: names and digests, nothing copied."""
-    inputs = [
-        {"name": found.name, "url": found.url, "bytes": found.bytes, "sha256": found.sha256}
-        for found in find_inputs(patterns)
-    ]
-    counts = {"files": len(inputs), "bytes": sum(found["bytes"] for found in inputs)}
-    return {"column": column, "inputs": inputs, "counts": counts, "dropped_paragraphs": {}}
+    inputs = find_inputs(patterns, work=work)
+    for input_ in inputs:
+        check_readable(input_, column)
+    sources = tuple(Source(i.name, i.bytes, i.sha256, i.url) for i in inputs)
+    counts = {"files": len(inputs), "bytes": sum(i.bytes for i in inputs)}
+    return Text(column, sources, counts, {})
 
 
 def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
@@ -205,8 +269,8 @@ def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
         line = raw.strip()
         depth = len(raw) - len(raw.lstrip())
         bullet = _BULLET.match(line)
-        goes_on = lines and not bullet and depth in (indent, hanging)
-        if lines and (not line or not goes_on):
+        continues = lines and not bullet and depth in (indent, hanging)
+        if lines and (not line or not continues):
             yield indent, lines
             lines = []
         if not line:

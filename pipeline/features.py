@@ -1,6 +1,6 @@
-"""features: shards and a model → a store, one part a shard, on as many actors as there are.
+"""features: shards and a model → a store, one part per shard, on as many actors as there are.
 
-What a store is, and why its bytes do not depend on the actors, is in `elmo.store_build`; this
+What a store is, and why its bytes do not depend on the actors, is in `elmo.store.build`; this
 module hands the shards out.
 """
 
@@ -10,65 +10,69 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elmo.store_layout import Settings
-from pipeline import cluster as workers
-from pipeline import tracking
-from pipeline.params import Cluster, Features
+from elmo.store.layout import StoreSettings
+
+from . import registry, tracking, workers
+from .cluster import Cluster
+from .params import Features
 
 if TYPE_CHECKING:
     import ray.data
 
-    from elmo.store_build import Job, Run
+    from elmo.store.build import EmbedJob, JobRunner
+    from elmo.store.manifest import Manifest, PartEntry
 
 STAGES = ("features", "append")
 
 
 def run(
-    shards: Path, model: Path, out: Path, params: Features, *, runs: Path, cluster: Cluster
+    shards: Path, model: Path, out: str | Path, params: Features, *, runs: Path, cluster: Cluster
 ) -> dict[str, float]:
-    """Write the store of all sentences of `shards` to `out`; return its counts.
+    """Write the store of all sentences of `shards` to `out`, a folder or URL; return its counts.
 
-    Unfinished work waits in `runs`, under a fingerprint of the model, the shards and `params`, and
-    the next run goes on from it.
+    Unfinished work waits in `runs`, under a fingerprint of the model, the shards and `params`, or
+    at the URL itself, and the next run resumes from it.
     """
-    from elmo import store_build
-    from elmo.features import model_digest
     from elmo.shards import Shards
+    from elmo.store import build as store_build
+    from elmo.store import model_digest
 
     store_build.make_layout(model, settings(params))
     inputs = {"model": model_digest(model), "shards": Shards(shards).digest}
     work = runs.absolute() / tracking.fingerprint("features", params, inputs)
     work.mkdir(parents=True, exist_ok=True)
-    with tracking.run("features", params, inputs=inputs, folder=work) as log:
+    sources = {"model": model, "shards": shards}
+    with tracking.run("features", params, inputs=inputs, sources=sources, folder=work) as log:
         manifest = store_build.build(
-            out.absolute(),
+            _absolute(out),
             shards=shards.absolute(),
             model=model.absolute(),
             settings=settings(params),
-            work=work,
+            work=None if "://" in str(out) else work,
             device=_device(cluster),
             run=_on(cluster),
         )
         _record(log, manifest, out)
-    shutil.rmtree(work, ignore_errors=True)
+    _clear(work)
     return metrics(manifest)
 
 
-def append(store: Path, shards: Path, model: Path, *, cluster: Cluster) -> dict[str, float]:
+def append(store: str | Path, shards: Path, model: Path, *, cluster: Cluster) -> dict[str, float]:
     """Add the sentences of `shards` to a store as a new version; return its counts."""
-    from elmo import store_build
-    from elmo.features import FeatureStore
     from elmo.shards import Shards
+    from elmo.store import FeatureStore
+    from elmo.store import build as store_build
 
     before = FeatureStore(store, model=model)
     inputs = {
-        "model": before.manifest["model"]["digest"],
+        "model": before.manifest.model.digest,
         "shards": Shards(shards).digest,
         "store": before.digest,
     }
-    with tracking.run("append", before.layout, inputs=inputs) as log:
+    sources = {"shards": shards, "store": store}
+    with tracking.run("append", before.layout, inputs=inputs, sources=sources) as log:
         manifest = store_build.append(
-            store.absolute(),
+            _absolute(store),
             shards=shards.absolute(),
             model=model.absolute(),
             device=_device(cluster),
@@ -79,47 +83,49 @@ def append(store: Path, shards: Path, model: Path, *, cluster: Cluster) -> dict[
 
 
 def stores(model: str | Path, *, name: str) -> list[dict[str, str]]:
-    """The stores made from a model, newest first: their digest, place, and run.
+    """The stores made from a model, newest first: the digest, location and run of each.
 
     `model` is a folder, a digest, or the number of a version of the registered model `name`.
     """
     from elmo.errors import ElmoError
-    from elmo.features import model_digest
+    from elmo.store import model_digest
 
     if isinstance(model, str) and model.isdecimal() and len(model) < 10:
-        found = [row for row in tracking.versions(name) if row["version"] == int(model)]
-        if not found:
+        matching = [row for row in registry.versions(name) if row["version"] == int(model)]
+        if not matching:
             raise ElmoError(f"the registry has no version {model} of {name}")
-        model = str(found[0]["model_digest"])
-    asked = model_digest(model)
-    made: dict[tuple[str, str], dict[str, str]] = {}
+        model = str(matching[0]["model_digest"])
+    digest = model_digest(model)
+    listed: dict[tuple[str, str], dict[str, str]] = {}
     for stage in STAGES:
         for row in tracking.runs(stage):
-            if row.get("model_digest") == asked and "store" in row:
-                entry = {"store": row["store"], "place": row["store_place"]}
-                made.setdefault(
+            if row.get("model_digest") == digest and "store" in row:
+                entry = {"store": row["store"], "location": row["store_place"]}
+                listed.setdefault(
                     (row["store"], row["store_place"]), entry | {"run_id": row["run_id"]}
                 )
-    return list(made.values())
+    return list(listed.values())
 
 
 def store_run(store: str | Path) -> str | None:
     """The run that wrote a store, where this MLflow knows it."""
-    from elmo.features import FeatureStore
+    from elmo.store import FeatureStore
 
-    asked = FeatureStore(store).digest
-    found = [row for stage in STAGES for row in tracking.runs(stage) if row.get("store") == asked]
-    return str(found[0]["run_id"]) if found else None
+    digest = FeatureStore(store).digest
+    matching = [
+        row for stage in STAGES for row in tracking.runs(stage) if row.get("store") == digest
+    ]
+    return str(matching[0]["run_id"]) if matching else None
 
 
 def dataset(
     store: str | Path, *, layers: Sequence[int | str] | None = None, split: str | None = None
 ) -> "ray.data.Dataset":
-    """The store as a Ray Data dataset: a row a sentence, read part by part on the workers.
+    """The store as a Ray Data dataset: one row per sentence, read part by part on the workers.
 
-    Columns are sentence_id, tokens, and a float32 tensor (tokens, dim) a layer.
+    Columns are sentence_id, tokens, and a float32 tensor (tokens, dim) per layer.
     """
-    from elmo.features import FeatureStore
+    from elmo.store import FeatureStore
 
     numbers = FeatureStore(store).numbers(split)
     return workers.dataset(_PartRows(str(store), layers), numbers)
@@ -133,15 +139,15 @@ class _PartRows:
     layers: Sequence[int | str] | None
 
     def __call__(self, number: int) -> Iterator[dict[str, Any]]:
-        from elmo.features import FeatureStore
-        from elmo.store_export import rows
+        from elmo.store import FeatureStore
+        from elmo.store.export import rows
 
         return rows(FeatureStore(self.store, layers=self.layers), numbers=[number])
 
 
-def settings(params: Features) -> Settings:
+def settings(params: Features) -> StoreSettings:
     """The settings that a params section asks for."""
-    return Settings(
+    return StoreSettings(
         layers=params.layers,
         mix=params.mix,
         dtype=params.dtype,
@@ -151,25 +157,35 @@ def settings(params: Features) -> Settings:
     )
 
 
-def metrics(manifest: dict[str, Any]) -> dict[str, float]:
+def metrics(manifest: "Manifest") -> dict[str, float]:
     """The counts of a store, and how many bytes a token takes."""
-    counts = manifest["counts"]
+    import msgspec
+
+    counts = msgspec.to_builtins(manifest.counts)
     return {**counts, "bytes_per_token": round(counts["bytes"] / max(1, counts["tokens"]), 1)}
 
 
-def _record(log: tracking.Run, manifest: dict[str, Any], out: Path) -> None:
-    from elmo.files import digest
-
+def _record(log: tracking.Run, manifest: "Manifest", out: str | Path) -> None:
     log.metrics(metrics(manifest))
-    log.tag("model_digest", manifest["model"]["digest"])
-    log.tag("store", digest(manifest))
-    log.tag("store_place", str(out.absolute()))
+    log.tag("model_digest", manifest.model.digest)
+    log.tag("store", manifest.digest)
+    log.tag("store_place", str(_absolute(out)))
 
 
-def _on(cluster: Cluster) -> "Run":
+def _absolute(folder: str | Path) -> str | Path:
+    return folder if "://" in str(folder) else Path(folder).absolute()
+
+
+def _clear(work: Path) -> None:
+    """Remove the folder of finished work, unless an equal run is still at it."""
+    if not any(path.is_dir() for path in work.glob("*")):
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _on(cluster: Cluster) -> "JobRunner":
     def run(
-        kind: Callable[..., Any], arguments: Sequence[Any], jobs: "Sequence[Job]"
-    ) -> Iterable[dict[str, Any]]:
+        kind: Callable[..., Any], arguments: Sequence[Any], jobs: "Sequence[EmbedJob]"
+    ) -> "Iterable[PartEntry]":
         return workers.actors(kind, arguments, jobs, cluster=cluster, label="features")
 
     return run

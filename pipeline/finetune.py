@@ -1,9 +1,81 @@
 """finetune: a model and task text → a biLM of the domain, and what that cost on general text."""
 
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from elmo.errors import ElmoError
-from pipeline.params import Cluster, Finetune
+
+from .cluster import Cluster
+from .params import Finetune
+
+if TYPE_CHECKING:
+    from elmo.nn.bilm import BiLM
+    from elmo.nn.softmax import AnySoftmax
+    from elmo.shards import Shards
+    from elmo.vocabulary import Vocabulary
+
+    from .train_job import Prepared, RunSettings
+
+
+@dataclass(frozen=True)
+class FinetuneJob:
+    """What is fine-tuned, on what, compared with what; paths are absolute."""
+
+    model: Path
+    task: Path
+    general: Path
+    new_words: int
+    freeze: tuple[str, ...]
+    layer_decay: float
+
+    def prepare(self, settings: "RunSettings") -> "Prepared":
+        """The parent with the task's words added and a learning rate for each layer."""
+        from elmo.model_folder import load_model
+        from elmo.nn.softmax import is_adaptive, new_softmax, softmax_from
+        from elmo.shards import Shards
+        from elmo.train.loop import TrainingJob
+
+        from .train_job import Prepared
+
+        training, shards = settings.training, Shards(self.task)
+        parent = load_model(self.model)
+        if parent.bilm.config.input_words is not None:
+            raise ElmoError(f"{self.model}: reads words, not characters; it can't be fine-tuned")
+        vocabulary = _extended(parent.vocabulary, shards, self.new_words)
+        words, projection = len(vocabulary), parent.bilm.config.projection
+        if parent.softmax is None:
+            softmax = new_softmax(training.softmax, words, projection, seed=training.seed)
+        elif is_adaptive(parent.softmax) != (training.softmax == "adaptive"):
+            raise ElmoError(
+                f"finetune.training.softmax is {training.softmax}, and {self.model} has "
+                f"{'an' if is_adaptive(parent.softmax) else 'no'} adaptive softmax; choose as it "
+                "has"
+            )
+        else:
+            softmax = softmax_from(parent.softmax, words=words, seed=training.seed)
+        job = TrainingJob(
+            bilm=parent.bilm,
+            softmax=softmax,
+            vocabulary=vocabulary,
+            characters=parent.characters,
+            shards=shards,
+            settings=training,
+            folder=settings.folder,
+            lr_of=_lr_of(parent.bilm, softmax, self.freeze, self.layer_decay),
+            checkpointing=settings.checkpointing,
+            stop=settings.stop,
+        )
+        general = replace(job, shards=Shards(self.general))
+        return Prepared(
+            job,
+            "task",
+            {"general": general},
+            compared=True,
+            words_added=words - len(parent.vocabulary),
+            tokenizer=parent.tokenizer,
+        )
 
 
 def run(
@@ -20,45 +92,101 @@ def run(
     """Fine-tune the model folder `model` on the shards `task`; write the model folder `out`.
 
     Perplexity is taken before and after, on the held-out split of `task` and of `general`: the
-    second shows what was forgotten.
+    second shows the forgetting.
     """
-    from elmo.checkpoint import load_model
+    from elmo.model_folder import load_model
     from elmo.shards import Shards
-    from pipeline import trainer
+
+    from . import train_job
 
     if not 0 < params.layer_decay <= 1:
         raise ElmoError(f"finetune.layer_decay must be in (0, 1], found {params.layer_decay}")
     parent = load_model(model)
-    inputs = {
-        "corpus": Shards(task).digest,
-        "general": Shards(general).digest,
-        "parent": parent.digest,
-    }
-    config = {
-        "kind": "finetune",
-        "model": str(model.absolute()),
-        "shards": str(task.absolute()),
-        "general": str(general.absolute()),
-        "new_words": params.new_words,
-        "freeze": list(params.freeze),
-        "layer_decay": params.layer_decay,
-    }
-    found = trainer.train(
-        "finetune", params, params.training, config, inputs=inputs, out=out, curves=curves,
-        runs=runs, cluster=cluster,
-    )  # fmt: skip
-    before, after = found["before"], found["after"]
+    for shards in (task, general):
+        parent.tokenizer.check_shards(Shards(shards).tokenization, model=model, shards=shards)
+    trained = train_job.train(
+        "finetune",
+        params,
+        params.training,
+        FinetuneJob(
+            model.absolute(),
+            task.absolute(),
+            general.absolute(),
+            params.new_words,
+            params.freeze,
+            params.layer_decay,
+        ),
+        inputs={
+            "corpus": Shards(task).digest,
+            "general": Shards(general).digest,
+            "parent": parent.digest,
+        },
+        out=out,
+        curves=curves,
+        runs=runs,
+        cluster=cluster,
+    )
+    before, after = (
+        {text: _average(figures[text]) for text in ("task", "general")}
+        for figures in (trained.before, trained.after)
+    )
     metrics = {
-        f"{text}_perplexity_{when}": figures[text]["average"]
+        f"{text}_perplexity_{when}": averages[text]
         for text in ("task", "general")
-        for when, figures in (("before", before), ("after", after))
+        for when, averages in (("before", before), ("after", after))
     }
     return metrics | {
-        "task_gain": 1 - after["task"]["average"] / before["task"]["average"],
-        "general_loss": after["general"]["average"] / before["general"]["average"] - 1,
-        "task_tokens": after["task"]["tokens"],
-        "task_unk_rate": after["task"]["unk_rate"],
-        "words_added": found["words_added"],
-        "steps": found["steps"],
-        "tokens_seen": found["tokens"],
+        "task_gain": 1 - after["task"] / before["task"],
+        "general_loss": after["general"] / before["general"] - 1,
+        "task_tokens": trained.after["task"]["tokens"] or 0,
+        "task_unk_rate": trained.after["task"]["unk_rate"] or 0.0,
+        "words_added": trained.words_added,
+        "steps": trained.steps,
+        "tokens_seen": trained.tokens,
     }
+
+
+def _average(figures: dict[str, float | None]) -> float:
+    average = figures["average"]
+    assert average is not None  # only the unigram's figure may be unknown
+    return average
+
+
+def _extended(vocabulary: "Vocabulary", shards: "Shards", least: int) -> "Vocabulary":
+    """The vocabulary with the task tokens seen `least` times or more after its own words."""
+    from elmo.vocabulary import NOT_WORDS, Vocabulary
+
+    if least == 0:
+        return vocabulary
+    counts: Counter[str] = Counter()
+    for info in shards.infos("train"):
+        shard = shards.open(info)
+        counts.update(dict(zip(shard.types, shard.counts().tolist(), strict=True)))
+    new = [
+        (word, n)
+        for word, n in counts.items()
+        if n >= least and word not in vocabulary and word not in NOT_WORDS
+    ]
+    new.sort(key=lambda pair: (-pair[1], pair[0]))
+    old = vocabulary.counts
+    added = None if old is None else [*old, *(n for _, n in new)]
+    return Vocabulary([*vocabulary.words, *(word for word, _ in new)], added)
+
+
+def _lr_of(
+    bilm: "BiLM", softmax: "AnySoftmax", freeze: tuple[str, ...], decay: float
+) -> dict[str, float]:
+    """What multiplies each parameter's learning rate: 0 where frozen, decay^depth elsewhere."""
+    layers = bilm.config.layers
+    known = ["encoder", *(f"lstm.{k}" for k in range(1, layers + 1)), "softmax"]
+    for name in freeze:
+        if name not in known:
+            raise ElmoError(f"finetune.freeze may name {', '.join(known)}; found {name!r}")
+    rates = {}
+    for name, _ in bilm.named_parameters():
+        layer = 0 if name.startswith("encoder") else int(name.split(".")[2]) + 1
+        frozen = ("encoder" if layer == 0 else f"lstm.{layer}") in freeze
+        rates[f"bilm.{name}"] = 0.0 if frozen else decay ** (layers + 1 - layer)
+    for name, _ in softmax.named_parameters("softmax"):
+        rates[name] = float("softmax" not in freeze)
+    return rates

@@ -1,61 +1,110 @@
-"""What `params.yaml` holds: a section a stage, each key explained where it stands.
+"""What `params.yaml` holds: one section per stage, each key explained where it stands.
 
-No field has a default: a number has one home, and that is `params.yaml`.
+No field has a default: a number has one home, and that is `params.yaml`. A field's range stands in
+its type. How the work is run (workers, cores, GPUs) is in `pipeline.cluster`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
-from elmo.settings import Training
-from pipeline import settings
+from msgspec import Meta
+
+from elmo.settings import Count, Network, Positive, Precision, Training
+
+from . import strict_yaml
+from .results import Results
+
+Line = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f]{1,1000}\Z", description="one line of text")]
+Source = Annotated[
+    str, Meta(pattern=r"\A[^\x00]{1,4096}\Z", description="a file, folder, glob or URL")
+]
+RegistryName = Annotated[
+    str,
+    Meta(
+        pattern=r"\A[A-Za-z0-9][A-Za-z0-9 ._-]{0,127}\Z",
+        description="a name of at most 128 letters, digits, spaces, dots, - and _",
+    ),
+]
+# MLflow's own rules: no alias `latest`, and none that reads as a version (v1). `candidate` is the
+# newest version's.
+Alias = Annotated[
+    str,
+    Meta(
+        pattern=r"\A(?!latest\Z|candidate\Z)(?![vV]?\d+\Z)[A-Za-z0-9_-]{1,128}\Z",
+        description="a name of letters, digits, - and _, neither `latest` nor a version such as v1 "
+        "nor `candidate`",
+    ),
+]
 
 
 @dataclass(frozen=True)
 class Corpus:
     """Where the text comes from; with empty lists, prose that every machine has."""
 
-    general: tuple[str, ...]
-    task: tuple[str, ...]
-    task_package: str
-    column: str
+    general: tuple[Source, ...]
+    """The text that the language model learns from: files, folders, globs or URLs; empty: the
+    Python language reference and the standard library's docstrings.
+    """
+    task: tuple[Source, ...]
+    """The text of the domain, which the model is tuned to and whose vectors are stored; must be
+    named where `general` is. Empty: the docstrings of `task_package`.
+    """
+    task_package: Annotated[
+        str, Meta(pattern=r"\A[A-Za-z_][\w.]{0,199}\Z", description="the name of a Python package")
+    ]
+    """The installed package whose docstrings are the task text while `task` is empty."""
+    column: Line
+    """The field of JSON lines, or column of Parquet, that holds the text; plain text has none."""
 
 
 @dataclass(frozen=True)
 class Tokenize:
     """How text becomes sentences of tokens."""
 
-    tokenizer: str
-    sentences: str
-    documents: str
-    heldout: float
-    shard_bytes: int
+    tokenizer: Literal["whitespace", "unicode", "korean", "japanese"]
+    """What cuts a sentence into tokens: `whitespace` at spaces, `unicode` by Unicode's rules of
+    words, `korean` and `japanese` by morphemes (extras of the same names). It becomes part of the
+    model.
+    """
+    sentences: Literal["line", "split"]
+    """`line`: each line is a sentence; `split`: lines are cut into sentences, and blank ones only
+    divide documents.
+    """
+    documents: Literal["auto", "file", "line", "blank"]
+    """What is held out or trained on as a whole: a file, a line (of records: a record), or what
+    blank lines divide; `auto` is a record of JSON lines or Parquet, and in text what blank lines
+    divide.
+    """
+    heldout: Annotated[float, Meta(ge=0, lt=1)]
+    """The share of documents that is never trained on; perplexity is measured on it."""
+    shard_bytes: Annotated[int, Meta(ge=1024, le=2**31)]
+    """About how many bytes of text a piece of work and its shard hold; a shard becomes one part of
+    a store.
+    """
 
 
 @dataclass(frozen=True)
 class Vocab:
     """Which tokens become words, and what a character is."""
 
-    min_count: int
-    max_words: int
-    characters: str
-    min_character_count: int
-    max_characters: int
-
-
-@dataclass(frozen=True)
-class Network:
-    """The shape of the biLM: `filters` are pairs (width in characters, count)."""
-
-    char_dim: int
-    filters: tuple[tuple[int, int], ...]
-    activation: str
-    highways: int
-    cells: int
-    projection: int
-    layers: int
-    cell_clip: float | None
-    projection_clip: float | None
-    skip: bool
+    min_count: Positive
+    """How often a token must occur to become a word, a target of the softmax; rarer ones are
+    `<UNK>` there, and keep vectors of their own.
+    """
+    max_words: Count
+    """The largest number of words, the most frequent ones; 0: no limit, else 4 or more."""
+    characters: Literal["bytes", "unicode"]
+    """What the char-CNN reads: `bytes` of UTF-8 as in 2018, or `unicode` characters, which suit
+    scripts of several bytes.
+    """
+    min_character_count: Positive
+    """How often a Unicode character must occur to be told apart from unknown ones; `bytes` ignores
+    it.
+    """
+    max_characters: Annotated[int, Meta(ge=3, le=10_000)]
+    """The characters of a token that are read, with the two marks around it; 2018: 50."""
 
 
 @dataclass(frozen=True)
@@ -68,60 +117,80 @@ class Pretrain:
 
 @dataclass(frozen=True)
 class Finetune:
-    """Training on task text, from a pretrained model.
-
-    Task tokens seen `new_words` times or more become words of their own (0: none). `freeze` names
-    what stays as it was: encoder, lstm.1, lstm.2, …, softmax. `layer_decay` multiplies the learning
-    rate once for each layer below the softmax.
-    """
+    """Training on task text, from a pretrained model."""
 
     training: Training
-    new_words: int
-    freeze: tuple[str, ...]
-    layer_decay: float
+    new_words: Count
+    """How often a task token must occur to become a word of its own; 0: none does."""
+    freeze: tuple[
+        Annotated[
+            str,
+            Meta(
+                pattern=r"\A(encoder|softmax|lstm\.[1-9]\d?)\Z",
+                description="encoder, lstm.1, lstm.2, …, or softmax",
+            ),
+        ],
+        ...,
+    ]
+    """What stays as it was: encoder, lstm.1, lstm.2, …, softmax."""
+    layer_decay: Annotated[float, Meta(gt=0, le=1)]
+    """What the learning rate is multiplied by, once for each layer below the softmax; 1: all learn
+    alike.
+    """
 
 
 @dataclass(frozen=True)
 class Features:
     """What a store holds of each token."""
 
-    layers: str
-    mix: str
-    dtype: str
-    codec: str
-    row_group_tokens: int
-    precision: str
+    layers: Annotated[
+        str,
+        Meta(
+            pattern=r"\A(all|top|average|mix|\d{1,3}(,\d{1,3})*)\Z",
+            description="all, top, average, mix or numbers between commas, in quotes",
+        ),
+    ]
+    """Which layers a store keeps of each token, or one vector: the `top` layer, the `average`, or a
+    learned `mix`.
+    """
+    mix: Annotated[str, Meta(pattern=r"\A[^\x00]{0,4096}\Z", description="the path of a mix")]
+    """The file of the learned mix, where `layers` is mix."""
+    dtype: Literal["float16", "float32", "int8"]
+    """How numbers are stored; int8 is half of float16, at a relative error below one percent."""
+    codec: Literal["none", "zstd"]
+    """Compression of the stored vectors."""
+    row_group_tokens: Annotated[int, Meta(ge=1, le=10**7)]
+    """About how many tokens a row group holds, the least that is read at a time."""
+    precision: Precision
+    """What the vectors are computed in."""
 
 
 @dataclass(frozen=True)
 class Register:
-    """The name and alias in the model registry."""
+    """The name in the model registry, and the alias of the best version."""
 
-    name: str
-    alias: str
+    name: RegistryName
+    """The model's name in MLflow's registry."""
+    alias: Alias
+    """The alias of the best version, as in `models:/elmo@champion`."""
+    margin: Annotated[float, Meta(ge=0, lt=1)]
+    """The share by which a new version's held-out perplexity, on the same text, must be lower for
+    the alias to move to it.
+    """
 
 
 @dataclass(frozen=True)
 class Report:
     """What the report shows."""
 
-    title: str
-    neighbors_of: str
-    neighbors: int
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """What changes only speed: no stage lists it, no result depends on it.
-
-    `workers` train (0: in this process), each with `cpus` cores, and a GPU where `gpu`; `actors`
-    embed and tokenize, one core each (0: as many as there are cores).
+    title: Line
+    """The title of the page."""
+    neighbors_of: Line
+    """A sentence with one token in brackets; the report lists the tokens of the store used most
+    like it.
     """
-
-    workers: int
-    cpus: int
-    gpu: bool
-    actors: int
+    neighbors: Annotated[int, Meta(ge=1, le=1000)]
+    """How many of them."""
 
 
 @dataclass(frozen=True)
@@ -136,9 +205,12 @@ class Params:
     features: Features
     register: Register
     report: Report
-    cluster: Cluster
+    results: Results
 
 
-def load(path: Path) -> Params:
-    """Read `params.yaml`; `ElmoError` names the first key that is wrong."""
-    return settings.read(path, Params)
+_MOVED = {"cluster": "move it to cluster.yaml, a file of its own (see cluster.example.yaml)"}
+
+
+def load(path: Path, changes: Sequence[str] = ()) -> Params:
+    """Read `params.yaml`; `ElmoError` names what is wrong. `changes`: see `strict_yaml.read`."""
+    return strict_yaml.read(path, Params, moved=_MOVED, changes=changes)

@@ -1,11 +1,66 @@
 """pretrain: shards and vocabulary → a biLM, trained under Ray Train."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from elmo.files import digest, sha256
-from pipeline.params import Cluster, Pretrain
+from elmo.settings import Network
+
+from .cluster import Cluster
+from .params import Pretrain
+
+if TYPE_CHECKING:
+    from .train_job import Prepared, RunSettings
+
+
+@dataclass(frozen=True)
+class PretrainJob:
+    """What is pretrained; paths are absolute."""
+
+    shards: Path
+    vocab: Path
+    network: Network
+
+    def prepare(self, settings: "RunSettings") -> "Prepared":
+        """A new model of the network's shape, drawn from the seed."""
+        from elmo.characters import Characters
+        from elmo.nn.bilm import BiLM, Config
+        from elmo.nn.softmax import new_softmax
+        from elmo.shards import Shards
+        from elmo.train.loop import TrainingJob
+        from elmo.vocabulary import Vocabulary
+
+        from .train_job import Prepared
+
+        training = settings.training
+        config = Config(**asdict(self.network), input_words=None)
+        characters = Characters.load(self.vocab / "characters.json")
+        vocabulary = Vocabulary.load(self.vocab)
+        bilm = BiLM(config, characters=characters.size)
+        bilm.reset_parameters(training.seed)
+        job = TrainingJob(
+            bilm=bilm,
+            softmax=new_softmax(
+                training.softmax, len(vocabulary), config.projection, seed=training.seed + 1
+            ),
+            vocabulary=vocabulary,
+            characters=characters,
+            shards=Shards(self.shards),
+            settings=training,
+            folder=settings.folder,
+            lr_of={},
+            checkpointing=settings.checkpointing,
+            stop=settings.stop,
+        )
+        return Prepared(
+            job,
+            "general",
+            {},
+            compared=False,
+            words_added=0,
+            tokenizer=job.shards.tokenization,
+        )
 
 
 def run(
@@ -20,32 +75,35 @@ def run(
 ) -> dict[str, float]:
     """Pretrain on the training split of `shards`; write the model folder `out` and its curves."""
     from elmo.shards import Shards
-    from pipeline import trainer
 
-    inputs = {"corpus": Shards(shards).digest, "vocabulary": vocabulary_digest(vocab)}
-    config = {
-        "kind": "pretrain",
-        "shards": str(shards.absolute()),
-        "vocab": str(vocab.absolute()),
-        "network": asdict(params.network),
+    from . import train_job
+
+    trained = train_job.train(
+        "pretrain",
+        params,
+        params.training,
+        PretrainJob(shards.absolute(), vocab.absolute(), params.network),
+        inputs={"corpus": Shards(shards).digest, "vocabulary": vocabulary_digest(vocab)},
+        out=out,
+        curves=curves,
+        runs=runs,
+        cluster=cluster,
+    )
+    after = trained.after["general"]
+    names = {
+        "heldout_perplexity": "average",
+        "heldout_forward": "forward",
+        "heldout_backward": "backward",
+        "heldout_tokens": "tokens",
+        "heldout_unk_rate": "unk_rate",
+        "heldout_bits_per_byte": "bits_per_byte",
+        "unigram_perplexity": "unigram",
     }
-    found = trainer.train(
-        "pretrain", params, params.training, config, inputs=inputs, out=out, curves=curves,
-        runs=runs, cluster=cluster,
-    )  # fmt: skip
-    after: dict[str, Any] = found["after"]["general"]
-    return {
-        "heldout_perplexity": after["average"],
-        "heldout_forward": after["forward"],
-        "heldout_backward": after["backward"],
-        "heldout_tokens": after["tokens"],
-        "heldout_unk_rate": after["unk_rate"],
-        "heldout_bits_per_byte": after["bits_per_byte"],
-        "unigram_perplexity": after["unigram"],
-        "times_below_unigram": after["unigram"] / after["average"],
-        "steps": found["steps"],
-        "tokens_seen": found["tokens"],
-    }
+    metrics = {name: value for name, key in names.items() if (value := after[key]) is not None}
+    if "unigram_perplexity" in metrics:
+        below = metrics["unigram_perplexity"] / metrics["heldout_perplexity"]
+        metrics["times_below_unigram"] = below
+    return metrics | {"steps": trained.steps, "tokens_seen": trained.tokens}
 
 
 def vocabulary_digest(folder: Path) -> str:

@@ -1,55 +1,98 @@
-"""register: a model folder → a version in MLflow's registry, with its lineage as tags."""
+"""register: a model folder → a version in MLflow's registry, with its lineage as tags.
+
+It runs in every pass, since nothing in the project tells what a registry holds: after a clone and
+`dvc pull` the registry may be empty. Where it has the model, little is done.
+"""
 
 from pathlib import Path
+from typing import Any
 
-from elmo.files import read_json
-from pipeline import tracking
-from pipeline.params import Register
+from msgspec import Struct
+
+from elmo.files import digest, read_record, sha256, write_json
+
+from . import registry, tracking
+from .params import Register
+
+
+class Lineage(Struct):
+    """What `training.json` says of how a model came to be, as far as the registry shows it."""
+
+    run_id: str = ""
+    stage: str = ""
+    perplexity: dict[str, dict[str, dict[str, float | None]]] = {}
 
 
 def run(
     model: Path, store: Path, out: Path, params: Register, *, general: Path, task: Path
 ) -> dict[str, str | int]:
-    """Register `model` under the alias of `params`, once for each content; write `out`.
+    """Register `model` under the name of `params`, once for each content; write `out`.
 
-    The tags of the version name its run, the digests of corpus, vocabulary and store, and its
-    perplexities. Run again against another registry, or one that was emptied, it registers anew.
+    The tags of the version name its run, the digests of corpus, held-out texts, vocabulary and
+    store, and its perplexities. It is of the run that trained it, or of this one where that run is
+    in another registry. Whether it becomes champion is for `pipeline.registry` to say.
     """
-    from elmo.checkpoint import load_model
-    from elmo.features import FeatureStore
-    from elmo.files import write_json
     from elmo.shards import Shards
-    from pipeline.pretrain import vocabulary_digest
+    from elmo.store import FeatureStore, model_digest
 
-    loaded = load_model(model)
-    lineage = loaded.training
-    opened = FeatureStore(store, model=loaded.digest)
+    from .pretrain import vocabulary_digest
+
+    content = model_digest(model)
+    lineage = read_record(model / "training.json", Lineage)
+    opened = FeatureStore(store, model=content)
+    shards = {"general": Shards(general), "task": Shards(task)}
     tags = {
-        "model_digest": loaded.digest,
-        "corpus": Shards(general).digest,
-        "task": Shards(task).digest,
+        "model_digest": content,
+        "corpus": shards["general"].digest,
+        "task": shards["task"].digest,
         "vocabulary": vocabulary_digest(model),
-        "training_run": str(lineage.get("run_id", "")),
-        f"store.{opened.digest[:12]}": store.name,
+        "words": sha256(model / "words.txt"),
+        "training_run": lineage.run_id,
+        f"store.{opened.digest[:12]}": str(store),
     }
-    tags |= {
-        f"perplexity.{when}.{text}": f"{figures['average']:.2f}"
-        for when, texts in lineage.get("perplexity", {}).items()
+    tags |= {f"heldout.{text}": heldout_digest(held_shards) for text, held_shards in shards.items()}
+    scores = {
+        f"perplexity.{when}.{text}": figures["average"]
+        for when, texts in lineage.perplexity.items()
         for text, figures in texts.items()
+        if figures["average"] is not None  # a model without a softmax had none before
     }
-    inputs = {"model": loaded.digest, "store": opened.digest}
-    with tracking.run("register", params, inputs=inputs) as log:
-        version, _ = tracking.register(
-            model, name=params.name, alias=params.alias, tags=tags, log=log
+    tags |= {name: f"{value:.6g}" for name, value in scores.items()}
+    names: dict[str, Any] = {"name": params.name, "alias": params.alias, "margin": params.margin}
+    version = registry.find(params.name, content)
+    if version is None:
+        inputs = {"model": content, "store": opened.digest}
+        sources = {"model": model, "store": store}
+        with tracking.run("register", params, inputs=inputs, sources=sources) as log:
+            log.metrics(scores)
+            with tracking.answers():
+                trained = bool(lineage.run_id) and tracking.exists(lineage.run_id)
+            registered = registry.register(
+                model,
+                tags=tags,
+                run_id=lineage.run_id if trained else log.run_id,
+                description=_description(lineage, scores),
+                **names,
+            )
+            version, decision = registered.version, registered.decision
+            log.tag("model_version", str(version))
+            log.tag("model_digest", content)
+    else:
+        decision = registry.appoint(
+            params.name, version, tags=tags, **{key: names[key] for key in ("alias", "margin")}
         )
-        log.tag("model_version", version)
-        log.tag("model_digest", loaded.digest)
-    uri = f"models:/{params.name}@{params.alias}"
-    found = {"model_digest": loaded.digest, "name": params.name, "alias": params.alias, "uri": uri}
-    write_json(out, found | {"version": int(version)})
-    return {"version": int(version), "uri": uri}
+    uri = f"models:/{params.name}/{version}"
+    write_json(out, {"model_digest": content, "name": params.name, "uri": uri, "version": version})
+    return {"version": version, "uri": uri, "decision": decision}
 
 
-def registered(out: Path) -> dict[str, str]:
-    """What `run` wrote."""
-    return read_json(out)
+def heldout_digest(shards: Any) -> str:
+    """What the held-out split of shards holds; empty where nothing is held out."""
+    held = [info.sha256 for info in shards.infos("heldout")]
+    return digest(held) if held else ""
+
+
+def _description(lineage: Lineage, scores: dict[str, float]) -> str:
+    """What a person reads of a version in MLflow."""
+    shown = ", ".join(f"{name} {value:.1f}" for name, value in sorted(scores.items()))
+    return f"ELMo, last stage `{lineage.stage or 'unknown'}`. Held-out {shown or 'not measured'}."

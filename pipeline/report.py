@@ -5,6 +5,8 @@ The frame of the page is report.html; each section here is a function from figur
 
 import base64
 import csv
+import re
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from string import Template
@@ -14,11 +16,14 @@ import numpy as np
 
 from elmo.errors import ElmoError
 from elmo.files import new_folder, read_json
-from pipeline.params import Report
+
+from . import tracking
+from .params import Report
 
 if TYPE_CHECKING:
-    from elmo.features import FeatureStore
-    from pipeline.pictures import Curve
+    from elmo.store import FeatureStore
+
+    from .plots import Curve
 
 SENTENCES = 300
 AROUND = 12  # tokens shown on either side of a neighbour
@@ -55,13 +60,15 @@ def run(
     store: Path,
     registered: Path,
 ) -> dict[str, int]:
-    """Write `index.html` and its PNGs to `out`; the same inputs give the same bytes.
+    """Write `index.html` and its PNGs to `out`, and log the page to MLflow; equal inputs give equal
+    bytes.
 
     `model` is a fine-tuned model and `store` one that it made: `ElmoError` where they disagree, or
     where a figure is missing.
     """
-    from elmo.features import FeatureStore
-    from pipeline import pictures
+    from elmo.store import FeatureStore
+
+    from . import plots as pictures
 
     figures = {name: _read(metrics / f"{name}.json") for name in METRICS}
     training = _read(model / "training.json")
@@ -75,24 +82,30 @@ def run(
         "pretraining on general text": figures["pretrain"]["unigram_perplexity"],
         "fine-tuning on task text": scores.under("after").under("task")["unigram"],
     }
-    with new_folder(out) as folder:
-        pictures.curves(folder / "curves.png", lines, unigram)
-        pictures.perplexity(folder / "perplexity.png", _bars(scores))
-        pictures.layers(folder / "layers.png", layers)
-        pictures.vocabulary(folder / "vocabulary.png", counts, tokens=figures["vocab"]["tokens"])
-        drawn = {name: _picture(folder / f"{name}.png") for name in PICTURES}
-        sections = {
-            "What was run": _what(figures, version, training, model, opened),
-            "Perplexity": _perplexities(figures, scores) + drawn["perplexity"],
-            "Training": _training(figures) + drawn["curves"],
-            "Corpus": _corpus(figures),
-            "Vocabulary": _vocabulary(figures) + drawn["vocabulary"],
-            "Layers": _layers(layers) + drawn["layers"],
-            "Neighbours": _neighbors(params, store, model),
-            "Store": _store(opened),
-        }
-        page = _page(params.title, _summary(figures), sections)
-        (folder / "index.html").write_text(page, encoding="utf-8")
+    read = {"model": version["model_digest"], "store": opened.digest}
+    sources = {"model": model, "store": store}
+    with tracking.run("report", params, inputs=read, sources=sources) as log:
+        with new_folder(out, ours=("index.html", "curves.png")) as folder:
+            pictures.curves(folder / "curves.png", lines, unigram)
+            pictures.perplexity(folder / "perplexity.png", _bars(scores))
+            pictures.layers(folder / "layers.png", layers)
+            pictures.vocabulary(
+                folder / "vocabulary.png", counts, tokens=figures["vocab"]["tokens"]
+            )
+            drawn = {name: _picture(folder / f"{name}.png") for name in PICTURES}
+            sections = {
+                "What was run": _what(figures, version, training, model, opened),
+                "Perplexity": _perplexities(figures, scores) + drawn["perplexity"],
+                "Training": _training(figures) + drawn["curves"],
+                "Corpus": _corpus(figures),
+                "Vocabulary": _vocabulary(figures) + drawn["vocabulary"],
+                "Layers": _layers(layers) + drawn["layers"],
+                "Neighbours": _neighbors(params, store, model),
+                "Store": _store(opened),
+            }
+            page = _page(params.title, _summary(figures), sections)
+            (folder / "index.html").write_text(page, encoding="utf-8")
+        log.artifact(out / "index.html")
     return {"pictures": len(PICTURES)}
 
 
@@ -123,14 +136,14 @@ def _read(path: Path) -> Figures:
 
 
 def _registered(path: Path, store: "FeatureStore") -> Figures:
-    found = _read(path)
-    made = store.manifest["model"]["digest"]
-    if found["model_digest"] != made:
+    registered = _read(path)
+    model = store.manifest.model.digest
+    if registered["model_digest"] != model:
         raise ElmoError(
-            f"{path}: names model {found['model_digest'][:12]}…, the store was made by "
-            f"{made[:12]}…; run register again"
+            f"{path}: names model {registered['model_digest'][:12]}…, the store was made by "
+            f"{model[:12]}…; run register again"
         )
-    return found
+    return registered
 
 
 def _counts(vocab: Path) -> "np.ndarray[Any, np.dtype[np.int64]]":
@@ -161,17 +174,17 @@ def _columns(path: Path, names: tuple[str, ...]) -> "Curve":
         raise ElmoError(f"{path}: no such curve; run the stage that writes it")
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
-    found: Curve = {name: [] for name in names}
+    columns: Curve = {name: [] for name in names}
     for number, row in enumerate(rows, 2):
         for name in names:
             try:
-                found[name].append(float(row.get(name) or ""))
+                columns[name].append(float(row.get(name) or ""))
             except ValueError:
                 raise ElmoError(
                     f"{path}:{number}: {name} must be a number, found {row.get(name)!r}; "
                     "run the stage that writes it again"
                 ) from None
-    return found
+    return columns
 
 
 def _page(title: str, summary: str, sections: dict[str, str]) -> str:
@@ -179,7 +192,7 @@ def _page(title: str, summary: str, sections: dict[str, str]) -> str:
     return Template(Path(__file__).with_name("report.html").read_text(encoding="utf-8")).substitute(
         title=escape(title),
         summary=summary,
-        contents=" ".join(f'<a href="#{at}">{name}</a>' for name, at in names.items()),
+        contents=" ".join(f'<a href="#{anchor}">{name}</a>' for name, anchor in names.items()),
         sections="\n".join(
             f'<h2 id="{names[name]}">{name}</h2>\n{content}' for name, content in sections.items()
         ),
@@ -197,23 +210,34 @@ def _summary(figures: dict[str, Figures]) -> str:
 
 
 def _what(
-    figures: dict[str, Figures], version: Figures, training: Figures, model: Path,
+    figures: dict[str, Figures],
+    version: Figures,
+    training: Figures,
+    model: Path,
     store: "FeatureStore",
-) -> str:  # fmt: skip
+) -> str:
     network = _read(model / "config.json").under("model")
     rows = [
         ("Registered as", f"{_code(version['uri'])}, version {version['version']}"),
         ("Network", _network(network)),
-        ("Pretrained on", f"{figures['pretrain']['tokens_seen']:,} tokens of general text, read in "
-         f"{figures['pretrain']['steps']:,} steps"),
-        ("Fine-tuned on", f"{figures['finetune']['tokens_seen']:,} tokens of task text, read in "
-         f"{figures['finetune']['steps']:,} steps"),
+        (
+            "Pretrained on",
+            f"{figures['pretrain']['tokens_seen']:,} tokens of general text, read in "
+            f"{figures['pretrain']['steps']:,} steps",
+        ),
+        (
+            "Fine-tuned on",
+            f"{figures['finetune']['tokens_seen']:,} tokens of task text, read in "
+            f"{figures['finetune']['steps']:,} steps",
+        ),
         ("MLflow run of the model", _code(training.get("run_id", ""))),
         ("Digest of the model", _code(version["model_digest"])),
-        *((f"Digest of its {INPUTS.get(name, name).lower()}", _code(value))
-          for name, value in sorted(training["inputs"].items())),
+        *(
+            (f"Digest of its {INPUTS.get(name, name).lower()}", _code(value))
+            for name, value in sorted(training["inputs"].items())
+        ),
         ("Digest of the store", _code(store.digest)),
-    ]  # fmt: skip
+    ]
     return _table(rows)
 
 
@@ -246,15 +270,28 @@ def _perplexities(figures: dict[str, Figures], scores: Figures) -> str:
         rows.append(
             (
                 title.capitalize(),
-                *(f"{value:.1f}" for value in (
-                    after["unigram"], before["average"], after["average"])),
-                f"{change:+.1%}".replace("-", "−"), f"{after['unigram'] / after['average']:.2f} ×",
-                f"{after['bits_per_byte']:.3f}", f"{after['tokens']:,}",
+                *(
+                    f"{value:.1f}"
+                    for value in (after["unigram"], before["average"], after["average"])
+                ),
+                f"{change:+.1%}".replace("-", "−"),
+                f"{after['unigram'] / after['average']:.2f} ×",
+                f"{after['bits_per_byte']:.3f}",
+                f"{after['tokens']:,}",
                 f"{after['unk_rate']:.1%}",
             )
-        )  # fmt: skip
-    head = ("Held-out", "unigram", "pretrained", "fine-tuned", "change", "below unigram",
-            "bits a byte", "tokens", "unknown")  # fmt: skip
+        )
+    head = (
+        "Held-out",
+        "unigram",
+        "pretrained",
+        "fine-tuned",
+        "change",
+        "below unigram",
+        "bits per byte",
+        "tokens",
+        "unknown",
+    )
     pretrain, added = figures["pretrain"], figures["finetune"]["words_added"]
     note = (
         f"With its own vocabulary the pretrained model has "
@@ -276,11 +313,23 @@ def _training(figures: dict[str, Figures]) -> str:
 def _corpus(figures: dict[str, Figures]) -> str:
     both = [figures[f"tokenize-{text}"] for text in TEXTS]
     names = {
-        "documents": "Documents", "sentences": "Sentences", "blank_lines": "Blank lines",
-        "tokens": "Tokens", "heldout_tokens": "Tokens held out", "long_tokens": "Tokens too long, "
-        "cut", "bytes": "Bytes of text", "token_bytes": "Bytes in tokens",
-    }  # fmt: skip
-    dropped = sorted({name for found in both for name in found if name.startswith("dropped_")})
+        "documents": "Documents",
+        "sentences": "Sentences",
+        "blank_lines": "Blank lines",
+        "tokens": "Tokens",
+        "heldout_tokens": "Tokens held out",
+        "long_tokens": "Tokens too long, cut",
+        "bytes": "Bytes of text",
+        "token_bytes": "Bytes in tokens",
+    }
+    dropped = sorted(
+        {
+            name
+            for figures_of_text in both
+            for name in figures_of_text
+            if name.startswith("dropped_")
+        }
+    )
     names |= {name: f"Dropped, {_reason(name)}" for name in dropped}
     others = {
         "not_text_sentences": "Sentences that hardly look like text",
@@ -288,7 +337,7 @@ def _corpus(figures: dict[str, Figures]) -> str:
     }
     rows = []
     for name, title in (names | others).items():
-        rows.append((title, *(f"{found.get(name, 0):,}" for found in both)))
+        rows.append((title, *(f"{text.get(name, 0):,}" for text in both)))
     rows.append(("Duplicates among sentences", *(f"{f['duplicate_share']:.1%}" for f in both)))
     return _table(rows, head=("", *TEXTS.values()))
 
@@ -299,23 +348,23 @@ def _reason(name: str) -> str:
 
 
 def _vocabulary(figures: dict[str, Figures]) -> str:
-    found = figures["vocab"]
+    vocab = figures["vocab"]
     rows = [
-        ("Words", f"{found['words']:,}"),
-        ("Distinct tokens", f"{found['types']:,}"),
-        ("Training tokens", f"{found['tokens']:,}"),
-        ("Training tokens covered", f"{found['coverage']:.2%}"),
-        ("Held-out tokens covered", f"{found['heldout_coverage']:.2%}"),
-        ("Characters", f"{found['characters']:,}"),
-        ("Tokens cut to fit", f"{found['long_tokens']:,}"),
+        ("Words", f"{vocab['words']:,}"),
+        ("Distinct tokens", f"{vocab['types']:,}"),
+        ("Training tokens", f"{vocab['tokens']:,}"),
+        ("Training tokens covered", f"{vocab['coverage']:.2%}"),
+        ("Held-out tokens covered", f"{vocab['heldout_coverage']:.2%}"),
+        ("Characters", f"{vocab['characters']:,}"),
+        ("Tokens cut to fit", f"{vocab['long_tokens']:,}"),
     ]
     return _table(rows, numbers=True)
 
 
-def _layers(found: dict[str, dict[str, float]]) -> str:
+def _layers(by_layer: dict[str, dict[str, float]]) -> str:
     rows = [
         (name.replace("_", " "), f"{row['norm']:.2f}", f"{row['cosine']:.3f}")
-        for name, row in found.items()
+        for name, row in by_layer.items()
     ]
     note = (
         f"Over up to {SENTENCES} sentences spread evenly through the store. Layer 0 sees the "
@@ -326,47 +375,57 @@ def _layers(found: dict[str, dict[str, float]]) -> str:
 
 
 def _neighbors(params: Report, store: Path, model: Path) -> str:
-    from elmo.neighbors import parse_query
-    from pipeline.text_commands import nearest_of
+    from .text_commands import nearest_of
 
-    found = nearest_of(store, params.neighbors_of, model=model, count=params.neighbors, layer=None)
-    rows = [(f"{one.cosine:.3f}", str(one.sentence_id), _marked(one.tokens, one.place))
-            for one in found]  # fmt: skip
-    query = _marked(*parse_query(params.neighbors_of))
+    nearest = nearest_of(
+        store, params.neighbors_of, model=model, count=params.neighbors, layer=None
+    )
+    rows = [
+        (
+            f"{neighbor.cosine:.3f}",
+            str(neighbor.sentence_id),
+            _marked(neighbor.tokens, neighbor.position),
+        )
+        for neighbor in nearest
+    ]
+    query = re.sub(r"\[(\S+)\]", r"<b>\1</b>", escape(params.neighbors_of))
     note = f"<p>Which tokens of the store are used most like the marked one: “{query}”</p>\n"
     return note + _table(rows, head=("cosine", "sentence", ""), words=(2,))
 
 
-def _marked(tokens: list[str], place: int) -> str:
-    """The tokens around `place`, that one in bold."""
-    first, last = max(0, place - AROUND), place + AROUND + 1
+def _marked(tokens: list[str], index: int) -> str:
+    """The tokens around `index`, that one in bold."""
+    first, last = max(0, index - AROUND), index + AROUND + 1
     shown = [escape(token) for token in tokens]
-    shown[place] = f"<b>{shown[place]}</b>"
+    shown[index] = f"<b>{shown[index]}</b>"
     before, after = "… " if first else "", " …" if last < len(tokens) else ""
     return before + " ".join(shown[first:last]) + after
 
 
 def _store(store: "FeatureStore") -> str:
-    counts, layout = store.manifest["counts"], store.layout
+    counts, layout = store.manifest.counts, store.layout
     rows = [
-        ("Sentences", f"{counts['sentences']:,}"),
-        ("Tokens", f"{counts['tokens']:,}"),
+        ("Sentences", f"{counts.sentences:,}"),
+        ("Tokens", f"{counts.tokens:,}"),
         ("Layers", ", ".join(name.replace("_", " ") for name in layout.layers)),
         ("Numbers in a vector", f"{layout.dim:,}, {layout.dtype}"),
         ("Compression", layout.codec),
-        ("Parts", f"{counts['parts']:,}"),
-        ("Bytes", f"{counts['bytes']:,}"),
-        ("Bytes a token", f"{counts['bytes'] / max(1, counts['tokens']):,.0f}"),
+        ("Parts", f"{counts.parts:,}"),
+        ("Bytes", f"{counts.bytes:,}"),
+        ("Bytes per token", f"{counts.bytes / max(1, counts.tokens):,.0f}"),
         ("Tokens of a row group, at most", f"{layout.row_group_tokens:,}"),
-        ("Version", str(store.manifest["version"])),
+        ("Version", str(store.manifest.version)),
     ]
     return _table(rows, numbers=True)
 
 
 def _table(
-    rows: list[tuple[str, ...]], *, head: tuple[str, ...] = (), numbers: bool = False,
+    rows: Sequence[tuple[str, ...]],
+    *,
+    head: tuple[str, ...] = (),
+    numbers: bool = False,
     words: tuple[int, ...] = (0,),
-) -> str:  # fmt: skip
+) -> str:
     """Rows of HTML as a table. With `head` or `numbers` all columns but `words` hold numbers."""
 
     def row(tag: str, cells: tuple[str, ...]) -> str:

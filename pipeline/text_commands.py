@@ -3,22 +3,28 @@
 import json
 import zipfile
 from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
 import numpy as np
 
-from elmo.checkpoint import load_model
 from elmo.embedder import Carry, Embedder
 from elmo.errors import ElmoError
-from elmo.features import FeatureStore
 from elmo.files import new_file
+from elmo.model_folder import load_model
 from elmo.neighbors import Neighbor, parse_query
 from elmo.neighbors import neighbors as nearest
-from elmo.score import perplexity as perplexity_of
-from elmo.score import scores
+from elmo.store import FeatureStore
+from elmo.tokenizer import TextTokenizer
+from elmo.train.perplexity import perplexity as perplexity_of
+from elmo.train.perplexity import scores
 
-BATCHES = 4
+LINE_BYTES = 4 << 20  # the longest line that is read
+LINE_TOKENS = 32_768  # and the most tokens of one: the vectors of a line are in memory at once
+_MARK = b"elmo embed"  # the comment of the archives that embed writes
+Line = list[list[str]]  # the sentences of a line, each a list of tokens
 
 
 def embed(
@@ -31,77 +37,134 @@ def embed(
     state: str,
     layers: str,
     dtype: str,
+    precision: Literal["float32", "bfloat16"] = "float32",
+    device: str = "cpu",
 ) -> int:
-    """Embed a sentence a line into an .npz file; return how many. A blank line has no tokens."""
-    embedder = Embedder.load(model)
+    """Embed each line into an .npz file; return how many. A blank line has no tokens.
+
+    Where the model's tokenizer cuts a line into sentences each is read alone, and their tokens
+    stand end to end.
+    """
+    _check_output(output)
+    embedder = Embedder.load(model, device=_checked(device), precision=precision)
     chosen = _layers(layers, embedder)
-    carry: Carry | Literal["reset"] = Carry() if state == "carry" else "reset"
+    lines = _lines(source, None if pretokenized else embedder.model.text_tokenizer())
+    carry: Carry | Literal["reset"] = "reset"
+    if state == "carry":
+        carry = Carry()
+        lines = ([[token for tokens in line for token in tokens]] for line in lines)
     count = 0
-    with new_file(output) as new, zipfile.ZipFile(new, "w", allowZip64=True) as archive:
-        for sentences in _groups(_sentences(source, pretokenized), batch_size * BATCHES):
-            found = embedder.embed(sentences, batch_size, layers=chosen, state=carry)
-            for vectors in found:
-                with archive.open(zipfile.ZipInfo(f"{count}.npy"), "w", force_zip64=True) as entry:
-                    np.lib.format.write_array(cast(BinaryIO, entry), vectors.astype(dtype))
-                count += 1
+    with new_file(output, ours=b"PK") as new, zipfile.ZipFile(new, "w", allowZip64=True) as archive:
+        archive.comment = _MARK
+        for vectors in embedder.embed_stream(lines, batch_size, layers=chosen, state=carry):
+            with archive.open(zipfile.ZipInfo(f"{count}.npy"), "w", force_zip64=True) as entry:
+                np.lib.format.write_array(cast(BinaryIO, entry), vectors.astype(dtype))
+            count += 1
     return count
 
 
 def perplexity(
-    model: Path, source: BinaryIO, *, pretokenized: bool, as_json: bool, sentences: bool
+    model: Path,
+    source: BinaryIO,
+    *,
+    pretokenized: bool,
+    as_json: bool,
+    sentences: bool,
+    device: str = "cpu",
 ) -> Iterator[str]:
     """The figures of a text, or the scores of each line, ready to print."""
-    loaded = load_model(model)
-    lines = list(_sentences(source, pretokenized))
+    loaded = load_model(model, device=_checked(device))
+    lines = list(_lines(source, None if pretokenized else loaded.text_tokenizer()))
+    sentences_of_text = [tokens for line in lines for tokens in line]
     if sentences:
-        for tokens, score in zip(lines, scores(loaded, lines), strict=True):
-            yield f"{score.forward:.4f}\t{score.backward:.4f}\t{' '.join(tokens)}"
+        each = iter(scores(loaded, sentences_of_text))
+        for line in lines:
+            of_line = [next(each) for _ in line]
+            forward, backward = (sum(score[way] for score in of_line) for way in (0, 1))
+            yield f"{forward:.4f}\t{backward:.4f}\t{' '.join(chain(*line))}"
         return
-    found = perplexity_of(loaded, lines).to_dict()
+    result = perplexity_of(loaded, sentences_of_text).to_dict()
     if as_json:
-        finite = {name: value if value == value else None for name, value in found.items()}
+        finite = {name: value if value == value else None for name, value in result.items()}
         yield json.dumps(finite)
         return
     yield (
-        f"perplexity {found['average']:.2f} (forward {found['forward']:.2f}, "
-        f"backward {found['backward']:.2f}) over {found['tokens']:,.0f} tokens, "
-        f"{found['unk_rate']:.2%} unknown"
+        f"perplexity {result['average']:.2f} (forward {result['forward']:.2f}, "
+        f"backward {result['backward']:.2f}) over {result['tokens']:,.0f} tokens, "
+        f"{result['unk_rate']:.2%} unknown"
     )
 
 
 def neighbors(
-    store: Path, text: str, *, model: Path | None, count: int, layer: str | None
+    store: str | Path,
+    text: str,
+    *,
+    model: Path | None,
+    count: int,
+    layer: str | None,
+    pretokenized: bool = False,
+    as_json: bool = False,
+    device: str = "cpu",
 ) -> Iterator[str]:
-    """The nearest neighbours of the bracketed token, a line each."""
-    for found in nearest_of(store, text, model=model, count=count, layer=layer):
-        yield f"{found.cosine:.3f}  {found.sentence_id:>7}  {found.marked()}"
+    """The nearest neighbours of the bracketed token, one line per neighbour."""
+    for neighbor in nearest_of(
+        store,
+        text,
+        model=model,
+        count=count,
+        layer=layer,
+        pretokenized=pretokenized,
+        device=device,
+    ):
+        if as_json:
+            yield json.dumps(asdict(neighbor), ensure_ascii=False)
+            continue
+        yield f"{neighbor.cosine:.3f}  {neighbor.sentence_id:>7}  {neighbor.marked()}"
 
 
 def nearest_of(
-    store: Path, text: str, *, model: Path | None, count: int, layer: str | None
+    store: str | Path,
+    text: str,
+    *,
+    model: Path | None,
+    count: int,
+    layer: str | None,
+    pretokenized: bool = False,
+    device: str = "cpu",
 ) -> list[Neighbor]:
-    """The nearest neighbours of the bracketed token; the text is cut as the store's was."""
-    from pipeline.splitters import tokenizer
-
+    """The nearest neighbours of the bracketed token; the model's own tokenizer cuts the text."""
     opened = FeatureStore(store, checked=True)
-    folder = model or _model_of(opened)
-    name = opened.manifest["sources"][0]["tokenizer"]["name"]
-    split = tokenizer("whitespace" if name == "none" else name).split
-    tokens, place = parse_query(text, tokenize=lambda part: split([part])[0])
+    embedder = Embedder.load(model or _model_of(opened), device=_checked(device))
+    if pretokenized:
+        tokens, index = parse_query(text)
+    else:
+        tokens, index = parse_query(text, tokenize=embedder.tokenize)
     chosen = int(layer) if layer is not None and layer.isdecimal() else layer
-    embedder = Embedder.load(folder)
-    return nearest(opened, embedder, tokens, place, k=count, layer=chosen)
+    return nearest(opened, embedder, tokens, index, k=count, layer=chosen)
+
+
+def _checked(device: str) -> str:
+    """The device's name; `ElmoError` where this machine has no such device."""
+    import torch
+
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise ElmoError(f"--device must be cpu or cuda, found {device!r}") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ElmoError("--device cuda: this machine has no CUDA device; leave --device out")
+    return device
 
 
 def _model_of(store: FeatureStore) -> Path:
     """The model folder under models/ that made a store."""
-    from elmo.features import model_digest
+    from elmo.store import model_digest
 
-    wanted = store.manifest["model"]["digest"]
+    digest = store.manifest.model.digest
     for config in sorted(Path("models").glob("*/config.json")):
-        if model_digest(config.parent) == wanted:
+        if model_digest(config.parent) == digest:
             return config.parent
-    raise ElmoError(f"models/: no model here made the store (digest {wanted[:12]}); name --model")
+    raise ElmoError(f"models/: no model here made the store (digest {digest[:12]}); name --model")
 
 
 def _layers(layers: str, embedder: Embedder) -> list[int]:
@@ -113,13 +176,20 @@ def _layers(layers: str, embedder: Embedder) -> list[int]:
         raise ElmoError(f"--layers must be all or numbers such as 0,2; found {layers!r}") from None
 
 
-def _sentences(source: BinaryIO, pretokenized: bool) -> Iterator[list[str]]:
-    """A sentence a line; `ElmoError` names a line that is not UTF-8."""
-    from pipeline.splitters import tokenizer
+def _lines(source: BinaryIO, tokenize: TextTokenizer | None) -> Iterator[Line]:
+    """The sentences of each line, or one of its tokens between spaces where `tokenize` is None.
 
-    split = tokenizer("unicode").split
+    `ElmoError` names a line that is not UTF-8 or too long.
+    """
     name = getattr(source, "name", "-")
-    for number, line in enumerate(source, 1):
+    number = 0
+    while line := source.readline(LINE_BYTES + 1):
+        number += 1
+        if len(line) > LINE_BYTES:
+            raise ElmoError(
+                f"{name}:{number}: the line has more than {LINE_BYTES:,} bytes; cut it into "
+                "sentences, one on each line"
+            )
         try:
             text = line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
@@ -127,15 +197,27 @@ def _sentences(source: BinaryIO, pretokenized: bool) -> Iterator[list[str]]:
                 f"{name}:{number}: byte {error.start + 1} of the line is not UTF-8; "
                 "convert the file to UTF-8"
             ) from None
-        yield [t for t in text.split(" ") if t] if pretokenized else split([text])[0]
+        sentences = [[t for t in text.split(" ") if t]] if tokenize is None else tokenize(text)
+        if (tokens := sum(map(len, sentences))) > LINE_TOKENS:
+            raise ElmoError(
+                f"{name}:{number}: the line has {tokens:,} tokens, at most {LINE_TOKENS:,} are "
+                "read; cut it into sentences, one on each line"
+            )
+        yield sentences
 
 
-def _groups(sentences: Iterator[list[str]], size: int) -> Iterator[list[list[str]]]:
-    group: list[list[str]] = []
-    for sentence in sentences:
-        group.append(sentence)
-        if len(group) == size:
-            yield group
-            group = []
-    if group:
-        yield group
+def _check_output(path: Path) -> None:
+    """Refuse to replace what `embed` did not write."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise ElmoError(f"{path}: is a link, a folder or a device; name a file for --output")
+    if not path.exists():
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            ours = archive.comment == _MARK
+    except (zipfile.BadZipFile, OSError):
+        ours = False
+    if not ours:
+        raise ElmoError(
+            f"{path}: exists and was not written by elmo embed; remove it or name another file"
+        )

@@ -1,12 +1,12 @@
 """vocab: the words and characters of a folder of shards, from their dictionaries alone.
 
-No token is looked at as text: each shard's types are counted by their ids, and only the lists of
-types are merged.
+No token is read as text: each shard's types are counted by their ids, and only the lists of
+types are merged. A shard's counts wait in a work folder, under the shard's digest, until the stage
+is done.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +16,19 @@ import pyarrow.compute as pc
 
 from elmo.characters import Characters
 from elmo.errors import ElmoError
-from elmo.files import check_sha256, new_folder
-from elmo.shards import SPLITS, Info, Shards, open_shard
-from elmo.vocabulary import BOS, EOS, UNK
-from pipeline import cluster as workers
-from pipeline.params import Cluster, Vocab
+from elmo.files import new_file, new_folder
+from elmo.shards import SPLITS, ShardEntry, Shards, open_shard
+from elmo.vocabulary import BOS, EOS, NOT_WORDS, UNK
 
-_MERGED_AT = 4_000_000
+from . import workers
+from .cluster import Cluster
+from .failures import reading
+from .params import Vocab
+from .results import version
+from .text.hashing import hash_strings
+from .text.work import work_folder
+
+_PIECE = 4_000_000  # rows of shards' counts that are merged at a time
 
 
 @dataclass(frozen=True)
@@ -39,58 +45,112 @@ class Counts:
         return int(self.counts.sum())
 
 
-def run(shards: Path, out: Path, params: Vocab, *, cluster: Cluster) -> dict[str, float]:
+@dataclass(frozen=True)
+class Hashed:
+    """A shard's counts by rising hash of their types."""
+
+    counts: Counts
+    hashes: npt.NDArray[np.uint64]
+
+    def rows(self, start: int, stop: int) -> Counts:
+        """The counts of some rows, without their sentences."""
+        return Counts(self.counts.types[start:stop], self.counts.counts[start:stop], 0)
+
+
+def run(
+    shards: Path, out: Path, params: Vocab, *, runs: Path, cluster: Cluster
+) -> dict[str, float]:
     """Write `words.txt`, `counts.txt` and `characters.json` of the training split to `out`."""
-    _check(params)
-    train, heldout = count(Shards(shards), cluster=cluster)
-    words, counts = _words(train, params)
-    if not len(words):
-        raise ElmoError(f"vocab.min_count {params.min_count} leaves no word of {shards}; lower it")
-    known = int(counts.sum()) + sum(_occurrences(train, mark) for mark in (BOS, EOS))
-    marks = [train.sentences, train.sentences, train.tokens - known]
-    characters = _characters(train, params)
-    with new_folder(out) as written:
-        _write_lines(written / "words.txt", pa.concat_arrays([pa.array([BOS, EOS, UNK]), words]))
-        _write_lines(written / "counts.txt", pa.array(np.append(marks, counts)).cast(pa.string()))
-        characters.save(written / "characters.json")
-    found = _covered(heldout, pa.concat_arrays([words, pa.array([BOS, EOS])]))
+    if 0 < params.max_words < 4:
+        raise ElmoError(
+            f"vocab.max_words must be 0 (no limit) or 4 or more, found {params.max_words}"
+        )
+    with work_folder(runs, "vocab", out) as work:
+        train, heldout = count(Shards(shards), work=work, cluster=cluster)
+        words, counts = _words(train, params)
+        if not len(words):
+            raise ElmoError(
+                f"vocab.min_count {params.min_count} leaves no word of {shards}; lower it"
+            )
+        known = int(counts.sum()) + sum(_occurrences(train, mark) for mark in (BOS, EOS))
+        marks = [train.sentences, train.sentences, train.tokens - known]
+        lines = pa.concat_arrays([pa.array([BOS, EOS, UNK]), words])
+        characters = _characters(train, params)
+        with new_folder(out, ours=("words.txt", "characters.json")) as folder:
+            _write_lines(folder / "words.txt", lines)
+            _write_lines(
+                folder / "counts.txt", pa.array(np.append(marks, counts)).cast(pa.string())
+            )
+            characters.save(folder / "characters.json")
+    covered = _covered(heldout, pa.concat_arrays([words, pa.array([BOS, EOS])]))
     return {
         "words": len(words) + 3,
         "types": len(train.types),
         "tokens": train.tokens,
         "coverage": known / train.tokens,
-        "heldout_coverage": found / heldout.tokens if heldout.tokens else 0.0,
+        "heldout_coverage": covered / heldout.tokens if heldout.tokens else 0.0,
         "long_tokens": _long(train, characters) + _long(heldout, characters),
         "characters": characters.size,
     }
 
 
-def count(shards: Shards, *, cluster: Cluster) -> tuple[Counts, Counts]:
+def count(shards: Shards, *, work: Path, cluster: Cluster) -> tuple[Counts, Counts]:
     """Count the types of both splits, a task for each shard; their order does not matter."""
-    work = [(shards.folder.absolute(), info) for split in SPLITS for info in shards.infos(split)]
-    found = workers.tasks(count_shard, work, cluster=cluster, label="count")
-    train = merge(islice(found, len(shards.infos("train"))))
-    return train, merge(found)
+    jobs = [
+        (shards.folder.absolute(), info, work / f"{info.sha256}-{version('vocab')}-by-hash.arrow")
+        for split in SPLITS
+        for info in shards.infos(split)
+    ]
+    missing = [job for job in jobs if not job[2].exists()]
+    for _ in workers.tasks(count_shard, missing, cluster=cluster, label="count"):
+        pass
+    counted = [_read_counts(path) for _, _, path in jobs]
+    trained_on = len(shards.infos("train"))
+    return merge(counted[:trained_on]), merge(counted[trained_on:])
 
 
-def count_shard(work: tuple[Path, Info]) -> Counts:
-    """Check one shard's bytes and count its types; all that a worker does."""
-    folder, info = work
-    check_sha256(folder / info["file"], info["sha256"])
-    shard = open_shard(folder / info["file"], info=info)
+def count_shard(job: tuple[Path, ShardEntry, Path]) -> None:
+    """Check one shard's bytes, count its types and write the counts by rising hash; all that a
+    worker does."""
+    folder, info, path = job
+    shard = open_shard(folder / info.file, info=info)
     sentences = int(np.count_nonzero(np.diff(shard.offsets)))
     types = pa.concat_arrays([shard.dictionary])
-    return Counts(types, shard.counts(), sentences)
+    hashes = hash_strings(types)
+    order = np.argsort(hashes, kind="stable")
+    columns = {"type": types.take(pa.array(order)), "count": shard.counts()[order]}
+    batch = pa.record_batch(columns | {"hash": hashes[order]}).replace_schema_metadata(
+        {"sentences": str(sentences)}
+    )
+    with new_file(path) as new, pa.ipc.new_file(str(new), batch.schema) as writer:
+        writer.write_batch(batch)
 
 
-def merge(parts: Iterable[Counts]) -> Counts:
-    """Add up counts; at no time are more than a few million types held."""
-    held: list[Counts] = []
-    for part in parts:
-        held.append(part)
-        if sum(len(counts.types) for counts in held) > _MERGED_AT:
-            held = [_add(held)]
-    return _add(held)
+def _read_counts(path: Path) -> Hashed:
+    with reading(str(path)), pa.ipc.open_file(pa.memory_map(str(path))) as file:
+        batch = file.get_batch(0)
+        sentences = int(batch.schema.metadata[b"sentences"])
+    counts = Counts(batch.column("type"), batch.column("count").to_numpy(), sentences)
+    return Hashed(counts, batch.column("hash").to_numpy())
+
+
+def merge(parts: Sequence[Hashed]) -> Counts:
+    """Add up counts, one range of hashes after another.
+
+    Each row is merged once, and what merging takes in memory is that of one range: the parts stay
+    in their files, and only the distinct types are kept.
+    """
+    pieces = 1 + sum(len(part.hashes) for part in parts) // _PIECE
+    bounds = [np.uint64(2**64 * k // pieces) for k in range(1, pieces)]
+    cuts = [[0, *np.searchsorted(part.hashes, bounds).tolist(), len(part.hashes)] for part in parts]
+    merged = []
+    for k in range(pieces):
+        merged.append(
+            _add([part.rows(cut[k], cut[k + 1]) for part, cut in zip(parts, cuts, strict=True)])
+        )
+    types = pa.concat_arrays([piece.types for piece in merged])
+    counts = np.concatenate([piece.counts for piece in merged])
+    return Counts(types, counts, sum(part.counts.sentences for part in parts))
 
 
 def _add(parts: list[Counts]) -> Counts:
@@ -105,7 +165,7 @@ def _add(parts: list[Counts]) -> Counts:
 def _words(train: Counts, params: Vocab) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
     """The words but the three marks, by falling count and then by codepoint, and their counts."""
     kept = train.counts >= params.min_count
-    for mark in (BOS, EOS, UNK):
+    for mark in NOT_WORDS:
         kept &= _mask(pc.not_equal(train.types, mark))
     table = pa.table({"word": train.types, "count": train.counts}).filter(pa.array(kept))
     # Bytes of UTF-8 sort as the codepoints do.
@@ -124,8 +184,8 @@ def _occurrences(counts: Counts, token: str) -> int:
     return int(counts.counts[_mask(pc.equal(counts.types, token))].sum())
 
 
-def _mask(found: pa.BooleanArray) -> npt.NDArray[np.bool_]:
-    return found.to_numpy(zero_copy_only=False)
+def _mask(values: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+    return values.to_numpy(zero_copy_only=False)
 
 
 def _characters(train: Counts, params: Vocab) -> Characters:
@@ -148,20 +208,7 @@ def _long(counts: Counts, characters: Characters) -> int:
 
 
 def _write_lines(path: Path, lines: pa.StringArray) -> None:
-    """Write strings a line each, as `Vocabulary.save` does, without a Python object for each."""
+    """Write strings, one per line, as `Vocabulary.save` does, without a Python object for each."""
     joined = pc.binary_join_element_wise(lines, "", "\n")
     offsets = np.frombuffer(joined.buffers()[1], np.int32)
     path.write_bytes(joined.buffers()[2][: int(offsets[len(joined)])])
-
-
-def _check(params: Vocab) -> None:
-    if params.characters not in ("bytes", "unicode"):
-        raise ElmoError(f"vocab.characters must be bytes or unicode, found {params.characters!r}")
-    for name, least in (("min_count", 1), ("min_character_count", 1), ("max_characters", 3)):
-        if getattr(params, name) < least:
-            found = getattr(params, name)
-            raise ElmoError(f"vocab.{name} must be {least} or more, found {found}")
-    if params.max_words and params.max_words < 4:
-        raise ElmoError(
-            f"vocab.max_words must be 0 (no limit) or 4 or more, found {params.max_words}"
-        )

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from elmo.errors import ElmoError
-from elmo.features import FeatureStore
 from elmo.files import new_folder, read_json, write_json
 from elmo.mix import ScalarMix
-from elmo.store_data import Sentences, collate
-from elmo.store_layout import Floats, Mix
+from elmo.store import FeatureStore
+from elmo.store.datasets import Sentences, collate
+from elmo.store.layout import Floats, Mix
 
 Tags = Sequence[Sequence[str]]
 MIX_L2 = 0.001
@@ -67,7 +67,7 @@ class Tagger(nn.Module):
 
     @property
     def mix(self) -> Mix:
-        """The mix it has learned; `elmo.store_build.write_mix` writes it for `layers: mix`."""
+        """The mix it has learned; its `save` writes it for `layers: mix`."""
         weights = self.scalar_mix.weights.detach().double().softmax(0)
         return Mix(tuple(weights.tolist()), float(self.scalar_mix.gamma.detach()))
 
@@ -97,7 +97,7 @@ class Tagger(nn.Module):
             "hidden": self.hidden,
             "dropout": self.dropout,
         }
-        with new_folder(folder) as new:
+        with new_folder(folder, ours=("tagger.json", "weights.safetensors")) as new:
             write_json(new / "tagger.json", shape)
             save_file(self.state_dict(), new / "weights.safetensors")
 

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from elmo.bilm import BiLM, Config
 from elmo.characters import Characters
-from elmo.checkpoint import Model, load_model, save_model
+from elmo.model_folder import Model, load_model, save_model
+from elmo.nn.bilm import BiLM, Config
+from elmo.tokenizer import Tokenization
 from elmo.vocabulary import Vocabulary
 
 TINY = Config(
@@ -26,7 +27,10 @@ TINY = Config(
 WORDS = ["<S>", "</S>", "<UNK>", "the", "a", "gift", "for", "has", "he"]
 
 
-def save_tiny_model(folder: Path) -> None:
+WHITESPACE = Tokenization("whitespace")
+
+
+def save_tiny_model(folder: Path, *, tokenizer: Tokenization = WHITESPACE) -> None:
     """Write the tiny model with a softmax."""
     generator = torch.Generator().manual_seed(0)
     bilm = BiLM(TINY, characters=Characters().size)
@@ -43,6 +47,7 @@ def save_tiny_model(folder: Path) -> None:
         characters=Characters(),
         softmax=softmax,
         training={},
+        tokenizer=tokenizer,
     )
 
 

@@ -1,12 +1,7 @@
-"""A tiny training job, for tests that run it here, in processes of their own, or kill it.
+"""A tiny training job, for tests that run it here, in processes of their own, or kill it."""
 
-`python -m tests.elmo.run_job FOLDER RANK SIZE CHANGES` trains it in FOLDER/job as one of SIZE
-workers and writes FOLDER/end.safetensors; CHANGES are settings as JSON.
-"""
-
-import json
 import os
-import sys
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,29 +11,62 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor
 
-from elmo.adaptive import new_softmax
-from elmo.bilm import BiLM, Config
 from elmo.characters import Characters
-from elmo.resume import state_of
-from elmo.settings import Optimizer, Training
+from elmo.nn.bilm import BiLM, Config
+from elmo.nn.softmax import new_softmax
+from elmo.settings import Checkpointing, OptimizerSettings, Training
 from elmo.shards import Shards, write_shards
-from elmo.step import Workers
-from elmo.training import Job, Report, fit
+from elmo.train.checkpoints import state_of
+from elmo.train.loop import TrainingJob, fit
+from elmo.train.step import Workers
 from elmo.vocabulary import Vocabulary
 
 NETWORK = Config(
-    char_dim=4, filters=((1, 4), (2, 8)), activation="relu", highways=1, cells=16, projection=8,
-    layers=2, cell_clip=3.0, projection_clip=3.0, skip=True, input_words=None,
-)  # fmt: skip
-OPTIMIZER = Optimizer(
-    name="adamw", lr=0.02, warmup_steps=4, decay="cosine", final_lr=0.1, clip=1.0, accumulator=0.0,
-    beta1=0.9, beta2=0.99, epsilon=1e-8, weight_decay=0.01,
-)  # fmt: skip
+    char_dim=4,
+    filters=((1, 4), (2, 8)),
+    activation="relu",
+    highways=1,
+    cells=16,
+    projection=8,
+    layers=2,
+    cell_clip=3.0,
+    projection_clip=3.0,
+    skip=True,
+    input_words=None,
+)
+OPTIMIZER = OptimizerSettings(
+    name="adamw",
+    lr=0.02,
+    warmup_steps=4,
+    decay="cosine",
+    final_lr=0.1,
+    clip=1.0,
+    accumulator=0.0,
+    beta1=0.9,
+    beta2=0.99,
+    epsilon=1e-8,
+    weight_decay=0.01,
+    row_updates="exact",
+)
 TRAINING = Training(
-    seed=1, epochs=2, rows=5, window=6, block_sentences=4, reset="sentence", precision="float32",
-    softmax="sampled", samples=8, draws="shared", loss_scale=1.0, dropout=0.1, optimizer=OPTIMIZER,
-    evaluate_every=10, patience=0, checkpoint_every=4, keep=2,
-)  # fmt: skip
+    seed=1,
+    epochs=2,
+    rows=5,
+    window=6,
+    block_sentences=4,
+    reset="sentence",
+    precision="float32",
+    softmax="sampled",
+    samples=8,
+    draws="shared",
+    loss_scale=1.0,
+    dropout=0.1,
+    optimizer=OPTIMIZER,
+    evaluate_every=10,
+    evaluate_tokens=0,
+    patience=0,
+    start_from="",
+)
 ALPHABET = [f"{a}{b}" for a in "abcd" for b in "uvwx"]
 WORDS = ["<S>", "</S>", "<UNK>", *ALPHABET]
 
@@ -55,8 +83,19 @@ def sentences(count: int) -> list[list[str]]:
     return found
 
 
-def make_job(folder: Path, *, lr_of: dict[str, float] | None = None, **changes: Any) -> Job:
-    """The job in `folder`, its shards written once; `changes` are settings of training."""
+def make_job(
+    folder: Path,
+    *,
+    lr_of: dict[str, float] | None = None,
+    minutes: float = 1e4,
+    keep: int = 2,
+    stop: Path | None = None,
+    **changes: Any,
+) -> TrainingJob:
+    """The job in `folder`, its shards written once; `changes` are settings of training.
+
+    A checkpoint is written with each evaluation; with `minutes` 0 after each step.
+    """
     if not (folder / "shards").exists():
         write_shards(folder / "shards", sentences(140), heldout_every=7, shard_sentences=30)
     if "optimizer" in changes:
@@ -65,7 +104,7 @@ def make_job(folder: Path, *, lr_of: dict[str, float] | None = None, **changes: 
     bilm.reset_parameters(0)
     settings = replace(TRAINING, **changes)
     softmax = new_softmax(settings.softmax, len(WORDS), NETWORK.projection, seed=1)
-    return Job(
+    return TrainingJob(
         bilm=bilm,
         softmax=softmax,
         vocabulary=Vocabulary(WORDS, [60, 60, 1, *range(30, 14, -1)]),
@@ -74,24 +113,31 @@ def make_job(folder: Path, *, lr_of: dict[str, float] | None = None, **changes: 
         settings=settings,
         folder=folder / "job",
         lr_of=lr_of or {},
+        checkpointing=Checkpointing(minutes, keep),
+        stop=stop,
     )
 
 
-def weights(job: Job) -> dict[str, Tensor]:
+def weights(job: TrainingJob) -> dict[str, Tensor]:
     """All weights by name, copied."""
     modules = {"bilm": job.bilm, "softmax": job.softmax}
     return {name: tensor.clone() for name, tensor in state_of(modules, {}).items()}
 
 
-def main(folder: Path, rank: int, size: int, changes: dict[str, Any]) -> None:
-    """Train as one of `size` workers, which meet through a file in `folder`."""
+def main(folder: Path, rank: int, size: int, changes: dict[str, Any], stop_at: int) -> None:
+    """Train in `folder`/job as one of `size` workers, which meet through a file in `folder`, and
+    write `folder`/end.safetensors. With `stop_at`, a signal comes at that step."""
     torch.set_num_threads(1)
     job = make_job(folder, **changes)
     workers = Workers(rank, size)
     if size > 1:
         meeting = f"file://{folder.absolute()}/meeting"
         dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size)
-    report: Report = _stop_at(int(os.environ["STOP_AT"])) if "STOP_AT" in os.environ else _quiet
+
+    def report(kind: str, figures: dict[str, float]) -> None:
+        if figures["step"] == stop_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
     try:
         fit(job, workers=workers, report=report)
     finally:
@@ -99,19 +145,3 @@ def main(folder: Path, rank: int, size: int, changes: dict[str, Any]) -> None:
             dist.destroy_process_group()
     if rank == 0:
         save_file(weights(job), folder / "end.safetensors")
-
-
-def _stop_at(step: int) -> Report:
-    def report(kind: str, figures: dict[str, float]) -> None:
-        if figures["step"] == step:
-            os.kill(os.getpid(), 15)
-
-    return report
-
-
-def _quiet(kind: str, figures: dict[str, float]) -> None:
-    pass
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))

@@ -70,13 +70,19 @@ def test_no_tokens_are_no_rows() -> None:
     [
         (
             '{"kind": "words", "max_characters": 50}',
-            "kind must be 'bytes' or 'unicode'",
+            "kind: Invalid enum value 'words'",
         ),
         (
             '{"kind": "bytes", "max_characters": "50"}',
-            "max_characters must be an integer",
+            "max_characters: Expected `int`, got `str`",
         ),
         ('{"kind": "unicode", "max_characters": 50}', "symbols must be a list"),
+        ('{"kind": "bytes", "max_characters": 2}', "max_characters: Expected `int` >= 3"),
+        ('{"kind": "bytes", "max_characters": 10000000000}', "Expected `int` <= 1024"),
+        ('{"kind": "bytes", "max_characters": 50, "symbols": ["a"]}', "bytes have none"),
+        ('{"kind": "unicode", "max_characters": 9, "symbols": ["ab"]}', "length <= 1"),
+        ('{"kind": "unicode", "max_characters": 9, "symbols": ["a", "a"]}', "a character twice"),
+        ('{"kind": "bytes", "max_characters": 50, "more": 1}', "unknown field `more`"),
     ],
 )
 def test_a_bad_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -90,3 +96,9 @@ def test_ids_fit_the_table() -> None:
     rows = Characters().encode(["ÿ" * 60, "a"])
     assert rows.max() == PAD == Characters().size - 1
     assert rows.dtype == np.int32
+
+
+def test_a_length_that_no_token_has_is_refused() -> None:
+    for length in (2, 1025, 10**10, 5.0):
+        with pytest.raises(ElmoError, match="max_characters must be an integer from 3 to 1024"):
+            Characters(max_characters=length)  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """The same token list gets the same vectors, whatever stands beside it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,15 @@ import pytest
 import torch
 
 from elmo import embedder as module
-from elmo.bilm import BiLM, Config
 from elmo.characters import Characters
-from elmo.checkpoint import Model, load_model
 from elmo.embedder import Carry, Embedder
 from elmo.errors import ElmoError
+from elmo.interop.serving import Serving
+from elmo.mix import Elmo, batch_to_ids
+from elmo.model_folder import Model, load_model, save_model
+from elmo.nn import cell
+from elmo.nn.bilm import BiLM, Config
+from elmo.tokenizer import NONE
 
 GIFT = ["He", "has", "a", "gift", "for", "music"]
 SENTENCES = [
@@ -160,3 +165,157 @@ def test_gradients_stay_off(tiny_model_folder: Path) -> None:
     embedder.embed([GIFT])
     assert not any(p.requires_grad for p in embedder.bilm.parameters())
     assert torch.is_grad_enabled()
+
+
+def test_the_model_it_is_given_stays_as_it_is(tiny_model: Model) -> None:
+    before = {name: value.clone() for name, value in tiny_model.bilm.state_dict().items()}
+    exact = Embedder(tiny_model).embed([GIFT])[0]
+    rough = Embedder(tiny_model, precision="bfloat16")
+    again = Embedder(tiny_model)
+    np.testing.assert_array_equal(again.embed([GIFT])[0], exact)
+    rough_error = np.linalg.norm(rough.embed([GIFT])[0] - exact) / np.linalg.norm(exact)
+    assert 1e-4 < rough_error < 0.03
+    assert tiny_model.bilm.training
+    for name, parameter in tiny_model.bilm.named_parameters():
+        assert parameter.requires_grad and parameter.dtype == torch.float32
+        assert torch.equal(parameter, before[name])
+
+
+def test_a_trainable_module_keeps_its_gradients_beside_an_embedder(tiny_model: Model) -> None:
+    elmo = Elmo(tiny_model, dropout=0.0, trainable=True)
+    embedder = Embedder(tiny_model, precision="bfloat16")
+    Serving(tiny_model)
+    Elmo(tiny_model)
+    (vectors,), _ = elmo([GIFT])
+    vectors.sum().backward()
+    assert all(parameter.grad is not None for parameter in elmo.bilm.parameters())
+    first = embedder.embed([GIFT])[0]
+    with torch.no_grad():
+        for parameter in elmo.bilm.parameters():
+            parameter.add_(1.0)
+    np.testing.assert_array_equal(embedder.embed([GIFT])[0], first)
+
+
+TEXTS = ["He has a gift\n\nfor music", "", "gift"]
+
+
+def test_encode_pools_the_tokens_of_raw_text(tiny_model: Model) -> None:
+    embedder = Embedder(tiny_model)
+    assert embedder.tokenize(TEXTS[0]) == [["He", "has", "a", "gift"], ["for", "music"]]
+    parts = embedder.embed([["He", "has", "a", "gift"], ["for", "music"]])
+    tokens_TD = np.concatenate(parts, 1).mean(0)
+    pools = {"mean": tokens_TD.mean(0), "max": tokens_TD.max(0)}
+    pools |= {"first": tokens_TD[0], "last": tokens_TD[-1]}
+    for pooling, expected in pools.items():
+        found = embedder.encode(TEXTS, pooling)
+        assert found.shape == (3, embedder.dim) and found.dtype == np.float32
+        np.testing.assert_allclose(found[0], expected, atol=1e-6)
+        assert not found[1].any()
+        np.testing.assert_allclose(embedder.encode(TEXTS[0], pooling), expected, atol=1e-6)
+    whole = embedder.encode(TEXTS, "none", layers=[2])
+    assert [vectors.shape for vectors in whole] == [(6, 8), (0, 8), (1, 8)]
+    np.testing.assert_allclose(whole[0], np.concatenate(parts, 1)[2], atol=1e-6)
+    lengths = np.linalg.norm(embedder.encode(TEXTS, normalize=True), axis=1)
+    np.testing.assert_allclose(lengths, [1, 0, 1], atol=1e-6)
+    assert embedder.encode([]).shape == (0, embedder.dim)
+
+
+def test_encode_shows_its_progress(tiny_model: Model, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tqdm")
+    Embedder(tiny_model).encode(TEXTS, show_progress=True)
+    assert "3/3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda e: e.encode(TEXTS, "sum"), "pooling must be one of mean, first, last, max, none"),
+        (lambda e: e.encode([["a"]]), "text 0: must be a string; give token lists to embed"),
+        (lambda e: e.ids(["He has"]), "sentence 0: must be a list of tokens"),
+        (
+            lambda e: Embedder(replace(e.model, tokenizer=NONE)).encode(TEXTS),
+            "trained on token lists and has no tokenizer",
+        ),
+    ],
+)
+def test_bad_texts_are_refused(
+    tiny_model: Model, call: Callable[[Embedder], object], message: str
+) -> None:
+    with pytest.raises(ElmoError, match=message):
+        call(Embedder(tiny_model))
+
+
+def test_a_stream_of_texts_is_read_in_small_groups(
+    tiny_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more is read ahead than one call embeds, however long the texts are."""
+    monkeypatch.setattr(module, "GROUP_TOKENS", 10)
+    embedder = Embedder(tiny_model)
+    taken = 0
+
+    def texts() -> Iterator[list[list[str]]]:
+        nonlocal taken
+        for _ in range(100):
+            taken += 1
+            yield [["a"] * 4, ["gift"] * 4]
+
+    stream = embedder.embed_stream(texts())
+    first = next(stream)
+    assert first.shape == (3, 8, 8) and taken == 2
+    for vectors in stream:
+        np.testing.assert_array_equal(vectors, first)
+    assert taken == 100
+
+
+def test_ids_are_those_of_the_models_characters(tmp_path: Path, tiny_model: Model) -> None:
+    """Bytes are valid rows of another table: vectors would be wrong without a word."""
+    model = unicode_model(tmp_path, tiny_model)
+    sentence = [["gift", "한국"]]
+    expected = Embedder(model).embed(sentence)[0].mean(0)
+    elmo = Elmo(model, dropout=0.0)
+    for ids in (
+        sentence,
+        elmo.batch_to_ids(sentence),
+        torch.from_numpy(Embedder(model).ids(sentence)),
+    ):
+        (vectors,), _ = elmo(ids)
+        np.testing.assert_allclose(vectors[0].detach(), expected, atol=1e-5)
+    with pytest.raises(ElmoError, match=r"ids must be \(sentences, tokens, 20\)"):
+        elmo(batch_to_ids(sentence))
+
+
+def test_the_cell_is_compiled_only_when_many_tokens_repay_it(
+    tiny_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[torch.device] = []
+
+    def cell_for(device: torch.device) -> cell.Cell:
+        asked.append(device)
+        return cell.cell_for(device)
+
+    monkeypatch.setattr("elmo.nn.lstm.cell_for", cell_for)
+    monkeypatch.setattr(module, "COMPILE_TOKENS", 2 * len(GIFT))
+    embedder = Embedder(tiny_model)
+    eager = embedder.embed([GIFT])[0]
+    assert not asked
+    compiled = embedder.embed([GIFT])[0]
+    assert asked
+    np.testing.assert_allclose(eager, compiled, atol=1e-6)
+    asked.clear()
+    Embedder(tiny_model, compiled=True).embed([GIFT])
+    assert asked
+
+
+def unicode_model(folder: Path, like: Model) -> Model:
+    characters = Characters(tuple("gift한국어"), 20)
+    bilm = BiLM(like.bilm.config, characters=characters.size)
+    bilm.reset_parameters(3)
+    save_model(
+        folder / "unicode",
+        bilm=bilm,
+        vocabulary=like.vocabulary,
+        characters=characters,
+        softmax=None,
+        training={},
+    )
+    return load_model(folder / "unicode")

@@ -1,6 +1,8 @@
 """Nothing half-written, nothing lost."""
 
 import errno
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,12 @@ from elmo.errors import ElmoError
 from elmo.files import (
     check_sha256,
     digest,
+    locked,
     new_file,
     new_folder,
     read_json,
     sha256,
+    sweep,
     write_json,
 )
 
@@ -21,7 +25,7 @@ def test_a_failed_folder_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> 
     out = tmp_path / "out"
     with new_folder(out) as new:
         (new / "a").write_text("old")
-    with pytest.raises(KeyboardInterrupt), new_folder(out) as new:
+    with pytest.raises(KeyboardInterrupt), new_folder(out, ours=["a"]) as new:
         (new / "a").write_text("new")
         raise KeyboardInterrupt
     assert (out / "a").read_text() == "old"
@@ -31,9 +35,88 @@ def test_a_failed_folder_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> 
 def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "out"
     for name in ("first", "second"):
-        with new_folder(out) as new:
+        with new_folder(out, ours=["mark"]) as new:
+            (new / "mark").touch()
             (new / name).touch()
-    assert [path.name for path in out.iterdir()] == ["second"]
+    assert sorted(path.name for path in out.iterdir()) == ["mark", "second"]
+
+
+def test_what_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "thesis.txt").write_text("years of work")
+    file = tmp_path / "notes.txt"
+    file.write_text("theirs")
+    link = tmp_path / "link"
+    link.symlink_to(theirs)
+    file_link = tmp_path / "file_link"
+    file_link.symlink_to(file)
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    for out, message in (
+        (theirs, "theirs: holds thesis.txt, and no config.json of this project; it is not"),
+        (file, "notes.txt: is a file, not a folder to replace"),
+        (link, "link: is a symbolic link to .*theirs; name that, or delete the link"),
+    ):
+        with pytest.raises(ElmoError, match=message), new_folder(out, ours=["config.json"]):
+            raise AssertionError("no work starts")
+    for out, message in (
+        (theirs, "theirs: is a folder; name a file"),
+        (file, "notes.txt: is a file of another kind, and is not replaced"),
+        (file_link, "file_link: is a symbolic link to .*notes.txt"),
+    ):
+        with pytest.raises(ElmoError, match=message), new_file(out, ours=b"PK"):
+            raise AssertionError("no work starts")
+    with pytest.raises(ElmoError, match=r"notes\.txt: is a file of another kind"):
+        write_json(file, {})
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+    assert file.read_text() == "theirs" and file_link.is_symlink() and link.is_symlink()
+
+
+def test_a_file_of_the_same_kind_is_replaced(tmp_path: Path) -> None:
+    out = tmp_path / "vectors.npz"
+    for data in (b"PK first", b"PK second"):
+        with new_file(out, ours=b"PK") as new:
+            new.write_bytes(data)
+    assert out.read_bytes() == b"PK second" and list(tmp_path.iterdir()) == [out]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from elmo.files import new_file, new_folder
+out = Path(sys.argv[1])
+with new_folder(out / "folder") as folder, new_file(out / "file", ours=b"PK") as file:
+    (folder / "half").touch()
+    file.write_bytes(b"PK half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_writer_left_goes_and_what_a_living_one_writes_stays(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=root)
+    assert len(list(tmp_path.iterdir())) == 2
+    with new_folder(tmp_path / "folder") as first:
+        (first / "a").touch()
+        with pytest.raises(KeyboardInterrupt), new_folder(tmp_path / "folder"):
+            raise KeyboardInterrupt
+        with new_file(tmp_path / "file", ours=b"PK") as new:
+            new.write_bytes(b"PK")
+        assert (first / "a").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_an_interrupt_while_a_hidden_folder_is_made_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("elmo.files.fcntl.flock", interrupted)
+    for new in (new_folder(tmp_path / "out"), new_file(tmp_path / "out", ours=b"PK")):
+        with pytest.raises(KeyboardInterrupt), new:
+            raise AssertionError("unreachable")
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failed_file_leaves_the_old_one(tmp_path: Path) -> None:
@@ -50,6 +133,40 @@ def test_a_full_disk_names_what_was_being_written(tmp_path: Path) -> None:
     for new in (new_file, new_folder):
         with pytest.raises(ElmoError, match="out: No space left on device"), new(tmp_path / "out"):
             raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_what_killed_writers_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / ".out.0123abcd").mkdir()
+    (tmp_path / ".other.0123abcd").touch()
+    kept = ["out", ".out", ".out.txt", ".out.0123abcde"]
+    for name in kept:
+        (tmp_path / name).touch()
+    sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == set(kept)
+    sweep(tmp_path / "absent")
+
+
+def test_a_work_folder_has_one_owner_who_is_named(tmp_path: Path) -> None:
+    code = "import sys, pathlib; from elmo.files import locked\n"
+    code += (
+        f"with locked(pathlib.Path({str(tmp_path / 'work')!r})): print('in', flush=True); input()"
+    )
+    owner = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "work")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert owner.stdout is not None and owner.stdout.readline() == "in\n"
+    with (
+        pytest.raises(ElmoError, match=rf"work: process {owner.pid} on \S+ is at work here"),
+        locked(tmp_path / "work"),
+    ):
+        raise AssertionError
+    owner.kill()  # which releases it
+    owner.communicate()
+    with locked(tmp_path / "work"):
+        pass
 
 
 def test_an_altered_file_is_named(tmp_path: Path) -> None:
@@ -73,11 +190,16 @@ def test_json_is_the_same_bytes_for_the_same_value(tmp_path: Path) -> None:
     assert digest({"b": 1, "a": 2}) == digest({"a": 2, "b": 1}) != digest({"a": 1, "b": 2})
 
 
+def test_a_number_that_is_not_finite_is_null(tmp_path: Path) -> None:
+    write_json(tmp_path / "a", {"x": [float("nan"), {"y": float("inf")}], "z": 1.5})
+    assert read_json(tmp_path / "a") == {"x": [None, {"y": None}], "z": 1.5}
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b'{"a":\n 1,,}', r"x\.json:2: not valid JSON"),
-        (b"[1]", r"x\.json: must hold a JSON object, found a list"),
+        (b"[1]", r"x\.json: Expected `object`, got `array`"),
         (b'{"a": "\xff"}', r"x\.json: not UTF-8 \(byte 7\)"),
     ],
 )

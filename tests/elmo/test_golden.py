@@ -1,11 +1,14 @@
-"""Vectors against a derivation in plain numpy that shares no code with the package."""
+"""Vectors against a derivation in plain numpy that shares no code with the package, and against
+AllenNLP 2.10.1, which embedded the same sentences with the same weights."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from elmo.embedder import Carry, Embedder
+from elmo.mix import ScalarMix
 from tests.golden.models import GOLDEN, import_golden
 
 CASES = sorted(path.stem for path in GOLDEN.glob("*.npz"))
@@ -16,6 +19,8 @@ SENTENCES = [
     ["<S>", "naïve", "</S>"],
     ["one"],
 ]
+REFERENCE = sorted(path.stem for path in (GOLDEN / "allennlp").glob("*.npz"))
+MIX, GAMMA = [0.3, -0.6, 0.9], 1.7
 CARRY = [[0, 1, 2], [3], [4, 0], [1, 2, 3, 4]]
 
 
@@ -44,6 +49,33 @@ def test_every_layer_with_carried_state(golden: tuple[Embedder, dict[str, np.nda
         found = embedder.embed([SENTENCES[k] for k in batch], state=carry)
         for row, vectors in enumerate(found):
             np.testing.assert_allclose(vectors, expected[f"carry_{b}_{row}"], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", REFERENCE)
+def test_allennlp_gives_the_same_layers(name: str, tmp_path: Path) -> None:
+    embedder = Embedder.load(import_golden(name, tmp_path))
+    expected = np.load(GOLDEN / "allennlp" / f"{name}.npz")
+    for k, vectors in enumerate(embedder.embed(SENTENCES)):
+        np.testing.assert_allclose(vectors, expected[f"reset_{k}"], atol=1e-5)
+    carry = Carry()
+    for b, batch in enumerate(CARRY):
+        rows = embedder.embed([SENTENCES[k] for k in batch], state=carry)
+        for row, vectors in enumerate(rows):
+            np.testing.assert_allclose(vectors, expected[f"carry_{b}_{row}"], atol=1e-5)
+
+
+@pytest.mark.parametrize(("key", "layer_norm"), [("mix", None), ("normed", "allennlp")])
+def test_allennlp_mixes_the_same(key: str, layer_norm: str | None) -> None:
+    expected = np.load(GOLDEN / "allennlp" / "plain.npz")
+    mix = ScalarMix(len(MIX), layer_norm=layer_norm)
+    with torch.no_grad():
+        mix.weights.copy_(torch.tensor(MIX))
+        mix.gamma.fill_(GAMMA)
+        for k in range(len(SENTENCES)):
+            layers_LBTD = torch.from_numpy(expected[f"reset_{k}"])[:, None]
+            mask_BT = torch.ones(layers_LBTD.shape[1:3], dtype=torch.bool)
+            mixed = mix(layers_LBTD, mask_BT)[0]
+            np.testing.assert_allclose(mixed, expected[f"{key}_{k}"], atol=1e-5)
 
 
 def test_the_goldens_cover_clipping_that_bites() -> None:

@@ -5,15 +5,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from elmo.checkpoint import Model
 from elmo.embedder import Embedder
 from elmo.errors import ElmoError
 from elmo.mix import Elmo, ScalarMix, batch_to_ids
+from elmo.model_folder import Model
 from tests.golden import derivation
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,7 +73,7 @@ def test_cached_tokens_are_the_same(tiny_model: Model) -> None:
 @pytest.mark.parametrize("convention", ["bilm-tf", "allennlp"])
 def test_layer_norm_of_both_conventions(convention: str, tmp_path: Path) -> None:
     """Against numpy, over all values of the batch, with or without the boundaries."""
-    from elmo.legacy import import_2018
+    from elmo.interop.bilm_tf import import_2018
 
     golden = Path(derivation.__file__).parent
     described = json.loads((golden / "plain.json").read_text())
@@ -123,6 +124,21 @@ def test_saved_pickled_and_restored(tiny_model: Model) -> None:
         torch.testing.assert_close(other(ids)[0][0], elmo(ids)[0][0])
 
 
+@pytest.mark.parametrize("layer_norm", [None, "bilm-tf", "allennlp"])
+@pytest.mark.parametrize("sentences", [[], [[]], [[], []]])
+def test_a_batch_without_tokens_has_no_vectors(
+    tiny_model: Model, sentences: list[list[str]], layer_norm: Any
+) -> None:
+    elmo = Elmo(tiny_model, layer_norm=layer_norm, trainable=True)
+    (vectors,), mask = elmo(sentences)
+    assert vectors.shape == (len(sentences), 0, 8) and mask.shape == (len(sentences), 0)
+    (masked,), mask = elmo(torch.zeros(2, 3, 50, dtype=torch.long))
+    assert masked.shape == (2, 3, 8) and not masked.any() and not mask.any()
+    kept = Elmo(tiny_model, keep_sentence_boundaries=True)
+    (vectors,), mask = kept(sentences)
+    assert vectors.shape == (len(sentences), 2, 8) and mask.sum() == 2 * len(sentences)
+
+
 def test_autocast_is_near_and_compile_is_equal(tiny_model: Model) -> None:
     elmo = Elmo(tiny_model, dropout=0.0).eval()
     ids = batch_to_ids(SENTENCES)
@@ -151,6 +167,7 @@ def test_bad_settings_are_refused(tiny_model: Model) -> None:
         ScalarMix(3)(torch.zeros(2, 1, 1, 4), torch.ones(1, 1))
 
 
+@pytest.mark.slow
 def test_two_processes_of_ddp_share_the_gradients_of_mix_and_bilm(
     tiny_model_folder: Path, tmp_path: Path
 ) -> None:

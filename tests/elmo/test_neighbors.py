@@ -5,14 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from elmo.embedder import Embedder
 from elmo.errors import ElmoError
-from elmo.features import FeatureStore
 from elmo.neighbors import neighbors, parse_query
 from elmo.shards import write_shards
-from elmo.store_build import build
-from elmo.store_layout import Settings
+from elmo.store import FeatureStore
+from elmo.store.build import build
+from elmo.store.layout import Mix, StoreSettings
 
 QUERY = ["He", "has", "a", "gift", "for", "music"]
 
@@ -33,7 +34,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory, sentences: list[list[str]])
 
 
 def make(out: Path, shards: Path, model: Path, layers: str = "all") -> FeatureStore:
-    settings = Settings(layers=layers, dtype="float32", row_group_tokens=50)
+    settings = StoreSettings(layers=layers, dtype="float32", row_group_tokens=50)
     build(out, shards=shards, model=model, settings=settings, work=out.parent / "runs")
     return FeatureStore(out)
 
@@ -71,16 +72,17 @@ def test_they_are_the_nearest_of_all_tokens(
     for neighbor in found:
         assert neighbor.tokens == sentences[neighbor.sentence_id]
         assert (pytest.approx(neighbor.cosine, abs=1e-5), neighbor.sentence_id) in [
-            (cosine, k) for cosine, k, place in slow if place == neighbor.place
+            (cosine, k) for cosine, k, place in slow if place == neighbor.position
         ]
-        assert neighbor.marked().split()[neighbor.place].startswith("[")
+        assert neighbor.marked().split()[neighbor.position].startswith("[")
 
 
 def test_the_query_has_one_token_in_brackets() -> None:
     assert parse_query("He has a [gift] for music") == (QUERY, 3)
-    assert parse_query("[gift].") == (["gift", "."], 0)
-    upper = parse_query("a [b] c", tokenize=lambda text: text.upper().split())
-    assert upper == (["A", "b", "C"], 1)
+    with pytest.raises(ElmoError, match=r"the model's tokenizer cuts 'gift\.' there"):
+        parse_query("a [gift].")
+    letters = parse_query("ab [b] c\nb", tokenize=lambda text: [list(t) for t in text.split()])
+    assert letters == (["b"], 0)
     for text in ("no brackets", "[two] of [them]", "an [] empty one"):
         with pytest.raises(ElmoError, match="must have one token in brackets"):
             parse_query(text)
@@ -90,6 +92,37 @@ def test_another_model_is_refused(
     tmp_path: Path, tiny_model_folder: Path, shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = make(tmp_path / "store", shards, tiny_model_folder)
-    store.manifest["model"]["digest"] = "f" * 64
+    model = replace(store.manifest.model, digest="f" * 64)
+    store.manifest = replace(store.manifest, model=model)
     with pytest.raises(ElmoError, match="was made by model ffffffffffff…, not by"):
         neighbors(store, Embedder.load(tiny_model_folder), QUERY, 3)
+
+
+@pytest.mark.parametrize("repeated", [QUERY, ["a", "gift"]])
+def test_a_sentence_that_repeats_crowds_out_no_other(
+    tmp_path: Path, tiny_model_folder: Path, repeated: list[str]
+) -> None:
+    others = [["the", "late", "gift"], ["music", "has", "a", "gift"], ["present"]]
+    write_shards(tmp_path / "shards", [repeated] * 300 + others, shard_sentences=100)
+    store = make(tmp_path / "store", tmp_path / "shards", tiny_model_folder)
+    nearest = neighbors(store, Embedder.load(tiny_model_folder), QUERY, 3, k=5)
+    texts = {tuple(one.tokens) for one in nearest}
+    assert texts == {tuple(text) for text in [repeated, *others] if text != QUERY}
+    assert len(nearest) == len(texts)
+
+
+def test_gamma_turns_the_query_as_it_turned_the_store(
+    tmp_path: Path, tiny_model_folder: Path, shards: Path
+) -> None:
+    embedder, orders = Embedder.load(tiny_model_folder), {}
+    for gamma in (1.0, 2.5, -2.5, 0.0):
+        Mix((0.2, 0.5, 0.3), gamma).save(tmp_path / "mix.json")
+        out = tmp_path / f"store{gamma}"
+        settings = StoreSettings(layers="mix", mix=str(tmp_path / "mix.json"), dtype="float32")
+        build(out, shards=shards, model=tiny_model_folder, settings=settings)
+        if gamma:
+            nearest = neighbors(FeatureStore(out), embedder, QUERY, 3, k=5)
+            orders[gamma] = [(one.sentence_id, round(one.cosine, 4)) for one in nearest]
+    assert orders[1.0] == orders[2.5] == orders[-2.5]
+    with pytest.raises(ElmoError, match="its mix has gamma 0"):
+        neighbors(FeatureStore(tmp_path / "store0.0"), embedder, QUERY, 3)

@@ -34,8 +34,13 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
 
 def stream(shards: Shards, **changed: object) -> Stream:
     settings = {
-        "split": "train", "rows": 5, "window": 7, "block_sentences": 3, "epochs": 1, "seed": 1,
-    }  # fmt: skip
+        "split": "train",
+        "rows": 5,
+        "window": 7,
+        "block_sentences": 3,
+        "epochs": 1,
+        "seed": 1,
+    }
     return Stream(shards, VOCABULARY, CHARACTERS.encode, **(settings | changed))  # type: ignore[arg-type]
 
 
@@ -117,8 +122,11 @@ def test_the_order_follows_from_the_seed_and_differs_between_epochs(shards: Shar
 def test_blocks_of_neighbouring_sentences_stay_together(shards: Shards) -> None:
     found = read_sentences(stream(shards, rows=1, block_sentences=20))
     source = train_sentences()
-    followed = sum(b == source[(source.index(a) + 1) % len(source)] for a, b in
-                   zip(found, found[1:], strict=False) if source.count(a) == 1)  # fmt: skip
+    followed = sum(
+        b == source[(source.index(a) + 1) % len(source)]
+        for a, b in zip(found, found[1:], strict=False)
+        if source.count(a) == 1
+    )
     assert followed > 0.8 * len(found)
 
 
@@ -133,10 +141,28 @@ def test_workers_read_the_rows_that_one_would_read(shards: Shards, split: list[l
             np.testing.assert_array_equal(joined, getattr(whole, name))
         read = np.concatenate([texts(window) for window in mine], -1)
         np.testing.assert_array_equal(read, texts(whole))
-        for window in mine:
-            np.testing.assert_array_equal(window.words, whole.words)
-            assert window.count == whole.count
+        words = np.unique(np.concatenate([window.words for window in mine]))
+        np.testing.assert_array_equal(words, whole.words)
+        assert {window.count for window in mine} == {whole.count}
     assert [len(part) for part in parts] == [len(alone)] * len(parts)
+
+
+def test_a_worker_reads_the_blocks_of_its_own_rows_alone(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[int] = []
+    read = Stream._read
+    monkeypatch.setattr(Stream, "_read", lambda self, n: [reads.append(n), read(self, n)][1])
+    parts = []
+    for mine in ([0], [1, 2], [3, 4]):
+        reads.clear()
+        windows(stream(shards, mine=mine, epochs=2))
+        assert len(set(reads)) == len(reads)
+        parts.append(set(reads))
+    assert sum(map(len, parts)) == len(set.union(*parts))  # no block is read by two
+    reads.clear()
+    windows(stream(shards, epochs=2))
+    assert set.union(*parts) == set(reads)
 
 
 def test_words_and_count_are_those_of_all_rows_that_still_read(shards: Shards) -> None:
@@ -204,3 +230,24 @@ def test_prefetched_raises_what_went_wrong_on_its_thread(shards: Shards) -> None
 
 def _no_characters(tokens: list[str]) -> np.ndarray:
     raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("count", [32_761, 32_762, 32_763, 33_000])
+def test_ids_of_more_characters_than_16_bits_hold(shards: Shards, count: int) -> None:
+    """Beyond 32,762 characters the marks, and then characters, would wrap to negative ids."""
+    symbols = tuple(chr(0x4E00 + k) for k in range(count - 8)) + tuple("abcdefgh")
+    characters = Characters(symbols)
+    made = Stream(
+        shards,
+        VOCABULARY,
+        characters.encode,
+        split="train",
+        rows=2,
+        window=4,
+        block_sentences=3,
+        epochs=1,
+        seed=1,
+    )
+    for window in windows(made):
+        assert window.types_NK.min() >= 0
+        assert window.types_NK.max() == characters.pad

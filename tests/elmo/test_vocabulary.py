@@ -53,3 +53,22 @@ def test_counts_must_fit(tmp_path: Path) -> None:
     (tmp_path / "counts.txt").write_text("1\n2\n")
     with pytest.raises(ElmoError, match="7 words but 2 counts"):
         Vocabulary.load(tmp_path)
+
+
+def test_the_line_that_2018_readers_skip_is_no_word(tmp_path: Path) -> None:
+    with pytest.raises(ElmoError, match="!!!MAXTERMID marks a line that is no word"):
+        Vocabulary([*WORDS, "!!!MAXTERMID"])
+    lines = ["<S>", "</S>", "<UNK>", "!!!MAXTERMID", "the"]
+    (tmp_path / "words.txt").write_text("".join(f"{line}\n" for line in lines))
+    (tmp_path / "counts.txt").write_text("5\n5\n1\n7\n3\n")
+    found = Vocabulary.load(tmp_path)
+    assert (found.words[3:], found.counts) == (["the"], [5, 5, 1, 3])
+
+
+@pytest.mark.parametrize("count", ["-1", "1.5", "٣", "9" * 5000])
+def test_a_count_is_a_whole_number_of_some_size(tmp_path: Path, count: str) -> None:
+    Vocabulary(WORDS, [1] * 7).save(tmp_path)
+    (tmp_path / "counts.txt").write_text(f"{count}\n" * 7, encoding="utf-8")
+    with pytest.raises(ElmoError, match=r"counts\.txt:1: a count must be a whole number") as error:
+        Vocabulary.load(tmp_path)
+    assert len(str(error.value)) < 300

@@ -1,11 +1,12 @@
-"""Make the committed goldens: python tests/golden/make.py. Random weights, seeded; tiny sizes."""
+"""Make the committed goldens: python -m tests.golden.make. Random weights, seeded; tiny sizes."""
 
 import json
 from pathlib import Path
 
 import h5py
 import numpy as np
-from derivation import embed
+
+from tests.golden.derivation import embed
 
 HERE = Path(__file__).parent
 SENTENCES = [
@@ -17,9 +18,17 @@ SENTENCES = [
 ]
 CARRY = [[0, 1, 2], [3], [4, 0], [1, 2, 3, 4]]  # batches of sentences: they grow and shrink
 PLAIN = dict(
-    activation="relu", filters=[[1, 3], [2, 4], [3, 5]], highways=2, char_dim=3, cells=6,
-    projection=4, layers=2, clip=0.4, skip=True, words=None,
-)  # fmt: skip
+    activation="relu",
+    filters=[[1, 3], [2, 4], [3, 5]],
+    highways=2,
+    char_dim=3,
+    cells=6,
+    projection=4,
+    layers=2,
+    clip=0.4,
+    skip=True,
+    words=None,
+)
 CASES = {
     "plain": {},
     "one_highway": {"highways": 1},
@@ -37,17 +46,23 @@ CASES = {
 def options(case):
     found = {
         "lstm": {
-            "use_skip_connections": case["skip"], "projection_dim": case["projection"],
-            "cell_clip": case["clip"], "proj_clip": case["clip"] and case["clip"] / 2,
-            "dim": case["cells"], "n_layers": case["layers"],
+            "use_skip_connections": case["skip"],
+            "projection_dim": case["projection"],
+            "cell_clip": case["clip"],
+            "proj_clip": case["clip"] and case["clip"] / 2,
+            "dim": case["cells"],
+            "n_layers": case["layers"],
         }
-    }  # fmt: skip
+    }
     if case["words"] is None:
         found["char_cnn"] = {
-            "activation": case["activation"], "filters": case["filters"],
-            "n_highway": case["highways"], "embedding": {"dim": case["char_dim"]},
-            "n_characters": 262, "max_characters_per_token": 50,
-        }  # fmt: skip
+            "activation": case["activation"],
+            "filters": case["filters"],
+            "n_highway": case["highways"],
+            "embedding": {"dim": case["char_dim"]},
+            "n_characters": 262,
+            "max_characters_per_token": 50,
+        }
     return found
 
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from elmo.legacy import import_2018
+from elmo.interop.bilm_tf import import_2018
 
 GOLDEN = Path(__file__).resolve().parent
 

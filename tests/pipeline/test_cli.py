@@ -9,9 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from elmo.embedder import Embedder
+from elmo.tokenizer import describe
 from tests.elmo.conftest import save_tiny_model
+from tests.pipeline.command_line import elmo
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,15 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cli") / "model"
-    save_tiny_model(folder)
+    save_tiny_model(folder, tokenizer=describe("unicode"))
     return folder
-
-
-def elmo(*arguments: object, stdin: bytes = b"", cwd: Path = ROOT) -> tuple[int, str, str]:
-    command = [sys.executable, "-m", "pipeline", *map(str, arguments)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "ELMO_COMPILE": "0"}
-    done = subprocess.run(command, input=stdin, capture_output=True, cwd=cwd, env=environment)
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
 def test_embed_from_stdin_keeps_blank_lines(model: Path, tmp_path: Path) -> None:
@@ -59,21 +55,43 @@ def test_embed_pretokenized_layers_dtype_and_carry(model: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "stdin", "message"),
     [
-        (["embed", "MODEL", "--input", "-", "--output", "o.npz"], b"good\n\xff bad\n",
-         "error: <stdin>:2: byte 1 of the line is not UTF-8; convert the file to UTF-8\n"),
-        (["embed", "absent", "--input", "-", "--output", "o.npz"], b"",
-         "error: absent: no such model folder\n"),
-        (["embed", "MODEL", "--input", "-", "--output", "o.npz", "--layers", "two"], b"a\n",
-         "error: --layers must be all or numbers such as 0,2; found 'two'\n"),
-        (["embed", "MODEL", "--input", "-", "--output", "o.npz", "--layers", "7"], b"a\n",
-         "error: layers must be among 0 to 2, found 7\n"),
-        (["perplexity", "MODEL", "--input", "-"], b"\n\n",
-         "error: there are no tokens to take the perplexity of\n"),
-        (["corpus", "out", "--params", "absent.yaml"], b"", "error: absent.yaml: no such file\n"),
-        (["embed", "MODEL", "--input", "-", "--output", "/dev/null/x/o.npz"], b"a\n",
-         "error: /dev/null/x: Not a directory\n"),
+        (
+            ["embed", "MODEL", "--input", "-", "--output", "o.npz"],
+            b"good\n\xff bad\n",
+            "error: <stdin>:2: byte 1 of the line is not UTF-8; convert the file to UTF-8\n",
+        ),
+        (
+            ["embed", "absent", "--input", "-", "--output", "o.npz"],
+            b"",
+            "error: absent: no such model folder\n",
+        ),
+        (
+            ["embed", "MODEL", "--input", "-", "--output", "o.npz", "--layers", "two"],
+            b"a\n",
+            "error: --layers must be all or numbers such as 0,2; found 'two'\n",
+        ),
+        (
+            ["embed", "MODEL", "--input", "-", "--output", "o.npz", "--layers", "7"],
+            b"a\n",
+            "error: layers must be among 0 to 2, found 7\n",
+        ),
+        (
+            ["perplexity", "MODEL", "--input", "-"],
+            b"\n\n",
+            "error: there are no tokens to take the perplexity of\n",
+        ),
+        (
+            ["corpus", "out", "--runs", "runs", "--params", "absent.yaml"],
+            b"",
+            "error: absent.yaml: no such file\n",
+        ),
+        (
+            ["embed", "MODEL", "--input", "-", "--output", "/dev/null/x/o.npz"],
+            b"a\n",
+            "error: /dev/null/x: Not a directory\n",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_one_line_and_leaves_nothing(
     model: Path, tmp_path: Path, arguments: list[str], stdin: bytes, message: str
 ) -> None:
@@ -81,6 +99,17 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     code, out, error = elmo(*arguments, stdin=stdin, cwd=tmp_path)
     assert (code, out, error) == (1, "", message)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_that_is_not_there_is_one_line(model: Path) -> None:
+    for device, message in (
+        ("tpu3", "error: --device must be cpu or cuda, found 'tpu3'\n"),
+        ("cuda", "error: --device cuda: this machine has no CUDA device; leave --device out\n"),
+    ):
+        if device == "cuda" and torch.cuda.is_available():
+            continue
+        found = elmo("perplexity", model, "--input", "-", "--device", device, stdin=b"a\n")
+        assert found == (1, "", message)
 
 
 def test_an_altered_model_is_named(model: Path, tmp_path: Path) -> None:
@@ -98,18 +127,31 @@ def test_an_altered_model_is_named(model: Path, tmp_path: Path) -> None:
     assert error.count("\n") == 1
 
 
+def test_commands_on_stores_take_urls() -> None:
+    said = {
+        ("verify", "memory://nowhere"): "memory://nowhere/_manifest-000001.json: no such file",
+        ("compact", "memory://nowhere", "--part-tokens", "-5"): "part_tokens must be 1 or more",
+        ("verify", "nothing://nowhere"): "nothing://nowhere: ValueError: Protocol not known",
+    }
+    for arguments, message in said.items():
+        code, _, error = elmo(*arguments)
+        assert (code, error.count("\n")) == (1, 1), error
+        assert message in error
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-def test_a_full_disk_is_one_line(model: Path) -> None:
+def test_a_full_disk_is_one_line() -> None:
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     for own in ({}, {"PYTHONUNBUFFERED": "1"}):
-        command = [sys.executable, "-m", "pipeline", "perplexity", str(model), "--input", "-"]
+        command = [sys.executable, "-m", "pipeline", "--help"]
         with Path("/dev/full").open("wb") as full:
             done = subprocess.run(
-                command, env=buffered | own, input=b"he has\n", stdout=full,
-                stderr=subprocess.PIPE,
-            )  # fmt: skip
+                command, cwd=ROOT, env=buffered | own, stdout=full, stderr=subprocess.PIPE
+            )
         assert done.returncode == 1
-        assert done.stderr.decode().strip() == "error: No space left on device"
+        assert done.stderr.decode().strip() == (
+            "error: No space left on device; make room, and run the same command again"
+        )
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -122,16 +164,18 @@ def test_no_permission_is_one_line(model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_is_one_line_and_leaves_nothing(tmp_path: Path, number: int) -> None:
-    command = [sys.executable, "-m", "pipeline", "corpus", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "pipeline", "corpus", str(tmp_path / "out"), "--runs", "runs"]
     process = subprocess.Popen(
-        command, cwd=ROOT, stderr=subprocess.PIPE, text=True,
+        command,
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
-    until = time.monotonic() + 60
-    while not list(tmp_path.iterdir()) and time.monotonic() < until:
+    )
+    while not list(tmp_path.iterdir()) and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(number)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate()
     assert process.returncode == 1
     assert error == "error: interrupted; run the same command again to go on\n"
     assert list(tmp_path.iterdir()) == []

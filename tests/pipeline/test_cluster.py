@@ -1,133 +1,70 @@
-"""Ray: results in order, errors as they were, deaths survived, a cluster by its address."""
+"""How the work is run: defaults, cluster.yaml, variables and flags, in that order."""
 
-import os
-import signal
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from elmo.errors import ElmoError
-from elmo.files import sha256
 from pipeline import cluster
-from pipeline.params import Cluster
+from pipeline.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
-HERE = Cluster(workers=0, cpus=1, gpu=False, actors=2)
-pytestmark = pytest.mark.ray
 
 
-def square(x: int) -> int:
-    return x * x
+def test_the_example_holds_every_field_and_its_default() -> None:
+    example = ROOT / "cluster.example.yaml"
+    assert cluster.load(example) == (Cluster(), "cluster: the defaults")
+    lines = example.read_text().splitlines()
+    assert [line.split(":")[0] for line in lines if line[0] != "#"] == list(vars(Cluster()))
 
 
-def refuse(x: int) -> int:
-    if x == 2:
-        raise ElmoError("file.txt:7: bad")
-    return x
+def test_a_flag_goes_before_a_variable_and_that_before_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("workers: 2\ncpus: 4\ngpu: true\n")
+    monkeypatch.setenv("ELMO_CPUS", "8")
+    monkeypatch.setenv("ELMO_ACTORS", "3")
+    found, said = cluster.load(file, {"actors": 5, "gpu": None})
+    assert found == Cluster(workers=2, cpus=8, gpu=True, actors=5)
+    assert said == (
+        f"cluster: workers 2 ({file}), cpus 8 (ELMO_CPUS), gpu yes ({file}), actors 5 (flag); "
+        "the rest by default"
+    )
+    monkeypatch.setenv("ELMO_GPU", "false")
+    assert not cluster.load(file)[0].gpu
 
 
-class Doubler:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __call__(self, x: int) -> int:
-        died = self.folder / "died"
-        if x == 3 and not died.exists():
-            died.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return 2 * x
+def test_addresses_come_by_the_names_of_ray_and_mlflow_and_passwords_are_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:secret@mlflow.example.org")
+    found, said = cluster.load(tmp_path / "absent.yaml")
+    assert (found.address, found.tracking_uri[:8]) == ("ray://head:10001", "https://")
+    assert "secret" not in said and "https://…@mlflow.example.org" in said
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_session() -> Iterator[None]:
-    """One Ray for all tests of this file."""
-    with cluster.session():
-        yield
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("ELMO_WORKERS", "many", "ELMO_WORKERS must be a whole number of at least 0"),
+        ("ELMO_WORKERS", "-1", "ELMO_WORKERS must be a whole number of at least 0"),
+        ("ELMO_GPU", "maybe", "ELMO_GPU must be true or false, found 'maybe'"),
+        ("ELMO_WAIT_MINUTES", "nan", "ELMO_WAIT_MINUTES must be a number above 0"),
+        ("RAY_ADDRESS", "a b", "RAY_ADDRESS must be an address without spaces"),
+    ],
+)
+def test_a_bad_variable_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ElmoError, match=message):
+        cluster.load(tmp_path / "absent.yaml")
 
 
-def test_results_come_in_the_order_of_the_items() -> None:
-    found = cluster.tasks(square, range(9), cluster=HERE, label="square")
-    assert list(found) == [x * x for x in range(9)]
-
-
-def test_an_error_is_raised_as_it_was() -> None:
-    with pytest.raises(ElmoError, match=r"file\.txt:7: bad"):
-        list(cluster.tasks(refuse, range(5), cluster=HERE, label="refuse"))
-
-
-def test_an_actor_that_dies_is_replaced_and_its_item_done_again(tmp_path: Path) -> None:
-    found = cluster.actors(Doubler, [tmp_path], range(6), cluster=HERE, label="double")
-    assert sorted(found) == [0, 2, 4, 6, 8, 10]
-    assert (tmp_path / "died").exists()
-
-
-def test_nothing_to_do_is_no_work() -> None:
-    assert list(cluster.tasks(square, [], cluster=HERE, label="none")) == []
-    assert list(cluster.actors(Doubler, [Path()], [], cluster=HERE, label="none")) == []
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
-
-
-def test_stages_run_on_the_cluster_that_ray_address_names(tmp_path: Path) -> None:
-    """The bytes are those of the embedded Ray."""
-    port = free_port()
-    environment = os.environ | {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT)}
-    ray = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block"]
-    options = [f"--port={port}", "--num-cpus=2", "--include-dashboard=false",
-               "--object-store-memory=100000000", "--disable-usage-stats",
-               f"--temp-dir={short_folder()}"]  # fmt: skip
-    head = subprocess.Popen(
-        [*ray, *options], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )  # fmt: skip
-    try:
-        text = tmp_path / "text.txt"
-        lines = [f"a line of text number {k} ." + "\n" * (k % 5 == 0) for k in range(600)]
-        text.write_text("\n".join(lines))
-        digests = []
-        for name, address in (("there", f"127.0.0.1:{port}"), ("here", None)):
-            out = tmp_path / name
-            own = environment | ({"RAY_ADDRESS": address} if address else {})
-            code = CODE.format(text=str(text), out=str(out))
-            done = subprocess.run(
-                [sys.executable, "-c", code], env=own, capture_output=True, text=True, timeout=200
-            )
-            assert done.returncode == 0, done.stderr[-2000:]
-            assert done.stdout.strip().endswith(f":{port}" if address else "None")
-            digests.append(sha256(out / "manifest.json"))
-        assert digests[0] == digests[1]
-    finally:
-        os.killpg(head.pid, signal.SIGTERM)
-        head.wait(60)
-
-
-CODE = """
-import os
-from pathlib import Path
-from pipeline import cluster, tokenize
-from pipeline.inputs import find_inputs
-from pipeline.params import Cluster, Tokenize
-params = Tokenize("whitespace", "line", "blank", 0.2, 1024)
-here = Cluster(0, 1, False, 2)
-with cluster.session() as ray:
-    found = os.environ.get("RAY_ADDRESS")
-    print("address", found and ray.get_runtime_context().gcs_address)
-    inputs = find_inputs([{text!r}])
-    tokenize.tokenize(inputs, Path({out!r}), params, column="text", cluster=here)
-"""
-
-
-def short_folder() -> str:
-    """Ray's sockets live there, and a socket's path may have 107 bytes."""
-    import tempfile
-
-    return tempfile.mkdtemp(prefix="ray", dir="/tmp")
+def test_a_bad_file_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("workers: 1\nkeep: 0\n")
+    with pytest.raises(ElmoError, match="cluster.yaml:2: keep must be a whole number of at least"):
+        cluster.load(file)

@@ -1,10 +1,14 @@
 """corpus: prose that is everywhere, the same each time; or the user's own files, where they are."""
 
 import ast
+import json
 from collections import Counter
 from inspect import cleandoc
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from elmo.errors import ElmoError
@@ -56,7 +60,7 @@ def params(**changes: object) -> Corpus:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, float]]:
     out = tmp_path_factory.mktemp("corpus") / "out"
-    return out, corpus.run(out, params())
+    return out, corpus.run(out, params(), runs=out.parent / "runs")
 
 
 def test_prose_is_unwrapped_and_what_is_no_prose_is_counted() -> None:
@@ -132,7 +136,7 @@ def test_no_paragraph_comes_twice(made: tuple[Path, dict[str, float]]) -> None:
 def test_the_same_machine_gives_the_same_bytes(
     made: tuple[Path, dict[str, float]], tmp_path: Path
 ) -> None:
-    corpus.run(tmp_path / "again", params())
+    corpus.run(tmp_path / "again", params(), runs=tmp_path / "runs")
     files = sorted(p.relative_to(made[0]) for p in made[0].rglob("*") if p.is_file())
     assert len(files) == 4
     for name in files:
@@ -142,12 +146,14 @@ def test_the_same_machine_gives_the_same_bytes(
 def test_the_users_own_files_are_named_and_not_copied(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for name in ("b.txt", "a.jsonl"):
-        (tmp_path / "in" / name).write_text(f"text of {name}\n")
+        (tmp_path / "in" / name).write_text(
+            '{"body": "1234"}\n' if "json" in name else "14 bytes long\n"
+        )
     own = params(general=(str(tmp_path / "in"),), task=(str(tmp_path / "in/b.txt"),), column="body")
-    metrics = corpus.run(tmp_path / "out", own)
+    metrics = corpus.run(tmp_path / "out", own, runs=tmp_path / "runs")
     assert metrics == {
         "general_files": 2,
-        "general_bytes": 30,
+        "general_bytes": 31,
         "task_files": 1,
         "task_bytes": 14,
     }
@@ -158,20 +164,23 @@ def test_the_users_own_files_are_named_and_not_copied(tmp_path: Path) -> None:
     assert found["general"]["column"] == "body"
 
 
-def test_own_general_text_goes_with_a_packages_task_text(tmp_path: Path) -> None:
+def test_own_general_text_without_task_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "own.txt").write_text("some text\n")
-    corpus.run(tmp_path / "out", params(general=(str(tmp_path / "own.txt"),)))
-    assert sorted(p.name for p in (tmp_path / "out").rglob("*")) == [
-        "click.txt",
-        "manifest.json",
-        "task",
-    ]
+    own = str(tmp_path / "own.txt")
+    with pytest.raises(ElmoError, match=r"corpus\.task is empty .* name the files"):
+        corpus.run(tmp_path / "out", params(general=(own,)), runs=tmp_path / "runs")
+    assert [p.name for p in tmp_path.iterdir()] == ["own.txt"]
+    corpus.run(tmp_path / "out", params(general=(own,), task=(own,)), runs=tmp_path / "runs")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "own.txt"]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"general": ("nowhere.txt",)}, r"nowhere\.txt: no such file or folder of text"),
+        (
+            {"general": ("nowhere.txt",), "task": ("nowhere.txt",)},
+            r"nowhere\.txt: no such file or folder of text",
+        ),
         ({"task_package": "no_such_package"}, "no installed package 'no_such_package'"),
         ({"task_package": "no_such.package"}, r"no installed package 'no_such\.package'"),
         ({"task_package": "this"}, "no installed package 'this'"),
@@ -182,11 +191,59 @@ def test_what_is_not_there_is_named_and_nothing_is_left(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ElmoError, match=message):
-        corpus.run(tmp_path / "out", params(**change))
+        corpus.run(tmp_path / "out", params(**change), runs=tmp_path / "runs")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_empty_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
+    own = params(general=(str(tmp_path / "empty.txt"),), task=(str(tmp_path / "empty.txt"),))
     with pytest.raises(ElmoError, match=r"empty\.txt: is empty"):
-        corpus.run(tmp_path / "out", params(general=(str(tmp_path / "empty.txt"),)))
+        corpus.run(tmp_path / "out", own, runs=tmp_path / "runs")
+
+
+def own_files(tmp_path: Path, column: str = "text") -> Corpus:
+    return params(general=(str(tmp_path / "in"),), task=(str(tmp_path / "in"),), column=column)
+
+
+def test_a_missing_column_is_named_with_those_there_are(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / "a.jsonl"
+    path.write_text('\n{"id": 1, "review": "good"}\n')
+    with pytest.raises(ElmoError, match=r"a\.jsonl:2: no field 'text' .* found id, review; set"):
+        corpus.run(tmp_path / "out", own_files(tmp_path), runs=tmp_path / "runs")
+    path.unlink()
+    pq.write_table(pa.table({"id": [1], "review": ["good"]}), tmp_path / "in" / "b.parquet")
+    with pytest.raises(ElmoError, match=r"b\.parquet: no column 'text', found id, review; set"):
+        corpus.run(tmp_path / "out", own_files(tmp_path), runs=tmp_path / "runs")
+    corpus.run(tmp_path / "out", own_files(tmp_path, "review"), runs=tmp_path / "runs")
+    assert corpus.listing(tmp_path / "out", "general") == "b.parquet"
+
+
+def test_binary_is_refused_before_anything_is_tokenized(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_bytes("plain words\n".encode("utf-16-le"))
+    with pytest.raises(ElmoError, match=r"a\.txt:1: holds a zero byte, as UTF-16"):
+        corpus.run(tmp_path / "out", own_files(tmp_path), runs=tmp_path / "runs")
+    assert [p.name for p in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m.pop("texts"), "missing required field `texts`"),
+        (lambda m: m["texts"]["task"].update(inputs=[]), r"texts.*inputs: "),
+        (lambda m: m["texts"]["task"]["inputs"][0].update(bytes=-1), "bytes: "),
+        (lambda m: m["texts"]["task"]["inputs"][0].update(name="task/../../x"), "no file of this"),
+        (lambda m: m["texts"]["task"]["inputs"][0].update(name="/etc/passwd"), "no file of this"),
+    ],
+)
+def test_a_wrong_manifest_is_one_line(
+    made: tuple[Path, dict[str, float]], tmp_path: Path, change: Any, message: str
+) -> None:
+    manifest = json.loads((made[0] / "manifest.json").read_text())
+    change(manifest)
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ElmoError, match=rf"manifest\.json: .*{message}") as error:
+        corpus.read_manifest(tmp_path)
+    assert "\n" not in str(error.value)

@@ -3,9 +3,11 @@
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +15,22 @@ import pytest
 import yaml
 
 from elmo.embedder import Embedder
-from elmo.features import FeatureStore
+from elmo.store import FeatureStore
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(3600)]  # minutes on a busy machine
 STAGES = [
-    "corpus", "tokenize@general", "tokenize@task", "vocab", "pretrain", "finetune", "features",
-    "register", "report",
-]  # fmt: skip
+    "corpus",
+    "tokenize@general",
+    "tokenize@task",
+    "vocab",
+    "pretrain",
+    "finetune",
+    "features",
+    "register",
+    "report",
+]
+GIT = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
 PATTERN = "the cat sat on a mat while an old dog slept near the open door today".split()
 
 
@@ -39,22 +49,34 @@ def tiny_params(folder: Path) -> dict:
     params["corpus"] |= {"general": [str(folder / "g.txt")], "task": [str(folder / "t.txt")]}
     params["tokenize"] |= {"sentences": "line", "heldout": 0.2, "shard_bytes": 4096}
     params["pretrain"]["network"] |= {
-        "char_dim": 4, "filters": [[1, 4], [2, 8]], "cells": 16, "projection": 8,
-    }  # fmt: skip
+        "char_dim": 4,
+        "filters": [[1, 4], [2, 8]],
+        "cells": 16,
+        "projection": 8,
+    }
     for stage in ("pretrain", "finetune"):
         params[stage]["training"] |= {"rows": 8, "window": 8, "samples": 16, "evaluate_every": 10}
         params[stage]["training"] |= {"epochs": 2, "block_sentences": 4}
     params["report"]["neighbors_of"] = "the [cat] sat"
-    params["cluster"] |= {"actors": 2, "cpus": 1}
     return params
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project with a corpus of its own, all stages run once."""
-    folder = tmp_path_factory.mktemp("project")
+    folder = new_project(tmp_path_factory.mktemp("project"))
+    done = call(folder, "dvc", "repro")
+    assert [s for s in STAGES if f"Running stage '{s}'" in done] == STAGES
+    for command in (["add", "."], ["commit", "-qm", "done"]):
+        subprocess.run([*GIT, *command], cwd=folder, check=True)
+    return folder
+
+
+def new_project(folder: Path) -> Path:
+    """A copy of the project with a corpus of its own."""
     for name in ("elmo", "pipeline"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "elmo_pipeline").symlink_to("pipeline")
     for name in ("dvc.yaml", ".gitignore", ".dvcignore"):
         shutil.copy(ROOT / name, folder / name)
     (folder / ".dvc").mkdir()
@@ -62,13 +84,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "g.txt").write_text(text(1, 120))
     (folder / "t.txt").write_text(text(2, 80))
     (folder / "params.yaml").write_text(yaml.safe_dump(tiny_params(folder)))
-    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    (folder / "cluster.yaml").write_text("actors: 2\ncpus: 1\n")
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "start"]):
-        subprocess.run([*git, *command], cwd=folder, check=True)
-    done = call(folder, "dvc", "repro")
-    assert [s for s in STAGES if f"Running stage '{s}'" in done] == STAGES
-    subprocess.run([*git, "add", "."], cwd=folder, check=True)
-    subprocess.run([*git, "commit", "-qm", "done"], cwd=folder, check=True)
+        subprocess.run([*GIT, *command], cwd=folder, check=True)
     return folder
 
 
@@ -82,9 +100,12 @@ def environment(folder: Path) -> dict[str, str]:
 
 def call(folder: Path, *command: str, cwd: Path | None = None) -> str:
     done = subprocess.run(
-        command, cwd=cwd or folder, env=environment(folder), capture_output=True, text=True,
-        timeout=500,
-    )  # fmt: skip
+        command,
+        cwd=cwd or folder,
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 
@@ -93,8 +114,39 @@ def ran(output: str) -> list[str]:
     return [stage for stage in STAGES if f"Running stage '{stage}'" in output]
 
 
-def test_run_again_nothing_runs(project: Path) -> None:
-    assert ran(call(project, "dvc", "repro")) == []
+def test_run_again_only_corpus_and_register_look(project: Path) -> None:
+    """At the user's files, and into the registry; another registry gets the model."""
+    before = (project / "metrics" / "registered.json").read_bytes()
+    assert ran(call(project, "dvc", "repro")) == ["corpus", "register"]
+    (project / "mlflow.db").rename(project / "mlflow.db.kept")
+    assert ran(call(project, "dvc", "repro")) == ["corpus", "register"]
+    assert (project / "metrics" / "registered.json").read_bytes() == before
+    assert "elmo version 1: " in call(project, "elmo", "stores", "elmo")
+    (project / "mlflow.db.kept").replace(project / "mlflow.db")
+
+
+def test_one_pass_is_one_run_with_its_stages_in_it(project: Path) -> None:
+    shown = call(project, "elmo", "runs")
+    for line in ("pretrain", "finetune", "features", "register", "report"):
+        assert f"  {line} " in shown
+    assert "(candidate, champion)" in shown
+    database = sqlite3.connect(f"file:{project / 'mlflow.db'}?mode=ro", uri=True)
+    query = "SELECT value, count(*) FROM tags WHERE key = 'mlflow.parentRunId' GROUP BY value"
+    with closing(database):
+        assert [count for _, count in database.execute(query)] == [5]
+
+
+def test_a_changed_file_of_the_user_is_seen(
+    tmp_path: Path,
+) -> None:
+    folder = new_project(tmp_path)
+    params = yaml.safe_load((folder / "params.yaml").read_text())
+    params["tokenize"]["shard_bytes"] = 1 << 20  # one piece, which needs no Ray
+    (folder / "params.yaml").write_text(yaml.safe_dump(params))
+    assert ran(call(folder, "dvc", "repro", "tokenize@general")) == ["corpus", "tokenize@general"]
+    with (folder / "g.txt").open("a") as file:
+        file.write("one more line\n")
+    assert ran(call(folder, "dvc", "repro", "tokenize@general")) == ["corpus", "tokenize@general"]
 
 
 def test_metrics_params_and_graph(project: Path) -> None:
@@ -118,16 +170,19 @@ def test_the_registered_model_embeds_in_another_folder(project: Path, tmp_path: 
 import json, mlflow
 model = mlflow.pyfunc.load_model("models:/elmo@champion")
 layers = {"layers": "all"}
-print(json.dumps([model.predict(["the cat sat"], params=layers)[0],
-                  model.predict([["the", "cat", "sat"], ["dog"]], params=layers)[0],
-                  model.predict(["the cat sat"])[0]]))
+print(json.dumps([model.predict(["the cat sat"], params=layers)[0].tolist(),
+                  model.predict([["the", "cat", "sat"], ["dog"]], params=layers)[0].tolist(),
+                  model.predict(["the cat sat"])[0].tolist()]))
 """
     away = environment(project) | {"MLFLOW_TRACKING_URI": f"sqlite:///{project}/mlflow.db"}
     away.pop("PYTHONPATH")
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], cwd=tmp_path, env=away, capture_output=True,
+        [sys.executable, "-W", "ignore", "-c", code],
+        cwd=tmp_path,
+        env=away,
+        capture_output=True,
         text=True,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     from_text, from_tokens, average = map(np.array, json.loads(done.stdout.splitlines()[-1]))
     expected = Embedder.load(project / "models" / "finetune").embed([["the", "cat", "sat"]])[0]
@@ -188,5 +243,5 @@ def test_every_command_of_the_readme_on_text(project: Path) -> None:
 def test_an_experiment_changes_only_what_follows(project: Path) -> None:
     """Last, since it leaves its result in the workspace."""
     done = call(project, "dvc", "exp", "run", "-S", "features.dtype=float32")
-    assert ran(done) == ["features", "register", "report"]
+    assert ran(done) == ["corpus", "features", "register", "report"]
     assert FeatureStore(project / "data" / "features")[0].dtype == np.float32

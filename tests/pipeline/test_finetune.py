@@ -7,23 +7,25 @@ from pathlib import Path
 import pytest
 import torch
 
-from elmo.adaptive import AdaptiveSoftmax
-from elmo.bilm import BiLM, Config
 from elmo.characters import Characters
-from elmo.checkpoint import load_model, save_model
 from elmo.errors import ElmoError
-from elmo.score import perplexity
+from elmo.model_folder import load_model, save_model
+from elmo.nn.adaptive_softmax import AdaptiveSoftmax
+from elmo.nn.bilm import BiLM, Config
+from elmo.nn.softmax import Softmax
+from elmo.settings import Network
 from elmo.shards import write_shards
-from elmo.softmax import Softmax
+from elmo.tokenizer import Tokenization
+from elmo.train.perplexity import perplexity
 from elmo.vocabulary import Vocabulary
 from pipeline import finetune, pretrain
-from pipeline.params import Cluster, Finetune, Network, Pretrain
+from pipeline.cluster import Cluster
+from pipeline.params import Finetune, Pretrain
+from tests.elmo.conftest import WHITESPACE
 from tests.elmo.run_job import NETWORK, TRAINING, WORDS, sentences
 
 HERE = Cluster(workers=0, cpus=1, gpu=False, actors=1)
-PARAMS = Finetune(
-    training=replace(TRAINING, epochs=4), new_words=3, freeze=(), layer_decay=1.0
-)  # fmt: skip
+PARAMS = Finetune(training=replace(TRAINING, epochs=4), new_words=3, freeze=(), layer_decay=1.0)
 COUNTS = [120, 120, 1, *[30] * 16]
 
 
@@ -46,17 +48,33 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def inputs(tracked: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `general`, `task` and a pretrained `model`."""
     folder = tmp_path_factory.mktemp("inputs")
-    write_shards(folder / "general", sentences(140), heldout_every=7, shard_sentences=30)
-    write_shards(folder / "task", task_sentences(100), heldout_every=6, shard_sentences=30)
+    write_shards(
+        folder / "general",
+        sentences(140),
+        heldout_every=7,
+        shard_sentences=30,
+        tokenizer=WHITESPACE,
+    )
+    write_shards(
+        folder / "task",
+        task_sentences(100),
+        heldout_every=6,
+        shard_sentences=30,
+        tokenizer=WHITESPACE,
+    )
     (folder / "vocab").mkdir()
     Vocabulary(WORDS, COUNTS).save(folder / "vocab")
     Characters().save(folder / "vocab" / "characters.json")
     shape = {name: value for name, value in asdict(NETWORK).items() if name != "input_words"}
     pretrain.run(
-        folder / "general", folder / "vocab", folder / "model",
+        folder / "general",
+        folder / "vocab",
+        folder / "model",
         Pretrain(Network(**shape), replace(TRAINING, epochs=8)),
-        curves=folder / "curves", runs=folder / "runs", cluster=HERE,
-    )  # fmt: skip
+        curves=folder / "curves",
+        runs=folder / "runs",
+        cluster=HERE,
+    )
     return folder
 
 
@@ -64,9 +82,28 @@ def run(
     inputs: Path, out: Path, params: Finetune = PARAMS, *, model: Path | None = None
 ) -> dict[str, float]:
     return finetune.run(
-        model or inputs / "model", inputs / "task", inputs / "general", out / "model", params,
-        curves=out / "curves", runs=out / "runs", cluster=HERE,
-    )  # fmt: skip
+        model or inputs / "model",
+        inputs / "task",
+        inputs / "general",
+        out / "model",
+        params,
+        curves=out / "curves",
+        runs=out / "runs",
+        cluster=HERE,
+    )
+
+
+def test_the_tokenizer_travels_and_text_of_another_is_refused(inputs: Path, tmp_path: Path) -> None:
+    run(inputs, tmp_path)
+    models = [load_model(folder / "model") for folder in (inputs, tmp_path)]
+    assert [model.tokenizer for model in models] == [WHITESPACE, WHITESPACE]
+    other = tmp_path / "other"
+    (other / "general").parent.mkdir()
+    write_shards(other / "task", task_sentences(30), heldout_every=6, tokenizer=Tokenization("x"))
+    (other / "general").symlink_to(inputs / "general")
+    with pytest.raises(ElmoError, match="task: was tokenized by x, and the model .* whitespace"):
+        run(other, tmp_path / "out", model=inputs / "model")
+    assert not (tmp_path / "out").exists()
 
 
 def changed(inputs: Path, out: Path) -> set[str]:
@@ -123,8 +160,9 @@ def test_frozen_layers_stay_as_they_were(inputs: Path, tmp_path: Path) -> None:
     run(inputs, tmp_path / "1", replace(PARAMS, freeze=("encoder", "lstm.1")))
     moved = changed(inputs, tmp_path / "1")
     assert moved == {"lstm.weight.1", "lstm.bias.1", "lstm.project.1"} | {
-        "softmax.weight", "softmax.bias",
-    }  # fmt: skip
+        "softmax.weight",
+        "softmax.bias",
+    }
     run(inputs, tmp_path / "2", replace(PARAMS, freeze=("softmax",)))
     assert not [name for name in changed(inputs, tmp_path / "2") if name.startswith("softmax")]
 
@@ -146,9 +184,14 @@ def test_lower_layers_move_less_with_layer_decay(inputs: Path, tmp_path: Path) -
 def test_a_model_without_a_softmax_gets_a_new_one(inputs: Path, tmp_path: Path) -> None:
     parent = load_model(inputs / "model")
     save_model(
-        tmp_path / "imported", bilm=parent.bilm, vocabulary=Vocabulary(WORDS, None),
-        characters=parent.characters, softmax=None, training={},
-    )  # fmt: skip
+        tmp_path / "imported",
+        bilm=parent.bilm,
+        vocabulary=Vocabulary(WORDS, None),
+        characters=parent.characters,
+        softmax=None,
+        training={},
+        tokenizer=parent.tokenizer,
+    )
     metrics = run(inputs, tmp_path, model=tmp_path / "imported")
     assert metrics["task_gain"] > 0.2
     found = load_model(tmp_path / "model")
@@ -163,9 +206,14 @@ def test_a_softmax_is_tuned_as_the_kind_it_is(inputs: Path, tmp_path: Path) -> N
     softmax = AdaptiveSoftmax(len(WORDS), NETWORK.projection)
     softmax.reset_parameters(1)
     save_model(
-        tmp_path / "adaptive", bilm=parent.bilm, vocabulary=parent.vocabulary,
-        characters=parent.characters, softmax=dict(softmax.state_dict()), training={},
-    )  # fmt: skip
+        tmp_path / "adaptive",
+        bilm=parent.bilm,
+        vocabulary=parent.vocabulary,
+        characters=parent.characters,
+        softmax=dict(softmax.state_dict()),
+        training={},
+        tokenizer=parent.tokenizer,
+    )
     assert run(inputs, tmp_path, adaptive, model=tmp_path / "adaptive")["task_gain"] > 0.2
     with pytest.raises(ElmoError, match="has an adaptive softmax"):
         run(inputs, tmp_path, model=tmp_path / "adaptive")
@@ -194,13 +242,23 @@ def test_params_that_make_no_sense_are_refused(
     assert not (tmp_path / "model").exists()
 
 
+def test_a_token_that_readers_of_words_skip_becomes_no_word(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "task", [["!!!MAXTERMID", "new"]] * 5)
+    assert finetune._extended(Vocabulary(WORDS), shards, 3).words == [*WORDS, "new"]
+
+
 def test_a_model_that_reads_words_is_refused(inputs: Path, tmp_path: Path) -> None:
     config = Config(**(asdict(NETWORK) | {"input_words": len(WORDS)}))
     bilm = BiLM(config, characters=Characters().size)
     softmax = Softmax(len(WORDS), NETWORK.projection)
     save_model(
-        tmp_path / "words", bilm=bilm, vocabulary=Vocabulary(WORDS, COUNTS),
-        characters=Characters(), softmax=dict(softmax.state_dict()), training={},
-    )  # fmt: skip
+        tmp_path / "words",
+        bilm=bilm,
+        vocabulary=Vocabulary(WORDS, COUNTS),
+        characters=Characters(),
+        softmax=dict(softmax.state_dict()),
+        training={},
+        tokenizer=load_model(inputs / "model").tokenizer,
+    )
     with pytest.raises(ElmoError, match="reads words, not characters"):
         run(inputs, tmp_path, model=tmp_path / "words")

@@ -2,25 +2,30 @@
 
 import json
 import os
+import re
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from elmo.checkpoint import load_model
 from elmo.errors import ElmoError
-from elmo.files import read_json
-from elmo.resume import Checkpoints
-from elmo.score import perplexity
+from elmo.files import locked, read_json
+from elmo.model_folder import load_model
+from elmo.settings import Network
 from elmo.shards import Shards, write_shards
+from elmo.train.checkpoints import Checkpoint, Checkpoints
+from elmo.train.perplexity import HeldOut, perplexity
 from elmo.vocabulary import Vocabulary
-from pipeline import pretrain, trainer
-from pipeline.params import Cluster, Network, Pretrain
+from pipeline import pretrain, tracking
+from pipeline import train_job as trainer
+from pipeline.cluster import Cluster
+from pipeline.params import Pretrain
 from tests.elmo.run_job import NETWORK, TRAINING, WORDS, sentences
 
 HERE = Cluster(workers=0, cpus=1, gpu=False, actors=1)
@@ -56,9 +61,14 @@ def run(
     inputs: Path, out: Path, params: Pretrain = PARAMS, cluster: Cluster = HERE
 ) -> dict[str, float]:
     return pretrain.run(
-        inputs / "shards", inputs / "vocab", out / "model", params,
-        curves=out / "curves", runs=out / "runs", cluster=cluster,
-    )  # fmt: skip
+        inputs / "shards",
+        inputs / "vocab",
+        out / "model",
+        params,
+        curves=out / "curves",
+        runs=out / "runs",
+        cluster=cluster,
+    )
 
 
 def test_it_writes_a_model_its_curves_and_its_lineage(inputs: Path, tmp_path: Path) -> None:
@@ -93,17 +103,17 @@ def test_the_perplexity_it_reports_is_that_of_the_model_it_writes(
     assert found.tokens == metrics["heldout_tokens"]
 
 
-def test_run_again_it_does_not_train_again_but_with_other_params_it_does(
+def test_run_again_it_trains_again_to_the_same_model_and_leaves_no_work_folder(
     inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metrics = run(inputs, tmp_path)
     digest = load_model(tmp_path / "model").digest
     steps: list[object] = []
     monkeypatch.setattr(trainer._Live, "__call__", lambda self, *heard: steps.append(heard))
+    assert {path.name for path in (tmp_path / "runs" / "pretrain").iterdir()} <= {"unsent"}
     assert run(inputs, tmp_path) == metrics
-    assert load_model(tmp_path / "model").digest == digest and steps == []
-    run(inputs, tmp_path, replace(PARAMS, training=replace(TRAINING, seed=2)))
-    assert load_model(tmp_path / "model").digest != digest and steps != []
+    assert load_model(tmp_path / "model").digest == digest and steps != []
+    assert {path.name for path in (tmp_path / "runs" / "pretrain").iterdir()} <= {"unsent"}
 
 
 def test_interrupted_and_started_again_it_ends_the_same(
@@ -122,13 +132,88 @@ def test_interrupted_and_started_again_it_ends_the_same(
     assert curves[0] == curves[1]
 
 
+def work_folder(inputs: Path, out: Path, params: Pretrain = PARAMS) -> Path:
+    """Where a run keeps its work in progress."""
+    digests = {
+        "corpus": Shards(inputs / "shards").digest,
+        "vocabulary": pretrain.vocabulary_digest(inputs / "vocab"),
+    }
+    return out / "runs" / "pretrain" / tracking.fingerprint("pretrain", params, digests)
+
+
+def test_what_a_killed_start_left_stops_nothing_and_is_swept(inputs: Path, tmp_path: Path) -> None:
+    folder = work_folder(inputs, tmp_path)
+    (folder / "checkpoints").mkdir(parents=True)
+    for name in ("stop", "stop-0123abcd", ".live.json.0123abcd"):
+        (folder / name).touch()
+    for path in (tmp_path / ".model.0123abcd", tmp_path / ".curves.0123abcd"):
+        path.mkdir()
+    assert run(inputs, tmp_path)["steps"] > 10
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"model", "curves", "runs"}
+
+
+def test_two_runs_in_one_work_folder_are_one_too_many(inputs: Path, tmp_path: Path) -> None:
+    folder = work_folder(inputs, tmp_path)
+    with locked(folder), pytest.raises(ElmoError, match=rf"process {os.getpid()} on .* is at work"):
+        run(inputs, tmp_path)
+    assert [path.name for path in folder.iterdir()] == [".lock"]
+    run(inputs, tmp_path)
+
+
+@pytest.mark.parametrize("limit", [0, 30])
+def test_the_held_out_text_is_read_no_more_often_than_needed(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    asked: list[int] = []
+    take = HeldOut.perplexity
+
+    def counted(self: HeldOut, *, tokens: int = 0, **named: Any) -> Any:
+        asked.append(tokens)
+        return take(self, tokens=tokens, **named)
+
+    written: list[Path] = []
+    save = trainer.save_model
+
+    def saved(folder: Path, **named: Any) -> str:
+        written.append(folder)
+        return save(folder, **named)
+
+    monkeypatch.setattr(HeldOut, "perplexity", counted)
+    monkeypatch.setattr(trainer, "save_model", saved)
+    params = replace(PARAMS, training=replace(TRAINING, evaluate_tokens=limit))
+    metrics = run(inputs, tmp_path, params)
+    rows = len((tmp_path / "curves" / "heldout.tsv").read_text().splitlines()) - 1
+    assert asked == [limit] * rows + [0] * (limit > 0)  # with a limit, once over all at the end
+    assert metrics["heldout_tokens"] == sum(
+        len(s) for k, s in enumerate(sentences(140)) if k % 7 == 6
+    )
+    assert written == [tmp_path / "model"]
+
+
+def test_after_divergence_training_starts_from_the_checkpoint_that_was_named(
+    inputs: Path, tmp_path: Path
+) -> None:
+    rising = replace(TRAINING.optimizer, lr=8.0, warmup_steps=1200, clip=0.0)
+    wild = replace(TRAINING, epochs=20, optimizer=rising, evaluate_every=20)
+    with pytest.raises(ElmoError, match="training diverged") as caught:
+        run(inputs, tmp_path, replace(PARAMS, training=wild))
+    named = re.search(r"start_from to (\S+) as well", str(caught.value))
+    assert named is not None, caught.value
+    calm = replace(wild, optimizer=TRAINING.optimizer, start_from=named[1])
+    metrics = run(inputs, tmp_path, replace(PARAMS, training=calm))
+    assert metrics["heldout_perplexity"] < 1.3 * metrics["unigram_perplexity"]
+    lineage = load_model(tmp_path / "model").training
+    assert lineage["inputs"]["start_from"] == Checkpoint.digest(Path(named[1]))
+
+
 def _interrupt_at_10(self: object, kind: str, figures: dict[str, float]) -> None:
     if figures["step"] == 10:
         raise KeyboardInterrupt
 
 
 def test_divergence_is_one_line(inputs: Path, tmp_path: Path) -> None:
-    wild = replace(TRAINING, optimizer=replace(TRAINING.optimizer, lr=1e30, clip=0.0))
+    wild = replace(TRAINING, optimizer=replace(TRAINING.optimizer, lr=1e6, clip=0.0))
     with pytest.raises(ElmoError, match=r"^training diverged .* lower optimizer\.lr"):
         run(inputs, tmp_path, replace(PARAMS, training=wild))
     assert not (tmp_path / "model").exists()
@@ -136,9 +221,15 @@ def test_divergence_is_one_line(inputs: Path, tmp_path: Path) -> None:
 
 def test_params_train_the_2018_way_too(inputs: Path, tmp_path: Path) -> None:
     optimizer = replace(
-        TRAINING.optimizer, name="adagrad", lr=0.2, accumulator=1.0, epsilon=0.0, clip=10.0,
-        decay="constant", warmup_steps=0,
-    )  # fmt: skip
+        TRAINING.optimizer,
+        name="adagrad",
+        lr=0.2,
+        accumulator=1.0,
+        epsilon=0.0,
+        clip=10.0,
+        decay="constant",
+        warmup_steps=0,
+    )
     recipe = replace(
         TRAINING, optimizer=optimizer, loss_scale=6.0, draws="separate", reset="never", epochs=16
     )
@@ -162,7 +253,7 @@ def test_two_workers_of_ray_train_take_the_same_steps(inputs: Path, tmp_path: Pa
 
 @pytest.mark.ray
 def test_what_a_worker_refuses_is_said_once_in_one_line(inputs: Path, tmp_path: Path) -> None:
-    wild = replace(TRAINING, optimizer=replace(TRAINING.optimizer, lr=1e30, clip=0.0))
+    wild = replace(TRAINING, optimizer=replace(TRAINING.optimizer, lr=1e6, clip=0.0))
     two = Cluster(workers=2, cpus=1, gpu=False, actors=1)
     with pytest.raises(ElmoError, match=r"^training diverged .* lower optimizer\.lr"):
         run(inputs, tmp_path, replace(PARAMS, training=wild), two)
@@ -171,7 +262,7 @@ def test_what_a_worker_refuses_is_said_once_in_one_line(inputs: Path, tmp_path: 
 @pytest.mark.ray
 def test_a_signal_reaches_the_workers_who_save_and_stop(inputs: Path, tmp_path: Path) -> None:
     two = Cluster(workers=2, cpus=1, gpu=False, actors=1)
-    rarely = replace(TRAINING, epochs=20, checkpoint_every=10_000, evaluate_every=10_000)
+    rarely = replace(TRAINING, epochs=20, evaluate_every=10_000)
     longer = replace(PARAMS, training=rarely)
 
     def terminate() -> None:

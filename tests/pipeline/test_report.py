@@ -5,61 +5,100 @@ import json
 import random
 import re
 import shutil
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import numpy as np
 import pytest
 import torch
 
-from elmo import store_build
-from elmo.bilm import BiLM, Config
 from elmo.characters import Characters
-from elmo.checkpoint import save_model
 from elmo.errors import ElmoError
-from elmo.features import FeatureStore, model_digest
 from elmo.files import write_json
+from elmo.model_folder import save_model
+from elmo.nn.bilm import BiLM, Config
 from elmo.shards import write_shards
-from elmo.store_layout import Settings
+from elmo.store import FeatureStore, model_digest
+from elmo.store import build as store_build
+from elmo.store.layout import StoreSettings
+from elmo.tokenizer import Tokenization
 from elmo.vocabulary import Vocabulary
 from pipeline import report
 from pipeline.params import Report
 
 PARAMS = Report(title="Cats & <dogs>", neighbors_of="the [cat] sat & slept", neighbors=3)
 CONFIG = Config(
-    char_dim=4, filters=((1, 8), (3, 8)), activation="relu", highways=1, cells=16, projection=8,
-    layers=2, cell_clip=3.0, projection_clip=3.0, skip=True, input_words=None,
-)  # fmt: skip
+    char_dim=4,
+    filters=((1, 8), (3, 8)),
+    activation="relu",
+    highways=1,
+    cells=16,
+    projection=8,
+    layers=2,
+    cell_clip=3.0,
+    projection_clip=3.0,
+    skip=True,
+    input_words=None,
+)
 TOKENIZED = {
-    "documents": 41, "sentences": 4242, "blank_lines": 13, "tokens": 54321, "heldout_tokens": 777,
-    "bytes": 987654, "token_bytes": 900001, "dropped_mark_bytes": 31337, "dropped_space_bytes": 0,
-    "long_tokens": 19, "not_text_sentences": 3, "odd_script_sentences": 2,
-    "duplicate_share": 0.1234, "shards": 1,
-}  # fmt: skip
+    "documents": 41,
+    "sentences": 4242,
+    "blank_lines": 13,
+    "tokens": 54321,
+    "heldout_tokens": 777,
+    "bytes": 987654,
+    "token_bytes": 900001,
+    "dropped_mark_bytes": 31337,
+    "dropped_space_bytes": 0,
+    "long_tokens": 19,
+    "not_text_sentences": 3,
+    "odd_script_sentences": 2,
+    "duplicate_share": 0.1234,
+    "shards": 1,
+}
 METRICS: dict[str, dict[str, Any]] = {
     "tokenize-general": TOKENIZED,
     "tokenize-task": TOKENIZED | {"sentences": 60, "tokens": 2323},
     "vocab": {
-        "words": 2003, "types": 3004, "tokens": 9000, "coverage": 0.98765,
-        "heldout_coverage": 0.91234, "characters": 261, "long_tokens": 6,
+        "words": 2003,
+        "types": 3004,
+        "tokens": 9000,
+        "coverage": 0.98765,
+        "heldout_coverage": 0.91234,
+        "characters": 261,
+        "long_tokens": 6,
     },
     "pretrain": {
-        "heldout_perplexity": 81.81, "heldout_forward": 82.72, "heldout_backward": 80.94,
-        "times_below_unigram": 4.9, "unigram_perplexity": 399.11, "tokens_seen": 1083132,
+        "heldout_perplexity": 81.81,
+        "heldout_forward": 82.72,
+        "heldout_backward": 80.94,
+        "times_below_unigram": 4.9,
+        "unigram_perplexity": 399.11,
+        "tokens_seen": 1083132,
         "steps": 870,
     },
     "finetune": {
-        "task_perplexity_before": 150.03, "task_perplexity_after": 85.14, "words_added": 918,
-        "tokens_seen": 166550, "steps": 143,
+        "task_perplexity_before": 150.03,
+        "task_perplexity_after": 85.14,
+        "words_added": 918,
+        "tokens_seen": 166550,
+        "steps": 143,
     },
     "features": {"tokens": 500},
-}  # fmt: skip
+}
 
 
 def score(average: float, unigram: float) -> dict[str, float]:
-    return {"average": average, "unigram": unigram, "bits_per_byte": 1.3127, "tokens": 9467,
-            "unk_rate": 0.0292}  # fmt: skip
+    return {
+        "average": average,
+        "unigram": unigram,
+        "bits_per_byte": 1.3127,
+        "tokens": 9467,
+        "unk_rate": 0.0292,
+    }
 
 
 TRAINING = {
@@ -87,22 +126,34 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ["the", "cat", "sat", "<b>", "&", "dog", "slept"]
     vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", *words], [9, 9, 2, 70, 60, 50, 40, 30, 20, 10])
     save_model(
-        folder / "model", bilm=bilm, vocabulary=vocabulary, characters=Characters(), softmax=None,
+        folder / "model",
+        bilm=bilm,
+        vocabulary=vocabulary,
+        characters=Characters(),
+        softmax=None,
         training=TRAINING,
-    )  # fmt: skip
+        tokenizer=Tokenization("whitespace"),
+    )
     (folder / "vocab").mkdir()
     vocabulary.save(folder / "vocab")
     draw = random.Random(0)
     sentences = [draw.choices(words, k=draw.randrange(12)) for _ in range(60)]
     write_shards(folder / "shards", sentences, heldout_every=6, shard_sentences=30)
-    settings = Settings(
-        layers="all", mix="", dtype="float16", codec="none", row_group_tokens=256,
+    settings = StoreSettings(
+        layers="all",
+        mix="",
+        dtype="float16",
+        codec="none",
+        row_group_tokens=256,
         precision="float32",
-    )  # fmt: skip
+    )
     store_build.build(
-        folder / "store", shards=folder / "shards", model=folder / "model", settings=settings,
+        folder / "store",
+        shards=folder / "shards",
+        model=folder / "model",
+        settings=settings,
         work=folder / "work",
-    )  # fmt: skip
+    )
     for stage in ("pretrain", "finetune"):
         (folder / "curves" / stage).mkdir(parents=True)
         (folder / "curves" / stage / "train.tsv").write_text(TRAIN)
@@ -123,9 +174,24 @@ def given(made: Path, tmp_path: Path) -> Path:
 
 def run(given: Path, out: Path, params: Report = PARAMS) -> dict[str, int]:
     return report.run(
-        out, params, metrics=given / "metrics", curves=given / "curves", vocab=given / "vocab",
-        model=given / "model", store=given / "store", registered=given / "registered.json",
-    )  # fmt: skip
+        out,
+        params,
+        metrics=given / "metrics",
+        curves=given / "curves",
+        vocab=given / "vocab",
+        model=given / "model",
+        store=given / "store",
+        registered=given / "registered.json",
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """MLflow's database for all tests here."""
+    uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", uri)
+        yield uri
 
 
 @pytest.fixture(scope="module")
@@ -178,12 +244,21 @@ def test_the_page_needs_nothing_else(page: str, made: Path) -> None:
     pictures = [source for source in sources if not source.startswith("#")]
     files = sorted(path.name for path in (made / "report").iterdir())
     assert files == ["curves.png", "index.html", "layers.png", "perplexity.png", "vocabulary.png"]
-    found = [base64.b64decode(picture.removeprefix("data:image/png;base64,"))
-             for picture in pictures]  # fmt: skip
-    assert sorted(found) == sorted((made / "report" / name).read_bytes()
-                                   for name in files if name.endswith(".png"))  # fmt: skip
+    found = [
+        base64.b64decode(picture.removeprefix("data:image/png;base64,")) for picture in pictures
+    ]
+    assert sorted(found) == sorted(
+        (made / "report" / name).read_bytes() for name in files if name.endswith(".png")
+    )
     anchors = {source[1:] for source in sources if source.startswith("#")}
     assert anchors == set(re.findall(r'id="([^"]*)"', page))
+
+
+def test_the_page_is_in_mlflow(page: str, tmp_path: Path) -> None:
+    client = mlflow.MlflowClient()
+    (logged,) = client.search_runs(["1"], "tags.stage = 'report'", max_results=1)
+    file = client.download_artifacts(logged.info.run_id, "index.html", str(tmp_path))
+    assert Path(file).read_text(encoding="utf-8") == page
 
 
 def test_text_is_escaped(page: str) -> None:
@@ -242,10 +317,15 @@ def test_pictures_follow_the_figures(made: Path, page: str, given: Path, tmp_pat
 
 
 MISSING = [
-    "curves/finetune/train.tsv", "curves/pretrain/heldout.tsv", "metrics/vocab.json",
-    "registered.json", "vocab/words.txt", "vocab/counts.txt", "model/training.json",
-    "store/manifest.json",
-]  # fmt: skip
+    "curves/finetune/train.tsv",
+    "curves/pretrain/heldout.tsv",
+    "metrics/vocab.json",
+    "registered.json",
+    "vocab/words.txt",
+    "vocab/counts.txt",
+    "model/training.json",
+    "store/_manifest-000001.json",
+]
 
 
 @pytest.mark.parametrize("name", MISSING)

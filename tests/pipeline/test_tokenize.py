@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,12 @@ import pytest
 
 from elmo.errors import ElmoError
 from elmo.files import write_json
-from elmo.shards import Shards
-from pipeline import cluster as workers
-from pipeline import tokenize
-from pipeline.inputs import find_inputs
-from pipeline.params import Cluster, Tokenize
+from elmo.shards import Dropped, Shards
+from pipeline import tokenize, workers
+from pipeline.cluster import Cluster
+from pipeline.params import Tokenize
+from pipeline.text import readers
+from pipeline.text.inputs import find_inputs
 
 CLUSTER = Cluster(workers=0, cpus=1, gpu=False, actors=2)
 LINES = [
@@ -58,7 +60,9 @@ def params(**changes: object) -> Tokenize:
 
 def make(out: Path, *paths: Path, column: str = "text", **changes: object) -> Shards:
     inputs = find_inputs([str(path) for path in paths])
-    tokenize.tokenize(inputs, out, params(**changes), column=column, cluster=CLUSTER)
+    tokenize.tokenize(
+        inputs, out, params(**changes), column=column, runs=out.parent / "runs", cluster=CLUSTER
+    )
     return Shards(out)
 
 
@@ -79,7 +83,7 @@ def documents(shards: Shards) -> dict[int, tuple[int, str]]:
     for info in shards.infos():
         shard = shards.open(info)
         pairs = zip(shard.sentence_ids.tolist(), shard.document_ids.tolist(), strict=True)
-        found.update({place: (document, info["split"]) for place, document in pairs})
+        found.update({place: (document, info.split) for place, document in pairs})
     return dict(sorted(found.items()))
 
 
@@ -90,8 +94,8 @@ def in_order(shards: Shards) -> list[list[str]]:
 
 
 def accounted(shards: Shards) -> int:
-    counts = shards.manifest["counts"]
-    return counts["token_bytes"] + sum(part["bytes"] for part in counts["dropped"].values())
+    counts = shards.manifest.counts
+    return counts.token_bytes + sum(part.bytes for part in counts.dropped.values())
 
 
 def text_file(folder: Path, lines: list[str], name: str = "text.txt", end: str = "\n") -> Path:
@@ -115,8 +119,8 @@ def test_a_line_is_a_sentence_in_its_place_and_blank_lines_keep_theirs(
 ) -> None:
     shards = make(tmp_path / "out", text_file(tmp_path, LINES, end=end))
     assert in_order(shards) == [line.split() for line in LINES]
-    assert shards.manifest["counts"]["blank_lines"] == 2
-    assert shards.manifest["counts"]["sentences"] == len(LINES)
+    assert shards.manifest.counts.blank_lines == 2
+    assert shards.manifest.counts.sentences == len(LINES)
 
 
 @pytest.mark.parametrize("tokenizer", ["whitespace", "unicode"])
@@ -125,21 +129,21 @@ def test_a_line_is_a_sentence_in_its_place_and_blank_lines_keep_theirs(
 def test_every_byte_is_in_a_shard_or_counted_with_its_reason(
     tmp_path: Path, tokenizer: str, sentences: str, documents_: str
 ) -> None:
-    text = "\ufeff" + "\r\n".join([*LINES, "\x00\x1c odd\u2028ones\x85 .", "\u00a0"])
+    text = "\ufeff" + "\r\n".join([*LINES, "\x01\x1c odd\u2028ones\x85 .", "\u00a0"])
     path = tmp_path / "text.txt"
     path.write_text(text, encoding="utf-8", newline="")
     shards = make(
         tmp_path / "out", path, tokenizer=tokenizer, sentences=sentences, documents=documents_
     )
-    assert accounted(shards) == shards.manifest["counts"]["bytes"] == path.stat().st_size
-    dropped = shards.manifest["counts"]["dropped"]
-    assert dropped["mark"]["bytes"] == 3
-    assert dropped["newline"]["bytes"] == text.count("\n")
-    assert dropped["blank"] == {"lines": 3, "bytes": 1 + 6 + 2}
-    assert dropped["tokenizer"]["bytes"] == 0
+    assert accounted(shards) == shards.manifest.counts.bytes == path.stat().st_size
+    dropped = shards.manifest.counts.dropped
+    assert dropped["mark"].bytes == 3
+    assert dropped["newline"].bytes == text.count("\n")
+    assert dropped["blank"] == Dropped(3, 1 + 6 + 2)
+    assert dropped["tokenizer"].bytes == 0
     tokens = "".join(token for row in in_order(shards) for token in row)
     assert set(tokens) >= set("".join("".join(LINES).split()))
-    assert len(tokens.encode()) == shards.manifest["counts"]["token_bytes"]
+    assert len(tokens.encode()) == shards.manifest.counts.token_bytes
 
 
 def test_the_unicode_tokenizer_loses_no_character_and_keeps_words_whole(tmp_path: Path) -> None:
@@ -152,7 +156,7 @@ def test_the_unicode_tokenizer_loses_no_character_and_keeps_words_whole(tmp_path
 
 
 def test_splitting_each_distinct_stretch_once_equals_splitting_every_line(tmp_path: Path) -> None:
-    from pipeline.splitters import tokenizer
+    from elmo.tokenizer import tokenizer
 
     path, text = long_text(tmp_path)
     for name in ("whitespace", "unicode"):
@@ -163,8 +167,8 @@ def test_splitting_each_distinct_stretch_once_equals_splitting_every_line(tmp_pa
 def test_sentences_are_split_and_all_of_a_line_is_in_them(tmp_path: Path) -> None:
     shards = make(tmp_path / "out", text_file(tmp_path, LINES), sentences="split")
     found = [" ".join(row) for row in in_order(shards)]
-    assert found[4:7] == ["Mr. Smith's cat isn't here.", "It left at 3.14, at last!", "Did it?"]
-    assert found[7:9] == ["吾輩は猫である。", "名前はまだ無い。"]
+    assert found[2:5] == ["Mr. Smith's cat isn't here.", "It left at 3.14, at last!", "Did it?"]
+    assert found[5:7] == ["吾輩は猫である。", "名前はまだ無い。"]
     assert "".join(found).replace(" ", "") == "".join("".join(LINES).split())
 
 
@@ -174,7 +178,7 @@ def test_pieces_of_a_large_file_join_up_to_the_whole(tmp_path: Path) -> None:
     large = make(tmp_path / "large", path, shard_bytes=1 << 20)
     assert len(small.infos()) > 30 and len(large.infos()) == 1
     assert in_order(small) == in_order(large) == [line.split() for line in text]
-    assert small.manifest["counts"] == large.manifest["counts"]
+    assert small.manifest.counts == large.manifest.counts
 
 
 @pytest.mark.parametrize("ending", [".gz", ".zst", ".xz"])
@@ -191,7 +195,7 @@ def test_a_compressed_file_is_the_text_in_it(tmp_path: Path, ending: str) -> Non
     shards = make(tmp_path / "out", packed)
     assert in_order(shards) == [line.split() for line in text]
     assert accounted(shards) == len(data)
-    assert shards.manifest["inputs"][0]["bytes"] == packed.stat().st_size
+    assert shards.manifest.inputs[0].bytes == packed.stat().st_size
     assert len(shards.infos()) > 10  # a stream is cut in shards too
 
 
@@ -225,7 +229,7 @@ def test_parquet_gives_its_column_whatever_its_row_groups(tmp_path: Path) -> Non
     assert in_order(shards) == [line.split() for line in flat]
     assert len(shards.infos()) > 5
     whole = sum(len(t.encode()) for t in texts if t)
-    assert accounted(shards) == shards.manifest["counts"]["bytes"] == whole
+    assert accounted(shards) == shards.manifest.counts.bytes == whole
 
 
 def test_a_dictionary_column_is_text_too(tmp_path: Path) -> None:
@@ -241,7 +245,9 @@ def test_any_fsspec_url_is_an_input(tmp_path: Path) -> None:
     with fsspec.open("memory://corpus/a.txt.gz", "wb") as file:
         file.write(gzip.compress(b"a b\nc\n"))
     inputs = find_inputs(["memory://corpus/*.gz"])
-    tokenize.tokenize(inputs, tmp_path / "out", params(), column="text", cluster=CLUSTER)
+    tokenize.tokenize(
+        inputs, tmp_path / "out", params(), column="text", runs=tmp_path, cluster=CLUSTER
+    )
     assert in_order(Shards(tmp_path / "out")) == [["a", "b"], ["c"]]
 
 
@@ -252,7 +258,7 @@ def test_files_follow_each_other_by_name_and_small_ones_share_a_shard(tmp_path: 
         (folder / name).write_text(f"in {name}\n")
     shards = make(tmp_path / "out", folder, documents="file")
     assert in_order(shards) == [["in", "a.txt"], ["in", "b.txt"], ["in", "sub/c.txt"]]
-    assert [i["name"] for i in shards.manifest["inputs"]] == ["a.txt", "b.txt", "sub/c.txt"]
+    assert [i.name for i in shards.manifest.inputs] == ["a.txt", "b.txt", "sub/c.txt"]
     assert [found[0] for found in documents(shards).values()] == [0, 1, 2]
     assert len(shards.infos()) == 1
 
@@ -281,7 +287,7 @@ def test_documents_between_blank_lines_are_never_divided(tmp_path: Path) -> None
             splits.setdefault(document, set()).add(split)
         assert all(len(split) == 1 for split in splits.values())
         assert {split for (split,) in splits.values()} == {"train", "heldout"}
-        assert shards.manifest["counts"]["documents"] == 150
+        assert shards.manifest.counts.documents == 150
 
 
 def test_blank_lines_before_the_first_document_are_of_it(tmp_path: Path) -> None:
@@ -293,9 +299,9 @@ def test_blank_lines_before_the_first_document_are_of_it(tmp_path: Path) -> None
 def test_the_held_out_share_is_about_what_was_asked(tmp_path: Path) -> None:
     path = text_file(tmp_path, [f"sentence number {i}" for i in range(5000)])
     shards = make(tmp_path / "out", path, heldout=0.1, shard_bytes=1 << 20)
-    held = shards.manifest["splits"]["heldout"]["documents"]
+    held = shards.manifest.splits["heldout"].documents
     assert abs(held - 500) < 100
-    assert shards.manifest["splits"]["train"]["documents"] == 5000 - held
+    assert shards.manifest.splits["train"].documents == 5000 - held
 
 
 def test_documents_keep_their_split_when_the_corpus_around_them_changes(tmp_path: Path) -> None:
@@ -334,7 +340,9 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> Non
     chosen = params(tokenizer="unicode", sentences="split", heldout=0.2, shard_bytes=8192)
     for actors in (1, 3):
         cluster = Cluster(workers=0, cpus=1, gpu=False, actors=actors)
-        tokenize.tokenize(inputs, tmp_path / str(actors), chosen, column="text", cluster=cluster)
+        tokenize.tokenize(
+            inputs, tmp_path / str(actors), chosen, column="text", runs=tmp_path, cluster=cluster
+        )
     names = sorted(p.name for p in (tmp_path / "1").iterdir())
     assert names == sorted(p.name for p in (tmp_path / "3").iterdir()) and len(names) > 8
     for name in names:
@@ -345,15 +353,18 @@ MEASURED = """
 import resource, sys
 from contextlib import nullcontext
 from pathlib import Path
-from pipeline import cluster, tokenize
-from pipeline.inputs import find_inputs
-from pipeline.params import Cluster, Tokenize
+from pipeline import tokenize
+from pipeline import workers as cluster
+from pipeline.text.inputs import find_inputs
+from pipeline.cluster import Cluster
+from pipeline.params import Tokenize
 cluster.tasks = lambda function, items, **_: map(function, items)
 cluster.session = nullcontext
 params = Tokenize("unicode", "line", "line", 0.1, 1 << 20)
 here = Cluster(workers=0, cpus=1, gpu=False, actors=1)
 inputs = find_inputs([sys.argv[1]])
-tokenize.tokenize(inputs, Path(sys.argv[2]), params, column="text", cluster=here)
+out = Path(sys.argv[2])
+tokenize.tokenize(inputs, out, params, column="text", runs=out.parent / "runs", cluster=here)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
@@ -373,12 +384,16 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path, ending: str) -> None
 
 
 @pytest.mark.ray
-def test_bad_text_found_by_a_worker_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+def test_bad_text_found_by_a_worker_is_one_line_and_leaves_no_output(tmp_path: Path) -> None:
     path, _ = long_text(tmp_path)
-    path.write_bytes(path.read_bytes() + b"good\nbad \xff\n")
+    good = path.read_bytes()
+    path.write_bytes(good + b"good\nbad \xff\n")
     with pytest.raises(ElmoError, match=re.escape("text.txt:2002: byte 5 of the line (0xff)")):
         make(tmp_path / "out", path)
-    assert [p.name for p in tmp_path.iterdir()] == ["text.txt"]
+    assert {p.name for p in tmp_path.iterdir()} <= {"text.txt", "runs"}
+    path.write_bytes(good)
+    make(tmp_path / "out", path)
+    assert {p.name for p in tmp_path.iterdir()} == {"text.txt", "out"}
 
 
 def test_order_of_work_does_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,20 +411,20 @@ def test_a_manifest_says_nothing_of_this_machine(tmp_path: Path) -> None:
     path, _ = long_text(tmp_path)
     make(tmp_path / "out", path)
     text = (tmp_path / "out" / "manifest.json").read_text()
-    assert str(tmp_path) not in text and "20" + "26" not in text
+    assert str(tmp_path) not in text and f"{date.today():%Y-%m}" not in text
 
 
 def test_tokens_over_the_limit_stay_whole_and_are_counted(tmp_path: Path) -> None:
     shards = make(tmp_path / "out", text_file(tmp_path, LINES))
     assert rows(shards)[6] == ["x" * 70]
-    assert shards.manifest["quality"]["long_tokens"] == 1
-    assert shards.manifest["quality"]["longest_tokens"][0] == {"bytes": 70, "token": "x" * 60}
+    assert shards.manifest.quality["long_tokens"] == 1
+    assert shards.manifest.quality["longest_tokens"][0] == {"bytes": 70, "token": "x" * 60}
 
 
 def test_the_quality_report_counts_what_is_odd(tmp_path: Path) -> None:
     lines = ["a fine line of text"] * 3 + [f"line {c} more" for c in "abcdefg"]
     lines += ["совсем другой язык", "| 1 | 2 | 3 |", "----- .", ""]
-    report = make(tmp_path / "out", text_file(tmp_path, lines)).manifest["quality"]
+    report = make(tmp_path / "out", text_file(tmp_path, lines)).manifest.quality
     assert report["duplicate_share"] == pytest.approx(2 / 13, abs=1e-6)
     assert report["not_text_sentences"] == 2
     assert report["odd_script_sentences"] == 1
@@ -417,6 +432,11 @@ def test_the_quality_report_counts_what_is_odd(tmp_path: Path) -> None:
 
 
 BAD = {
+    "UTF-16 without a mark": (
+        "ab\nc".encode("utf-16-le"),
+        r"t\.txt:1: holds a zero byte, as UTF-16",
+    ),
+    "binary": (b"fine\nsome \x00 more\n", r"t\.txt:2: holds a zero byte"),
     "invalid UTF-8": (b"fine\nna\xefve\n", r"t\.txt:2: byte 3 of the line \(0xef\) is not UTF-8"),
     "cut character": ("ok\n고".encode()[:-1], r"t\.txt:2: byte 1 of the line \(0xea\)"),
     "empty": (b"", r"t\.txt: is empty"),
@@ -431,7 +451,7 @@ def test_bad_text_is_one_line_and_leaves_nothing(tmp_path: Path, kind: str) -> N
     with pytest.raises(ElmoError, match=message) as error:
         make(tmp_path / "out", tmp_path / "t.txt")
     assert "\n" not in str(error.value)
-    assert [p.name for p in tmp_path.iterdir()] == ["t.txt"]
+    assert {p.name for p in tmp_path.iterdir()} <= {"t.txt", "runs"}
 
 
 BAD_RECORDS = {
@@ -473,6 +493,37 @@ def test_bad_parquet_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(ElmoError, match=r"d\.parquet: not a whole Parquet file"):
         make(tmp_path / "out", path, column="review")
+    pq.write_table(pa.table([["a"], ["b"]], names=["text", "text"]), path)
+    with pytest.raises(ElmoError, match=r"d\.parquet: has 2 columns 'text'; rename all but one"):
+        make(tmp_path / "out", path)
+    texts = [f"some text {i}" for i in range(5000)]
+    pq.write_table(pa.table({"text": texts}), path, use_dictionary=False, compression="zstd")
+    data = bytearray(path.read_bytes())
+    data[2000:3000] = bytes(1000)
+    path.write_bytes(data)
+    with pytest.raises(ElmoError, match=r"d\.parquet: damaged") as error:
+        make(tmp_path / "out", path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["t.txt", "t.txt.gz", "t.jsonl", "t.parquet"])
+def test_a_line_or_record_over_the_limit_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(readers, "LINE_LIMIT", 3000)
+    path = tmp_path / name
+    texts = ["short", "x " * 1450, "y " * 1600]
+    if name.endswith("parquet"):
+        pq.write_table(pa.table({"text": texts}), path)
+    else:
+        lines = [json.dumps({"text": t}) for t in texts] if name.endswith("jsonl") else texts
+        data = "\n".join(lines).encode()
+        path.write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    line = "" if name.endswith("parquet") else ":3"
+    with pytest.raises(ElmoError, match=rf"{re.escape(name)}{line}: .* the limit is .* line ends"):
+        make(tmp_path / "out", path)
+    monkeypatch.setattr(readers, "LINE_LIMIT", 4000)
+    assert len(in_order(make(tmp_path / "out", path))) == 3
 
 
 def test_a_missing_file_folder_or_protocol_is_named(tmp_path: Path) -> None:
@@ -482,56 +533,193 @@ def test_a_missing_file_folder_or_protocol_is_named(tmp_path: Path) -> None:
         assert "\n" not in str(error.value)
 
 
-def test_a_split_without_documents_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    path = text_file(tmp_path, LINES)
-    with pytest.raises(ElmoError, match=r"none of 1 documents fell to .* tokenize\.documents"):
-        make(tmp_path / "out", path, documents="file", heldout=0.5)
+def test_a_split_without_documents_is_refused_with_ways_out_that_work(tmp_path: Path) -> None:
+    path = text_file(tmp_path, ["one", "", "two", "", "three"])
+    with pytest.raises(ElmoError, match=r"none of 3 documents fell to heldout") as error:
+        make(tmp_path / "out", path, documents="blank", heldout=0.001)
     assert not (tmp_path / "out").exists()
+    share = float(re.findall(r"set tokenize\.heldout to ([\d.]+) or ", str(error.value))[0])
+    splits = make(tmp_path / "out", path, documents="blank", heldout=share).manifest.splits
+    assert splits["heldout"].documents == 1 and splits["train"].documents == 2
+    with pytest.raises(ElmoError, match=r"none of 3 documents fell to train") as error:
+        make(tmp_path / "none", path, documents="blank", heldout=0.9999)
+    share = float(re.findall(r"set tokenize\.heldout to ([\d.]+) or ", str(error.value))[0])
+    assert make(tmp_path / "none", path, documents="blank", heldout=share).tokens("train") > 0
+
+
+def test_one_document_alone_can_only_be_divided_in_lines(tmp_path: Path) -> None:
+    path = text_file(tmp_path, [f"line {i}" for i in range(200)])
+    message = r"none of 1 documents .*; set tokenize\.documents to line \(each line a document\)$"
+    with pytest.raises(ElmoError, match=message):
+        make(tmp_path / "out", path, documents="auto", heldout=0.05)
+    assert make(tmp_path / "out", path, documents="line", heldout=0.05).tokens("heldout") > 0
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "parquet", "text", "mixed"])
+def test_the_default_document_is_a_record_or_what_blank_lines_divide(
+    tmp_path: Path, format_: str
+) -> None:
+    texts = [f"record {i}\nwith\n\nthree lines" for i in range(100)]
+    folder = tmp_path / "in"
+    folder.mkdir()
+    if format_ in ("jsonl", "mixed"):
+        text_file(folder, [json.dumps({"text": text}) for text in texts], "a.jsonl")
+    if format_ in ("parquet", "mixed"):
+        pq.write_table(pa.table({"text": texts}), folder / "b.parquet")
+    if format_ in ("text", "mixed"):
+        text_file(folder, [text.replace("\n\n", "\n") + "\n" for text in texts], "c.txt")
+    shards = make(tmp_path / "out", folder, documents="auto", heldout=0.05, sentences="split")
+    count = 300 if format_ == "mixed" else 100
+    assert shards.manifest.counts.documents == count
+    assert shards.tokens("heldout") and shards.tokens("train")
+    rows_of: dict[int, list[str]] = {}
+    for place, (document, _) in documents(shards).items():
+        rows_of.setdefault(document, []).append(" ".join(rows(shards)[place]))
+    assert list(rows_of) == list(range(count))
+    assert all(found[1:] == ["with", "three lines"] for found in rows_of.values())
+    assert accounted(shards) == shards.manifest.counts.bytes
+
+
+def test_blank_lines_are_no_sentences_where_sentences_are_split_out(tmp_path: Path) -> None:
+    path = text_file(tmp_path, ["", *LINES, "\u00a0", ""])
+    shards = make(tmp_path / "out", path, sentences="split", documents="blank")
+    assert all(in_order(shards))
+    assert shards.manifest.counts.blank_lines == 5
+    assert shards.manifest.counts.sentences == shards.sentences() == len(in_order(shards))
+    assert accounted(shards) == shards.manifest.counts.bytes == path.stat().st_size
+    lines = make(tmp_path / "lines", path, sentences="line", documents="blank")
+    assert len(in_order(lines)) == len(LINES) + 3
+
+
+STAGE = """
+import os, shutil, signal, sys
+from contextlib import nullcontext
+from pathlib import Path
+from pipeline import tokenize, workers
+from pipeline.cluster import Cluster
+from pipeline.params import Tokenize
+from pipeline.text import shard_builder
+from pipeline.text.inputs import find_inputs
+
+def killing(function, at):
+    calls = 0
+    def called(*arguments, **named):
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments, **named)
+    return called
+
+def tasks(function, items, **_):
+    for item in items:
+        print(item.number, flush=True)
+        yield function(item)
+
+out, name, at = Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+workers.tasks, workers.session = tasks, nullcontext
+where = shutil if name == "move" else shard_builder
+setattr(where, name, killing(getattr(where, name), at))
+params = Tokenize("whitespace", "line", "line", 0.2, 4096)
+inputs = find_inputs([sys.argv[1]])
+tokenize.tokenize(
+    inputs, out, params, column="text", runs=out.parent / "runs",
+    cluster=Cluster(workers=0, cpus=1, gpu=False, actors=1),
+)
+"""
+
+
+def stage(path: Path, out: Path, name: str = "write_json", at: int = -1) -> tuple[int, list[int]]:
+    """Tokenize in a process that is killed at a call; its end, and the pieces it worked on."""
+    command = [sys.executable, "-c", STAGE, str(path), str(out), name, str(at)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.returncode, [int(number) for number in done.stdout.split()]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("name", "at", "again"),
     [
-        ({"tokenizer": "nltk"}, "tokenize.tokenizer: no 'nltk'; there are whitespace, unicode"),
-        ({"sentences": "page"}, "tokenize.sentences must be one of line, split, found 'page'"),
-        ({"documents": "page"}, "tokenize.documents must be one of file, line, blank"),
-        ({"heldout": 1.0}, "tokenize.heldout must be at least 0 and below 1, found 1.0"),
-        ({"shard_bytes": 10}, "tokenize.shard_bytes must be 1024 or more, found 10"),
+        ("describe_shard", 6, 3),  # in the third piece, between its two shards
+        ("write_json", 4, 4),  # the shards of the fourth are written, its record is not
+        ("move", 3, 2),  # the shards of the second piece are on their way
     ],
 )
-def test_a_setting_out_of_range_is_refused(
-    tmp_path: Path, change: dict[str, object], message: str
+def test_killed_and_run_again_gives_the_same_bytes_and_redoes_no_finished_piece(
+    tmp_path: Path, name: str, at: int, again: int
 ) -> None:
-    with pytest.raises(ElmoError, match=re.escape(message)):
-        make(tmp_path / "out", text_file(tmp_path, LINES), **change)
+    path, _ = long_text(tmp_path, lines=600)
+    assert stage(path, tmp_path / "whole/out")[0] == 0
+    assert stage(path, tmp_path / "killed/out", name, at)[0] == -9
+    assert not (tmp_path / "killed/out").exists()
+    ended, numbers = stage(path, tmp_path / "killed/out")
+    assert ended == 0
+    if name == "move":
+        assert len(numbers) <= again
+    else:
+        assert numbers[0] == again - 1
+    assert contents(tmp_path / "killed/out") == contents(tmp_path / "whole/out")
+    assert [p.name for p in (tmp_path / "killed").iterdir()] == ["out"]
+
+
+def test_a_piece_done_twice_gives_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a task is retried after it was done, or killed in the middle of it."""
+    path, text = long_text(tmp_path)
+    once = make(tmp_path / "once", path, heldout=0.2)
+
+    def twice(function, items, **_):  # type: ignore[no-untyped-def]
+        for item in items:
+            function(item)
+            yield function(item)
+
+    monkeypatch.setattr(workers, "tasks", twice)
+    assert contents(make(tmp_path / "twice", path, heldout=0.2).folder) == contents(once.folder)
+    assert in_order(once) == [line.split() for line in text]
+
+
+def test_another_text_or_setting_takes_nothing_from_finished_pieces(tmp_path: Path) -> None:
+    path, _ = long_text(tmp_path, lines=600)
+    assert stage(path, tmp_path / "out", "write_json", 4)[0] == -9
+    path.write_text(path.read_text(encoding="utf-8") + "more\n", encoding="utf-8")
+    ended, numbers = stage(path, tmp_path / "out")
+    assert ended == 0 and numbers[0] == 0
 
 
 def test_the_stage_reads_the_corpus_folder_and_notices_changed_files(tmp_path: Path) -> None:
-    own = text_file(tmp_path, LINES, "own.txt")
+    own, runs = text_file(tmp_path, LINES, "own.txt"), tmp_path / "runs"
     found = find_inputs([str(own)])[0]
     entry = {"name": found.name, "url": found.url, "bytes": found.bytes, "sha256": found.sha256}
     corpus = tmp_path / "corpus"
     corpus.mkdir()
-    texts = {"general": {"column": "text", "inputs": [entry]}}
+    texts = {"general": {"column": "text", "inputs": [entry], "counts": {}}}
+    texts["general"]["dropped_paragraphs"] = {}
     write_json(corpus / "manifest.json", {"kind": "corpus", "schema": 1, "texts": texts})
-    metrics = tokenize.run(corpus, tmp_path / "out", params(), text="general", cluster=CLUSTER)
+    metrics = tokenize.run(
+        corpus, tmp_path / "out", params(), text="general", runs=runs, cluster=CLUSTER
+    )
     assert metrics["sentences"] == len(LINES) and metrics["blank_lines"] == 2
     with pytest.raises(ElmoError, match="names no task text"):
-        tokenize.run(corpus, tmp_path / "out", params(), text="task", cluster=CLUSTER)
+        tokenize.run(corpus, tmp_path / "out", params(), text="task", runs=runs, cluster=CLUSTER)
     own.write_text("other text\n")
     with pytest.raises(ElmoError, match=r"own\.txt: has changed since the corpus stage"):
-        tokenize.run(corpus, tmp_path / "out", params(), text="general", cluster=CLUSTER)
+        tokenize.run(corpus, tmp_path / "out", params(), text="general", runs=runs, cluster=CLUSTER)
 
 
 @pytest.mark.parametrize(
-    ("name", "module", "package"),
-    [("korean", "kiwipiepy", "kiwipiepy"), ("japanese", "fugashi", "fugashi[unidic-lite]")],
+    ("name", "module"),
+    [("korean", "kiwipiepy"), ("japanese", "fugashi"), ("unicode", "tokenizers")],
 )
 def test_a_tokenizer_without_its_library_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str, package: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ElmoError, match=re.escape(f"pip install '{package}'")):
+    extra = "text" if name == "unicode" else name
+    with pytest.raises(ElmoError, match=re.escape(f"pip install 'elmo-pipeline[{extra}]'")):
         make(tmp_path / "out", text_file(tmp_path, LINES), tokenizer=name)
 
 
@@ -545,4 +733,4 @@ def test_korean_and_japanese_tokens_are_the_text_cut(
     found = in_order(shards)
     assert ["".join(row) for row in found] == ["".join(line.split()) for line in lines]
     assert len(found[0 if name == "korean" else 2]) > 6
-    assert accounted(shards) == shards.manifest["counts"]["bytes"]
+    assert accounted(shards) == shards.manifest.counts.bytes

@@ -1,0 +1,254 @@
+"""Time, money and bottleneck of the whole pipeline for a corpus and a number of GPUs, on paper.
+
+    python -m benchmarks.scale                      the tables of docs/scale.md
+    python -m benchmarks.scale --check              the formulas against what was measured
+    python -m benchmarks.scale --set gpu_tflops=1979 --set gpu_dollars=2.5 …
+
+Every cost is a field of `Costs`: measured on this project's machine (2 cores), or a parameter of
+yours. The formulas are the functions below; no GPU was measured.
+"""
+
+import argparse
+import json
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A network of 2018.
+
+    `types` is the share of a training window's tokens that are distinct, `batch_types` that of the
+    larger batches of embedding.
+    """
+
+    name: str
+    cells: int
+    projection: int
+    highways: int
+    types: float
+    batch_types: float = 0.2
+    layers: int = 2
+    samples: int = 8192
+    characters: int = 50
+    char_dim: int = 16
+
+
+SMALL = Shape("small", 1024, 128, 1, types=0.35)
+ORIGINAL = Shape("original", 4096, 512, 2, types=0.35)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What things take. Measured: tokenizing, counting, the store. The rest: set your own."""
+
+    gpu_tflops: float = 989  # peak of dense bfloat16
+    gpu_share: float = 0.15  # of it that a step reaches; not measured here
+    launch_us: float = 8  # for a kernel of one LSTM step, in a CUDA graph; not measured here
+    gpu_gbps: float = 200  # GB/s between GPUs: of one node or of its network
+    rows: int = 128  # of the batch for each GPU
+    window: int = 20
+    cores: int = 8  # beside each GPU
+    tokenize_rate: float = 4.3e6  # tokens/s of a core: benchmarks/results/tokenizing.json
+    count_rate: float = 8e7  # tokens/s of a core: benchmarks/results/vocabulary.json
+    write_mbps: float = 500  # MB/s of a GPU's machine to storage
+    gpu_dollars: float = 3.0  # an hour of a GPU with its cores
+    storage_dollars: float = 23.0  # a month of a TB
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """How much text, and how often it is read."""
+
+    name: str
+    tokens: float
+    epochs: int
+
+
+BILLION_WORDS = Corpus("1 Billion Word Benchmark", 0.83e9, 10)
+HUNDRED_BILLION = Corpus("100 billion tokens", 100e9, 1)
+
+
+def encoder_macs(shape: Shape) -> float:
+    """Multiplications of the character network for one distinct type."""
+    convolutions = sum(
+        count * width * shape.char_dim * (shape.characters - width + 1) for width, count in FILTERS
+    )
+    width = sum(count for _, count in FILTERS)
+    return convolutions + shape.highways * 2 * width**2 + width * shape.projection
+
+
+def lstm_macs(shape: Shape) -> float:
+    """Multiplications of both directions and all layers for one token."""
+    cell = 4 * shape.cells * 2 * shape.projection + shape.cells * shape.projection
+    return 2.0 * shape.layers * cell
+
+
+def training_flop(shape: Shape) -> float:
+    """Of a token in training: forward once, backward twice; two for each multiplication."""
+    softmax = 2 * shape.projection * shape.samples
+    return 6 * (lstm_macs(shape) + softmax + shape.types * encoder_macs(shape))
+
+
+def embedding_flop(shape: Shape) -> float:
+    """Of a token's vectors: forward once, no softmax."""
+    return 2 * (lstm_macs(shape) + shape.batch_types * encoder_macs(shape))
+
+
+def parameters(shape: Shape) -> float:
+    """Of the network without the words; their gradient is sent by rows."""
+    width = sum(count for _, count in FILTERS)
+    convolutions = sum(count * size * shape.char_dim for size, count in FILTERS)
+    encoder = convolutions + shape.highways * 2 * width**2 + width * shape.projection
+    return encoder + lstm_macs(shape)
+
+
+def step_seconds(shape: Shape, costs: Costs, gpus: int) -> dict[str, float]:
+    """The parts of a step: matrix products, launches one after another, gradients sent."""
+    tokens = costs.rows * costs.window
+    compute = tokens * training_flop(shape) / (costs.gpu_tflops * 1e12 * costs.gpu_share)
+    launches = 3 * 2 * shape.layers * costs.window * costs.launch_us * 1e-6
+    words = 2 * min(shape.samples, 2 * tokens) * shape.projection
+    sent = 4 * (parameters(shape) + words) * 2 * (gpus - 1) / gpus
+    return {"products": compute, "launches": launches, "gradients": sent / (costs.gpu_gbps * 1e9)}
+
+
+def stages(corpus: Corpus, shape: Shape, costs: Costs, gpus: int) -> dict[str, dict[str, float]]:
+    """Hours of each stage by what takes them; of overlapping ones the longest counts."""
+    cores = costs.cores * gpus
+    steps = corpus.tokens * corpus.epochs / (costs.rows * costs.window * gpus)
+    step = step_seconds(shape, costs, gpus)
+    rate = costs.gpu_tflops * 1e12 * costs.gpu_share * gpus
+    written = store_bytes(corpus, shape) / (costs.write_mbps * 1e6 * gpus)
+    seconds = {
+        "tokenize": {"cores": corpus.tokens / (costs.tokenize_rate * cores)},
+        "vocab": {"cores": corpus.tokens / (costs.count_rate * cores)},
+        "pretrain": {name: steps * each for name, each in step.items()},
+        "features": {
+            "products": corpus.tokens * embedding_flop(shape) / rate,
+            "storage": written,
+        },
+    }
+    return {
+        name: {cause: each / 3600 for cause, each in causes.items()}
+        for name, causes in seconds.items()
+    }
+
+
+def hours(stage: str, causes: dict[str, float]) -> float:
+    """Of a stage: launches and products overlap, gradients are sent after them."""
+    if stage == "pretrain":
+        return max(causes["products"], causes["launches"]) + causes["gradients"]
+    return max(causes.values())
+
+
+def store_bytes(
+    corpus: Corpus, shape: Shape, layers: float = 2, bytes_per_number: int = 2
+) -> float:
+    """Of a store of all layers in float16: layer 0 is stored once a type, so it hardly counts."""
+    return corpus.tokens * layers * 2 * shape.projection * bytes_per_number * 1.03
+
+
+def table(corpus: Corpus, shape: Shape, costs: Costs) -> list[str]:
+    """Rows of Markdown: a column for each number of GPUs."""
+    numbers = (1, 8, 64)
+    plans = {gpus: stages(corpus, shape, costs, gpus) for gpus in numbers}
+    lines = [
+        f"| {corpus.name}, {shape.name}, "
+        f"{corpus.epochs} epoch{'s' * (corpus.epochs > 1)} | "
+        + " | ".join(f"{gpus} GPU{'s' * (gpus > 1)}" for gpus in numbers)
+        + " |",
+        "|---|" + "---|" * len(numbers),
+    ]
+    totals = dict.fromkeys(numbers, 0.0)
+    for stage in plans[1]:
+        cells = []
+        for gpus in numbers:
+            causes = plans[gpus][stage]
+            took = hours(stage, causes)
+            totals[gpus] += took
+            cells.append(f"{_time(took)} ({max(causes, key=lambda cause: causes[cause])})")
+        lines.append(f"| {stage} | " + " | ".join(cells) + " |")
+    lines.append("| all | " + " | ".join(_time(totals[n]) for n in numbers) + " |")
+    paid = (f"{totals[n] * n * costs.gpu_dollars:,.0f} $" for n in numbers)
+    lines.append("| price of the GPUs | " + " | ".join(paid) + " |")
+    return lines
+
+
+def keep_table(corpus: Corpus, shape: Shape, costs: Costs) -> list[str]:
+    """What a store takes by what it keeps."""
+    ways = {
+        "all layers, float16": (2, 2),
+        "all layers, int8": (2, 1),
+        "top layer, float16": (1, 2),
+        "a learned mix, float16": (1, 2),
+        "top layer, int8": (1, 1),
+    }
+    lines = [f"| {corpus.name}, {shape.name} | size | a month |", "|---|---|---|"]
+    for name, (layers, size) in ways.items():
+        terabytes = store_bytes(corpus, shape, layers, size) / 1e12
+        price = terabytes * costs.storage_dollars
+        lines.append(f"| {name} | {terabytes:,.1f} TB | {price:,.0f} $ |")
+    return lines
+
+
+def checks() -> list[str]:
+    """The formulas against counted products and measured speeds of both sizes."""
+    counted = _result("training_peak")["mflop_a_token"]
+    small, original = _result("embedding_small"), _result("embedding_original")
+    lines = [f"training, small: {training_flop(SMALL) / 1e6:.1f} MFLOP a token, {counted} counted"]
+    for shape, measured in ((SMALL, small), (ORIGINAL, original)):
+        speed = measured["ours float32"]["tokens_per_second"]
+        share = speed * embedding_flop(shape) / 1e9 / measured["matrix_peak_gflops"]["float32"]
+        lines.append(
+            f"embedding, {shape.name}: {embedding_flop(shape) / 1e6:.1f} MFLOP a token × "
+            f"{speed:,} tokens/s = {share:.0%} of the machine's peak"
+        )
+    stored = _result("features")["sides"]["store float16"]["bytes_per_token"]
+    one = Corpus("", 1, 1)
+    lines.append(
+        f"store, original: {store_bytes(one, ORIGINAL):,.0f} bytes per token, {stored} seen"
+    )
+    return lines
+
+
+def _result(name: str) -> dict:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def _time(took: float) -> str:
+    if took < 1 / 60:
+        return f"{took * 3600:.0f} s"
+    if took < 1:
+        return f"{took * 60:.0f} min"
+    return f"{took:.1f} h" if took < 48 else f"{took / 24:.1f} days"
+
+
+def main() -> None:
+    """Print the tables, or the check."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=NUMBER")
+    options = parser.parse_args()
+    if options.check:
+        print("\n".join(checks()))
+        return
+    kinds = {field.name: field.type for field in fields(Costs)}
+    given = {name: float(value) for name, value in (entry.split("=") for entry in options.set)}
+    if unknown := given.keys() - kinds.keys():
+        parser.error(
+            f"no cost is called {', '.join(sorted(unknown))}; there are {', '.join(kinds)}"
+        )
+    costs = replace(Costs(), **given)
+    for corpus in (BILLION_WORDS, HUNDRED_BILLION):
+        for shape in (SMALL, ORIGINAL):
+            print("\n".join(table(corpus, shape, costs)) + "\n")
+    for corpus in (BILLION_WORDS, HUNDRED_BILLION):
+        print("\n".join(keep_table(corpus, ORIGINAL, costs)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

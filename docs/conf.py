@@ -1,0 +1,30 @@
+"""The documentation site: `make docs` builds it into build/docs, without network.
+
+The pages under reference/generated are written here, from the command line and the dataclasses.
+"""
+
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+sys.path[:0] = [str(DOCS.parent), str(DOCS)]
+
+from generate import write_reference  # noqa: E402
+
+project = "ELMo on your text"
+author = "The authors"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+html_theme = "furo"
+html_title = project
+html_static_path: list[str] = []
+exclude_patterns = ["README.md"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_heading_anchors = 3
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "show-inheritance": False}
+nitpicky = False
+html_show_sphinx = False
+html_show_copyright = False
+
+write_reference(DOCS / "reference" / "generated")

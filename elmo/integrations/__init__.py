@@ -1,0 +1,1 @@
+"""The vectors in other libraries: one small file for each, which that library's extra installs."""

@@ -1,0 +1,56 @@
+"""A column of text → a column of vectors, batch by batch: `datasets.map` and Ray Data.
+
+    dataset.map(BatchEncoder("models/finetune", column="text"), batched=True)
+    ds.map_batches(BatchEncoder, fn_constructor_args=("models/finetune",), concurrency=2)
+
+Neither library is imported here.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from elmo.embedder import Embedder
+from elmo.errors import ElmoError
+from elmo.integrations.pretrained import folder_of
+from elmo.store import model_digest
+
+
+class BatchEncoder:
+    """Adds to a batch, a mapping of columns, the vectors of its column `column` as `into`.
+
+    `options` are those of `Embedder.encode`. What is pickled, and what datasets keeps results by,
+    is the model's name and digest, not its weights: each process loads the model once.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        column: str = "text",
+        into: str = "elmo",
+        device: str = "cpu",
+        **options: Any,
+    ) -> None:
+        if options.get("pooling") == "none":
+            raise ElmoError("pooling 'none' gives tables of several lengths; choose another")
+        self.model, self.column, self.into = str(model), column, into
+        self.device, self.options = device, options
+        self.digest = model_digest(folder_of(model))
+        self._embedder: Embedder | None = None
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """The batch with one column more."""
+        if self.column not in batch:
+            names = ", ".join(batch)
+            raise ElmoError(f"the batch has no column {self.column!r}, it has {names}; set column")
+        if self._embedder is None:
+            self._embedder = Embedder.from_pretrained(self.model, device=self.device)
+            if self._embedder.model.digest != self.digest:
+                raise ElmoError(f"{self.model}: has changed since this encoder was made")
+        texts = [text if text is not None else "" for text in batch[self.column]]
+        return {**batch, self.into: self._embedder.encode(texts, **self.options)}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the weights."""
+        return self.__dict__ | {"_embedder": None}

@@ -1,0 +1,72 @@
+"""A scikit-learn transformer: texts → vectors, in a pipeline with any classifier.
+
+make_pipeline(ElmoVectorizer("models/finetune"), LogisticRegression())
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elmo.embedder import Embedder, Floats
+from elmo.errors import ElmoError
+
+try:
+    from sklearn.base import BaseEstimator, TransformerMixin
+except ModuleNotFoundError:
+    raise ElmoError("ElmoVectorizer needs: pip install 'elmo-pipeline[sklearn]'") from None
+
+
+class ElmoVectorizer(TransformerMixin, BaseEstimator):
+    """`transform(texts)` is `Embedder.encode(texts)`; nothing is learned by `fit`.
+
+    `model` is what `Embedder.from_pretrained` takes. A pickled transformer holds its name.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        pooling: str = "mean",
+        normalize: bool = False,
+        layers: Sequence[int] | None = None,
+        batch_size: int = 256,
+        device: str = "cpu",
+    ) -> None:
+        self.model, self.pooling, self.normalize = model, pooling, normalize
+        self.layers, self.batch_size, self.device = layers, batch_size, device
+
+    def fit(self, texts: Sequence[str], y: Any = None) -> "ElmoVectorizer":
+        """Load the model."""
+        self._loaded()
+        return self
+
+    def transform(self, texts: Sequence[str]) -> Floats:
+        """(texts, dim) float32."""
+        if self.pooling == "none":
+            raise ElmoError("pooling 'none' gives tables of several lengths; choose another")
+        options: dict[str, Any] = {"normalize": self.normalize, "layers": self.layers}
+        embedder, several = self._loaded(), [str(text) for text in texts]
+        return np.asarray(
+            embedder.encode(several, self.pooling, batch_size=self.batch_size, **options)  # type: ignore[arg-type]
+        )
+
+    def get_feature_names_out(self, input_features: Any = None) -> Any:
+        """elmo0 to elmo(dim - 1)."""
+        return np.array([f"elmo{k}" for k in range(self._loaded().dim)], object)
+
+    def _loaded(self) -> Embedder:
+        named = (str(self.model), self.device)
+        if getattr(self, "_of", None) != named:
+            self._embedder = Embedder.from_pretrained(self.model, device=self.device)
+            self._of = named
+        return self._embedder
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def __getstate__(self) -> Any:
+        """Without the weights."""
+        state = dict(super().__getstate__())
+        return {name: value for name, value in state.items() if name not in ("_embedder", "_of")}

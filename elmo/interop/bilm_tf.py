@@ -1,0 +1,304 @@
+"""The files of 2018: options.json with weights in HDF5, read and written without loss.
+
+A model folder keeps the same layout (gates, convolutions, the forget bias left out), so import and
+export only rename and stack. The softmax was never in these files.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from elmo.characters import MAX_CHARACTERS, Characters
+from elmo.embedder import Embedder
+from elmo.errors import ElmoError
+from elmo.files import read_json, sha256, write_json
+from elmo.interop.hdf5 import create_hdf5, open_hdf5
+from elmo.model_folder import load_model, save_model
+from elmo.nn.bilm import BiLM, Config
+from elmo.tokenizer import describe
+from elmo.vocabulary import BOS, EOS, UNK, Vocabulary
+
+CHARACTERS = 261
+_LSTM = {"weight": "W_0", "bias": "B", "project": "W_P_0"}
+_HIGHWAY = {
+    "carry_weight": "W_carry",
+    "carry_bias": "b_carry",
+    "transform_weight": "W_transform",
+    "transform_bias": "b_transform",
+}
+Floats = npt.NDArray[np.float32]
+
+
+def import_2018(
+    options: str | Path,
+    weights: str | Path,
+    out: str | Path,
+    *,
+    vocabulary: str | Path | None = None,
+    embedding: str | Path | None = None,
+    tokenizer: str = "whitespace",
+) -> str:
+    """Make a model folder of a 2018 pair of files; return its digest.
+
+    `vocabulary` is the old word list: of use for a later softmax, and needed where the model reads
+    words. Its word table may stand in a file of its own, `embedding` (`dump_token_embeddings`).
+    These files do not say how their text was tokenized: the model folder records `tokenizer`, by
+    default `whitespace`, for text whose tokens stand between spaces.
+    Raises `ElmoError` naming the option or the dataset that is missing or does not fit.
+    """
+    options, weights = Path(options), Path(weights)
+    vocabulary = None if vocabulary is None else Path(vocabulary)
+    embedding = None if embedding is None else Path(embedding)
+    tokenization = describe(tokenizer)
+    config = read_options(options)
+    words = Vocabulary.load(vocabulary) if vocabulary else Vocabulary([BOS, EOS, UNK])
+    table = embedding or weights
+    with open_hdf5(weights) as file, open_hdf5(table) as table_file:
+        if config.input_words is not None:
+            rows = _shape(table_file, table, "embedding")
+            if vocabulary is None:
+                raise ElmoError(f"{weights}: reads words; name their list with --vocabulary")
+            if len(rows) != 2 or rows[0] != len(words):
+                raise ElmoError(
+                    f"{table}: embedding has shape {rows}, {vocabulary} has {len(words)} words"
+                )
+            config = replace(config, input_words=rows[0])
+        elif embedding is not None:
+            raise ElmoError(f"{options}: the model reads characters; leave out --embedding")
+        with torch.device("meta"):
+            bilm = BiLM(config, characters=CHARACTERS)
+        state: dict[str, Tensor] = {}
+        for name, datasets in _datasets(config, set(_names(file))):
+            source = (table_file, table) if name == "encoder.embedding" else (file, weights)
+            arrays = [_array(*source, dataset, shape) for dataset, shape in datasets]
+            state[name] = _joined(name, arrays)
+        bilm.load_state_dict(state, assign=True)
+    inputs = {"options": sha256(options), "weights": sha256(weights)}
+    if embedding is not None:
+        inputs["embedding"] = sha256(embedding)
+    lineage = {"stage": "import", "inputs": inputs}
+    return save_model(
+        out,
+        bilm=bilm,
+        vocabulary=words,
+        characters=Characters(),
+        softmax=None,
+        training=lineage,
+        tokenizer=tokenization,
+    )
+
+
+def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> None:
+    """Write a model folder as options.json and HDF5 weights that the old readers load.
+
+    The softmax and what training left are not part of these files.
+    """
+    loaded = load_model(model)
+    config = loaded.bilm.config
+    if loaded.characters != Characters():
+        raise ElmoError(
+            f"{model}: its characters are {loaded.characters.kind}, at most "
+            f"{loaded.characters.max_characters}; the 2018 files know bytes and 50 alone"
+        )
+    state = loaded.bilm.state_dict()
+    with create_hdf5(Path(weights)) as (file, check):
+        for name, datasets in _datasets(config, None):
+            for (dataset, shape), array in zip(datasets, _split(name, state[name]), strict=True):
+                file.create_dataset(dataset, data=array.reshape(shape).numpy(), dtype="float32")
+                check()
+    write_json(Path(options), _options(config))
+
+
+def dump_token_embeddings(model: str | Path, vocabulary: str | Path, out: str | Path) -> int:
+    """Write layer 0 of each word of a list as dataset `embedding` (words, projection), as the
+    function of that name did in 2018; return how many. `import_2018` takes it as `embedding`.
+    """
+    embedder = Embedder.load(model)
+    words = Vocabulary.load(Path(vocabulary)).words
+    with create_hdf5(Path(out)) as (file, _):
+        file.create_dataset("embedding", data=embedder.encode_types(words), dtype="float32")
+    return len(words)
+
+
+def read_options(path: Path) -> Config:
+    """The shape of a model from its options.json; refuses what no 2018 program could have meant."""
+    value = read_json(path)
+    lstm = _section(path, value, "lstm")
+    clip = {name: lstm.get(name) or None for name in ("cell_clip", "proj_clip")}
+    shape: dict[str, Any] = {
+        "cells": _option(path, lstm, "lstm", "dim"),
+        "projection": _option(path, lstm, "lstm", "projection_dim"),
+        "layers": _option(path, lstm, "lstm", "n_layers"),
+        "cell_clip": clip["cell_clip"],
+        "projection_clip": clip["proj_clip"],
+        "skip": lstm.get("use_skip_connections", False),
+    }
+    if "char_cnn" not in value:
+        plain = {"char_dim": 0, "filters": [], "activation": "relu", "highways": 0}
+        return Config.from_dict(shape | plain | {"input_words": 1}, source=path)
+    cnn = _section(path, value, "char_cnn")
+    count = cnn.get("n_characters", CHARACTERS + 1)
+    if count not in (CHARACTERS, CHARACTERS + 1):
+        raise ElmoError(
+            f"{path}: char_cnn.n_characters must be 262 (261 while training), found {count!r}"
+        )
+    if cnn.get("max_characters_per_token", MAX_CHARACTERS) != MAX_CHARACTERS:
+        raise ElmoError(
+            f"{path}: char_cnn.max_characters_per_token must be {MAX_CHARACTERS}, "
+            f"found {cnn['max_characters_per_token']!r}"
+        )
+    shape |= {
+        "char_dim": _option(path, _section(path, cnn, "embedding"), "char_cnn.embedding", "dim"),
+        "filters": _option(path, cnn, "char_cnn", "filters"),
+        "activation": _option(path, cnn, "char_cnn", "activation"),
+        "highways": cnn.get("n_highway") or 0,
+        "input_words": None,
+    }
+    return Config.from_dict(shape, source=path)
+
+
+def _options(config: Config) -> dict[str, Any]:
+    """What options.json says of a model."""
+    options: dict[str, Any] = {
+        "lstm": {
+            "cell_clip": config.cell_clip,
+            "dim": config.cells,
+            "n_layers": config.layers,
+            "proj_clip": config.projection_clip,
+            "projection_dim": config.projection,
+            "use_skip_connections": config.skip,
+        }
+    }
+    if config.input_words is None:
+        options["char_cnn"] = {
+            "activation": config.activation,
+            "embedding": {"dim": config.char_dim},
+            "filters": [list(pair) for pair in config.filters],
+            "max_characters_per_token": MAX_CHARACTERS,
+            "n_characters": CHARACTERS + 1,
+            "n_highway": config.highways,
+        }
+    return options
+
+
+DatasetShape = tuple[str, tuple[int, ...]]
+
+
+def _datasets(config: Config, present: set[str] | None) -> list[tuple[str, list[DatasetShape]]]:
+    """Our name of each weight, and the datasets it is read from, with their shapes.
+
+    `present` are the datasets of a file: a model of one layer may have been dumped without the
+    `MultiRNNCell` in its names.
+    """
+    datasets: list[tuple[str, list[DatasetShape]]] = []
+    if config.input_words is not None:
+        table = (config.input_words, config.projection)
+        datasets.append(("encoder.embedding", [("embedding", table)]))
+    else:
+        datasets += _encoder_datasets(config)
+    for layer in range(config.layers):
+        inputs = config.projection
+        shapes: dict[str, tuple[int, ...]] = {
+            "weight": (inputs + config.projection, 4 * config.cells),
+            "bias": (4 * config.cells,),
+            "project": (config.cells, config.projection),
+        }
+        for name, shape in shapes.items():
+            if name == "project" and config.cells == config.projection:
+                continue
+            directions = [
+                (f"{_cell(direction, layer, config.layers, present)}/{_LSTM[name]}", shape)
+                for direction in (0, 1)
+            ]
+            datasets.append((f"lstm.{name}.{layer}", directions))
+    return datasets
+
+
+def _encoder_datasets(config: Config) -> list[tuple[str, list[DatasetShape]]]:
+    total = sum(count for _, count in config.filters)
+    embedding = (CHARACTERS, config.char_dim)
+    datasets: list[tuple[str, list[DatasetShape]]] = [
+        ("encoder.char_embedding", [("char_embed", embedding)])
+    ]
+    for k, (width, count) in enumerate(config.filters):
+        weight: tuple[int, ...] = (1, width, config.char_dim, count)
+        datasets.append((f"encoder.conv_weight.{k}", [(f"CNN/W_cnn_{k}", weight)]))
+        datasets.append((f"encoder.conv_bias.{k}", [(f"CNN/b_cnn_{k}", (count,))]))
+    for k in range(config.highways):
+        for ours, theirs in _HIGHWAY.items():
+            shape: tuple[int, ...] = (total, total) if ours.endswith("weight") else (total,)
+            datasets.append((f"encoder.highway.{k}.{ours}", [(f"CNN_high_{k}/{theirs}", shape)]))
+    if total != config.projection:
+        projection: tuple[int, ...] = (total, config.projection)
+        datasets.append(("encoder.project_weight", [("CNN_proj/W_proj", projection)]))
+        datasets.append(("encoder.project_bias", [("CNN_proj/b_proj", projection[1:])]))
+    return datasets
+
+
+def _cell(direction: int, layer: int, layers: int, present: set[str] | None) -> str:
+    full = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
+    bare = f"RNN_{direction}/RNN/LSTMCell"
+    if layers == 1 and present is not None and f"{bare}/W_0" in present:
+        return bare
+    return full
+
+
+def _joined(name: str, arrays: list[Floats]) -> Tensor:
+    """A weight of ours from its datasets: both directions stacked, a convolution flattened."""
+    tensors = [torch.from_numpy(array) for array in arrays]
+    if name.startswith("lstm."):
+        return torch.stack(tensors)
+    (tensor,) = tensors
+    return tensor.flatten(0, 2) if tensor.dim() == 4 else tensor
+
+
+def _split(name: str, tensor: Tensor) -> list[Tensor]:
+    """The datasets of a weight of ours."""
+    return list(tensor) if name.startswith("lstm.") else [tensor]
+
+
+def _names(file: Any) -> list[str]:
+    names: list[str] = []
+    file.visit(names.append)
+    return names
+
+
+def _shape(file: Any, path: Path, name: str) -> tuple[int, ...]:
+    if name not in file or not hasattr(file[name], "shape"):
+        raise ElmoError(f"{path}: has no dataset {name}; options.json asks for it")
+    return tuple(file[name].shape)
+
+
+def _array(file: Any, path: Path, name: str, shape: tuple[int, ...]) -> Floats:
+    actual = _shape(file, path, name)
+    if name == "char_embed" and actual == (shape[0] + 1, *shape[1:]):
+        raise ElmoError(
+            f"{path}: char_embed has 262 rows; the files of 2018 have 261, without one for masks"
+        )
+    if actual != shape:
+        raise ElmoError(f"{path}: {name} has shape {actual}, options.json asks for {shape}")
+    if file[name].dtype.kind != "f":
+        raise ElmoError(f"{path}: {name} holds {file[name].dtype}, not floats")
+    array = np.asarray(file[name][...], np.float32)
+    if not np.isfinite(array).all():
+        raise ElmoError(f"{path}: {name} holds values that are not finite")
+    return array
+
+
+def _section(path: Path, value: dict[str, Any], name: str) -> dict[str, Any]:
+    if not isinstance(value.get(name), dict):
+        raise ElmoError(f"{path}: {name} must be a section, found {json.dumps(value.get(name))}")
+    section: dict[str, Any] = value[name]
+    return section
+
+
+def _option(path: Path, section: dict[str, Any], where: str, name: str) -> Any:
+    if name not in section:
+        raise ElmoError(f"{path}: {where}.{name} is missing")
+    return section[name]

@@ -1,0 +1,120 @@
+"""HDF5, for the files of 2018 alone: h5py is needed only where one is read or written."""
+
+import io
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from elmo.errors import ElmoError
+from elmo.files import new_file
+
+
+def load_h5py() -> Any:
+    """The module h5py, or `ElmoError` saying how to install it."""
+    try:
+        import h5py
+    except ModuleNotFoundError:
+        raise ElmoError("2018 files need h5py; run: pip install 'elmo-pipeline[legacy]'") from None
+    return h5py
+
+
+def open_hdf5(path: Path) -> Any:
+    """Open a file to read; `ElmoError` where it is absent or no HDF5."""
+    h5py = load_h5py()
+    if not path.is_file():
+        raise ElmoError(f"{path}: no such file")
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        raise ElmoError(f"{path}: not an HDF5 file, or cut short ({error})") from None
+
+
+@contextmanager
+def create_hdf5(out: Path) -> Iterator[tuple[Any, Callable[[], None]]]:
+    """Yield an open h5py file, which becomes `out` when it is whole, and a check to call after
+    each dataset, which raises what the disk said.
+
+    The HDF5 library crashes the process where a write fails, as on a full disk. So it writes
+    through a file that never fails to its eyes.
+    """
+    h5py = load_h5py()
+    with new_file(out, ours=b"\x89HDF") as path, path.open("w+b", buffering=0) as file:
+        stream = _Unfailing(file)
+        try:
+            with h5py.File(stream, "w") as hdf5:
+                yield hdf5, stream.check
+        finally:
+            stream.check()
+
+
+class _Unfailing(io.RawIOBase):
+    """A binary file for reading and writing that keeps its first error instead of raising it.
+
+    What is written afterwards stays in memory: little, as the writer is to `check` after each
+    dataset.
+    """
+
+    def __init__(self, file: io.FileIO) -> None:
+        super().__init__()
+        self._file = file
+        self._position = self._end = 0
+        self._error: OSError | None = None
+        self._later: list[tuple[int, bytes]] = []  # what was written after the error
+
+    def check(self) -> None:
+        """Raise the error there was."""
+        if self._error is not None:
+            raise self._error
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._end}[whence]
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        start, stop = self._position, min(self._position + len(view), self._end)
+        size = max(0, stop - start)
+        data = bytearray(os.pread(self._file.fileno(), size, start).ljust(size, b"\0"))
+        for offset, later in self._later:
+            first, last = max(start, offset), min(stop, offset + len(later))
+            if first < last:
+                data[first - start : last - start] = later[first - offset : last - offset]
+        view[:size] = data
+        self._position += size
+        return size
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        written = 0
+        try:
+            while self._error is None and written < len(view):
+                offset = self._position + written
+                written += os.pwrite(self._file.fileno(), view[written:], offset)
+        except OSError as error:
+            self._error = error
+        if written < len(view):
+            self._later.append((self._position + written, bytes(view[written:])))
+        self._position += len(view)
+        self._end = max(self._end, self._position)
+        return len(view)
+
+    def truncate(self, size: int | None = None) -> int:
+        self._end = self._position if size is None else size
+        try:
+            if self._error is None:
+                self._file.truncate(self._end)
+        except OSError as error:
+            self._error = error
+        return self._end

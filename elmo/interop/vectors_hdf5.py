@@ -1,0 +1,91 @@
+"""The HDF5 files of vectors that ELMo's tools wrote in 2018, both ways.
+
+A dataset for each sentence, named by its number from 0: (layers, tokens, dim) in layouts `bilm-tf`
+and `all`, (tokens, dim) in `top` and `average`. But for `bilm-tf`, `sentence_to_index` holds one
+JSON object from a sentence's text to its number, the last of equal ones, as `allennlp elmo` wrote
+it. A sentence without tokens, a blank line of the input, has a dataset without tokens.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from elmo.errors import ElmoError
+from elmo.interop.hdf5 import create_hdf5, load_h5py, open_hdf5
+
+Floats = npt.NDArray[np.float32]
+LAYOUTS = ("bilm-tf", "all", "top", "average")
+_INDEX = "sentence_to_index"
+
+
+class Dumped(NamedTuple):
+    """One sentence of a dump; its tokens where the file has them."""
+
+    tokens: list[str] | None
+    vectors: Floats
+
+
+def write_dump(
+    out: Path, sentences: Iterable[tuple[Sequence[str], Floats]], *, layout: str = "all"
+) -> int:
+    """Write sentences, each as its tokens and its vectors (layers, tokens, dim); return how many.
+
+    `top` keeps the last layer, `average` the mean of all.
+    """
+    if layout not in LAYOUTS:
+        raise ElmoError(f"layout must be one of {', '.join(LAYOUTS)}, found {layout!r}")
+    h5py = load_h5py()
+    numbers: dict[str, str] = {}
+    count = 0
+    with create_hdf5(out) as (file, check):
+        for tokens, vectors in sentences:
+            kept = {"top": lambda v: v[-1], "average": lambda v: v.mean(0)}.get(layout)
+            file.create_dataset(
+                str(count), data=np.asarray(kept(vectors) if kept else vectors, "<f4")
+            )
+            check()
+            numbers[" ".join(tokens)] = str(count)
+            count += 1
+        if layout != "bilm-tf":
+            index = file.create_dataset(_INDEX, (1,), dtype=h5py.string_dtype())
+            index[0] = json.dumps(numbers)
+    return count
+
+
+def read_dump(path: Path) -> list[Dumped]:
+    """Read a dump of any layout, in the order of its sentences."""
+    with open_hdf5(path) as file:
+        numbers = sorted(int(name) for name in file if name.isdecimal())
+        if numbers != list(range(len(numbers))) or not numbers:
+            raise ElmoError(f"{path}: must have a dataset for each sentence, from 0 on")
+        texts = _texts(file, path)
+        dumped = []
+        for number in numbers:
+            dataset = file[str(number)]
+            if dataset.ndim not in (2, 3) or dataset.dtype.kind != "f":
+                raise ElmoError(
+                    f"{path}: {number} must be floats (layers, tokens, dim) or (tokens, dim), "
+                    f"found {dataset.dtype} {dataset.shape}"
+                )
+            tokens = texts[number].split() if number in texts else None
+            if tokens is not None and len(tokens) != dataset.shape[-2]:
+                raise ElmoError(
+                    f"{path}: {number} has vectors of {dataset.shape[-2]} tokens, "
+                    f"{_INDEX} says {len(tokens)}"
+                )
+            dumped.append(Dumped(tokens, np.asarray(dataset[()], np.float32)))
+        return dumped
+
+
+def _texts(file: Any, path: Path) -> dict[int, str]:
+    if _INDEX not in file:
+        return {}
+    try:
+        value = json.loads(file[_INDEX][0])
+        return {int(number): text for text, number in value.items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ElmoError(f"{path}: {_INDEX} must hold a JSON object ({error})") from None

@@ -1,0 +1,162 @@
+"""`config.json` of a model folder: what the model is, without its weights. Light: no torch.
+
+The digest of a model names its shape, its tokenizer and the bytes of its weights, words, counts and
+characters. Where it came from (`training.json`) is no part of that, but is protected as well.
+"""
+
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from elmo.errors import ElmoError
+from elmo.files import FileName, Sha256, digest, read_record, write_json
+from elmo.settings import Network
+from elmo.tokenizer import Tokenization
+
+FORMAT = 2
+CONFIG, TRAINING = "config.json", "training.json"
+# The largest value of each number: far above any model, far below what fills a machine's memory.
+LIMITS = {
+    "char_dim": 1 << 14,
+    "highways": 64,
+    "cells": 1 << 17,
+    "projection": 1 << 17,
+    "layers": 256,
+    "input_words": 1 << 31,
+}
+MAX_FILTERS, MAX_FILTER_WIDTH, MAX_FILTER_COUNT = 256, 1024, 1 << 17
+
+
+@dataclass(frozen=True)
+class Config(Network):
+    """What `config.json` says of a model: its shape, no weights and no training settings.
+
+    `input_words` is None for a model that reads characters, else the number of rows of its word
+    table (2018 files with `embedding`), and then the settings of the char-CNN have no meaning. A
+    model from elsewhere may be larger than `params.yaml` allows: `LIMITS` bound it.
+    """
+
+    input_words: int | None
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def dim(self) -> int:
+        """The width of a token's vectors: both directions."""
+        return 2 * self.projection
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON object that `from_dict` reads back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any], *, source: Path) -> "Config":
+        """Build from a JSON object; `source` is named in errors."""
+        names = {field.name for field in fields(cls)}
+        if missing := sorted(names - value.keys()):
+            raise ElmoError(f"{source}: {missing[0]} is missing")
+        if unknown := sorted(value.keys() - names):
+            raise ElmoError(f"{source}: {unknown[0]} is not a setting of a model")
+        try:
+            filters = tuple((width, count) for width, count in value["filters"])
+        except (TypeError, ValueError):
+            raise ElmoError(f"{source}: filters must be pairs [width, count]") from None
+        try:
+            return cls(**(value | {"filters": filters}))
+        except ElmoError as error:
+            raise ElmoError(f"{source}: {error}") from None
+
+
+class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`config.json`. `pieces` are the files that make the model what it is, with their SHA-256."""
+
+    format: int
+    model: dict[str, Any]
+    tokenizer: Tokenization
+    pieces: dict[FileName, Sha256]
+    training: Sha256
+    digest: Sha256
+
+    def identity(self) -> str:
+        """The digest of what is recorded here, which must be `digest`."""
+        named = {
+            "format": self.format,
+            "model": self.model,
+            "tokenizer": self.tokenizer,
+            "pieces": self.pieces,
+        }
+        return digest(msgspec.to_builtins(named))
+
+
+class _Format(msgspec.Struct):
+    format: int | None = None
+
+
+def write_config(
+    folder: Path, config: Config, tokenizer: Tokenization, *, pieces: dict[str, str], training: str
+) -> str:
+    """Write `config.json`; return the model's digest."""
+    shape = msgspec.to_builtins(config.to_dict())
+    record = ModelConfig(FORMAT, shape, tokenizer, pieces, training, "")
+    record = msgspec.structs.replace(record, digest=record.identity())
+    write_json(folder / CONFIG, msgspec.to_builtins(record))
+    return record.digest
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """Read `config.json`; `ElmoError` where it is none, of another format, or was edited."""
+    if not folder.is_dir():
+        raise ElmoError(f"{folder}: no such model folder")
+    source = folder / CONFIG
+    version = read_record(source, _Format).format
+    if version != FORMAT:
+        raise ElmoError(
+            f"{source}: format must be {FORMAT}, found {version!r}; make the model again with this "
+            "version"
+        )
+    record = read_record(source, ModelConfig)
+    if record.identity() != record.digest:
+        raise ElmoError(
+            f"{source}: was altered (its digest is {record.identity()[:12]}…, it says "
+            f"{record.digest[:12]}…); restore it or make the model again"
+        )
+    return record
+
+
+def _check(config: Config) -> None:
+    for name in ("cells", "projection", "layers"):
+        _check_size(name, getattr(config, name), LIMITS[name])
+    if config.input_words is not None:
+        _check_size("input_words", config.input_words, LIMITS["input_words"])
+    else:
+        _check_size("char_dim", config.char_dim, LIMITS["char_dim"])
+        if not 0 < len(config.filters) <= MAX_FILTERS:
+            raise ElmoError(
+                f"filters must not be empty or more than {MAX_FILTERS}, found {len(config.filters)}"
+            )
+        for width, count in config.filters:
+            _check_size("filters: width", width, MAX_FILTER_WIDTH)
+            _check_size("filters: count", count, MAX_FILTER_COUNT)
+        if type(config.highways) is not int or not 0 <= config.highways <= LIMITS["highways"]:
+            raise ElmoError(
+                f"highways must be 0 or more and at most {LIMITS['highways']}, "
+                f"found {config.highways!r}"
+            )
+        if config.activation not in ("relu", "tanh"):
+            raise ElmoError(f"activation must be 'relu' or 'tanh', found {config.activation!r}")
+    for name in ("cell_clip", "projection_clip"):
+        clip = getattr(config, name)
+        if clip is not None and not (type(clip) in (int, float) and 0 < clip < float("inf")):
+            raise ElmoError(f"{name} must be a positive number or null, found {clip!r}")
+    if type(config.skip) is not bool:
+        raise ElmoError(f"skip must be true or false, found {config.skip!r}")
+
+
+def _check_size(name: str, value: Any, limit: int) -> None:
+    if type(value) is not int or value < 1:
+        raise ElmoError(f"{name} must be a positive integer, found {value!r}")
+    if value > limit:
+        raise ElmoError(f"{name} must be at most {limit:,}, found {value:,}")

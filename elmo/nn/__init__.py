@@ -1,0 +1,1 @@
+"""The network: characters to layers, and the loss. It knows no data."""

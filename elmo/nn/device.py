@@ -1,0 +1,19 @@
+"""What differs between a CPU and a GPU: the cost of launches, and copies to the device."""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+
+def wants_few_launches(device: torch.device) -> bool:
+    """Whether one large operation is far cheaper on it than many small ones: true of a GPU."""
+    return device.type != "cpu"
+
+
+def sent(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
+    """An array as a tensor on a device; a GPU copies it while the host continues."""
+    tensor = torch.from_numpy(array)
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)

@@ -1,0 +1,45 @@
+"""Inverted dropout whose mask follows from a key per row, whoever computes it and on what device.
+
+A generator would have to draw the masks of all rows in order. Instead, each element hashes its
+row's key and its index, so a worker computes the masks of its own rows alone.
+
+Shapes: L layers, S directions, T time steps, B rows, P projection.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_GOLDEN, _FIRST, _SECOND = -0x61C88647, -0x7A143595, -0x3D4D51CB  # as 32-bit two's complement
+
+
+def row_keys(*parts: int, rows: list[int]) -> Tensor:
+    """A 32-bit key for each row: independent streams for different `parts` or rows."""
+    base = np.random.SeedSequence(parts).generate_state(1, np.uint64)[0]
+    keys = (np.asarray(rows, np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + base
+    keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return torch.from_numpy((keys >> np.uint64(32)).astype(np.uint32).view(np.int32))
+
+
+def dropout_scales(shape: Sequence[int], keys_LB: Tensor, probability: float) -> Tensor:
+    """What to multiply values (S, T, B, P) of each layer with: (L, S, T, B, P).
+
+    0 with `probability`, else 1 / (1 − probability).
+    """
+    S, T, _, P = shape
+    index_STP = torch.arange(S * T * P, dtype=torch.int32, device=keys_LB.device).view(S, T, 1, P)
+    hash_LSTBP = index_STP.mul_(_GOLDEN) + keys_LB[:, None, None, :, None]
+    _mix(hash_LSTBP, 16, _FIRST)
+    _mix(hash_LSTBP, 13, _SECOND)
+    hash_LSTBP ^= (hash_LSTBP >> 16) & 0xFFFF
+    # As signed numbers the hashes are uniform from −2³¹ on.
+    kept_LSTBP = hash_LSTBP >= round(probability * 2**32) - 2**31
+    return kept_LSTBP * (1 / (1 - probability))
+
+
+def _mix(hash_LSTBP: Tensor, shift: int, factor: int) -> None:
+    hash_LSTBP ^= (hash_LSTBP >> shift) & ((1 << (32 - shift)) - 1)
+    hash_LSTBP *= factor

@@ -1,0 +1,188 @@
+"""Token encoders: characters → convolution → max → highway → projection, or a table of words.
+
+The convolution runs as one matrix product per width, over windows cut to the longest token of a
+chunk plus the widest filter. That is exact: every window beyond a token is all padding, and one of
+them represents the rest. Weights keep the 2018 layout.
+
+Shapes: N tokens, n of a chunk, K characters, E character vector, F filters of all widths, P
+projection.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from elmo.errors import ElmoError
+from elmo.nn.device import wants_few_launches
+
+CHUNK = 128  # tokens convolved at a time: bounds memory and keeps the products in cache
+GPU_CHUNK = 4096  # tokens convolved at a time where launches count: bounds memory alone
+
+
+class Highway(nn.Module):
+    """`y = c·t + (1 − c)·x`: what 2018 calls *carry* gates the transform."""
+
+    def __init__(self, filters: int) -> None:
+        super().__init__()
+        self.carry_weight = nn.Parameter(torch.zeros(filters, filters))
+        self.carry_bias = nn.Parameter(torch.zeros(filters))
+        self.transform_weight = nn.Parameter(torch.zeros(filters, filters))
+        self.transform_bias = nn.Parameter(torch.zeros(filters))
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights as in 2018."""
+        for weight in (self.carry_weight, self.transform_weight):
+            nn.init.normal_(weight, 0, weight.shape[0] ** -0.5, generator=generator)
+        nn.init.constant_(self.carry_bias, -2)
+        nn.init.zeros_(self.transform_bias)
+
+    def forward(self, x_NF: Tensor) -> Tensor:
+        """(N, F) → (N, F)."""
+        dtype = x_NF.dtype
+        carry_NF = torch.addmm(self.carry_bias.to(dtype), x_NF, self.carry_weight.to(dtype))
+        weight, bias = self.transform_weight.to(dtype), self.transform_bias.to(dtype)
+        transform_NF = torch.addmm(bias, x_NF, weight)
+        return torch.lerp(x_NF, torch.relu(transform_NF), torch.sigmoid(carry_NF))
+
+
+class CharacterEncoder(nn.Module):
+    """The char-CNN of the paper's section 3.4: (N, K) raw character ids → (N, P)."""
+
+    def __init__(
+        self,
+        *,
+        characters: int,
+        char_dim: int,
+        filters: tuple[tuple[int, int], ...],
+        activation: str,
+        highways: int,
+        projection: int,
+    ) -> None:
+        super().__init__()
+        total = sum(count for _, count in filters)
+        self.widths = tuple(width for width, _ in filters)
+        self.activation, self.projection = activation, projection
+        self.char_embedding = nn.Parameter(torch.zeros(characters, char_dim))
+        self.conv_weight = nn.ParameterList(
+            nn.Parameter(torch.zeros(width * char_dim, count)) for width, count in filters
+        )
+        self.conv_bias = nn.ParameterList(nn.Parameter(torch.zeros(count)) for _, count in filters)
+        self.highway: Iterable[Highway] = nn.ModuleList(Highway(total) for _ in range(highways))  # type: ignore[assignment]
+        projected = total != projection
+        self.project_weight = nn.Parameter(torch.zeros(total, projection)) if projected else None
+        self.project_bias = nn.Parameter(torch.zeros(projection)) if projected else None
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights as in 2018."""
+        nn.init.uniform_(self.char_embedding, -1, 1, generator=generator)
+        for weight, bias in zip(self.conv_weight, self.conv_bias, strict=True):
+            if self.activation == "relu":
+                nn.init.uniform_(weight, -0.05, 0.05, generator=generator)
+            else:
+                nn.init.normal_(weight, 0, weight.shape[0] ** -0.5, generator=generator)
+            nn.init.zeros_(bias)
+        for highway in self.highway:
+            highway.reset_parameters(generator)
+        if self.project_weight is not None and self.project_bias is not None:
+            std = self.project_weight.shape[0] ** -0.5
+            nn.init.normal_(self.project_weight, 0, std, generator=generator)
+            nn.init.zeros_(self.project_bias)
+
+    def forward(self, characters_NK: Tensor, precision: torch.dtype) -> Tensor:
+        """Encode N tokens, best distinct ones: the same token always has the same vector."""
+        if characters_NK.shape[1] < max(self.widths):
+            raise ElmoError(
+                f"a filter is {max(self.widths)} characters wide and a token has at most "
+                f"{characters_NK.shape[1]}; raise max_characters or take narrower filters"
+            )
+        if len(characters_NK) == 0:
+            return self.char_embedding.new_empty((0, self.projection), dtype=precision)
+        if wants_few_launches(characters_NK.device):
+            chunks = torch.split(characters_NK, GPU_CHUNK)
+            x_NF = torch.cat([self._pool(chunk_nK, precision) for chunk_nK in chunks])
+        else:
+            x_NF = self._pool_by_length(characters_NK, precision)
+        for highway in self.highway:
+            x_NF = highway(x_NF)
+        if self.project_weight is None or self.project_bias is None:
+            return x_NF
+        return torch.addmm(self.project_bias.to(precision), x_NF, self.project_weight.to(precision))
+
+    def _pool_by_length(self, characters_NK: Tensor, precision: torch.dtype) -> Tensor:
+        """`_pool` of chunks of tokens of like length, each cut to its longest."""
+        pad = self.char_embedding.shape[0] - 1
+        lengths_N = (characters_NK != pad).sum(1)
+        order_N = torch.argsort(lengths_N, stable=True)
+        longest = torch.cummax(lengths_N[order_N], 0).values[CHUNK - 1 :: CHUNK].tolist()
+        pooled = []
+        for k, chosen in enumerate(torch.split(order_N, CHUNK)):
+            length = longest[k] if k < len(longest) else int(lengths_N.max())
+            cut = min(characters_NK.shape[1], length + max(self.widths))
+            pooled.append(self._pool(characters_NK[chosen, :cut], precision))
+        return torch.cat(pooled)[torch.argsort(order_N)]
+
+    def padded(self, characters_NK: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """The same tokens in one of few shapes, padding tokens after them, where launches count.
+
+        Columns that hold padding alone are cut as far as every filter still sees one window of it.
+        """
+        pad = self.char_embedding.shape[0] - 1
+        N, K = characters_NK.shape
+        filled_K = (characters_NK != pad).any(0)
+        length = K - int(np.argmax(filled_K[::-1])) if filled_K.any() else 0
+        columns = min(K, -(-(length + max(self.widths)) // 8) * 8)
+        rows = -(-max(N, 1) // 256) * 256
+        padded_NK = np.full((rows, columns), pad, np.int32)
+        padded_NK[:N] = characters_NK[:, :columns]
+        return padded_NK
+
+    def _pool(self, characters_NK: Tensor, precision: torch.dtype) -> Tensor:
+        x_NKE = nn.functional.embedding(characters_NK, self.char_embedding.to(precision))
+        N, K, E = x_NKE.shape
+        activate = torch.relu if self.activation == "relu" else torch.tanh
+        maxima = []
+        for width, weight in zip(self.widths, self.conv_weight, strict=True):
+            windows: Tensor = _Windows.apply(x_NKE, width)  # type: ignore[no-untyped-call]
+            convolved = windows.view(-1, width * E) @ weight.to(precision)
+            maxima.append(convolved.view(N, K - width + 1, -1).amax(1))
+        return activate(torch.cat(maxima, 1) + torch.cat(tuple(self.conv_bias)).to(precision))
+
+
+class _Windows(torch.autograd.Function):
+    """The windows of `width` characters, each as one vector: (N, K, E) → (N, K − width + 1, ·).
+
+    Its gradient is one operation; that of `as_strided` would be several.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_NKE: Tensor, width: int) -> Tensor:
+        N, K, E = ctx.shape = x_NKE.shape
+        ctx.width = width
+        strides = (K * E, E, 1)
+        return x_NKE.as_strided((N, K - width + 1, width * E), strides).contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        N, K, E = ctx.shape
+        windows = gradient.view(N, K - ctx.width + 1, ctx.width, E).transpose(2, 3)
+        return torch.ops.aten.unfold_backward(windows, [N, K, E], 1, ctx.width, 1), None
+
+
+class WordEncoder(nn.Module):
+    """A table of word vectors, for the 2018 models that read words: (N,) word ids → (N, P)."""
+
+    def __init__(self, *, words: int, projection: int) -> None:
+        super().__init__()
+        self.embedding = nn.Parameter(torch.zeros(words, projection))
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights as in 2018."""
+        nn.init.uniform_(self.embedding, -1, 1, generator=generator)
+
+    def forward(self, words_N: Tensor, precision: torch.dtype) -> Tensor:
+        """Look the words up."""
+        return nn.functional.embedding(words_N, self.embedding).to(precision)

@@ -1,0 +1,341 @@
+"""The two stacks of projected LSTMs, forward and backward, run side by side.
+
+One implementation serves training and embedding. The product with the input is taken out of the
+loop over time, both directions share each product of the loop, and in training the weight gradients
+are one product per layer; on a GPU the training loop is one launch (elmo.nn.cuda_graphs). Weights
+keep the 2018 layout: gates in the order i, j (new), f, o; the forget bias of 1 is added when they
+are read and is in no file. Matrix products run in the precision of the input; the cell state stays
+float32.
+
+Shapes: S directions (0 forward, 1 backward), T time steps, B rows, n of them still read,
+I input, P projection, C cells, G = 4C gates, L layers, K = I + P rows of a weight, N = T × B. Time
+runs as each direction reads: time step 0 of the backward direction is the end of the sentence.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from elmo.nn.cell import EAGER, Cell, cell_for
+from elmo.nn.cuda_graphs import replay
+
+Drop = Callable[[Tensor, int], Tensor]
+
+
+class State(NamedTuple):
+    """What both stacks carry from one call to the next: outputs (L, S, B, P) and cells (L, S, B,
+    C)."""
+
+    h_LSBP: Tensor
+    c_LSBC: Tensor
+
+    def rows(self, rows: Any) -> "State":
+        """The state of `rows` only: a slice or an index tensor."""
+        return State(self.h_LSBP[:, :, rows], self.c_LSBC[:, :, rows])
+
+
+class Weights(NamedTuple):
+    """One layer's weights as the loop reads them: in one precision, the forget bias in."""
+
+    input_SIG: Tensor
+    recurrent_SPG: Tensor
+    bias_SG: Tensor
+    project_SCP: Tensor | None
+
+
+class LSTMStack(nn.Module):
+    """L layers of projected LSTMs in two directions, with a residual from the second layer on."""
+
+    def __init__(
+        self,
+        *,
+        layers: int,
+        inputs: int,
+        cells: int,
+        projection: int,
+        cell_clip: float | None,
+        projection_clip: float | None,
+        skip: bool,
+    ) -> None:
+        super().__init__()
+        self.cells, self.projection, self.skip = cells, projection, skip
+        self.cell_clip, self.projection_clip = cell_clip, projection_clip
+        widths = [inputs] + [projection] * (layers - 1)
+        self.weight = nn.ParameterList(
+            nn.Parameter(torch.zeros(2, width + projection, 4 * cells)) for width in widths
+        )
+        self.bias = nn.ParameterList(nn.Parameter(torch.zeros(2, 4 * cells)) for _ in widths)
+        projected = cells != projection
+        self.project = nn.ParameterList(
+            nn.Parameter(torch.zeros(2, cells, projection)) for _ in widths if projected
+        )
+
+    @property
+    def layers(self) -> int:
+        """The number of LSTM layers."""
+        return len(self.weight)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights as in 2018: Glorot-uniform, biases 0."""
+        for weight in (*self.weight, *self.project):
+            bound = (6 / (weight.shape[1] + weight.shape[2])) ** 0.5
+            nn.init.uniform_(weight, -bound, bound, generator=generator)
+        for bias in self.bias:
+            nn.init.zeros_(bias)
+
+    @torch.no_grad()
+    def weights(self, precision: torch.dtype) -> list[Weights]:
+        """Each layer's weights for reading without a gradient: computed once, used for many
+        calls."""
+        return [
+            Weights(
+                *_halves(weight.to(precision), weight.shape[1] - self.projection),
+                _with_forget_bias(bias).to(precision),
+                self.project[layer].to(precision) if self.project else None,
+            )
+            for layer, (weight, bias) in enumerate(zip(self.weight, self.bias, strict=True))
+        ]
+
+    def zero_state(self, rows: int) -> State:
+        """The state before anything was read, for B rows."""
+        like = self.weight[0]
+        h_LSBP = like.new_zeros(self.layers, 2, rows, self.projection)
+        cells = (self.layers, 2, rows, self.cells)
+        return State(h_LSBP, torch.zeros(cells, dtype=torch.float32, device=like.device))
+
+    def forward(
+        self,
+        x_STBI: Tensor,
+        state: State,
+        *,
+        reset_STB: Tensor | None = None,
+        sizes: Sequence[int] | None = None,
+        drop: Drop | None = None,
+        weights: Sequence[Weights] | None = None,
+        compiled: bool = True,
+    ) -> tuple[list[Tensor], State]:
+        """Read T time steps from `state`; return each layer's (S, T, B, P) outputs and the new
+        state.
+
+        The state is the caller's: nothing is remembered between calls, and no gradient flows into
+        it. `reset_STB` is true where a row starts afresh. `sizes[t]` says how many of the first
+        rows are still being read at time step t (it never grows): the others keep their state and
+        their outputs are undefined; for inference only. `drop(x, layer)` is applied to each layer's
+        input, and the residual adds the dropped input, as in 2018. Without a gradient,
+        `weights(precision)` computed beforehand saves computing them in each call. `compiled`
+        false takes the eager cell: for so few tokens that compiling would take longer than reading
+        them.
+        """
+        keep_STB1 = None if reset_STB is None else (~reset_STB).to(x_STBI.dtype).unsqueeze(-1)
+        eager = torch.compiler.is_compiling() or not compiled
+        cell = EAGER if eager else cell_for(x_STBI.device)
+        outputs: list[Tensor] = []
+        last_h, last_c = [], []
+        for layer in range(self.layers):
+            if drop is not None:
+                x_STBI = drop(x_STBI, layer)
+            start = (state.h_LSBP[layer].to(x_STBI.dtype), state.c_LSBC[layer])
+            clips = (self.cell_clip, self.projection_clip if self.project else None)
+            if torch.is_grad_enabled():
+                if sizes is not None:
+                    raise ValueError("rows of different lengths are for inference only")
+                apply: Any = _Layer.apply
+                y_STBP, h_SBP, c_SBC = apply(
+                    x_STBI,
+                    self.weight[layer].to(x_STBI.dtype),
+                    _with_forget_bias(self.bias[layer]).to(x_STBI.dtype),
+                    self.project[layer].to(x_STBI.dtype) if self.project else None,
+                    *start,
+                    keep_STB1,
+                    clips,
+                    cell,
+                )
+            else:
+                weights = weights or self.weights(x_STBI.dtype)
+                y_STBP, h_SBP, c_SBC, _ = _read(
+                    x_STBI, weights[layer], *start, keep_STB1, clips, cell, sizes, None
+                )
+            if self.skip and layer > 0:
+                y_STBP = y_STBP + x_STBI
+            outputs.append(y_STBP)
+            last_h.append(h_SBP.to(state.h_LSBP.dtype))
+            last_c.append(c_SBC)
+            x_STBI = y_STBP
+        return outputs, State(torch.stack(last_h), torch.stack(last_c))
+
+
+class _Kept(NamedTuple):
+    """What the backward pass of a layer needs of the forward one, beside the gates."""
+
+    cells_STBC: Tensor
+    hidden_STBC: Tensor
+
+
+def _halves(weight_SKG: Tensor, inputs: int) -> tuple[Tensor, Tensor]:
+    """The weight of the input and that of the layer's own output."""
+    halves = (weight_SKG[:, :inputs], weight_SKG[:, inputs:])
+    if weight_SKG.dtype == torch.float32:
+        return halves
+    return halves[0].contiguous(), halves[1].contiguous()  # or each bfloat16 product copies its own
+
+
+def _read(
+    x_STBI: Tensor,
+    weights: Weights,
+    h_SBP: Tensor,
+    c_SBC: Tensor,
+    keep_STB1: Tensor | None,
+    clips: tuple[float | None, float | None],
+    cell: Cell,
+    sizes: Sequence[int] | None,
+    kept: _Kept | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One layer over T time steps: outputs (S, T, B, P), last output, last cell state, gates."""
+    cell_clip, projection_clip = clips
+    input_SIG, recurrent_SPG, bias_SG, project_SCP = weights
+    S, T, B, inputs = x_STBI.shape
+    product = torch.baddbmm(bias_SG[:, None], x_STBI.reshape(S, T * B, inputs), input_SIG)
+    gates_STBG = product.view(S, T, B, -1)
+    y_STBP = torch.empty(S, T, B, h_SBP.shape[-1], dtype=x_STBI.dtype, device=x_STBI.device)
+    h_SBP, c_SBC = h_SBP.clone(), c_SBC.clone()
+    for t in range(T):
+        n = B if sizes is None else sizes[t]
+        h_SnP, c_SnC = h_SBP[:, :n], c_SBC[:, :n]
+        if keep_STB1 is not None:
+            h_SnP, c_SnC = h_SnP * keep_STB1[:, t], c_SnC * keep_STB1[:, t]
+        gates_SnG = gates_STBG[:, t, :n].baddbmm_(h_SnP, recurrent_SPG)
+        if kept is None:
+            c_SnC, hidden_SnC = cell.forward(gates_SnG, c_SnC, cell_clip)
+        else:
+            c_SnC, hidden_SnC = cell.forward_kept(
+                gates_SnG, c_SnC, cell_clip, kept.cells_STBC[:, t], kept.hidden_STBC[:, t]
+            )
+        h_SnP = hidden_SnC if project_SCP is None else torch.bmm(hidden_SnC, project_SCP)
+        if projection_clip is not None:
+            h_SnP = h_SnP.clamp_(-projection_clip, projection_clip)
+        y_STBP[:, t, :n] = h_SnP
+        if n == B:
+            h_SBP, c_SBC = h_SnP, c_SnC
+        else:
+            h_SBP[:, :n], c_SBC[:, :n] = h_SnP, c_SnC
+    return y_STBP, h_SBP, c_SBC, gates_STBG
+
+
+class _Layer(torch.autograd.Function):
+    """`_read` with a gradient: back through time in one loop, the weights' share in one product."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_STBI: Tensor,
+        weight_SKG: Tensor,
+        bias_SG: Tensor,
+        project_SCP: Tensor | None,
+        h_SBP: Tensor,
+        c_SBC: Tensor,
+        keep_STB1: Tensor | None,
+        clips: tuple[float | None, float | None],
+        cell: Cell,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        tensors = (x_STBI, weight_SKG, bias_SG, project_SCP, h_SBP, c_SBC, keep_STB1)
+        y_STBP, h_last, c_last, *kept = replay(_forward, tensors, (clips, cell))
+        ctx.save_for_backward(
+            x_STBI, weight_SKG, project_SCP, h_SBP, c_SBC, keep_STB1, y_STBP, *kept
+        )
+        ctx.constants = (clips, cell)
+        ctx.mark_non_differentiable(h_last, c_last)
+        return y_STBP, h_last, c_last
+
+    @staticmethod
+    def backward(ctx: Any, dy_STBP: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = replay(_backward, (dy_STBP, *ctx.saved_tensors), ctx.constants)
+        return *gradients, *(None,) * 5
+
+
+def _forward(
+    x_STBI: Tensor,
+    weight_SKG: Tensor,
+    bias_SG: Tensor,
+    project_SCP: Tensor | None,
+    h_SBP: Tensor,
+    c_SBC: Tensor,
+    keep_STB1: Tensor | None,
+    clips: tuple[float | None, float | None],
+    cell: Cell,
+) -> tuple[Tensor, ...]:
+    """Outputs, last output, last cell state; then gates, cells and hidden, for `_backward`."""
+    S, T, B, _ = x_STBI.shape
+    kept = _Kept(
+        c_SBC.new_empty(S, T, B, c_SBC.shape[-1]), x_STBI.new_empty(S, T, B, c_SBC.shape[-1])
+    )
+    weights = Weights(*_halves(weight_SKG, x_STBI.shape[-1]), bias_SG, project_SCP)
+    outputs = _read(x_STBI, weights, h_SBP, c_SBC, keep_STB1, clips, cell, None, kept)
+    return *outputs, *kept
+
+
+def _backward(
+    dy_STBP: Tensor,
+    x_STBI: Tensor,
+    weight_SKG: Tensor,
+    project_SCP: Tensor | None,
+    h_SBP: Tensor,
+    c_SBC: Tensor,
+    keep_STB1: Tensor | None,
+    y_STBP: Tensor,
+    gates_STBG: Tensor,
+    cells_STBC: Tensor,
+    hidden_STBC: Tensor,
+    clips: tuple[float | None, float | None],
+    cell: Cell,
+) -> tuple[Tensor | None, ...]:
+    """The gradients of input, weight, bias and projection."""
+    cell_clip, projection_clip = clips
+    S, T, B, inputs = x_STBI.shape
+    recurrent_SGP = _halves(weight_SKG, inputs)[1].mT
+    dgates_STBG = torch.empty_like(gates_STBG)
+    dm_STBP = torch.empty_like(y_STBP)
+    dh_SBP, dc_SBC = torch.zeros_like(h_SBP), torch.zeros_like(c_SBC)
+    for t in reversed(range(T)):
+        dm_SBP = dy_STBP[:, t] + dh_SBP
+        if projection_clip is not None:
+            dm_SBP = torch.where(y_STBP[:, t].abs() < projection_clip, dm_SBP, 0)
+        dm_STBP[:, t] = dm_SBP
+        dhidden = dm_SBP if project_SCP is None else torch.bmm(dm_SBP, project_SCP.mT)
+        before_SBC = cells_STBC[:, t - 1] if t > 0 else c_SBC
+        if keep_STB1 is not None:
+            before_SBC = before_SBC * keep_STB1[:, t]
+        dc_SBC = cell.backward(
+            dhidden,
+            dc_SBC,
+            gates_STBG[:, t],
+            cells_STBC[:, t],
+            before_SBC,
+            cell_clip,
+            dgates_STBG[:, t],
+        )
+        if t > 0:
+            dh_SBP = torch.bmm(dgates_STBG[:, t], recurrent_SGP)
+            if keep_STB1 is not None:
+                dh_SBP, dc_SBC = dh_SBP * keep_STB1[:, t], dc_SBC * keep_STB1[:, t]
+    h_STBP = torch.cat([h_SBP[:, None], y_STBP[:, :-1]], 1)
+    if keep_STB1 is not None:
+        h_STBP = h_STBP * keep_STB1
+    dgates_SNG = dgates_STBG.view(S, T * B, -1)
+    dweight_SKG = torch.empty_like(weight_SKG)
+    torch.bmm(x_STBI.reshape(S, T * B, -1).mT, dgates_SNG, out=dweight_SKG[:, :inputs])
+    torch.bmm(h_STBP.view(S, T * B, -1).mT, dgates_SNG, out=dweight_SKG[:, inputs:])
+    dproject = (
+        None
+        if project_SCP is None
+        else torch.bmm(hidden_STBC.view(S, T * B, -1).mT, dm_STBP.view(S, T * B, -1))
+    )
+    dx_SNI = torch.bmm(dgates_SNG, weight_SKG[:, :inputs].mT)
+    dbias_SG = torch.bmm(dgates_SNG.new_ones(S, 1, T * B), dgates_SNG)[:, 0]
+    return dx_SNI.view_as(x_STBI), dweight_SKG, dbias_SG, dproject
+
+
+def _with_forget_bias(bias_SG: Tensor) -> Tensor:
+    new, forget, output = bias_SG.tensor_split([cells := bias_SG.shape[1] // 2, cells * 3 // 2], 1)
+    return torch.cat([new, forget + 1, output], 1)

@@ -1,0 +1,294 @@
+"""The softmax over words, shared by both directions: construction, loss and evaluation.
+
+Loss and gradients are computed together, a chunk of predictions at a time, so that nothing of size
+predictions × words is ever held; an evaluation takes a block of words at a time besides. The
+sampled loss is TensorFlow's: log-uniform candidates without repetition, accidental hits removed,
+log expected counts subtracted. The adaptive softmax is a module of its own.
+
+Shapes: N predictions, n of them in a chunk, P projection, V words, U rows of the word matrix in
+use, M candidates or words of a block, H predictions whose target is a candidate.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from elmo.nn.adaptive_softmax import AdaptiveSoftmax, cluster_sizes
+from elmo.nn.device import sent, wants_few_launches
+
+CHUNK_LOGITS = 1 << 20  # logits held at a time: 4 MB, so that they stay in a CPU's cache
+GPU_CHUNK_LOGITS = 1 << 26  # 256 MB: a GPU wants few large launches
+MIN_CHUNK = 64  # predictions at a time: with fewer, a product waits for the word matrix
+EVALUATED = 1024  # predictions evaluated at a time
+
+
+class Softmax(nn.Module):
+    """The word matrix (V, P) and bias (V)."""
+
+    def __init__(self, words: int, projection: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(words, projection))
+        self.bias = nn.Parameter(torch.zeros(words))
+
+    def reset_parameters(self, seed: int) -> None:
+        """Draw the weights as in 2018."""
+        generator = torch.Generator().manual_seed(seed)
+        nn.init.normal_(self.weight, 0, self.weight.shape[1] ** -0.5, generator=generator)
+        nn.init.zeros_(self.bias)
+
+
+AnySoftmax = Softmax | AdaptiveSoftmax
+
+
+def new_softmax(kind: str, words: int, projection: int, *, seed: int) -> AnySoftmax:
+    """An untrained softmax for training with `kind`: sampled, full or adaptive."""
+    softmax = (AdaptiveSoftmax if kind == "adaptive" else Softmax)(words, projection)
+    softmax.reset_parameters(seed)
+    return softmax
+
+
+def is_adaptive(state: dict[str, Tensor]) -> bool:
+    """Whether these are the weights of an adaptive softmax."""
+    return "weight" not in state
+
+
+def words_in(state: dict[str, Tensor]) -> int:
+    """For how many words these weights are; 0 where they are no softmax."""
+    if not is_adaptive(state):
+        return len(state["weight"])
+    sizes = cluster_sizes(state)
+    return len(state.get("adaptive.head.weight", ())) - len(sizes) + sum(sizes)
+
+
+def softmax_from(
+    state: dict[str, Tensor], *, words: int | None = None, seed: int = 0
+) -> AnySoftmax:
+    """The softmax with these weights; with more `words` than they are for, new rows are drawn."""
+    softmax = softmax_like(state, words=words)
+    softmax.reset_parameters(seed)
+    with torch.no_grad():
+        for name, parameter in softmax.named_parameters():
+            parameter[: len(state[name])] = state[name]
+    return softmax
+
+
+def softmax_like(state: dict[str, Tensor], *, words: int | None = None) -> AnySoftmax:
+    """A softmax of the shape of these weights, for `words` words, its own weights not yet set."""
+    words = words_in(state) if words is None else words
+    if is_adaptive(state):
+        return AdaptiveSoftmax.shaped_like(state, words=words)
+    return Softmax(words, state["weight"].shape[1])
+
+
+class Candidates(NamedTuple):
+    """Sampled words, sorted, and the number of draws out of V words that it took."""
+
+    words: npt.NDArray[np.int64]
+    tries: int
+    vocabulary: int
+
+    def log_expected(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """log(−expm1(tries · log1p(−p))) with p = log((w + 2) / (w + 1)) / log(V + 1)."""
+        p = (np.log(words + 2.0) - np.log(words + 1.0)) / np.log(self.vocabulary + 1.0)
+        return np.log(-np.expm1(self.tries * np.log1p(-p))).astype(np.float32)
+
+
+def sample(count: int, vocabulary: int, random: np.random.Generator) -> Candidates:
+    """Draw log-uniformly over word ids until `count` distinct words were seen."""
+    count = min(count, vocabulary)
+    if count == vocabulary:
+        return Candidates(np.arange(vocabulary), _ALL, vocabulary)
+    drawn = np.empty(0, np.int64)
+    while True:
+        more = np.exp(random.random(2 * count) * np.log(vocabulary + 1.0)).astype(np.int64) - 1
+        drawn = np.concatenate([drawn, np.minimum(more, vocabulary - 1)])
+        first = np.sort(np.unique(drawn, return_index=True)[1])
+        if len(first) >= count:
+            words = np.sort(drawn[first[:count]])
+            return Candidates(words, int(first[count - 1]) + 1, vocabulary)
+
+
+_ALL = 1 << 62  # with every word a candidate, each is expected once: log 1 = 0
+
+
+def full_loss(
+    h_NP: Tensor, targets_N: Tensor, weight_VP: Tensor, bias_V: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The summed −log p of the targets over all words, and each one (detached)."""
+    zeros = h_NP.new_zeros((), dtype=torch.float32)
+    apply: Any = _Loss.apply
+    loss: tuple[Tensor, Tensor] = apply(
+        h_NP, weight_VP, bias_V, targets_N, None, None, zeros, zeros
+    )
+    return loss
+
+
+@torch.no_grad()
+def evaluate(softmax: AnySoftmax, h_NP: Tensor, targets_N: Tensor) -> Tensor:
+    """−log p of each target over all words, without a gradient."""
+    chunks = zip(torch.split(h_NP, EVALUATED), torch.split(targets_N, EVALUATED), strict=True)
+    if isinstance(softmax, AdaptiveSoftmax):
+        return torch.cat([softmax.nats(*chunk) for chunk in chunks])
+    return torch.cat([_nats(*chunk, softmax.weight, softmax.bias) for chunk in chunks])
+
+
+def _nats(h_nP: Tensor, targets_n: Tensor, weight_VP: Tensor, bias_V: Tensor) -> Tensor:
+    """−log p of a chunk of predictions, a block of words at a time: few logits, large products."""
+    max_logits = GPU_CHUNK_LOGITS if wants_few_launches(h_nP.device) else CHUNK_LOGITS
+    words = max(1, max_logits // max(1, len(h_nP)))
+    top_n = h_nP.new_full((len(h_nP),), -torch.inf, dtype=torch.float32)
+    z_n = torch.zeros_like(top_n)
+    true_n = torch.zeros_like(top_n)
+    blocks = zip(torch.split(weight_VP, words), torch.split(bias_V, words), strict=True)
+    for number, (weight_MP, bias_M) in enumerate(blocks):
+        logits_nM = torch.mm(h_nP, weight_MP.to(h_nP.dtype).T).float().add_(bias_M)
+        inside_n = targets_n - number * words
+        in_block_n = (inside_n >= 0) & (inside_n < len(bias_M))
+        logit_n = logits_nM.gather(1, inside_n.clamp(0, len(bias_M) - 1)[:, None])[:, 0]
+        true_n = torch.where(in_block_n, logit_n, true_n)
+        new_n = torch.maximum(top_n, logits_nM.amax(1))
+        z_n = z_n * (top_n - new_n).exp() + logits_nM.sub_(new_n[:, None]).exp_().sum(1)
+        top_n = new_n
+    return z_n.log() + top_n - true_n
+
+
+def sampled_loss(
+    h_NP: Tensor,
+    targets_N: npt.NDArray[np.int64],
+    weight_UP: Tensor,
+    bias_U: Tensor,
+    *,
+    word_rows: npt.NDArray[np.int64],
+    candidates: Candidates,
+) -> tuple[Tensor, Tensor]:
+    """The summed sampled −log p, and each one (detached).
+
+    `weight_UP` and `bias_U` are the rows `word_rows` (sorted) of the word matrix: they hold every
+    target and every candidate, and theirs are the only gradients.
+    """
+    row_of_M = np.searchsorted(word_rows, candidates.words)
+    row_of_N = np.searchsorted(word_rows, targets_N)
+    hit_N = np.searchsorted(candidates.words, targets_N)
+    hit_N[hit_N == len(candidates.words)] = 0
+    hits = np.flatnonzero(candidates.words[hit_N] == targets_N)
+    device = h_NP.device
+    apply: Any = _Loss.apply
+    loss: tuple[Tensor, Tensor] = apply(
+        h_NP,
+        weight_UP,
+        bias_U,
+        sent(row_of_N, device),
+        sent(row_of_M, device),
+        Hits(hits, sent(hits, device), sent(hit_N[hits], device)),
+        sent(candidates.log_expected(targets_N), device),
+        sent(candidates.log_expected(candidates.words), device),
+    )
+    return loss
+
+
+class Hits(NamedTuple):
+    """Which predictions' targets are candidates, ascending, and which candidates those are."""
+
+    predictions: npt.NDArray[np.int64]
+    predictions_H: Tensor
+    candidates_H: Tensor
+
+
+class _Loss(torch.autograd.Function):
+    """Cross-entropy of N predictions; `row_of_M` None means all rows are candidates.
+
+    With candidates, the target is one more logit beside them, and itself among them (`hits`) does
+    not count.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        h_NP: Tensor,
+        weight_UP: Tensor,
+        bias_U: Tensor,
+        target_N: Tensor,
+        row_of_M: Tensor | None,
+        hits: Hits | None,
+        expected_N: Tensor,
+        expected_M: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        dtype = h_NP.dtype
+        used = slice(None) if row_of_M is None else row_of_M
+        weight_MP = weight_UP[used].to(dtype)
+        bias_M = bias_U[used].float() - expected_M
+        wanted = any(ctx.needs_input_grad)
+        nats_N = h_NP.new_empty(len(h_NP), dtype=torch.float32)
+        dh_NP = torch.empty_like(h_NP) if wanted else None
+        dweight_MP = dbias_M = None
+        dtrue_N = torch.empty_like(nats_N)
+        max_logits = GPU_CHUNK_LOGITS if wants_few_launches(h_NP.device) else CHUNK_LOGITS
+        chunk_size = max(MIN_CHUNK, max_logits // len(bias_M))
+        # Written again by each chunk: fresh memory would be faulted in for each.
+        product = torch.empty(
+            min(chunk_size, len(h_NP)), len(bias_M), dtype=dtype, device=h_NP.device
+        )
+        logits = torch.empty_like(product, dtype=torch.float32)
+        dweight = torch.empty_like(weight_MP) if wanted else None
+        for start in range(0, len(h_NP), chunk_size):
+            part = slice(start, start + chunk_size)
+            h_nP = h_NP[part]
+            rows_n = torch.arange(len(h_nP), device=h_nP.device)
+            product_nM, logits_nM = product[: len(h_nP)], logits[: len(h_nP)]
+            torch.mm(h_nP, weight_MP.T, out=product_nM)
+            torch.add(product_nM, bias_M, out=logits_nM)
+            if row_of_M is None:
+                true_n = logits_nM[rows_n, target_N[part]]
+                top_n = logits_nM.amax(1)
+            else:
+                true_weight_nP = weight_UP[target_N[part]].to(dtype)
+                true_n = (h_nP.float() * true_weight_nP.float()).sum(1)
+                true_n = true_n + bias_U[target_N[part]] - expected_N[part]
+                assert hits is not None
+                chunk = slice(*np.searchsorted(hits.predictions, (start, start + chunk_size)))
+                logits_nM[hits.predictions_H[chunk] - start, hits.candidates_H[chunk]] = -torch.inf
+                top_n = torch.maximum(logits_nM.amax(1), true_n)
+            z_n = logits_nM.sub_(top_n[:, None]).exp_().sum(1)
+            if row_of_M is not None:
+                z_n += (true_n - top_n).exp()
+            nats_N[part] = z_n.log() + top_n - true_n
+            if dh_NP is None or dweight is None:
+                continue
+            share_nM = logits_nM.mul_(z_n.reciprocal()[:, None])
+            if row_of_M is None:
+                share_nM[rows_n, target_N[part]] -= 1
+            dbias_M = share_nM.sum(0) if dbias_M is None else dbias_M.add_(share_nM.sum(0))
+            product_nM.copy_(share_nM)
+            torch.mm(product_nM, weight_MP, out=dh_NP[part])
+            torch.mm(product_nM.T, h_nP, out=dweight)
+            if dweight_MP is None:
+                dweight_MP = dweight.to(torch.float32, copy=True)
+            else:
+                dweight_MP += dweight
+            if row_of_M is not None:
+                dtrue_N[part] = torch.expm1(-nats_N[part])
+                dh_NP[part] += (dtrue_N[part, None] * true_weight_nP).to(dtype)
+        if dh_NP is not None:
+            if dweight_MP is None or dbias_M is None:  # there was no prediction
+                dweight_MP = torch.zeros_like(weight_MP, dtype=torch.float32)
+                dbias_M = torch.zeros_like(bias_M)
+            if row_of_M is None:
+                dweight_UP, dbias_U = dweight_MP, dbias_M
+            else:
+                dweight_UP = torch.zeros_like(weight_UP, dtype=torch.float32)
+                dbias_U = torch.zeros_like(bias_U, dtype=torch.float32)
+                dweight_UP[row_of_M] = dweight_MP
+                dbias_U[row_of_M] = dbias_M
+                dweight_UP.index_add_(0, target_N, dtrue_N[:, None] * h_NP.float())
+                dbias_U.index_add_(0, target_N, dtrue_N)
+            ctx.save_for_backward(dh_NP, dweight_UP, dbias_U)
+        ctx.mark_non_differentiable(nats_N)
+        return nats_N.sum(dtype=torch.float64).float(), nats_N
+
+    @staticmethod
+    def backward(ctx: Any, dloss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        dh_NP, dweight_UP, dbias_U = ctx.saved_tensors
+        return dh_NP * dloss, dweight_UP * dloss, dbias_U * dloss, *(None,) * 5

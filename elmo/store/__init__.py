@@ -1,0 +1,261 @@
+"""A store of contextual vectors, read like a local array.
+
+    store = elmo.FeatureStore("data/features")
+    store[3]          # float32 (layers, tokens, dim) of sentence 3
+    store.tokens(3)   # its tokens
+
+A store is a folder (or a URL that fsspec knows) of Parquet files with manifests; opening it reads
+the newest one alone. `elmo.store.layout` says what the files hold.
+"""
+
+import re
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from elmo.errors import ElmoError
+from elmo.location import Location
+from elmo.model_config import read_config
+from elmo.store.layout import Floats, layer_name
+from elmo.store.manifest import read_manifest
+from elmo.store.reader import Part, VectorBlock
+
+if TYPE_CHECKING:
+    import torch
+
+    from elmo.store.datasets import PaddedSentence
+
+_OPEN_PARTS = 64  # each holds two file descriptors
+
+
+class FeatureStore:
+    """A store: `len(store)` sentences, `store[k]` the vectors of sentence k.
+
+    `layers` chooses among `store.layers`, by number or name, and only those are read. With `model`
+    (a digest or a model folder) a store made by another model is refused. With `checked` the
+    SHA-256 of a part is compared when it is first opened; else only its size is. `version` opens
+    an older version. `storage_options` go to fsspec.
+    """
+
+    def __init__(
+        self,
+        path: str | Path | Location,
+        *,
+        layers: Sequence[int | str] | None = None,
+        model: str | Path | None = None,
+        version: int | None = None,
+        checked: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.path = path
+        self._location = path if isinstance(path, Location) else Location(path, storage_options)
+        self.manifest = read_manifest(self._location, version=version)
+        self.layout = self.manifest.layout
+        self.layers = self._names(layers, among=self.layout.layers)
+        self._checked = checked
+        self._parts: OrderedDict[int, Part] = OrderedDict()
+        if model is not None:
+            self._check_model(model)
+
+    def __len__(self) -> int:
+        return self.manifest.counts.sentences
+
+    @property
+    def dim(self) -> int:
+        """The width of a vector."""
+        return self.layout.dim
+
+    @property
+    def digest(self) -> str:
+        """What names this store and version: the digest of its manifest."""
+        return self.manifest.digest
+
+    @overload
+    def __getitem__(self, key: int) -> Floats: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[Floats]: ...
+
+    def __getitem__(self, key: int | slice) -> Floats | list[Floats]:
+        """Sentence k as float32 (layers, tokens, dim), or the list of a slice of sentences."""
+        if isinstance(key, slice):
+            return [self.vectors(k) for k in range(*key.indices(len(self)))]
+        return self.vectors(key)
+
+    def __getitems__(self, ks: Sequence[int]) -> "list[PaddedSentence]":
+        """Sentences padded alike, which is what torch's `DataLoader(store, batch_size=…)` asks for.
+
+        Its default collate then gives the keys of `elmo.store.datasets.collate`.
+        """
+        from elmo.store.datasets import padded
+
+        return padded(self, ks)
+
+    def vectors(self, k: int, *, layers: Sequence[int | str] | None = None) -> Floats:
+        """Sentence k as float32 (layers, tokens, dim); `layers` reads others than the store's."""
+        part, row = self._locate(k)
+        return part.vectors(row, self._names(layers, among=self.layers))
+
+    def tensor(self, k: int, *, layers: Sequence[int | str] | None = None) -> "torch.Tensor":
+        """Sentence k as a torch tensor (layers, tokens, dim)."""
+        import torch
+
+        return torch.from_numpy(self.vectors(k, layers=layers))
+
+    def raw(self, k: int, layer: int | str) -> npt.NDArray[Any]:
+        """One contextual layer of sentence k as it is stored, (tokens, dim), read-only.
+
+        Memory-mapped where the store is local and uncompressed.
+        """
+        (name,) = self._names([layer], among=self.layout.layers)
+        if name == "layer_0":
+            raise ElmoError("layer 0 is stored once for each distinct token; use vectors")
+        part, row = self._locate(k)
+        return part.raw(row, name)
+
+    def tokens(self, k: int) -> list[str]:
+        """The tokens of sentence k."""
+        part, row = self._locate(k)
+        return part.tokens(row)
+
+    def document(self, document: int) -> range | list[int]:
+        """The sentences of a document, in order."""
+        sentences: list[int] = []
+        for number, entry in enumerate(self.manifest.parts):
+            if entry.first_document_id <= document <= entry.last_document_id:
+                part = self._part(number)
+                sentences += part.sentence_ids[part.document_ids == document].tolist()
+        if not sentences:
+            raise ElmoError(f"{self.path}: has no document {document}")
+        return sorted(sentences)
+
+    def sentence_id(self, document: int, position: int) -> int:
+        """The number of the sentence at `position` (from 0) in a document."""
+        sentences = self.document(document)
+        if not 0 <= position < len(sentences):
+            raise ElmoError(
+                f"{self.path}: document {document} has {len(sentences)} sentences, none at "
+                f"{position}"
+            )
+        return sentences[position]
+
+    def ids(self, split: str | None = None) -> npt.NDArray[np.int64]:
+        """The numbers of all sentences of a split, "train" or "heldout" (None: all), ascending."""
+        ids = [self._part(number).sentence_ids for number in self.numbers(split)]
+        return np.sort(np.concatenate([np.empty(0, np.int64), *ids]))
+
+    def lines(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which sentences were a line of the input, so that one without tokens is a blank line.
+
+        The others were cut by a tokenizer; there, one without tokens means nothing.
+        """
+        firsts = [source.first_sentence_id for source in self.manifest.sources]
+        lines = [
+            source.tokenizer.get("sentences", "line") == "line" for source in self.manifest.sources
+        ]
+        return np.array(lines, bool)[np.searchsorted(firsts, ids, side="right") - 1]
+
+    def numbers(self, split: str | None = None) -> list[int]:
+        """Which parts, by their index in the manifest, hold a split (None: all)."""
+        parts = self.manifest.parts
+        return [n for n, entry in enumerate(parts) if split in (entry.split, None)]
+
+    def part(self, number: int) -> Part:
+        """A part by its index in the manifest; opened parts are kept, the last used ones."""
+        return self._part(number)
+
+    def blocks(
+        self, *, split: str | None = None, layers: Sequence[int | str] | None = None
+    ) -> Iterator[VectorBlock]:
+        """Read the store from end to end, a block of sentences at a time: the fast way to read all
+        of it."""
+        names = self._names(layers, among=self.layers)
+        for number in self.numbers(split):
+            yield from self._part(number).blocks(names)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Opened files stay behind: each process opens its own."""
+        return {**self.__dict__, "_parts": OrderedDict()}
+
+    def _names(
+        self, layers: Sequence[int | str] | None, *, among: Sequence[str]
+    ) -> tuple[str, ...]:
+        if layers is None:
+            return tuple(among)
+        names = tuple(layer if isinstance(layer, str) else layer_name(layer) for layer in layers)
+        for name in names:
+            if name not in self.layout.layers:
+                raise ElmoError(
+                    f"{self.path}: has no {name}; it holds {', '.join(self.layout.layers)}"
+                )
+        return names
+
+    def _locate(self, k: int) -> tuple[Part, int]:
+        """The part and row of sentence k."""
+        sentences = len(self)
+        if not -sentences <= k < sentences:
+            raise IndexError(f"{self.path} has {sentences} sentences, none is {k}")
+        k += sentences if k < 0 else 0
+        for order, lasts in self._order.values():
+            index = bisect_left(lasts, k)
+            if index < len(order):
+                number = order[index]
+                if self.manifest.parts[number].first_sentence_id <= k:
+                    part = self._part(number)
+                    row = part.row(k)
+                    if row is not None:
+                        return part, row
+        raise ElmoError(f"{self.path}: no part has sentence {k}; elmo verify says more")
+
+    @cached_property
+    def _order(self) -> dict[str, tuple[list[int], list[int]]]:
+        """For each split: its parts by sentence, and the last sentence of each.
+
+        The sentences of a split never overlap between parts; those of two splits interleave.
+        """
+        parts = self.manifest.parts
+        orders: dict[str, tuple[list[int], list[int]]] = {}
+        for split in sorted({entry.split for entry in parts}):
+            order = sorted(self.numbers(split), key=lambda n: parts[n].first_sentence_id)
+            orders[split] = order, [parts[number].last_sentence_id for number in order]
+        return orders
+
+    def _part(self, number: int) -> Part:
+        if number in self._parts:
+            self._parts.move_to_end(number)
+            return self._parts[number]
+        entry = self.manifest.parts[number]
+        self._parts[number] = Part(self._location, entry, self.layout, checked=self._checked)
+        if len(self._parts) > _OPEN_PARTS:
+            self._parts.popitem(last=False)
+        return self._parts[number]
+
+    def _check_model(self, model: str | Path) -> None:
+        wanted, actual = model_digest(model), self.manifest.model.digest
+        if actual != wanted:
+            raise ElmoError(
+                f"{self.path}: was made by model {actual[:12]}…, not by {wanted[:12]}…; "
+                "make the store again with that model, or ask for the other"
+            )
+
+    def __repr__(self) -> str:
+        counts = self.manifest.counts
+        return (
+            f"FeatureStore({str(self.path)!r}: {counts.sentences} sentences, "
+            f"{counts.tokens} tokens, {', '.join(self.layers)}, {self.layout.dtype})"
+        )
+
+
+def model_digest(model: str | Path) -> str:
+    """The digest of a model folder, without loading it; a digest is returned as it is."""
+    if isinstance(model, str) and re.fullmatch("[0-9a-f]{64}", model):
+        return model
+    return read_config(Path(model)).digest
+
+
+__all__ = ["FeatureStore", "model_digest"]

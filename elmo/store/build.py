@@ -1,0 +1,375 @@
+"""A store from the shards of a corpus: each shard becomes one part, or nothing.
+
+What a part holds follows from the model, its shard, the settings and the kind of device, never
+from who embeds it or when, so interrupted work resumes from the parts whose footers carry the
+fingerprint asked for.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import torch
+
+from elmo.embedder import Embedder
+from elmo.errors import ElmoError
+from elmo.files import digest, read_json
+from elmo.location import Location
+from elmo.model_config import CONFIG, TRAINING, Config, read_config
+from elmo.settings import PRECISIONS, Precision
+from elmo.shards import ShardEntry, Shards
+from elmo.store.layout import (
+    SCHEMA_VERSION,
+    Layout,
+    Mix,
+    StoreSettings,
+    choose_layers,
+)
+from elmo.store.manifest import (
+    WRITTEN,
+    MadeWith,
+    Manifest,
+    ModelOf,
+    PartEntry,
+    Shard,
+    Source,
+    new_manifest,
+    next_number,
+    publish,
+    read_manifest,
+    versions,
+)
+from elmo.store.writer import Origin, Rows, find_part, is_whole, write_part
+
+
+@dataclass(frozen=True)
+class EmbedJob:
+    """One shard to embed, as part `number`; its ids are shifted by those of the first ones."""
+
+    number: int
+    shard: ShardEntry
+    first_sentence_id: int
+    first_document_id: int
+    origin: Origin
+
+
+class ShardEmbedder:
+    """Embeds jobs one after another: `ShardEmbedder(…)(job)` gives the manifest's entry.
+
+    Parts are written to the first of `locations`; whole ones in any of them are used as they are.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        shards: Path,
+        locations: Sequence[Location],
+        layout: Layout,
+        precision: str,
+        device: str,
+    ) -> None:
+        self.shards = Shards(shards)
+        self.locations, self.layout = locations, layout
+        self._loading = (model, device, precision)
+        self._embedder: Embedder | None = None
+        self._names = [location.names() for location in locations]
+
+    def __call__(self, job: EmbedJob) -> PartEntry:
+        """Write the job's part, unless there is one of the same origin.
+
+        One thread: how sums are split between threads must not show in the bytes.
+        """
+        for location, names in zip(self.locations, self._names, strict=True):
+            part = find_part(location, names, job.number, origin=job.origin)
+            if part is not None:
+                return part
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return self._write(job)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _write(self, job: EmbedJob) -> PartEntry:
+        shard = self.shards.open(job.shard)
+        embedder = self._load()
+        x_NP = embedder.encode_types(shard.types)
+        return write_part(
+            self.locations[0],
+            job.number,
+            rows=Rows(
+                shard.sentence_ids + job.first_sentence_id,
+                shard.document_ids + job.first_document_id,
+                shard.offsets,
+                shard.ids,
+                shard.dictionary,
+            ),
+            x_NP=x_NP,
+            segments=embedder.segments(shard.types, shard.ids, shard.offsets, x_NP=x_NP),
+            layout=self.layout,
+            origin=job.origin,
+        )
+
+    def _load(self) -> Embedder:
+        if self._embedder is None:
+            model, device, precision = self._loading
+            chosen = cast(Precision, precision)
+            self._embedder = Embedder.load(model, device=device, precision=chosen)
+        return self._embedder
+
+
+JobRunner = Callable[
+    [Callable[..., ShardEmbedder], Sequence[Any], Sequence[EmbedJob]], Iterable[PartEntry]
+]
+
+
+def build(
+    out: str | Path | Location,
+    *,
+    shards: Path,
+    model: Path,
+    settings: StoreSettings,
+    work: str | Path | None = None,
+    device: str = "cpu",
+    run: JobRunner | None = None,
+) -> Manifest:
+    """Write the store of a shards folder to `out`, whose manifest comes last.
+
+    `work` is where parts wait until all are there, by default `out` itself. A store that is in
+    `out` gets a new version, unless it holds the same. `run(kind, arguments, jobs)` does the jobs
+    with any number of `kind(*arguments)`, by default one by one in this process.
+    """
+    location = Location.of(out)
+    before = _store_or_nothing(location)
+    corpus = _corpus(shards, model)
+    layout = make_layout(model, settings)
+    made_by = _model(model)
+    kind = torch.device(device).type
+    jobs = _jobs(corpus, layout, made_by.digest, settings.precision, kind)
+    fingerprint = digest([[job.origin.fingerprint for job in jobs], msgspec.to_builtins(made_by)])
+    unfinished = location if work is None else Location.of(work) / fingerprint[:16]
+    with unfinished.writing():
+        locations = (unfinished,) if unfinished == location else (unfinished, location)
+        arguments = (model, shards, locations, layout, settings.precision, device)
+        parts = list((run or run_in_process)(ShardEmbedder, arguments, jobs))
+        manifest = new_manifest(
+            layout=layout,
+            model=made_by,
+            params=MadeWith(layers=settings.layers, precision=settings.precision),
+            sources=[_source(corpus, kind, sentences=0, documents=0)],
+            parts=parts,
+            made_by="build",
+        )
+        manifest = _publish(location, manifest, before, unfinished)
+    if unfinished != location:
+        _clear(unfinished)
+    return manifest
+
+
+def append(
+    store: str | Path | Location,
+    *,
+    shards: Path,
+    model: Path,
+    device: str = "cpu",
+    run: JobRunner | None = None,
+) -> Manifest:
+    """Add the sentences of another shards folder to a store, as a new version of it.
+
+    They get the numbers after the store's last sentence and document. Readers of the version
+    before are undisturbed. Returns the new manifest.
+    """
+    location = Location.of(store)
+    before = read_manifest(location)
+    corpus = _corpus(shards, model)
+    made_by = _model(model)
+    kind = torch.device(device).type
+    if made_by.digest != before.model.digest:
+        raise ElmoError(
+            f"{location}: was made by model {before.model.digest[:12]}…, {model} is "
+            f"{made_by.digest[:12]}…; a store has one model"
+        )
+    if corpus.digest in [source.digest for source in before.sources]:
+        raise ElmoError(f"{location}: holds the sentences of {shards} already")
+    jobs = _jobs(
+        corpus,
+        before.layout,
+        made_by.digest,
+        before.params.precision,
+        kind,
+        first_number=next_number(before.parts),
+        sentences=before.counts.sentences,
+        documents=sum(source.documents for source in before.sources),
+    )
+    with location.writing():
+        arguments = (model, shards, (location,), before.layout, before.params.precision, device)
+        parts = list((run or run_in_process)(ShardEmbedder, arguments, jobs))
+        source = _source(
+            corpus,
+            kind,
+            sentences=jobs[0].first_sentence_id,
+            documents=jobs[0].first_document_id,
+        )
+        manifest = new_manifest(
+            layout=before.layout,
+            model=before.model,
+            params=before.params,
+            sources=[*before.sources, source],
+            parts=[*before.parts, *parts],
+            made_by="append",
+            before=before,
+        )
+        publish(location, manifest)
+    return manifest
+
+
+def make_layout(model: Path, settings: StoreSettings) -> Layout:
+    """The layout of a store that `model` makes with `settings`."""
+    if settings.precision not in PRECISIONS:
+        raise ElmoError(
+            f"precision must be one of {', '.join(PRECISIONS)}, found {settings.precision!r}"
+        )
+    shape = Config.from_dict(read_config(model).model, source=model / CONFIG)
+    layers = shape.layers + 1
+    if settings.layers == "mix" and not settings.mix:
+        raise ElmoError('layers "mix" needs mix: the file that a task wrote')
+    return Layout(
+        layers=choose_layers(settings.layers, model_layers=layers),
+        dim=shape.dim,
+        model_layers=layers,
+        dtype=settings.dtype,
+        codec=settings.codec,
+        row_group_tokens=settings.row_group_tokens,
+        mix=Mix.load(settings.mix) if settings.layers == "mix" else None,
+    )
+
+
+def _corpus(shards: Path, model: Path) -> Shards:
+    """The shards, which must have been cut as the model's training text was."""
+    corpus = Shards(shards)
+    read_config(model).tokenizer.check_shards(corpus.tokenization, model=model, shards=shards)
+    if not corpus.infos():
+        raise ElmoError(f"{shards}: holds no sentences; tokenize a corpus first")
+    return corpus
+
+
+def _jobs(
+    corpus: Shards,
+    layout: Layout,
+    model: str,
+    precision: str,
+    device: str,
+    *,
+    first_number: int = 0,
+    sentences: int = 0,
+    documents: int = 0,
+) -> list[EmbedJob]:
+    jobs = []
+    for number, shard in enumerate(corpus.infos(), first_number):
+        made_from = {
+            "schema": SCHEMA_VERSION,
+            "model": model,
+            "shard": msgspec.to_builtins(shard),
+            "layout": msgspec.to_builtins(layout),
+            "precision": precision,
+            "device": device,
+            "first": [sentences, documents],
+            "number": number,
+        }
+        metadata = {
+            "elmo.model": model,
+            "elmo.shard": shard.sha256,
+            "elmo.precision": precision,
+            "elmo.device": device,
+        }
+        shards = (Shard(file=shard.file, sha256=shard.sha256),)
+        origin = Origin(shard.split, digest(made_from), shards, metadata)
+        jobs.append(EmbedJob(number, shard, sentences, documents, origin))
+    return jobs
+
+
+def _model(folder: Path) -> ModelOf:
+    """What the manifest says of the model: its digest and where it came from."""
+    record = read_config(folder)
+    return ModelOf(record.digest, record.tokenizer, read_json(folder / TRAINING))
+
+
+def _source(corpus: Shards, device: str, *, sentences: int, documents: int) -> Source:
+    """What the manifest says of the shards; their first sentence and document in the store."""
+    counts = corpus.manifest.counts
+    return Source(
+        digest=corpus.digest,
+        tokenizer=corpus.manifest.tokenizer,
+        inputs=msgspec.to_builtins(corpus.manifest.inputs),
+        first_sentence_id=sentences,
+        first_document_id=documents,
+        sentences=counts.sentences,
+        documents=counts.documents,
+        tokens=counts.tokens,
+        device=device,
+    )
+
+
+def run_in_process(
+    kind: Callable[..., ShardEmbedder], arguments: Sequence[Any], jobs: Sequence[EmbedJob]
+) -> Iterable[PartEntry]:
+    """Do jobs in this process, one after another."""
+    embedder = kind(*arguments)
+    return (embedder(job) for job in jobs)
+
+
+def _store_or_nothing(location: Location) -> Manifest | None:
+    """The newest manifest in `location`; `ElmoError` where there are files that are no store's."""
+    if location.local is not None and location.local.exists() and not location.local.is_dir():
+        raise ElmoError(f"{location}: is a file; name a folder for the store")
+    names = location.names()
+    if "manifest.json" in names or versions(location):
+        return read_manifest(location)
+    if location.local is not None and location.local.is_dir():
+        names = [path.name for path in location.local.iterdir()]
+    others = [name for name in names if not name.startswith(".") and not WRITTEN.fullmatch(name)]
+    if others:
+        raise ElmoError(
+            f"{location}: holds {sorted(others)[0]} and is not a store; name another folder"
+        )
+    return None
+
+
+def _publish(
+    location: Location, manifest: Manifest, before: Manifest | None, unfinished: Location
+) -> Manifest:
+    """Move the parts to their location and publish the manifest, unless that version is there."""
+    with location.writing():
+        if unfinished != location:
+            for part in manifest.parts:
+                for entry in (part.types, part):
+                    if not unfinished.exists(entry.file):
+                        continue  # an equal run has moved it, or it was in the store before
+                    if not is_whole(location, entry):
+                        location.delete(entry.file)
+                        location.adopt(entry.file, unfinished)
+        if before is not None:
+            if _content(before).digest == _content(manifest).digest:
+                return before
+            manifest = msgspec.structs.replace(
+                manifest, version=before.version + 1, before=before.digest
+            )
+        publish(location, manifest)
+        return manifest
+
+
+def _content(manifest: Manifest) -> Manifest:
+    return msgspec.structs.replace(manifest, version=1, before=None, made_by="")
+
+
+def _clear(unfinished: Location) -> None:
+    """Remove a folder of unfinished parts, unless an equal run is still writing there."""
+    if unfinished.being_written():
+        return
+    for name in unfinished.names():
+        if WRITTEN.fullmatch(name):
+            unfinished.delete(name)
+    unfinished.sweep()
+    unfinished.remove_folder()

@@ -1,0 +1,131 @@
+"""Stores for other tools: HDF5 as in 2018, list columns, Hugging Face datasets.
+
+A sentence without tokens is exported where it was a blank line of the input, since its number
+matters there, and left out where a tokenizer cut the sentences.
+
+Shapes: T tokens of a sentence.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from elmo.errors import ElmoError
+from elmo.files import new_file
+from elmo.interop.vectors_hdf5 import write_dump
+from elmo.store import FeatureStore
+from elmo.store.layout import Floats, layer_names
+
+if TYPE_CHECKING:
+    import datasets
+
+_ROWS = 4096
+
+
+def export_lists(store: FeatureStore, out: Path) -> int:
+    """Write a Parquet file of one row per token and a list of float32 per layer; return its rows.
+
+    Any tool reads it without knowing of stores, at several times the bytes and seconds.
+    """
+    layers = [pa.field(name, pa.list_(pa.float32(), store.dim)) for name in store.layers]
+    fields = [
+        pa.field("sentence_id", pa.int64()),
+        pa.field("document_id", pa.int64()),
+        pa.field("position", pa.int32()),
+        pa.field("token", pa.string()),
+    ]
+    schema = pa.schema([*fields, *layers])
+    written = 0
+    with new_file(out, ours=b"PAR1") as path, pq.ParquetWriter(path, schema) as writer:
+        for number in store.numbers():
+            part = store.part(number)
+            for group in range(part.row_groups):
+                block = part.block(group, store.layers)
+                first, last = part.block_rows(group)
+                lengths = np.diff(block.offsets)
+                starts = np.repeat(block.offsets[:-1], lengths)
+                columns = [
+                    pa.array(np.repeat(block.sentence_ids, lengths)),
+                    pa.array(np.repeat(part.document_ids[first:last], lengths)),
+                    pa.array((np.arange(len(block.types)) - starts).astype(np.int32)),
+                    part.types.tokens.take(pa.array(block.types)),
+                    *(_lists(vectors) for vectors in block.vectors),
+                ]
+                writer.write_table(pa.Table.from_arrays(columns, schema=schema), _ROWS)
+                written += len(block.types)
+    return written
+
+
+def export_hdf5(store: FeatureStore, out: Path, *, layout: str = "all") -> int:
+    """Write the HDF5 file that `elmo.interop.vectors_hdf5` describes; return its sentences.
+
+    `bilm-tf`, `all` and `average` need all layers in the store, or `average` that alone; `top`
+    the last.
+    """
+    layers = layer_names(store.layout.model_layers)
+    wanted = layers[-1:] if layout == "top" else layers
+    if layout == "average" and "average" in store.layers:
+        wanted = ["average"]
+    lines = store.lines(np.arange(len(store)))
+
+    def sentences() -> Iterator[tuple[list[str], Floats]]:
+        for k in range(len(store)):
+            tokens = store.tokens(k)
+            if tokens or lines[k]:
+                yield tokens, store.vectors(k, layers=wanted)
+
+    return write_dump(out, sentences(), layout=layout)
+
+
+def rows(store: FeatureStore, *, numbers: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield each sentence as a dictionary: its number, tokens, and float32 (T, dim) per layer.
+
+    `numbers` chooses parts.
+    """
+    for number in store.numbers() if numbers is None else numbers:
+        part = store.part(number)
+        for group in range(part.row_groups):
+            block = part.block(group, store.layers)
+            first, _ = part.block_rows(group)
+            lines = store.lines(block.sentence_ids)
+            for row, k in enumerate(block.sentence_ids):
+                start, stop = block.offsets[row], block.offsets[row + 1]
+                if start == stop and not lines[row]:
+                    continue
+                vectors = {
+                    name: block.vectors[layer, start:stop]
+                    for layer, name in enumerate(store.layers)
+                }
+                yield {"sentence_id": int(k), "tokens": part.tokens(first + row), **vectors}
+
+
+def to_datasets(store: FeatureStore, *, cache_dir: Path | None = None) -> "datasets.Dataset":
+    """The store as a Hugging Face dataset: one row per sentence, a float32 (T, dim) per layer."""
+    try:
+        import datasets
+    except ImportError:
+        raise ElmoError(
+            "Hugging Face datasets are not installed; run: pip install datasets"
+        ) from None
+    features = {
+        "sentence_id": datasets.Value("int64"),
+        "tokens": datasets.List(datasets.Value("string")),
+    }
+    for name in store.layers:
+        features[name] = datasets.Array2D((None, store.dim), "float32")
+    return datasets.Dataset.from_generator(
+        rows,
+        features=datasets.Features(features),
+        gen_kwargs={"store": store},
+        cache_dir=None if cache_dir is None else str(cache_dir),
+    )
+
+
+def _lists(vectors_TD: np.typing.NDArray[np.float32]) -> pa.Array:
+    dim = vectors_TD.shape[1]
+    flat = pa.array(np.ascontiguousarray(vectors_TD).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, dim)

@@ -1,0 +1,287 @@
+"""What a store's files hold: the choice of layers, their dtype, and the Parquet schemas.
+
+A part, `part-00000-<digest>.parquet`, has one row per sentence. Each layer is one binary value per
+sentence, its vectors end to end, because lists of floats cost a Parquet reader ten times as much.
+Layer 0 knows no context, so it is in `_types-00000-<digest>.parquet`, once for each distinct token
+of the part; `types` of the part says which row each token has there. Layer 0 is [x; x], so x alone
+is kept. Readers that take a whole folder leave out files whose name begins with an underscore.
+
+Shapes: N distinct tokens, T tokens, P projection, D = 2P.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from msgspec import Meta, Struct
+
+from elmo.errors import ElmoError
+from elmo.files import read_record, write_json
+
+SCHEMA_VERSION = 2
+DTYPES = {"float16": "<f2", "float32": "<f4", "int8": "|i1"}
+CODECS = {"none": "none", "zstd": "zstd"}
+SCALE = "<f4"
+ENTRY = "<i4"
+MOST_LAYERS = 1024
+MAX_DIM = 2**20
+MAX_VALUE_BYTES = 2**31 - 2**20  # bytes of one value: Arrow's binary has 32-bit offsets
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class StoreSettings:
+    """What a store keeps of each token.
+
+    `layers` is `all`, `top`, `average`, `mix` or numbers between commas; `mix` is the file a task
+    wrote, for `layers="mix"`. `precision` is that of the model's products.
+    """
+
+    layers: str = "all"
+    mix: str = ""
+    dtype: str = "float16"
+    codec: str = "none"
+    row_group_tokens: int = 2048
+    precision: str = "float32"
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Σ_j weights[j] · layer j, times gamma: what a task has learned."""
+
+    weights: Annotated[tuple[float, ...], Meta(min_length=1, max_length=MOST_LAYERS)]
+    gamma: float
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a number."""
+        for number in (*self.weights, self.gamma):
+            if isinstance(number, bool) or not math.isfinite(number):
+                raise ElmoError(f"weights and gamma of a mix must be numbers, found {number}")
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON: what `features.mix` names and `load` reads."""
+        value = {"kind": "mix", "weights": list(self.weights), "gamma": self.gamma}
+        write_json(Path(path), value)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Mix":
+        """Read the mix a task has learned: `weights`, a list of numbers, and `gamma`."""
+        record = read_record(Path(path), _MixFile)
+        return cls(record.weights, record.gamma)
+
+
+class _MixFile(Struct):
+    weights: Annotated[tuple[float, ...], Meta(min_length=1, max_length=MOST_LAYERS)]
+    gamma: float
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the vectors of a store are kept; the same for all its parts.
+
+    `layers` are the names of what is kept, in order: `layer_0` to `layer_L`, or `average` or `mix`
+    alone. `dim` is D; `model_layers` is L + 1.
+    """
+
+    layers: Annotated[tuple[str, ...], Meta(min_length=1, max_length=MOST_LAYERS)]
+    dim: Annotated[int, Meta(ge=2, le=MAX_DIM)]
+    model_layers: Annotated[int, Meta(ge=1, le=MOST_LAYERS)]
+    dtype: str
+    codec: str
+    row_group_tokens: Annotated[int, Meta(ge=1, le=2**31)]
+    mix: Mix | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        if self.dtype not in DTYPES:
+            raise ElmoError(f"dtype must be one of {', '.join(DTYPES)}, found {self.dtype!r}")
+        if self.codec not in CODECS:
+            raise ElmoError(f"codec must be one of {', '.join(CODECS)}, found {self.codec!r}")
+        if self.row_group_tokens < 1:
+            raise ElmoError(f"row_group_tokens must be 1 or more, found {self.row_group_tokens}")
+        named = layer_names(self.model_layers)
+        unknown = [name for name in self.layers if name not in named]
+        alone = self.layers in (("average",), ("mix",))
+        if (unknown and not alone) or len(set(self.layers)) < len(self.layers):
+            raise ElmoError(
+                f"layers must be average, mix or distinct ones of layer_0 to {named[-1]}, found "
+                f"{', '.join(self.layers)[:100]}"
+            )
+        if (self.mix is None) != (self.layers != ("mix",)):
+            raise ElmoError("a mix belongs to layers mix, and layers mix to a mix")
+        if self.dim % 2:
+            raise ElmoError(f"dim must be even, found {self.dim}")
+        if self.mix is not None and len(self.mix.weights) != self.model_layers:
+            raise ElmoError(
+                f"the mix has {len(self.mix.weights)} weights, the model {self.model_layers} layers"
+            )
+
+    @property
+    def contextual(self) -> tuple[str, ...]:
+        """The columns of a part that hold vectors: all but layer 0."""
+        return tuple(name for name in self.layers if name != "layer_0")
+
+    @property
+    def width(self) -> int:
+        """The bytes of one contextual vector."""
+        return self.dim * np.dtype(DTYPES[self.dtype]).itemsize
+
+    @property
+    def x_width(self) -> int:
+        """The bytes of x, the half of layer 0 that is kept."""
+        return self.width // 2
+
+
+def layer_name(number: int) -> str:
+    """The column of a layer; 0 is the context-free one."""
+    return f"layer_{number}"
+
+
+def layer_number(name: str) -> int:
+    """The number of the layer whose column is `name`."""
+    return int(name.removeprefix("layer_"))
+
+
+def layer_names(layers: int) -> list[str]:
+    """The columns of all layers of a model, L + 1 of them, in order."""
+    return [layer_name(number) for number in range(layers)]
+
+
+def choose_layers(choice: str, *, model_layers: int) -> tuple[str, ...]:
+    """The names of the layers that `choice` asks for.
+
+    `choice` is `all`, `top`, `average`, `mix`, or numbers between commas.
+    """
+    if choice in ("average", "mix"):
+        return (choice,)
+    names = layer_names(model_layers)
+    if choice == "all":
+        return tuple(names)
+    if choice == "top":
+        return (names[-1],)
+    numbers = []
+    for text in choice.split(","):
+        if not text.strip().isdecimal() or int(text) >= model_layers:
+            raise ElmoError(
+                "layers must be all, top, average, mix or numbers from 0 to "
+                f"{model_layers - 1} between commas, found {choice!r}"
+            )
+        numbers.append(int(text))
+    if len(set(numbers)) != len(numbers):
+        raise ElmoError(f"layers names a layer twice: {choice!r}")
+    return tuple(names[layer] for layer in sorted(numbers))
+
+
+def contextual_columns(
+    layout: Layout, *, x_NP: Floats, ids: Ints, layers: Sequence[Floats]
+) -> dict[str, Floats]:
+    """The vectors (T, D) that a part keeps of T tokens, by column.
+
+    `ids` are their rows in `x_NP`; `layers[l - 1]` is layer l of them, (T, D).
+    """
+    columns = {}
+    for name in layout.contextual:
+        if name == "average":
+            weights = (1.0,) * layout.model_layers
+            columns[name] = _mixed(x_NP[ids], layers, weights) / np.float32(layout.model_layers)
+        elif name == "mix":
+            assert layout.mix is not None
+            mixed = _mixed(x_NP[ids], layers, layout.mix.weights)
+            columns[name] = mixed * np.float32(layout.mix.gamma)
+        else:
+            columns[name] = layers[layer_number(name) - 1]
+    return columns
+
+
+def stored(vectors_TD: Floats, layout: Layout) -> tuple[npt.NDArray[Any], Floats | None]:
+    """The vectors in the store's dtype, and a scale for each (T,) where that is int8.
+
+    `ElmoError` where a value is not finite or too large for float16.
+    """
+    if not np.isfinite(vectors_TD).all():
+        raise ElmoError("the model gave a vector that is not finite; train it again")
+    if layout.dtype == "int8":
+        scale_T = np.abs(vectors_TD).max(1, initial=0).astype(SCALE) / np.float32(127)
+        safe_T = np.where(scale_T > 0, scale_T, np.float32(1))
+        return np.rint(vectors_TD / safe_T[:, None]).astype("|i1"), scale_T
+    if layout.dtype == "float32":
+        return np.ascontiguousarray(vectors_TD, DTYPES["float32"]), None
+    narrowed = narrow(vectors_TD)
+    if not np.isfinite(narrowed).all():
+        raise ElmoError(
+            f"a value of {np.abs(vectors_TD).max():.0f} does not fit float16; use dtype float32"
+        )
+    return narrowed, None
+
+
+def narrow(vectors_TD: Floats) -> npt.NDArray[np.float16]:
+    """As float16, rounded to the nearest; torch does it 20 times as fast as numpy."""
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(vectors_TD)).half().numpy()
+
+
+def part_schema(layout: Layout, *, types_file: str, metadata: dict[str, str]) -> pa.Schema:
+    """The schema of a part, which says all that a stranger needs to decode it."""
+    fields = [
+        pa.field("sentence_id", pa.int64(), nullable=False),
+        pa.field("document_id", pa.int64(), nullable=False),
+        pa.field("length", pa.int32(), nullable=False),
+        pa.field("tokens", pa.list_(pa.field("element", pa.string(), False)), nullable=False),
+        pa.field("types", pa.binary(), nullable=False),
+    ]
+    columns: dict[str, Any] = {"types": {"dtype": ENTRY, "shape": ["length"], "of": types_file}}
+    for name in layout.contextual:
+        fields.append(pa.field(name, pa.binary(), nullable=False))
+        columns[name] = {"dtype": DTYPES[layout.dtype], "shape": ["length", layout.dim]}
+        if layout.dtype == "int8":
+            fields.append(pa.field(f"{name}_scale", pa.binary(), nullable=False))
+            columns[f"{name}_scale"] = {"dtype": SCALE, "shape": ["length"], "multiplies": name}
+    return pa.schema(fields, metadata=_describe(layout, columns, "elmo.store.part", metadata))
+
+
+def types_schema(layout: Layout, *, metadata: dict[str, str]) -> pa.Schema:
+    """The schema of a part's table of distinct tokens."""
+    fields = [pa.field("token", pa.string(), nullable=False)]
+    columns: dict[str, Any] = {}
+    if "layer_0" in layout.layers:
+        fields.append(pa.field("layer_0", pa.binary(layout.x_width), nullable=False))
+        columns["layer_0"] = {
+            "dtype": DTYPES[layout.dtype],
+            "shape": [layout.dim // 2],
+            "repeat": 2,
+            "note": "layer 0 is this vector twice, end to end",
+        }
+        if layout.dtype == "int8":
+            fields.append(pa.field("layer_0_scale", pa.float32(), nullable=False))
+    return pa.schema(fields, metadata=_describe(layout, columns, "elmo.store.types", metadata))
+
+
+def _describe(
+    layout: Layout, columns: dict[str, Any], kind: str, metadata: dict[str, str]
+) -> dict[str, str]:
+    return {
+        "elmo.kind": kind,
+        "elmo.schema": str(SCHEMA_VERSION),
+        "elmo.dtype": DTYPES[layout.dtype],
+        "elmo.byte_order": "little",
+        "elmo.dim": str(layout.dim),
+        "elmo.layers": json.dumps(layout.layers),
+        "elmo.columns": json.dumps(columns, sort_keys=True),
+        **metadata,
+    }
+
+
+def _mixed(x_TP: Floats, layers: Sequence[Floats], weights: Sequence[float]) -> Floats:
+    total = np.concatenate([x_TP, x_TP], 1) * np.float32(weights[0])
+    for weight, layer in zip(weights[1:], layers, strict=True):
+        total += layer * np.float32(weight)
+    return total

@@ -1,0 +1,380 @@
+"""Store maintenance: verify, lineage, compact and prune."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from elmo.errors import ElmoError
+from elmo.files import digest, sha256
+from elmo.location import Location
+from elmo.store.layout import DTYPES, ENTRY, SCALE, Layout, part_schema, types_schema
+from elmo.store.manifest import (
+    WRITTEN,
+    Manifest,
+    PartEntry,
+    TypesEntry,
+    new_manifest,
+    next_number,
+    publish,
+    read_manifest,
+    version_name,
+    versions,
+)
+from elmo.store.reader import flat, open_parquet
+from elmo.store.writer import (
+    Origin,
+    PartWriter,
+    Rows,
+    publish_part,
+    publish_types,
+    write_types,
+)
+
+Where = str | Path | Location
+_UNFINISHED_HOURS = 24  # at a URL, where nobody can tell whether a writer is alive
+
+
+def verify(store: Where, *, version: int | None = None) -> Manifest:
+    """Check every checksum and count of a store; return its manifest.
+
+    `ElmoError` names all that is wrong, on one line.
+    """
+    location = Location.of(store)
+    lines = list(problems(location, version=version))
+    if lines:
+        more = f" (and {len(lines) - 20} more)" if len(lines) > 20 else ""
+        raise ElmoError("; ".join(lines[:20]) + more)
+    return read_manifest(location, version=version)
+
+
+def problems(store: Where, *, version: int | None = None) -> Iterator[str]:
+    """Yield a line for each thing that is wrong with a store, after reading all of its bytes."""
+    location = Location.of(store)
+    manifest = read_manifest(location, version=version)
+    name = location.name(version_name(manifest.version))
+    yield from _broken_chain(location)
+    ids = [np.empty(0, np.int64)]
+    for part in manifest.parts:
+        damaged = [*_damage(location, part), *_damage(location, part.types)]
+        yield from damaged
+        if damaged:
+            continue
+        yield from _mismatches(location, part, manifest.layout, ids)
+    whole = len(ids) == len(manifest.parts) + 1
+    all_ids = np.sort(np.concatenate(ids))
+    twice = np.unique(all_ids[1:][all_ids[1:] == all_ids[:-1]])
+    if len(twice):
+        yield f"{name}: sentence {twice[0]} is there twice ({len(twice)} such)"
+    elif whole and not np.array_equal(all_ids, np.arange(len(all_ids))):
+        missing = int(np.argmax(all_ids != np.arange(len(all_ids))))
+        yield f"{name}: sentence {missing} is in no part"
+
+
+def lineage(store: Where, *, version: int | None = None) -> dict[str, Any]:
+    """Which model, run, corpus and settings a store comes from."""
+    manifest = read_manifest(Location.of(store), version=version)
+    training = manifest.model.training
+    keys = ("digest", "tokenizer", "inputs", "sentences", "tokens", "device")
+    return {
+        "store": manifest.digest,
+        "version": manifest.version,
+        "model": manifest.model.digest,
+        "run": training.get("run_id"),
+        "training": training,
+        "corpus": [{key: getattr(source, key) for key in keys} for source in manifest.sources],
+        "settings": {**asdict(manifest.layout), **msgspec.to_builtins(manifest.params)},
+        "counts": msgspec.to_builtins(manifest.counts),
+    }
+
+
+def compact(store: Where, *, part_tokens: int) -> Manifest:
+    """Join neighbouring parts of a split into ones of at most `part_tokens` tokens.
+
+    The vectors stay the same bit for bit. It makes a new version; `prune` frees the space of the
+    one before. Returns the manifest, the old one where there was nothing to join.
+    """
+    if part_tokens < 1:
+        raise ElmoError(f"part_tokens must be 1 or more, found {part_tokens}")
+    location = Location.of(store)
+    before = read_manifest(location)
+    runs = _runs(before.parts, part_tokens)
+    if len(runs) == len(before.parts):
+        location.sweep()
+        return before
+    number = next_number(before.parts)
+    parts = []
+    new: list[str] = []
+    with location.writing():
+        try:
+            for run in runs:
+                if len(run) == 1:
+                    parts.append(run[0])
+                    continue
+                joined = _join(location, run, number, before.layout, new)
+                parts.append(joined)
+                number += 1
+        except BaseException:
+            for file in new:
+                location.delete(file)
+            raise
+        manifest = new_manifest(
+            layout=before.layout,
+            model=before.model,
+            params=before.params,
+            sources=before.sources,
+            parts=parts,
+            made_by="compact",
+            before=before,
+        )
+        publish(location, manifest)
+    return manifest
+
+
+def prune(store: Where, *, keep: int = 1) -> list[str]:
+    """Delete all versions but the last `keep`, and all files of theirs that no kept one names.
+
+    Also what interrupted work left behind, but for parts that a living process may still publish.
+    Files that no writer of stores has named are left alone. Returns the names of what was deleted.
+    """
+    if keep < 1:
+        raise ElmoError(f"keep must be 1 or more, found {keep}")
+    location = Location.of(store)
+    present = versions(location)
+    if not present:
+        raise ElmoError(f"{location.url}: has no manifest of a store; name a store's folder")
+    kept, dropped = present[-keep:], present[:-keep]
+    named, unneeded = _files(location, kept), _files(location, dropped)
+    busy = location.being_written()
+    deleted = [version_name(version) for version in dropped]
+    for name in location.names():
+        if not WRITTEN.fullmatch(name) or name in named:
+            continue
+        if name in unneeded or not _unfinished(location, name, busy):
+            deleted.append(name)
+    for name in deleted:  # manifests first: none ever names a file that is gone
+        location.delete(name)
+    return sorted([*deleted, *location.sweep()])
+
+
+def _files(location: Location, chosen: Sequence[int]) -> set[str]:
+    """The files that these versions name."""
+    manifests = [read_manifest(location, version=version) for version in chosen]
+    parts = [part for manifest in manifests for part in manifest.parts]
+    return {name for part in parts for name in (part.file, part.types.file)}
+
+
+def _unfinished(location: Location, name: str, busy: bool) -> bool:
+    """Whether a file that no version names may be part of what is being written."""
+    if location.local is not None:
+        return busy
+    try:
+        return location.age(name) < _UNFINISHED_HOURS * 3600
+    except FileNotFoundError:
+        return True
+
+
+def _broken_chain(location: Location) -> Iterator[str]:
+    """Where a version does not follow the one before it, of those that are there."""
+    older: Manifest | None = None
+    for version in versions(location):
+        try:
+            manifest = read_manifest(location, version=version)
+        except ElmoError as error:
+            yield str(error)
+            older = None
+            continue
+        name = location.name(version_name(version))
+        if (manifest.before is None) != (version == 1):
+            yield f"{name}: version {version} must name the version before it, and only it"
+        elif older is not None and older.version == version - 1 and older.digest != manifest.before:
+            yield f"{name}: does not follow version {version - 1}, which was altered or exchanged"
+        older = manifest
+
+
+def _damage(location: Location, entry: PartEntry | TypesEntry) -> list[str]:
+    """What is wrong with the bytes of a file, as near to the spot as its checksums tell."""
+    try:
+        location.check(entry.file, size=entry.bytes)
+    except ElmoError as error:
+        return [str(error)]
+    if location.sha256(entry.file) == entry.sha256:
+        return []
+    name = location.name(entry.file)
+    try:
+        file = open_parquet(location, entry.file, checksums=True)
+        columns = file.schema_arrow.names
+    except (ElmoError, pa.ArrowException, ValueError):
+        return [f"{name}: altered in its footer"]
+    lines = []
+    for group in range(file.num_row_groups):
+        for column in columns:
+            try:
+                file.read_row_group(group, [column])
+            except (pa.ArrowException, OSError, ValueError):
+                lines.append(f"{name}: altered in row group {group}, column {column}")
+    return lines or [f"{name}: altered (its sha256 is not the manifest's)"]
+
+
+def _mismatches(
+    location: Location, part: PartEntry, layout: Layout, ids: list[npt.NDArray[np.int64]]
+) -> Iterator[str]:
+    """Where an undamaged part's content is not what the manifest says; adds its ids to `ids`."""
+    name = location.name(part.file)
+    file = open_parquet(location, part.file)
+    table_of_types = open_parquet(location, part.types.file)
+    types = table_of_types.metadata.num_rows
+    widths = {name: layout.width for name in layout.contextual} | {"types": 4}
+    if layout.dtype == "int8":
+        widths |= {f"{name}_scale": 4 for name in layout.contextual}
+    wanted = ["sentence_id", "document_id", "length", *widths]
+    absent = [column for column in wanted if column not in file.schema_arrow.names]
+    if absent:
+        yield f"{name}: has no column {absent[0]}"
+        return
+    own, documents = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    tokens, largest = 0, -1
+    for group in range(file.num_row_groups):
+        table = file.read_row_group(group, wanted)
+        lengths = table["length"].to_numpy()
+        own.append(table["sentence_id"].to_numpy())
+        documents.append(table["document_id"].to_numpy())
+        tokens += int(lengths.sum())
+        largest = max(largest, int(flat(table["types"], ENTRY).max(initial=-1)))
+        for column, width in widths.items():
+            sizes = pc.binary_length(table[column]).to_numpy()
+            if (sizes != lengths * width).any():
+                yield f"{name}: row group {group}, column {column} does not fit the lengths"
+    sentence_ids, document_ids = np.concatenate(own), np.concatenate(documents)
+    counted = {
+        "sentences": (len(sentence_ids), part.sentences),
+        "tokens": (tokens, part.tokens),
+        "types": (types, part.types.rows),
+        "row groups": (file.num_row_groups, part.row_groups),
+    }
+    if len(sentence_ids):
+        counted |= {
+            "first sentence": (int(sentence_ids[0]), part.first_sentence_id),
+            "last sentence": (int(sentence_ids[-1]), part.last_sentence_id),
+            "first document": (int(document_ids.min()), part.first_document_id),
+            "last document": (int(document_ids.max()), part.last_document_id),
+        }
+    for what, (number, said) in counted.items():
+        if number != said:
+            yield f"{name}: {what}: {number}, the manifest says {said}"
+    if (np.diff(sentence_ids) <= 0).any():
+        yield f"{name}: its sentences are not in order"
+    if largest >= types:
+        yield f"{name}: names type {largest}, {part.types.file} has {types}"
+    footer = {key: value.decode() for key, value in (file.schema_arrow.metadata or {}).items()}
+    for key, value in {"fingerprint": part.fingerprint, "split": part.split}.items():
+        if footer.get(f"elmo.{key}".encode()) != value:
+            yield f"{name}: its {key} is not the manifest's"
+    ids.append(sentence_ids)
+
+
+def _runs(parts: Sequence[PartEntry], part_tokens: int) -> list[list[PartEntry]]:
+    """Parts in runs to be joined: of one split, in order, of at most `part_tokens` together."""
+    runs: list[list[PartEntry]] = []
+    for part in sorted(parts, key=lambda part: (part.split, part.first_sentence_id)):
+        run = runs[-1] if runs else []
+        tokens = sum(other.tokens for other in run) + part.tokens
+        if run and run[0].split == part.split and tokens <= part_tokens:
+            run.append(part)
+        else:
+            runs.append([part])
+    return runs
+
+
+def _join(
+    location: Location, run: Sequence[PartEntry], number: int, layout: Layout, new: list[str]
+) -> PartEntry:
+    """Write the part `number` that holds what the parts of `run` hold, once their bytes are
+    checked; adds the files that were not there before to `new`."""
+    fingerprint = digest(["join", [part.fingerprint for part in run]])
+    shards = tuple(shard for part in run for shard in part.shards)
+    origin = Origin(run[0].split, fingerprint, shards, {})
+    present = set(location.names())
+    with ExitStack() as stack:
+        copies = []
+        for part in run:
+            for file in (part.types, part):
+                location.check(file.file, size=file.bytes)
+                path = stack.enter_context(location.local_copy(file.file))
+                if sha256(path) != file.sha256:
+                    raise ElmoError(
+                        f"{location.name(file.file)}: altered (its sha256 is not the manifest's), "
+                        "so nothing is joined; elmo verify says where; restore it first"
+                    )
+                copies.append(path)
+        tables = [pq.read_table(path, partitioning=None) for path in copies[::2]]
+        types, columns, rows_of = _join_types(tables, layout)
+        with location.temporary() as path:
+            schema = types_schema(layout, metadata=origin.footer)
+            write_types(path, schema, layout, types, columns)
+            entry = publish_types(location, path, number)
+        new += [] if entry.file in present else [entry.file]
+        schema = part_schema(layout, types_file=entry.file, metadata=origin.footer)
+        with location.temporary() as path:
+            with PartWriter(path, schema, layout) as writer:
+                for source, types_rows in zip(copies[1::2], rows_of, strict=True):
+                    with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+                        for group in range(parquet.num_row_groups):
+                            _copy(parquet.read_row_group(group), writer, types, types_rows, layout)
+            joined = publish_part(location, path, number, types=entry, origin=origin)
+        new += [] if joined.file in present else [joined.file]
+    return joined
+
+
+def _join_types(
+    tables: Sequence[pa.Table], layout: Layout
+) -> tuple[pa.StringArray, dict[str, npt.NDArray[Any]], list[npt.NDArray[np.int32]]]:
+    """The distinct tokens of several parts, and for each part which rows its own have there.
+
+    A token is kept twice where two parts differ in its vector's last bit.
+    """
+    known: dict[tuple[Any, ...], int] = {}
+    rows_of = []
+    for table in tables:
+        rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
+        rows_of.append(np.array([known.setdefault(row, len(known)) for row in rows], np.int32))
+    columns: dict[str, npt.NDArray[Any]] = {}
+    if "layer_0" in layout.layers:
+        data = b"".join(row[1] for row in known)
+        columns["layer_0"] = np.frombuffer(data, DTYPES[layout.dtype]).reshape(
+            len(known), layout.dim // 2
+        )
+        if layout.dtype == "int8":
+            columns["layer_0_scale"] = np.array([row[2] for row in known], SCALE)
+    return pa.array([row[0] for row in known], pa.string()), columns, rows_of
+
+
+def _copy(
+    table: pa.Table,
+    writer: PartWriter,
+    types: pa.StringArray,
+    types_rows: npt.NDArray[np.int32],
+    layout: Layout,
+) -> None:
+    lengths = table["length"].to_numpy()
+    rows = Rows(
+        table["sentence_id"].to_numpy(),
+        table["document_id"].to_numpy(),
+        np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
+        types_rows[flat(table["types"], ENTRY)],
+        types,
+    )
+    columns: dict[str, npt.NDArray[Any]] = {}
+    for name in layout.contextual:
+        columns[name] = flat(table[name], DTYPES[layout.dtype]).reshape(-1, layout.dim)
+        if layout.dtype == "int8":
+            columns[f"{name}_scale"] = flat(table[f"{name}_scale"], SCALE)
+    writer.add(rows, columns)

@@ -1,0 +1,271 @@
+"""The manifest of a store: what it holds, its origin, and its versions.
+
+Each version is a file of its own, `_manifest-000001.json` and so on; the newest one counts. None is
+ever changed, nor is any file that one names.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from elmo.errors import ElmoError
+from elmo.files import Count, FileName, Sha256, digest
+from elmo.location import Location
+from elmo.store.layout import SCHEMA_VERSION, Layout
+from elmo.tokenizer import Tokenization
+
+FIRST_MANIFEST = "_manifest-000001.json"
+PartName = Annotated[str, Meta(pattern=r"\Apart-[0-9]{5,9}-[0-9a-f]{12}\.parquet\Z")]
+TypesName = Annotated[str, Meta(pattern=r"\A_types-[0-9]{5,9}-[0-9a-f]{12}\.parquet\Z")]
+WRITTEN = re.compile(
+    r"(part|_types)-[0-9]{5,9}-[0-9a-f]{12}\.parquet"
+)  # names that only writers of stores give
+_MANIFEST = re.compile(r"_manifest-([0-9]{6})\.json")
+_OLD_MANIFEST = "manifest.json"  # of schema 1
+
+
+class Shard(Struct, frozen=True, forbid_unknown_fields=True):
+    """A shard that a part was embedded from."""
+
+    file: FileName
+    sha256: Sha256
+
+
+class TypesEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """The table of distinct tokens beside a part."""
+
+    file: TypesName
+    rows: Count
+    bytes: Count
+    sha256: Sha256
+
+
+class PartEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """One Parquet file of sentences; `fingerprint` names all that its bytes follow from."""
+
+    file: PartName
+    split: Literal["train", "heldout"]
+    sentences: Count
+    tokens: Count
+    row_groups: Count
+    first_sentence_id: Count
+    last_sentence_id: Count
+    first_document_id: Count
+    last_document_id: Count
+    bytes: Count
+    sha256: Sha256
+    fingerprint: str
+    types: TypesEntry
+    shards: tuple[Shard, ...]
+
+
+class Source(Struct, frozen=True, forbid_unknown_fields=True):
+    """A folder of shards whose sentences the store holds, and which device embedded them."""
+
+    digest: Sha256
+    tokenizer: dict[str, Any]
+    inputs: list[Any]
+    first_sentence_id: Count
+    first_document_id: Count
+    sentences: Count
+    documents: Count
+    tokens: Count
+    device: str
+
+
+class ModelOf(Struct, frozen=True, forbid_unknown_fields=True):
+    """The model that made the vectors, and its lineage."""
+
+    digest: Sha256
+    tokenizer: Tokenization
+    training: dict[str, Any]
+
+
+class MadeWith(Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings that are not in the layout."""
+
+    layers: str
+    precision: str
+
+
+class Counts(Struct, frozen=True, forbid_unknown_fields=True):
+    """Sums over the parts."""
+
+    sentences: Count
+    tokens: Count
+    types: Count
+    parts: Count
+    bytes: Count
+
+
+class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
+    """One version of a store; `before` is the digest of the version it follows."""
+
+    kind: Literal["store"]
+    schema: int
+    version: Annotated[int, Meta(ge=1, le=999_999)]
+    made_by: str
+    before: Sha256 | None
+    layout: Layout
+    model: ModelOf
+    params: MadeWith
+    sources: tuple[Source, ...]
+    parts: tuple[PartEntry, ...]
+    counts: Counts
+
+    @property
+    def digest(self) -> str:
+        """What names this version of this store."""
+        return digest(msgspec.to_builtins(self))
+
+    def problems(self) -> list[str]:
+        """Where the manifest contradicts itself, one line per contradiction."""
+        wrong = []
+        for name, number in msgspec.to_builtins(count_parts(self.parts)).items():
+            said = getattr(self.counts, name)
+            if said != number:
+                wrong.append(f"counts {said} {name}, its parts have {number}")
+        for name in ("sentences", "tokens"):
+            said = sum(getattr(source, name) for source in self.sources)
+            if getattr(self.counts, name) != said:
+                wrong.append(f"counts {getattr(self.counts, name)} {name}, its shards had {said}")
+        return wrong
+
+
+class _Head(Struct):
+    kind: Any = None
+    schema: Any = None
+
+
+def new_manifest(
+    *,
+    layout: Layout,
+    model: ModelOf,
+    params: MadeWith,
+    sources: Sequence[Source],
+    parts: Sequence[PartEntry],
+    made_by: str,
+    before: Manifest | None = None,
+) -> Manifest:
+    """A manifest of `parts`, in the order of their names; `before` is the version it follows."""
+    ordered = tuple(sorted(parts, key=lambda part: part.file))
+    return Manifest(
+        kind="store",
+        schema=SCHEMA_VERSION,
+        version=1 if before is None else before.version + 1,
+        made_by=made_by,
+        before=None if before is None else before.digest,
+        layout=layout,
+        model=model,
+        params=params,
+        sources=tuple(sources),
+        parts=ordered,
+        counts=count_parts(ordered),
+    )
+
+
+def count_parts(parts: Sequence[PartEntry]) -> Counts:
+    """The sums over parts that a manifest states."""
+    return Counts(
+        sentences=sum(part.sentences for part in parts),
+        tokens=sum(part.tokens for part in parts),
+        types=sum(part.types.rows for part in parts),
+        parts=len(parts),
+        bytes=sum(part.bytes + part.types.bytes for part in parts),
+    )
+
+
+def versions(location: Location) -> list[int]:
+    """The versions of a store that are there, oldest first."""
+    matches = [_MANIFEST.fullmatch(name) for name in location.names()]
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def read_manifest(location: Location, *, version: int | None = None) -> Manifest:
+    """The newest version of a store's manifest, or a given one; `ElmoError` where it is none."""
+    for attempt in range(3):
+        present = versions(location)
+        if not present:
+            raise _no_store(location)
+        if version is not None and version not in present:
+            raise ElmoError(f"{location}: has no version {version}; the newest is {present[-1]}")
+        try:
+            return _read(location, present[-1] if version is None else version)
+        except FileNotFoundError:  # a newer version was published and this one pruned
+            if attempt == 2:
+                raise
+    raise AssertionError
+
+
+def publish(location: Location, manifest: Manifest) -> None:
+    """Make `manifest` the newest version of a store.
+
+    `ElmoError` where a file that it names is missing, or another writer has published that version;
+    one that wrote the same succeeds.
+    """
+    present = set(location.names())
+    for part in manifest.parts:
+        for file in (part.file, part.types.file):
+            if file not in present:
+                raise ElmoError(
+                    f"{location.name(file)}: vanished before it was published; run the same "
+                    "command again"
+                )
+    value = msgspec.to_builtins(manifest)
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, indent=1) + "\n"
+    name = version_name(manifest.version)
+    if not location.create(name, text.encode()) and location.read(name) != text.encode():
+        raise ElmoError(
+            f"{location}: another process published version {manifest.version} meanwhile; its "
+            "version stays, and this one is not added; run the same command again"
+        )
+
+
+def next_number(parts: Sequence[PartEntry]) -> int:
+    """The number of the part that comes after `parts`."""
+    return max([int(part.file.split("-")[1]) for part in parts], default=-1) + 1
+
+
+def version_name(version: int) -> str:
+    """The file of a version of the manifest."""
+    return f"_manifest-{version:06d}.json"
+
+
+def _read(location: Location, version: int) -> Manifest:
+    name = version_name(version)
+    source = location.name(name)
+    head = location.record(name, _Head)
+    if head.kind != "store":
+        raise ElmoError(f"{source}: is not the manifest of a store")
+    if head.schema != SCHEMA_VERSION:
+        raise ElmoError(_other_schema(source, head.schema))
+    try:
+        manifest = location.record(name, Manifest)
+    except ElmoError as error:
+        text = str(error)
+        raise ElmoError(text if text.startswith(source) else f"{source}: layout: {text}") from None
+    problems = manifest.problems()
+    if manifest.version != version:
+        problems.append(f"says version {manifest.version}")
+    if problems:
+        raise ElmoError(f"{source}: {'; '.join(problems)}; restore it or make the store again")
+    return manifest
+
+
+def _no_store(location: Location) -> ElmoError:
+    if location.exists(_OLD_MANIFEST):
+        head = location.record(_OLD_MANIFEST, _Head)
+        if head.kind == "store":
+            return ElmoError(_other_schema(location.name(_OLD_MANIFEST), head.schema))
+    return ElmoError(f"{location.name(FIRST_MANIFEST)}: no such file; {location} is not a store")
+
+
+def _other_schema(source: str, schema: object) -> str:
+    return (
+        f"{source}: has schema {str(schema)[:20]}, this version reads {SCHEMA_VERSION}; make the "
+        "store again from its shards and model (elmo features), in another folder"
+    )

@@ -1,0 +1,339 @@
+"""Writes the parts of a store: one part and its table of distinct tokens for each shard.
+
+A file is named by its number and the first digits of its SHA-256, so two writers never use one
+name for different bytes, and the name of a file shows whether it is whole.
+
+Parquet is written without dictionaries or statistics of vectors, a row group being one page per
+column, so that uncompressed values lie where arithmetic finds them and can be memory-mapped.
+Each page has a checksum. The same input always gives the same bytes.
+
+Shapes: N distinct tokens, T tokens, P projection, D = 2P.
+"""
+
+import json
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from elmo.errors import ElmoError
+from elmo.files import sha256
+from elmo.location import Location
+from elmo.ragged import runs
+from elmo.store.layout import (
+    CODECS,
+    ENTRY,
+    MAX_VALUE_BYTES,
+    Floats,
+    Ints,
+    Layout,
+    contextual_columns,
+    part_schema,
+    stored,
+    types_schema,
+)
+from elmo.store.manifest import PartEntry, Shard, TypesEntry
+
+MAX_ROWS = 16384  # of a row group: pyarrow begins a new page after 20,000
+_ONE_PAGE = 1 << 30
+
+
+class Vectors(Protocol):
+    """Sentences `start` to `stop` of a part; `contextual[l - 1]` is layer l of them, (T, D)."""
+
+    @property
+    def start(self) -> int:
+        """The index of the first sentence."""
+
+    @property
+    def stop(self) -> int:
+        """The index after the last sentence."""
+
+    @property
+    def contextual(self) -> list[Floats]:
+        """One array (T, D) per LSTM layer."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """n sentences end to end: sentence i has the tokens `ids[offsets[i] : offsets[i + 1]]`.
+
+    An id is a row of `types`, the distinct tokens.
+    """
+
+    sentence_ids: Ints
+    document_ids: Ints
+    offsets: Ints
+    ids: Ints
+    types: pa.StringArray
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The source of a part: its fingerprint follows from all that its bytes follow from."""
+
+    split: str
+    fingerprint: str
+    shards: tuple[Shard, ...]
+    metadata: dict[str, str]  # what else its footer says
+
+    @property
+    def footer(self) -> dict[str, str]:
+        """What the footers of the part and its types table say."""
+        return {
+            "elmo.fingerprint": self.fingerprint,
+            "elmo.split": self.split,
+            **self.metadata,
+        }
+
+
+def write_part(
+    location: Location,
+    number: int,
+    *,
+    rows: Rows,
+    x_NP: Floats,
+    segments: Iterable[Vectors],
+    layout: Layout,
+    origin: Origin,
+) -> PartEntry:
+    """Write one part and its types table; each gets its name only when it is whole.
+
+    `segments` covers the sentences in order; while one is written the next is computed. Returns
+    the manifest's entry.
+    """
+    with location.temporary() as path:
+        columns = stored_x(x_NP, layout) if "layer_0" in layout.layers else {}
+        schema = types_schema(layout, metadata=origin.footer)
+        write_types(path, schema, layout, rows.types, columns)
+        types = publish_types(location, path, number)
+    schema = part_schema(layout, types_file=types.file, metadata=origin.footer)
+    with location.temporary() as path:
+        with PartWriter(path, schema, layout) as writer, ThreadPoolExecutor(1) as thread:
+            pending = None
+            for segment in segments:
+                if pending is not None:
+                    pending.result()
+                pending = thread.submit(_write_segment, writer, rows, x_NP, segment, layout)
+            if pending is not None:
+                pending.result()
+        return publish_part(location, path, number, types=types, origin=origin)
+
+
+def publish_types(location: Location, path: Path, number: int) -> TypesEntry:
+    """Give a written types table its name."""
+    types = _describe_types(path, number)
+    _publish(location, path, types)
+    return types
+
+
+def publish_part(
+    location: Location, path: Path, number: int, *, types: TypesEntry, origin: Origin
+) -> PartEntry:
+    """Give a written part its name; its types table has one already."""
+    part = _describe_part(path, number, types=types, origin=origin)
+    _publish(location, path, part)
+    return part
+
+
+def is_whole(location: Location, entry: PartEntry | TypesEntry) -> bool:
+    """Whether the bytes of a file are those that its entry and its name say."""
+    try:
+        location.check(entry.file, size=entry.bytes, sha256=entry.sha256)
+    except ElmoError:
+        return False
+    return True
+
+
+def _publish(location: Location, path: Path, entry: PartEntry | TypesEntry) -> None:
+    """Give a file the name that follows from its content; what else has that name is damaged."""
+    if not location.publish(path, entry.file) and not is_whole(location, entry):
+        location.delete(entry.file)
+        location.publish(path, entry.file)
+
+
+def find_part(
+    location: Location, names: Iterable[str], number: int, *, origin: Origin
+) -> PartEntry | None:
+    """The part of that number and origin among the files `names`, where it is whole."""
+    for name in names:
+        if not name.startswith(f"part-{number:05d}-"):
+            continue
+        try:
+            with location.local_copy(name) as path:
+                footer = _read_footer(path)
+                if footer.get("elmo.fingerprint") != origin.fingerprint:
+                    continue
+                types_file = json.loads(footer["elmo.columns"])["types"]["of"]
+                with location.local_copy(types_file) as types_path:
+                    types = _describe_types(types_path, number)
+                part = _describe_part(path, number, types=types, origin=origin)
+        except (OSError, ElmoError, KeyError, ValueError, pa.ArrowException):
+            continue  # damaged, or moved by an equal run: it is made again
+        if (part.file, types.file) == (name, types_file):
+            return part
+    return None
+
+
+class PartWriter:
+    """One part file, written in row groups of about `layout.row_group_tokens` tokens."""
+
+    def __init__(self, path: Path, schema: pa.Schema, layout: Layout) -> None:
+        self.layout = layout
+        self.schema = schema
+        self._writer = _writer(path, schema, layout)
+
+    def __enter__(self) -> "PartWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._writer.close()
+
+    def add(self, rows: Rows, columns: dict[str, npt.NDArray[Any]]) -> None:
+        """Write sentences; `columns` has the stored vectors (T, D) and scales (T,) of them all."""
+        offsets = rows.offsets.astype(np.int64)
+        ids = rows.ids.astype(ENTRY)
+        max_tokens = min(self.layout.row_group_tokens, MAX_VALUE_BYTES // self.layout.width)
+        for start, stop in runs(offsets, max_tokens, sentences=MAX_ROWS):
+            first, last = int(offsets[start]), int(offsets[stop])
+            own_offsets = offsets[start : stop + 1] - first
+            arrays = {
+                "sentence_id": pa.array(rows.sentence_ids[start:stop], pa.int64()),
+                "document_id": pa.array(rows.document_ids[start:stop], pa.int64()),
+                "length": pa.array(np.diff(own_offsets), pa.int32()),
+                "tokens": pa.ListArray.from_arrays(
+                    pa.array(own_offsets, pa.int32()),
+                    rows.types.take(pa.array(ids[first:last])),
+                    type=self.schema.field("tokens").type,
+                ),
+                "types": _blobs(ids[first:last], own_offsets),
+            }
+            for name, values in columns.items():
+                arrays[name] = _blobs(values[first:last], own_offsets)
+            table = pa.Table.from_arrays(
+                [arrays[name] for name in self.schema.names], schema=self.schema
+            )
+            self._writer.write_table(table, row_group_size=max(1, len(table)))
+
+
+def stored_x(x_NP: Floats, layout: Layout) -> dict[str, npt.NDArray[Any]]:
+    """The columns of the types table that hold layer 0."""
+    values, scale = stored(x_NP, layout)
+    return {"layer_0": values} if scale is None else {"layer_0": values, "layer_0_scale": scale}
+
+
+def write_types(
+    path: Path,
+    schema: pa.Schema,
+    layout: Layout,
+    types: pa.StringArray,
+    columns: dict[str, npt.NDArray[Any]],
+) -> None:
+    """Write a table of N distinct tokens, with x of each where layer 0 is kept."""
+    arrays: list[pa.Array] = [types]
+    for values in columns.values():
+        if values.ndim == 1:
+            arrays.append(pa.array(values))
+        else:
+            kind = pa.binary(layout.x_width)
+            data = pa.py_buffer(np.ascontiguousarray(values))
+            arrays.append(pa.Array.from_buffers(kind, len(values), [None, data]))
+    with _writer(path, schema, layout) as writer:
+        table = pa.Table.from_arrays(arrays, schema=schema)
+        writer.write_table(table, row_group_size=MAX_ROWS)
+
+
+def _read_footer(path: Path) -> dict[str, str]:
+    metadata = pq.read_schema(path).metadata or {}
+    return {key.decode(): value.decode() for key, value in metadata.items() if key[:5] == b"elmo."}
+
+
+def _describe_types(path: Path, number: int) -> TypesEntry:
+    with pq.ParquetFile(path) as file:
+        rows = file.metadata.num_rows
+    digest = sha256(path)
+    name = f"_types-{number:05d}-{digest[:12]}.parquet"
+    return TypesEntry(file=name, rows=rows, bytes=path.stat().st_size, sha256=digest)
+
+
+def _describe_part(path: Path, number: int, *, types: TypesEntry, origin: Origin) -> PartEntry:
+    """The manifest's entry of a part: counts, id ranges, bytes and SHA-256 of its two files."""
+    with pq.ParquetFile(path) as file:
+        table = file.read(["sentence_id", "document_id", "length"])
+        row_groups = file.num_row_groups
+    sentences, documents = (table[name].to_numpy() for name in ("sentence_id", "document_id"))
+    digest = sha256(path)
+    return PartEntry(
+        file=f"part-{number:05d}-{digest[:12]}.parquet",
+        split=origin.split,  # type: ignore[arg-type]
+        sentences=table.num_rows,
+        tokens=int(table["length"].to_numpy().sum(dtype=np.int64)),
+        row_groups=row_groups,
+        first_sentence_id=int(sentences[0]),
+        last_sentence_id=int(sentences[-1]),
+        first_document_id=int(documents.min()),
+        last_document_id=int(documents.max()),
+        bytes=path.stat().st_size,
+        sha256=digest,
+        fingerprint=origin.fingerprint,
+        types=types,
+        shards=origin.shards,
+    )
+
+
+def _write_segment(
+    writer: PartWriter, rows: Rows, x_NP: Floats, segment: Vectors, layout: Layout
+) -> None:
+    first = int(rows.offsets[segment.start])
+    last = int(rows.offsets[segment.stop])
+    sentences = Rows(
+        rows.sentence_ids[segment.start : segment.stop],
+        rows.document_ids[segment.start : segment.stop],
+        rows.offsets[segment.start : segment.stop + 1] - first,
+        rows.ids[first:last],
+        rows.types,
+    )
+    columns: dict[str, npt.NDArray[Any]] = {}
+    contextual = contextual_columns(layout, x_NP=x_NP, ids=sentences.ids, layers=segment.contextual)
+    for name, vectors in contextual.items():
+        columns[name], scale = stored(vectors, layout)
+        if scale is not None:
+            columns[f"{name}_scale"] = scale
+    writer.add(sentences, columns)
+
+
+def _blobs(values: npt.NDArray[Any], offsets: Ints) -> pa.Array:
+    """One binary value per sentence, from the values of all its tokens, without a copy."""
+    width = values.itemsize * (1 if values.ndim == 1 else values.shape[1])
+    if int(offsets[-1]) * width > MAX_VALUE_BYTES:
+        raise ElmoError(
+            f"a sentence of {int(np.diff(offsets).max())} tokens does not fit one value of a "
+            "store (2 GB); split it"
+        )
+    byte_offsets = pa.py_buffer((offsets * width).astype(np.int32))
+    data = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, byte_offsets, data])
+
+
+def _writer(path: Path, schema: pa.Schema, layout: Layout) -> pq.ParquetWriter:
+    return pq.ParquetWriter(
+        path,
+        schema,
+        compression=CODECS[layout.codec],
+        use_dictionary=False,
+        write_statistics=[name for name in schema.names if name in ("sentence_id", "document_id")],
+        data_page_size=_ONE_PAGE,
+        write_page_checksum=True,
+    )

@@ -1,0 +1,103 @@
+"""Sentence classification: the biattentive classification network (BCN) of McCann et al. 2017.
+
+[x; ELMo] → a ReLU layer → biLSTM X → attention of X to itself, C → an integrator biLSTM over
+[X; X − C; X ∘ C] → [h; ELMo] → max, min, mean and self-attentive pooling → three maxout layers.
+With one sentence both sides of the attention are that sentence, so one is computed.
+
+Shapes: B texts, T tokens, D width, K labels.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from elmo.tasks.examples import Classified
+from elmo.tasks.inputs import Inputs
+from elmo.tasks.metrics import Scores, accuracy
+from elmo.tasks.modules import Recurrent, masked_max, masked_mean, masked_softmax
+from elmo.tasks.settings import Settings
+from elmo.tasks.vectors import Vectors
+
+POOL = 4  # values of which a maxout unit takes the largest
+
+
+class Maxout(nn.Module):
+    """A linear layer of POOL times as many outputs, of which the largest of each group passes."""
+
+    def __init__(self, width: int, outputs: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, outputs * POOL)
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        """(B, D) → (B, outputs)."""
+        return self.linear(x_BD).unflatten(-1, (-1, POOL)).amax(-1)
+
+
+class ClassificationModel(nn.Module):
+    """Gives each text one label."""
+
+    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: Settings) -> None:
+        super().__init__()
+        self.inputs, self.labels = inputs, list(labels)
+        self._numbers = {label: k for k, label in enumerate(labels)}
+        hidden, dropout = settings.hidden, settings.dropout
+        self.read = nn.Sequential(
+            nn.Dropout(dropout), nn.Linear(inputs.width, hidden), nn.ReLU(), nn.Dropout(dropout)
+        )
+        self.encoder = Recurrent(hidden, hidden)
+        self.integrator = Recurrent(6 * hidden, hidden)
+        width = 2 * hidden + inputs.output_width
+        self.attend = nn.Linear(width, 1)
+        self.decide = nn.Sequential(
+            nn.Dropout(0.1),
+            Maxout(4 * width, 4 * hidden),
+            nn.Dropout(0.2),
+            Maxout(4 * hidden, 2 * hidden),
+            nn.Dropout(0.3),
+            Maxout(2 * hidden, len(labels)),
+        )
+
+    @staticmethod
+    def labels_of(examples: Sequence[Classified]) -> list[str]:
+        """The labels of the training examples."""
+        return sorted({example.label for example in examples if example.label is not None})
+
+    def loss(self, examples: Sequence[Classified], vectors: Vectors | None) -> Tensor:
+        """Cross-entropy, the mean over the batch."""
+        scores_BK = self._scores(examples, vectors)
+        numbers = [self._numbers[example.label or ""] for example in examples]
+        return nn.functional.cross_entropy(scores_BK, torch.tensor(numbers).to(scores_BK.device))
+
+    @torch.inference_mode()
+    def predict(self, examples: Sequence[Classified], vectors: Vectors | None) -> list[str]:
+        """The label of each text."""
+        return [self.labels[k] for k in self._scores(examples, vectors).argmax(1).tolist()]
+
+    def score(self, examples: Sequence[Classified], predictions: Sequence[str]) -> Scores:
+        """Accuracy."""
+        return {"accuracy": accuracy([example.label for example in examples], predictions)}
+
+    def describe(self, example: Classified, prediction: str) -> dict[str, Any]:
+        """A prediction as JSON."""
+        return {"tokens": example.tokens, "label": prediction}
+
+    def _scores(self, examples: Sequence[Classified], vectors: Vectors | None) -> Tensor:
+        text = self.inputs([example.tokens for example in examples], vectors)
+        mask_BT = text.mask_BT
+        x_BTD = self.encoder(self.read(text.x_BTW), mask_BT)
+        attention_BTT = masked_softmax(x_BTD @ x_BTD.mT, mask_BT.unsqueeze(1))
+        context_BTD = attention_BTT @ x_BTD
+        together_BTD = torch.cat([x_BTD, x_BTD - context_BTD, x_BTD * context_BTD], -1)
+        h_BTD = self.integrator(together_BTD, mask_BT)
+        if text.elmo_BTD is not None:
+            h_BTD = torch.cat([h_BTD, text.elmo_BTD], -1)
+        weight_BT = masked_softmax(self.attend(h_BTD).squeeze(-1), mask_BT)
+        pooled = [
+            masked_max(h_BTD, mask_BT),
+            -masked_max(-h_BTD, mask_BT),
+            masked_mean(h_BTD, mask_BT),
+            (weight_BT.unsqueeze(1) @ h_BTD).squeeze(1),
+        ]
+        return self.decide(torch.cat(pooled, -1))

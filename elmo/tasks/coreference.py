@@ -1,0 +1,231 @@
+"""Coreference: end-to-end span ranking with pruning (Lee et al. 2017).
+
+[x; ELMo] → dropout → biLSTM over each sentence → every span of up to `span_tokens` tokens as
+[h_start; h_stop; its width; a weighted sum of its words] → a score of being a mention; the best
+`spans_per_token` share is kept → each is linked to the best of the `antecedents` kept before it, or
+to none (score 0). Clusters are what the links connect.
+
+Shapes: N tokens of the document, S spans, M kept spans, A antecedents of each, D width.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from elmo.tasks.examples import Document, Range
+from elmo.tasks.inputs import Inputs
+from elmo.tasks.metrics import Scores, coreference_scores, link_scores
+from elmo.tasks.modules import Recurrent
+from elmo.tasks.settings import Settings
+from elmo.tasks.vectors import Vectors
+
+FEATURE_DIM = 20
+BUCKETS = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # first distances, in kept spans, of the next bucket
+Clusters = list[list[Range]]
+
+
+class CoreferenceModel(nn.Module):
+    """Finds which spans of a document mean the same; one document at a time."""
+
+    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: Settings) -> None:
+        super().__init__()
+        self.inputs, self.labels, self.settings = inputs, list(labels), settings
+        hidden = settings.hidden
+        self.lexical_dropout = nn.Dropout(0.5 if settings.dropout else 0.0)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.lstm = Recurrent(inputs.width, hidden)
+        state = 2 * hidden + inputs.output_width
+        # The head is a sum of words without context; of [x; ELMo] where there is no x.
+        self.head_width = inputs.words_width or inputs.width
+        self.head = nn.Linear(state, 1)
+        self.width = nn.Embedding(settings.span_tokens, FEATURE_DIM)
+        self.distance = nn.Embedding(len(BUCKETS) + 1, FEATURE_DIM)
+        span = 2 * state + FEATURE_DIM + self.head_width
+        self.mention = _scorer(span, hidden, settings.dropout)
+        self.pair = _scorer(3 * span + FEATURE_DIM, hidden, settings.dropout)
+
+    @staticmethod
+    def labels_of(examples: Sequence[Document]) -> list[str]:
+        """None: clusters have no labels."""
+        return []
+
+    def loss(self, examples: Sequence[Document], vectors: Vectors | None) -> Tensor:
+        """−log of the softmax mass on the right antecedents, summed over kept spans."""
+        losses = []
+        for document in examples:
+            part = self._cut(document) if self.training else document
+            spans, scores_MA1, antecedents_MA = self._link(part, vectors)
+            home = {span: k for k, cluster in enumerate(part.clusters or ()) for span in cluster}
+            clusters = [home.get(span, -1 - m) for m, span in enumerate(spans)]
+            number_M = torch.tensor(clusters, device=scores_MA1.device)
+            same_MA = number_M[antecedents_MA.clamp(min=0)] == number_M.unsqueeze(1)
+            same_MA = same_MA & (antecedents_MA >= 0)
+            right_MA1 = torch.cat([~same_MA.any(1, keepdim=True), same_MA], 1)
+            right_M = scores_MA1.masked_fill(~right_MA1, float("-inf")).logsumexp(1)
+            losses.append((scores_MA1.logsumexp(1) - right_M).sum())
+        return torch.stack(losses).sum()
+
+    @torch.inference_mode()
+    def predict(self, examples: Sequence[Document], vectors: Vectors | None) -> list[Clusters]:
+        """The clusters of each document; none of one span."""
+        clusters = []
+        for document in examples:
+            spans, scores_MA1, antecedents_MA = self._link(document, vectors)
+            choice_M = scores_MA1.argmax(1)
+            links = [
+                (m, int(antecedents_MA[m, choice - 1]))
+                for m, choice in enumerate(choice_M.tolist())
+                if choice > 0
+            ]
+            clusters.append(clusters_of(spans, links))
+        return clusters
+
+    def score(self, examples: Sequence[Document], predictions: Sequence[Clusters]) -> Scores:
+        """The mean F1 of MUC, B³ and CEAF-φ4; for GAP's snippets, F1 of their links."""
+        if examples and all(document.links for document in examples):
+            return link_scores([document.links for document in examples], predictions)
+        return coreference_scores([document.clusters or () for document in examples], predictions)
+
+    def describe(self, example: Document, prediction: Clusters) -> dict[str, Any]:
+        """A prediction as JSON: spans count the document's tokens, stop excluded."""
+        tokens = [token for sentence in example.tokens_of for token in sentence]
+        texts = [[" ".join(tokens[a:b]) for a, b in cluster] for cluster in prediction]
+        return {
+            "id": example.id,
+            "sentences": example.tokens_of,
+            "clusters": prediction,
+            "texts": texts,
+        }
+
+    def _link(
+        self, document: Document, vectors: Vectors | None
+    ) -> tuple[list[Range], Tensor, Tensor]:
+        """The kept spans, the scores (M, 1 + A) of no antecedent and of each, and which they are.
+
+        An antecedent of −1 is none, and has a score of −∞.
+        """
+        text = self.inputs(document.sentences, vectors)
+        x_BTW = self.lexical_dropout(text.x_BTW)
+        h_BTD = self.dropout(self.lstm(x_BTW, text.mask_BT))
+        if text.elmo_BTD is not None:
+            h_BTD = torch.cat([h_BTD, text.elmo_BTD], -1)
+        h_ND = h_BTD[text.mask_BT]
+        words_BTW = text.words_BTW if self.inputs.words_width else text.x_BTW
+        words_NW = self.lexical_dropout(words_BTW)[text.mask_BT]
+        spans = candidates(document, self.settings.span_tokens)
+        g_SD = self._represent(h_ND, words_NW, spans)
+        mention_S = self.mention(g_SD).squeeze(-1)
+        kept = self._prune(document, spans, mention_S)
+        chosen = torch.tensor(kept, device=g_SD.device)
+        g_MD, mention_M = g_SD[chosen], mention_S[chosen]
+        steps_MA = torch.arange(len(kept))[:, None] - 1
+        steps_MA = steps_MA - torch.arange(min(self.settings.antecedents, max(1, len(kept) - 1)))
+        antecedents_MA = steps_MA.clamp(min=-1).to(g_SD.device)
+        scores_MA = self._score_pairs(g_MD, mention_M, antecedents_MA)
+        none_M1 = scores_MA.new_zeros(len(kept), 1)
+        return [spans[k] for k in kept], torch.cat([none_M1, scores_MA], 1), antecedents_MA
+
+    def _represent(self, h_ND: Tensor, words_NW: Tensor, spans: Sequence[Range]) -> Tensor:
+        """[h_start; h_last; width; head] of each span, (S, D)."""
+        starts = torch.tensor([start for start, _ in spans], device=h_ND.device)
+        stops = torch.tensor([stop for _, stop in spans], device=h_ND.device)
+        widths = stops - starts
+        inside_SL = torch.arange(int(widths.max()), device=h_ND.device) + starts[:, None]
+        mask_SL = inside_SL < stops[:, None]
+        inside_SL = inside_SL.clamp(max=len(h_ND) - 1)
+        scores_SL = self.head(h_ND).squeeze(-1)[inside_SL].masked_fill(~mask_SL, float("-inf"))
+        head_SW = (scores_SL.softmax(1).unsqueeze(1) @ words_NW[inside_SL]).squeeze(1)
+        width_S = (widths - 1).clamp(max=self.settings.span_tokens - 1)
+        features = [h_ND[starts], h_ND[stops - 1], self.dropout(self.width(width_S)), head_SW]
+        return torch.cat(features, -1)
+
+    def _prune(self, document: Document, spans: Sequence[Range], mention_S: Tensor) -> list[int]:
+        """The best-scored spans of which none crosses another, in the document's order."""
+        if document.links:
+            return list(range(len(spans)))
+        tokens = sum(map(len, document.tokens_of))
+        most = max(1, int(self.settings.spans_per_token * tokens))
+        kept: list[int] = []
+        furthest: dict[int, int] = {}  # start → the largest stop of a kept span
+        nearest: dict[int, int] = {}  # last token → the smallest start of a kept span
+        for k in mention_S.detach().argsort(descending=True, stable=True).tolist():
+            if len(kept) == most:
+                break
+            start, stop = spans[k]
+            crosses = any(furthest.get(t, 0) > stop for t in range(start + 1, stop)) or any(
+                nearest.get(t, start) < start for t in range(start, stop - 1)
+            )
+            if not crosses:
+                kept.append(k)
+                furthest[start] = max(furthest.get(start, 0), stop)
+                nearest[stop - 1] = min(nearest.get(stop - 1, start), start)
+        return sorted(kept)
+
+    def _score_pairs(self, g_MD: Tensor, mention_M: Tensor, antecedents_MA: Tensor) -> Tensor:
+        """m_i + m_j + pair(i, j) of each span and each of its antecedents, (M, A)."""
+        is_none_MA = antecedents_MA < 0
+        index_MA = antecedents_MA.clamp(min=0)
+        other_MAD = g_MD[index_MA]
+        mine_MAD = g_MD.unsqueeze(1).expand_as(other_MAD)
+        distance_MA = torch.arange(len(g_MD), device=g_MD.device)[:, None] - index_MA
+        bucket_MA = torch.bucketize(
+            distance_MA, torch.tensor(BUCKETS, device=g_MD.device), right=True
+        )
+        features_MAD = self.dropout(self.distance(bucket_MA))
+        pair = torch.cat([mine_MAD, other_MAD, mine_MAD * other_MAD, features_MAD], -1)
+        scores_MA = mention_M[:, None] + mention_M[index_MA] + self.pair(pair).squeeze(-1)
+        return scores_MA.masked_fill(is_none_MA, float("-inf"))
+
+    def _cut(self, document: Document) -> Document:
+        """`sentences` of the document in a row, drawn at random; a snippet of GAP stays whole."""
+        longest, count = self.settings.sentences, len(document.tokens_of)
+        if count <= longest or document.links:
+            return document
+        first = int(torch.randint(count - longest + 1, ()))
+        offset = sum(map(len, document.tokens_of[:first]))
+        kept = document.tokens_of[first : first + longest]
+        end = offset + sum(map(len, kept))
+        clusters = tuple(
+            tuple((a - offset, b - offset) for a, b in cluster if offset <= a and b <= end)
+            for cluster in document.clusters or ()
+        )
+        return Document(document.source, document.id, kept, clusters)
+
+
+def candidates(document: Document, longest: int) -> list[Range]:
+    """All spans within a sentence of at most `longest` tokens; of GAP the judged ones alone."""
+    if document.links:
+        return sorted({span for link in document.links for span in (link.pronoun, link.name)})
+    spans, offset = [], 0
+    for sentence in document.tokens_of:
+        for start in range(len(sentence)):
+            last = min(start + longest, len(sentence))
+            spans += [(offset + start, offset + stop) for stop in range(start + 1, last + 1)]
+        offset += len(sentence)
+    return spans
+
+
+def clusters_of(spans: Sequence[Range], links: Sequence[tuple[int, int]]) -> Clusters:
+    """The groups that links connect, each in order; later links build on earlier ones."""
+    home: dict[int, list[int]] = {}
+    for later, earlier in links:
+        cluster = home.setdefault(earlier, [earlier])
+        cluster.append(later)
+        home[later] = cluster
+    groups = {id(cluster): sorted(cluster) for cluster in home.values()}
+    return sorted([spans[k] for k in group] for group in groups.values())
+
+
+def _scorer(width: int, hidden: int, dropout: float) -> nn.Sequential:
+    """Two ReLU layers and a score."""
+    return nn.Sequential(
+        nn.Linear(width, hidden),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(hidden, 1),
+    )

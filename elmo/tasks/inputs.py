@@ -1,0 +1,248 @@
+"""What every task model reads: [x; ELMo] of each token, x being word vectors and a char-CNN.
+
+Shapes: B sentences, T tokens of the longest, W width of x, L layers, D their width, N distinct
+tokens, K characters of a token, F filters.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from elmo.characters import Characters
+from elmo.errors import ElmoError
+from elmo.mix import Elmo, ScalarMix
+from elmo.model_folder import Model
+from elmo.tasks.examples import Tokens
+from elmo.tasks.settings import Settings
+from elmo.tasks.vectors import Vectors
+
+PAD, UNKNOWN = "<pad>", "<unk>"
+CHARACTERS = Characters(max_characters=22)
+CHARACTER_DIM = 16
+FILE_WORDS = 50_000  # of a file of vectors that are kept besides the words of the data
+
+
+class Encoded(NamedTuple):
+    """A padded batch: `x_BTW` is [x; ELMo], `words_BTW` x alone, 0 beyond a sentence's end.
+
+    `elmo_BTD` is the mix for the output, None where ELMo does not enter there.
+    """
+
+    x_BTW: Tensor
+    words_BTW: Tensor
+    elmo_BTD: Tensor | None
+    mask_BT: Tensor
+
+
+class WordTable(NamedTuple):
+    """Words, PAD and UNKNOWN first, and their vectors where they are given."""
+
+    words: list[str]
+    vectors: npt.NDArray[np.float32] | None
+
+
+class CharacterCNN(nn.Module):
+    """The characters of a token → filters of width 3, their maximum over the token."""
+
+    def __init__(self, filters: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(CHARACTERS.size, CHARACTER_DIM)
+        self.convolution = nn.Conv1d(CHARACTER_DIM, filters, 3)
+
+    def forward(self, ids_NK: Tensor) -> Tensor:
+        """(N, K) → (N, F)."""
+        features_NFK = self.convolution(self.embedding(ids_NK).transpose(1, 2))
+        return features_NFK.relu().amax(-1)
+
+
+class Inputs(nn.Module):
+    """[x; ELMo] of sentences, and ELMo for the output; each place has a mix of its own.
+
+    `layers` and `dim` are the shape of the vectors handed to `forward`; a tuned biLM comes as
+    `model` instead and is part of the module.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        table: WordTable,
+        *,
+        layers: int = 0,
+        dim: int = 0,
+        model: Model | None = None,
+    ) -> None:
+        super().__init__()
+        self.settings = settings
+        self._ids = {word: k for k, word in enumerate(table.words)}
+        self.embedding = None
+        if settings.words != "none":
+            self.embedding = nn.Embedding(len(table.words), settings.word_dim, padding_idx=0)
+            if table.vectors is not None:
+                self.embedding.weight.data.copy_(torch.from_numpy(table.vectors))
+            self.embedding.weight.requires_grad_(settings.words == "learned")
+        self.characters = CharacterCNN(settings.characters) if settings.characters else None
+        self.words_width = settings.characters
+        self.words_width += settings.word_dim if self.embedding is not None else 0
+        places = 0 if settings.elmo == "none" else 1 + settings.elmo_output
+        self.bilm: Elmo | None = None
+        self.own_mixes = nn.ModuleList()
+        if model is not None:
+            self.bilm = Elmo(
+                model, places, layer_norm=settings.layer_norm, dropout=0, trainable=True
+            )
+            dim = model.bilm.config.dim
+        else:
+            self.own_mixes.extend(
+                ScalarMix(layers, layer_norm=settings.layer_norm) for _ in range(places)
+            )
+        self.width = self.words_width + (dim if places else 0)
+        self.output_width = dim if places == 2 else 0
+        self.dropout = nn.Dropout(settings.elmo_dropout)
+
+    @property
+    def mixes(self) -> list[ScalarMix]:
+        """The mix of each place where ELMo enters."""
+        mixes = self.own_mixes if self.bilm is None else self.bilm.mixes
+        return [mix for mix in mixes if isinstance(mix, ScalarMix)]
+
+    def forward(self, sentences: Sequence[Tokens], vectors: Vectors | None) -> Encoded:
+        """Encode token lists; `vectors` finds their stored layers."""
+        device = next(self.parameters()).device
+        lengths = torch.tensor([len(sentence) for sentence in sentences])
+        mask_BT = (torch.arange(int(lengths.max())) < lengths[:, None]).to(device)
+        words_BTW = self._words(sentences, mask_BT)
+        mixed = [self.dropout(elmo_BTD) for elmo_BTD in self._elmo(sentences, vectors, mask_BT)]
+        return Encoded(
+            torch.cat([words_BTW, *mixed[:1]], -1),
+            words_BTW,
+            mixed[1] if len(mixed) > 1 else None,
+            mask_BT,
+        )
+
+    def l2(self) -> Tensor:
+        """λ·Σw² over all mixes."""
+        terms = [mix.l2() for mix in self.mixes]
+        return self.settings.l2 * torch.stack(terms).sum() if terms else torch.zeros(())
+
+    def _words(self, sentences: Sequence[Tokens], mask_BT: Tensor) -> Tensor:
+        like = next(self.parameters())
+        types = list(dict.fromkeys(token for sentence in sentences for token in sentence))
+        parts = [like.new_zeros(len(types), 0)]
+        if self.embedding is not None:
+            ids = torch.tensor([self._ids.get(token, 1) for token in types], device=like.device)
+            parts.append(self.embedding(ids))
+        if self.characters is not None:
+            ids_NK = torch.from_numpy(CHARACTERS.encode(types)).long()
+            parts.append(self.characters(ids_NK.to(like.device)))
+        rows = {token: k for k, token in enumerate(types)}
+        index_BT = torch.zeros(mask_BT.shape, dtype=torch.long)
+        for row, sentence in enumerate(sentences):
+            index_BT[row, : len(sentence)] = torch.tensor([rows[token] for token in sentence])
+        x_BTW = torch.cat(parts, -1)[index_BT.to(like.device)]
+        return x_BTW * mask_BT.unsqueeze(-1)
+
+    def _elmo(
+        self, sentences: Sequence[Tokens], vectors: Vectors | None, mask_BT: Tensor
+    ) -> list[Tensor]:
+        """One (B, T, D) for each place."""
+        if self.bilm is not None:
+            ids_BTK = self.bilm.batch_to_ids(sentences).to(mask_BT.device)
+            mixed, _ = self.bilm(ids_BTK)
+            return list(mixed)
+        if not self.own_mixes:
+            return []
+        assert vectors is not None
+        stored = vectors(sentences)
+        layers_BLTD = torch.zeros(
+            len(stored), stored[0].shape[0], mask_BT.shape[1], stored[0].shape[2]
+        )
+        for row, layers in enumerate(stored):
+            layers_BLTD[row, :, : layers.shape[1]] = torch.from_numpy(layers)
+        layers_LBTD = layers_BLTD.transpose(0, 1).to(next(self.parameters()))
+        return [mix(layers_LBTD, mask_BT) * mask_BT.unsqueeze(-1) for mix in self.mixes]
+
+
+def word_table(settings: Settings, train: Iterable[Tokens], others: Iterable[Tokens]) -> WordTable:
+    """The words a task knows: those of its training text, or of a file of vectors."""
+    if settings.words == "none":
+        return WordTable([PAD, UNKNOWN], None)
+    train = list(train)
+    counts = Counter(token for sentence in train for token in sentence)
+    if settings.words == "file":
+        needed = {*counts, *(token for sentence in others for token in sentence)}
+        return _with_marks(*read_vectors(Path(settings.word_file), needed, dim=settings.word_dim))
+    if settings.words == "trained":
+        return _with_marks(*_train_vectors(train, settings))
+    words = sorted(w for w, count in counts.items() if count >= settings.min_count)
+    return WordTable([PAD, UNKNOWN, *words], None)
+
+
+def read_vectors(
+    path: Path, needed: set[str], *, dim: int
+) -> tuple[list[str], npt.NDArray[np.float32]]:
+    """Vectors from a word2vec or GloVe text: the `needed` words and the first of the file."""
+    words: dict[str, int] = {}
+    rows: list[npt.NDArray[np.float32]] = []
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                fields = line.rstrip("\n").rstrip(" ").rsplit(" ", dim)
+                if number == 1 and len(line.split()) == 2 and dim != 1:
+                    if line.split()[1] != str(dim):
+                        raise ElmoError(
+                            f"{path}:1: has {line.split()[1]} numbers per word, word_dim is {dim}"
+                        )
+                    continue
+                try:
+                    vector = np.array(fields[1:], np.float32)
+                except ValueError:
+                    vector = np.empty(0, np.float32)
+                if len(vector) != dim or not np.isfinite(vector).all() or not fields[0]:
+                    raise ElmoError(
+                        f"{path}:{number}: must be a word and {dim} numbers; set "
+                        "word_dim to the width of the vectors"
+                    )
+                if (number <= FILE_WORDS or fields[0] in needed) and fields[0] not in words:
+                    words[fields[0]] = len(words)
+                    rows.append(vector)
+    except FileNotFoundError:
+        raise ElmoError(f"{path}: no such file") from None
+    except UnicodeDecodeError:
+        raise ElmoError(f"{path}: not UTF-8 text; write the vectors in text format") from None
+    if not words:
+        raise ElmoError(f"{path}: holds no vectors")
+    return list(words), np.stack(rows)
+
+
+def _train_vectors(
+    sentences: Sequence[Tokens], settings: Settings
+) -> tuple[list[str], npt.NDArray[np.float32]]:
+    """Skip-gram vectors of the training text, by gensim, on one thread: the same each time."""
+    try:
+        from gensim.models import Word2Vec
+    except ImportError:
+        raise ElmoError(
+            "words: trained needs a library: pip install 'elmo-pipeline[vectors]'"
+        ) from None
+    model: Any = Word2Vec(
+        [list(sentence) for sentence in sentences],
+        vector_size=settings.word_dim,
+        min_count=settings.min_count,
+        sg=1,
+        epochs=10,
+        workers=1,
+        seed=1,
+    )
+    return list(model.wv.index_to_key), np.asarray(model.wv.vectors, np.float32)
+
+
+def _with_marks(words: list[str], vectors: npt.NDArray[np.float32]) -> WordTable:
+    """PAD is 0; UNKNOWN is the mean of all."""
+    marks = np.stack([np.zeros_like(vectors[0]), vectors.mean(0)])
+    return WordTable([PAD, UNKNOWN, *words], np.concatenate([marks, vectors]))

@@ -1,0 +1,137 @@
+"""What each layer knows of a tag: a linear softmax over frozen vectors, layer by layer (Table 6).
+
+The probe is multinomial logistic regression, fitted by L-BFGS from zero, so it depends on no seed.
+Beside the layers stand two controls: the most frequent tag of each type (its own, or for a type
+that the training text lacks the most frequent of all), and layer 0, which sees no context.
+
+Shapes: N tokens, L layers, D width of a vector, C tags.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from elmo.embedder import Embedder
+from elmo.errors import ElmoError
+
+BATCH = 512
+CHUNK = 65536  # tokens in a product: bounds memory
+Tagged = tuple[Sequence[str], Sequence[str]]  # the tokens of a sentence and their tags
+
+
+@dataclass(frozen=True)
+class ProbeScores:
+    """Accuracy on the test text of a probe of each layer, and of the most frequent tag by type.
+
+    `right` is what each layer got right, token by token (L, N), for intervals.
+    """
+
+    layers: list[float]
+    most_frequent: float
+    tokens: int
+    tags: int
+    right: npt.NDArray[np.bool_]
+
+
+def probe_layers(
+    embedder: Embedder,
+    train: Sequence[Tagged],
+    test: Sequence[Tagged],
+    *,
+    l2: float = 1e-5,
+    iterations: int = 100,
+) -> ProbeScores:
+    """Fit a probe of each layer on `train` and score it on `test`.
+
+    `l2` is the weight of the mean squared norm of the probe's weights beside the mean loss. All
+    vectors of one layer are held at a time: 4 × D bytes per token.
+    """
+    if not any(len(tokens) for tokens, _ in train) or not any(len(tokens) for tokens, _ in test):
+        raise ElmoError("a probe needs tagged tokens to learn from and others to be tested on")
+    names = sorted({tag for _, tags in train for tag in tags})
+    numbers = {name: k for k, name in enumerate(names)}
+    train_N = torch.tensor([numbers[tag] for _, tags in train for tag in tags])
+    # A tag that the training text lacks can't be right.
+    test_N = torch.tensor([numbers.get(tag, -1) for _, tags in test for tag in tags])
+    right = []
+    for layer in range(embedder.layers):
+        train_ND = _vectors(embedder, train, layer)
+        mean_D, std_D = train_ND.mean(0), train_ND.std(0).clamp_min(1e-6)
+        train_ND.sub_(mean_D).div_(std_D)
+        weight_CD, bias_C = _fit(train_ND, train_N, len(names), l2, iterations)
+        del train_ND
+        test_ND = _vectors(embedder, test, layer).sub_(mean_D).div_(std_D)
+        chosen_N = torch.addmm(bias_C, test_ND, weight_CD.T).argmax(1)
+        right.append((chosen_N == test_N).numpy())
+    right_LN = np.stack(right)
+    return ProbeScores(
+        layers=right_LN.mean(1).tolist(),
+        most_frequent=_most_frequent(train, test),
+        tokens=len(test_N),
+        tags=len(names),
+        right=right_LN,
+    )
+
+
+def _vectors(embedder: Embedder, sentences: Sequence[Tagged], layer: int) -> Tensor:
+    """One layer of every token, (N, D)."""
+    vectors_ND = np.empty((sum(len(tokens) for tokens, _ in sentences), embedder.dim), np.float32)
+    start = 0
+    for k in range(0, len(sentences), BATCH):
+        batch = [list(tokens) for tokens, _ in sentences[k : k + BATCH]]
+        for layers_LTD in embedder.embed(batch, layers=[layer]):
+            stop = start + layers_LTD.shape[1]
+            vectors_ND[start:stop] = layers_LTD[0]
+            start = stop
+    return torch.from_numpy(vectors_ND)
+
+
+def _fit(
+    x_ND: Tensor, tags_N: Tensor, tags: int, l2: float, iterations: int
+) -> tuple[Tensor, Tensor]:
+    """The weights (C, D) and bias (C) of a linear softmax with the least loss."""
+    weight_CD = torch.zeros(tags, x_ND.shape[1], requires_grad=True)
+    bias_C = torch.zeros(tags, requires_grad=True)
+    optimizer = torch.optim.LBFGS(
+        [weight_CD, bias_C], max_iter=iterations, line_search_fn="strong_wolfe"
+    )
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        total = l2 * weight_CD.square().sum()
+        torch.autograd.backward(total)
+        for x_nD, tags_n in zip(torch.split(x_ND, CHUNK), torch.split(tags_N, CHUNK), strict=True):
+            logits_nC = torch.addmm(bias_C, x_nD, weight_CD.T)
+            part = torch.nn.functional.cross_entropy(logits_nC, tags_n, reduction="sum")
+            part = part / len(x_ND)
+            torch.autograd.backward(part)
+            total = total.detach() + part.detach()
+        return total
+
+    optimizer.step(loss)  # type: ignore[no-untyped-call]
+    return weight_CD.detach(), bias_C.detach()
+
+
+def _most_frequent(train: Iterable[Tagged], test: Iterable[Tagged]) -> float:
+    """The accuracy of each type's most frequent tag."""
+    by_type: dict[str, Counter[str]] = {}
+    for tokens, tags in train:
+        for token, tag in zip(tokens, tags, strict=True):
+            by_type.setdefault(token, Counter())[tag] += 1
+    whole = sum(by_type.values(), Counter[str]())
+    right = count = 0
+    for tokens, tags in test:
+        for token, tag in zip(tokens, tags, strict=True):
+            right += _first(by_type.get(token, whole)) == tag
+            count += 1
+    return right / count
+
+
+def _first(counts: Counter[str]) -> str:
+    """The most frequent; of equally frequent ones the first in order."""
+    return min(counts, key=lambda tag: (-counts[tag], tag))

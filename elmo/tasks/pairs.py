@@ -1,0 +1,112 @@
+"""Sentence pairs: the enhanced sequential inference model (ESIM) of Chen et al. 2017.
+
+A shared biLSTM reads premise and hypothesis → [h; ELMo] → each token attends to the other
+sentence → [a; ã; a − ã; a ∘ ã] → a ReLU layer → a shared composition biLSTM → mean and maximum of
+each side → a hidden layer → labels.
+
+Shapes: B pairs, T tokens of premises, U of hypotheses, D width, K labels.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from elmo.tasks.examples import Pair, Tokens
+from elmo.tasks.inputs import Inputs
+from elmo.tasks.metrics import Scores, accuracy
+from elmo.tasks.modules import Recurrent, SharedDropout, masked_max, masked_mean, masked_softmax
+from elmo.tasks.settings import Settings
+from elmo.tasks.vectors import Vectors
+
+
+class PairsModel(nn.Module):
+    """Gives each pair of sentences one label."""
+
+    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: Settings) -> None:
+        super().__init__()
+        self.inputs, self.labels = inputs, list(labels)
+        self._numbers = {label: k for k, label in enumerate(labels)}
+        hidden = settings.hidden
+        self.shared_dropout = SharedDropout(settings.dropout)
+        self.encoder = Recurrent(inputs.width, hidden)
+        width = 4 * (2 * hidden + inputs.output_width)
+        self.compare = nn.Sequential(nn.Linear(width, hidden), nn.ReLU())
+        self.compose = Recurrent(hidden, hidden)
+        self.decide = nn.Sequential(
+            nn.Dropout(settings.dropout),
+            nn.Linear(8 * hidden, hidden),
+            nn.ReLU(),
+            nn.Dropout(settings.dropout),
+            nn.Linear(hidden, len(labels)),
+        )
+        initialise(self.encoder, self.compare, self.compose, self.decide)
+
+    @staticmethod
+    def labels_of(examples: Sequence[Pair]) -> list[str]:
+        """The labels of the training examples."""
+        return sorted({example.label for example in examples if example.label is not None})
+
+    def loss(self, examples: Sequence[Pair], vectors: Vectors | None) -> Tensor:
+        """Cross-entropy, the mean over the batch."""
+        scores_BK = self._scores(examples, vectors)
+        numbers = [self._numbers[example.label or ""] for example in examples]
+        return nn.functional.cross_entropy(scores_BK, torch.tensor(numbers).to(scores_BK.device))
+
+    @torch.inference_mode()
+    def predict(self, examples: Sequence[Pair], vectors: Vectors | None) -> list[str]:
+        """The label of each pair."""
+        return [self.labels[k] for k in self._scores(examples, vectors).argmax(1).tolist()]
+
+    def score(self, examples: Sequence[Pair], predictions: Sequence[str]) -> Scores:
+        """Accuracy."""
+        return {"accuracy": accuracy([example.label for example in examples], predictions)}
+
+    def describe(self, example: Pair, prediction: str) -> dict[str, Any]:
+        """A prediction as JSON."""
+        return {
+            "premise": example.premise,
+            "hypothesis": example.hypothesis,
+            "label": prediction,
+        }
+
+    def _scores(self, examples: Sequence[Pair], vectors: Vectors | None) -> Tensor:
+        a_BTD, a_mask_BT = self._encode([example.premise for example in examples], vectors)
+        b_BUD, b_mask_BU = self._encode([example.hypothesis for example in examples], vectors)
+        match_BTU = a_BTD @ b_BUD.mT
+        a_seen_BTD = masked_softmax(match_BTU, b_mask_BU.unsqueeze(1)) @ b_BUD
+        b_seen_BUD = masked_softmax(match_BTU.mT, a_mask_BT.unsqueeze(1)) @ a_BTD
+        pooled = []
+        for side, seen, mask in (
+            (a_BTD, a_seen_BTD, a_mask_BT),
+            (b_BUD, b_seen_BUD, b_mask_BU),
+        ):
+            compared = self.compare(torch.cat([side, seen, side - seen, side * seen], -1))
+            composed = self.compose(self.shared_dropout(compared), mask)
+            pooled += [masked_mean(composed, mask), masked_max(composed, mask)]
+        return self.decide(torch.cat(pooled, -1))
+
+    def _encode(
+        self, sentences: Sequence[Tokens], vectors: Vectors | None
+    ) -> tuple[Tensor, Tensor]:
+        text = self.inputs(sentences, vectors)
+        h_BTD = self.encoder(self.shared_dropout(text.x_BTW), text.mask_BT)
+        if text.elmo_BTD is not None:
+            h_BTD = torch.cat([h_BTD, text.elmo_BTD], -1)
+        return h_BTD, text.mask_BT
+
+
+def initialise(*modules: nn.Module) -> None:
+    """Xavier inputs, orthogonal recurrences, biases 0 but the forget gates' sum, which is 1."""
+    for module in modules:
+        for name, parameter in module.named_parameters():
+            if "bias" in name:
+                nn.init.zeros_(parameter)
+                if "bias_ih" in name:
+                    quarter = len(parameter) // 4
+                    parameter.data[quarter : 2 * quarter] = 1.0
+            elif "weight_hh" in name:
+                nn.init.orthogonal_(parameter)
+            else:
+                nn.init.xavier_uniform_(parameter)

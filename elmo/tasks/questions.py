@@ -1,0 +1,150 @@
+"""Question answering: bidirectional attention flow with self-attention (Clark and Gardner 2018).
+
+A shared biGRU reads paragraph and question → [h; ELMo] → attention from the paragraph to the
+question and back → a ReLU layer → plus a residual branch of a biGRU and attention of the paragraph
+to itself, which may also attend to nothing → a biGRU for the start and another for the end.
+
+Shapes: B questions, T tokens of paragraphs, Q tokens of questions, D width.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from elmo.tasks.examples import Question, Range
+from elmo.tasks.inputs import Encoded, Inputs
+from elmo.tasks.metrics import Scores, squad_scores
+from elmo.tasks.modules import Recurrent, SharedDropout, masked_softmax
+from elmo.tasks.settings import Settings
+from elmo.tasks.vectors import Vectors
+
+
+class Similarity(nn.Module):
+    """s(c, q) = u·c + v·q + (w ∘ c)·q."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.left = nn.Linear(width, 1, bias=False)
+        self.right = nn.Linear(width, 1, bias=False)
+        self.both_D = nn.Parameter(torch.empty(1, width))
+        nn.init.xavier_uniform_(self.both_D)
+
+    def forward(self, c_BTD: Tensor, q_BQD: Tensor) -> Tensor:
+        """(B, T, D), (B, Q, D) → (B, T, Q)."""
+        return self.left(c_BTD) + self.right(q_BQD).mT + (c_BTD * self.both_D) @ q_BQD.mT
+
+
+class SelfAttention(nn.Module):
+    """Each token attends to the others, or to nothing: a learned term of the denominator."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.similarity = Similarity(width)
+        self.nothing = nn.Parameter(torch.tensor(-1.0))
+        self.join = nn.Linear(3 * width, width)
+
+    def forward(self, x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
+        """(B, T, D) → (B, T, D)."""
+        B, T, _ = x_BTD.shape
+        itself = torch.eye(T, dtype=torch.bool, device=x_BTD.device)
+        scores_BTT = self.similarity(x_BTD, x_BTD)
+        scores_BTT = scores_BTT.masked_fill(~mask_BT.unsqueeze(1) | itself, float("-inf"))
+        nothing_BT1 = self.nothing.expand(B, T, 1)
+        attention_BTT = torch.cat([scores_BTT, nothing_BT1], -1).softmax(-1)[:, :, :-1]
+        seen_BTD = attention_BTT @ x_BTD
+        return self.join(torch.cat([seen_BTD, x_BTD, seen_BTD * x_BTD], -1)).relu()
+
+
+class QuestionsModel(nn.Module):
+    """Finds the answer of a question in its paragraph."""
+
+    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: Settings) -> None:
+        super().__init__()
+        self.inputs, self.labels = inputs, list(labels)
+        self.answer_tokens = settings.answer_tokens
+        hidden = settings.hidden
+        self.dropout = SharedDropout(settings.dropout)
+        self.encoder = Recurrent(inputs.width, hidden, gru=True)
+        width = 2 * hidden + inputs.output_width
+        self.similarity = Similarity(width)
+        self.join = nn.Linear(4 * width, 2 * hidden)
+        self.again = Recurrent(2 * hidden, hidden, gru=True)
+        self.self_attention = SelfAttention(2 * hidden)
+        self.start_rnn = Recurrent(2 * hidden, hidden, gru=True)
+        self.end_rnn = Recurrent(4 * hidden, hidden, gru=True)
+        self.start = nn.Linear(2 * hidden, 1, bias=False)
+        self.end = nn.Linear(2 * hidden, 1, bias=False)
+
+    @staticmethod
+    def labels_of(examples: Sequence[Question]) -> list[str]:
+        """None: an answer is a span."""
+        return []
+
+    def loss(self, examples: Sequence[Question], vectors: Vectors | None) -> Tensor:
+        """Cross-entropy of the start plus that of the end, the mean over the batch."""
+        start_BT, end_BT = self._logits(examples, vectors)
+        spans = [example.answer or (0, 1) for example in examples]
+        starts = torch.tensor([start for start, _ in spans], device=start_BT.device)
+        lasts = torch.tensor([stop - 1 for _, stop in spans], device=start_BT.device)
+        cross_entropy = nn.functional.cross_entropy
+        return cross_entropy(start_BT, starts) + cross_entropy(end_BT, lasts)
+
+    @torch.inference_mode()
+    def predict(self, examples: Sequence[Question], vectors: Vectors | None) -> list[Range]:
+        """The token span of each answer: the best start and end at most `answer_tokens` apart."""
+        start_BT, end_BT = self._logits(examples, vectors)
+        return best_spans(start_BT, end_BT, self.answer_tokens)
+
+    def score(self, examples: Sequence[Question], predictions: Sequence[Range]) -> Scores:
+        """F1 first, and exact match, against all reference answers."""
+        texts = [e.cut(*span) for e, span in zip(examples, predictions, strict=True)]
+        scores = squad_scores([example.answers or () for example in examples], texts)
+        return {"f1": scores["f1"], "exact_match": scores["exact_match"]}
+
+    def describe(self, example: Question, prediction: Range) -> dict[str, Any]:
+        """A prediction as JSON: the text as it stands in the paragraph, and where."""
+        start = example.offsets[prediction[0]][0]
+        return {"id": example.id, "answer": example.cut(*prediction), "answer_start": start}
+
+    def _logits(
+        self, examples: Sequence[Question], vectors: Vectors | None
+    ) -> tuple[Tensor, Tensor]:
+        """Of the start and of the end, (B, T); −∞ beyond the paragraph."""
+        paragraph = self.inputs([example.tokens for example in examples], vectors)
+        question = self.inputs([example.question for example in examples], vectors)
+        mask_BT = paragraph.mask_BT
+        x_BTD = self._attend(
+            self._encode(paragraph), self._encode(question), mask_BT, question.mask_BT
+        )
+        branch_BTD = self.dropout(self.again(self.dropout(x_BTD), mask_BT))
+        x_BTD = self.dropout(x_BTD + self.self_attention(branch_BTD, mask_BT))
+        start_BTD = self.start_rnn(x_BTD, mask_BT)
+        end_BTD = self.end_rnn(torch.cat([x_BTD, start_BTD], -1), mask_BT)
+        start_BT = self.start(start_BTD).squeeze(-1).masked_fill(~mask_BT, float("-inf"))
+        end_BT = self.end(end_BTD).squeeze(-1).masked_fill(~mask_BT, float("-inf"))
+        return start_BT, end_BT
+
+    def _encode(self, text: Encoded) -> Tensor:
+        h_BTD = self.dropout(self.encoder(self.dropout(text.x_BTW), text.mask_BT))
+        return h_BTD if text.elmo_BTD is None else torch.cat([h_BTD, text.elmo_BTD], -1)
+
+    def _attend(self, c_BTD: Tensor, q_BQD: Tensor, c_mask_BT: Tensor, q_mask_BQ: Tensor) -> Tensor:
+        """Bidirectional attention: what of the question each token sees, and the reverse."""
+        scores_BTQ = self.similarity(c_BTD, q_BQD)
+        seen_BTD = masked_softmax(scores_BTQ, q_mask_BQ.unsqueeze(1)) @ q_BQD
+        best_BT = scores_BTQ.masked_fill(~q_mask_BQ.unsqueeze(1), float("-inf")).amax(-1)
+        summary_B1D = masked_softmax(best_BT, c_mask_BT).unsqueeze(1) @ c_BTD
+        together = [c_BTD, seen_BTD, c_BTD * seen_BTD, c_BTD * summary_B1D]
+        return self.join(torch.cat(together, -1)).relu()
+
+
+def best_spans(start_BT: Tensor, end_BT: Tensor, longest: int) -> list[Range]:
+    """The spans of at most `longest` tokens with the largest sum of start and end."""
+    B, T = start_BT.shape
+    allowed_TT = torch.ones(T, T, dtype=torch.bool, device=start_BT.device)
+    allowed_TT = allowed_TT.triu().tril(longest - 1)
+    sums_BTT = start_BT.unsqueeze(2) + end_BT.unsqueeze(1)
+    best_B = sums_BTT.masked_fill(~allowed_TT, float("-inf")).view(B, -1).argmax(1).tolist()
+    return [(best // T, best % T + 1) for best in best_B]

@@ -1,0 +1,140 @@
+"""Labelled data in the formats people have → examples. docs/tasks.md shows one of each.
+
+A reader counts what it reads and what it drops, and refuses a broken line with its file and line.
+Files may be gzipped. `columns` says where each field is: a column's number from 1 or its name in
+the header (or in CoNLL-U, such as XPOS, or MISC.NER for a key in it), or a key of JSON lines.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from elmo.errors import ElmoError
+from elmo.tasks import schemes
+from elmo.tasks.readers import coreference, questions, roles, tagging, texts
+from elmo.tasks.readers.fields import Columns, Labelled, Request, TextTokens
+from elmo.tokenizer import Tokenization
+
+SUFFIXES = {
+    ".conll": "conll",
+    ".iob2": "conll",
+    ".bio": "conll",
+    ".props": "conll",
+    ".conllu": "conllu",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".json": "json",
+    ".txt": "text",
+}
+
+
+def read(
+    kind: str,
+    path: Path,
+    *,
+    format: str | None = None,
+    columns: Columns | None = None,
+    scheme: str | None = None,
+    tokenizer: str | Tokenization = "unicode",
+    labelled: bool = True,
+) -> Labelled:
+    """Read the examples of a task `kind`; the ending of the file's name tells the format.
+
+    `scheme` is that of tags (None: found from the tags); `tokenizer`, a name or a model's
+    own, cuts what is not cut yet. Of a
+    folder every file is read, in the order of their names.
+    """
+    if path.is_dir():
+        files = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
+        parts = [
+            read(
+                kind,
+                file,
+                format=format,
+                columns=columns,
+                scheme=scheme,
+                tokenizer=tokenizer,
+                labelled=labelled,
+            )
+            for file in files
+        ]
+        return _joined(path, parts)
+    readers = _READERS[kind]
+    chosen = format or _format(path)
+    if chosen not in readers:
+        raise ElmoError(
+            f"{path}: {kind} is read from {', '.join(readers)}, not from {chosen}; name --format"
+        )
+    fields = _FIELDS[kind]
+    for name in columns or {}:
+        if name not in fields:
+            raise ElmoError(f"--columns: {kind} has no {name!r}; it has {', '.join(fields)}")
+    if scheme not in (None, *schemes.SCHEMES):
+        raise ElmoError(f"--scheme must be one of {', '.join(schemes.SCHEMES)}, found {scheme!r}")
+    defaults = {"word": "2", "tag": "3"} if ".iob2" in path.suffixes else {}
+    request = Request(
+        path, chosen, {**defaults, **(columns or {})}, scheme, TextTokens(tokenizer), labelled
+    )
+    labels = readers[chosen](request)
+    if not labels.examples:
+        raise ElmoError(f"{path}: holds no examples of {kind} ({labels.counts})")
+    return labels
+
+
+def _joined(path: Path, parts: Sequence[Labelled]) -> Labelled:
+    """The examples of several files."""
+    if not parts:
+        raise ElmoError(f"{path}: holds no files")
+    if len({part.scheme == "plain" for part in parts}) > 1:
+        raise ElmoError(f"{path}: the tags of some files mark spans, those of others do not")
+    counts: Counter[str] = Counter()
+    for part in parts:
+        counts.update(part.counts)
+    return Labelled([e for part in parts for e in part.examples], dict(counts), parts[0].scheme)
+
+
+def _format(path: Path) -> str:
+    suffix = [s for s in path.suffixes if s != ".gz"][-1:]
+    if not suffix or suffix[0] not in SUFFIXES:
+        raise ElmoError(f"{path}: the ending does not tell the format; name --format")
+    return SUFFIXES[suffix[0]]
+
+
+_READERS: dict[str, dict[str, Callable[[Request], Labelled]]] = {
+    "tagging": {
+        "conll": tagging.from_conll,
+        "conllu": tagging.from_conllu,
+        "jsonl": tagging.from_jsonl,
+        "text": tagging.from_text,
+    },
+    "classification": {
+        "tsv": texts.classified,
+        "jsonl": texts.classified,
+        "text": texts.classified,
+    },
+    "pairs": {"tsv": texts.paired, "jsonl": texts.paired},
+    "questions": {"json": questions.from_squad, "jsonl": questions.from_jsonl},
+    "roles": {"conll": roles.from_conll, "jsonl": roles.from_jsonl},
+    "coreference": {
+        "conll": coreference.from_conll,
+        "tsv": coreference.from_gap,
+        "jsonl": coreference.from_jsonl,
+        "text": coreference.from_text,
+    },
+}
+
+
+_FIELDS = {
+    "tagging": ("word", "tag", "text", "tokens", "tags"),
+    "classification": ("text", "tokens", "label"),
+    "pairs": ("premise", "hypothesis", "label"),
+    "questions": ("id", "context", "question", "answers"),
+    "roles": ("word", "predicate", "arguments", "tokens", "tags", "predicates"),
+    "coreference": ("word", "cluster", "sentences", "clusters", "id"),
+}
+
+
+KINDS = tuple(_READERS)
+
+
+__all__ = ["KINDS", "Labelled", "read"]

@@ -1,0 +1,203 @@
+"""Coreference: CoNLL-2012 columns (LitBank too), GAP, JSON lines; plain text to be predicted."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from elmo.tasks.examples import (
+    Document,
+    Example,
+    Link,
+    Range,
+    Tokens,
+)
+from elmo.tasks.readers.fields import (
+    Begin,
+    Labelled,
+    Request,
+    blocks,
+    broken,
+    covering,
+    field,
+    json_records,
+    pick,
+    table,
+    text_lines,
+)
+
+_MENTION = re.compile(r"(\()?(\w+)(\))?")
+
+
+def from_conll(request: Request) -> Labelled:
+    """CoNLL-2012 (also LitBank's): word in column 4, clusters such as (3|(4) in the last."""
+    documents: list[Example] = []
+    counts: Counter[str] = Counter()
+    word = request.column("word", "4")
+    cluster = request.column("cluster", "-1")
+    name, first_line = "", 0
+    sentences: list[Tokens] = []
+    clusters: dict[str, list[Range]] = {}
+
+    def finish() -> None:
+        if sentences:
+            documents.append(
+                _document(
+                    f"{request.path}:{first_line}",
+                    name,
+                    sentences,
+                    list(clusters.values()) if request.labelled else None,
+                    counts,
+                )
+            )
+
+    for block in blocks(request.path, documents=True):
+        if isinstance(block, Begin):
+            finish()
+            name, first_line, sentences, clusters = block.name, block.number, [], {}
+            continue
+        if not name:
+            raise broken(request.path, block[0][0], "no '#begin document' before it")
+        offset = sum(map(len, sentences))
+        sentences.append(tuple(pick(fields, word, request.path, n) for n, fields in block))
+        if request.labelled:
+            _mentions(block, cluster, offset, clusters, request.path)
+    finish()
+    counts["documents"] = len(documents)
+    return Labelled(documents, dict(counts))
+
+
+def _mentions(
+    block: Sequence[tuple[int, list[str]]],
+    column: str,
+    offset: int,
+    clusters: dict[str, list[Range]],
+    path: Path,
+) -> None:
+    """Add the spans of a sentence to their clusters."""
+    open_spans: dict[str, list[int]] = {}
+    for position, (number, fields) in enumerate(block):
+        value = pick(fields, column, path, number)
+        for part in value.split("|") if value not in ("", "-", "_", "*") else []:
+            match = _MENTION.fullmatch(part)
+            if match is None or not (match[1] or match[3]):
+                raise broken(path, number, f"{part!r} is no mention such as (3 or 3) or (3)")
+            if match[1]:
+                open_spans.setdefault(match[2], []).append(position)
+            if match[3]:
+                if not open_spans.get(match[2]):
+                    raise broken(path, number, f"{part} closes a mention that is not open")
+                start = open_spans[match[2]].pop()
+                span = (offset + start, offset + position + 1)
+                clusters.setdefault(match[2], []).append(span)
+    for label, starts in open_spans.items():
+        if starts:
+            raise broken(path, block[starts[0]][0], f"({label} is not closed in its sentence")
+
+
+def from_jsonl(request: Request) -> Labelled:
+    """{"sentences": [[tokens]], "clusters": [[[start, stop], …]]}: tokens of the document."""
+    documents: list[Example] = []
+    counts: Counter[str] = Counter()
+    for number, record in json_records(request):
+        sentences = field(request, record, "sentences", list[list[str]], number)
+        clusters = None
+        if request.labelled:
+            clusters = field(request, record, "clusters", list[list[tuple[int, int]]], number)
+        ends = {0}
+        for sentence in sentences:
+            ends.add(max(ends) + len(sentence))
+        for start, stop in (span for cluster in clusters or [] for span in cluster):
+            if not 0 <= start < stop <= max(ends):
+                raise broken(request.path, number, f"span [{start}, {stop}] is not in the text")
+        name = str(record.get("id", number))
+        texts = [tuple(sentence) for sentence in sentences if sentence]
+        if texts:
+            source = f"{request.path}:{number}"
+            documents.append(_document(source, name, texts, clusters, counts))
+        else:
+            counts["dropped_empty"] += 1
+    counts["documents"] = len(documents)
+    return Labelled(documents, dict(counts))
+
+
+def from_text(request: Request) -> Labelled:
+    """One sentence per line, a blank line between documents."""
+    documents: list[Example] = []
+    sentences: list[Tokens] = []
+    for number, text in [*text_lines(request, blank=True), (0, "")]:
+        if text.strip():
+            sentences.append(request.split(text))
+        elif sentences:
+            source = f"{request.path}:{number - len(sentences)}" if number else str(request.path)
+            documents.append(Document(source, str(len(documents)), tuple(sentences), None))
+            sentences = []
+    return Labelled(documents, {"documents": len(documents)})
+
+
+def from_gap(request: Request) -> Labelled:
+    """GAP's TSV: a pronoun and two names by character, and which of them it is."""
+    documents: list[Example] = []
+    counts: Counter[str] = Counter()
+    for number, row in table(request, ("Text", "Pronoun", "A", "B")):
+        text = row["Text"]
+        sentences, offsets = [], []
+        position = 0
+        for sentence in request.split.sentences(text):
+            tokens, ranges = request.split.with_offsets(sentence)
+            if tokens:
+                sentences.append(tokens)
+                offsets += [(position + a, position + b) for a, b in ranges]
+            position += len(sentence)
+        spans = {}
+        for role in ("Pronoun", "A", "B"):
+            try:
+                start = int(row[f"{role}-offset"])
+                same = row.get(f"{role}-coref", "FALSE").upper()
+            except (KeyError, ValueError):
+                raise broken(request.path, number, f"{role}-offset must be a number") from None
+            stop = start + len(row[role])
+            if start < 0 or not row[role].strip() or text[start:stop] != row[role]:
+                raise broken(
+                    request.path, number, f"{role} {row[role]!r} is not at character {start}"
+                )
+            if same not in ("TRUE", "FALSE"):
+                raise broken(request.path, number, f"{role}-coref must be TRUE or FALSE")
+            span = covering(offsets, start, stop)
+            exact = (offsets[span[0]][0], offsets[span[1] - 1][1]) == (start, stop)
+            counts["spans_wider_in_tokens"] += not exact
+            spans[role] = span, same == "TRUE"
+        pronoun = spans["Pronoun"][0]
+        links = tuple(Link(pronoun, *spans[name]) for name in ("A", "B"))
+        cluster = (pronoun, *(link.name for link in links if link.same))
+        clusters = (
+            ((tuple(sorted(cluster)),) if len(cluster) > 1 else ()) if request.labelled else ()
+        )
+        source = f"{request.path}:{number}"
+        documents.append(
+            Document(source, row.get("ID", str(number)), tuple(sentences), clusters, links)
+        )
+    counts["documents"] = len(documents)
+    return Labelled(documents, dict(counts))
+
+
+def _document(
+    source: str,
+    name: str,
+    sentences: Sequence[Tokens],
+    clusters: Sequence[Sequence[Range]] | None,
+    counts: Counter[str],
+) -> Document:
+    """Clusters that share a span are one; those of one span are dropped: none is ever predicted."""
+    if clusters is None:
+        return Document(source, name, tuple(sentences), None)
+    merged: list[set[Range]] = []
+    for cluster in clusters:
+        mine = {(int(a), int(b)) for a, b in cluster}
+        touching = [other for other in merged if other & mine]
+        counts["clusters_joined"] += len(touching)
+        merged = [other for other in merged if not other & mine] + [mine.union(*touching)]
+    kept = tuple(tuple(sorted(cluster)) for cluster in merged if len(cluster) > 1)
+    counts["clusters"] += len(kept)
+    counts["dropped_clusters_of_one"] += len(merged) - len(kept)
+    return Document(source, name, tuple(sentences), tuple(sorted(kept)))

@@ -1,0 +1,280 @@
+"""What readers share: requests, blocks of columns, rows of tables, JSON lines, and their fields."""
+
+import gzip
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from elmo.errors import ElmoError
+from elmo.tasks.examples import (
+    Example,
+    Range,
+    Tokens,
+)
+from elmo.tasks.lines import lines_of
+from elmo.tokenizer import NONE, TextTokenizer, Tokenization, sentence_splitter, tokenizer
+
+Columns = Mapping[str, str]
+
+
+CONLLU = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
+
+
+_JSON_LIMIT = 1 << 30
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The examples of a file, and what was read and dropped. `scheme` is that of its tags."""
+
+    examples: list[Example]
+    counts: dict[str, int]
+    scheme: str = "plain"
+
+
+class TextTokens:
+    """Cuts text into tokens, and says which characters each token is.
+
+    The tokenizer is loaded when the first text comes: data of tokens needs none.
+    """
+
+    def __init__(self, tokenizer: str | Tokenization) -> None:
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: str) -> Tokens:
+        """The tokens of a text."""
+        return tuple(self._cut(text))
+
+    @cached_property
+    def _cut(self) -> Callable[[str], list[str]]:
+        if isinstance(self._tokenizer, str):
+            split = tokenizer(self._tokenizer).split
+            return lambda text: split([text])[0]
+        if self._tokenizer.name == NONE.name:
+            raise ElmoError("the model has no tokenizer to cut text with; name one (--tokenizer)")
+        cut = TextTokenizer(self._tokenizer)
+        return lambda text: [token for sentence in cut(text) for token in sentence]
+
+    def with_offsets(self, text: str) -> tuple[Tokens, tuple[Range, ...]]:
+        """The tokens of a text and the characters each one is."""
+        tokens, offsets, start = self(text), [], 0
+        for token in tokens:
+            start = text.index(token, start)
+            offsets.append((start, start + len(token)))
+            start += len(token)
+        return tokens, tuple(offsets)
+
+    def sentences(self, text: str) -> list[str]:
+        """The sentences of a text; joined they are the text."""
+        return sentence_splitter()[0](text)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a reader is asked for. Without `labelled`, labels may be absent."""
+
+    path: Path
+    format: str
+    columns: Columns
+    scheme: str | None
+    split: TextTokens
+    labelled: bool
+
+    def column(self, field: str, default: str) -> str:
+        """Where a field is."""
+        return self.columns.get(field, default)
+
+
+class Begin(tuple[int, str]):
+    """A line `#begin document`: its number and the document's name."""
+
+    @property
+    def number(self) -> int:
+        """The line's number."""
+        return self[0]
+
+    @property
+    def name(self) -> str:
+        """The document's name."""
+        return self[1]
+
+
+Block = list[tuple[int, list[str]]]
+
+
+def blocks(path: Path, *, documents: bool = False) -> Iterator[Any]:
+    """Sentences as lists of (line, columns), cut at tabs where the file has any, else at spaces.
+
+    Before a sentence's first token, a line that begins with # is a comment where it has no tab in a
+    file with tabs, or a " = " in a file without. With `documents`, their beginnings are yielded.
+    """
+    tabs = "\t" in next((t for _, t in lines_of(path) if t.strip() and t[0] != "#"), "")
+    block: Block = []
+    for number, text in lines_of(path):
+        mark = text.startswith(("#begin document", "#end document"))
+        if not text.strip() or mark:
+            if block:
+                yield block
+            block = []
+            if documents and text.startswith("#begin"):
+                yield Begin((number, text.removeprefix("#begin document").strip()))
+        elif block or text[0] != "#" or ("\t" in text if tabs else " = " not in text):
+            block.append((number, text.split("\t") if tabs else text.split()))
+    if block:
+        yield block
+
+
+def marks_documents(path: Path) -> bool:
+    """Whether a file's first line of text begins a CoNLL document."""
+    return next((t for _, t in lines_of(path) if t.strip()), "").startswith("#begin document")
+
+
+def table(request: Request, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of a TSV file by the names in its header."""
+    names: list[str] = []
+    for number, text in lines_of(request.path):
+        fields = text.split("\t")
+        if not names:
+            names = fields
+            missing = [name for name in needed if name not in names]
+            if missing:
+                raise broken(
+                    request.path,
+                    number,
+                    f"the header has no {missing[0]!r}; name its columns with --columns, by "
+                    "number from 1 where there is no header",
+                )
+        elif len(fields) != len(names):
+            raise broken(request.path, number, f"{len(fields)} columns, {len(names)} before")
+        else:
+            yield number, dict(zip(names, fields, strict=True))
+
+
+def records(request: Request, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The records of TSV, JSON lines or text lines, by the names of `fields`."""
+    if request.format == "jsonl":
+        yield from json_records(request)
+        return
+    if request.format == "text":
+        for number, text in text_lines(request):
+            yield number, {"text": text}
+        return
+    wanted = {name: request.column(name, name) for name in fields}
+    if not request.labelled:
+        del wanted["label"]
+    if all(value.isdecimal() for value in wanted.values()):
+        for number, text in lines_of(request.path):
+            row = text.split("\t")
+            yield number, {n: pick(row, c, request.path, number) for n, c in wanted.items()}
+        return
+    for number, by_name in table(request, list(wanted.values())):
+        yield number, {name: by_name[column] for name, column in wanted.items()}
+
+
+def text_lines(request: Request, *, blank: bool = False) -> list[tuple[int, str]]:
+    """The lines of plain text with their numbers; `ElmoError` where labels are asked for."""
+    if request.labelled:
+        raise ElmoError(f"{request.path}: plain text has no labels; it can only be predicted")
+    return [(n, text) for n, text in lines_of(request.path) if blank or text.strip()]
+
+
+def json_records(request: Request) -> Iterator[tuple[int, dict[str, Any]]]:
+    """JSON lines, keys renamed as `columns` says; a blank line is passed over."""
+    renamed = {key: name for name, key in request.columns.items()}
+    for number, text in lines_of(request.path):
+        if text.strip():
+            try:
+                record = msgspec.json.decode(text, type=dict[str, Any])
+            except (msgspec.DecodeError, RecursionError) as error:
+                raise broken(request.path, number, f"not a JSON object ({error})") from None
+            yield number, {renamed.get(key, key): value for key, value in record.items()}
+
+
+def tokens_of(
+    request: Request, record: Mapping[str, Any], number: int, name: str = "text"
+) -> Tokens:
+    """A text cut into tokens, or the tokens that stand there: `text` may also be `tokens`."""
+    if name == "text" and "tokens" in record:
+        return tuple(field(request, record, "tokens", list[str], number))
+    value = field(request, record, name, str | list[str], number)
+    if isinstance(value, str):
+        return request.split(value)
+    return tuple(value)
+
+
+def label_of(request: Request, record: Mapping[str, Any], number: int) -> str | None:
+    """The record's label as text; None where the request needs none."""
+    if not request.labelled:
+        return None
+    label = field(request, record, "label", str | int, number)
+    return str(label).strip()
+
+
+def field(request: Request, record: Mapping[str, Any], name: str, kind: Any, number: int) -> Any:
+    """A field of a record as `kind`; `ElmoError` names the line where it is not."""
+    if name not in record:
+        raise broken(request.path, number, f"has no {name!r}; it has {', '.join(record)}")
+    try:
+        return msgspec.convert(record[name], kind)
+    except msgspec.ValidationError as error:
+        raise broken(request.path, number, f"{name}: {error}") from None
+
+
+def pick(fields: Sequence[str], column: str, path: Path, number: int) -> str:
+    """A column by its number from 1, or from the end by -1, -2, …"""
+    position = column_number(column, column)
+    if not 1 <= abs(position) <= len(fields):
+        raise broken(path, number, f"has {len(fields)} columns, none is {position}")
+    return fields[position - 1 if position > 0 else position]
+
+
+def conllu_field(fields: Sequence[str], column: str, path: Path, number: int) -> str:
+    """A column of CoNLL-U by its number or name, or a key in it such as MISC.NER."""
+    name, _, key = column.partition(".")
+    if name in CONLLU:
+        value = fields[CONLLU.index(name)]
+    else:
+        value = pick(fields, name, path, number)
+    if not key:
+        return value
+    values = dict(part.partition("=")[::2] for part in value.split("|"))
+    if key not in values:
+        raise broken(path, number, f"{name} has no {key}=")
+    return values[key]
+
+
+def column_number(column: str, name: str) -> int:
+    """A column given by its number; `ElmoError` where it is none."""
+    try:
+        return int(column)
+    except ValueError:
+        raise ElmoError(f"--columns: {name} must be a column's number, found {column!r}") from None
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a file, also gzip; `ElmoError` where it is absent, too large or damaged."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            data = file.read(_JSON_LIMIT + 1)
+    except FileNotFoundError:
+        raise ElmoError(f"{path}: no such file") from None
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise ElmoError(f"{path}: truncated or no gzip file ({error})") from None
+    if len(data) > _JSON_LIMIT:
+        raise ElmoError(f"{path}: has over {_JSON_LIMIT:,} bytes; cut it into files, or JSON lines")
+    return data
+
+
+def covering(offsets: Sequence[Range], start: int, stop: int) -> Range:
+    """The tokens that the characters `start` to `stop - 1` touch."""
+    touched = [k for k, (first, last) in enumerate(offsets) if first < stop and last > start]
+    return touched[0], touched[-1] + 1
+
+
+def broken(path: Path, number: int, what: str) -> ElmoError:
+    """The error for line `number` of a file."""
+    return ElmoError(f"{path}:{number}: {what}")

@@ -1,0 +1,109 @@
+"""Questions on paragraphs: SQuAD 1.1 and JSON lines. Answers keep their characters."""
+
+from collections import Counter
+
+import msgspec
+
+from elmo.errors import ElmoError
+from elmo.files import parse_record
+from elmo.tasks.examples import (
+    Example,
+    Question,
+    Range,
+    Tokens,
+)
+from elmo.tasks.readers.fields import Labelled, Request, covering, field, json_records, read_bytes
+
+
+class _Answer(msgspec.Struct):
+    text: str
+    answer_start: int
+
+
+class _Asked(msgspec.Struct):
+    id: str
+    question: str
+    answers: list[_Answer] = []
+
+
+class _Paragraph(msgspec.Struct):
+    context: str
+    qas: list[_Asked]
+
+
+class _Article(msgspec.Struct):
+    paragraphs: list[_Paragraph]
+    title: str = ""
+
+
+class _Squad(msgspec.Struct):
+    data: list[_Article]
+    version: str = ""
+
+
+def from_squad(request: Request) -> Labelled:
+    """SQuAD 1.1."""
+    squad = parse_record(read_bytes(request.path), _Squad, source=str(request.path))
+    examples: list[Example] = []
+    counts: Counter[str] = Counter()
+    for a, article in enumerate(squad.data):
+        for p, paragraph in enumerate(article.paragraphs):
+            cut = request.split.with_offsets(paragraph.context)
+            for q, asked in enumerate(paragraph.qas):
+                source = f"{request.path}: data[{a}].paragraphs[{p}].qas[{q}]"
+                question = _question(request, source, paragraph.context, cut, asked, counts)
+                if question is not None:
+                    examples.append(question)
+    counts["questions"] = len(examples)
+    return Labelled(examples, dict(counts))
+
+
+def from_jsonl(request: Request) -> Labelled:
+    """{"context": …, "question": …, "answers": [{"text": …, "answer_start": …}]}."""
+    examples: list[Example] = []
+    counts: Counter[str] = Counter()
+    for number, record in json_records(request):
+        context = field(request, record, "context", str, number)
+        asked = _Asked(
+            str(record.get("id", number)),
+            field(request, record, "question", str, number),
+            field(request, record, "answers", list[_Answer], number) if request.labelled else [],
+        )
+        source = f"{request.path}:{number}"
+        cut = request.split.with_offsets(context)
+        question = _question(request, source, context, cut, asked, counts)
+        if question is not None:
+            examples.append(question)
+    counts["questions"] = len(examples)
+    return Labelled(examples, dict(counts))
+
+
+def _question(
+    request: Request,
+    source: str,
+    context: str,
+    cut: tuple[Tokens, tuple[Range, ...]],
+    asked: _Asked,
+    counts: Counter[str],
+) -> Question | None:
+    """The answer to learn is the commonest of the references, the first of equals."""
+    tokens, offsets = cut
+    words = request.split(asked.question)
+    if not tokens or not words or (request.labelled and not asked.answers):
+        counts["dropped_empty" if asked.answers else "dropped_without_answer"] += 1
+        return None
+    if not request.labelled:
+        return Question(source, asked.id, context, tokens, offsets, words, None, None)
+    ranges = []
+    for answer in asked.answers:
+        start, stop = answer.answer_start, answer.answer_start + len(answer.text)
+        if start < 0 or not answer.text.strip() or context[start:stop] != answer.text:
+            raise ElmoError(
+                f"{source}: the answer {answer.text!r} is not at character {start} of its context"
+            )
+        ranges.append(covering(offsets, start, stop))
+    answer_range = Counter(ranges).most_common(1)[0][0]
+    answers = tuple(answer.text for answer in asked.answers)
+    first, last = offsets[answer_range[0]][0], offsets[answer_range[1] - 1][1]
+    counts["answers_wider_in_tokens"] += context[first:last] not in [a.strip() for a in answers]
+    return Question(source, asked.id, context, tokens, offsets, words, answers, answer_range)

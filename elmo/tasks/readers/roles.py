@@ -1,0 +1,119 @@
+"""Semantic roles: one column of brackets per predicate, and JSON lines."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from elmo.tasks import schemes
+from elmo.tasks.examples import (
+    Example,
+    Predicate,
+    Span,
+)
+from elmo.tasks.readers.fields import (
+    Labelled,
+    Request,
+    blocks,
+    broken,
+    column_number,
+    field,
+    json_records,
+    marks_documents,
+    pick,
+    tokens_of,
+)
+
+_BRACKETS = re.compile(r"((?:\([^()*\s]+)*)\*(\)*)")
+
+
+def from_conll(request: Request) -> Labelled:
+    """One column of brackets per predicate. CoNLL-2012 where documents are marked, else PropBank's.
+
+    PropBank: id, word, tag, parse, lemma, roleset, brackets…; CoNLL-2012: document, part, id, word,
+    tag, parse, lemma, frameset, sense, speaker, entity, brackets…, coreference.
+    """
+    counts: Counter[str] = Counter()
+    examples: list[Example] = []
+    ontonotes = marks_documents(request.path)
+    word = request.column("word", "4" if ontonotes else "2")
+    roleset = request.column("predicate", "8" if ontonotes else "6")
+    first = column_number(request.column("arguments", "12" if ontonotes else "7"), "arguments") - 1
+    for block in blocks(request.path):
+        width = len(block[0][1])
+        for number, fields in block:
+            if len(fields) != width:
+                raise broken(
+                    request.path, number, f"{len(fields)} columns, {width} before in the sentence"
+                )
+        tokens = tuple(pick(fields, word, request.path, n) for n, fields in block)
+        rows = [k for k, (n, f) in enumerate(block) if pick(f, roleset, request.path, n) != "-"]
+        columns = range(first, width - ontonotes)
+        if len(rows) != len(columns):
+            raise broken(
+                request.path,
+                block[0][0],
+                f"{len(rows)} predicates and {len(columns)} columns of arguments",
+            )
+        counts["sentences"] += 1
+        for predicate, column in zip(rows, columns, strict=True):
+            marked, nested = _brackets(block, column, request.path)
+            counts["predicates"] += 1
+            if nested:
+                counts["dropped_nested_arguments"] += 1
+                continue
+            counts["arguments"] += len(marked)
+            verb = next((start for start, _, label in marked if label == "V"), predicate)
+            source = f"{request.path}:{block[verb][0]}"
+            tags = schemes.to_bio(marked, len(tokens)) if request.labelled else None
+            examples.append(Predicate(source, tokens, verb, tags))
+    return Labelled(examples, dict(counts), "bio")
+
+
+def from_jsonl(request: Request) -> Labelled:
+    """{"tokens": [...], "predicate": 3, "tags": [BIO...]}, or "predicates": [3, 7] without tags."""
+    examples: list[Example] = []
+    for number, record in json_records(request):
+        tokens = tokens_of(request, record, number)
+        source = f"{request.path}:{number}"
+        if request.labelled or "predicate" in record:
+            predicates = [field(request, record, "predicate", int, number)]
+        else:
+            predicates = field(request, record, "predicates", list[int], number)
+        tags = field(request, record, "tags", list[str], number) if request.labelled else None
+        for predicate in predicates:
+            if not 0 <= predicate < len(tokens):
+                raise broken(request.path, number, f"predicate {predicate}, {len(tokens)} tokens")
+            if tags is not None:
+                if len(tags) != len(tokens):
+                    raise broken(request.path, number, f"{len(tokens)} tokens and {len(tags)} tags")
+                try:
+                    schemes.spans(tags, "bio")
+                except schemes.TagError as error:
+                    raise broken(request.path, number, str(error)) from None
+            examples.append(Predicate(source, tokens, predicate, tags and tuple(tags)))
+    return Labelled(examples, {"predicates": len(examples)}, "bio")
+
+
+def _brackets(
+    block: Sequence[tuple[int, list[str]]], column: int, path: Path
+) -> tuple[list[Span], bool]:
+    """The spans of a column such as (ARG0*, *, *), and whether any lies inside another."""
+    marked: list[Span] = []
+    open_spans: list[tuple[int, str]] = []
+    nested = False
+    for position, (number, fields) in enumerate(block):
+        match = _BRACKETS.fullmatch(fields[column])
+        if match is None:
+            raise broken(path, number, f"{fields[column]!r} is no bracket such as (ARG0*")
+        for label in match[1].split("(")[1:]:
+            nested = nested or bool(open_spans)
+            open_spans.append((position, label))
+        for _ in match[2]:
+            if not open_spans:
+                raise broken(path, number, f"column {column + 1} closes what it has not opened")
+            start, label = open_spans.pop()
+            marked.append(Span(start, position + 1, label))
+    if open_spans:
+        raise broken(path, block[-1][0], f"column {column + 1} leaves ({open_spans[0][1]}* open")
+    return sorted(marked), nested

@@ -1,0 +1,129 @@
+"""Tagged sentences: columns, CoNLL-U, JSON lines; plain text to be tagged."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from elmo.tasks import schemes
+from elmo.tasks.examples import (
+    Example,
+    Tagged,
+    Tokens,
+)
+from elmo.tasks.readers.fields import (
+    CONLLU,
+    Block,
+    Labelled,
+    Request,
+    blocks,
+    broken,
+    conllu_field,
+    field,
+    json_records,
+    pick,
+    text_lines,
+    tokens_of,
+)
+
+
+def from_conll(request: Request) -> Labelled:
+    """Columns between tabs or spaces, one token per line, a blank line after each sentence."""
+    counts: Counter[str] = Counter()
+    rows, numbers = [], []
+    word, tag = request.column("word", "1"), request.column("tag", "-1")
+    for block in blocks(request.path):
+        if block[0][1][0] == "-DOCSTART-":
+            counts["document_marks"] += 1
+            continue
+        width = len(block[0][1])
+        if request.labelled and width < 2:
+            raise broken(request.path, block[0][0], "one column; a tag needs another")
+        for number, fields in block:
+            if len(fields) != width and tag.startswith("-"):
+                raise broken(
+                    request.path, number, f"{len(fields)} columns, {width} before in the sentence"
+                )
+        tags = [pick(f, tag, request.path, n) for n, f in block] if request.labelled else None
+        rows.append((tuple(pick(f, word, request.path, n) for n, f in block), tags))
+        numbers.append([number for number, _ in block])
+    return _tagged(request, rows, numbers, counts)
+
+
+def from_conllu(request: Request) -> Labelled:
+    """CoNLL-U; ranges (1-2) and empty nodes (1.1) are no tokens."""
+    counts: Counter[str] = Counter()
+    rows, numbers = [], []
+    word, tag = request.column("word", "FORM"), request.column("tag", "UPOS")
+    for block in blocks(request.path):
+        kept: Block = []
+        for number, fields in block:
+            if len(fields) != len(CONLLU):
+                raise broken(request.path, number, f"{len(fields)} columns, CoNLL-U has 10")
+            if re.fullmatch(r"\d+[-.]\d+", fields[0]):
+                counts["ranges_and_empty_nodes"] += 1
+            elif fields[0] != str(len(kept) + 1):
+                raise broken(request.path, number, f"token {fields[0]!r} follows {len(kept)}")
+            else:
+                kept.append((number, fields))
+        if not kept:
+            raise broken(request.path, block[0][0], "a sentence without tokens")
+        tags = (
+            [conllu_field(f, tag, request.path, n) for n, f in kept] if request.labelled else None
+        )
+        if tags and "_" in tags:
+            counts["dropped_without_tags"] += 1
+            continue
+        rows.append((tuple(conllu_field(f, word, request.path, n) for n, f in kept), tags))
+        numbers.append([number for number, _ in kept])
+    return _tagged(request, rows, numbers, counts)
+
+
+def from_jsonl(request: Request) -> Labelled:
+    """{"tokens": [...], "tags": [...]}, or "text" without tags."""
+    rows, numbers = [], []
+    for number, record in json_records(request):
+        tokens = tokens_of(request, record, number)
+        tags = field(request, record, "tags", list[str], number) if request.labelled else None
+        if tags is not None and len(tags) != len(tokens):
+            raise broken(request.path, number, f"{len(tokens)} tokens and {len(tags)} tags")
+        rows.append((tokens, tags))
+        numbers.append([number] * len(tokens))
+    return _tagged(request, rows, numbers, Counter())
+
+
+def from_text(request: Request) -> Labelled:
+    """One sentence per line, to be tagged."""
+    texts = text_lines(request)
+    rows = [(request.split(text), None) for _, text in texts]
+    return _tagged(request, rows, [[number] for number, _ in texts], Counter())
+
+
+def _tagged(
+    request: Request,
+    rows: Sequence[tuple[Tokens, list[str] | None]],
+    numbers: Sequence[Sequence[int]],
+    counts: Counter[str],
+) -> Labelled:
+    """Sentences with their tags as BIOES, or as they are where they mark no spans."""
+    scheme = request.scheme or schemes.find_scheme(tags for _, tags in rows if tags)
+    examples: list[Example] = []
+    for (tokens, tags), lines in zip(rows, numbers, strict=True):
+        if not tokens:
+            counts["dropped_empty"] += 1
+            continue
+        if tags is not None and scheme != "plain":
+            try:
+                marked = schemes.spans(tags, scheme)
+            except schemes.TagError as error:
+                raise broken(
+                    request.path,
+                    lines[error.position],
+                    f"{error}; correct it, or say --scheme (one of {', '.join(schemes.SCHEMES)})",
+                ) from None
+            counts["spans"] += len(marked)
+            tags = list(schemes.to_bioes(marked, len(tags)))
+        given = None if tags is None else tuple(tags)
+        examples.append(Tagged(f"{request.path}:{lines[0]}", tokens, given))
+    counts["sentences"] = len(examples)
+    counts["tokens"] = sum(len(e.tokens) for e in examples if isinstance(e, Tagged))
+    return Labelled(examples, dict(counts), scheme)

@@ -1,0 +1,136 @@
+"""Semantic roles: deep interleaved LSTMs with highway connections (He et al. 2017).
+
+[x; ELMo; is this the predicate] → LSTM layers that read forward, backward, forward … each over the
+one below → [h; ELMo] → a softmax over BIO tags for each token; no CRF. Decoding is Viterbi over
+log-probabilities in which I-X follows B-X or I-X alone.
+
+Shapes: B predicates, T tokens, D width, H hidden, K tags.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from elmo.tasks.examples import Predicate
+from elmo.tasks.inputs import Inputs
+from elmo.tasks.metrics import Scores, role_f1
+from elmo.tasks.modules import FORBIDDEN, padded_labels, viterbi
+from elmo.tasks.schemes import lenient_spans
+from elmo.tasks.settings import Settings
+from elmo.tasks.vectors import Vectors
+
+INDICATOR_DIM = 100
+
+
+class HighwayLSTM(nn.Module):
+    """One direction; out = r ∘ (o ∘ tanh c) + (1 − r) ∘ Wx. Dropout of h: one mask per sentence."""
+
+    def __init__(self, width: int, hidden: int, *, dropout: float, backward: bool) -> None:
+        super().__init__()
+        self.hidden, self.dropout, self.backward = hidden, dropout, backward
+        self.input = nn.Linear(width, 6 * hidden, bias=False)
+        self.state = nn.Linear(hidden, 5 * hidden)
+        for weight, blocks in ((self.input.weight, 6), (self.state.weight, 5)):
+            for block in weight.data.chunk(blocks):
+                nn.init.orthogonal_(block)
+        nn.init.zeros_(self.state.bias)
+        self.state.bias.data[hidden : 2 * hidden] = 1.0  # the forget gate
+
+    def forward(self, x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
+        """(B, T, D) → (B, T, H), 0 where masked; backward starts at each last token."""
+        B, T, _ = x_BTD.shape
+        inputs_BT6H = self.input(x_BTD)
+        h_BH = c_BH = x_BTD.new_zeros(B, self.hidden)
+        kept_BH = nn.functional.dropout(torch.ones_like(h_BH), self.dropout, self.training)
+        outputs: list[Tensor] = [h_BH] * T
+        for t in reversed(range(T)) if self.backward else range(T):
+            x_6 = inputs_BT6H[:, t].chunk(6, -1)
+            s_5 = self.state(h_BH * kept_BH).chunk(5, -1)
+            i, f, o, r = (torch.sigmoid(x + s) for x, s in zip(x_6[:4], s_5[:4], strict=True))
+            new_c_BH = f * c_BH + i * torch.tanh(x_6[4] + s_5[4])
+            new_h_BH = r * (o * torch.tanh(new_c_BH)) + (1 - r) * x_6[5]
+            inside_B1 = mask_BT[:, t : t + 1]
+            h_BH = torch.where(inside_B1, new_h_BH, torch.zeros_like(h_BH))
+            c_BH = torch.where(inside_B1, new_c_BH, torch.zeros_like(c_BH))
+            outputs[t] = h_BH
+        return torch.stack(outputs, 1)
+
+
+class RolesModel(nn.Module):
+    """Finds the arguments of one predicate of a sentence."""
+
+    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: Settings) -> None:
+        super().__init__()
+        self.inputs, self.labels = inputs, list(labels)
+        self._numbers = {tag: k for k, tag in enumerate(labels)}
+        self.indicator = nn.Embedding(2, INDICATOR_DIM)
+        width = inputs.width + INDICATOR_DIM
+        self.layers = nn.ModuleList(
+            HighwayLSTM(
+                settings.hidden if layer else width,
+                settings.hidden,
+                dropout=settings.dropout,
+                backward=layer % 2 == 1,
+            )
+            for layer in range(settings.depth)
+        )
+        self.tag = nn.Linear(settings.hidden + inputs.output_width, len(labels))
+
+    @staticmethod
+    def labels_of(examples: Sequence[Predicate]) -> list[str]:
+        """The tags of the training examples, each with its B- and I-."""
+        names = {tag[2:] for example in examples for tag in example.tags or () if tag != "O"}
+        return ["O", *(f"{kind}-{name}" for name in sorted(names) for kind in "BI")]
+
+    def loss(self, examples: Sequence[Predicate], vectors: Vectors | None) -> Tensor:
+        """Cross-entropy, the mean over the tokens of a sentence, then over sentences."""
+        scores_BTK, mask_BT = self._scores(examples, vectors)
+        rows = [[self._numbers[tag] for tag in example.tags or ()] for example in examples]
+        tags_BT = padded_labels(rows, mask_BT)
+        losses_BT = nn.functional.cross_entropy(scores_BTK.mT, tags_BT, reduction="none")
+        return ((losses_BT * mask_BT).sum(1) / mask_BT.sum(1)).mean()
+
+    @torch.inference_mode()
+    def predict(self, examples: Sequence[Predicate], vectors: Vectors | None) -> list[list[str]]:
+        """The BIO tags of each predicate's sentence."""
+        scores_BTK, mask_BT = self._scores(examples, vectors)
+        start_K = torch.tensor([FORBIDDEN * (tag[0] == "I") for tag in self.labels])
+        moves_KK = torch.tensor(
+            [
+                [FORBIDDEN * (b[0] == "I" and a[2:] != b[2:]) for b in self.labels]
+                for a in self.labels
+            ]
+        )
+        ends_K = torch.zeros(len(self.labels))
+        paths = viterbi(scores_BTK.log_softmax(-1), mask_BT, moves_KK, start_K, ends_K)
+        return [[self.labels[k] for k in path] for path in paths]
+
+    def score(self, examples: Sequence[Predicate], predictions: Sequence[list[str]]) -> Scores:
+        """F1 of the arguments, as srl-eval.pl counts them."""
+        gold = [lenient_spans(example.tags or ()) for example in examples]
+        return role_f1(gold, [lenient_spans(tags) for tags in predictions])
+
+    def describe(self, example: Predicate, prediction: list[str]) -> dict[str, Any]:
+        """A prediction as JSON."""
+        marked = lenient_spans(prediction)
+        arguments = [{"start": a, "stop": b, "label": label} for a, b, label in marked]
+        return {
+            "tokens": example.tokens,
+            "predicate": example.predicate,
+            "tags": prediction,
+            "arguments": [span for span in arguments if span["label"] not in ("V", "C-V")],
+        }
+
+    def _scores(
+        self, examples: Sequence[Predicate], vectors: Vectors | None
+    ) -> tuple[Tensor, Tensor]:
+        text = self.inputs([example.tokens for example in examples], vectors)
+        rows = [[int(k == e.predicate) for k in range(len(e.tokens))] for e in examples]
+        h_BTD = torch.cat([text.x_BTW, self.indicator(padded_labels(rows, text.mask_BT))], -1)
+        for layer in self.layers:
+            h_BTD = layer(h_BTD, text.mask_BT)
+        if text.elmo_BTD is not None:
+            h_BTD = torch.cat([h_BTD, text.elmo_BTD], -1)
+        return self.tag(h_BTD), text.mask_BT

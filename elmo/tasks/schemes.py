@@ -1,0 +1,123 @@
+"""Tags of spans: BIO, IOB1, BIOES (BILOU is the same with other letters) ↔ spans.
+
+BIO begins every span with B-. IOB1 (CoNLL-2003) begins one with B- only where it touches a span of
+the same label. BIOES also marks the end (E-) and the span of one token (S-).
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from elmo.errors import ElmoError
+from elmo.tasks.examples import Span
+
+SCHEMES = ("bio", "iob1", "bioes", "plain")
+_SPAN_TAG = re.compile(r"O|[BIESLU]-\S+")
+_BILOU = str.maketrans("LU", "ES")
+
+
+class TagError(ElmoError):
+    """A tag that its scheme forbids; `position` is the token's."""
+
+    def __init__(self, position: int, message: str) -> None:
+        super().__init__(message)
+        self.position = position
+
+
+def find_scheme(sentences: Iterable[Sequence[str]]) -> str:
+    """Which scheme the tags of a file are in: `plain` where they mark no spans, as for POS.
+
+    Without E- and S- tags it is IOB1 when no span that needs no B- has one, and BIO otherwise.
+    """
+    kinds: set[str] = set()
+    stray = needless = False
+    for tags in sentences:
+        before = "O"
+        for tag in tags:
+            if not _SPAN_TAG.fullmatch(tag):
+                return "plain"
+            kinds.add(tag[0].translate(_BILOU))
+            touches = before[1:] == tag[1:] and before != "O"
+            stray = stray or (tag[0] == "I" and not touches)
+            needless = needless or (tag[0] == "B" and not touches)
+            before = tag
+    if kinds & {"E", "S"}:
+        return "bioes"
+    return "iob1" if stray and not needless else "bio"
+
+
+def spans(tags: Sequence[str], scheme: str) -> list[Span]:
+    """The spans of tags; `TagError` where the scheme forbids a tag."""
+    marked: list[Span] = []
+    start, label, inside = 0, "", False
+    for position, tag in enumerate(tags):
+        kind, name = _parts(tag, position, scheme)
+        continues = inside and name == label and kind in "IE"
+        if kind in "IE" and not continues and not (scheme == "iob1" and kind == "I"):
+            before = tags[position - 1] if position else "the beginning of the sentence"
+            raise TagError(position, f"tag {tag} follows {before}, which {scheme} forbids")
+        if inside and not continues:
+            if scheme == "bioes":
+                raise TagError(position, f"tag {tag} follows {tags[position - 1]}, not ended by E-")
+            marked.append(Span(start, position, label))
+        if kind != "O" and not continues:
+            start, label = position, name
+        inside = kind in "BI"
+        if kind in "ES":
+            marked.append(Span(start, position + 1, label))
+    if inside:
+        if scheme == "bioes":
+            last = len(tags) - 1
+            raise TagError(last, f"tag {tags[last]} ends the sentence; bioes ends a span with E-")
+        marked.append(Span(start, len(tags), label))
+    return marked
+
+
+def lenient_spans(tags: Sequence[str]) -> list[Span]:
+    """The spans of BIO tags as conlleval reads them: an I- that continues nothing begins a span."""
+    marked: list[Span] = []
+    for position, tag in enumerate(tags):
+        if tag == "O":
+            continue
+        kind, label = tag[0], tag[2:]
+        if kind == "I" and marked and marked[-1][1:] == (position, label):
+            marked[-1] = Span(marked[-1].start, position + 1, label)
+        else:
+            marked.append(Span(position, position + 1, label))
+    return marked
+
+
+def to_bio(marked: Iterable[Span], length: int) -> tuple[str, ...]:
+    """BIO tags of `length` tokens; `ElmoError` where spans overlap."""
+    tags = ["O"] * length
+    for start, stop, label in marked:
+        if set(tags[start:stop]) != {"O"}:
+            raise ElmoError(f"spans overlap at token {start}")
+        tags[start:stop] = [f"B-{label}", *[f"I-{label}"] * (stop - start - 1)]
+    return tuple(tags)
+
+
+def to_bioes(marked: Iterable[Span], length: int) -> tuple[str, ...]:
+    """BIOES tags of `length` tokens; `ElmoError` where spans overlap."""
+    marked = list(marked)
+    tags = list(to_bio(marked, length))
+    for start, stop, label in marked:
+        tags[stop - 1] = f"{'S' if stop - start == 1 else 'E'}-{label}"
+    return tuple(tags)
+
+
+def may_follow(before: str | None, after: str | None) -> bool:
+    """Whether BIOES allows tag `after` after `before`; None is the edge of the sentence."""
+    kind, label = (before or "O")[0], (before or "O")[2:]
+    if kind in "BI":
+        return after is not None and after[0] in "IE" and after[2:] == label
+    return after is None or after[0] in "OBS"
+
+
+def _parts(tag: str, position: int, scheme: str) -> tuple[str, str]:
+    if not _SPAN_TAG.fullmatch(tag):
+        raise TagError(position, f"tag {tag!r} is neither O nor a letter, a hyphen and a label")
+    kind = tag[0].translate(_BILOU)
+    allowed = "OBIES" if scheme == "bioes" else "OBI"
+    if kind not in allowed:
+        raise TagError(position, f"tag {tag} is none of {scheme}'s")
+    return kind, tag[2:]

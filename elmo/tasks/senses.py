@@ -1,0 +1,277 @@
+"""Word senses by nearest neighbour, layer by layer: Table 5 of the paper. Nothing is trained.
+
+The vector of a sense is the mean of its occurrences in sense-tagged text. An occurrence elsewhere
+gets the sense of the same lemma and part of speech whose vector has the highest cosine with its
+own; a lemma that the tagged text lacks gets its first sense. A word of several tokens (`primary
+election`) is their mean. Every occurrence is answered, so F1 is accuracy.
+
+Shapes: L layers, D width of a vector.
+"""
+
+import xml.etree.ElementTree as ElementTree
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from elmo.embedder import Embedder
+from elmo.errors import ElmoError
+from elmo.tasks.lines import lines_of
+
+BATCH = 512
+Word = tuple[str, str]  # lemma, part of speech: n v a r
+_PARTS = {"1": "n", "2": "v", "3": "a", "4": "r", "5": "a"}
+_TAGS = {"NOUN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """Tokens `start` to `stop - 1` of a sentence, with the WordNet keys that are right.
+
+    `first` says whether the first sense of the word is right, where the file tells.
+    """
+
+    start: int
+    stop: int
+    word: Word
+    keys: tuple[str, ...]
+    first: bool | None = None
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence with its sense-tagged words; `document` is the name of the text it is from."""
+
+    document: str
+    tokens: tuple[str, ...]
+    occurrences: tuple[Occurrence, ...]
+
+
+def read_semcor(path: Path) -> list[Sentence]:
+    """SemCor as columns: number, form, tag, lemma, keys between `;`, sense numbers between `;`.
+
+    `# sent_id = SECTION.DOCUMENT.SENTENCE` comes before each sentence; `_` stands for nothing, and
+    between the tokens of a form.
+    """
+    sentences = []
+    document, tokens, occurrences = "", list[str](), list[Occurrence]()
+    for number, line in lines_of(path):
+        if line.startswith("#"):
+            name, _, value = line.removeprefix("#").partition("=")
+            if name.strip() == "sent_id":
+                document = value.strip().rpartition(".")[0]
+        elif not line:
+            if tokens:
+                sentences.append(Sentence(document, tuple(tokens), tuple(occurrences)))
+            tokens, occurrences = [], []
+        else:
+            fields = line.split("\t")
+            if len(fields) != 6:
+                raise ElmoError(
+                    f"{path}:{number}: has {len(fields)} columns, must have 6: number, form, tag, "
+                    "lemma, sense keys, sense numbers"
+                )
+            _, form, _, lemma, keys, senses = fields
+            start = len(tokens)
+            tokens += [token for token in form.split("_") if token] or [form]
+            if keys != "_":
+                right = tuple(keys.split(";"))
+                word = lemma.lower(), part_of_speech(right[0], path, number)
+                first = "1" in senses.split(";")
+                occurrences.append(Occurrence(start, len(tokens), word, right, first))
+    if tokens:
+        sentences.append(Sentence(document, tuple(tokens), tuple(occurrences)))
+    if not any(sentence.occurrences for sentence in sentences):
+        raise ElmoError(f"{path}: has no sense-tagged words")
+    return sentences
+
+
+def read_raganato(path: Path, gold: Path) -> list[Sentence]:
+    """The XML of the unified evaluation framework, and its file of an id and keys on each line."""
+    keys = {}
+    for number, line in lines_of(gold):
+        if line:
+            name, *right = line.split()
+            if not right:
+                raise ElmoError(f"{gold}:{number}: has no sense key after {name}")
+            keys[name] = tuple(right)
+    sentences = []
+    try:
+        for text in ElementTree.parse(path).getroot().iter("text"):
+            for element in text.iter("sentence"):
+                sentences.append(_sentence(element, text.get("id", ""), keys, path))
+    except ElementTree.ParseError as error:
+        raise ElmoError(f"{path}:{error.position[0]}: not valid XML ({error})") from None
+    if not any(sentence.occurrences for sentence in sentences):
+        raise ElmoError(f"{path}: has no instance whose id is in {gold}")
+    return sentences
+
+
+def _sentence(
+    element: ElementTree.Element, document: str, keys: Mapping[str, tuple[str, ...]], path: Path
+) -> Sentence:
+    tokens: list[str] = []
+    occurrences = []
+    for word in element:
+        start = len(tokens)
+        tokens += (word.text or "").replace("_", " ").split()
+        if word.tag == "instance" and word.get("id") in keys:
+            lemma, tag = word.get("lemma"), word.get("pos", "")
+            if lemma is None or tag not in _TAGS:
+                raise ElmoError(
+                    f"{path}: instance {word.get('id')} must have a lemma and pos "
+                    f"{', '.join(_TAGS)}, found {lemma!r} and {tag!r}"
+                )
+            right = keys[str(word.get("id"))]
+            named = lemma.lower(), _TAGS[tag]
+            occurrences.append(Occurrence(start, len(tokens), named, right))
+    return Sentence(document, tuple(tokens), tuple(occurrences))
+
+
+def part_of_speech(key: str, path: Path, number: int) -> str:
+    """n, v, a or r: what the digit after `%` of a WordNet key says."""
+    _, percent, rest = key.partition("%")
+    if not percent or rest[:1] not in _PARTS:
+        raise ElmoError(f"{path}:{number}: {key!r} is no WordNet sense key, such as play%1:04:05::")
+    return _PARTS[rest[0]]
+
+
+def read_first_senses(path: Path) -> dict[Word, str]:
+    """The first sense of each word from WordNet's `index.sense` (key, offset, number, count)."""
+    senses: dict[Word, str] = {}
+    for number, line in lines_of(path):
+        fields = line.split()
+        if len(fields) != 4:
+            raise ElmoError(f"{path}:{number}: must have a key, an offset, a number and a count")
+        if fields[2] == "1":
+            word = fields[0].partition("%")[0], part_of_speech(fields[0], path, number)
+            senses[word] = fields[0]
+    return senses
+
+
+@dataclass
+class _Vectors:
+    """The sum of the vectors of each sense, by word."""
+
+    sums: dict[Word, dict[str, npt.NDArray[np.float64]]] = field(default_factory=dict)
+
+    def add(self, occurrence: Occurrence, vector_LD: npt.NDArray[np.float32]) -> None:
+        """Count an occurrence towards each of its senses, at unit length in each layer."""
+        unit_LD = _unit(vector_LD)
+        senses = self.sums.setdefault(occurrence.word, {})
+        for key in occurrence.keys:
+            senses[key] = senses.get(key, 0) + unit_LD
+
+    def nearest(self, word: Word, vector_LD: npt.NDArray[np.float32]) -> list[str] | None:
+        """The sense nearest in each layer; None where the word was never seen."""
+        senses = self.sums.get(word)
+        if senses is None:
+            return None
+        names = sorted(senses)
+        sums_SLD = np.stack([senses[name] for name in names])
+        cosine_SL = np.einsum("sld,ld->sl", _unit(sums_SLD), _unit(vector_LD))
+        return [names[best] for best in cosine_SL.argmax(0)]
+
+
+def _unit(x: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    x64 = x.astype(np.float64)
+    return x64 / np.maximum(np.linalg.norm(x64, axis=-1, keepdims=True), 1e-12)
+
+
+@dataclass(frozen=True)
+class SenseScores:
+    """Accuracy of each layer, beside those of the first sense and of the most frequent one.
+
+    `fallback` is the share of occurrences whose word the tagged text lacks, `ambiguous` the share
+    whose word has several senses in it, and `right` what each layer got right, occurrence by
+    occurrence (L, occurrences), for intervals.
+    """
+
+    layers: list[float]
+    first_sense: float
+    most_frequent: float
+    ambiguous_layers: list[float]
+    fallback: float
+    ambiguous: float
+    occurrences: int
+    right: npt.NDArray[np.bool_]
+
+
+def word_senses(
+    embedder: Embedder,
+    train: Iterable[Sentence],
+    test: Iterable[Sentence],
+    *,
+    first_senses: Mapping[Word, str] | None = None,
+) -> SenseScores:
+    """Tag `test` by nearest neighbour in `train`.
+
+    Where neither `first_senses` nor the test file tells the first sense of a word, the fallback
+    counts as wrong.
+    """
+    vectors, counts = _Vectors(), defaultdict[Word, defaultdict[str, int]](lambda: defaultdict(int))
+    for occurrence, vector_LD in _occurrences(embedder, train):
+        vectors.add(occurrence, vector_LD)
+        for key in occurrence.keys:
+            counts[occurrence.word][key] += 1
+    right: list[list[bool]] = []
+    first, frequent, unseen, ambiguous = [], [], [], []
+    for occurrence, vector_LD in _occurrences(embedder, test):
+        first.append(_first_is_right(occurrence, first_senses))
+        chosen = vectors.nearest(occurrence.word, vector_LD)
+        unseen.append(chosen is None)
+        senses: Mapping[str, int] = counts.get(occurrence.word, {})
+        ambiguous.append(len(senses) > 1)
+        if chosen is None:
+            right.append([first[-1]] * len(vector_LD))
+            frequent.append(first[-1])
+        else:
+            right.append([key in occurrence.keys for key in chosen])
+            most = max(sorted(senses), key=lambda key: senses[key])
+            frequent.append(most in occurrence.keys)
+    if not right:
+        raise ElmoError("the test text has no sense-tagged words")
+    right_NL, several_N = np.array(right), np.array(ambiguous)
+    among = right_NL[several_N].mean(0) if several_N.any() else np.full(right_NL.shape[1], np.nan)
+    return SenseScores(
+        layers=right_NL.mean(0).tolist(),
+        first_sense=float(np.mean(first)),
+        most_frequent=float(np.mean(frequent)),
+        ambiguous_layers=among.tolist(),
+        fallback=float(np.mean(unseen)),
+        ambiguous=float(np.mean(ambiguous)),
+        occurrences=len(right),
+        right=right_NL.T,
+    )
+
+
+def _first_is_right(occurrence: Occurrence, first_senses: Mapping[Word, str] | None) -> bool:
+    if first_senses is not None and occurrence.word in first_senses:
+        return first_senses[occurrence.word] in occurrence.keys
+    return bool(occurrence.first)
+
+
+def _occurrences(
+    embedder: Embedder, sentences: Iterable[Sentence]
+) -> Iterator[tuple[Occurrence, npt.NDArray[np.float32]]]:
+    """Each sense-tagged word with its vector in every layer (L, D), some sentences at a time."""
+    batch: list[Sentence] = []
+    for sentence in sentences:
+        if sentence.occurrences:
+            batch.append(sentence)
+        if len(batch) == BATCH:
+            yield from _embedded(embedder, batch)
+            batch = []
+    yield from _embedded(embedder, batch)
+
+
+def _embedded(
+    embedder: Embedder, batch: Sequence[Sentence]
+) -> Iterator[tuple[Occurrence, npt.NDArray[np.float32]]]:
+    vectors = embedder.embed([list(sentence.tokens) for sentence in batch])
+    for sentence, layers_LTD in zip(batch, vectors, strict=True):
+        for occurrence in sentence.occurrences:
+            yield occurrence, layers_LTD[:, occurrence.start : occurrence.stop].mean(1)

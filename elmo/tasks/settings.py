@@ -1,0 +1,105 @@
+"""The settings of a task: one record for all kinds, with small defaults for each. No torch here."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from elmo.errors import ElmoError
+
+Positive = Annotated[int, Meta(ge=1, le=1 << 20)]
+Natural = Annotated[int, Meta(ge=0, le=1 << 20)]
+Share = Annotated[float, Meta(ge=0, lt=1)]
+Size = Annotated[float, Meta(ge=0)]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is trained and how.
+
+    `elmo` is `frozen` (vectors from a store), `tuned` (the biLM is trained too) or `none` (the
+    baseline: the same without it). `layers` chooses some of 0…L (None: all). ELMo enters beside the
+    input, and beside the first recurrent layer's output with `elmo_output`. `l2` is λ of λ·Σw².
+    `words` is `learned` (with the task), `file` (a word2vec or GloVe text, `word_file`), `trained`
+    (by gensim, on the training text) or `none`; `characters` is how many filters a char-CNN has.
+    """
+
+    elmo: Literal["frozen", "tuned", "none"] = "frozen"
+    layers: tuple[Natural, ...] | None = None
+    elmo_output: bool = False
+    elmo_dropout: Share = 0.5
+    layer_norm: Literal["bilm-tf", "allennlp"] | None = None
+    l2: Size = 0.001
+    words: Literal["learned", "file", "trained", "none"] = "learned"
+    word_file: str = ""
+    word_dim: Positive = 100
+    min_count: Positive = 2
+    characters: Natural = 64
+    hidden: Positive = 100
+    depth: Positive = 1
+    dropout: Share = 0.3
+    optimizer: Literal["adam", "adadelta"] = "adam"
+    lr: Size = 0.001
+    halve_after: Natural = 0  # epochs without gain after which the rate is halved; 0: never
+    gradient_norm: Size = 5.0
+    average: Share = 0.0  # of the moving average of weights that is evaluated; 0: none
+    batch_size: Positive = 32
+    epochs: Positive = 30
+    patience: Positive = 5
+    answer_tokens: Positive = 17
+    span_tokens: Positive = 10
+    spans_per_token: Annotated[float, Meta(gt=0, le=1)] = 0.4
+    antecedents: Positive = 50
+    sentences: Positive = 50  # of a document that are trained on at a time
+
+
+DEFAULTS: dict[str, Settings] = {
+    "tagging": Settings(l2=0.1, elmo_dropout=0.0, dropout=0.5, epochs=40, patience=10),
+    "classification": Settings(l2=0.0, elmo_dropout=0.25, dropout=0.25),
+    "pairs": Settings(lr=0.0004, halve_after=1, dropout=0.5, gradient_norm=10.0, elmo_output=True),
+    "questions": Settings(
+        optimizer="adadelta",
+        lr=1.0,
+        hidden=90,
+        dropout=0.2,
+        l2=0.0,
+        average=0.999,
+        elmo_output=True,
+        gradient_norm=0.0,
+    ),
+    "roles": Settings(
+        optimizer="adadelta",
+        lr=1.0,
+        depth=4,
+        dropout=0.1,
+        elmo_dropout=0.1,
+        gradient_norm=1.0,
+        batch_size=64,
+    ),
+    "coreference": Settings(l2=0.0, dropout=0.2, batch_size=1),
+}
+
+
+def choose(kind: str, changes: dict[str, Any]) -> Settings:
+    """The settings of a kind with some changed; text is read as the setting's type."""
+    if kind not in DEFAULTS:
+        raise ElmoError(f"no task {kind!r}; there are {', '.join(DEFAULTS)}")
+    values = msgspec.to_builtins(DEFAULTS[kind])
+    for name in changes:
+        if name not in values:
+            raise ElmoError(f"--set: no setting {name!r}; there are {', '.join(values)}")
+    try:
+        settings = msgspec.convert({**values, **changes}, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at `$.")
+        raise ElmoError(f"--set {where.removesuffix('`')}: {what}") from None
+    _check(settings)
+    return settings
+
+
+def _check(settings: Settings) -> None:
+    if settings.elmo == "none" and settings.words == "none" and not settings.characters:
+        raise ElmoError("nothing is left to read: no ELMo, words none and characters 0")
+    if settings.elmo == "tuned" and settings.layers is not None:
+        raise ElmoError("layers: a tuned biLM mixes all of them; leave layers out")
+    if (settings.words == "file") != bool(settings.word_file):
+        raise ElmoError("words: file and word_file: FILE belong together")

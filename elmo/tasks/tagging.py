@@ -1,0 +1,123 @@
+"""Sequence tagging: a biLSTM-CRF, as for named entities in section 4 of the paper; and POS.
+
+[x; ELMo] → dropout → biLSTM → [h; ELMo] → dropout → a score for each tag; a linear-chain CRF over
+them. The likelihood runs over all paths; only decoding heeds what BIOES allows.
+
+Shapes: B sentences, T tokens, K tags.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from elmo.tasks.examples import Span, Tagged
+from elmo.tasks.inputs import Encoded, Inputs
+from elmo.tasks.metrics import Scores, accuracy, span_f1
+from elmo.tasks.modules import FORBIDDEN, Recurrent, padded_labels, viterbi
+from elmo.tasks.schemes import find_scheme, lenient_spans, may_follow
+from elmo.tasks.settings import Settings
+from elmo.tasks.vectors import Vectors
+
+
+class TaggingModel(nn.Module):
+    """Tags each token of a sentence."""
+
+    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: Settings) -> None:
+        super().__init__()
+        self.inputs, self.labels = inputs, list(labels)
+        self._numbers = {tag: k for k, tag in enumerate(labels)}
+        self.marks_spans = find_scheme([labels]) == "bioes"
+        self.dropout = nn.Dropout(settings.dropout)
+        self.lstm = Recurrent(
+            inputs.width, settings.hidden, depth=settings.depth, dropout=settings.dropout
+        )
+        self.scores = nn.Linear(2 * settings.hidden + inputs.output_width, len(labels))
+        self.transitions_KK = nn.Parameter(torch.empty(len(labels), len(labels)))
+        nn.init.xavier_normal_(self.transitions_KK)
+
+    @staticmethod
+    def labels_of(examples: Sequence[Tagged]) -> list[str]:
+        """The tags of the training examples."""
+        return sorted({tag for example in examples for tag in example.tags or ()})
+
+    def loss(self, examples: Sequence[Tagged], vectors: Vectors | None) -> Tensor:
+        """−log p(tags | sentence), summed over the batch."""
+        text = self.inputs([example.tokens for example in examples], vectors)
+        rows = [[self._numbers[tag] for tag in example.tags or ()] for example in examples]
+        tags_BT = padded_labels(rows, text.mask_BT)
+        emissions_BTK = self._emissions(text)
+        return -crf_log_likelihood(emissions_BTK, tags_BT, text.mask_BT, self.transitions_KK).sum()
+
+    @torch.inference_mode()
+    def predict(self, examples: Sequence[Tagged], vectors: Vectors | None) -> list[list[str]]:
+        """The tags of each sentence."""
+        text = self.inputs([example.tokens for example in examples], vectors)
+        moves_KK, start_K, end_K = self._allowed()
+        paths = viterbi(
+            self._emissions(text),
+            text.mask_BT,
+            self.transitions_KK.cpu() + moves_KK,
+            start_K,
+            end_K,
+        )
+        return [[self.labels[k] for k in path] for path in paths]
+
+    def score(self, examples: Sequence[Tagged], predictions: Sequence[list[str]]) -> Scores:
+        """Span F1 first, or accuracy where tags mark no spans."""
+        gold = [list(example.tags or ()) for example in examples]
+        right = accuracy(
+            [tag for tags in gold for tag in tags], [tag for tags in predictions for tag in tags]
+        )
+        if not self.marks_spans:
+            return {"accuracy": right}
+        scores = span_f1([_spans(tags) for tags in gold], [_spans(tags) for tags in predictions])
+        return {**scores, "accuracy": right}
+
+    def describe(self, example: Tagged, prediction: list[str]) -> dict[str, Any]:
+        """A prediction as JSON: BIO tags, and the spans they mark."""
+        if not self.marks_spans:
+            return {"tokens": example.tokens, "tags": prediction}
+        spans = [{"start": a, "stop": b, "label": label} for a, b, label in _spans(prediction)]
+        tags = [_as_bio(tag) for tag in prediction]
+        return {"tokens": example.tokens, "tags": tags, "spans": spans}
+
+    def _emissions(self, text: Encoded) -> Tensor:
+        h_BTD = self.lstm(self.dropout(text.x_BTW), text.mask_BT)
+        if text.elmo_BTD is not None:
+            h_BTD = torch.cat([h_BTD, text.elmo_BTD], -1)
+        return self.scores(self.dropout(h_BTD))
+
+    def _allowed(self) -> tuple[Tensor, Tensor, Tensor]:
+        """0 where BIOES allows a move, the first and the last tag; a large minus elsewhere."""
+        if not self.marks_spans:
+            K = len(self.labels)
+            return torch.zeros(K, K), torch.zeros(K), torch.zeros(K)
+        penalty = [
+            [0.0 if may_follow(a, b) else FORBIDDEN for b in self.labels] for a in self.labels
+        ]
+        start = [0.0 if may_follow(None, tag) else FORBIDDEN for tag in self.labels]
+        end = [0.0 if may_follow(tag, None) else FORBIDDEN for tag in self.labels]
+        return torch.tensor(penalty), torch.tensor(start), torch.tensor(end)
+
+
+def crf_log_likelihood(
+    emissions_BTK: Tensor, tags_BT: Tensor, mask_BT: Tensor, transitions_KK: Tensor
+) -> Tensor:
+    """log p of each sentence's tags (B): its score minus the log of the sum over all paths."""
+    score_B = emissions_BTK.gather(2, tags_BT.unsqueeze(2)).squeeze(2).mul(mask_BT).sum(1)
+    moves_BT = transitions_KK[tags_BT[:, :-1], tags_BT[:, 1:]] * mask_BT[:, 1:]
+    alpha_BK = emissions_BTK[:, 0]
+    for t in range(1, emissions_BTK.shape[1]):
+        next_BK = (alpha_BK.unsqueeze(2) + transitions_KK).logsumexp(1) + emissions_BTK[:, t]
+        alpha_BK = torch.where(mask_BT[:, t : t + 1], next_BK, alpha_BK)
+    return score_B + moves_BT.sum(1) - alpha_BK.logsumexp(1)
+
+
+def _spans(tags: Sequence[str]) -> list[Span]:
+    return lenient_spans([_as_bio(tag) for tag in tags])
+
+
+def _as_bio(tag: str) -> str:
+    return {"S": "B", "E": "I"}.get(tag[0], tag[0]) + tag[1:]

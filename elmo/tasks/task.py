@@ -1,0 +1,314 @@
+"""A trained task as a folder: train it, load it, evaluate it, predict with it.
+
+The folder holds `task.json` (kind, settings, labels, model, scores), `words.json`, the model folder
+it was trained with (linked, not copied, where the file system allows) and `seed-N/` with
+`weights.safetensors`, `curve.jsonl` and `mix.json`.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import msgspec
+import torch
+from msgspec import Meta
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from elmo.embedder import Embedder
+from elmo.errors import ElmoError
+from elmo.files import (
+    Count,
+    Sha256,
+    check_folder,
+    digest,
+    locked,
+    new_folder,
+    read_record,
+    write_json,
+)
+from elmo.model_folder import load_model
+from elmo.store import FeatureStore, model_digest
+from elmo.store.layout import Mix
+from elmo.tasks.examples import Example, distinct
+from elmo.tasks.inputs import Inputs, WordTable, word_table
+from elmo.tasks.metrics import Scores
+from elmo.tasks.readers import Labelled
+from elmo.tasks.settings import Settings
+from elmo.tasks.train import Progress, Report, TaskModel, fit, predictions
+from elmo.tasks.vectors import EmbeddedVectors, StoredVectors, Vectors, store_of
+from elmo.tokenizer import NONE, Tokenization
+
+RESULTS_VERSION = 1  # bumped where a task's numbers change
+CHUNK = 512  # examples predicted at a time
+MODELS = {
+    "tagging": "TaggingModel",
+    "classification": "ClassificationModel",
+    "pairs": "PairsModel",
+    "questions": "QuestionsModel",
+    "roles": "RolesModel",
+    "coreference": "CoreferenceModel",
+}
+
+
+class BiLMShape(msgspec.Struct, forbid_unknown_fields=True):
+    """The model whose vectors a task reads, and how many layers of what width it takes."""
+
+    digest: Sha256
+    layers: Annotated[int, Meta(ge=1, le=1000)]
+    dim: Annotated[int, Meta(ge=1, le=1 << 20)]
+
+
+class Record(msgspec.Struct, forbid_unknown_fields=True):
+    """`task.json`."""
+
+    format: int
+    kind: str
+    settings: Settings
+    labels: list[str]
+    scheme: str
+    tokenizer: Tokenization
+    bilm: BiLMShape | None
+    seeds: list[Count]
+    scores: dict[str, dict[str, float]]
+    counts: dict[str, dict[str, Count]]
+    data: dict[str, Sha256]
+
+
+class Task:
+    """A trained task, one seed of it."""
+
+    def __init__(self, record: Record, model: TaskModel, vectors: Vectors | None) -> None:
+        self.record, self.model, self.vectors = record, model, vectors
+
+    @classmethod
+    def load(cls, folder: Path, *, seed: int | None = None, device: str = "cpu") -> "Task":
+        """Load a folder that `train_task` wrote; `seed` None is the first."""
+        record = read_task(folder)
+        if seed is not None and seed not in record.seeds:
+            raise ElmoError(f"{folder}: has no seed {seed}; it has {record.seeds}")
+        words = WordTable(read_record(folder / "words.json", list[str]), None)
+        model = _network(record, words, folder / "model", device)
+        path = folder / f"seed-{record.seeds[0] if seed is None else seed}" / "weights.safetensors"
+        try:
+            cast(torch.nn.Module, model).load_state_dict(load_file(path, device=device))
+        except (OSError, SafetensorError, RuntimeError) as error:
+            what = str(error).splitlines()[0]
+            raise ElmoError(f"{path}: does not fit task.json ({what}); train again") from None
+        cast(torch.nn.Module, model).eval()
+        vectors = None
+        if record.settings.elmo == "frozen":
+            embedder = Embedder.load(folder / "model", device=device)
+            vectors = EmbeddedVectors(embedder, layers=record.settings.layers)
+        return cls(record, model, vectors)
+
+    def predict(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Any]]:
+        """Each example with its prediction, in their order; memory does not grow with them."""
+        waiting = iter(examples)
+        while chunk := list(islice(waiting, CHUNK)):
+            size = self.record.settings.batch_size
+            yield from zip(chunk, predictions(self.model, chunk, self.vectors, size), strict=True)
+
+    def describe(self, example: Example, prediction: Any) -> dict[str, Any]:
+        """A prediction as JSON."""
+        return self.model.describe(example, prediction)
+
+    def evaluate(self, labelled: Labelled) -> Scores:
+        """The field's metric on labelled examples."""
+        if (labelled.scheme == "plain") != (self.record.scheme == "plain"):
+            raise ElmoError(
+                f"{labelled.examples[0].source}: the tags are {labelled.scheme}, the task learned "
+                f"{self.record.scheme}"
+            )
+        return self.model.score(
+            labelled.examples, [guess for _, guess in self.predict(labelled.examples)]
+        )
+
+
+def train_task(
+    kind: str,
+    train: Labelled,
+    dev: Labelled,
+    *,
+    out: Path,
+    settings: Settings,
+    model: Path | None,
+    seeds: Sequence[int] = (0,),
+    work: Path,
+    store: Path | None = None,
+    tokenizer: Tokenization = NONE,
+    device: str = "cpu",
+    report: Report = lambda kind, figures: None,
+) -> Record:
+    """Train a task, once for each seed, and write its folder.
+
+    `work` keeps what is unfinished, and the store of the sentences' vectors: a run that was
+    interrupted is resumed, another over the same data finds its vectors there. With `store` they
+    are read from it; it must hold the very sentences, embedded by `model`.
+    """
+    if (model is None) != (settings.elmo == "none"):
+        raise ElmoError("name a model, or leave ELMo out (elmo: none); not both, not neither")
+    if (train.scheme == "plain") != (dev.scheme == "plain"):
+        raise ElmoError(f"the training tags are {train.scheme}, those of dev {dev.scheme}")
+    check_folder(out, ours=("task.json",))
+    sentences = distinct([*train.examples, *dev.examples])
+    vectors, shape = _vectors(settings, sentences, model, store, work, device)
+    record = Record(
+        format=1,
+        kind=kind,
+        settings=settings,
+        labels=_model_class(kind).labels_of(train.examples),
+        scheme=train.scheme,
+        tokenizer=tokenizer,
+        bilm=shape,
+        seeds=list(seeds),
+        scores={},
+        counts={"train": train.counts, "dev": dev.counts},
+        data={"train": _digest(train.examples), "dev": _digest(dev.examples)},
+    )
+    words = word_table(settings, distinct(train.examples), distinct(dev.examples))
+    folders = {seed: work / _fingerprint(record, words, seed) for seed in seeds}
+
+    def trained(seed: int) -> tuple[TaskModel, Progress]:
+        """The network of a seed; at once where its run has ended."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network = _network(record, words, model, device)
+        progress = fit(
+            network,
+            train.examples,
+            dev.examples,
+            vectors=vectors,
+            settings=settings,
+            seed=seed,
+            work=folders[seed],
+            report=report,
+        )
+        return network, progress
+
+    for seed in seeds:
+        report("seed", {"seed": seed})
+        with locked(folders[seed]):
+            trained(seed)
+    with new_folder(out, ours=("task.json",)) as new:
+        write_json(new / "words.json", words.words)
+        if model is not None:
+            shutil.copytree(model, new / "model", copy_function=_link)
+        for seed in seeds:
+            record.scores[str(seed)] = _write_seed(new / f"seed-{seed}", *trained(seed))
+        write_json(new / "task.json", msgspec.to_builtins(record))
+    for folder in folders.values():
+        shutil.rmtree(folder, ignore_errors=True)
+    return record
+
+
+def read_task(folder: Path) -> Record:
+    """The `task.json` of a folder."""
+    record = read_record(folder / "task.json", Record)
+    if record.format != 1 or record.kind not in MODELS or not record.seeds:
+        raise ElmoError(f"{folder / 'task.json'}: no task that this version knows")
+    if (record.bilm is None) != (record.settings.elmo == "none"):
+        raise ElmoError(f"{folder / 'task.json'}: bilm and settings.elmo contradict each other")
+    return record
+
+
+def _vectors(
+    settings: Settings,
+    sentences: Sequence[Any],
+    model: Path | None,
+    store: Path | None,
+    work: Path,
+    device: str,
+) -> tuple[Vectors | None, BiLMShape | None]:
+    if model is None:
+        return None, None
+    name = model_digest(model)
+    if settings.elmo == "tuned":
+        shape = load_model(model).bilm.config
+        return None, BiLMShape(name, shape.layers + 1, shape.dim)
+    if store is not None:
+        vectors = StoredVectors(FeatureStore(store, layers=settings.layers, model=model))
+        vectors.check(sentences)
+    else:
+        vectors = store_of(sentences, model=model, work=work, layers=settings.layers, device=device)
+    return vectors, BiLMShape(name, len(vectors.store.layers), vectors.store.dim)
+
+
+def _network(record: Record, words: WordTable, model: Path | None, device: str) -> TaskModel:
+    """The untrained network; the caller seeds torch."""
+    shape = record.bilm
+    tuned = None
+    if shape is not None:
+        assert model is not None
+        if model_digest(model) != shape.digest:
+            raise ElmoError(
+                f"{model}: is not the model the task was trained with ({shape.digest[:12]}…)"
+            )
+        tuned = load_model(model) if record.settings.elmo == "tuned" else None
+    inputs = Inputs(
+        record.settings,
+        words,
+        layers=shape.layers if shape else 0,
+        dim=shape.dim if shape else 0,
+        model=tuned,
+    )
+    network = _model_class(record.kind)(inputs, record.labels, record.settings)
+    return cast(TaskModel, network.to(device))
+
+
+def _model_class(kind: str) -> Any:
+    return getattr(import_module(f"elmo.tasks.{kind}"), MODELS[kind])
+
+
+def _write_seed(folder: Path, network: TaskModel, progress: Progress) -> dict[str, float]:
+    """Write what a seed has learned; return its scores on dev."""
+    folder.mkdir()
+    tensors = cast(torch.nn.Module, network).state_dict()
+    save_file({k: v.cpu().contiguous() for k, v in tensors.items()}, folder / "weights.safetensors")
+    curve = b"\n".join(msgspec.json.encode(figures) for figures in progress.curve)
+    (folder / "curve.jsonl").write_bytes(curve + b"\n")
+    if network.inputs.mixes:
+        mix = network.inputs.mixes[0]
+        weights = mix.weights.detach().double().softmax(0).tolist()
+        Mix(tuple(weights), float(mix.gamma.detach())).save(folder / "mix.json")
+    best = dict(progress.curve[progress.best_epoch - 1])
+    return {name: best[name] for name in best if name not in ("loss", "lr")}
+
+
+def _fingerprint(record: Record, words: WordTable, seed: int) -> str:
+    """What a seed's checkpoints are named by: all that its result depends on."""
+    vectors = None if words.vectors is None else hashlib.sha256(words.vectors.tobytes()).hexdigest()
+    made_from = [
+        RESULTS_VERSION,
+        record.kind,
+        msgspec.to_builtins(record.settings),
+        record.labels,
+        record.bilm and record.bilm.digest,
+        record.data,
+        [words.words, vectors],
+        seed,
+    ]
+    return digest(made_from)[:16]
+
+
+def _digest(examples: Sequence[Example]) -> str:
+    """The SHA-256 of examples, wherever they were read from."""
+    hasher = hashlib.sha256()
+    for example in examples:
+        hasher.update(repr(replace(example, source="")).encode("utf-8", "backslashreplace"))
+    return hasher.hexdigest()
+
+
+def _link(source: str, target: str) -> str:
+    """Share the file's bytes; copy where the file system cannot. Model files never change."""
+    try:
+        os.link(os.path.realpath(source), target)
+    except OSError:
+        shutil.copy2(source, target)
+    return target

@@ -1,0 +1,274 @@
+"""The loop that trains any of the task models: early stopping on dev, the best weights kept.
+
+A run is resumed at the epoch it was in. Whatever an epoch draws follows from the seed and the
+epoch, so a resumed run ends with the same bytes as one never interrupted.
+"""
+
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from elmo.errors import ElmoError
+from elmo.files import new_folder, read_record, write_json
+from elmo.tasks.examples import length
+from elmo.tasks.inputs import Inputs
+from elmo.tasks.metrics import Scores
+from elmo.tasks.settings import Settings
+from elmo.tasks.vectors import Vectors
+
+T = TypeVar("T")
+POOL = 50  # batches that are sorted by length together
+Report = Callable[[str, dict[str, float]], None]
+
+
+class TaskModel(Protocol):
+    """What a task model has, besides being a module. `score`'s first figure chooses the epoch."""
+
+    inputs: Inputs
+    labels: list[str]
+
+    def loss(self, examples: Sequence[Any], vectors: Vectors | None) -> Tensor:
+        """The loss of a batch, without the mix's L2 term."""
+
+    def predict(self, examples: Sequence[Any], vectors: Vectors | None) -> list[Any]:
+        """One prediction for each example."""
+
+    def score(self, examples: Sequence[Any], predictions: Sequence[Any]) -> Scores:
+        """The field's metric over all examples."""
+
+    def describe(self, example: Any, prediction: Any) -> dict[str, Any]:
+        """A prediction as JSON."""
+
+
+class Progress(msgspec.Struct):
+    """How far a run is. `curve` has one record per epoch: loss, rate and the scores on dev."""
+
+    epoch: int = 0
+    step: int = 0
+    lr: float = 0.0
+    best: float = -1.0
+    best_epoch: int = 0
+    stale: int = 0
+    curve: list[dict[str, float]] = []
+
+
+def fit(
+    model: TaskModel,
+    train: Sequence[Any],
+    dev: Sequence[Any],
+    *,
+    vectors: Vectors | None,
+    settings: Settings,
+    seed: int,
+    work: Path,
+    report: Report,
+) -> Progress:
+    """Train `model` and leave its best weights in it; `work` holds the run's checkpoints.
+
+    `report("epoch", figures)` hears of each epoch.
+    """
+    run = _Run(model, settings, work)
+    progress = run.resume()
+    device = next(run.module.parameters()).device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        while progress.epoch < settings.epochs and progress.stale < settings.patience:
+            torch.manual_seed(
+                int(np.random.SeedSequence([seed, progress.epoch]).generate_state(1)[0])
+            )
+            order = np.random.default_rng([seed, progress.epoch])
+            loss = run.epoch(progress, batches(train, settings.batch_size, order), vectors)
+            with run.averaged():
+                scores = model.score(dev, predictions(model, dev, vectors, settings.batch_size))
+            progress.epoch += 1
+            _judge(progress, next(iter(scores.values())), settings)
+            figures = {"epoch": progress.epoch, "loss": loss, "lr": progress.lr, **scores}
+            progress.curve.append(figures)
+            run.save(progress)
+            report("epoch", figures)
+    run.take_best(progress)
+    return progress
+
+
+def predictions(
+    model: TaskModel, examples: Sequence[Any], vectors: Vectors | None, batch_size: int
+) -> list[Any]:
+    """One prediction for each example, in their order; they are read in batches of like length."""
+    module = _module(model)
+    training = module.training
+    module.eval()
+    guesses: list[Any] = [None] * len(examples)
+    order = sorted(range(len(examples)), key=lambda k: -length(examples[k]))
+    for start in range(0, len(order), batch_size):
+        rows = order[start : start + batch_size]
+        for row, prediction in zip(
+            rows, model.predict([examples[k] for k in rows], vectors), strict=True
+        ):
+            guesses[row] = prediction
+    module.train(training)
+    return guesses
+
+
+def batches(examples: Sequence[T], size: int, random: np.random.Generator) -> list[list[T]]:
+    """All examples in random batches of like length."""
+    order = random.permutation(len(examples))
+    cut: list[list[T]] = []
+    for start in range(0, len(order), size * POOL):
+        pool = sorted(order[start : start + size * POOL], key=lambda k: length(examples[k]))  # type: ignore[arg-type]
+        cut += [
+            [examples[k] for k in pool[first : first + size]] for first in range(0, len(pool), size)
+        ]
+    return [cut[k] for k in random.permutation(len(cut))]
+
+
+def _judge(progress: Progress, score: float, settings: Settings) -> None:
+    """Whether an epoch is the best so far; without gain the learning rate may be halved.
+
+    Patience begins when something is learned: while the score is 0 the latest epoch is the best.
+    """
+    if score > progress.best or score == progress.best == 0:
+        progress.best, progress.best_epoch, progress.stale = score, progress.epoch, 0
+        return
+    progress.stale += 1
+    if settings.halve_after and progress.stale % settings.halve_after == 0:
+        progress.lr /= 2
+
+
+class _Run:
+    """The optimizer, the moving average and the checkpoints of one run."""
+
+    def __init__(self, model: TaskModel, settings: Settings, work: Path) -> None:
+        self.model, self.settings, self.work = model, settings, work
+        self.module = _module(model)
+        self.learned = [p for p in self.module.parameters() if p.requires_grad]
+        if settings.optimizer == "adam":
+            self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self.learned, settings.lr)
+        else:
+            self.optimizer = torch.optim.Adadelta(self.learned, settings.lr, rho=0.95, eps=1e-6)
+        self.average = [p.detach().clone() for p in self.learned] if settings.average else []
+
+    def epoch(
+        self, progress: Progress, batches: Sequence[Sequence[Any]], vectors: Vectors | None
+    ) -> float:
+        """Take a step for each batch; return the mean loss of an example."""
+        self.module.train()
+        for group in self.optimizer.param_groups:
+            group["lr"] = progress.lr
+        total = count = 0.0
+        for batch in batches:
+            loss = self.model.loss(batch, vectors)
+            if not math.isfinite(loss.item()):
+                raise ElmoError(
+                    f"the loss is {loss.item()} in epoch {progress.epoch + 1}; lower lr or "
+                    "gradient_norm"
+                )
+            self.optimizer.zero_grad()
+            torch.autograd.backward(loss + self.model.inputs.l2())
+            if self.settings.gradient_norm:
+                nn.utils.clip_grad_norm_(self.learned, self.settings.gradient_norm)
+            self.optimizer.step()
+            progress.step += 1
+            self._follow(progress.step)
+            total, count = total + loss.item(), count + 1
+        return total / count
+
+    def averaged(self) -> "_Swapped":
+        """Within it the module has the averaged weights."""
+        return _Swapped(self.learned, self.average)
+
+    def resume(self) -> Progress:
+        """Continue from the newest checkpoint, or begin."""
+        for epoch in reversed(self._epochs()):
+            try:
+                progress = read_record(self._folder(epoch) / "progress.json", Progress)
+                self._restore(epoch)
+                return progress
+            except ElmoError:
+                shutil.rmtree(self._folder(epoch))
+        return Progress(lr=self.settings.lr)
+
+    def save(self, progress: Progress) -> None:
+        """Write a checkpoint; that of the best epoch stays."""
+        tensors = {f"module.{k}": v for k, v in self.module.state_dict().items()}
+        tensors |= {f"average.{k}": v for k, v in enumerate(self.average)}
+        for number, state in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{number}.{name}": value for name, value in state.items()}
+        with new_folder(self._folder(progress.epoch)) as new:
+            save_file({k: v.contiguous() for k, v in tensors.items()}, new / "state.safetensors")
+            write_json(new / "progress.json", msgspec.to_builtins(progress))
+        for epoch in self._epochs():
+            if epoch not in (progress.epoch, progress.best_epoch):
+                shutil.rmtree(self._folder(epoch), ignore_errors=True)
+
+    def take_best(self, progress: Progress) -> None:
+        """Leave the best epoch's weights, averaged where they are, in the module."""
+        self._restore(progress.best_epoch)
+        with torch.no_grad():
+            for parameter, average in zip(self.learned, self.average, strict=False):
+                parameter.copy_(average)
+        self.module.eval()
+
+    def _folder(self, epoch: int) -> Path:
+        return self.work / f"epoch-{epoch:05d}"
+
+    def _epochs(self) -> list[int]:
+        return sorted(int(p.name.removeprefix("epoch-")) for p in self.work.glob("epoch-*"))
+
+    def _restore(self, epoch: int) -> None:
+        path = self._folder(epoch) / "state.safetensors"
+        try:
+            tensors = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise ElmoError(f"{path}: not readable ({error}); delete {self.work}") from None
+        self.module.load_state_dict(_under(tensors, "module."))
+        for number, average in enumerate(self.average):
+            average.copy_(tensors[f"average.{number}"])
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in _under(tensors, "optimizer.").items():
+            number_text, key = name.split(".")
+            state.setdefault(int(number_text), {})[key] = value
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+    def _follow(self, step: int) -> None:
+        """Move the average towards the weights, faster in the first steps."""
+        decay = min(self.settings.average, (1 + step) / (10 + step))
+        with torch.no_grad():
+            for average, parameter in zip(self.average, self.learned, strict=False):
+                average.lerp_(parameter, 1 - decay)
+
+
+class _Swapped:
+    """Swaps parameters with others for a while."""
+
+    def __init__(self, parameters: list[nn.Parameter], others: list[Tensor]) -> None:
+        self._pairs = list(zip(parameters, others, strict=False))
+
+    def __enter__(self) -> None:
+        self._swap()
+
+    def __exit__(self, *_: object) -> None:
+        self._swap()
+
+    def _swap(self) -> None:
+        for parameter, other in self._pairs:
+            kept = parameter.detach().clone()
+            parameter.data.copy_(other)
+            other.copy_(kept)
+
+
+def _module(model: TaskModel) -> nn.Module:
+    assert isinstance(model, nn.Module)
+    return model
+
+
+def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

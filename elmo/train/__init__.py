@@ -1,0 +1,1 @@
+"""Training: plain PyTorch that reports to its caller."""

@@ -1,0 +1,444 @@
+"""The training loop: plain torch, given where to keep its work and what to report to.
+
+Shapes: L layers, S directions, B rows, P projection, C cells.
+"""
+
+import math
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from elmo.characters import Characters
+from elmo.errors import ElmoError
+from elmo.nn.bilm import BiLM
+from elmo.nn.lstm import State
+from elmo.nn.softmax import AnySoftmax, Softmax
+from elmo.settings import Checkpointing, Training
+from elmo.shards import Shards
+from elmo.stream import Stream, prefetched
+from elmo.train.checkpoints import Checkpoint, Checkpoints, Progress, restore, state_of
+from elmo.train.curves import Curves, Means
+from elmo.train.machine_speed import gflops
+from elmo.train.optimizer import Optimizer
+from elmo.train.perplexity import Evaluator, HeldOut, NotFinite, Perplexity
+from elmo.train.step import WORD_MATRIX, Measured, Stepper, Workers
+from elmo.vocabulary import Vocabulary
+
+REPORT_STEPS = 10
+SOUND = 0.5  # nats above the lowest mean loss up to which the weights count as sound
+Reporter = Callable[[str, dict[str, float]], None]
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """What is trained, on what, and how. `folder` holds the work in progress of this very job.
+
+    `lr_of` multiplies the learning rate of parameters by name (0 freezes one). Where the file
+    `stop` appears, training saves a checkpoint and stops: a driver's way to reach workers
+    elsewhere. Its name should belong to one start of the job.
+    """
+
+    bilm: BiLM
+    softmax: AnySoftmax
+    vocabulary: Vocabulary
+    characters: Characters
+    shards: Shards
+    settings: Training
+    folder: Path
+    lr_of: dict[str, float]
+    checkpointing: Checkpointing
+    stop: Path | None = None
+
+    def modules(self) -> dict[str, torch.nn.Module]:
+        """What is trained, by the first part of its parameters' names."""
+        return {"bilm": self.bilm, "softmax": self.softmax}
+
+    def stream(self, split: str, workers: Workers, *, epochs: int, seed: int | None) -> Stream:
+        """One split of the shards, the rows of one worker."""
+        return Stream(
+            self.shards,
+            self.vocabulary,
+            self.characters.encode,
+            split=split,
+            rows=self.settings.rows,
+            window=self.settings.window,
+            block_sentences=self.settings.block_sentences,
+            epochs=epochs,
+            seed=seed,
+            mine=workers.mine(self.settings.rows),
+        )
+
+    def heldout(self, workers: Workers) -> HeldOut:
+        """The held-out split, read as in training."""
+        evaluator = Evaluator(
+            self.bilm,
+            self.softmax,
+            self.vocabulary,
+            precision=getattr(torch, self.settings.precision),
+            total=workers.total,
+        )
+        stream = self.stream("heldout", workers, epochs=1, seed=None)
+        return HeldOut(stream, evaluator, reset=self.settings.reset == "sentence")
+
+
+def fit(job: TrainingJob, *, workers: Workers, report: Reporter) -> Progress:
+    """Train until the epochs are over; leave the best weights in the job's model and softmax.
+
+    Maximises the log likelihood of both directions jointly (section 3.1 of the paper).
+
+    Called again after a kill at any instant it resumes from the newest checkpoint and ends as if
+    nothing had happened. SIGTERM, SIGINT and the job's `stop` file save a checkpoint and raise
+    `KeyboardInterrupt`. `report(kind, figures)` hears `train` every few steps, `heldout` after each
+    evaluation, and once at the start `machine`: how fast this one multiplies matrices.
+    """
+    return _Fit(job, workers, report).run()
+
+
+def heldout_perplexity(job: TrainingJob, *, workers: Workers) -> Perplexity:
+    """The perplexity of a job's model on the whole held-out split, read as in training."""
+    return job.heldout(workers).perplexity()[0]
+
+
+class _Fit:
+    def __init__(self, job: TrainingJob, workers: Workers, report: Reporter) -> None:
+        self.job, self.workers, self.settings = job, workers, job.settings
+        self.report = report if workers.rank == 0 else _silent
+        self.parameters: dict[str, torch.Tensor] = {}
+        for prefix, module in job.modules().items():
+            module.to(workers.device).train()
+            for name, parameter in module.named_parameters(prefix):
+                parameter.requires_grad_(job.lr_of.get(name) != 0)
+                self.parameters[name] = parameter.data
+        if all(job.lr_of.get(name) == 0 for name in self.parameters):
+            raise ElmoError("every layer is frozen: there is nothing to train")
+        self.stream = job.stream(
+            "train", workers, epochs=job.settings.epochs, seed=job.settings.seed
+        )
+        self.positions = self.stream.tokens * job.settings.epochs
+        self.steps = math.ceil(self.positions / (job.settings.rows * job.settings.window))
+        self.optimizer = self._optimizer(job.settings, self.steps)
+        self.stepper = Stepper(job.bilm, job.softmax, self.optimizer, job.settings, workers)
+        self.checkpoints = Checkpoints(job.folder / "checkpoints", keep=job.checkpointing.keep)
+        self.curves = Curves(job.folder)
+        self.heldout = job.heldout(workers)
+        self.speed = _Speed()
+        self.saved = time.monotonic()
+        self.newest: int | None = None  # the step of the newest checkpoint
+
+    def run(self) -> Progress:
+        with _interruptible(self.job.stop) as interrupted:
+            progress, state = self._begin()
+            if not progress.finished:
+                self.report("machine", {"step": progress.step, **gflops(self.workers.device)})
+                self._train(progress, state, interrupted)
+        if self.workers.size > 1:
+            dist.barrier()  # the first worker has written what the others read
+        last = progress.step
+        if progress.best_step is not None and progress.best_step != last:
+            last = progress.best_step
+            if best := self._chosen(last):
+                self._restore(best, self.checkpoints.path(last))
+        self.optimizer.catch_up_all(step=last)
+        return progress
+
+    def _train(self, progress: Progress, state: State, interrupted: Callable[[], bool]) -> None:
+        """Take the steps that are left; `progress` is kept up to date."""
+        windows = prefetched(self.stream.windows(progress.position))
+        try:
+            if progress.due:
+                progress.due = not self._evaluate(progress, interrupted)
+            if progress.due:
+                raise KeyboardInterrupt
+            for window, after in iter(()) if self._enough(progress) else windows:
+                measured, state = self.stepper.step(window, state, step=progress.step)
+                progress.step += 1
+                progress.tokens += measured.predictions
+                progress.position = after
+                self._show(progress, measured)
+                evaluated = progress.step % self.settings.evaluate_every == 0
+                if evaluated:
+                    progress.due = not self._evaluate(progress, interrupted)
+                stopping, late = self._asked(interrupted)
+                if evaluated or late or stopping:
+                    self._save(progress, state)
+                if stopping or progress.due:
+                    self.checkpoints.wait()
+                    raise KeyboardInterrupt
+                if self._enough(progress):
+                    break
+            done = progress.step % self.settings.evaluate_every == 0
+            progress.finished = done or self._evaluate(progress, interrupted)
+            self._save(progress, state)
+            self.checkpoints.wait()
+        except (FloatingPointError, NotFinite):
+            raise self._diverged(progress) from None
+        finally:
+            windows.close()
+        if not progress.finished:
+            raise KeyboardInterrupt
+
+    def _begin(self) -> tuple[Progress, State]:
+        """Start, resume from the newest checkpoint, or start from one of another run."""
+        checkpoint = self._chosen(self.checkpoints.newest() if self.workers.rank == 0 else None)
+        carry = None
+        if checkpoint is not None:
+            progress, carry = checkpoint.progress, checkpoint.tensors
+            self._restore(checkpoint, self.checkpoints.path(progress.step))
+            self.newest = progress.step
+        elif self.settings.start_from:
+            progress, carry = self._start_from(Path(self.settings.start_from))
+        else:
+            progress = Progress(0, 0, self.stream.begin())
+        if self.workers.rank == 0:
+            self.curves.cut(progress.step)
+        rows = self.settings.rows
+        whole = self.job.bilm.lstm.zero_state(rows)
+        if carry is not None:
+            # Copies: a tensor of a mapped file is not aligned, and a product may then round apart.
+            whole = State(carry["carry.h"].clone(), carry["carry.c"].clone())
+        mine = self.workers.mine(rows)
+        state = whole.rows(slice(mine[0], mine[-1] + 1))
+        return progress, State(*(part.to(self.workers.device) for part in state))
+
+    def _chosen(self, step: int | None) -> Checkpoint | None:
+        """The checkpoint of the step that the first worker chose, the same on all; None if none.
+
+        What it wrote may be hidden from other machines for a while: each waits for exactly that.
+        """
+        first = self.workers.rank == 0
+        choice = [-1.0] + 8 * [0.0]
+        if first and step is not None:
+            digest = Checkpoint.digest(self.checkpoints.path(step))
+            choice = [float(step), *(float(int(digest[k : k + 8], 16)) for k in range(0, 64, 8))]
+        choice = self.workers.total(choice if first else 9 * [0.0])
+        if choice[0] < 0:
+            return None
+        digest = "".join(f"{int(part):08x}" for part in choice[1:])
+        checkpoint = self.checkpoints.await_(int(choice[0]), digest)
+        lacking = [float(checkpoint is None and k == self.workers.rank) for k in self.workers.ranks]
+        lacking = self.workers.total(lacking)
+        if any(lacking):
+            raise ElmoError(
+                f"{self.checkpoints.path(int(choice[0]))}: worker {lacking.index(1.0)} of "
+                f"{self.workers.size} does not see this checkpoint of the first worker; the folder "
+                "must be on storage that all machines share"
+            )
+        return checkpoint
+
+    def _restore(self, checkpoint: Checkpoint, source: Path) -> None:
+        restore(checkpoint.tensors, self.job.modules(), self.optimizer.slots, source=source)
+
+    def _start_from(self, folder: Path) -> tuple[Progress, dict[str, torch.Tensor]]:
+        """The weights, the position in the text and, of the same kind of optimizer, the moments."""
+        checkpoint = Checkpoint.load(folder)
+        progress, theirs, ours = checkpoint.progress, checkpoint.settings, self.settings
+        if checkpoint.corpus != self.job.shards.digest:
+            raise ElmoError(f"training.start_from: {folder} was trained on other shards")
+        for name in ("seed", "rows", "window", "block_sentences", "softmax"):
+            if getattr(theirs, name) != getattr(ours, name):
+                raise ElmoError(
+                    f"training.start_from: {folder} has {name} {getattr(theirs, name)}, this run "
+                    f"{getattr(ours, name)}; only optimizer settings may differ"
+                )
+        if progress.finished:
+            raise ElmoError(f"training.start_from: {folder} is the end of a training")
+        before = self._optimizer(theirs, checkpoint.steps)
+        restore(checkpoint.tensors, self.job.modules(), before.slots, source=folder)
+        before.catch_up_all(step=progress.step)  # with the learning rates of then
+        for name, slot in self.optimizer.slots.items():
+            if name.endswith(".taken"):
+                slot.fill_(progress.step)
+            elif name in before.slots:
+                slot.copy_(before.slots[name])
+        started = Progress(progress.step, progress.tokens, progress.position, means=progress.means)
+        return started, checkpoint.tensors
+
+    def _optimizer(self, settings: Training, steps: int) -> Optimizer:
+        sampled = settings.softmax == "sampled" and isinstance(self.job.softmax, Softmax)
+        return Optimizer(
+            settings.optimizer,
+            self.parameters,
+            steps=steps,
+            lr_of=self.job.lr_of,
+            by_rows=WORD_MATRIX if sampled else (),
+        )
+
+    def _asked(self, interrupted: Callable[[], bool]) -> tuple[bool, bool]:
+        """Whether any worker is to stop, and whether by the first one's clock a checkpoint is due:
+        all workers must agree on both."""
+        late = time.monotonic() - self.saved >= 60 * self.job.checkpointing.minutes
+        first = self.workers.rank == 0
+        stopping, due = self.workers.total([float(interrupted()), float(late and first)])
+        return stopping > 0, due > 0
+
+    def _save(self, progress: Progress, state: State) -> None:
+        tensors = state_of(self.job.modules(), self.optimizer.slots)
+        # Nothing that is not finite may become what training resumes from.
+        broken = not all(bool(torch.isfinite(value).all()) for value in tensors.values())
+        if self.workers.total([float(broken)])[0] > 0:
+            raise FloatingPointError
+        whole = self._all_rows(state)
+        self.saved, self.newest = time.monotonic(), progress.step
+        if self.workers.rank == 0:
+            tensors |= {"carry.h": whole.h_LSBP, "carry.c": whole.c_LSBC}
+            checkpoint = Checkpoint(
+                tensors, progress, self.settings, self.steps, self.job.shards.digest
+            )
+            self.checkpoints.save(
+                checkpoint, named=(progress.best_step, progress.sound_step, progress.tried_step)
+            )
+
+    def _all_rows(self, state: State) -> State:
+        """Every worker's rows, in order, on the first worker."""
+        if self.workers.size == 1:
+            return state
+        counts = [
+            len(Workers(rank, self.workers.size).mine(self.settings.rows))
+            for rank in range(self.workers.size)
+        ]
+        whole = []
+        for part in state:
+            L, S, _, width = part.shape
+            padded = part.new_zeros(L, S, max(counts), width)
+            padded[:, :, : part.shape[2]] = part
+            gathered = [torch.empty_like(padded) for _ in counts]
+            dist.all_gather(gathered, padded)
+            whole.append(torch.cat([p[:, :, :n] for p, n in zip(gathered, counts, strict=True)], 2))
+        return State(*whole)
+
+    def _enough(self, progress: Progress) -> bool:
+        return 0 < self.settings.patience <= progress.stale
+
+    def _evaluate(self, progress: Progress, interrupted: Callable[[], bool]) -> bool:
+        """Take the held-out perplexity; false where that was interrupted."""
+        try:
+            with self.optimizer.caught_up(step=progress.step):
+                measured, whole = self.heldout.perplexity(
+                    tokens=self.settings.evaluate_tokens,
+                    interrupted=lambda: self.workers.total([float(interrupted())])[0] > 0,
+                )
+        except KeyboardInterrupt:
+            return False
+        if progress.best is None or measured.average < progress.best:
+            progress.best, progress.best_step, progress.stale = measured.average, progress.step, 0
+            progress.figures = measured.to_dict() if whole else None
+        else:
+            progress.stale += 1
+        figures = {name: getattr(measured, name) for name in ("forward", "backward", "average")}
+        row = {"step": progress.step, "tokens": progress.tokens, **figures}
+        self._add("heldout.tsv", row)
+        self.report("heldout", row)
+        self.speed.restart()
+        return True
+
+    def _show(self, progress: Progress, measured: Measured) -> None:
+        """Add a step to the running means; write and report them every few steps."""
+        progress.means.add(
+            nats=sum(measured.nats),
+            predictions=measured.predictions,
+            norm=measured.norm,
+            clipped=measured.clipped,
+        )
+        self.speed.add(measured.predictions)
+        if progress.step % REPORT_STEPS:
+            return
+        means, progress.means = progress.means, Means()
+        self._judge(progress, means)
+        row = {
+            "step": progress.step,
+            "tokens": progress.tokens,
+            "lr": self.settings.optimizer.lr_at(progress.step - 1, self.steps),
+            **means.row(),
+        }
+        self._add("train.tsv", row)
+        left = max(0, self.positions - progress.tokens)
+        live = {"tokens_per_second": self.speed.rate, "seconds_left": left / self.speed.rate}
+        self.report("train", row | live | _memory(self.workers.device))
+
+    def _judge(self, progress: Progress, means: Means) -> None:
+        """Raise where the loss is far above chance; where it is near the lowest, the newest
+        checkpoint from before these steps has shown to be sound, and the next one is tried."""
+        nats = means.nats_per_prediction
+        if nats > 10 + 2 * math.log(len(self.job.vocabulary)):
+            raise FloatingPointError
+        progress.lowest = nats if progress.lowest is None else min(nats, progress.lowest)
+        if progress.tried_step is not None and nats <= progress.lowest + SOUND:
+            progress.sound_step = progress.tried_step
+        progress.tried_step = self.newest
+
+    def _add(self, name: str, row: dict[str, float]) -> None:
+        if self.workers.rank == 0:
+            self.curves.add(name, row)
+
+    def _diverged(self, progress: Progress) -> ElmoError:
+        self.checkpoints.wait()
+        kept = set(self.checkpoints.steps()) & {progress.sound_step, progress.best_step}
+        what_to_do = "lower optimizer.lr or optimizer.clip"
+        if kept:
+            good = self.checkpoints.path(max(step for step in kept if step is not None))
+            what_to_do += (
+                f"; to continue from the last checkpoint before the trouble, set "
+                f"training.start_from to {good} as well"
+            )
+        else:
+            what_to_do += " (there is no checkpoint from before the trouble)"
+        return ElmoError(
+            f"training diverged after step {progress.step}: a loss, gradient or weight is not "
+            f"finite, or the loss far above chance; {what_to_do}"
+        )
+
+
+class _Speed:
+    """Tokens per second, without the time that evaluations take."""
+
+    def __init__(self) -> None:
+        self.tokens, self.seconds, self.since = 0, 0.0, time.monotonic()
+
+    def add(self, tokens: int) -> None:
+        now = time.monotonic()
+        self.tokens += tokens
+        self.seconds += now - self.since
+        self.since = now
+
+    def restart(self) -> None:
+        self.since = time.monotonic()
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / max(1e-9, self.seconds)
+
+
+@contextmanager
+def _interruptible(stop: Path | None) -> Iterator[Callable[[], bool]]:
+    """Yield whether SIGTERM or SIGINT came to this worker, or the file `stop` is there."""
+    came = threading.Event()
+    old: list[tuple[signal.Signals, Any]] = []
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            old.append((number, signal.signal(number, lambda *_: came.set())))
+
+    try:
+        yield lambda: came.is_set() or (stop is not None and stop.exists())
+    finally:
+        for number, handler in old:
+            signal.signal(number, handler)
+
+
+def _memory(device: torch.device) -> dict[str, float]:
+    memory = {"peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    if device.type == "cuda":
+        memory["peak_device_memory_mb"] = torch.cuda.max_memory_allocated(device) / 2**20
+    return memory
+
+
+def _silent(kind: str, figures: dict[str, float]) -> None:
+    """Workers other than the first report nothing."""

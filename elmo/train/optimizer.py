@@ -1,0 +1,262 @@
+"""Adagrad and AdamW over dense parameters and over rows of the word matrix alike.
+
+PyTorch's own optimizers update a whole matrix; only the rows that a step used are read, moved and
+written here, in the matrix and in the optimizer's state. For Adagrad that equals the dense result.
+Under AdamW a row also moves and decays in the steps that do not use it: `catch_up` makes up for
+them when the row is next used, so that the result is that of the dense update (but for epsilon).
+
+Shapes: R rows of a parameter.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from elmo.nn.device import sent
+from elmo.settings import OptimizerSettings
+
+NEGLIGIBLE = 1e-12  # of the first move of an unused row: what later ones may be before they are 0
+ROWS_AT_ONCE = 1 << 16  # so that catching up a large matrix needs little memory beside it
+
+
+class Optimizer:
+    """Updates tensors in place from gradients; its own state is `slots`, tensors by name.
+
+    A training takes `steps` steps. `lr_of[name]` multiplies the learning rate of a parameter. The
+    parameters named in `by_rows` get gradients of the rows in use: `catch_up` those before they are
+    read.
+    """
+
+    def __init__(
+        self,
+        settings: OptimizerSettings,
+        parameters: dict[str, Tensor],
+        *,
+        steps: int,
+        lr_of: dict[str, float],
+        by_rows: Iterable[str] = (),
+    ) -> None:
+        self.settings, self.parameters = settings, parameters
+        self.steps, self.lr_of = steps, lr_of
+        self.slots: dict[str, Tensor] = {}
+        first = settings.accumulator if settings.name == "adagrad" else 0.0
+        for name, parameter in parameters.items():
+            for kind in self._kinds():
+                self.slots[f"{name}.{kind}"] = torch.full_like(parameter, first)
+        self._missed: dict[str, _Missed] = {}
+        if settings.name == "adamw" and settings.row_updates == "exact":
+            for name in by_rows:
+                # How many steps each row has taken; on the CPU, where the rows are chosen.
+                self.slots[f"{name}.taken"] = torch.zeros(len(parameters[name]), dtype=torch.int64)
+                decay = settings.weight_decay if decays(name) else 0.0
+                self._missed[name] = _Missed(settings, decay, self._rate_of(name))
+
+    @torch.no_grad()
+    def update(self, gradients: dict[str, Tensor], *, step: int, rows: dict[str, Tensor]) -> None:
+        """Take one step, the first being 0.
+
+        `rows[name]` are the rows of a parameter, without repetition, that `gradients[name]` stands
+        for, where it does not stand for all.
+        """
+        groups: dict[tuple[float, float], list[_Move]] = {}
+        scattered = []
+        for name, gradient in gradients.items():
+            rate = self._rate_of(name)(step)
+            if rate == 0:
+                continue
+            tensors = [self.parameters[name], *(self.slots[f"{name}.{k}"] for k in self._kinds())]
+            decay = self.settings.weight_decay if decays(name) else 0.0
+            used = tensors
+            if name in rows:
+                self.catch_up(name, rows[name], step=step)
+                chosen = sent(rows[name].cpu().numpy(), tensors[0].device)
+                used = [tensor[chosen] for tensor in tensors]
+                scattered.append((tensors, chosen, used))
+                if name in self._missed:
+                    self.slots[f"{name}.taken"].numpy()[rows[name].cpu().numpy()] = step + 1
+            groups.setdefault((rate, decay), []).append(_Move(gradient, *used))
+        for (rate, decay), moves in groups.items():
+            self._move(moves, step, rate, decay)
+        for tensors, chosen, used in scattered:
+            for tensor, moved in zip(tensors, used, strict=True):
+                tensor[chosen] = moved
+
+    @torch.no_grad()
+    def catch_up(self, name: str, rows: Tensor, *, step: int) -> None:
+        """Give rows of a parameter, in place, the moves of the steps before `step` that did not use
+        them: call it before the rows are read for that step."""
+        self._catch_up(name, rows, step, state=True)
+
+    @torch.no_grad()
+    def catch_up_all(self, *, step: int) -> None:
+        """Give every row the moves of all steps before `step`: the weights are then the result."""
+        self._catch_up_all(step, state=True)
+
+    @contextmanager
+    def caught_up(self, *, step: int) -> Iterator[None]:
+        """All weights as after `catch_up_all`, while the context lasts: for an evaluation.
+
+        Rounding depends on how often a row is caught up, and a result must not depend on when it
+        was evaluated: afterwards all is as it was.
+        """
+        kept = {name: self.parameters[name].clone() for name in self._missed}
+        self._catch_up_all(step, state=False)
+        try:
+            yield
+        finally:
+            for name, value in kept.items():
+                self.parameters[name].copy_(value)
+
+    def _catch_up_all(self, step: int, *, state: bool) -> None:
+        for name in self._missed:
+            rows = torch.arange(len(self.parameters[name]))
+            for part in torch.split(rows, ROWS_AT_ONCE):
+                self._catch_up(name, part, step, state=state)
+
+    @torch.no_grad()
+    def _catch_up(self, name: str, rows: Tensor, step: int, *, state: bool) -> None:
+        """`catch_up`; with `state` false the weights alone move."""
+        if name not in self._missed or self.lr_of.get(name) == 0:
+            return
+        parameter, taken = self.parameters[name], self.slots[f"{name}.taken"].numpy()
+        resting = rows.cpu().numpy()
+        resting = resting[taken[resting] < step]
+        if len(resting) == 0:
+            return
+        chosen = sent(resting, parameter.device)
+        mean, square = (self.slots[f"{name}.{kind}"] for kind in self._kinds())
+        factors = np.stack(self._missed[name].since(taken[resting], step)).astype(np.float32)
+        factors_4R = sent(factors, parameter.device).to(parameter.dtype)
+        kept, move, mean_left, square_left = factors_4R.view(4, -1, *[1] * (parameter.dim() - 1))
+        mean_R, square_R = mean[chosen], square[chosen]
+        scale = square_R.sqrt().add_(self.settings.epsilon).clamp_min_(torch.finfo().tiny)
+        parameter[chosen] = parameter[chosen] * kept - mean_R / scale * move
+        if state:
+            mean[chosen], square[chosen] = mean_R * mean_left, square_R * square_left
+            taken[resting] = step
+
+    def _kinds(self) -> tuple[str, ...]:
+        return ("sum",) if self.settings.name == "adagrad" else ("mean", "square")
+
+    def _rate_of(self, name: str) -> Callable[[int], float]:
+        share = self.lr_of.get(name, 1.0)
+        return lambda step: share * self.settings.lr_at(step, self.steps)
+
+    def _move(self, moves: list["_Move"], step: int, lr: float, decay: float) -> None:
+        """Move tensors of one rate and decay together: few operations, whatever their number."""
+        settings = self.settings
+        gradients = [move.gradient for move in moves]
+        parameters = [move.parameter for move in moves]
+        if settings.name == "adagrad":
+            sums = [move.first for move in moves]
+            torch._foreach_addcmul_(sums, gradients, gradients)
+            scales = torch._foreach_sqrt(sums)
+            torch._foreach_add_(scales, settings.epsilon)
+            torch._foreach_addcdiv_(parameters, gradients, scales, value=-lr)
+            return
+        means = [move.first for move in moves]
+        squares = [move.second for move in moves if move.second is not None]
+        if decay:
+            torch._foreach_mul_(parameters, 1 - lr * decay)
+        torch._foreach_lerp_(means, gradients, 1 - settings.beta1)
+        torch._foreach_mul_(squares, settings.beta2)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - settings.beta2)
+        first = 1 - settings.beta1 ** (step + 1)
+        second = 1 - settings.beta2 ** (step + 1)
+        scales = torch._foreach_sqrt(squares)
+        torch._foreach_div_(scales, math.sqrt(second))
+        torch._foreach_add_(scales, settings.epsilon)
+        torch._foreach_addcdiv_(parameters, means, scales, value=-lr / first)
+
+
+class _Move(NamedTuple):
+    """A gradient, what it moves, and the optimizer's state of that."""
+
+    gradient: Tensor
+    parameter: Tensor
+    first: Tensor
+    second: Tensor | None = None
+
+
+class _Missed:
+    """What AdamW does to a row in steps that do not use it: it decays, and moves on by momentum.
+
+    With gradients of 0 the mean falls by β1 and the square by β2 in each step, so a row's moves
+    stay multiples of mean / √square: one number for each step at which a row was last used. They
+    shrink with β1 / √β2 to the power of the steps missed, so that only the numbers of the last
+    few steps change as one is added.
+    """
+
+    def __init__(
+        self, settings: OptimizerSettings, decay: float, rate: Callable[[int], float]
+    ) -> None:
+        self.settings, self.decay, self.rate = settings, decay, rate
+        self.ratio = settings.beta1 / math.sqrt(settings.beta2) if settings.beta1 > 0 else 0.0
+        self._restart()
+        self.reach = 1 + math.ceil(math.log(NEGLIGIBLE) / math.log(max(self.ratio, NEGLIGIBLE)))
+        self._powers = np.ones(1)
+
+    def _restart(self) -> None:
+        self._log_kept = np.zeros(1)  # of step t: log of what decay leaves of a weight up to t
+        self._moves = np.zeros(1)  # of step t: the moves since, as if nothing decayed since t
+        self._steps = 0
+
+    def since(
+        self, taken_R: npt.NDArray[np.int64], step: int
+    ) -> tuple[npt.NDArray[np.float64], ...]:
+        """For rows at rest since steps `taken_R`: what is left of the weight, the multiple of
+        mean / √square to subtract, and what is left of the mean and of the square."""
+        if step < self._steps:  # training has gone back to its best weights
+            self._restart()
+        while self._steps < step:
+            self._add()
+        kept_R = np.exp(self._log_kept[step] - self._log_kept[taken_R])
+        missed_R = (step - taken_R).astype(np.float64)
+        settings = self.settings
+        return (
+            kept_R,
+            kept_R * self._moves[taken_R],
+            settings.beta1**missed_R,
+            settings.beta2**missed_R,
+        )
+
+    def _add(self) -> None:
+        """Add the next step to the moves of each step at which a row may have rested since."""
+        step, settings = self._steps, self.settings
+        lr = self.rate(step)
+        if lr * self.decay >= 1:
+            raise FloatingPointError("a step that decays weights beyond 0")
+        if step + 2 > len(self._moves):
+            self._log_kept = np.resize(self._log_kept, 2 * step + 16)
+            self._moves = np.resize(self._moves, 2 * step + 16)
+        self._log_kept[step + 1] = self._log_kept[step] + math.log1p(-lr * self.decay)
+        self._moves[step] = self._moves[step + 1] = 0.0
+        begin = max(0, step + 1 - self.reach)
+        count = step + 1 - begin
+        if len(self._powers) < count + 1:
+            self._powers = self.ratio ** np.arange(2 * count + 1, dtype=np.float64)
+        first = 1 - settings.beta1 ** (step + 1)
+        second = 1 - settings.beta2 ** (step + 1)
+        move = lr * math.sqrt(second) / first
+        since = slice(begin, step + 1)
+        grown = np.exp(self._log_kept[since] - self._log_kept[step + 1])
+        self._moves[since] += move * self._powers[count:0:-1] * grown
+        self._steps = step + 1
+
+
+def decays(name: str) -> bool:
+    """Whether weight decay applies to the parameter of this name: to all but the biases."""
+    return not any(part == "bias" or part.endswith("_bias") for part in name.split("."))
+
+
+@torch.no_grad()
+def global_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """The norm of all gradients together, float64."""
+    norms = torch.stack(torch._foreach_norm([gradient.float() for gradient in gradients]))
+    return torch.linalg.vector_norm(norms.double())

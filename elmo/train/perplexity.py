@@ -1,0 +1,253 @@
+"""Perplexity: the full softmax, every prediction counted, both directions apart.
+
+Of a split of shards, read as in training, or of sentences in memory, each read alone.
+
+Shapes: S directions, T time steps, B rows, N distinct tokens or predictions, K characters,
+P projection, V words, n time steps of a block.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from elmo.errors import ElmoError
+from elmo.model_folder import Model
+from elmo.nn.bilm import BiLM
+from elmo.nn.lstm import State
+from elmo.nn.softmax import AnySoftmax, evaluate, softmax_from
+from elmo.stream import Stream, Window, both_ways, byte_lengths, prefetched
+from elmo.vocabulary import BOS, EOS, Vocabulary
+
+TOKENS_AT_ONCE = 4096  # of sentences in memory
+TOO_MANY_NATS = 700  # e to the power of more is no float
+
+
+class NotFinite(ElmoError):
+    """A perplexity that is no number: the weights are at fault, not the text."""
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """exp of the mean −log p of all predictions: the tokens and one boundary per sentence.
+
+    `average` is the mean of both directions' perplexities, as in the paper. `unk_rate` is the share
+    of tokens that are no word (they are predicted as `<UNK>`). `bits_per_byte` spreads the mean of
+    both directions over the UTF-8 bytes of the tokens and one for each space or line end, so that
+    it can be compared between tokenizers and vocabularies. `unigram` is the perplexity of the word
+    counts alone on the same predictions, NaN where counts are unknown.
+    """
+
+    forward: float
+    backward: float
+    average: float
+    tokens: int
+    sentences: int
+    unk_rate: float
+    bits_per_byte: float
+    unigram: float
+
+    def to_dict(self) -> dict[str, float | None]:
+        """All figures by name; None for one that is unknown, as JSON has no NaN."""
+        return {name: None if value != value else value for name, value in asdict(self).items()}
+
+
+class Evaluator:
+    """Reads windows with a model; totals add up over windows, and by `total` over workers."""
+
+    def __init__(
+        self,
+        bilm: BiLM,
+        softmax: AnySoftmax,
+        vocabulary: Vocabulary,
+        *,
+        precision: torch.dtype,
+        total: Callable[[Sequence[float]], list[float]] = list,
+    ) -> None:
+        self.bilm, self.softmax, self.vocabulary = bilm, softmax, vocabulary
+        self.precision, self.total = precision, total
+        self._unigram_SV = _unigram(vocabulary)
+
+    def perplexity(
+        self, windows: Iterable[Window], *, reset: bool, carry: bool = True
+    ) -> Perplexity:
+        """The perplexity over all windows, read in order, and over all workers' together.
+
+        With `reset` false the state is carried over sentences, as in 2018; with `carry` false each
+        window starts from zeros, and may have rows of its own.
+        """
+        totals = np.zeros(8)
+        state: State | None = None
+        for window in windows:
+            nats_STB, state = self.nats(window, state if carry else None, reset=reset)
+            totals += self._count(window, nats_STB)
+        summed = self.total(totals.tolist())
+        forward, backward, count, sentences, unk, size, *unigrams = summed
+        if not max(forward, backward) <= TOO_MANY_NATS * count:
+            raise NotFinite(
+                "the perplexity is not a finite number: the model's weights are damaged, or its "
+                "training diverged"
+            )
+        each = [math.exp(nats / count) for nats in (forward, backward)]
+        return Perplexity(
+            forward=each[0],
+            backward=each[1],
+            average=sum(each) / 2,
+            tokens=int(count - sentences),
+            sentences=int(sentences),
+            unk_rate=float(unk / max(1, count - sentences)),
+            bits_per_byte=float((forward + backward) / 2 / math.log(2) / size),
+            unigram=sum(math.exp(nats / count) for nats in unigrams) / 2,
+        )
+
+    @torch.no_grad()
+    def nats(self, window: Window, state: State | None, *, reset: bool) -> tuple[Tensor, State]:
+        """−log p of each prediction of a window (S, T, B), and the state after it."""
+        device = next(self.softmax.parameters()).device
+        if state is None:
+            state = self.bilm.lstm.zero_state(window.index_STB.shape[2])
+        types = torch.from_numpy(window.types_NK).to(device)
+        x_NP = self.bilm.encode(types, precision=self.precision)
+        starts_STB = torch.from_numpy(window.reset_TB).to(device).expand(2, -1, -1)
+        x_STBP = x_NP[torch.from_numpy(window.index_STB).to(device)]
+        ys, state = self.bilm.lstm(x_STBP, state, reset_STB=starts_STB if reset else None)
+        targets = torch.from_numpy(window.targets_STB).to(device)
+        h_NP = ys[-1].reshape(-1, ys[-1].shape[-1])
+        nats_N = evaluate(self.softmax, h_NP, targets.reshape(-1))
+        return nats_N.view(targets.shape), state
+
+    def _count(self, window: Window, nats_STB: Tensor) -> np.ndarray:
+        mask = torch.from_numpy(window.mask_TB).to(nats_STB.device)
+        nats = (nats_STB.double() * mask).sum((1, 2)).cpu().numpy()
+        targets = window.targets_STB[:, window.mask_TB]
+        inputs = window.index_STB[0][window.mask_TB & ~window.reset_TB]
+        unigram = -self._unigram_SV[[[0], [1]], targets].sum(1)
+        starts = int((window.reset_TB & window.mask_TB).sum())
+        sizes = (window.mask_TB.sum(), starts, (targets[0] == self.vocabulary.unk).sum())
+        return np.array([*nats, *sizes, window.bytes_N[inputs].sum() + len(inputs), *unigram])
+
+
+class HeldOut:
+    """A split of shards whose perplexity is taken repeatedly: its words are encoded once."""
+
+    def __init__(self, stream: Stream, evaluator: Evaluator, *, reset: bool) -> None:
+        self.stream, self.evaluator, self.reset = stream, evaluator, reset
+
+    def perplexity(
+        self, *, tokens: int = 0, interrupted: Callable[[], bool] | None = None
+    ) -> tuple[Perplexity, bool]:
+        """The perplexity of the first `tokens` tokens or a few more (0: of all), and whether these
+        were all.
+
+        Where `interrupted` is given it is asked at each window, and a yes raises
+        `KeyboardInterrupt`.
+        """
+        whole = True
+
+        def windows() -> Iterator[Window]:
+            nonlocal whole
+            read = 0
+            with closing(prefetched(self.stream.windows(self.stream.begin()))) as ready:
+                for window, _ in ready:
+                    if 0 < tokens <= read:
+                        whole = False
+                        return
+                    read += window.count // 2
+                    if interrupted is not None and interrupted():
+                        raise KeyboardInterrupt
+                    yield window
+
+        return self.evaluator.perplexity(windows(), reset=self.reset), whole
+
+
+class Score(NamedTuple):
+    """−log p of a sentence in nats, each way, summed over its tokens and its boundary."""
+
+    forward: float
+    backward: float
+
+
+def perplexity(model: Model, sentences: Sequence[Sequence[str]]) -> Perplexity:
+    """The perplexity of sentences, each read alone; empty ones are left out."""
+    windows = [window for _, window in _windows(model, sentences)]
+    if not windows:
+        raise ElmoError("there are no tokens to take the perplexity of")
+    return _evaluator(model).perplexity(windows, reset=True, carry=False)
+
+
+def scores(model: Model, sentences: Sequence[Sequence[str]]) -> list[Score]:
+    """Score each sentence; an empty one scores 0."""
+    scored = [Score(0.0, 0.0)] * len(sentences)
+    evaluator = _evaluator(model)
+    for rows, window in _windows(model, sentences):
+        nats_STB, _ = evaluator.nats(window, None, reset=True)
+        mask = torch.from_numpy(window.mask_TB)
+        forward, backward = (nats_STB.cpu().double() * mask).sum(1).tolist()
+        for row, *both in zip(rows, forward, backward, strict=True):
+            scored[row] = Score(*both)
+    if not np.isfinite(scored).all():
+        raise NotFinite("a score is not a finite number: the model's weights are damaged")
+    return scored
+
+
+def _evaluator(model: Model) -> Evaluator:
+    if model.softmax is None:
+        raise ElmoError("the model has no softmax (2018 files have none); fine-tune it to get one")
+    return Evaluator(
+        model.bilm,
+        softmax_from(model.softmax),
+        model.vocabulary,
+        precision=torch.float32,
+    )
+
+
+def _windows(
+    model: Model, sentences: Sequence[Sequence[str]]
+) -> Iterator[tuple[list[int], Window]]:
+    """Batches of sentences of like length, each batch one window in which every row starts
+    afresh."""
+    order = sorted((k for k, s in enumerate(sentences) if s), key=lambda k: -len(sentences[k]))
+    while order:
+        rows = order[: max(1, TOKENS_AT_ONCE // (len(sentences[order[0]]) + 1))]
+        order = order[len(rows) :]
+        yield rows, _window(model, [sentences[row] for row in rows])
+
+
+def _window(model: Model, sentences: list[Sequence[str]]) -> Window:
+    vocabulary = model.vocabulary
+    types: dict[str, int] = {}
+    steps = max(map(len, sentences)) + 1
+    index = np.zeros((2, steps, len(sentences)), np.int64)
+    targets = np.zeros((2, steps, len(sentences)), np.int64)
+    mask = np.zeros((steps, len(sentences)), bool)
+    boundaries = [types.setdefault(word, len(types)) for word in (BOS, EOS)]
+    for row, sentence in enumerate(sentences):
+        keys = np.array([types.setdefault(token, len(types)) for token in sentence], np.int64)
+        words = vocabulary.ids(sentence).astype(np.int64)
+        length = np.array([len(sentence)])
+        block = both_ways(keys, words, length, vocabulary)
+        n = len(sentence) + 1
+        index[:, :n, row], targets[:, :n, row] = block.keys_Sn, block.words_Sn
+        index[0, 0, row], index[1, 0, row] = boundaries
+        mask[:n, row] = True
+    starts = np.zeros_like(mask)
+    starts[0] = True
+    encoded = model.inputs(list(types))
+    words_used = np.unique(targets[:, mask])
+    size = byte_lengths(list(types))
+    return Window(index, targets, mask, starts, encoded, size, words_used, 2 * int(mask.sum()))
+
+
+def _unigram(vocabulary: Vocabulary) -> np.ndarray:
+    """log p of each word by its count, for forward targets (no `<S>`) and backward (no `</S>`)."""
+    if vocabulary.counts is None:
+        return np.full((2, len(vocabulary)), np.nan)
+    counts = np.tile(np.maximum(np.array(vocabulary.counts, np.float64), 1), (2, 1))
+    counts[0, vocabulary.bos] = counts[1, vocabulary.eos] = 0
+    with np.errstate(divide="ignore"):
+        return np.log(counts / counts.sum(1, keepdims=True))

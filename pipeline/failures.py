@@ -1,0 +1,76 @@
+"""The exceptions of libraries and of the system as one line: the only module that knows them.
+
+An exception listed here comes from bad input, a service that is down or refuses, or a machine that
+is full. Any other is a bug in this project, and keeps its traceback.
+"""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from elmo.errors import ElmoError
+
+# The package that defines an exception, and what a user knows it as.
+_LIBRARIES = {
+    "aiohttp": "the network",
+    "boto3": "object storage",
+    "botocore": "object storage",
+    "fsspec": "storage",
+    "gcsfs": "object storage",
+    "h5py": "HDF5",
+    "mlflow": "MLflow",
+    "pyarrow": "Arrow",
+    "ray": "Ray",
+    "requests": "the network",
+    "s3fs": "object storage",
+    "safetensors": "safetensors",
+    "safetensors_rust": "safetensors",
+    "sqlalchemy": "the tracking database",
+    "sqlite3": "the tracking database",
+    "urllib3": "the network",
+    "yaml": "YAML",
+    "zipfile": "a zip file",
+    "zstandard": "Zstandard",
+}
+_LONGEST = 500
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_MEMORY = ("can't allocate memory", "out of memory", "Unable to allocate", "bad_alloc")
+
+
+def one_line(error: BaseException) -> str | None:
+    """The message for the user; None where the error is a bug of this project."""
+    if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
+        return f"out of memory ({first_line(error)}); use smaller batches, or a machine with more"
+    for kind in type(error).__mro__:
+        package = kind.__module__.split(".")[0]
+        if package in _LIBRARIES:
+            return f"{_LIBRARIES[package]}: {first_line(error)}"
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        remedy = "; make room, and run the same command again" * (error.errno in _DISK_FULL)
+        return f"{where}{error.strerror or first_line(error)}{remedy}"
+    return None
+
+
+def first_line(error: BaseException, *, longest: int = _LONGEST) -> str:
+    """The first line of an error's text that is not blank, or else the name of its type."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:longest]
+
+
+@contextmanager
+def reading(url: str, what: str = "cannot be read") -> Iterator[None]:
+    """Turn whatever a library raises over a file into one `ElmoError` that names the file.
+
+    The libraries are many (Arrow, fsspec and its many backends, lzma, zlib) and their exceptions
+    have no base class in common: put only calls of theirs inside.
+    """
+    try:
+        yield
+    except ElmoError:
+        raise
+    except FileNotFoundError:
+        raise ElmoError(f"{url}: no such file; name an existing one in params.yaml") from None
+    except Exception as error:
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise ElmoError(f"{url}: {what} ({reason})") from error

@@ -1,0 +1,226 @@
+"""A new project: the files of this package's own project, with the user's text in params.yaml."""
+
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from elmo.errors import ElmoError
+from elmo.neighbors import parse_query
+from elmo.tokenizer import TextTokenizer, describe
+
+from . import params, preset, schema
+from .text.accounting import Accounting
+from .text.inputs import Input, find_inputs
+from .text.readers import check_readable, plan, read_blocks
+
+TEMPLATE = Path(__file__).parent / "project"
+_LINE = 200  # characters of a line that may be the example for neighbours
+_LINES = 200  # that are looked at for one
+
+
+def run(
+    folder: Path,
+    *,
+    text: Sequence[str],
+    task: Sequence[str],
+    column: str | None,
+    preset_name: str | None,
+) -> list[str]:
+    """Write a project into `folder`, and start git and DVC there where they are not; what was done.
+
+    `text` becomes the general text, `task` that of the domain: without one it is `text` again.
+    Everything is checked before anything is written.
+    """
+    for name in ("dvc.yaml", "params.yaml"):
+        if (folder / name).exists():
+            raise ElmoError(f"{folder / name}: is there already; name a new folder, or delete it")
+    general_inputs = _readable(text, column)
+    task_inputs = _readable(task, column) or general_inputs
+    settings = _settings(
+        [_from(folder, name) for name in text],
+        [_from(folder, name) for name in task or text],
+        column=column,
+        preset_name=preset_name,
+        example_of=task_inputs,
+    )
+    schema_text = json.dumps(schema.json_schema(params.Params), indent=1) + "\n"
+    files = {"params.yaml": schema.HEADER + settings, schema.FILE: schema_text}
+    for name in ("dvc.yaml", "cluster.example.yaml", "README.md"):
+        if not (folder / name).exists():
+            files[name] = (TEMPLATE / name).read_text(encoding="utf-8")
+    files[".gitignore"] = _ignored(folder / ".gitignore")
+    folder.mkdir(parents=True, exist_ok=True)
+    started = _start(folder)
+    for name, content in files.items():
+        (folder / name).write_text(content, encoding="utf-8")
+    lines = [f"{', '.join(sorted(files))}; {started}"]
+    if text:
+        lines.append(f"general text: {_listing(general_inputs)}")
+    else:
+        lines.append("general text: prose that every machine has; name yours with --text")
+    if task:
+        lines.append(f"task text: {_listing(task_inputs)}")
+    elif text:
+        lines.append("task text: the same; name the text of your domain with --task")
+    else:
+        lines.append("task text: the docstrings of a package; name yours with --task")
+    return lines
+
+
+def _readable(patterns: Sequence[str], column: str | None) -> list[Input]:
+    """The files that names, folders, globs and URLs stand for, each looked at."""
+    inputs = find_inputs(patterns) if patterns else []
+    for input_ in inputs:
+        try:
+            check_readable(input_, column or "text")
+        except ElmoError as error:
+            remedy = "name it with --column"
+            raise ElmoError(str(error).replace("set corpus.column", remedy)) from None
+    return inputs
+
+
+def _listing(inputs: Sequence[Input]) -> str:
+    files = f"{len(inputs)} files" if len(inputs) > 1 else inputs[0].name
+    return f"{files}, {sum(i.bytes for i in inputs):,} bytes"
+
+
+def _from(folder: Path, name: str) -> str:
+    """A name as `folder` sees it: below it as it is there, elsewhere absolute, a URL as it is."""
+    if "://" in name:
+        return name
+    if not os.path.exists(name) and not glob.has_magic(name):
+        return name
+    absolute, home = Path(os.path.abspath(name)), Path(os.path.abspath(folder))
+    return str(absolute.relative_to(home) if absolute.is_relative_to(home) else absolute)
+
+
+def _settings(
+    general: list[str],
+    task: list[str],
+    *,
+    column: str | None,
+    preset_name: str | None,
+    example_of: Sequence[Input],
+) -> str:
+    """The text of params.yaml: this package's, then the preset, then what the user named."""
+    with tempfile.TemporaryDirectory() as parent:
+        file = Path(parent) / "params.yaml"
+        shutil.copyfile(TEMPLATE / "params.yaml", file)
+        if preset_name is not None:
+            preset.run(preset_name, file)
+        own: dict[str, dict[str, object]] = {"corpus": {}}
+        if general:
+            own["corpus"]["general"] = general
+        if task:
+            own["corpus"]["task"] = task
+        if column is not None:
+            own["corpus"]["column"] = column
+        if example_of and (example := _example(example_of[0], params.load(file), column)):
+            own["report"] = {"neighbors_of": example}
+        lines = [
+            line
+            for section, values in own.items()
+            for line in (
+                f"{section}:",
+                *(f"  {key}: {json.dumps(v, ensure_ascii=False)}" for key, v in values.items()),
+            )
+            if values
+        ]
+        if lines:
+            overlay = Path(parent) / "own.yaml"
+            overlay.write_text("\n".join(lines), encoding="utf-8")
+            file.write_text(preset.overlay(file, overlay)[0], encoding="utf-8")
+        params.load(file)
+        return file.read_text(encoding="utf-8")
+
+
+def _example(input_: Input, settings: params.Params, column: str | None) -> str | None:
+    """A line of the text with one token in brackets, for the report's neighbours; None without."""
+    how = settings.tokenize
+    try:
+        tokenize = TextTokenizer(describe(how.tokenizer, how.sentences))
+    except ElmoError:  # its library is not installed: the stage that needs it will say so
+        return None
+    pieces = plan([input_], shard_bytes=1 << 16, documents=how.documents)
+    if not pieces:
+        return None
+    blocks = read_blocks(
+        pieces[0][0],
+        column=column or "text",
+        documents="line",
+        size=1 << 16,
+        accounting=Accounting(),
+    )
+    block = next(blocks, None)
+    for line in block.text.decode("utf-8").splitlines()[:_LINES] if block else ():
+        line = line.strip()
+        if len(line) > _LINE:
+            line = line[:_LINE].rpartition(" ")[0]
+        sentences = [tokens for tokens in tokenize(line) if len(tokens) > 3]
+        if not sentences or "[" in line or "]" in line or not line.isprintable():
+            continue
+        for token in sorted(filter(str.isalpha, sentences[0]), key=len, reverse=True):
+            marked = line.replace(token, f"[{token}]", 1)
+            try:
+                parse_query(marked, tokenize=tokenize)
+            except (ElmoError, ValueError):
+                continue
+            return marked
+    return None
+
+
+def _ignored(path: Path) -> str:
+    """The folder's .gitignore with what the stages write."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    known = set(text.splitlines())
+    lines = (TEMPLATE / "gitignore").read_text(encoding="utf-8").splitlines()
+    missing = [line for line in lines if line not in known]
+    return "\n".join([*text.splitlines(), *missing]) + "\n"
+
+
+def _start(folder: Path) -> str:
+    """Start git and DVC in `folder` where they are not; what was started."""
+    started = []
+    has_git = shutil.which("git") is not None
+    if has_git and _call(folder, "git", "rev-parse", "--is-inside-work-tree").returncode:
+        _checked(folder, "git", "init", "-q")
+        started.append("git")
+    if not (folder / ".dvc").exists():
+        options = ["--no-scm"] if not has_git else []
+        if has_git and not (folder / ".git").exists():
+            options = ["--subdir"]
+        _checked(folder, sys.executable, "-m", "dvc", "init", "-q", *options)
+        started.append("DVC")
+    return f"{' and '.join(started)} started" if started else "git and DVC were there"
+
+
+def _checked(folder: Path, *command: str) -> None:
+    done = _call(folder, *command)
+    if done.returncode:
+        reason = " ".join(done.stderr.split())[:300] or f"exit code {done.returncode}"
+        what = " ".join(command[1:]).removeprefix("-m ")
+        raise ElmoError(f"{folder}: {what} failed ({reason}); nothing else was written")
+
+
+def _call(folder: Path, *command: str) -> "subprocess.CompletedProcess[str]":
+    quiet = {"DVC_NO_ANALYTICS": "1", "LC_ALL": "C"}
+    return subprocess.run(
+        command, cwd=folder, env=os.environ | quiet, capture_output=True, text=True
+    )
+
+
+def repro(arguments: Sequence[str]) -> None:
+    """Become `dvc repro ARGUMENTS` of this installation, in the project of the current folder."""
+    if not Path("dvc.yaml").is_file():
+        raise ElmoError("dvc.yaml: no such file; go to a project's folder, or make one: elmo init")
+    path = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), os.environ.get("PATH")]))
+    environment = {"DVC_NO_ANALYTICS": "1"} | os.environ | {"PATH": path}
+    sys.stdout.flush()
+    command = [sys.executable, "-m", "dvc", "repro", *arguments]
+    os.execve(sys.executable, command, environment)

@@ -1,0 +1,194 @@
+"""Before a stage works on several nodes: can each of them? One line names the node and the cause.
+
+This file is given Ray and imports it nowhere. What a node runs is sent to it by value, since the
+project may be what it lacks.
+"""
+
+import hashlib
+import importlib.metadata
+import secrets
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import elmo
+from elmo.errors import ElmoError
+
+PACKAGES = ("torch", "numpy", "pyarrow", "safetensors", "fsspec", "msgspec")
+LEAST_FREE = 1_000_000_000  # bytes in each folder and in the temporary one
+ANSWER = 300.0  # seconds in which a node must have looked; importing torch may take a minute
+STALE = 40.0  # seconds for which a network file system may hide what another node wrote
+
+
+def check(
+    ray: Any, folders: Iterable[Path], *, tracking_uri: str | None, answer: float = ANSWER
+) -> int:
+    """Check the nodes that work, if there are several; how many were checked."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    if len(nodes) < 2:
+        return 0
+    markers = Markers(folders)
+    try:
+        wanted = {
+            "python": list(sys.version_info[:2]),
+            "packages": {name: version(name) for name in PACKAGES},
+            "module": __name__,
+            "code": code_digest(),
+            "markers": markers.contents,
+            "free": LEAST_FREE,
+            "stale": STALE,
+            "tracking_uri": tracking_uri if (tracking_uri or "").startswith("http") else None,
+        }
+        working = [node for node in nodes if node["Resources"].keys() & {"CPU", "GPU"}]
+        problems = _ask(ray, working, wanted, answer)
+    finally:
+        markers.remove()
+    if problems:
+        by_cause: dict[str, list[str]] = {}
+        for node, cause in problems:
+            by_cause.setdefault(cause, []).append(node)
+        raise ElmoError(
+            "; ".join(
+                f"node{'s' * (len(names) > 1)} {', '.join(names)}: {cause}"
+                for cause, names in by_cause.items()
+            )
+        )
+    return len(working)
+
+
+def _ask(
+    ray: Any, nodes: Sequence[dict[str, Any]], wanted: dict[str, Any], answer: float
+) -> list[tuple[str, str]]:
+    """What is wrong with each node; the check runs on all at once."""
+    pinned = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+    remote = ray.remote(num_cpus=0, max_retries=0)(looker())
+    asked = {
+        remote.options(scheduling_strategy=pinned(node["NodeID"], soft=False)).remote(wanted): node
+        for node in nodes
+    }
+    ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=answer)
+    problems = []
+    for reference, node in asked.items():
+        name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+        if reference in late:
+            problems.append((name, f"did not answer in {answer:.0f} s"))
+            continue
+        try:
+            problems += [(name, cause) for cause in ray.get(reference)[:1]]
+        except Exception as error:  # of any kind: it is named
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            problems.append((name, (lines or [type(error).__name__])[-1][:300]))
+    return problems
+
+
+def looker() -> Callable[[dict[str, Any]], list[str]]:
+    """What a node runs: nothing but the standard library until the project is known to be there."""
+
+    def look(wanted: dict[str, Any]) -> list[str]:
+        import importlib
+        import importlib.metadata
+        import pathlib
+        import shutil
+        import sys
+        import tempfile
+        import time
+        import urllib.request
+
+        if list(sys.version_info[:2]) != wanted["python"]:
+            there, here = (".".join(map(str, v)) for v in (sys.version_info[:2], wanted["python"]))
+            return [f"Python {there}, and the driver has {here}; use one image for all"]
+        for name, version in wanted["packages"].items():
+            try:
+                there = importlib.metadata.version(name).partition("+")[0]
+            except importlib.metadata.PackageNotFoundError:
+                return [f"{name} is not installed; use one image for all"]
+            if there != version:
+                return [f"{name} {there}, and the driver has {version}; use one image for all"]
+        for folder, (name, content) in wanted["markers"].items():
+            until = time.monotonic() + wanted["stale"]
+            marker = pathlib.Path(folder, name)
+            while True:
+                try:
+                    if marker.parent.is_dir() if not name else marker.read_text() == content:
+                        break
+                except OSError:
+                    pass
+                if time.monotonic() > until:
+                    there = (
+                        "is not the driver's folder" if marker.parent.is_dir() else "is not there"
+                    )
+                    return [f"{folder} {there}; mount the shared storage there"]
+                time.sleep(0.5)
+        for folder in {*wanted["markers"], tempfile.gettempdir()}:
+            free = shutil.disk_usage(folder).free
+            if free < wanted["free"]:
+                least = wanted["free"] / 1e6
+                return [f"{free / 1e6:.0f} MB free in {folder}; {least:.0f} MB are needed"]
+        try:
+            for name in ("torch", "elmo.nn.bilm", wanted["module"]):
+                importlib.import_module(name)
+        except Exception as error:
+            return [f"can't import {name} ({error}); send the code (elmo submit) or mount it"]
+        own: Any = sys.modules[wanted["module"]]
+        if own.code_digest() != wanted["code"]:
+            folder = pathlib.Path(own.__file__).parents[1]
+            return [
+                f"{folder} holds another version of the code; send it (elmo submit) or mount it"
+            ]
+        if uri := wanted["tracking_uri"]:
+            try:
+                urllib.request.urlopen(uri.rstrip("/") + "/health", timeout=20).close()
+            except OSError as error:
+                return [
+                    f"the tracking server does not answer ({error}); is its address right there?"
+                ]
+        return []
+
+    return look
+
+
+class Markers:
+    """A small file in each folder that the nodes must share; folders are those of paths, if local.
+
+    Where the driver may only read, the nodes are asked for the folder alone.
+    """
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self.contents: dict[str, tuple[str, str]] = {}
+        for folder in sorted({str(_folder(path)) for path in paths if ":/" not in str(path)}):
+            name, content = f".preflight-{secrets.token_hex(8)}", secrets.token_hex(16)
+            try:
+                Path(folder, name).write_text(content)
+            except OSError:
+                name = ""
+            self.contents[folder] = (name, content)
+
+    def remove(self) -> None:
+        """Take them away."""
+        for folder, (name, _) in self.contents.items():
+            if name:
+                Path(folder, name).unlink(missing_ok=True)
+
+
+def _folder(path: Path) -> Path:
+    """The nearest folder that is there and is no output of a stage itself."""
+    path = path.absolute().parent
+    while not path.is_dir():
+        path = path.parent
+    return path
+
+
+def version(name: str) -> str:
+    """The version of a package, without the part that tells builds for CPU and GPU apart."""
+    return importlib.metadata.version(name).partition("+")[0]
+
+
+def code_digest() -> str:
+    """A digest of the project's own code."""
+    found = hashlib.sha256()
+    for package in (Path(elmo.__file__).parent, Path(__file__).parent):
+        for path in sorted(package.rglob("*.py")):
+            name = str(path.relative_to(package)).encode()
+            found.update(name + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()

@@ -1,0 +1,264 @@
+"""MLflow's registry: versions of models, registered once for each content, and the champion.
+
+A new version is `candidate`. The first one is champion too; another becomes champion when its
+held-out perplexity, on the same text and words, is lower by a margin, or by `promote`.
+"""
+
+import contextlib
+import fcntl
+import io
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from elmo.errors import ElmoError
+
+from . import tracking
+
+CANDIDATE = "candidate"
+TEXTS = ("task", "general")  # the first that a version was measured on is the one compared
+LIBRARY = ("torch", "numpy", "pyarrow", "safetensors", "fsspec", "msgspec")
+_LOCK_WAIT = 600.0  # seconds to wait for another process that registers
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A version, whether it is new, and what became of the champion."""
+
+    version: int
+    new: bool
+    decision: str
+
+
+def find(name: str, model_digest: str) -> int | None:
+    """The version of a model's content, the lowest if a killed process left two."""
+    rows = versions(name)
+    return min((r["version"] for r in rows if r.get("model_digest") == model_digest), default=None)
+
+
+def versions(name: str) -> list[dict[str, Any]]:
+    """The versions of a registered model with their tags and aliases, newest first."""
+    tracking.check()
+    with tracking.answers():
+        client = tracking.mlflow_client()
+        pages = [client.search_model_versions(f"name = '{name}'")]
+        while pages[-1].token:
+            pages.append(
+                client.search_model_versions(f"name = '{name}'", page_token=pages[-1].token)
+            )
+        aliases = client.get_registered_model(name).aliases if any(pages) else {}
+    rows = [
+        {
+            **one.tags,
+            "version": int(one.version),
+            "run_id": one.run_id,
+            "aliases": sorted(a for a, v in aliases.items() if int(v) == int(one.version)),
+        }
+        for page in pages
+        for one in page
+    ]
+    return sorted(rows, key=lambda row: -row["version"])
+
+
+def register(
+    folder: Path,
+    *,
+    name: str,
+    alias: str,
+    margin: float,
+    tags: Mapping[str, str],
+    run_id: str,
+    description: str,
+) -> Registered:
+    """Register a model folder, once for each content, as a version of the run `run_id`.
+
+    A model that can't embed its own example is an `ElmoError`, and no version of it is published.
+    """
+    with _alone(), tracking.answers():
+        content = tags["model_digest"]
+        number = find(name, content)
+        new = number is None
+        if number is None:
+            logged = _log_checked(folder, run_id)
+            number = _publish(name, logged, run_id, tags, description)
+        kept, number = number, find(name, content) or number
+        if kept != number:  # another process was first: one version for each content
+            tracking.mlflow_client().delete_model_version(name, str(kept))
+        decision = appoint(name, number, alias=alias, margin=margin, tags=tags)
+    return Registered(number, new and kept == number, decision)
+
+
+def appoint(name: str, number: int, *, alias: str, margin: float, tags: Mapping[str, str]) -> str:
+    """Make a version the candidate, and the champion where it is due; say what was done and why."""
+    with tracking.answers():
+        client = tracking.mlflow_client()
+        for key, value in tags.items():
+            client.set_model_version_tag(name, str(number), key, value)
+        client.set_registered_model_alias(name, CANDIDATE, str(number))
+    rows = {row["version"]: row for row in versions(name)}
+    champion = next((row for row in rows.values() if alias in row["aliases"]), None)
+    if champion is None:
+        if number != min(rows):
+            return f"no version is {alias}; to choose: elmo promote VERSION"
+        _point(name, alias, number)
+        return f"{alias} is version {number}, the first"
+    if champion["version"] == number:
+        return f"{alias} is version {number}"
+    better, why = compare(champion, rows[number], margin=margin)
+    if better:
+        _point(name, alias, number)
+        return f"{alias} moved from version {champion['version']} to {number}: {why}"
+    return f"{alias} stays version {champion['version']}: {why}; to move it: elmo promote {number}"
+
+
+def compare(
+    champion: Mapping[str, Any], version: Mapping[str, Any], *, margin: float
+) -> tuple[bool, str]:
+    """Whether a version is better than the champion, and why."""
+    if version["version"] < champion["version"]:
+        return False, f"version {version['version']} is older"
+    text = next((text for text in TEXTS if f"perplexity.after.{text}" in version), None)
+    if text is None:
+        return False, f"version {version['version']} has no held-out perplexity"
+    for key, what in (
+        (f"heldout.{text}", f"held-out {text} text"),
+        ("words", "words, and perplexity depends on them"),
+    ):
+        if not version.get(key) or version.get(key) != champion.get(key):
+            return False, f"it was measured on other {what}"
+    old, new = (float(one.get(f"perplexity.after.{text}", "nan")) for one in (champion, version))
+    figures = f"{text} perplexity {new:.6g}, the champion's {old:.6g}"
+    if new <= old * (1 - margin) and new < old:
+        return True, figures
+    return False, f"{figures}, is not lower by {margin:.2%}"
+
+
+def promote(name: str, number: int, *, alias: str) -> int | None:
+    """Make a version champion; return which was."""
+    rows = {row["version"]: row for row in versions(name)}
+    if number not in rows:
+        known = ", ".join(map(str, sorted(rows))) or "none"
+        raise ElmoError(f"{name} has no version {number} to promote; there are: {known}")
+    before = next((row["version"] for row in rows.values() if alias in row["aliases"]), None)
+    _point(name, alias, number)
+    return before
+
+
+def _point(name: str, alias: str, number: int) -> None:
+    with tracking.answers():
+        tracking.mlflow_client().set_registered_model_alias(name, alias, str(number))
+
+
+def _publish(
+    name: str, model_uri: str, run_id: str, tags: Mapping[str, str], description: str
+) -> int:
+    from mlflow.exceptions import MlflowException
+
+    client = tracking.mlflow_client()
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    model_id = model_uri.removeprefix("models:/")
+    created = client.create_model_version(
+        name, model_uri, run_id, tags=dict(tags), description=description, model_id=model_id
+    )
+    return int(created.version)
+
+
+def _log_checked(folder: Path, run_id: str) -> str:
+    """Log a model to a run, load it from there and let it embed its example; return its URI."""
+    import mlflow.pyfunc
+    from mlflow.models import Model
+
+    from elmo.model_folder import load_model
+    from elmo.tokenizer import NONE
+
+    from . import pyfunc as served
+
+    package = Path(__file__).resolve().parents[1] / "elmo"
+    given = served.example(text=load_model(folder).tokenizer != NONE)
+    quiet = contextlib.redirect_stderr(io.StringIO())  # it shows bars and where to look
+    with warnings.catch_warnings(), tracking.silent("mlflow"), quiet:
+        warnings.simplefilter("ignore")  # what they may mean is tried below
+        info = Model.log(
+            artifact_path=None,
+            name="elmo",
+            flavor=mlflow.pyfunc,
+            run_id=run_id,
+            python_model=str(Path(served.__file__)),
+            artifacts={"model": str(folder.absolute())},
+            signature=served.signature(),
+            input_example=(given, served.PARAMS),
+            pip_requirements=requirements(),
+            code_paths=[str(package)],
+        )
+        try:
+            _try(info.model_uri, given)
+        except Exception as error:
+            with contextlib.suppress(Exception):
+                tracking.mlflow_client().delete_logged_model(info.model_id)
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            raise ElmoError(
+                f"{folder}: can't embed its own example as MLflow serves it ({reason}); it is not "
+                "registered"
+            ) from error
+    return str(info.model_uri)
+
+
+def _try(model_uri: str, given: list[Any]) -> None:
+    """Load a logged model as a server does, and look at what it answers."""
+    import mlflow
+    import numpy as np
+    from mlflow.pyfunc.scoring_server import predictions_to_json
+
+    from . import pyfunc as served
+
+    paths = list(sys.path)
+    try:
+        model = mlflow.pyfunc.load_model(model_uri)
+        answer = model.predict(given, params=served.PARAMS)
+    finally:
+        sys.path[:] = paths  # the model's own copy of the library stays out
+    if len(answer) != len(given) or not all(np.isfinite(one).all() for one in answer):
+        raise ElmoError("its vectors are not all finite numbers")
+    predictions_to_json(answer, io.StringIO())
+
+
+def requirements() -> list[str]:
+    """What serving needs, as installed here: what the library needs, and MLflow."""
+    return [f"{name}=={version(name).split('+')[0]}" for name in (*LIBRARY, "mlflow")]
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One registration at a time where the registry is a file."""
+    database = tracking.database()
+    if database is None:
+        yield
+        return
+    path = database.with_name(f"{database.name}.register")
+    with path.open("a") as lock:
+        began, announced = time.monotonic(), False
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() - began > _LOCK_WAIT:
+                    raise ElmoError(
+                        f"{path}: another process has been registering for {_LOCK_WAIT:.0f} s; "
+                        "end it"
+                    ) from None
+                if not announced:
+                    tracking.say("waiting for another process that registers")
+                announced = True
+                time.sleep(0.2)
+        yield

@@ -1,0 +1,304 @@
+"""The commands `elmo task train|evaluate|predict`: the six tasks of the paper on labelled files."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from elmo.errors import ElmoError
+
+FOLDER = click.Path(path_type=Path)
+FIRST = ("f1", "exact_match", "accuracy")
+KINDS = ["tagging", "classification", "pairs", "questions", "roles", "coreference"]
+
+
+def _reading(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of how a labelled file is read."""
+    for option in (
+        click.option(
+            "--format",
+            "format_",
+            help="conll, conllu, tsv, jsonl, json or text, where the file's ending does not tell.",
+        ),
+        click.option("--columns", help="Where fields are, such as word=2,tag=4 or label=stars."),
+        click.option(
+            "--scheme", help="Of tags: bio, iob1, bioes or plain; default: as the tags show."
+        ),
+        click.option("--device", default="cpu", show_default=True, help="cpu or cuda."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def task() -> None:
+    """Train and use the paper's six task models; docs/tasks.md shows each kind and format."""
+
+
+@task.command()
+@click.argument("kind", type=click.Choice(KINDS))
+@click.option("--train", type=FOLDER, required=True, help="The file, or folder of files, to learn.")
+@click.option("--dev", type=FOLDER, required=True, help="The one that chooses the best epoch.")
+@click.option("--model", type=FOLDER, help="The model folder whose vectors are read.")
+@click.option("--out", type=FOLDER, required=True, help="Where the trained task goes.")
+@click.option("--without-elmo", is_flag=True, help="The baseline: nothing else is changed.")
+@click.option("--layers", help="Which layers are mixed, such as 0,2; default: all.")
+@click.option("--seeds", default=1, show_default=True, help="How many, from 0; one run for each.")
+@click.option("--epochs", type=int, help="At most; it ends sooner without gain on dev.")
+@click.option("--batch-size", type=int, help="Examples in a step.")
+@click.option("--hidden", type=int, help="The width of the recurrent layers.")
+@click.option("--lr", type=float, help="The learning rate.")
+@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Any other setting.")
+@click.option("--store", type=FOLDER, help="A store of these very sentences; default: one is made.")
+@click.option("--tokenizer", help="What cuts text; default: the model's own, else unicode.")
+@click.option("--track", is_flag=True, help="One MLflow run for each seed.")
+@click.option(
+    "--runs",
+    type=FOLDER,
+    default="runs/tasks",
+    show_default=True,
+    help="Where unfinished work and the vectors are kept.",
+)
+@_reading
+def train(
+    kind: str,
+    train: Path,
+    dev: Path,
+    model: Path | None,
+    out: Path,
+    without_elmo: bool,
+    layers: str | None,
+    seeds: int,
+    epochs: int | None,
+    batch_size: int | None,
+    hidden: int | None,
+    lr: float | None,
+    changes: tuple[str, ...],
+    store: Path | None,
+    tokenizer: str | None,
+    track: bool,
+    runs: Path,
+    format_: str | None,
+    columns: str | None,
+    scheme: str | None,
+    device: str,
+) -> None:
+    """Train a task model of KIND; the best epoch on DEV is kept.
+
+    \b
+    Example: elmo task train tagging --train train.conll --dev dev.conll \\
+        --model models/finetune --out models/ner
+    """
+    from elmo.model_config import read_config
+    from elmo.tasks.readers import read
+    from elmo.tasks.settings import choose
+    from elmo.tasks.task import train_task
+    from elmo.tokenizer import describe
+
+    if seeds < 1:
+        raise ElmoError(f"--seeds must be 1 or more, found {seeds}")
+    if not without_elmo and model is None:
+        raise ElmoError("--model is missing; name a model folder, or say --without-elmo")
+    chosen: dict[str, Any] = {"elmo": "none"} if without_elmo else {}
+    if layers not in (None, "all"):
+        chosen["layers"] = _numbers(layers or "")
+    given = {"epochs": epochs, "batch_size": batch_size, "hidden": hidden, "lr": lr}
+    chosen |= {name: value for name, value in given.items() if value is not None}
+    settings = choose(kind, _named("--set", changes) | chosen)
+    fields = _columns(columns)
+    if tokenizer is None and model is not None:
+        cuts = read_config(model).tokenizer
+    else:
+        cuts = describe(tokenizer or "unicode")
+    data = [
+        read(kind, path, format=format_, columns=fields, scheme=scheme, tokenizer=cuts)
+        for path in (train, dev)
+    ]
+    for path, labelled in zip((train, dev), data, strict=True):
+        click.echo(f"{path}: {_counts(labelled.counts)}")
+    sources = {"train": train, "dev": dev} | ({"model": model} if model is not None else {})
+    with ExitStack() as stack:
+        open_run = None
+        if track:
+            from . import tasks
+
+            open_run = partial(tasks.tracked, stack, kind, settings, sources)
+        record = train_task(
+            kind,
+            *data,
+            out=out,
+            settings=settings,
+            model=None if without_elmo else model,
+            seeds=range(seeds),
+            work=runs,
+            store=store,
+            tokenizer=cuts,
+            device=device,
+            report=_Progress(open_run),
+        )
+    click.echo(f"task train: {out}: {_said(_over_seeds(list(record.scores.values())))} on dev")
+
+
+@task.command()
+@click.argument("folder", type=FOLDER)
+@click.option("--data", type=FOLDER, required=True, help="A labelled file.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_reading
+def evaluate(
+    folder: Path,
+    data: Path,
+    as_json: bool,
+    format_: str | None,
+    columns: str | None,
+    scheme: str | None,
+    device: str,
+) -> None:
+    """The field's metric of the task in FOLDER on labelled data: the mean over its seeds.
+
+    \b
+    Example: elmo task evaluate models/ner --data test.conll --json
+    """
+    import json
+
+    from elmo.tasks.readers import read
+    from elmo.tasks.task import Task, read_task
+
+    record = read_task(folder)
+    labelled = read(
+        record.kind,
+        data,
+        format=format_,
+        columns=_columns(columns),
+        scheme=scheme,
+        tokenizer=record.tokenizer,
+    )
+    scores = [
+        Task.load(folder, seed=seed, device=device).evaluate(labelled) for seed in record.seeds
+    ]
+    figures = _over_seeds(scores)
+    if as_json:
+        by_seed = {str(seed): s for seed, s in zip(record.seeds, scores, strict=True)}
+        click.echo(json.dumps({**figures, "examples": len(labelled.examples), "seeds": by_seed}))
+    else:
+        click.echo(f"{data}: {_counts(labelled.counts)}")
+        click.echo(f"task evaluate: {_said(figures)}")
+
+
+@task.command()
+@click.argument("folder", type=FOLDER)
+@click.option("--input", "source", type=FOLDER, required=True, help="Text, or examples unlabelled.")
+@click.option("--seed", type=int, help="Which of the task's seeds; default: the first.")
+@_reading
+def predict(
+    folder: Path,
+    source: Path,
+    seed: int | None,
+    format_: str | None,
+    columns: str | None,
+    scheme: str | None,
+    device: str,
+) -> None:
+    """Predict with the task in FOLDER: one line of JSON for each example.
+
+    `source` is its file and line; what had to be left out is counted on stderr.
+
+    \b
+    Example: elmo task predict models/ner --input text.txt
+    """
+    import json
+
+    from elmo.tasks.readers import read
+    from elmo.tasks.task import Task
+
+    loaded = Task.load(folder, seed=seed, device=device)
+    labelled = read(
+        loaded.record.kind,
+        source,
+        format=format_,
+        columns=_columns(columns),
+        scheme=scheme,
+        tokenizer=loaded.record.tokenizer,
+        labelled=False,
+    )
+    dropped = {k: v for k, v in labelled.counts.items() if k.startswith("dropped") and v}
+    if dropped:
+        click.echo(f"{source}: {_counts(dropped)}", err=True)
+    for example, prediction in loaded.predict(labelled.examples):
+        described = {"source": example.source, **loaded.describe(example, prediction)}
+        click.echo(json.dumps(described, ensure_ascii=False))
+
+
+class _Progress:
+    """Prints one line for each epoch; `open_run(seed)` gives what logs a seed's figures."""
+
+    def __init__(self, open_run: Callable[[int], Callable[..., None]] | None) -> None:
+        self._seed, self._best = 0, -1.0
+        self._open_run, self._log = open_run, _nothing
+
+    def __call__(self, kind: str, figures: dict[str, float]) -> None:
+        """Hear of a seed or an epoch."""
+        if kind == "seed":
+            self._seed, self._best = int(figures["seed"]), -1.0
+            if self._open_run is not None:
+                self._log = self._open_run(self._seed)
+            return
+        self._log(figures, step=int(figures["epoch"]))
+        scores = {k: v for k, v in figures.items() if k not in ("epoch", "loss", "lr")}
+        first = next(iter(scores.values()))
+        mark = ", best so far" if first > self._best else ""
+        self._best = max(self._best, first)
+        epoch, loss = int(figures["epoch"]), figures["loss"]
+        click.echo(f"seed {self._seed} epoch {epoch}: loss {loss:.4g}, {_said(scores)}{mark}")
+
+
+def _nothing(figures: dict[str, float], *, step: int) -> None:
+    """Where no run is tracked."""
+
+
+def _over_seeds(scores: list[dict[str, float]]) -> dict[str, float]:
+    """The mean of each score, and with several seeds the standard deviation of the first."""
+    import statistics
+
+    names = sorted((name for name in scores[0] if name != "epoch"), key=_rank)
+    figures = {name: statistics.fmean(s[name] for s in scores) for name in names}
+    if len(scores) > 1:
+        figures[f"{names[0]}_sd"] = statistics.stdev(s[names[0]] for s in scores)
+    return figures
+
+
+def _rank(name: str) -> tuple[int, str]:
+    """The field's metric comes first."""
+    return FIRST.index(name) if name in FIRST else len(FIRST), name
+
+
+def _said(figures: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items())
+
+
+def _columns(text: str | None) -> dict[str, str]:
+    return _named("--columns", text.split(",") if text else [])
+
+
+def _named(option: str, parts: Any) -> dict[str, str]:
+    """`NAME=VALUE` texts as a dict."""
+    named = {}
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if not equals or not name or not value:
+            raise ElmoError(f"{option} must be NAME=VALUE, found {part!r}")
+        named[name.strip()] = value.strip()
+    return named
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ElmoError(f"--layers must be all or numbers such as 0,2; found {text!r}") from None

@@ -1,0 +1,65 @@
+"""Accounts for every byte of a text: it is in a token, or dropped for a reason."""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from elmo.files import Count
+from elmo.shards import Counts, Dropped
+
+
+class Accounting(Struct):
+    """Counts over a part of a text, which add up.
+
+    `mark` counts the bytes of byte order marks, `fields` those around the text of JSON records;
+    `added` newlines are in the lines but not in the file. `document_ids` counts the ids used,
+    blank documents included.
+    """
+
+    bytes: Count = 0
+    mark: Count = 0
+    fields: Count = 0
+    added: Count = 0
+    lines: Count = 0
+    blank_lines: Count = 0
+    blank_bytes: Count = 0
+    space_bytes: Count = 0
+    lost_bytes: Count = 0
+    token_bytes: Count = 0
+    tokens: Count = 0
+    sentences: Count = 0
+    document_ids: Count = 0
+    train_documents: Count = 0
+    heldout_documents: Count = 0
+
+    def counts(self) -> Counts:
+        """The counts as a manifest records them; every byte read is in one of its entries."""
+        newlines = self.lines - self.added
+        dropped = {
+            "blank": Dropped(self.blank_lines, self.blank_bytes),
+            "newline": Dropped(newlines, newlines),
+            "space": Dropped(0, self.space_bytes),
+            "fields": Dropped(0, self.fields),
+            "mark": Dropped(0, self.mark),
+            "tokenizer": Dropped(0, self.lost_bytes),
+        }
+        total = self.token_bytes + sum(reason.bytes for reason in dropped.values())
+        assert total == self.bytes, f"{self.bytes} bytes read, {total} accounted for"
+        return Counts(
+            documents=self.train_documents + self.heldout_documents,
+            sentences=self.sentences,
+            blank_lines=self.blank_lines,
+            tokens=self.tokens,
+            bytes=self.bytes,
+            token_bytes=self.token_bytes,
+            dropped=dropped,
+        )
+
+
+def add(parts: Iterable[Accounting]) -> Accounting:
+    """The sum of the parts."""
+    total = Accounting()
+    for part in parts:
+        for name in Accounting.__struct_fields__:
+            setattr(total, name, getattr(total, name) + getattr(part, name))
+    return total

@@ -1,0 +1,55 @@
+"""Hashes of many strings, sentences or documents at once, stable across machines and versions.
+
+A sequence x_0, x_1, … hashes to mix(Σ x_k · M^k) modulo 2^64: over bytes for a string, over
+strings' hashes for a sentence, over lines' hashes for a document. Powers are taken from the start
+of the whole array and divided out by the inverse of M, so that nothing loops over the parts.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Hashes = npt.NDArray[np.uint64]
+
+_M = 0x9E3779B97F4A7C15
+_INVERSE = pow(_M, -1, 2**64)
+
+
+def hash_strings(strings: pa.StringArray) -> Hashes:
+    """A hash of each string's bytes; 0 for an empty one."""
+    offsets = np.frombuffer(strings.buffers()[1], np.int32)[strings.offset :][: len(strings) + 1]
+    if not len(strings) or offsets[-1] == offsets[0]:
+        return np.zeros(len(strings), np.uint64)
+    data = np.frombuffer(strings.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+    return combine(data.astype(np.uint64) + np.uint64(1), np.diff(offsets))
+
+
+def combine(values: Hashes, counts: npt.NDArray[np.integer]) -> Hashes:
+    """A hash of each run of `counts` values, which follow each other; 0 for an empty run."""
+    hashes = np.zeros(len(counts), np.uint64)
+    runs = np.flatnonzero(counts)
+    if len(runs):
+        starts = (np.cumsum(counts) - counts)[runs]
+        sums = np.add.reduceat(values * _powers(_M, len(values)), starts)
+        hashes[runs] = _mix(sums * _powers(_INVERSE, len(values))[starts])
+    return hashes
+
+
+def _mix(x: Hashes) -> Hashes:
+    """The finalizer of SplitMix64: every bit of the input changes half of the output's."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _powers(base: int, count: int) -> Hashes:
+    return _table(base, 1 << max(count - 1, 1).bit_length())[:count]
+
+
+@lru_cache(maxsize=4)
+def _table(base: int, count: int) -> Hashes:
+    factors = np.full(count, base, np.uint64)
+    factors[0] = 1
+    return np.cumprod(factors)

@@ -1,0 +1,147 @@
+"""Simple counts of a text's quality: duplicates, long tokens, odd scripts, sentences of no text."""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+
+from elmo.files import Count
+
+_SAMPLE = 4_000_000
+_LONGEST = 10
+_LIMIT = 48
+_STARTS = [0, 0x250, 0x370, 0x400, 0x530, 0x590, 0x600, 0x780, 0x900, 0xE00, 0xE80, 0x1100, 0x1200]
+_NAMES = ["latin", "other", "greek", "cyrillic", "other", "hebrew", "arabic", "other"]
+_NAMES += ["indic", "thai", "other", "hangul", "other"]
+_STARTS += [0x1E00, 0x1F00, 0x2000, 0x3040, 0x3130, 0x3190, 0x3400, 0xA000, 0xAC00, 0xD7B0]
+_NAMES += ["latin", "greek", "other", "han or kana", "hangul", "other", "han or kana", "other"]
+_NAMES += ["hangul", "other"]
+_STARTS += [0xF900, 0xFB00, 0xFF21, 0xFF66, 0xFFA0, 0x10000, 0x20000, 0x40000]
+_NAMES += [
+    "han or kana",
+    "other",
+    "latin",
+    "han or kana",
+    "hangul",
+    "other",
+    "han or kana",
+    "other",
+]
+SCRIPTS = sorted(set(_NAMES))
+_NO_LETTER = len(SCRIPTS)
+
+
+class Figures(Struct, frozen=True, forbid_unknown_fields=True):
+    """A report that can be written to a file; `hashes` as bytes."""
+
+    sentences: Count
+    long_tokens: Count
+    not_text: Count
+    scripts: dict[str, Count]
+    longest: tuple[tuple[Count, str], ...]
+    hashes: bytes
+
+
+@dataclass
+class QualityCounts:
+    """Counts over sentences; `hashes` are a sample of their hashes, to estimate duplicates."""
+
+    sentences: int = 0
+    long_tokens: int = 0
+    not_text: int = 0
+    scripts: Counter[str] = field(default_factory=Counter)
+    longest: list[tuple[int, str]] = field(default_factory=list)
+    hashes: list[npt.NDArray[np.uint64]] = field(default_factory=list)
+
+    def add(
+        self,
+        types: pa.StringArray,
+        ids: npt.NDArray[np.int32],
+        lengths: npt.NDArray[np.int64],
+        hashes: npt.NDArray[np.uint64],
+    ) -> None:
+        """Count sentences of `lengths` tokens, given as `ids` into `types` end to end."""
+        sizes = pc.binary_length(types).to_numpy()
+        self.long_tokens += int((sizes > _LIMIT)[ids].sum())
+        least = np.sort(sizes)[-_LONGEST:][0] if len(types) else 0
+        long = np.flatnonzero(sizes >= least).tolist()
+        self.longest = _longest([*self.longest, *((int(sizes[i]), types[i].as_py()) for i in long)])
+        self.hashes.append(hashes[hashes != 0])
+        begins = (np.cumsum(lengths) - lengths)[lengths > 0]
+        if not len(begins):
+            return
+        scripts = _scripts(types)
+        counts = np.zeros((len(begins), _NO_LETTER + 1), np.int32)
+        commonest = np.bincount(scripts, minlength=1).argmax()
+        for script in np.setdiff1d(scripts, commonest):
+            counts[:, script] = np.add.reduceat((scripts == script)[ids], begins, dtype=np.int32)
+        counts[:, commonest] = lengths[lengths > 0] - counts.sum(1)
+        not_text = counts[:, _NO_LETTER] * 2 > counts.sum(1)
+        main = np.bincount(counts[~not_text, :_NO_LETTER].argmax(1), minlength=_NO_LETTER)
+        self.sentences += len(counts)
+        self.not_text += int(not_text.sum())
+        self.scripts.update({name: int(n) for name, n in zip(SCRIPTS, main, strict=True) if n})
+
+    def figures(self) -> Figures:
+        """The counts, to be written to a file and merged."""
+        hashes = np.concatenate(self.hashes) if self.hashes else np.zeros(0, np.uint64)
+        return Figures(
+            self.sentences,
+            self.long_tokens,
+            self.not_text,
+            dict(self.scripts),
+            tuple(self.longest),
+            hashes.astype("<u8").tobytes(),
+        )
+
+
+def sample(size: int) -> int:
+    """Of how many sentences one is looked at for duplicates, in a corpus of `size` bytes."""
+    return 1 + size // (50 * _SAMPLE)
+
+
+def merge(reports: Sequence[Figures]) -> dict[str, Any]:
+    """One report in plain numbers: what the manifest of the shards holds."""
+    scripts = sum((Counter(report.scripts) for report in reports), Counter[str]())
+    hashes = np.frombuffer(b"".join(report.hashes for report in reports), "<u8")
+    repeated = len(hashes) - len(np.unique(hashes))
+    longest = _longest([pair for report in reports for pair in report.longest])
+    return {
+        "duplicate_share": round(repeated / len(hashes), 6) if len(hashes) else 0.0,
+        "duplicates_sampled": len(hashes),
+        "long_tokens": sum(report.long_tokens for report in reports),
+        "longest_tokens": [{"bytes": size, "token": token[:60]} for size, token in longest],
+        "not_text_sentences": sum(report.not_text for report in reports),
+        "odd_script_sentences": sum(scripts.values()) - max(scripts.values(), default=0),
+        "scripts": dict(scripts),
+    }
+
+
+def _longest(tokens: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    return sorted(set(tokens), key=lambda pair: (-pair[0], pair[1]))[:_LONGEST]
+
+
+def _scripts(types: pa.StringArray) -> npt.NDArray[np.int8]:
+    """The script of each type's first letter, as an index into `SCRIPTS`."""
+    scripts = np.full(len(types), SCRIPTS.index("latin"), np.int8)
+    others = np.flatnonzero(~pc.match_substring_regex(types, "^[A-Za-z]").to_numpy(False))
+    for i, token in zip(others.tolist(), types.take(pa.array(others)).to_pylist(), strict=True):
+        scripts[i] = _script(token)
+    return scripts
+
+
+def _script(token: str) -> int:
+    for character in token:
+        if character.isalpha():
+            return _INDEX[bisect_right(_STARTS, ord(character)) - 1]
+    return _NO_LETTER
+
+
+_INDEX = [SCRIPTS.index(name) for name in _NAMES]

@@ -1,0 +1,423 @@
+"""Input files divided into spans, and the lines of a span.
+
+Whatever the format, a reader yields blocks of whole UTF-8 lines, each ended by a newline, and
+accounts for which bytes of a file are not text (JSON around it, a byte order mark) and which
+newlines are in the block but not in the file.
+"""
+
+import codecs
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from elmo.errors import ElmoError
+
+from ..failures import reading
+from ..text.accounting import Accounting
+from ..text.inputs import Input, open_input, read_bytes
+
+BLOCK = 4 << 20
+LINE_LIMIT = 16 << 20  # bytes of one line, record or value; memory grows with the longest
+_BLANK = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+(?=[ \t\r\f\v]*\S)")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of one input: bytes of a plain file, row groups of a Parquet one; `end` -1: the rest.
+
+    `document` is the input's index in the corpus, `size` about how many bytes of text are in it.
+    """
+
+    input: Input
+    document: int
+    start: int
+    end: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """Whole lines of UTF-8, each ended by a newline.
+
+    `records` gives each line the number of its record where records and lines differ; `begins`
+    says whether the first line is the first of its input.
+    """
+
+    text: bytes
+    records: npt.NDArray[np.int64] | None
+    begins: bool
+
+
+def document_rule(documents: str, format_: str) -> str:
+    """What a document is, `file`, `line` or `blank`, in a file of this format.
+
+    `auto` is a record of JSON lines or Parquet, and what blank lines divide in plain text.
+    """
+    if documents != "auto":
+        return documents
+    return "blank" if format_ == "text" else "line"
+
+
+def check_readable(input_: Input, column: str) -> None:
+    """Look at the head of a file: `ElmoError` where it is binary or lacks the column."""
+    if not input_.bytes:
+        return
+    if input_.format == "parquet":
+        with _parquet(input_) as file:
+            _check_column(input_, file, column)
+        return
+    with open_input(input_.url, compression=input_.compression) as file:
+        head = read_bytes(input_, file, 1 << 16)
+    _check_no_nul(input_, head, 0)
+    if input_.format == "jsonl":
+        span = Span(input_, 0, 0, input_.bytes if input_.compression is None else -1, 0)
+        for _ in _json_blocks(span, 1 << 16, column, Accounting()):
+            break
+
+
+def plan(inputs: Sequence[Input], *, shard_bytes: int, documents: str) -> list[tuple[Span, ...]]:
+    """Divide inputs into pieces of about `shard_bytes` of text: large files at line ends.
+
+    Follows from the inputs and the arguments alone. With `documents` "blank" no document is
+    divided. Small files share a piece.
+    """
+    pieces: list[tuple[Span, ...]] = []
+    gathered: list[Span] = []
+    for index, input_ in enumerate(inputs):
+        rule = document_rule(documents, input_.format)
+        for span in _spans(input_, index, shard_bytes, rule):
+            if gathered and sum(s.size for s in gathered) + span.size > shard_bytes:
+                pieces.append(tuple(gathered))
+                gathered = []
+            gathered.append(span)
+    return [*pieces, tuple(gathered)] if gathered else pieces
+
+
+def read_blocks(
+    span: Span, *, column: str, documents: str, size: int, accounting: Accounting
+) -> Iterator[Block]:
+    """Yield a span's lines in blocks of about `size` bytes; `accounting` gains what is no text.
+
+    With `documents` "blank" a document begun in a block ends there or fills the block.
+    """
+    format_ = span.input.format
+    blocks: Iterator[tuple[bytes, npt.NDArray[np.int64] | None]]
+    if format_ == "text":
+        blocks = _text_blocks(span, size, documents, accounting)
+    elif format_ == "jsonl":
+        blocks = _json_blocks(span, size, column, accounting)
+    else:
+        blocks = _parquet_blocks(span, size, column, accounting)
+    if documents == "blank" and format_ != "text":
+        blocks = _recut(blocks, size)
+    for number, (text, records) in enumerate(blocks):
+        yield Block(text, records, begins=number == 0 and span.start == 0)
+
+
+def _text_blocks(
+    span: Span, size: int, documents: str, accounting: Accounting
+) -> Iterator[tuple[bytes, None]]:
+    for text, offset in _raw_blocks(span, size, documents):
+        _check_utf8(span, text, offset)
+        accounting.bytes += len(text)
+        if offset == 0 and text.startswith(codecs.BOM_UTF8):
+            accounting.mark += len(codecs.BOM_UTF8)
+            text = text[len(codecs.BOM_UTF8) :]
+            if not text:
+                continue
+        if not text.endswith(b"\n"):
+            accounting.added += 1
+            text += b"\n"
+        yield text, None
+
+
+def _recut(
+    blocks: Iterator[tuple[bytes, Any]], size: int
+) -> Iterator[tuple[bytes, npt.NDArray[np.int64] | None]]:
+    """The same text, in blocks that end where documents between blank lines do."""
+    rest = b""
+    for text, _ in blocks:
+        rest += text
+        if cut := _cut(rest, size, "blank"):
+            yield rest[:cut], None
+            rest = rest[cut:]
+    if rest:
+        yield rest, None
+
+
+def _json_blocks(
+    span: Span, size: int, column: str, accounting: Accounting
+) -> Iterator[tuple[bytes, npt.NDArray[np.int64]]]:
+    first = 0
+    for raw, offset in _raw_blocks(span, size, "line"):
+        _check_utf8(span, raw, offset)
+        lines = raw.removesuffix(b"\n").split(b"\n")
+        texts = []
+        seen = offset
+        for line in lines:
+            try:
+                texts.append(_field(line, column))
+            except ValueError as error:
+                where = f"{span.input.url}:{_line_number(span, seen)}"
+                raise ElmoError(f"{where}: {error}") from None
+            seen += len(line) + 1
+        accounting.bytes += len(raw)
+        accounting.added += not raw.endswith(b"\n")
+        accounting.fields += sum(map(len, lines)) - sum(map(len, texts))
+        yield _joined(texts, first)
+        first += len(texts)
+
+
+def _parquet_blocks(
+    span: Span, size: int, column: str, accounting: Accounting
+) -> Iterator[tuple[bytes, npt.NDArray[np.int64]]]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    first = 0
+    with _parquet(span.input) as file:
+        groups = list(range(span.start, file.num_row_groups if span.end < 0 else span.end))
+        _check_column(span.input, file, column)
+        rows = _rows_at_a_time(file, groups, size)
+        batches = file.iter_batches(batch_size=rows, row_groups=groups, columns=[column])
+        while True:
+            with reading(span.input.url, "damaged"):
+                batch = next(batches, None)
+                if batch is None:
+                    break
+                values = batch.column(0).cast(pa.large_binary())
+            longest = pc.max(pc.binary_length(values)).as_py() or 0
+            if longest > LINE_LIMIT:
+                raise ElmoError(f"{span.input.url}: {_too_long('a value of its column', longest)}")
+            texts = [value or b"" for value in values.to_pylist()]
+            for row, text in enumerate(texts):
+                if not _is_utf8(text):
+                    where = f"{span.input.url}: row {first + row} of row group {span.start} on"
+                    raise ElmoError(f"{where} is not UTF-8; write the column as strings")
+            accounting.bytes += sum(map(len, texts))
+            accounting.added += len(texts)
+            yield _joined(texts, first)
+            first += len(texts)
+
+
+def _rows_at_a_time(file: Any, groups: list[int], size: int) -> int:
+    """How many rows of a Parquet file have about `size` bytes."""
+    sizes = [file.metadata.row_group(i) for i in groups]
+    rows, bytes_ = sum(g.num_rows for g in sizes), sum(g.total_byte_size for g in sizes)
+    return max(1, min(4096, max(size, 1 << 20) * rows // max(1, bytes_)))
+
+
+def _joined(texts: list[bytes], first: int) -> tuple[bytes, npt.NDArray[np.int64]]:
+    """Records as lines, and the number of the record each line is of."""
+    lines = [text.count(b"\n") + 1 for text in texts]
+    records = np.repeat(np.arange(first, first + len(texts), dtype=np.int64), lines)
+    return b"".join(text + b"\n" for text in texts), records
+
+
+def _field(line: bytes, column: str) -> bytes:
+    """The text of one JSON line; a blank line or null is an empty text, and keeps its number."""
+    if not line.strip():
+        return b"" if not line else line
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not valid JSON ({error.msg}, column {error.colno})") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(record, dict) or column not in record:
+        fields = f", found {_first_names(record)}" if isinstance(record, dict) and record else ""
+        raise ValueError(f"no field {column!r} in this record{fields}; set corpus.column")
+    text = record[column]
+    if text is not None and not isinstance(text, str):
+        raise ValueError(f"field {column!r} must be a string, found {type(text).__name__}")
+    try:
+        return (text or "").encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(f"field {column!r} holds half a surrogate pair, no character") from None
+
+
+def _raw_blocks(span: Span, size: int, documents: str) -> Iterator[tuple[bytes, int]]:
+    """Whole lines of a span, about `size` bytes at a time, and where each block begins."""
+    offset, left = span.start, span.end - span.start if span.end >= 0 else -1
+    with open_input(span.input.url, compression=span.input.compression) as file:
+        if offset:
+            file.seek(offset)
+        rest = b""
+        while True:
+            want = size if left < 0 else min(size, left)
+            # At least as much again, or a long line would be copied for each block it is in.
+            want = max(want, min(len(rest), left if left >= 0 else len(rest), LINE_LIMIT))
+            more = read_bytes(span.input, file, want) if want else b""
+            left -= len(more) if left > 0 else 0
+            if not more:
+                break
+            rest += more
+            if len(rest) > LINE_LIMIT:
+                _check_lines(span, rest, offset)
+            cut = _cut(rest, size, documents)
+            if cut:
+                yield rest[:cut], offset
+                offset, rest = offset + cut, rest[cut:]
+    if rest:
+        yield rest, offset
+
+
+def _check_lines(span: Span, text: bytes, offset: int) -> None:
+    start = 0
+    for line in text.split(b"\n"):
+        if len(line) > LINE_LIMIT:
+            number = _line_number(span, offset + start)
+            raise ElmoError(f"{span.input.url}:{number}: {_too_long('this line', len(line))}")
+        start += len(line) + 1
+
+
+def _too_long(what: str, size: int) -> str:
+    return (
+        f"{what} has {size / 1e6:,.0f} MB or more; the limit is {LINE_LIMIT >> 20} MiB: divide it "
+        "at line ends"
+    )
+
+
+def _cut(text: bytes, size: int, documents: str) -> int:
+    """Where to end a block: after its last document, or else its last line (0: read on)."""
+    if documents == "blank":
+        ends = [match.end() for match in _BLANK.finditer(text)]
+        if ends:
+            return ends[-1]
+        if len(text) < size:
+            return 0
+    return text.rfind(b"\n") + 1
+
+
+def _spans(input_: Input, index: int, size: int, documents: str) -> list[Span]:
+    if not input_.bytes:
+        return []
+    if input_.format == "parquet":
+        return _row_groups(input_, index, size, documents)
+    if input_.compression is not None:
+        return [Span(input_, index, 0, -1, 4 * input_.bytes)]
+    if input_.bytes <= size or (input_.format, documents) == ("jsonl", "blank"):
+        return [Span(input_, index, 0, input_.bytes, input_.bytes)]
+    starts = [0]
+    with open_input(input_.url) as file:
+        for wanted in range(size, input_.bytes, size):
+            if wanted > starts[-1]:
+                starts.append(_next_start(input_, file, wanted, documents))
+    starts = [start for start in starts if start < input_.bytes]
+    ends = [*starts[1:], input_.bytes]
+    return [Span(input_, index, a, b, b - a) for a, b in zip(starts, ends, strict=True)]
+
+
+def _next_start(input_: Input, file: BinaryIO, offset: int, documents: str) -> int:
+    """The first byte at or after `offset` where a line, or a document, begins."""
+    file.seek(offset - 1)
+    rest = b""
+    begin = offset - 1
+    while more := read_bytes(input_, file, 1 << 16):
+        rest += more
+        if documents == "blank":
+            match = _BLANK.search(rest)
+            if match:
+                return begin + match.end()
+            last = rest.rfind(b"\n", 0, len(rest.rstrip()))
+            cut = len(rest) if b"\n" not in rest else max(last, 0)
+        else:
+            if b"\n" in rest:
+                return begin + rest.index(b"\n") + 1
+            cut = len(rest)
+        begin, rest = begin + cut, rest[cut:]
+    return begin + len(rest)
+
+
+def _row_groups(input_: Input, index: int, size: int, documents: str) -> list[Span]:
+    with _parquet(input_) as file:
+        groups = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
+    if documents == "blank" or sum(groups) <= size:
+        return [Span(input_, index, 0, -1, sum(groups))]
+    return [Span(input_, index, i, i + 1, bytes_) for i, bytes_ in enumerate(groups)]
+
+
+def _parquet(input_: Input) -> Any:
+    import pyarrow.parquet as pq
+
+    with reading(input_.url, "not a whole Parquet file"):
+        return pq.ParquetFile(open_input(input_.url))
+
+
+def _check_column(input_: Input, file: Any, column: str) -> None:
+    import pyarrow as pa
+
+    with reading(input_.url, "not a whole Parquet file"):
+        schema = file.schema_arrow
+    if column not in schema.names:
+        raise ElmoError(
+            f"{input_.url}: no column {column!r}, found {_first_names(schema.names)}; "
+            "set corpus.column"
+        )
+    if schema.names.count(column) > 1:
+        raise ElmoError(
+            f"{input_.url}: has {schema.names.count(column)} columns {column!r}; rename all but one"
+        )
+    type_ = schema.field(column).type
+    type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
+    if not (pa.types.is_string(type_) or pa.types.is_large_string(type_)):
+        raise ElmoError(f"{input_.url}: column {column!r} must hold strings, found {type_}")
+
+
+def _first_names(names: Iterable[str]) -> str:
+    """A few of the names, for a message."""
+    names = [str(name) for name in names]
+    return ", ".join(name[:60] for name in names[:12]) + (", …" if len(names) > 12 else "")
+
+
+def _check_utf8(span: Span, text: bytes, offset: int) -> None:
+    nul = text.find(0)
+    if nul >= 0:
+        _check_no_nul(span.input, text[nul : nul + 1], _line_number(span, offset + nul))
+    if _is_utf8(text):
+        return
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = _line_number(span, offset + error.start)
+        start = text.rfind(b"\n", 0, error.start) + 1
+        raise ElmoError(
+            f"{span.input.url}:{line}: byte {error.start - start + 1} of the line "
+            f"(0x{text[error.start]:02x}) is not UTF-8; save the file as UTF-8"
+        ) from None
+
+
+def _check_no_nul(input_: Input, text: bytes, line: int) -> None:
+    if 0 in text:
+        raise ElmoError(
+            f"{input_.url}:{line or text.count(10, 0, text.index(0)) + 1}: holds a zero byte, as "
+            "UTF-16 and files that are not text do; save the file as UTF-8"
+        )
+
+
+def _is_utf8(text: bytes) -> bool:
+    if text.isascii():
+        return True
+    import pyarrow as pa
+
+    whole = pa.py_buffer(np.array([0, len(text)], np.int32))
+    try:
+        pa.StringArray.from_buffers(1, whole, pa.py_buffer(text)).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _line_number(span: Span, offset: int) -> int:
+    """The number, from 1, of the line that holds byte `offset` of the (uncompressed) file."""
+    line = 1
+    with open_input(span.input.url, compression=span.input.compression) as file:
+        while offset > 0 and (block := read_bytes(span.input, file, min(offset, BLOCK))):
+            line += block.count(b"\n")
+            offset -= len(block)
+    return line

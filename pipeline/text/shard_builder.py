@@ -1,0 +1,447 @@
+"""One piece of a text → its shards: the work of one tokenizing task.
+
+A piece numbers its sentences and documents from 0. What stands between white space is split once
+for each distinct stretch; the rest is array work.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct, to_builtins
+
+from elmo.files import Sha256, digest, read_record, sha256, write_json
+from elmo.shards import SPLITS, ShardEntry, Split, describe_shard, write_shard
+from elmo.tokenizer import Tokenizer, sentence_splitter, tokenizer
+
+from ..params import Tokenize
+from ..text.accounting import Accounting
+from ..text.hashing import Hashes, combine, hash_strings
+from ..text.quality import Figures, QualityCounts
+from ..text.readers import BLOCK, Block, Span, document_rule, read_blocks
+
+_HASHED = 1 << 16
+_NEWLINE = 10
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one task needs: which spans to read, how, and the folder to leave its shards in.
+
+    `tokenizer` is what the manifest says of the tokenizer, `results` the version of this code.
+    """
+
+    number: int
+    spans: tuple[Span, ...]
+    folder: Path
+    params: Tokenize
+    column: str
+    sample: int
+    tokenizer: dict[str, Any]
+    results: int
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of everything the piece's shards depend on."""
+        spans = [
+            (span.input.sha256, span.input.format, span.document, span.start, span.end)
+            for span in self.spans
+        ]
+        depends_on = [self.number, spans, asdict(self.params), self.column, self.sample]
+        return digest([*depends_on, self.tokenizer, self.results])
+
+    @property
+    def record(self) -> Path:
+        """Where the result is written when all its shards are."""
+        return self.folder / f"{self.digest}.json"
+
+    def shard(self, index: int) -> Path:
+        """Where the piece's shard `index` is written."""
+        return self.folder / f"{self.digest}-{index:05d}.arrow"
+
+
+class Result(Struct, frozen=True, forbid_unknown_fields=True):
+    """What one task did. The ids of its shards are counted from the piece's start.
+
+    The hashes of its documents are between `lowest` and `highest`, which say which shares of text
+    could be held out.
+    """
+
+    piece: Sha256
+    shards: tuple[ShardEntry, ...]
+    accounting: Accounting
+    quality: Figures
+    lowest: int
+    highest: int
+
+
+def finished(piece: Piece) -> Result | None:
+    """The result of a piece that was finished before, with all its shards as they were written."""
+    if not piece.record.exists():
+        return None
+    result = read_record(piece.record, Result)
+    files = [(piece.folder / info.file, info) for info in result.shards]
+    if all(path.exists() and sha256(path) == info.sha256 for path, info in files):
+        return result
+    return None
+
+
+def tokenize_piece(piece: Piece) -> Result:
+    """Tokenize one piece of the corpus and write its shards: what each worker runs."""
+    split = sentence_splitter()[0] if piece.params.sentences == "split" else None
+    accounting, quality = Accounting(), QualityCounts()
+    documents = _Documents(piece.params, accounting)
+    builder = _Builder(piece, tokenizer(piece.params.tokenizer), accounting, quality)
+    for span in piece.spans:
+        rule = document_rule(piece.params.documents, span.input.format)
+        blocks = read_blocks(
+            span,
+            column=piece.column,
+            documents=rule,
+            size=min(BLOCK, piece.params.shard_bytes),
+            accounting=accounting,
+        )
+        for block in blocks:
+            if builder.bytes >= piece.params.shard_bytes:
+                builder.write()
+            lines = _lines(block.text)
+            rows = _Rows.of(block.text, lines)
+            of_line, heldout = documents.assign(block, lines[0], rows, span, rule)
+            builder.add(block.text, lines, rows, of_line, heldout, split)
+    builder.write()
+    result = Result(
+        piece.digest,
+        tuple(builder.shards),
+        accounting,
+        quality.figures(),
+        documents.lowest,
+        documents.highest,
+    )
+    write_json(piece.record, to_builtins(result))
+    return result
+
+
+class _Documents:
+    """Which document a line belongs to and whether it is held out; carried from block to block."""
+
+    def __init__(self, params: Tokenize, accounting: Accounting) -> None:
+        self.below = np.uint64(int(params.heldout * 2**64))
+        self.accounting = accounting
+        self.lowest, self.highest = 2**64 - 1, 0
+        self._heldout = False
+        self._blank_before = False
+        self._text_seen = False
+
+    def assign(
+        self, block: Block, starts: Ints, rows: "_Rows", span: Span, rule: str
+    ) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        """The document id and the held-out mark of each line of a block.
+
+        A document is known by those of its lines that begin in its first 64 KiB.
+        """
+        if rule == "file":
+            hash_ = np.uint64(int(span.input.sha256[:16], 16))
+            self._heldout = bool(hash_ < self.below)
+            if block.begins:
+                self._count(np.array([hash_]))
+            return np.full(len(starts), span.document), np.full(len(starts), self._heldout)
+        first = self._firsts(block, rows, rule)
+        number = np.cumsum(first)
+        begins = starts[first]
+        hashes = rows.hashes
+        if len(begins) < len(starts):
+            limits = np.append(0, begins + _HASHED)[number]
+            chosen = (rows.hashes != 0) & (starts < limits)
+            counts = np.bincount(number[chosen], minlength=len(begins) + 1)[1:]
+            hashes = combine(rows.hashes[chosen], counts)
+        heldout = np.append(self._heldout, (hashes != 0) & (hashes < self.below))
+        self._count(hashes[hashes != 0])
+        ids = number + (self.accounting.document_ids - 1)
+        self.accounting.document_ids += len(begins)
+        self._heldout = bool(heldout[-1])
+        return ids, heldout[number]
+
+    def _count(self, hashes: Hashes) -> None:
+        """Count documents with text by their hashes."""
+        heldout = int((hashes < self.below).sum())
+        self.accounting.heldout_documents += heldout
+        self.accounting.train_documents += len(hashes) - heldout
+        if len(hashes):
+            self.lowest = min(self.lowest, int(hashes.min()))
+            self.highest = max(self.highest, int(hashes.max()))
+
+    def _firsts(self, block: Block, rows: "_Rows", rule: str) -> npt.NDArray[np.bool_]:
+        """Which lines begin a document."""
+        blank = rows.counts == 0
+        if rule == "line":
+            if block.records is None:
+                return np.ones(len(blank), bool)
+            return np.diff(block.records, prepend=block.records[:1] - 1) > 0
+        if block.begins:
+            self._text_seen = self._blank_before = False
+        before = np.append(self._blank_before, blank[:-1])
+        text_seen = np.append(self._text_seen, ~blank).cumsum()[:-1] > 0
+        first = ~blank & before & text_seen
+        if block.begins or not self.accounting.document_ids:
+            first[0] = True
+        self._blank_before, self._text_seen = bool(blank[-1]), bool(text_seen[-1] or not blank[-1])
+        return first
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of text as stretches between ASCII white space.
+
+    `distinct` holds each stretch at least once, `ids` says which of them stand in the text, and
+    `counts` how many in each row.
+    """
+
+    distinct: pa.StringArray
+    ids: npt.NDArray[np.int32]
+    counts: Ints
+    hashes: Hashes
+
+    @classmethod
+    def of(cls, text: bytes, rows: tuple[Ints, Ints]) -> "_Rows":
+        """Find the stretches of each row; the white space after one is cut off only once."""
+        data = np.frombuffer(text, np.uint8)
+        space = (data == 32) | (data - np.uint8(9) < 5)
+        begins = np.flatnonzero(space[:-1] & ~space[1:]) + 1
+        begins = begins if space[0] else np.append(0, begins)
+        ends = np.append(begins, len(text)).astype(np.int32)
+        stretches = pa.StringArray.from_buffers(len(begins), pa.py_buffer(ends), pa.py_buffer(text))
+        encoded = stretches.dictionary_encode()
+        distinct, ids = pc.ascii_rtrim_whitespace(encoded.dictionary), encoded.indices.to_numpy()
+        counts = np.diff(np.searchsorted(begins, rows[1]), prepend=0)
+        return cls(distinct, ids, counts, combine(hash_strings(distinct)[ids], counts))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Lines of a shard as rows, one per sentence.
+
+    Of each row: which line it comes from. Of each line: its bytes, its document, and whether that
+    is held out. `lost` bytes that are not white space stand in no token.
+    """
+
+    rows: _Rows
+    line_of: Ints
+    line_bytes: Ints
+    documents: Ints
+    heldout: npt.NDArray[np.bool_]
+    lost: int
+
+
+class _Builder:
+    """Writes the shards of a piece: lines are gathered, and tokenized together when they fill one.
+
+    Where sentences are split out of lines, a row without tokens means nothing and is not written;
+    where each line is a sentence, it keeps the numbers of the others.
+    """
+
+    def __init__(
+        self, piece: Piece, tokenizer: Tokenizer, accounting: Accounting, quality: QualityCounts
+    ) -> None:
+        self.piece, self.tokenizer = piece, tokenizer
+        self.accounting, self.quality = accounting, quality
+        self.shards: list[ShardEntry] = []
+        self.bytes = 0
+        self._parts: list[_Part] = []
+
+    def add(
+        self,
+        text: bytes,
+        lines: tuple[Ints, Ints],
+        rows: _Rows,
+        documents: Ints,
+        heldout: npt.NDArray[np.bool_],
+        split: Callable[[str], list[str]] | None,
+    ) -> None:
+        """Gather whole lines, each with its document; `split` cuts them into sentences."""
+        self.bytes += len(text)
+        line_of, lost = np.arange(len(documents)), 0
+        if split is not None:
+            text, line_of = _sentences(text, split)
+            rows = _Rows.of(text, _lines(text))
+        if not self.tokenizer.apart:
+            rows, lost = _whole_rows(text, rows, self.tokenizer)
+        sizes = lines[1] - lines[0]
+        self._parts.append(_Part(rows, line_of, sizes, documents, heldout, lost))
+
+    def write(self) -> None:
+        """Write what was gathered as one shard for each split, numbered from the piece's start."""
+        if not self._parts:
+            return
+        types, filled = self._tokenized()
+        ids = np.concatenate([ids for ids, _ in filled])
+        lengths = np.concatenate([lengths for _, lengths in filled])
+        hashes = np.concatenate([part.rows.hashes for part in self._parts])
+        self.quality.add(types, ids, lengths, hashes[hashes % self.piece.sample == 0])
+        heldout = np.concatenate([part.heldout[part.line_of] for part in self._parts])
+        documents = np.concatenate([part.documents[part.line_of] for part in self._parts])
+        if self.piece.params.sentences == "split":
+            full = lengths > 0
+            lengths, heldout, documents = lengths[full], heldout[full], documents[full]
+        first = self.accounting.sentences
+        numbers = np.arange(first, first + len(lengths))
+        self.accounting.sentences += len(lengths)
+        for split, chosen in zip(SPLITS, (~heldout, heldout), strict=True):
+            if chosen.any():
+                tokens = ids if chosen.all() else ids[np.repeat(chosen, lengths)]
+                offsets = np.cumsum(np.append(0, lengths[chosen]))
+                self._write_shard(
+                    split, numbers[chosen], documents[chosen], offsets, _encode(tokens, types)
+                )
+        self.bytes, self._parts = 0, []
+
+    def _write_shard(
+        self, split: Split, numbers: Ints, documents: Ints, offsets: Ints, tokens: Any
+    ) -> None:
+        path = self.piece.shard(len(self.shards))
+        write_shard(
+            path,
+            sentence_ids=numbers,
+            document_ids=documents,
+            offsets=offsets.astype(np.int32),
+            tokens=tokens,
+        )
+        self.shards.append(describe_shard(path, split=split))
+
+    def _tokenized(self) -> tuple[pa.StringArray, list[tuple[npt.NDArray[np.int32], Ints]]]:
+        """The distinct tokens, and of each part all tokens as ids and how many each row has."""
+        distinct = pa.concat_arrays([part.rows.distinct for part in self._parts])
+        distinct = distinct.dictionary_encode()
+        types, pieces, begins, counts, lost = _pieces(distinct.dictionary, self.tokenizer)
+        sizes = _sizes(types)
+        filled = []
+        first = 0
+        for part in self._parts:
+            numbers = distinct.indices.to_numpy()[first : first + len(part.rows.distinct)]
+            first += len(numbers)
+            stretches = numbers[part.rows.ids]
+            ids, lengths = _expand(stretches, part.rows.counts, pieces, begins, counts)
+            _account(
+                self.accounting,
+                part,
+                sizes[ids],
+                lengths,
+                part.lost + (int(lost[stretches].sum()) if lost.any() else 0),
+            )
+            filled.append((ids, lengths))
+        return types, filled
+
+
+def _expand(
+    stretches: npt.NDArray[np.int32],
+    stretches_of: Ints,
+    pieces: npt.NDArray[np.int32],
+    begins: Ints,
+    counts: Ints,
+) -> tuple[npt.NDArray[np.int32], Ints]:
+    """The tokens of stretches end to end, and how many tokens each row has."""
+    if (counts == 1).all():
+        return pieces[begins][stretches], stretches_of
+    of_stretch = counts[stretches]
+    after = np.append(0, np.cumsum(of_stretch))
+    spots = np.repeat(begins[stretches] - after[:-1], of_stretch)
+    spots += np.arange(len(spots))
+    return pieces[spots], np.diff(after[np.append(0, np.cumsum(stretches_of))])
+
+
+def _account(
+    total: Accounting, part: _Part, sizes: npt.NDArray[np.int32], lengths: Ints, lost: int
+) -> None:
+    """Account for a part's lines, given its tokens' bytes and its rows' tokens."""
+    blank = np.bincount(part.line_of, lengths, len(part.line_bytes)) == 0
+    in_tokens = int(sizes.sum(dtype=np.int64))
+    total.lines += len(part.line_bytes)
+    total.blank_lines += int(blank.sum())
+    total.blank_bytes += int(part.line_bytes[blank].sum())
+    total.token_bytes += in_tokens
+    total.space_bytes += int(part.line_bytes[~blank].sum()) - in_tokens - lost
+    total.lost_bytes += lost
+    total.tokens += len(sizes)
+
+
+def _whole_rows(text: bytes, rows: _Rows, tokenizer: Tokenizer) -> tuple[_Rows, int]:
+    """The same rows with tokens instead of stretches, and the bytes that are in none."""
+    texts = text.decode("utf-8").split("\n")[:-1]
+    token_lists = tokenizer.split(texts)
+    tokens = pa.array([token for tokens in token_lists for token in tokens], pa.string())
+    encoded = tokens.dictionary_encode()
+    counts = np.array([len(tokens) for tokens in token_lists])
+    lost = sum(_lost(text, tokens) for text, tokens in zip(texts, token_lists, strict=True))
+    return _Rows(encoded.dictionary, encoded.indices.to_numpy(), counts, rows.hashes), lost
+
+
+def _pieces(
+    stretches: pa.StringArray, tokenizer: Tokenizer
+) -> tuple[pa.StringArray, npt.NDArray[np.int32], Ints, Ints, Ints]:
+    """Split each distinct stretch: the distinct tokens; tokens as ids into these; and of each
+    stretch where its tokens begin among them, how many they are, and how many bytes are lost.
+    """
+    counts, lost = np.ones(len(stretches), np.int64), np.zeros(len(stretches), np.int64)
+    if not tokenizer.apart:
+        numbers = np.arange(len(stretches), dtype=np.int32)
+        return stretches, numbers, numbers.astype(np.int64), counts, lost
+    whole = pc.match_substring_regex(stretches, f"^{tokenizer.whole}$")
+    others = np.flatnonzero(~whole.to_numpy(zero_copy_only=False))
+    texts = stretches.filter(pc.invert(whole)).to_pylist()
+    token_lists = tokenizer.split(texts)
+    counts[others] = [len(tokens) for tokens in token_lists]
+    split = pa.array([token for tokens in token_lists for token in tokens], pa.string())
+    encoded = pa.concat_arrays([stretches.filter(whole), split]).dictionary_encode()
+    begins = np.empty(len(stretches), np.int64)
+    order = np.append(np.flatnonzero(whole.to_numpy(zero_copy_only=False)), others)
+    begins[order] = np.cumsum(counts[order]) - counts[order]
+    for i, text, tokens in zip(others.tolist(), texts, token_lists, strict=True):
+        lost[i] = _lost(text, tokens)
+    return encoded.dictionary, encoded.indices.to_numpy(), begins, counts, lost
+
+
+def _sizes(strings: pa.StringArray) -> npt.NDArray[np.int32]:
+    """How many bytes each string has."""
+    return pc.binary_length(strings).to_numpy()
+
+
+def _encode(ids: npt.NDArray[np.int32], types: pa.StringArray) -> pa.DictionaryArray:
+    """Tokens over exactly the types that occur, in the order of their first occurrence."""
+    first = np.full(len(types), len(ids), np.int32)
+    first[ids[::-1]] = np.arange(len(ids) - 1, -1, -1, dtype=np.int32)
+    order = np.argsort(first, kind="stable")[: int((first < len(ids)).sum())]
+    renumber = np.zeros(len(types), np.int32)
+    renumber[order] = np.arange(len(order))
+    return pa.DictionaryArray.from_arrays(pa.array(renumber[ids]), types.take(pa.array(order)))
+
+
+def _lines(text: bytes) -> tuple[Ints, Ints]:
+    """Where each line begins and ends (its newline not counted)."""
+    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == _NEWLINE)
+    return np.append(0, ends[:-1] + 1), ends
+
+
+def _sentences(text: bytes, split: Callable[[str], list[str]]) -> tuple[bytes, Ints]:
+    """The text with one sentence per line, and which line each sentence comes from."""
+    sentences: list[str] = []
+    counts = []
+    for line in text.decode("utf-8").split("\n")[:-1]:
+        cut = split(line)
+        sentences.extend(cut)
+        counts.append(len(cut))
+    sentences.append("")
+    return "\n".join(sentences).encode("utf-8"), np.repeat(np.arange(len(counts)), counts)
+
+
+def _lost(text: str, tokens: Iterable[str]) -> int:
+    """How many bytes that are not white space stand in no token."""
+    joined = "".join(tokens)
+    if joined == text:
+        return 0
+    return max(0, len("".join(text.split()).encode()) - len(joined.encode()))

@@ -1,0 +1,303 @@
+"""What pretraining and fine-tuning share: a job on each worker, its run, its model folder."""
+
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from elmo.errors import ElmoError
+from elmo.files import check_folder, locked, new_folder, read_record, sweep, write_json
+from elmo.model_folder import save_model
+from elmo.settings import Checkpointing, Training
+from elmo.tokenizer import Tokenization
+from elmo.train.checkpoints import Checkpoint
+from elmo.train.curves import CURVES
+from elmo.train.loop import TrainingJob, fit, heldout_perplexity
+from elmo.train.machine_speed import hint
+from elmo.train.step import Workers
+
+from . import tracking
+from . import workers as ray_cluster
+from .cluster import Cluster
+
+Figures = dict[str, dict[str, float | None]]  # of each text, by name
+
+SILENCE = 40.0  # seconds without figures after which the terminal shows it
+
+
+class Prepared(NamedTuple):
+    """A stage's job on one worker.
+
+    Its own held-out text is called `text`, and `others` are jobs of the same model on other texts,
+    evaluated as well. `compared`: all of them before the first step too.
+    """
+
+    job: TrainingJob
+    text: str
+    others: dict[str, TrainingJob]
+    compared: bool
+    words_added: int
+    tokenizer: Tokenization  # of the text that the model is for
+
+
+class StageJob(Protocol):
+    """What a stage trains; it crosses to the workers."""
+
+    def prepare(self, settings: "RunSettings") -> Prepared:
+        """Read the inputs and build the job, on a worker."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What a worker gets besides the stage's own job; paths are absolute.
+
+    `stop` belongs to one start of the run; `folder` to all starts of the same inputs and params.
+    """
+
+    stage: str
+    folder: Path
+    stop: Path
+    out: Path
+    training: Training
+    checkpointing: Checkpointing
+    threads: int
+    run_id: str
+    tracking_uri: str
+    lineage: dict[str, Any]
+
+
+class Trained(NamedTuple):
+    """What training has given: figures by text before (where compared) and after it."""
+
+    before: Figures
+    after: Figures
+    steps: int
+    tokens: int
+    words_added: int
+    digest: str
+
+
+def train(
+    stage: str,
+    params: Any,
+    training: Training,
+    job: StageJob,
+    *,
+    inputs: dict[str, str],
+    out: Path,
+    curves: Path,
+    runs: Path,
+    cluster: Cluster,
+) -> Trained:
+    """Train a stage's job, or resume where a killed run of the same inputs and params stopped.
+
+    The first worker writes the model folder `out`, once.
+    """
+    check_folder(out, ours=("config.json", "weights.safetensors"))
+    check_folder(curves, ours=tuple(CURVES))
+    if training.start_from:
+        start = Path(training.start_from).absolute()
+        training = replace(training, start_from=str(start))
+        inputs = inputs | {"start_from": Checkpoint.digest(start)}
+    folder = (runs / stage / tracking.fingerprint(stage, params, inputs)).absolute()
+    paths = {
+        "pretrain": {"corpus": "shards", "vocabulary": "vocab"},
+        "finetune": {"corpus": "task", "general": "general", "parent": "model"},
+    }
+    sources = {name: getattr(job, field) for name, field in paths[stage].items()}
+    run = tracking.run(stage, params, inputs=inputs, sources=sources, folder=folder)
+    with locked(folder), run as log:
+        for path in folder.glob("stop*"):  # of a start that was killed
+            path.unlink()
+        sweep(folder)
+        settings = RunSettings(
+            stage=stage,
+            folder=folder,
+            stop=folder / f"stop-{uuid.uuid4().hex[:8]}",
+            out=out.absolute(),
+            training=training,
+            checkpointing=Checkpointing(minutes=cluster.checkpoint_minutes, keep=cluster.keep),
+            threads=cluster.cpus,
+            run_id=log.run_id,
+            tracking_uri=tracking.tracking_uri(),
+            lineage={
+                "stage": stage,
+                "inputs": inputs,
+                "run_id": log.run_id,
+                "params": asdict(params),
+            },
+        )
+        with _shown(stage, folder / "live.json", training.precision):
+            ended = ray_cluster.fit(
+                _loop,
+                {"job": job, "settings": settings},
+                cluster=cluster,
+                name=f"{stage}-{folder.name}",
+                storage=folder,
+                stop=settings.stop,
+            )
+        if isinstance(ended, str):
+            raise ElmoError(ended)
+        if ended is None:
+            raise KeyboardInterrupt
+        trained = Trained(*ended)
+        with new_folder(curves, ours=tuple(CURVES)) as new:
+            for name in CURVES:
+                (new / name).write_bytes((folder / name).read_bytes())
+        flat = {
+            f"{when}.{text}.{name}": value
+            for when, texts in (("before", trained.before), ("after", trained.after))
+            for text, figures in texts.items()
+            for name, value in figures.items()
+            if value is not None
+        }
+        log.metrics(flat, step=trained.steps)
+        log.artifact(curves)
+        log.tag("model_digest", trained.digest)
+        shutil.rmtree(folder, ignore_errors=True)  # a run that is forced finds nothing finished
+    return trained
+
+
+def _loop(
+    config: dict[str, Any], rank: int, size: int, device: str
+) -> tuple[Any, ...] | str | None:
+    """What each worker runs: `Trained` as a tuple, None where it was interrupted, or the message of
+    what it refused. These are handed back: Ray would try what raises again and again."""
+    try:
+        workers = Workers(rank, size, torch.device(device))
+        return tuple(_work(config["job"], config["settings"], workers))
+    except KeyboardInterrupt:
+        return None
+    except ElmoError as error:
+        return str(error)
+
+
+def _work(stage_job: StageJob, settings: RunSettings, workers: Workers) -> Trained:
+    torch.set_num_threads(max(1, settings.threads))
+    prepared = stage_job.prepare(settings)
+    job = prepared.job
+    job.bilm.to(workers.device)
+    job.softmax.to(workers.device)
+    before: Figures = {}
+    if prepared.compared:
+        before = _remembered(
+            settings.folder / "before.json", workers, lambda: _figures(prepared, workers, None)
+        )
+    live = _Live(settings) if workers.rank == 0 else None
+    try:
+        progress = fit(job, workers=workers, report=live or (lambda kind, figures: None))
+    finally:
+        if live:
+            live.log.close()
+    after = _figures(prepared, workers, progress.figures)
+    digest = ""
+    if workers.rank == 0:
+        perplexity = {"before": before, "after": after} if before else {"after": after}
+        digest = save_model(
+            settings.out,
+            bilm=job.bilm,
+            vocabulary=job.vocabulary,
+            characters=job.characters,
+            softmax={name: value.detach() for name, value in job.softmax.state_dict().items()},
+            training=settings.lineage | {"perplexity": perplexity},
+            tokenizer=prepared.tokenizer,
+        )
+    return Trained(before, after, progress.step, progress.tokens, prepared.words_added, digest)
+
+
+def _figures(prepared: Prepared, workers: Workers, own: dict[str, float | None] | None) -> Figures:
+    """Perplexities on all of the held-out texts; those of the job's own text may be known."""
+    own = own or heldout_perplexity(prepared.job, workers=workers).to_dict()
+    others = {
+        text: heldout_perplexity(job, workers=workers).to_dict()
+        for text, job in prepared.others.items()
+    }
+    return {prepared.text: own, **others}
+
+
+def _remembered(path: Path, workers: Workers, compute: Callable[[], Figures]) -> Figures:
+    """What was computed before the first step: the weights it needs are gone after a restart.
+
+    Only the first worker reads it, and only it needs it.
+    """
+    known = workers.total([float(workers.rank == 0 and path.exists())])[0] > 0
+    if known:
+        return read_record(path, Figures) if workers.rank == 0 else {}
+    figures = compute()
+    if workers.rank == 0:
+        write_json(path, figures)
+    return figures
+
+
+class _Live:
+    """Receives the training's reports, for MLflow's curves and for the line the driver shows."""
+
+    def __init__(self, settings: RunSettings) -> None:
+        os.environ.setdefault("MLFLOW_TRACKING_URI", settings.tracking_uri)
+        self.log = tracking.Run(settings.run_id, spool=settings.folder.parent / "unsent")
+        self.path = settings.folder / "live.json"
+
+    def __call__(self, kind: str, figures: dict[str, float]) -> None:
+        named = {f"{kind}.{name}": value for name, value in figures.items() if name != "step"}
+        self.log.metrics(named, step=int(figures["step"]))
+        write_json(self.path, {"kind": kind, **figures})
+
+
+@contextmanager
+def _shown(stage: str, path: Path, precision: str) -> Iterator[None]:
+    """Show on the terminal how the training goes, from whichever worker it comes."""
+    path.unlink(missing_ok=True)
+    done = threading.Event()
+    thread = threading.Thread(target=_show, args=(stage, path, precision, done), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _show(stage: str, path: Path, precision: str, done: threading.Event) -> None:
+    seen, shown = "", 0.0
+    heard = shown_at = time.monotonic()
+    pause = 2 if sys.stderr.isatty() else 20
+    while not done.wait(0.5):
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        now = time.monotonic()
+        if text != seen:
+            heard = shown_at = now
+        elif now - shown_at > SILENCE:
+            shown_at = now
+            print(f"  {stage}: no figures for {now - heard:.0f} s", file=sys.stderr, flush=True)
+        if text == seen or (now - shown < pause and '"train"' in text):
+            continue
+        seen, shown = text, now
+        figures = json.loads(text)
+        if figures["kind"] == "machine":
+            if figures["step"]:
+                line = f"  {stage}: resuming from step {figures['step']:.0f}"
+                print(line, file=sys.stderr, flush=True)
+            if advice := hint(precision, figures):
+                print(f"  {stage}: {advice}", file=sys.stderr, flush=True)
+            continue
+        if figures["kind"] == "heldout":
+            line = f"held-out perplexity {figures['average']:.1f}"
+        else:
+            line = (
+                f"perplexity {figures['perplexity']:.1f}, "
+                f"{figures['tokens_per_second']:,.0f} tokens/s, "
+                f"{figures['seconds_left']:.0f} s left, "
+                f"gradient norm {figures['gradient_norm']:.2f} "
+                f"({figures['clipped']:.0%} clipped), {figures['peak_memory_mb']:.0f} MB"
+            )
+        print(f"  {stage}: step {figures['step']:.0f}, {line}", file=sys.stderr, flush=True)

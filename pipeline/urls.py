@@ -1,0 +1,29 @@
+"""URLs as messages and records may show them: without passwords, keys and signatures."""
+
+import re
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+_LOGIN = re.compile(r"(?<=://)[^/@\s'\"]+@")
+_SECRET = re.compile(r"sig|token|secret|password|passwd|credential|key|auth", re.IGNORECASE)
+
+
+def without_credentials(text: str) -> str:
+    """`text` without the logins of the URLs in it, and without a lone URL's secret parameters."""
+    shown = _LOGIN.sub("", text)
+    if "?" not in shown or "://" not in shown or any(c.isspace() for c in shown):
+        return shown
+    parts = urlsplit(shown)
+    kept = [(k, "***" if _SECRET.search(k) else v) for k, v in parse_qsl(parts.query, True)]
+    return urlunsplit(parts._replace(query=urlencode(kept, safe="*/:")))
+
+
+def clean(value: Any) -> Any:
+    """`value` with `without_credentials` applied to each string in it."""
+    if isinstance(value, str):
+        return without_credentials(value)
+    if isinstance(value, dict):
+        return {key: clean(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [clean(one) for one in value]
+    return value

@@ -1,0 +1,252 @@
+"""2018 files come in and go out without loss, or are refused with one line."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from elmo.embedder import Embedder
+from elmo.errors import ElmoError
+from elmo.interop.bilm_tf import dump_token_embeddings, export_2018, import_2018
+from elmo.model_folder import load_model
+from elmo.tokenizer import Tokenization, describe
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden"
+SHARED = Path(os.environ.get("ELMO_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
+FIXTURES = SHARED / "elmo-fixtures"
+CASES = sorted(path.stem for path in GOLDEN.glob("*.npz"))
+needs_fixtures = pytest.mark.skipif(
+    not FIXTURES.is_dir(), reason=f"the reference's golden data is not at {FIXTURES}"
+)
+
+
+def datasets(path: Path) -> dict[str, np.ndarray]:
+    found: dict[str, np.ndarray] = {}
+
+    def visit(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            found[name] = item[...]
+
+    with h5py.File(path) as file:
+        file.visititems(visit)
+    return found
+
+
+def pair(folder: Path, name: str) -> tuple[Path, Path, Path | None]:
+    described = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
+    options = folder / "options.json"
+    options.write_text(json.dumps(described["options"]))
+    words = None
+    if described["words"]:
+        words = folder / "old-words"
+        words.write_text("".join(f"{word}\n" for word in described["words"]))
+    weights = folder / "weights.hdf5"
+    weights.write_bytes((GOLDEN / f"{name}.hdf5").read_bytes())
+    return options, weights, words
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_import_then_export_is_the_same_datasets(tmp_path: Path, name: str) -> None:
+    options, weights, words = pair(tmp_path, name)
+    import_2018(options, weights, tmp_path / "model", vocabulary=words)
+    export_2018(tmp_path / "model", tmp_path / "out.json", tmp_path / "out.hdf5")
+    assert json.loads((tmp_path / "out.json").read_text()) == json.loads(options.read_text())
+    ours, theirs = datasets(tmp_path / "out.hdf5"), datasets(weights)
+    assert ours.keys() == theirs.keys()
+    for place, array in theirs.items():
+        assert ours[place].dtype == array.dtype == np.float32
+        assert ours[place].tobytes() == array.tobytes(), place
+        assert ours[place].shape == array.shape
+
+
+def test_a_one_layer_model_without_multi_rnn_cell_names(tmp_path: Path) -> None:
+    options, weights, _ = pair(tmp_path, "one_layer")
+    with h5py.File(weights, "a") as file:
+        for direction in (0, 1):
+            group = file[f"RNN_{direction}/RNN"]
+            group.move("MultiRNNCell/Cell0/LSTMCell", "LSTMCell")
+            del group["MultiRNNCell"]
+    import_2018(options, weights, tmp_path / "model", vocabulary=None)
+    expected = np.load(GOLDEN / "one_layer.npz")["reset_4"]
+    found = Embedder.load(tmp_path / "model").embed([["one"]])[0]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_261_while_training_is_accepted_and_262_written(tmp_path: Path) -> None:
+    options, weights, _ = pair(tmp_path, "plain")
+    value = json.loads(options.read_text())
+    value["char_cnn"]["n_characters"] = 261
+    options.write_text(json.dumps(value))
+    import_2018(options, weights, tmp_path / "model", vocabulary=None)
+    export_2018(tmp_path / "model", tmp_path / "out.json", tmp_path / "out.hdf5")
+    assert json.loads((tmp_path / "out.json").read_text())["char_cnn"]["n_characters"] == 262
+
+
+def test_an_imported_model_has_no_softmax_and_knows_where_it_came_from(tmp_path: Path) -> None:
+    options, weights, _ = pair(tmp_path, "plain")
+    import_2018(options, weights, tmp_path / "model", vocabulary=None)
+    model = load_model(tmp_path / "model")
+    assert model.softmax is None
+    assert model.training["stage"] == "import"
+    assert model.tokenizer == Tokenization("whitespace")
+    with pytest.raises(ElmoError, match="no 'nltk'; there are whitespace, unicode"):
+        import_2018(options, weights, tmp_path / "model", tokenizer="nltk")
+    import_2018(str(options), str(weights), str(tmp_path / "model"), tokenizer="unicode")
+    assert load_model(tmp_path / "model").tokenizer == describe("unicode")
+
+
+def option(section: str, key: str, value: object) -> Callable[[Path, Path], None]:
+    def apply(options: Path, weights: Path) -> None:
+        found = json.loads(options.read_text())
+        if value is ...:
+            del found[section][key]
+        else:
+            found[section][key] = value
+        options.write_text(json.dumps(found))
+
+    return apply
+
+
+def dataset(name: str, change: Callable[[np.ndarray], np.ndarray] | None) -> Any:
+    def apply(options: Path, weights: Path) -> None:
+        with h5py.File(weights, "a") as file:
+            array = file[name][...]
+            del file[name]
+            if change is not None:
+                file.create_dataset(name, data=change(array))
+
+    return apply
+
+
+def write(which: int, content: bytes) -> Callable[[Path, Path], None]:
+    return lambda *paths: (paths[which].write_bytes(content), None)[1]
+
+
+def nan(array: np.ndarray) -> np.ndarray:
+    array.flat[0] = np.nan
+    return array
+
+
+CELL = "RNN_1/RNN/MultiRNNCell/Cell1/LSTMCell"
+MALFORMED = [
+    (write(0, b"{"), r"options\.json:1: not valid JSON"),
+    (write(0, b"[]"), r"options\.json: Expected `object`, got `array`"),
+    (write(0, b"\xff{}"), r"options\.json: not UTF-8"),
+    (write(0, b"{}"), r"options\.json: lstm must be a section, found null"),
+    (lambda o, w: o.unlink(), r"options\.json: no such file"),
+    (option("lstm", "dim", ...), r"options\.json: lstm\.dim is missing"),
+    (option("lstm", "projection_dim", ...), r"lstm\.projection_dim is missing"),
+    (option("lstm", "n_layers", 0), "layers must be a positive integer, found 0"),
+    (option("lstm", "n_layers", 10**6), "layers must be at most 256, found 1,000,000"),
+    (option("lstm", "dim", 2**40), "cells must be at most 131,072"),
+    (option("lstm", "dim", 2**17), "W_0 has shape"),
+    (option("lstm", "dim", "6"), "cells must be a positive integer, found '6'"),
+    (option("lstm", "cell_clip", -1), "cell_clip must be a positive number or null, found -1"),
+    (option("lstm", "use_skip_connections", "yes"), "skip must be true or false"),
+    (option("char_cnn", "activation", "gelu"), "activation must be 'relu' or 'tanh'"),
+    (option("char_cnn", "filters", []), "filters must not be empty"),
+    (option("char_cnn", "filters", [[1]]), r"filters must be pairs \[width, count\]"),
+    (option("char_cnn", "filters", ...), r"char_cnn\.filters is missing"),
+    (option("char_cnn", "n_characters", 300), "n_characters must be 262"),
+    (option("char_cnn", "max_characters_per_token", 20), "must be 50, found 20"),
+    (option("char_cnn", "embedding", 16), "embedding must be a section, found 16"),
+    (option("char_cnn", "n_highway", -1), "highways must be 0 or more"),
+    (lambda o, w: w.unlink(), r"weights\.hdf5: no such file"),
+    (write(1, b"not hdf5"), r"weights\.hdf5: not an HDF5 file, or cut short"),
+    (lambda o, w: w.write_bytes(w.read_bytes()[:2000]), "not an HDF5 file, or cut short"),
+    (dataset("char_embed", None), "has no dataset char_embed"),
+    (dataset("char_embed", lambda a: np.vstack([a, a[:1]])), "char_embed has 262 rows"),
+    (dataset("char_embed", lambda a: a[:, :2]), r"char_embed has shape \(261, 2\)"),
+    (dataset("CNN/W_cnn_1", lambda a: a[0]), "CNN/W_cnn_1 has shape"),
+    (dataset("CNN/b_cnn_2", None), "has no dataset CNN/b_cnn_2"),
+    (dataset("CNN_high_1/W_carry", None), "has no dataset CNN_high_1/W_carry"),
+    (dataset("CNN_proj/W_proj", lambda a: a.T), "CNN_proj/W_proj has shape"),
+    (dataset(f"{CELL}/W_0", lambda a: a[1:]), f"{CELL}/W_0 has shape"),
+    (dataset(f"{CELL}/B", lambda a: a.astype("int32")), f"{CELL}/B holds int32, not floats"),
+    (dataset(f"{CELL}/W_P_0", nan), f"{CELL}/W_P_0 holds values that are not finite"),
+    (dataset(CELL + "/B", None), f"has no dataset {CELL}/B"),
+]
+
+
+@pytest.mark.parametrize(("broken", "message"), MALFORMED)
+def test_a_malformed_file_is_one_line_and_leaves_nothing(
+    tmp_path: Path, broken: Callable[[Path, Path], object], message: str
+) -> None:
+    options, weights, _ = pair(tmp_path, "plain")
+    broken(options, weights)
+    with pytest.raises(ElmoError, match=message) as caught:
+        import_2018(options, weights, tmp_path / "model", vocabulary=None)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_model_that_reads_words_needs_their_list(tmp_path: Path) -> None:
+    options, weights, _ = pair(tmp_path, "words")
+    with pytest.raises(ElmoError, match="name their list with --vocabulary"):
+        import_2018(options, weights, tmp_path / "model", vocabulary=None)
+    short = tmp_path / "short"
+    short.write_text("<S>\n</S>\n<UNK>\n")
+    with pytest.raises(ElmoError, match=r"embedding has shape \(8, 4\), .* has 3 words"):
+        import_2018(options, weights, tmp_path / "model", vocabulary=short)
+
+
+def reference(folder: Path, file: str, tmp_path: Path) -> tuple[Embedder, list[list[str]]]:
+    import_2018(
+        folder / "options.json", folder / "lm_weights.hdf5", tmp_path / "model", vocabulary=None
+    )
+    rows = json.loads((folder / file).read_text())
+    batches = zip(*rows, strict=True)
+    sentences = [s.split() if isinstance(s, str) else s for batch in batches for s in batch]
+    return Embedder.load(tmp_path / "model"), sentences
+
+
+@needs_fixtures
+@pytest.mark.parametrize(
+    ("folder", "file"),
+    [("bilm-tf/model", "lm_embeddings_sentences.json"), ("allennlp", "sentences.json")],
+)
+def test_the_references_golden_vectors(folder: str, file: str, tmp_path: Path) -> None:
+    embedder, sentences = reference(FIXTURES / folder, file, tmp_path)
+    found = embedder.embed(sentences, 3, state="carry")
+    for row in range(3):
+        with h5py.File(FIXTURES / folder / f"lm_embeddings_{row}.hdf5") as expected:
+            for k in range(10):
+                forward, backward = expected[str(k)][...]
+                top = np.concatenate([forward, backward], 1)
+                np.testing.assert_allclose(found[3 * k + row][-1], top, atol=1e-5)
+
+
+@needs_fixtures
+def test_the_references_token_vectors(tmp_path: Path) -> None:
+    folder = FIXTURES / "allennlp"
+    embedder, _ = reference(folder, "sentences.json", tmp_path)
+    words = (folder / "vocab_test.txt").read_text(encoding="utf-8").splitlines()
+    with h5py.File(folder / "elmo_token_embeddings.hdf5") as file:
+        expected = file["embedding"][...]
+    np.testing.assert_allclose(embedder.encode_types(words), expected, atol=1e-5)
+
+
+def test_cached_token_vectors_stand_for_the_characters(tmp_path: Path) -> None:
+    options, weights, _ = pair(tmp_path, "plain")
+    import_2018(options, weights, tmp_path / "characters")
+    words = tmp_path / "vocabulary"
+    words.write_text("<S>\n</S>\n<UNK>\nhe\nhas\n한국어\n", encoding="utf-8")
+    table = tmp_path / "table.hdf5"
+    assert dump_token_embeddings(tmp_path / "characters", words, table) == 6
+    with pytest.raises(ElmoError, match="the model reads characters; leave out --embedding"):
+        import_2018(options, weights, tmp_path / "no", vocabulary=words, embedding=table)
+    value = json.loads(options.read_text())
+    del value["char_cnn"]
+    options.write_text(json.dumps(value))
+    import_2018(options, weights, tmp_path / "words", vocabulary=words, embedding=table)
+    sentences = [["he", "has"], ["한국어", "<UNK>"]]
+    by_characters, by_words = (
+        Embedder.load(tmp_path / name).embed(sentences) for name in ("characters", "words")
+    )
+    for expected, found in zip(by_characters, by_words, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-6)

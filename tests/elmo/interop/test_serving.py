@@ -1,0 +1,113 @@
+"""One file that serves without this package gives the same vectors, whatever the lengths."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from elmo.embedder import Embedder
+from elmo.errors import ElmoError
+from elmo.interop.serving import Serving, export_serving
+from elmo.mix import Elmo, batch_to_ids
+from elmo.model_folder import Model, load_model
+from tests.golden.models import import_golden
+
+TEXTS = [
+    [["gift"]],
+    [["he", "has", "a", "gift"], ["한국어", "for", "the", "x" * 60, "😀", "he"], ["<S>"]],
+    [["the"] * 70, ["a"], ["gift"] * 3, ["for", "has"]],
+]
+ALONE = """
+import json, sys
+import numpy as np
+ids = np.array(json.load(sys.stdin))
+if sys.argv[1].endswith(".pt2"):
+    import torch
+    found = torch.export.load(sys.argv[1]).module()(torch.from_numpy(ids)).numpy()
+else:
+    import onnxruntime
+    (found,) = onnxruntime.InferenceSession(sys.argv[1]).run(["layers"], {"ids": ids})
+assert not [name for name in sys.modules if name.split(".")[0] == "elmo"]
+print(json.dumps(found.tolist()))
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "no_highway_tanh", "no_projection", "no_skip", "no_clip"]
+)
+def test_it_is_the_same_model_in_other_operations(name: str, tmp_path: Path) -> None:
+    model = load_model(import_golden(name, tmp_path))
+    expected = Embedder(model).embed(TEXTS[1])
+    found = Serving(model)(batch_to_ids(TEXTS[1]))
+    for row, vectors in enumerate(expected):
+        n = vectors.shape[1]
+        np.testing.assert_allclose(found[row, :, :n], vectors, atol=1e-5)
+        assert found[row, :, n:].abs().sum() == 0
+
+
+@pytest.mark.parametrize("suffix", [".pt2", ".onnx"])
+@pytest.mark.slow
+def test_the_file_serves_without_the_package(
+    suffix: str, tiny_model_folder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / f"model{suffix}"
+    export_serving(tiny_model_folder, out)
+    assert list(tmp_path.iterdir()) == [out]
+    embedder = Embedder.load(tiny_model_folder)
+    for sentences in TEXTS:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", ALONE, str(out)],
+            cwd=tmp_path,
+            text=True,
+            input=json.dumps(batch_to_ids(sentences).tolist()),
+            capture_output=True,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        found = np.array(json.loads(done.stdout.splitlines()[-1]), np.float32)
+        for row, vectors in enumerate(embedder.embed(sentences)):
+            n = vectors.shape[1]
+            np.testing.assert_allclose(found[row, :, :n], vectors, atol=1e-5)
+            assert np.abs(found[row, :, n:]).sum() == 0
+
+
+@pytest.mark.parametrize("suffix", [".pt2", ".onnx"])
+def test_the_file_says_which_model_tokenizer_and_characters(
+    suffix: str, tiny_model_folder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / f"model{suffix}"
+    export_serving(str(tiny_model_folder), str(out))
+    if suffix == ".pt2":
+        extra = {"elmo.json": ""}
+        torch.export.load(out, extra_files=extra)
+        notes = json.loads(extra["elmo.json"])
+    else:
+        onnxruntime = pytest.importorskip("onnxruntime")
+        properties = onnxruntime.InferenceSession(out).get_modelmeta().custom_metadata_map
+        notes = {name.removeprefix("elmo."): text for name, text in properties.items()}
+    assert notes["digest"] == load_model(tiny_model_folder).digest
+    assert json.loads(notes["tokenizer"]) == {"name": "whitespace"}
+    assert json.loads(notes["characters"]) == {
+        "kind": "bytes",
+        "max_characters": 50,
+        "symbols": None,
+        "first_mark": 256,
+    }
+    assert (notes["layers"], notes["dim"]) == ("3", "8")
+
+
+def test_a_mix_of_its_layers_is_the_module(tiny_model: Model) -> None:
+    layers = Serving(tiny_model)(batch_to_ids(TEXTS[1]))
+    (mixed,), _ = Elmo(tiny_model, dropout=0.0)(batch_to_ids(TEXTS[1]))
+    torch.testing.assert_close(layers.mean(1), mixed.detach(), atol=1e-5, rtol=0)
+
+
+def test_what_cannot_be_served_is_refused(tiny_model_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ElmoError, match=r"m\.bin: must end in \.pt2 \(torch\.export\) or \.onnx"):
+        export_serving(tiny_model_folder, tmp_path / "m.bin")
+    with pytest.raises(ElmoError, match="reads words, not characters"):
+        export_serving(import_golden("words", tmp_path), tmp_path / "m.pt2")
+    assert not (tmp_path / "m.pt2").exists()

@@ -1,0 +1,97 @@
+"""The char-CNN against a slow loop over all 50 positions."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from elmo.characters import Characters
+from elmo.errors import ElmoError
+from elmo.nn.encoder import CHUNK, CharacterEncoder
+
+FILTERS = ((1, 3), (2, 4), (5, 6))
+TOKENS = ["a", "", "gift", "x" * 47, "y" * 60, "어" * 20, "😀", "<S>", "</S>", "the"]
+
+
+def encoder(
+    *, activation: str = "relu", highways: int = 2, projection: int = 5
+) -> CharacterEncoder:
+    made = CharacterEncoder(
+        characters=261,
+        char_dim=4,
+        filters=FILTERS,
+        activation=activation,
+        highways=highways,
+        projection=projection,
+    )
+    generator = torch.Generator().manual_seed(1)
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, 0, 0.5, generator=generator)
+    return made
+
+
+def by_hand(made: CharacterEncoder, row: Tensor) -> Tensor:
+    """One token: every window of all 50 positions, padding included."""
+    x_KE = made.char_embedding[row]
+    pooled = []
+    for width, weight, bias in zip(made.widths, made.conv_weight, made.conv_bias, strict=True):
+        windows = [x_KE[k : k + width].reshape(-1) @ weight for k in range(50 - width + 1)]
+        pooled.append(getattr(torch, made.activation)(torch.stack(windows).amax(0) + bias))
+    x_F = torch.cat(pooled)
+    for high in made.highway:
+        carry = torch.sigmoid(x_F @ high.carry_weight + high.carry_bias)
+        transform = torch.relu(x_F @ high.transform_weight + high.transform_bias)
+        x_F = carry * transform + (1 - carry) * x_F
+    if made.project_weight is None:
+        return x_F
+    return x_F @ made.project_weight + made.project_bias
+
+
+@pytest.mark.parametrize(
+    ("activation", "highways", "projection"),
+    [("relu", 2, 5), ("tanh", 1, 5), ("relu", 0, 5), ("tanh", 0, 13)],
+)
+def test_cut_windows_agree_with_all_positions(
+    activation: str, highways: int, projection: int
+) -> None:
+    made = encoder(activation=activation, highways=highways, projection=projection)
+    assert (made.project_weight is None) == (projection == 13)
+    rows = torch.from_numpy(Characters().encode(TOKENS))
+    slow = torch.stack([by_hand(made, row) for row in rows])
+    torch.testing.assert_close(made(rows, torch.float32), slow, atol=1e-5, rtol=1e-5)
+
+
+def test_gradients_agree_with_all_positions() -> None:
+    made = encoder()
+    rows = torch.from_numpy(Characters().encode(TOKENS))
+    found = []
+    for output in (
+        made(rows, torch.float32),
+        torch.stack([by_hand(made, row) for row in rows]),
+    ):
+        made.zero_grad()
+        output.pow(2).sum().backward()
+        found.append([p.grad.clone() for p in made.parameters() if p.grad is not None])
+    for ours, reference in zip(*found, strict=True):
+        torch.testing.assert_close(ours, reference, atol=1e-4, rtol=1e-4)
+
+
+def test_a_token_is_the_same_whatever_stands_beside_it() -> None:
+    made = encoder()
+    tokens = [f"{'w' * (k % 40)}{k}" for k in range(2 * CHUNK + 3)]
+    rows = torch.from_numpy(Characters().encode(tokens))
+    with torch.no_grad():
+        together = made(rows, torch.float32)
+        alone = torch.cat([made(rows[k : k + 1], torch.float32) for k in (0, 7, CHUNK, 2 * CHUNK)])
+    torch.testing.assert_close(together[[0, 7, CHUNK, 2 * CHUNK]], alone, atol=1e-6, rtol=1e-5)
+
+
+def test_a_filter_wider_than_a_token_is_refused() -> None:
+    made = encoder()
+    ids = torch.from_numpy(Characters(max_characters=4).encode(["a", "gift"])).long()
+    with pytest.raises(ElmoError, match="a filter is 5 characters wide and a token has at most 4"):
+        made(ids, torch.float32)
+
+
+def test_no_tokens_are_no_vectors() -> None:
+    made = encoder()
+    assert made(torch.zeros(0, 50, dtype=torch.long), torch.float32).shape == (0, 5)

@@ -1,0 +1,170 @@
+"""The LSTM stacks against the equations written out one row and one step at a time."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from elmo.nn import cell
+from elmo.nn.lstm import LSTMStack, State
+
+T, B, P, C = 7, 3, 4, 6
+
+
+@pytest.fixture(params=["eager", "compiled"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("ELMO_COMPILE", "0" if request.param == "eager" else "1")
+    cell.cell_for.cache_clear()
+    if cell.cell_for(torch.device("cpu")).kind != request.param:
+        pytest.skip("no C++ compiler for torch.compile")
+    yield request.param
+    cell.cell_for.cache_clear()
+
+
+def stack(*, cells: int = C, clip: float | None = 0.3, skip: bool = True) -> LSTMStack:
+    made = LSTMStack(
+        layers=2,
+        inputs=P,
+        cells=cells,
+        projection=P,
+        cell_clip=clip,
+        projection_clip=None if clip is None else clip / 2,
+        skip=skip,
+    )
+    generator = torch.Generator().manual_seed(3)
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, 0, 0.7, generator=generator)
+    return made
+
+
+def by_hand(
+    made: LSTMStack, x_STBI: Tensor, state: State, reset_STB: Tensor | None
+) -> tuple[list[Tensor], State]:
+    """The reference semantics, plain autograd: gates i, j, f, o; forget bias 1; clip; residual."""
+    outputs, hs, cs = [], [], []
+    for layer in range(made.layers):
+        y_TSBP, (h, c) = [], (state.h_LSBP[layer], state.c_LSBC[layer])
+        for t in range(x_STBI.shape[1]):
+            if reset_STB is not None:
+                h = torch.where(reset_STB[:, t, :, None], torch.zeros(()), h)
+                c = torch.where(reset_STB[:, t, :, None], torch.zeros(()), c)
+            z = torch.cat([x_STBI[:, t], h], -1) @ made.weight[layer] + made.bias[layer][:, None]
+            i, j, f, o = z.chunk(4, -1)
+            c = torch.sigmoid(f + 1) * c + torch.sigmoid(i) * torch.tanh(j)
+            if made.cell_clip is not None:
+                c = c.clamp(-made.cell_clip, made.cell_clip)
+            h = torch.sigmoid(o) * torch.tanh(c)
+            if made.project:
+                h = h @ made.project[layer]
+                if made.projection_clip is not None:
+                    h = h.clamp(-made.projection_clip, made.projection_clip)
+            y_TSBP.append(h)
+        y_STBP = torch.stack(y_TSBP, 1)
+        if made.skip and layer > 0:
+            y_STBP = y_STBP + x_STBI
+        outputs.append(y_STBP)
+        hs.append(h)
+        cs.append(c)
+        x_STBI = y_STBP
+    return outputs, State(torch.stack(hs), torch.stack(cs))
+
+
+def some(seed: int = 0) -> tuple[Tensor, State, Tensor]:
+    torch.manual_seed(seed)
+    state = State(torch.randn(2, 2, B, P) * 0.1, torch.randn(2, 2, B, C) * 0.1)
+    return torch.randn(2, T, B, P), state, torch.rand(2, T, B) < 0.3
+
+
+@pytest.mark.parametrize("clip", [0.3, None])
+@pytest.mark.parametrize("skip", [True, False])
+def test_outputs_and_gradients_agree_with_the_equations(
+    kind: str, clip: float | None, skip: bool
+) -> None:
+    made = stack(clip=clip, skip=skip)
+    x_STBI, state, reset_STB = some()
+    gradients = []
+    for read in (
+        lambda x: made(x, state, reset_STB=reset_STB),
+        lambda x: by_hand(made, x, state, reset_STB),
+    ):
+        made.zero_grad()
+        leaf = x_STBI.clone().requires_grad_()
+        outputs, after = read(leaf)
+        loss = sum((y * (k + 1)).pow(2).sum() for k, y in enumerate(outputs))
+        loss.backward()
+        grads = [leaf.grad, *(p.grad for p in made.parameters())]
+        gradients.append([*outputs, *after, *grads])
+    for ours, reference in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, reference, atol=2e-5, rtol=2e-5)
+
+
+def test_clipping_bites_in_these_tests() -> None:
+    x_STBI, state, _ = some()
+    with torch.no_grad():
+        clipped, free = (stack(clip=clip)(x_STBI, state)[0][0] for clip in (0.3, None))
+    assert (clipped - free).abs().max() > 0.01
+
+
+def test_without_projection_the_cells_are_the_output(kind: str) -> None:
+    made = stack(cells=P)
+    assert not made.project
+    x_STBI, _, _ = some()
+    state = made.zero_state(B)
+    with torch.no_grad():
+        ours, _ = made(x_STBI, state)
+        reference, _ = by_hand(made, x_STBI, state, None)
+    torch.testing.assert_close(ours[-1], reference[-1], atol=1e-6, rtol=1e-5)
+
+
+def test_two_passes_with_carried_state_equal_one() -> None:
+    made = stack()
+    x_STBI, state, _ = some()
+    whole, end = made(x_STBI, state)
+    first, between = made(x_STBI[:, :3], state)
+    second, after = made(x_STBI[:, 3:], between)
+    torch.testing.assert_close(torch.cat([first[-1], second[-1]], 1), whole[-1])
+    torch.testing.assert_close(after, end)
+
+
+def test_rows_that_end_early_keep_their_state() -> None:
+    made = stack()
+    x_STBI, state, _ = some()
+    lengths = [7, 4, 2]
+    sizes = [sum(length > t for length in lengths) for t in range(T)]
+    with torch.no_grad():
+        ours, after = made(x_STBI, state, sizes=sizes)
+        for row, length in enumerate(lengths):
+            alone, end = made(x_STBI[:, :length, row : row + 1], state.rows(slice(row, row + 1)))
+            torch.testing.assert_close(ours[-1][:, :length, row], alone[-1][:, :, 0])
+            torch.testing.assert_close(after.rows(slice(row, row + 1)), end)
+
+
+def test_training_and_inference_give_the_same(kind: str) -> None:
+    made = stack()
+    x_STBI, state, reset_STB = some()
+    trained, _ = made(x_STBI, state, reset_STB=reset_STB)
+    with torch.no_grad():
+        inferred, _ = made(x_STBI, state, reset_STB=reset_STB)
+    torch.testing.assert_close(trained[-1], inferred[-1])
+
+
+def test_the_residual_adds_the_dropped_input() -> None:
+    made, plain = stack(), stack(skip=False)
+    x_STBI, state, _ = some()
+    with torch.no_grad():
+        ours, _ = made(x_STBI, state, drop=lambda x, layer: x * 0.5)
+        bare, _ = plain(x_STBI, state, drop=lambda x, layer: x * 0.5)
+    torch.testing.assert_close(ours[1], bare[1] + bare[0] * 0.5)
+
+
+def test_bfloat16_products_keep_a_float32_cell_state(kind: str) -> None:
+    made = stack(clip=3.0)
+    x_STBI, state, _ = some()
+    with torch.no_grad():
+        exact, _ = made(x_STBI, state)
+        rough, after = made(x_STBI.bfloat16(), state)
+    assert after.c_LSBC.dtype == torch.float32
+    assert rough[-1].dtype == torch.bfloat16
+    error = (rough[-1].float() - exact[-1]).norm() / exact[-1].norm()
+    assert 1e-5 < error < 0.03

@@ -1,0 +1,364 @@
+"""Datasets over a store: each sentence once, whoever reads it; and what leaves for other tools."""
+
+import functools
+import json
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from msgspec.structs import replace
+from torch.utils.data import DataLoader
+
+from elmo.errors import ElmoError
+from elmo.interop.vectors_hdf5 import LAYOUTS, read_dump, write_dump
+from elmo.location import Location
+from elmo.shards import write_shards
+from elmo.store import FeatureStore
+from elmo.store.build import append, build
+from elmo.store.datasets import Sentences, ShuffledSentences, collate
+from elmo.store.export import export_hdf5, export_lists, rows, to_datasets
+from elmo.store.layout import StoreSettings
+from elmo.store.maintenance import compact, prune, verify
+
+SENTENCES = 150
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, tiny_model_folder: Path) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    draw = random.Random(0)
+    sentences = [[f"w{draw.randrange(30)}"] * draw.randrange(9) for _ in range(SENTENCES)]
+    write_shards(folder / "shards", sentences, heldout_every=3, shard_sentences=40)
+    build(
+        folder / "store",
+        shards=folder / "shards",
+        model=tiny_model_folder,
+        settings=StoreSettings(row_group_tokens=30),
+        work=folder / "runs",
+    )
+    return folder / "store"
+
+
+@pytest.fixture
+def store(made: Path) -> FeatureStore:
+    return FeatureStore(made)
+
+
+def loaded(dataset: torch.utils.data.Dataset, workers: int) -> list[int]:
+    loader = DataLoader(
+        dataset,
+        batch_size=8,
+        num_workers=workers,
+        collate_fn=collate,
+        multiprocessing_context="fork" if workers else None,
+    )
+    return [k for batch in loader for k in batch["sentence_ids"].tolist()]
+
+
+def test_batches_are_padded_and_masked(store: FeatureStore) -> None:
+    dataset = Sentences(store, ids=[4, 0, 9])
+    batch = collate([dataset[place] for place in range(len(dataset))])
+    assert batch["sentence_ids"].tolist() == [4, 0, 9]
+    for row, k in enumerate([4, 0, 9]):
+        tokens = len(store.tokens(k))
+        assert batch["mask"][row].tolist() == [t < tokens for t in range(batch["mask"].shape[1])]
+        np.testing.assert_array_equal(batch["vectors"][row, :, :tokens].numpy(), store[k])
+        assert not batch["vectors"][row, :, tokens:].any()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_map_style_dataset_keeps_the_order(store: FeatureStore, workers: int) -> None:
+    assert loaded(Sentences(store), workers) == list(range(SENTENCES))
+
+
+@pytest.mark.parametrize(("workers", "ranks"), [(0, 1), (2, 1), (0, 3), (2, 3)])
+def test_each_sentence_comes_once_among_workers_and_ranks(
+    store: FeatureStore, workers: int, ranks: int
+) -> None:
+    given = functools.partial(ShuffledSentences, store, ranks=ranks, mixed=3)
+    seen = [k for rank in range(ranks) for k in loaded(given(rank=rank), workers)]
+    assert sorted(seen) == list(range(SENTENCES))
+    assert seen != sorted(seen)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("collated", [None, collate])
+def test_a_store_is_a_dataset_itself(store: FeatureStore, workers: int, collated: object) -> None:
+    loader = DataLoader(
+        store,
+        batch_size=8,
+        num_workers=workers,
+        collate_fn=collated,
+        multiprocessing_context="fork" if workers else None,
+    )
+    seen = 0
+    for batch in loader:
+        wanted = collate([Sentences(store)[k] for k in batch["sentence_ids"].tolist()])
+        assert sorted(batch) == sorted(wanted)
+        assert all(torch.equal(batch[name], wanted[name]) for name in wanted)
+        seen += len(batch["sentence_ids"])
+    assert seen == SENTENCES
+
+
+def test_a_batch_of_sentences_without_tokens(store: FeatureStore) -> None:
+    empty = [k for k in range(SENTENCES) if not store.tokens(k)][:3]
+    batch = collate(store.__getitems__(empty))
+    assert batch["vectors"].shape == (3, 3, 0, 8)
+    assert batch["mask"].shape == (3, 0)
+
+
+def test_blank_sentences_leave_only_where_they_were_lines(
+    store: FeatureStore, tmp_path: Path
+) -> None:
+    blank = sum(not store.tokens(k) for k in range(SENTENCES))
+    assert blank
+    assert sum(1 for _ in rows(store)) == SENTENCES
+    (source,) = store.manifest.sources
+    cut = replace(source, tokenizer={"name": "unicode", "sentences": "split"})
+    store.manifest = replace(store.manifest, sources=(cut,))
+    assert all(row["tokens"] for row in rows(store))
+    assert sum(1 for _ in rows(store)) == SENTENCES - blank
+    pytest.importorskip("h5py")
+    assert export_hdf5(store, tmp_path / "dump") == SENTENCES - blank
+    assert all(one.vectors.shape[1] for one in read_dump(tmp_path / "dump"))
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from elmo.errors import ElmoError
+from elmo.interop.vectors_hdf5 import write_dump
+if sys.argv[2] != "0":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
+vectors = np.random.default_rng(0).random((3, 20, 64), np.float32)
+try:
+    write_dump(Path(sys.argv[1]), ((["a"] * 20, vectors) for _ in range(200)))
+except ElmoError as error:
+    sys.exit(f"error: {error}")
+"""
+
+
+def dump_to(path: Path, limit: int) -> subprocess.CompletedProcess[str]:
+    """Write a dump of 3 MB in a process of its own, which a failing disk may crash."""
+    root = Path(__file__).resolve().parents[3]
+    command = [sys.executable, "-c", FULL, str(path), str(limit)]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("limit", [1000, 100_000, 3_000_000])
+def test_a_dump_that_meets_a_limit_is_one_line(tmp_path: Path, limit: int) -> None:
+    pytest.importorskip("h5py")
+    done = dump_to(tmp_path / "dump.hdf5", limit)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert "dump.hdf5: File too large" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dump_on_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        done = dump_to(disk / "dump.hdf5", 0)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+        assert "dump.hdf5: No space left on device" in done.stderr
+        assert list(disk.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_epochs_and_seeds_have_orders_of_their_own(store: FeatureStore) -> None:
+    dataset = ShuffledSentences(store, split="heldout")
+    first = loaded(dataset, 0)
+    assert loaded(dataset, 0) == first
+    dataset.set_epoch(1)
+    assert loaded(dataset, 0) != first
+    assert loaded(ShuffledSentences(store, split="heldout", seed=1), 0) != first
+    assert sorted(first) == list(range(2, SENTENCES, 3))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_even_ranks_get_equally_many(store: FeatureStore, workers: int) -> None:
+    given = functools.partial(ShuffledSentences, store, ranks=4, even=True, mixed=2)
+    shares = [loaded(given(rank=rank), workers) for rank in range(4)]
+    assert len({len(share) for share in shares}) == 1
+    seen = [k for share in shares for k in share]
+    assert len(seen) == len(set(seen)) > SENTENCES // 2
+
+
+def test_a_rank_that_is_not_there_is_refused(store: FeatureStore) -> None:
+    with pytest.raises(ElmoError, match="rank must be from 0 to 1, found 2"):
+        ShuffledSentences(store, rank=2, ranks=2)
+
+
+def test_shuffled_vectors_are_those_of_the_store(store: FeatureStore) -> None:
+    for sentence in ShuffledSentences(store):
+        np.testing.assert_array_equal(sentence["vectors"].numpy(), store[sentence["sentence_id"]])
+
+
+def test_list_columns_hold_a_row_a_token(store: FeatureStore, tmp_path: Path) -> None:
+    written = export_lists(store, tmp_path / "lists.parquet")
+    table = pq.read_table(tmp_path / "lists.parquet").sort_by(
+        [("sentence_id", "ascending"), ("position", "ascending")]
+    )
+    assert len(table) == written == store.manifest.counts.tokens
+    assert table["token"].to_pylist() == [t for k in range(SENTENCES) for t in store.tokens(k)]
+    found = np.stack(table["layer_2"].to_pylist()).astype(np.float32)
+    np.testing.assert_array_equal(found, np.concatenate([store[k][2] for k in range(SENTENCES)]))
+
+
+def test_hugging_face_datasets_get_the_same_vectors(store: FeatureStore, tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    found = to_datasets(store, cache_dir=tmp_path).with_format("numpy")
+    assert len(found) == SENTENCES
+    for place in (0, 40, 149):
+        row = found[place]
+        k = int(row["sentence_id"])
+        np.testing.assert_array_equal(row["layer_1"], store[k][1])
+
+
+def test_dumps_are_those_of_2018(store: FeatureStore, tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    for layout in LAYOUTS:
+        assert export_hdf5(store, tmp_path / layout, layout=layout) == SENTENCES
+    picks = {"top": lambda v: v[-1], "average": lambda v: v.mean(0)}
+    for layout in LAYOUTS:
+        with h5py.File(tmp_path / layout) as file:
+            for k in (0, 1, 7, 149):
+                wanted = picks.get(layout, lambda v: v)(store[k])
+                np.testing.assert_array_equal(file[str(k)][()], wanted)
+            if layout == "bilm-tf":
+                assert sorted(file, key=int) == [str(k) for k in range(SENTENCES)]
+            else:
+                places = json.loads(file["sentence_to_index"][0])
+                assert all(" ".join(store.tokens(int(k))) == t for t, k in places.items())
+
+
+def test_a_dump_read_and_written_again_is_the_same(store: FeatureStore, tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    export_hdf5(store, tmp_path / "first")
+    found = read_dump(tmp_path / "first")
+    write_dump(tmp_path / "second", ((store.tokens(k), one.vectors) for k, one in enumerate(found)))
+    assert all(one.tokens in (None, store.tokens(k)) for k, one in enumerate(found))
+    with h5py.File(tmp_path / "first") as first, h5py.File(tmp_path / "second") as second:
+        assert list(first) == list(second)
+        assert all((first[name][()] == second[name][()]).all() for name in first)
+
+
+def test_broken_dumps_are_refused(store: FeatureStore, tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "dump"
+    cases = {
+        "must have a dataset for each sentence, from 0 on": {"1": np.zeros((3, 2, 4))},
+        r"0 must be floats .* found int64 \(3, 2, 4\)": {"0": np.zeros((3, 2, 4), np.int64)},
+        "sentence_to_index must hold a JSON object": {
+            "0": np.zeros((3, 2, 4)),
+            "sentence_to_index": np.array([b"["]),
+        },
+        "0 has vectors of 2 tokens, sentence_to_index says 1": {
+            "0": np.zeros((3, 2, 4)),
+            "sentence_to_index": np.array([b'{"one": "0"}']),
+        },
+    }
+    for message, datasets in cases.items():
+        with h5py.File(path, "w") as file:
+            for name, data in datasets.items():
+                file[name] = data
+        with pytest.raises(ElmoError, match=message):
+            read_dump(path)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ElmoError, match="not an HDF5 file, or cut short"):
+        read_dump(path)
+    with pytest.raises(ElmoError, match="no such file"):
+        read_dump(tmp_path / "nowhere")
+    with pytest.raises(ElmoError, match="layout must be one of bilm-tf, all, top, average"):
+        export_hdf5(store, path, layout="both")
+
+
+def test_rows_are_sentences(store: FeatureStore) -> None:
+    for row in rows(store):
+        k = row["sentence_id"]
+        assert row["tokens"] == store.tokens(k)
+        np.testing.assert_array_equal(row["layer_0"], store[k][0])
+
+
+def test_any_fsspec_url_is_read(made: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    memory.put(str(made), "/features", recursive=True)
+    same(FeatureStore("memory://features", checked=True), FeatureStore(made))
+    name = FeatureStore(made).manifest.parts[1].file
+    memory.rm(f"/features/{name}")
+    with pytest.raises(ElmoError, match=f"memory://features/{name}: is missing"):
+        FeatureStore("memory://features").ids()
+
+
+@pytest.fixture
+def s3() -> Iterator[dict[str, object]]:
+    """The options of a bucket on a server of our own."""
+    server = pytest.importorskip("moto.server")
+    pytest.importorskip("s3fs")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=port)
+    running.start()
+    yield {"key": "k", "secret": "s", "endpoint_url": f"http://127.0.0.1:{port}"}
+    running.stop()
+
+
+def test_s3_is_read(made: Path, s3: dict[str, object]) -> None:
+    import s3fs
+
+    bucket = s3fs.S3FileSystem(**s3, skip_instance_cache=True)
+    bucket.mkdir("corpus")
+    bucket.put(str(made), "corpus/features", recursive=True)
+    same(FeatureStore("s3://corpus/features", storage_options=s3), FeatureStore(made))
+
+
+def test_a_store_lives_on_s3_as_on_a_disk(
+    tmp_path: Path, made: Path, s3: dict[str, object], tiny_model_folder: Path
+) -> None:
+    import s3fs
+
+    s3fs.S3FileSystem(**s3, skip_instance_cache=True).mkdir("stores")
+    location = Location("s3://stores/features", s3)
+    given = {"shards": made.parent / "shards", "model": tiny_model_folder}
+    build(location, settings=StoreSettings(row_group_tokens=30), **given)
+    remote, local = FeatureStore(location), FeatureStore(made)
+    assert remote.digest == local.digest
+    same(remote, local)
+    write_shards(tmp_path / "more", [["one", "more"]])
+    append(location, shards=tmp_path / "more", model=tiny_model_folder)
+    assert verify(location).version == 2
+    parts = compact(location, part_tokens=10**6).parts
+    kept = {name for part in parts for name in (part.file, part.types.file)}
+    other = location.create("part-00099-0123456789ab.parquet", b"of an append under way")
+    assert other and not location.create("part-00099-0123456789ab.parquet", b"again")
+    gone = prune(location)
+    assert set(location.names()) == {
+        *kept,
+        "_manifest-000003.json",
+        "part-00099-0123456789ab.parquet",
+    }
+    assert "_manifest-000001.json" in gone
+    assert verify(location).counts.sentences == SENTENCES + 1
+    np.testing.assert_array_equal(FeatureStore(location)[70], local[70])
+
+
+def same(remote: FeatureStore, local: FeatureStore) -> None:
+    assert len(remote) == len(local)
+    for k in range(0, len(local), 11):
+        assert remote.tokens(k) == local.tokens(k)
+        np.testing.assert_array_equal(remote[k], local[k])

@@ -1,0 +1,210 @@
+"""A manifest is trusted in nothing: types, names, sums and versions are checked."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elmo.errors import ElmoError
+from elmo.shards import write_shards
+from elmo.store import FeatureStore
+from elmo.store.build import append, build
+from elmo.store.layout import Mix, StoreSettings
+from elmo.store.maintenance import compact, prune, verify
+
+MANIFEST = "_manifest-000001.json"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, tiny_model_folder: Path) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    write_shards(folder / "shards", [["a", f"w{k}"] for k in range(40)], shard_sentences=10)
+    given = {"shards": folder / "shards", "model": tiny_model_folder}
+    build(folder / "store", settings=StoreSettings(row_group_tokens=8), **given)
+    return folder / "store"
+
+
+@pytest.fixture
+def store(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "store"))
+
+
+def edit(store: Path, keys: list[Any], value: Any) -> None:
+    """Set (or, with `...`, delete) one key of the manifest."""
+    manifest = json.loads((store / MANIFEST).read_text())
+    inner = manifest
+    for key in keys[:-1]:
+        inner = inner[key]
+    if value is ...:
+        del inner[keys[-1]]
+    else:
+        inner[keys[-1]] = value
+    (store / MANIFEST).write_text(json.dumps(manifest))
+
+
+OUTSIDE = "../part-00000-0123456789ab.parquet"
+BROKEN = [
+    (["parts", 0, "file"], OUTSIDE),
+    (["parts", 0, "file"], "/etc/part-00000-0123456789ab.parquet"),
+    (["parts", 0, "file"], "part-mine.parquet"),
+    (["parts", 0, "types", "file"], OUTSIDE),
+    (["parts", 0, "shards", 0, "file"], "../train.arrow"),
+    (["parts", 0, "sha256"], "0"),
+    (["parts", 0, "tokens"], -1),
+    (["parts", 0, "tokens"], 2**60),
+    (["parts", 0, "tokens"], True),
+    (["parts", 0, "split"], "test"),
+    (["parts", 0, "bytes"], ...),
+    (["parts"], {}),
+    (["parts"], []),
+    (["counts", "tokens"], 2704),
+    (["counts"], ...),
+    (["sources", 0, "sentences"], 41),
+    (["sources", 0, "digest"], None),
+    (["version"], 0),
+    (["version"], 7),
+    (["version"], "1"),
+    (["model"], {}),
+    (["model", "digest"], "x"),
+    (["layout", "dim"], 2**40),
+    (["layout", "dim"], 7),
+    (["layout", "model_layers"], 10**6),
+    (["layout", "layers"], ["layer_9"]),
+    (["layout", "layers"], []),
+    (["layout", "layers"], ["../layer_0"]),
+    (["layout", "dtype"], "float64"),
+    (["layout", "codec"], "lzma"),
+    (["layout", "mix"], {"weights": [True, 1, 1], "gamma": 1}),
+    (["layout", "row_group_tokens"], 0),
+    (["unknown"], 1),
+]
+
+
+@pytest.mark.parametrize(("keys", "value"), BROKEN)
+def test_a_manifest_that_cannot_be_is_refused_by_all(
+    store: Path, keys: list[Any], value: Any
+) -> None:
+    edit(store, keys, value)
+    before = sorted(path.name for path in store.iterdir())
+    for use in (FeatureStore, verify, prune, lambda s: compact(s, part_tokens=100)):
+        with pytest.raises(ElmoError, match=MANIFEST) as error:
+            use(store)
+        assert "\n" not in str(error.value)
+    assert sorted(path.name for path in store.iterdir()) == before
+
+
+def test_tokens_that_the_bytes_cannot_hold_are_refused_before_memory_is_taken(store: Path) -> None:
+    for keys in (["parts", 0, "tokens"], ["sources", 0, "tokens"], ["counts", "tokens"]):
+        manifest = json.loads((store / MANIFEST).read_text())
+        number = (
+            manifest["parts"][0]["tokens"] if keys[0] == "parts" else manifest["counts"]["tokens"]
+        )
+        edit(store, keys, number + 10**12)
+    with pytest.raises(ElmoError, match="bytes cannot hold the 1000000000020 tokens"):
+        FeatureStore(store)[0]
+
+
+def test_deep_and_huge_json_is_one_line(store: Path) -> None:
+    (store / MANIFEST).write_text("[" * 10**5)
+    with pytest.raises(ElmoError, match=MANIFEST):
+        FeatureStore(store)
+    with (store / MANIFEST).open("wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(ElmoError, match="such a file has at most"):
+        FeatureStore(store)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("row_groups", 1, "row groups: .*, the manifest says"),
+        ("first_document_id", -1, "first document: 0, the manifest says 1"),
+        ("last_sentence_id", 1, "last sentence: 9, the manifest says 10"),
+    ],
+)
+def test_verify_counts_everything_again(store: Path, name: str, change: int, said: str) -> None:
+    number = json.loads((store / MANIFEST).read_text())["parts"][0][name]
+    edit(store, ["parts", 0, name], abs(number + change))
+    with pytest.raises(ElmoError, match=said):
+        verify(store)
+
+
+def test_verify_sees_a_version_that_was_exchanged(
+    store: Path, tmp_path: Path, tiny_model_folder: Path
+) -> None:
+    write_shards(tmp_path / "more", [["more"]])
+    append(store, shards=tmp_path / "more", model=tiny_model_folder)
+    verify(store)
+    edit(store, ["made_by"], "somebody")
+    with pytest.raises(ElmoError, match="does not follow version 1, which was altered"):
+        verify(store)
+
+
+def test_prune_leaves_what_no_writer_has_named(store: Path) -> None:
+    compact(store, part_tokens=1000)
+    others = ["part-mine.txt", "part-00000.parquet", "types-1.parquet", "manifest-1.json", ".part"]
+    for name in others:
+        (store / name).write_text("mine")
+    (store / "part-00000-0123456789ab.parquet").mkdir()
+    assert prune(store)
+    assert all((store / name).read_text() == "mine" for name in others)
+    assert (store / "part-00000-0123456789ab.parquet").is_dir()
+    verify(store)
+
+
+@pytest.mark.parametrize("kind", ["part", "_types"])
+def test_compact_joins_no_damage_and_leaves_nothing(store: Path, kind: str) -> None:
+    path = sorted(store.glob(f"{kind}-*"))[-1]
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+    before = sorted(path.name for path in store.iterdir())
+    with pytest.raises(ElmoError, match=f"{path.name}: altered .* so nothing is joined"):
+        compact(store, part_tokens=50)  # the first two are joined before the damage is met
+    assert sorted(path.name for path in store.iterdir()) == before
+
+
+@pytest.mark.parametrize("tokens", [0, -5])
+def test_parts_of_no_tokens_are_refused(store: Path, tokens: int) -> None:
+    with pytest.raises(ElmoError, match=f"part_tokens must be 1 or more, found {tokens}"):
+        compact(store, part_tokens=tokens)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"weights": [true, false], "gamma": 1}',
+        '{"weights": [1, 0], "gamma": true}',
+        '{"weights": [], "gamma": 1}',
+        '{"weights": [1e999], "gamma": 1}',
+        '{"weights": [NaN], "gamma": 1}',
+        '{"weights": "1", "gamma": 1}',
+        '{"gamma": 1}',
+        "[]",
+    ],
+)
+def test_a_mix_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "mix.json").write_text(text)
+    with pytest.raises(ElmoError, match="mix.json"):
+        Mix.load(tmp_path / "mix.json")
+
+
+def test_readers_of_folders_see_the_parts_alone(store: Path) -> None:
+    dataset, pandas, polars = (
+        pytest.importorskip(name) for name in ("pyarrow.dataset", "pandas", "polars")
+    )
+    wanted = list(range(40))
+    for table in (
+        dataset.dataset(store).to_table(columns=["sentence_id"]).to_pandas(),
+        pandas.read_parquet(store, columns=["sentence_id"]),
+        polars.scan_parquet(store, hidden_file_prefix="_").select("sentence_id").collect(),
+        polars.read_parquet(store / "part-*.parquet", columns=["sentence_id"]),
+    ):
+        assert list(table["sentence_id"]) == wanted
+
+
+def test_prune_of_no_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ElmoError, match="has no manifest of a store"):
+        prune(tmp_path)

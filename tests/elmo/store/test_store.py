@@ -1,0 +1,451 @@
+"""A store holds what the model says of each sentence, and is the same however it was made."""
+
+import json
+import pickle
+import random
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from msgspec.structs import replace
+
+from elmo.embedder import Embedder
+from elmo.errors import ElmoError
+from elmo.location import Location
+from elmo.shards import write_shards
+from elmo.store import FeatureStore
+from elmo.store.build import append, build
+from elmo.store.layout import Mix, StoreSettings, choose_layers
+from elmo.store.maintenance import compact, lineage, problems, prune, verify
+from elmo.store.manifest import count_parts, new_manifest, publish
+
+WORDS = ["the", "gift", "한국어", "😀", "x" * 60, *(f"w{k}" for k in range(40))]
+
+
+def sentences(number: int, seed: int = 0) -> list[list[str]]:
+    """Random sentences, some of them blank, and one that is longer than a row group."""
+    draw = random.Random(seed)
+    found = [draw.choices(WORDS, k=draw.randrange(0, 12)) for _ in range(number)]
+    found[number // 2] = draw.choices(WORDS, k=200)
+    return found
+
+
+SENTENCES = sentences(120)
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shards") / "shards"
+    write_shards(folder, SENTENCES, heldout_every=5, shard_sentences=40)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(tiny_model_folder: Path) -> list[np.ndarray]:
+    return Embedder.load(tiny_model_folder).embed(SENTENCES)
+
+
+def part(folder: Path, number: int, kind: str = "part") -> Path:
+    """A file of the store by its number."""
+    (path,) = folder.glob(f"{kind}-{number:05d}-*.parquet")
+    return path
+
+
+def make(out: Path, shards: Path, model: Path, **settings: object) -> FeatureStore:
+    chosen = StoreSettings(**{"row_group_tokens": 64, **settings})
+    build(out, shards=shards, model=model, settings=chosen, work=out.parent / "runs")
+    return FeatureStore(out)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, shards: Path, tiny_model_folder: Path) -> Path:
+    """A store of all layers in float16: copy it before altering it."""
+    out = tmp_path_factory.mktemp("made") / "store"
+    make(out, shards, tiny_model_folder)
+    return out
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_float32_is_what_embed_gives(
+    tmp_path: Path, shards: Path, tiny_model_folder: Path, expected: list[np.ndarray], codec: str
+) -> None:
+    store = make(tmp_path / "store", shards, tiny_model_folder, dtype="float32", codec=codec)
+    assert len(store) == len(SENTENCES)
+    for k, vectors in enumerate(expected):
+        assert store.tokens(k) == SENTENCES[k]
+        assert store[k].shape == vectors.shape
+        assert store[k].dtype == np.float32
+        np.testing.assert_allclose(store[k], vectors, atol=1e-5)
+
+
+def test_float16_rounds_each_value_once(made: Path, expected: list[np.ndarray]) -> None:
+    store = FeatureStore(made)
+    for k, vectors in enumerate(expected):
+        np.testing.assert_allclose(store[k], vectors, rtol=2**-11, atol=1e-5)
+
+
+def test_int8_errs_by_half_a_step_of_its_scale(
+    tmp_path: Path, shards: Path, tiny_model_folder: Path, expected: list[np.ndarray]
+) -> None:
+    store = make(tmp_path / "store", shards, tiny_model_folder, dtype="int8")
+    for k, vectors in enumerate(expected):
+        step = np.abs(vectors).max(-1, keepdims=True, initial=0) / 127
+        assert (np.abs(store[k] - vectors) <= 0.5 * step + 1e-5).all()
+
+
+@pytest.mark.parametrize(
+    ("choice", "rows"), [("top", [2]), ("0,2", [0, 2]), ("1", [1]), ("0", [0]), ("all", [0, 1, 2])]
+)
+def test_only_the_chosen_layers_are_kept(
+    tmp_path: Path,
+    shards: Path,
+    tiny_model_folder: Path,
+    expected: list[np.ndarray],
+    choice: str,
+    rows: list[int],
+) -> None:
+    store = make(tmp_path / "store", shards, tiny_model_folder, layers=choice, dtype="float32")
+    assert store.layers == tuple(f"layer_{row}" for row in rows)
+    for k in (0, 3, 60):
+        np.testing.assert_allclose(store[k], expected[k][rows], atol=1e-5)
+
+
+def test_average_and_mix_are_sums_of_the_layers(
+    tmp_path: Path, shards: Path, tiny_model_folder: Path, expected: list[np.ndarray]
+) -> None:
+    Mix((0.5, 0.2, 0.3), 1.5).save(tmp_path / "mix.json")
+    wanted = {"average": [1 / 3] * 3, "mix": [0.75, 0.3, 0.45]}
+    for choice, weights in wanted.items():
+        store = make(
+            tmp_path / choice,
+            shards,
+            tiny_model_folder,
+            layers=choice,
+            mix=str(tmp_path / "mix.json"),
+            dtype="float32",
+        )
+        for k in (0, 3, 60):
+            slow = sum(w * layer for w, layer in zip(weights, expected[k], strict=True))
+            np.testing.assert_allclose(store[k], [slow], atol=1e-5)
+
+
+def test_layers_are_read_by_choice(made: Path) -> None:
+    store, every = FeatureStore(made, layers=[2, "layer_0"]), FeatureStore(made)
+    np.testing.assert_array_equal(store[7], every[7][[2, 0]])
+    np.testing.assert_array_equal(every.vectors(7, layers=[1]), every[7][[1]])
+    np.testing.assert_array_equal(every.raw(7, 1).astype(np.float32), every[7][1])
+    np.testing.assert_array_equal(every.tensor(7).numpy(), every[7])
+    with pytest.raises(ElmoError, match="has no layer_3; it holds layer_0, layer_1, layer_2"):
+        FeatureStore(made, layers=[3])
+
+
+def test_indexing_is_that_of_a_list(made: Path) -> None:
+    store = FeatureStore(made)
+    np.testing.assert_array_equal(store[-1], store[len(store) - 1])
+    for found, k in zip(store[10:30:7], range(10, 30, 7), strict=True):
+        np.testing.assert_array_equal(found, store[k])
+    assert sum(1 for _ in store) == len(store)
+    with pytest.raises(IndexError, match="has 120 sentences, none is 120"):
+        store[120]
+
+
+def test_a_sentence_is_found_by_its_document(made: Path) -> None:
+    store = FeatureStore(made)
+    assert store.sentence_id(17, 0) == 17
+    with pytest.raises(ElmoError, match="document 17 has 1 sentences, none at 1"):
+        store.sentence_id(17, 1)
+    with pytest.raises(ElmoError, match="has no document 500"):
+        store.document(500)
+
+
+def test_blocks_hold_every_sentence_once(made: Path) -> None:
+    store = FeatureStore(made)
+    seen = []
+    for block in store.blocks():
+        for place, k in enumerate(block.sentence_ids):
+            some = block.vectors[:, block.offsets[place] : block.offsets[place + 1]]
+            np.testing.assert_array_equal(some, store[int(k)])
+            seen.append(int(k))
+    assert sorted(seen) == list(range(len(store)))
+    assert store.ids("heldout").tolist() == list(range(4, 120, 5))
+
+
+def test_the_mapped_way_is_taken_and_agrees_with_parquet(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapped = FeatureStore(made)
+    monkeypatch.setattr("elmo.store.reader.ParquetColumns.decoded", None)
+    found = [mapped[k] for k in range(len(mapped))]
+    monkeypatch.undo()
+    monkeypatch.setattr("elmo.store.reader.ParquetColumns.base", lambda *_: -1)
+    slow = FeatureStore(made)
+    for k, vectors in enumerate(found):
+        np.testing.assert_array_equal(slow[k], vectors)
+
+
+def test_a_stranger_decodes_it_from_the_schema(made: Path) -> None:
+    table = pq.read_table(part(made, 0))
+    columns = json.loads(table.schema.metadata[b"elmo.columns"])
+    row = table.slice(1, 1).to_pylist()[0]
+    dtype, (_, dim) = columns["layer_2"]["dtype"], columns["layer_2"]["shape"]
+    vectors = np.frombuffer(row["layer_2"], dtype).reshape(row["length"], dim)
+    store = FeatureStore(made)
+    np.testing.assert_array_equal(vectors.astype(np.float32), store[row["sentence_id"]][2])
+    types = pq.read_table(made / columns["types"]["of"])
+    assert types["layer_0"].type == pa.binary(dim // 2 * 2)
+    ids = np.frombuffer(row["types"], columns["types"]["dtype"])
+    assert types["token"].take(pa.array(ids)).to_pylist() == row["tokens"]
+    x = np.stack([np.frombuffer(types["layer_0"][int(i)].as_py(), dtype) for i in ids])
+    layer_0 = store[row["sentence_id"]][0]
+    np.testing.assert_array_equal(layer_0, np.concatenate([x, x], 1).astype(np.float32))
+
+
+def test_duckdb_polars_and_pandas_open_it(made: Path) -> None:
+    duckdb, polars, pandas = (pytest.importorskip(n) for n in ("duckdb", "polars", "pandas"))
+    path = part(made, 0)
+    blob = FeatureStore(made).raw(0, 1).tobytes()
+    query = f"select sentence_id, tokens, layer_1 from '{path}' order by sentence_id limit 1"
+    assert duckdb.sql(query).fetchall() == [(0, SENTENCES[0], blob)]
+    first = polars.read_parquet(path).row(0, named=True)
+    assert (first["sentence_id"], first["tokens"], first["layer_1"]) == (0, SENTENCES[0], blob)
+    assert pandas.read_parquet(path)["layer_1"][0] == blob
+
+
+def test_the_same_input_gives_the_same_bytes(
+    tmp_path: Path, made: Path, shards: Path, tiny_model_folder: Path
+) -> None:
+    make(tmp_path / "again", shards, tiny_model_folder)
+    assert files(tmp_path / "again") == files(made)
+    assert not list((tmp_path / "runs").iterdir())
+
+
+def test_whole_parts_are_kept_and_broken_ones_made_again(
+    tmp_path: Path, made: Path, shards: Path, tiny_model_folder: Path
+) -> None:
+    wrote: list[int] = []
+
+    def stop_after_two(kind, arguments, jobs):
+        made = kind(*arguments)
+        for job in jobs[:2]:
+            yield made(job)
+        raise KeyboardInterrupt
+
+    def count(kind, arguments, jobs):
+        made = kind(*arguments)
+        write = made._write
+        made._write = lambda job: (wrote.append(job.number), write(job))[1]
+        return map(made, jobs)
+
+    settings = StoreSettings(row_group_tokens=64)
+    given = {"shards": shards, "model": tiny_model_folder, "settings": settings}
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path / "store", work=tmp_path / "runs", run=stop_after_two, **given)
+    assert not (tmp_path / "store").exists()
+    (broken,) = (tmp_path / "runs").glob("*/part-00001-*.parquet")
+    broken.write_bytes(broken.read_bytes()[:-9])
+    build(tmp_path / "store", work=tmp_path / "runs", run=count, **given)
+    assert wrote == [1, 2, 3]
+    assert files(tmp_path / "store") == files(made)
+
+
+def test_another_model_than_the_stores_is_refused(made: Path, tiny_model_folder: Path) -> None:
+    FeatureStore(made, model=tiny_model_folder)
+    with pytest.raises(ElmoError, match="was made by model .*, not by ffffffffffff…"):
+        FeatureStore(made, model="f" * 64)
+    with pytest.raises(ElmoError, match="nowhere: no such model folder"):
+        FeatureStore(made, model="nowhere")
+
+
+def test_appending_numbers_on_and_leaves_old_readers_alone(
+    tmp_path: Path, made: Path, tiny_model_folder: Path
+) -> None:
+    folder = copy(made, tmp_path)
+    old = FeatureStore(folder)
+    more = sentences(50, seed=1)
+    write_shards(tmp_path / "more", more, shard_sentences=20)
+    given = {"shards": tmp_path / "more", "model": tiny_model_folder}
+    append(folder, **given)
+    new = FeatureStore(folder)
+    assert (len(old), len(new), new.manifest.version) == (120, 170, 2)
+    assert [new.tokens(120 + k) for k in range(50)] == more
+    assert new.document(120) == [120]
+    np.testing.assert_array_equal(new[60], old[60])
+    np.testing.assert_array_equal(FeatureStore(folder, version=1)[3], old[3])
+    assert verify(folder).counts.sentences == 170
+    with pytest.raises(ElmoError, match="holds the sentences of .* already"):
+        append(folder, **given)
+
+
+def test_compacting_changes_no_bit_and_pruning_frees_the_rest(
+    tmp_path: Path, made: Path, tiny_model_folder: Path
+) -> None:
+    folder = copy(made, tmp_path)
+    before = FeatureStore(folder)
+    assert len(compact(folder, part_tokens=10**6).parts) == 2
+    after = FeatureStore(folder)
+    for k in range(len(before)):
+        np.testing.assert_array_equal(after[k], before[k])
+        assert after.tokens(k) == before.tokens(k)
+    verify(folder)
+    assert part(made, 0).name in prune(folder)
+    assert len(list(folder.iterdir())) == 5
+    verify(folder)
+    with pytest.raises(ElmoError, match="has no version 1; the newest is 2"):
+        FeatureStore(folder, version=1)
+
+
+@pytest.mark.parametrize("column", ["layer_2", "types", "tokens"])
+def test_a_flipped_bit_is_named(tmp_path: Path, made: Path, column: str) -> None:
+    folder = copy(made, tmp_path)
+    path = part(folder, 1)
+    metadata = pq.ParquetFile(path).metadata
+    names = [metadata.schema.column(i).path.split(".")[0] for i in range(metadata.num_columns)]
+    chunk = metadata.row_group(2).column(names.index(column))
+    flip(path, chunk.data_page_offset + chunk.total_compressed_size - 2)
+    said = f"{path}: altered in row group 2, column {column}"
+    assert list(problems(folder)) == [said]
+    with pytest.raises(ElmoError, match="part-00001-.*.parquet: altered"):
+        FeatureStore(folder, checked=True).ids()
+
+
+def test_whatever_byte_is_flipped_verify_says_so(tmp_path: Path, made: Path) -> None:
+    folder = copy(made, tmp_path)
+    for name in (part(folder, 2).name, part(folder, 2, "_types").name):
+        raw = (folder / name).read_bytes()
+        for place in range(0, len(raw), len(raw) // 40):
+            flip(folder / name, place)
+            assert all(name in line for line in problems(folder))
+            with pytest.raises(ElmoError, match=name):
+                verify(folder)
+            (folder / name).write_bytes(raw)
+    verify(folder)
+
+
+def test_broken_stores_are_refused_on_one_line(tmp_path: Path, made: Path) -> None:
+    folder = copy(made, tmp_path)
+    first = part(folder, 0)
+    whole = first.read_bytes()
+    first.write_bytes(whole[:-50])
+    refused(folder, "part-00000-.*: truncated or altered .* bytes, the manifest says")
+    first.write_bytes(b"\0" * len(whole))
+    refused(folder, "part-00000-.*: truncated or altered")
+    first.unlink()
+    refused(folder, "part-00000-.*: is missing, though the manifest names it")
+    manifest = folder / "_manifest-000001.json"
+    manifest.write_text('{"kind": "shards"}')
+    refused(folder, "is not the manifest of a store")
+    manifest.write_text('{"kind": "store", "schema": 99}')
+    refused(folder, "has schema 99, this version reads 2; make the store again")
+    manifest.write_text("{")
+    refused(folder, "_manifest-000001.json:1: not valid JSON")
+    refused(tmp_path / "nowhere", "nowhere/_manifest-000001.json: no such file")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "manifest.json").write_text('{"kind": "store", "schema": 1}')
+    refused(tmp_path / "old", "old/manifest.json: has schema 1, .* make the store again")
+
+
+@pytest.mark.parametrize("settings", [{}, {"dtype": "int8", "codec": "zstd"}])
+def test_blank_shards_are_parts_too(
+    tmp_path: Path, tiny_model_folder: Path, settings: dict[str, str]
+) -> None:
+    write_shards(tmp_path / "blank", [[]] * 30 + [["gift"]], shard_sentences=10)
+    store = make(tmp_path / "store", tmp_path / "blank", tiny_model_folder, **settings)
+    assert [store[k].shape for k in (0, 29, 30)] == [(3, 0, 8), (3, 0, 8), (3, 1, 8)]
+    assert store.tokens(12) == []
+    assert sum(block.vectors.shape[1] for block in store.blocks()) == 1
+    compact(tmp_path / "store", part_tokens=1)
+    assert store.manifest.counts.parts == 4
+    counts = verify(tmp_path / "store").counts
+    assert (counts.sentences, counts.tokens, counts.types, counts.parts) == (31, 1, 1, 1)
+
+
+def test_settings_that_cannot_be_are_refused(
+    tmp_path: Path, shards: Path, tiny_model_folder: Path
+) -> None:
+    wrong = {
+        "dtype": ("float64", "dtype must be one of float16, float32, int8, found 'float64'"),
+        "codec": ("lz4", "codec must be one of none, zstd, found 'lz4'"),
+        "precision": ("half", "precision must be one of float32, bfloat16, found 'half'"),
+        "row_group_tokens": (0, "row_group_tokens must be 1 or more, found 0"),
+        "layers": ("3", "layers must be all, top, average, mix or numbers from 0 to 2"),
+    }
+    for name, (value, message) in wrong.items():
+        with pytest.raises(ElmoError, match=message):
+            make(tmp_path / "store", shards, tiny_model_folder, **{name: value})
+    with pytest.raises(ElmoError, match="twice"):
+        choose_layers("1,1", model_layers=3)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_value_too_large_for_float16_is_refused(
+    tmp_path: Path, shards: Path, tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode = Embedder.encode_types
+    monkeypatch.setattr(Embedder, "encode_types", lambda *given: encode(*given) * 1e6)
+    with pytest.raises(ElmoError, match="does not fit float16; use dtype float32"):
+        make(tmp_path / "store", shards, tiny_model_folder)
+
+
+def test_an_altered_shard_is_refused(tmp_path: Path, shards: Path, tiny_model_folder: Path) -> None:
+    shutil.copytree(shards, tmp_path / "shards")
+    flip(tmp_path / "shards" / "train-00001.arrow", 3000)
+    with pytest.raises(ElmoError, match="train-00001.arrow: truncated or altered"):
+        make(tmp_path / "store", tmp_path / "shards", tiny_model_folder)
+
+
+def test_lineage_says_model_corpus_and_settings(made: Path, shards: Path) -> None:
+    found = lineage(made)
+    assert found["model"] == FeatureStore(made).manifest.model.digest
+    assert [source["sentences"] for source in found["corpus"]] == [120]
+    assert found["settings"]["dtype"] == "float16"
+    assert str(shards) not in (made / "_manifest-000001.json").read_text()
+
+
+def test_a_store_of_1000_parts_opens_at_once(tmp_path: Path, made: Path) -> None:
+    folder = copy(made, tmp_path)
+    manifest = FeatureStore(folder).manifest
+    parts = [
+        replace(manifest.parts[0], first_sentence_id=100 * k, last_sentence_id=100 * k + 99)
+        for k in range(1000)
+    ]
+    counts = count_parts(parts)
+    source = replace(manifest.sources[0], sentences=counts.sentences, tokens=counts.tokens)
+    given = {"layout": manifest.layout, "model": manifest.model, "params": manifest.params}
+    many = new_manifest(**given, sources=[source], parts=parts, made_by="test", before=manifest)
+    publish(Location(folder), many)
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        FeatureStore(folder)[0]
+        times.append(time.perf_counter() - began)
+    assert min(times) < 0.2
+
+
+def test_a_pickled_store_reads_on(made: Path) -> None:
+    store = FeatureStore(made)
+    first = store[3]
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(store))[3], first)
+
+
+def copy(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "copy"))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def flip(path: Path, place: int) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[place] ^= 16
+    path.write_bytes(raw)
+
+
+def refused(folder: Path, message: str) -> None:
+    with pytest.raises(ElmoError, match=message) as error:
+        FeatureStore(folder)[0]
+    assert "\n" not in str(error.value)

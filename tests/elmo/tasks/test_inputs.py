@@ -1,0 +1,90 @@
+"""[x; ELMo]: what a token becomes, and where word vectors come from."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from elmo.errors import ElmoError
+from elmo.tasks.inputs import PAD, UNKNOWN, Inputs, WordTable, read_vectors, word_table
+from elmo.tasks.settings import choose
+from tests.elmo.tasks.toys import DIM, LAYERS, word_vectors
+
+SENTENCES = [("the", "cat"), ("a", "cat", "sees")]
+
+
+def test_x_and_elmo_stand_side_by_side_and_padding_is_zero() -> None:
+    settings = choose(
+        "tagging", {"word_dim": 3, "characters": 4, "elmo_output": True, "elmo_dropout": 0}
+    )
+    torch.manual_seed(0)
+    inputs = Inputs(settings, WordTable([PAD, UNKNOWN, "cat"], None), layers=LAYERS, dim=DIM).eval()
+    for mix in inputs.mixes:
+        torch.nn.init.normal_(mix.weights)
+    text = inputs(SENTENCES, word_vectors)
+    assert text.x_BTW.shape == (2, 3, 7 + DIM) and inputs.width == 7 + DIM
+    assert text.mask_BT.tolist() == [[True, True, False], [True, True, True]]
+    assert not text.x_BTW[0, 2].any()
+    torch.testing.assert_close(text.x_BTW[..., :7], text.words_BTW)
+    assert inputs.embedding is not None and text.elmo_BTD is not None
+    torch.testing.assert_close(text.words_BTW[0, 1, :3], inputs.embedding.weight[2])
+    torch.testing.assert_close(text.words_BTW[0, 0, :3], inputs.embedding.weight[1])
+    torch.testing.assert_close(text.x_BTW[0, 1], text.x_BTW[1, 1])
+    first, second = inputs.mixes
+    layers = torch.from_numpy(word_vectors([("sees",)])[0])[:, 0]
+    for mix, elmo in ((first, text.x_BTW[1, 2, 7:]), (second, text.elmo_BTD[1, 2])):
+        torch.testing.assert_close(elmo, mix.weights.softmax(0) @ layers * mix.gamma)
+    expected = 0.1 * sum((mix.weights**2).sum() for mix in inputs.mixes)
+    torch.testing.assert_close(inputs.l2(), expected)
+
+
+def test_words_are_those_seen_often_enough_in_training() -> None:
+    settings = choose("tagging", {"min_count": 2})
+    table = word_table(settings, SENTENCES, [("dev", "dev")])
+    assert table.words == [PAD, UNKNOWN, "cat"] and table.vectors is None
+
+
+@pytest.mark.parametrize("header", ["", "3 2\n"])
+def test_vectors_of_a_text_file_are_kept_as_they_are(tmp_path: Path, header: str) -> None:
+    """GloVe's has no header, and words with spaces; word2vec's says how many and how wide."""
+    path = tmp_path / "vectors.txt"
+    path.write_text(f"{header}cat 1.0 2.0\n. . . 3 4\nthe -1 0\n")
+    words, vectors = read_vectors(path, {"cat"}, dim=2)
+    assert words == ["cat", ". . .", "the"]
+    np.testing.assert_array_equal(vectors, [[1, 2], [3, 4], [-1, 0]])
+    settings = choose("tagging", {"words": "file", "word_file": str(path), "word_dim": 2})
+    table = word_table(settings, SENTENCES, [])
+    inputs = Inputs(settings, table, layers=LAYERS, dim=DIM)
+    assert inputs.embedding is not None and not inputs.embedding.weight.requires_grad
+    np.testing.assert_allclose(inputs.embedding.weight[1], [1, 2])  # the mean of all
+    np.testing.assert_allclose(inputs.embedding.weight[2], [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("cat 1 2 3\ndog 1\n", 2, "must be a word and 3 numbers"),
+        ("cat 1 x 3\n", 1, "must be a word and 3 numbers"),
+        ("cat 1 nan 3\n", 1, "must be a word and 3 numbers"),
+        ("2 5\ncat 1 2 3\n", 1, "has 5 numbers per word, word_dim is 3"),
+    ],
+)
+def test_broken_vectors_are_refused(tmp_path: Path, text: str, line: int, message: str) -> None:
+    path = tmp_path / "v.txt"
+    path.write_text(text)
+    with pytest.raises(ElmoError) as refused:
+        read_vectors(path, set(), dim=3)
+    assert str(refused.value).startswith(f"{path}:{line}: ") and message in str(refused.value)
+    path.write_text("")
+    with pytest.raises(ElmoError, match="holds no vectors"):
+        read_vectors(path, set(), dim=3)
+
+
+def test_vectors_trained_on_the_text_are_the_same_each_time() -> None:
+    pytest.importorskip("gensim")
+    settings = choose("tagging", {"words": "trained", "word_dim": 4, "min_count": 1})
+    first, second = (word_table(settings, SENTENCES * 20, []) for _ in range(2))
+    assert set(first.words) == {PAD, UNKNOWN, "the", "cat", "a", "sees"}
+    assert first.vectors is not None and second.vectors is not None
+    np.testing.assert_array_equal(first.vectors, second.vectors)

@@ -1,0 +1,134 @@
+"""Metrics against published examples, other libraries' answers and cases done by hand."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from elmo.tasks.examples import Link, Span
+from elmo.tasks.metrics import (
+    answer_f1,
+    arguments,
+    best_assignment,
+    coreference_scores,
+    link_scores,
+    normalised_answer,
+    role_f1,
+    span_f1,
+    squad_scores,
+)
+from elmo.tasks.schemes import lenient_spans, spans, to_bio, to_bioes
+
+
+def test_span_f1_counts_exact_spans_over_the_corpus() -> None:
+    gold = [[Span(0, 2, "PER"), Span(4, 5, "LOC")], [Span(0, 1, "ORG")], []]
+    guess = [[Span(0, 2, "PER"), Span(4, 5, "ORG")], [], [Span(1, 2, "PER")]]
+    scores = span_f1(gold, guess)
+    assert scores["precision"] == pytest.approx(1 / 3)
+    assert scores["recall"] == pytest.approx(1 / 3)
+    assert span_f1([[]], [[]])["f1"] == 0.0
+
+
+def test_span_f1_is_seqevals() -> None:
+    seqeval = pytest.importorskip("seqeval.metrics")
+    draw = random.Random(0)
+    choices = ["O", "B-A", "I-A", "B-B", "I-B"]
+    gold = [draw.choices(choices, k=draw.randrange(1, 9)) for _ in range(200)]
+    guess = [draw.choices(choices, k=len(tags)) for tags in gold]
+    ours = span_f1([lenient_spans(t) for t in gold], [lenient_spans(t) for t in guess])
+    assert ours["f1"] == pytest.approx(seqeval.f1_score(gold, guess))
+
+
+def test_spans_and_tags_turn_into_each_other() -> None:
+    draw = random.Random(1)
+    for _ in range(200):
+        cuts = sorted(draw.sample(range(12), draw.randrange(8)))
+        marked = [Span(a, b, draw.choice("AB")) for a, b in itertools.pairwise(cuts)][::2]
+        assert spans(to_bio(marked, 12), "bio") == marked
+        assert spans(to_bioes(marked, 12), "bioes") == marked
+        assert lenient_spans(to_bio(marked, 12)) == marked
+
+
+def test_continued_arguments_are_one_and_the_predicate_is_none() -> None:
+    marked = [
+        Span(0, 1, "ARG1"),
+        Span(1, 2, "V"),
+        Span(2, 3, "C-ARG1"),
+        Span(3, 4, "C-V"),
+        Span(4, 5, "R-ARG1"),
+        Span(5, 6, "C-ARG2"),
+    ]
+    assert arguments(marked) == {
+        ("ARG1", ((0, 1), (2, 3))),
+        ("R-ARG1", ((4, 5),)),
+        ("ARG2", ((5, 6),)),
+    }
+    half = role_f1([marked], [marked[:2]])
+    assert half == {"f1": 0.0, "precision": 0.0, "recall": 0.0}
+    scores = role_f1([marked, [Span(0, 1, "V")]], [[*marked[:5]], [Span(0, 1, "V")]])
+    assert (scores["precision"], scores["recall"]) == (1.0, pytest.approx(2 / 3))
+
+
+def test_squad_normalisation_and_scores() -> None:
+    assert normalised_answer("The  cat's, AN  “owl”!") == "cats “owl”"
+    assert normalised_answer("a") == ""
+    assert answer_f1("the red house", "red houses") == pytest.approx(0.5)
+    assert answer_f1("", "x") == 0.0
+    scores = squad_scores([["Rome", "the city"], ["1973"]], ["City!", "in 1973"])
+    assert scores["exact_match"] == 0.5
+    assert scores["f1"] == pytest.approx((1 + 2 / 3) / 2)
+
+
+A, B, C, D, E, F, G = ((k, k + 1) for k in range(7))
+
+
+def test_coreference_scores_of_the_muc_papers_and_b_cubeds_example() -> None:
+    """Bagga and Baldwin 1998: key {1-5} {6, 7} {8-12}; two responses of the same MUC score."""
+    m = [(k, k + 1) for k in range(13)]
+    key = [m[1:6], m[6:8], m[8:13]]
+    first = [m[1:6], m[6:13]]
+    second = [[*m[1:6], *m[8:13]], m[6:8]]
+    one, two = coreference_scores([key], [first]), coreference_scores([key], [second])
+    assert one["muc_f1"] == two["muc_f1"] == pytest.approx(2 * 0.9 / 1.9)
+    precision = 16 / 21  # 76.2 % in the paper; recall 1
+    assert one["b_cubed_f1"] == pytest.approx(2 * precision / (1 + precision))
+    assert two["b_cubed_f1"] == pytest.approx(2 * (7 / 12) / (1 + 7 / 12))  # 58.3 %
+
+
+def test_coreference_scores_of_luos_example() -> None:
+    """Luo 2005, figure 1 (a): CEAF-φ4 of truth {1-5} {6, 7} {8-12} and system (b)."""
+    m = [(k, k + 1) for k in range(13)]
+    truth = [m[1:6], m[6:8], m[8:13]]
+    scores = coreference_scores([truth], [[m[1:6], m[6:13]]])
+    similarity = 1 + 2 * 5 / 12
+    precision, recall = similarity / 2, similarity / 3
+    assert scores["ceaf_e_f1"] == pytest.approx(2 * precision * recall / (precision + recall))
+    assert scores["ceaf_e_f1"] == pytest.approx(0.733, abs=1e-3)
+
+
+def test_coreference_counts_are_pooled_over_documents() -> None:
+    gold = [[[A, B]], [[A, B, C, D]]]
+    guess = [[[A, B]], []]
+    scores = coreference_scores(gold, guess)
+    assert scores["muc_f1"] == pytest.approx(2 * 1 * 0.25 / 1.25)
+    assert coreference_scores(gold, gold)["f1"] == pytest.approx(1)
+    assert coreference_scores([[]], [[]])["f1"] == 0.0
+
+
+def test_gap_counts_links() -> None:
+    links = [Link(A, B, True), Link(A, C, False)]
+    scores = link_scores([links, links, links], [[[A, B]], [[A, C]], []])
+    assert (scores["precision"], scores["recall"]) == (0.5, pytest.approx(1 / 3))
+
+
+def test_the_best_assignment_is_the_one_found_by_trying_all() -> None:
+    draw = np.random.default_rng(0)
+    for rows, columns in [(1, 1), (3, 3), (2, 5), (5, 4), (6, 6)]:
+        for _ in range(10):
+            gains = draw.integers(0, 5, (rows, columns)) / 4
+            small = gains if rows <= columns else gains.T
+            tries = itertools.permutations(range(small.shape[1]), small.shape[0])
+            best = max(sum(small[i, j] for i, j in enumerate(order)) for order in tries)
+            assert best_assignment(gains) == pytest.approx(best)
+    assert best_assignment(np.zeros((0, 3))) == 0.0

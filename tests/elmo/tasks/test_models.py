@@ -1,0 +1,181 @@
+"""The parts of the task models against slow versions written out by hand."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from elmo.tasks.coreference import candidates, clusters_of
+from elmo.tasks.examples import Document, Link
+from elmo.tasks.modules import FORBIDDEN, SharedDropout, masked_softmax, viterbi
+from elmo.tasks.questions import SelfAttention, best_spans
+from elmo.tasks.roles import HighwayLSTM
+from elmo.tasks.settings import choose
+from elmo.tasks.tagging import crf_log_likelihood
+from elmo.tasks.task import _model_class
+from tests.elmo.tasks.test_task import network
+from tests.elmo.tasks.toys import examples, word_vectors
+
+
+def masks(*lengths: int) -> torch.Tensor:
+    return torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+
+
+def test_the_crf_and_its_decoder_are_those_of_all_paths() -> None:
+    torch.manual_seed(0)
+    tags, lengths = 3, (4, 2, 1)
+    emissions, moves = torch.randn(3, 4, tags), torch.randn(tags, tags)
+    gold = torch.randint(tags, (3, 4))
+    mask = masks(*lengths)
+    likelihood = crf_log_likelihood(emissions, gold, mask, moves)
+    best = viterbi(emissions, mask, moves, torch.zeros(tags), torch.zeros(tags))
+    for row, length in enumerate(lengths):
+        scores = {
+            path: sum(float(emissions[row, t, k]) for t, k in enumerate(path))
+            + sum(float(moves[a, b]) for a, b in itertools.pairwise(path))
+            for path in itertools.product(range(tags), repeat=length)
+        }
+        total = torch.tensor(list(scores.values())).logsumexp(0)
+        mine = scores[tuple(gold[row, :length].tolist())]
+        assert float(likelihood[row]) == pytest.approx(mine - float(total), abs=1e-4)
+        assert tuple(best[row]) == max(scores, key=lambda path: scores[path])
+
+
+def test_the_decoder_obeys_what_is_forbidden() -> None:
+    emissions = torch.tensor([[[0.0, 9.0], [9.0, 0.0], [0.0, 9.0]]])
+    moves = torch.tensor([[0.0, FORBIDDEN], [0.0, 0.0]])
+    start, end = torch.tensor([0.0, FORBIDDEN]), torch.zeros(2)
+    assert viterbi(emissions, masks(3), torch.zeros(2, 2), end, end) == [[1, 0, 1]]
+    assert viterbi(emissions, masks(3), moves, start, end) == [[0, 0, 0]]
+
+
+def test_a_masked_softmax_of_nothing_is_nothing() -> None:
+    scores = torch.tensor([[1.0, 1.0, 5.0], [1.0, 1.0, 1.0]])
+    mask = torch.tensor([[True, True, False], [False, False, False]])
+    torch.testing.assert_close(
+        masked_softmax(scores, mask), torch.tensor([[0.5, 0.5, 0], [0, 0, 0]])
+    )
+
+
+def test_shared_dropout_has_one_mask_per_sentence() -> None:
+    torch.manual_seed(0)
+    dropped = SharedDropout(0.5)(torch.ones(4, 6, 20))
+    assert set(dropped.unique().tolist()) == {0.0, 2.0}
+    assert torch.equal(dropped, dropped[:, :1].expand_as(dropped))
+    assert not torch.equal(dropped[0], dropped[1])
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_the_highway_lstm_is_its_formula_and_padding_changes_nothing(backward: bool) -> None:
+    torch.manual_seed(0)
+    lstm = HighwayLSTM(3, 2, dropout=0.5, backward=backward).eval()
+    x = torch.randn(2, 5, 3)
+    outputs = lstm(x, masks(5, 3))
+    for row, length in enumerate((5, 3)):
+        h = c = torch.zeros(2)
+        order = range(length)
+        for t in reversed(order) if backward else order:
+            a = (lstm.input.weight @ x[row, t]).split(2)
+            b = (lstm.state.weight @ h + lstm.state.bias).split(2)
+            i, f, o, r = (torch.sigmoid(a[k] + b[k]) for k in range(4))
+            c = f * c + i * torch.tanh(a[4] + b[4])
+            h = r * (o * torch.tanh(c)) + (1 - r) * a[5]
+            torch.testing.assert_close(outputs[row, t], h)
+        assert not outputs[row, length:].any()
+    assert lstm.state.bias.tolist()[:6] == [0, 0, 1, 1, 0, 0]
+
+
+def test_a_token_attends_to_others_or_to_nothing() -> None:
+    torch.manual_seed(0)
+    attention = SelfAttention(3)
+    x = torch.randn(1, 4, 3)
+    attended = attention(x, masks(3, 4)[:1])
+    for t in range(3):
+        others = [k for k in range(3) if k != t]
+        similarity = attention.similarity
+        scores = [
+            similarity.left(x[0, t])
+            + similarity.right(x[0, k])
+            + (x[0, t] * similarity.both_D[0]) @ x[0, k]
+            for k in others
+        ]
+        weights = torch.cat([*scores, attention.nothing.view(1)]).softmax(0)
+        seen = sum((w * x[0, k] for w, k in zip(weights[:-1], others, strict=True)), torch.zeros(3))
+        expected = attention.join(torch.cat([seen, x[0, t], seen * x[0, t]])).relu()
+        torch.testing.assert_close(attended[0, t], expected)
+
+
+def test_the_best_span_is_ordered_and_not_too_long() -> None:
+    torch.manual_seed(0)
+    start, end = torch.randn(5, 7), torch.randn(5, 7)
+    for row, (first, stop) in enumerate(best_spans(start, end, 3)):
+        pairs = [(a, b) for a in range(7) for b in range(a, min(7, a + 3))]
+        best = max(pairs, key=lambda pair: float(start[row, pair[0]] + end[row, pair[1]]))
+        assert (first, stop - 1) == best
+
+
+def document(*sentences: str, links: tuple[Link, ...] = ()) -> Document:
+    return Document("x", "x", tuple(tuple(s.split()) for s in sentences), (), links)
+
+
+def test_candidates_stay_in_their_sentence() -> None:
+    assert candidates(document("a b c", "d"), 2) == [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3), (3, 4)]
+    links = (Link((3, 4), (0, 2), True), Link((3, 4), (2, 3), False))
+    assert candidates(document("a b c", "d", links=links), 2) == [(0, 2), (2, 3), (3, 4)]
+
+
+def test_kept_spans_do_not_cross_and_are_the_best() -> None:
+    settings = choose("coreference", {"words": "none", "characters": 0, "span_tokens": 3})
+    model: Any = network("coreference", settings, [])
+    text = document("a b c d")
+    spans = candidates(text, 3)
+    scores = torch.zeros(len(spans))
+    for score, span in ((5, (0, 2)), (4, (1, 3)), (3, (1, 2)), (2, (0, 3))):
+        scores[spans.index(span)] = score
+    assert [spans[k] for k in model._prune(text, spans, scores)] == [(0, 2)]  # 0.4 of 4 tokens
+    model.settings = choose("coreference", {"spans_per_token": 0.75, "span_tokens": 3})
+    assert [spans[k] for k in model._prune(text, spans, scores)] == [(0, 2), (0, 3), (1, 2)]
+
+
+def test_links_make_clusters() -> None:
+    spans = [(k, k + 1) for k in range(6)]
+    assert clusters_of(spans, [(1, 0), (3, 2), (4, 1)]) == [
+        [(0, 1), (1, 2), (4, 5)],
+        [(2, 3), (3, 4)],
+    ]
+    assert clusters_of(spans, []) == []
+
+
+def test_a_document_trained_on_in_pieces_learns_from_spans_inside() -> None:
+    settings = choose("coreference", {"words": "none", "characters": 0, "sentences": 2})
+    (example,) = examples("coreference", 1)
+    model: Any = network("coreference", settings, [example])
+    torch.manual_seed(0)
+    pieces = [model._cut(example) for _ in range(20)]
+    words = [token for sentence in example.sentences for token in sentence]
+    for piece in pieces:
+        assert len(piece.tokens_of) == 2
+        kept = [token for sentence in piece.sentences for token in sentence]
+        for cluster in piece.clusters or ():
+            assert len({kept[a] for a, _ in cluster}) <= 1
+    assert len({piece.tokens_of for piece in pieces}) > 1 and set(words) >= set(kept)
+
+
+@pytest.mark.parametrize(
+    "kind", ["tagging", "classification", "pairs", "questions", "roles", "coreference"]
+)
+def test_the_baseline_differs_in_the_width_of_its_input_alone(kind: str) -> None:
+    few = examples(kind, 5)
+    shapes = []
+    for elmo in ("frozen", "none"):
+        settings = choose(kind, {"elmo": elmo, "words": "none", "elmo_output": False, "hidden": 6})
+        model = network(kind, settings, few)
+        assert isinstance(model, nn.Module) and isinstance(model, _model_class(kind))
+        model.loss(few, word_vectors if elmo == "frozen" else None)
+        shapes.append({name: p.shape for name, p in model.named_parameters()})
+    extra = set(shapes[0]) - set(shapes[1])
+    assert extra == {"inputs.own_mixes.0.weights", "inputs.own_mixes.0.gamma"}
+    differing = [name for name in shapes[1] if shapes[0][name] != shapes[1][name]]
+    assert 1 <= len(differing) <= 2  # what reads [x; ELMo], forward and backward

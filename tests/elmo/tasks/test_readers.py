@@ -1,0 +1,347 @@
+"""What people have becomes examples; what is broken is refused with its file and line."""
+
+import gzip
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elmo.errors import ElmoError
+from elmo.tasks.examples import Classified, Document, Link, Pair, Predicate, Question, Tagged
+from elmo.tasks.readers import read
+
+DATA = Path(os.environ.get("ELMO_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
+
+DOCUMENTATION = Path(__file__).parents[3] / "docs" / "tasks.md"
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    if name.endswith(".gz"):
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text, encoding="utf-8")
+    return path
+
+
+CONLL_2003 = """-DOCSTART- -X- O O
+
+EU NNP I-NP I-ORG
+rejects VBZ I-VP O
+German JJ I-NP I-MISC
+calls NNS I-NP O
+
+Paris NNP I-NP I-LOC
+London NNP I-NP B-LOC
+. . O O
+"""
+
+
+def test_conll_2003_is_read_as_iob1(tmp_path: Path) -> None:
+    labels = read("tagging", written(tmp_path, "eng.conll", CONLL_2003))
+    assert labels.scheme == "iob1"
+    assert labels.counts == {"document_marks": 1, "spans": 4, "sentences": 2, "tokens": 7}
+    first, second = labels.examples
+    assert isinstance(first, Tagged) and isinstance(second, Tagged)
+    assert first.tokens == ("EU", "rejects", "German", "calls")
+    assert first.tags == ("S-ORG", "O", "S-MISC", "O")
+    assert second.tags == ("S-LOC", "S-LOC", "O")
+    assert first.source.endswith("eng.conll:3")
+
+
+@pytest.mark.parametrize(
+    ("tags", "scheme", "bioes"),
+    [
+        ("B-A I-A O B-A", "bio", "B-A E-A O S-A"),
+        ("I-A I-A B-A O I-B", "iob1", "B-A E-A S-A O S-B"),
+        ("B-A I-A E-A S-B O", "bioes", "B-A I-A E-A S-B O"),
+        ("B-A I-A L-A U-B O", "bioes", "B-A I-A E-A S-B O"),
+        ("NOUN -LRB- O", "plain", "NOUN -LRB- O"),
+        ("O O", "bio", "O O"),
+    ],
+)
+def test_schemes_are_recognised_and_converted(
+    tmp_path: Path, tags: str, scheme: str, bioes: str
+) -> None:
+    text = "".join(f"w\t{tag}\n" for tag in tags.split())
+    labels = read("tagging", written(tmp_path, "x.conll.gz", text))
+    assert labels.scheme == scheme
+    assert [e.tags for e in labels.examples if isinstance(e, Tagged)] == [tuple(bioes.split())]
+
+
+def test_columns_by_number_and_a_hash_that_is_a_token(tmp_path: Path) -> None:
+    text = "# sent_id = 1\n1\t#\tO\t-\n2\tRome\tB-LOC\n\n"
+    (example,) = read("tagging", written(tmp_path, "x.iob2", text)).examples
+    assert isinstance(example, Tagged)
+    assert (example.tokens, example.tags) == (("#", "Rome"), ("O", "S-LOC"))
+    text = "# O\nRome B-LOC\n"
+    (example,) = read("tagging", written(tmp_path, "y.conll", text)).examples
+    assert isinstance(example, Tagged) and example.tokens == ("#", "Rome")
+
+
+CONLLU = """# text = dámelo
+1-2\tdámelo\t_\t_\t_\t_\t_\t_\t_\t_
+1\tda\tdar\tVERB\t_\t_\t0\troot\t_\tNER=O|A=b
+2\tme\tyo\tPRON\t_\t_\t1\tobj\t_\tNER=B-PER
+
+1\tx\t_\t_\t_\t_\t_\t_\t_\tNER=O
+"""
+
+
+def test_conllu_by_name_and_by_a_key_of_misc(tmp_path: Path) -> None:
+    path = written(tmp_path, "x.conllu", CONLLU)
+    labels = read("tagging", path)
+    (example,) = labels.examples
+    assert isinstance(example, Tagged) and example.tags == ("VERB", "PRON")
+    assert labels.counts["ranges_and_empty_nodes"] == 1
+    assert labels.counts["dropped_without_tags"] == 1
+    named = read("tagging", path, columns={"tag": "MISC.NER", "word": "LEMMA"}).examples
+    assert isinstance(named[0], Tagged)
+    assert (named[0].tokens, named[0].tags) == (("dar", "yo"), ("O", "S-PER"))
+
+
+def test_texts_and_pairs_of_tsv_and_json_lines(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    sst = written(tmp_path, "sst.tsv", "label\ttext\n3\tgood film\n0\tbad, bad\n1\t \n")
+    labels = read("classification", sst)
+    assert [(e.label, e.tokens) for e in labels.examples if isinstance(e, Classified)] == [
+        ("3", ("good", "film")),
+        ("0", ("bad", ",", "bad")),
+    ]
+    assert labels.counts == {"dropped_empty": 1, "texts": 2}
+    bare = written(tmp_path, "bare.tsv", "3\tgood film\n")
+    columns = {"label": "1", "text": "2"}
+    assert len(read("classification", bare, columns=columns).examples) == 1
+    lines = '{"tokens": ["don\'t"], "gold": 1}\n\n{"text": "so so", "gold": "x"}\n'
+    path = written(tmp_path, "x.jsonl", lines)
+    examples = read("classification", path, columns={"label": "gold"}).examples
+    assert [(e.label, e.tokens) for e in examples if isinstance(e, Classified)] == [
+        ("1", ("don't",)),
+        ("x", ("so", "so")),
+    ]
+    pairs = written(
+        tmp_path, "p.tsv", "gold_label\tsentence1\tsentence2\n-\ta\tb\nneutral\ta man\tb c\n"
+    )
+    columns = {"label": "gold_label", "premise": "sentence1", "hypothesis": "sentence2"}
+    labels = read("pairs", pairs, columns=columns)
+    assert labels.examples == [Pair(f"{pairs}:3", ("a", "man"), ("b", "c"), "neutral")]
+    assert labels.counts == {"dropped_without_agreed_label": 1, "pairs": 1}
+
+
+def squad(answers: list[dict[str, Any]], context: str = "In Rome, (Paris-born) kings.") -> str:
+    asked = {"id": "q1", "question": "Where?", "answers": answers}
+    paragraph = {"context": context, "qas": [asked]}
+    return json.dumps({"version": "1.1", "data": [{"title": "T", "paragraphs": [paragraph]}]})
+
+
+def test_answers_map_back_to_the_text_exactly(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    answers = [
+        {"text": "Rome", "answer_start": 3},
+        {"text": "(Paris-born) kings", "answer_start": 9},
+        {"text": "(Paris-born) kings", "answer_start": 9},
+    ]
+    labels = read("questions", written(tmp_path, "x.json", squad(answers)))
+    (question,) = labels.examples
+    assert isinstance(question, Question)
+    assert question.cut(*(question.answer or ())) == "(Paris-born) kings"
+    assert question.answers == ("Rome", "(Paris-born) kings", "(Paris-born) kings")
+    inside = squad([{"text": "om", "answer_start": 4}])
+    labels = read("questions", written(tmp_path, "y.json", inside))
+    (question,) = labels.examples
+    assert isinstance(question, Question) and question.cut(*(question.answer or ())) == "Rome"
+    assert labels.counts["answers_wider_in_tokens"] == 1
+
+
+PROPBANK = """# sent_id = 1
+0\tHe\tPRP\t*\t-\t-\t(ARG0*)\t(ARG0*)
+1\tlikes\tVB\t*\tlike\tlike.01\t(V*)\t*
+2\tto\tTO\t*\t-\t-\t(ARG1*\t*
+3\tsing\tVB\t*\tsing\tsing.01\t*)\t(V*)
+
+0\tYes\tUH\t*\t-\t-
+"""
+
+
+def test_roles_have_one_example_per_predicate(tmp_path: Path) -> None:
+    path = written(tmp_path, "x.props", PROPBANK)
+    labels = read("roles", path)
+    tokens = ("He", "likes", "to", "sing")
+    assert labels.examples == [
+        Predicate(f"{path}:3", tokens, 1, ("B-ARG0", "B-V", "B-ARG1", "I-ARG1")),
+        Predicate(f"{path}:5", tokens, 3, ("B-ARG0", "O", "O", "B-V")),
+    ]
+    assert labels.counts == {"sentences": 2, "predicates": 2, "arguments": 5}
+    ontonotes = """#begin document (a); part 000
+a 0 0 He PRP * - - - - * (ARG0*) (1)
+a 0 1 runs VB * run 01 - - * (V*) -
+#end document
+"""
+    (example,) = read("roles", written(tmp_path, "o.conll", ontonotes)).examples
+    assert isinstance(example, Predicate) and example.tags == ("B-ARG0", "B-V")
+
+
+COREFERENCE = """#begin document (nw/x); part 000
+nw/x\t0\t0\tAnn\t(0)|(1
+nw/x\t0\t1\tLee\t1)
+nw/x\t0\t2\ther\t(0)|(2)
+
+nw/x\t0\t0\tIt\t(3)
+nw/x\t0\t1\tshe\t(2)
+#end document
+"""
+
+
+def test_clusters_that_share_a_span_are_one_and_lone_spans_are_dropped(tmp_path: Path) -> None:
+    path = written(tmp_path, "x.conll", COREFERENCE)
+    labels = read("coreference", path)
+    assert labels.examples == [
+        Document(
+            f"{path}:1",
+            "(nw/x); part 000",
+            (("Ann", "Lee", "her"), ("It", "she")),
+            (((0, 1), (2, 3), (4, 5)),),
+        )
+    ]
+    assert labels.counts["clusters_joined"] == 1
+    assert labels.counts["dropped_clusters_of_one"] == 2
+
+
+def test_gap_links_are_spans_of_tokens(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("syntok")
+    header = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL"
+    row = "v-1\tJo Li met Eve. She left.\tShe\t15\tJo Li\t0\tTRUE\tEve\t10\tFALSE\thttp"
+    path = written(tmp_path, "gap.tsv", f"{header}\n{row}\n")
+    (document,) = read("coreference", path).examples
+    assert isinstance(document, Document)
+    assert document.sentences == [("Jo", "Li", "met", "Eve", "."), ("She", "left", ".")]
+    assert document.links == (Link((5, 6), (0, 2), True), Link((5, 6), (3, 4), False))
+    assert document.clusters == (((0, 2), (5, 6)),)
+
+
+def test_a_folder_is_all_its_files(tmp_path: Path) -> None:
+    written(tmp_path, "b.conll", "x\tNOUN\n")
+    written(tmp_path, "a.conll.gz", "y\tVERB\n")
+    labels = read("tagging", tmp_path)
+    assert [e.sentences[0] for e in labels.examples] == [("y",), ("x",)]
+
+
+def test_text_is_read_for_predicting_alone(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    path = written(tmp_path, "x.txt", "Hello there!\n\nBye.\n")
+    examples = read("tagging", path, labelled=False).examples
+    assert examples == [
+        Tagged(f"{path}:1", ("Hello", "there", "!"), None),
+        Tagged(f"{path}:3", ("Bye", "."), None),
+    ]
+    with pytest.raises(ElmoError, match="plain text has no labels"):
+        read("tagging", path)
+    documents = read("coreference", path, labelled=False).examples
+    assert [d.sentences for d in documents] == [[("Hello", "there", "!")], [("Bye", ".")]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "text", "line", "message"),
+    [
+        ("tagging", "x.conll", "a\tB-X\nb\tE-X\nc\tI-X\n", 3, "bioes forbids"),
+        ("tagging", "x.conll", "a\tB-X\nb\tI-Y\n", 2, "bio forbids"),
+        ("tagging", "x.conll", "a\tO\n\nb\tx\tO\nc\tO\n", 4, "2 columns, 3 before"),
+        ("tagging", "x.conll", "a\n", 1, "one column"),
+        ("tagging", "x.conllu", "1\ta\n", 1, "2 columns, CoNLL-U has 10"),
+        ("tagging", "x.conllu", "2\ta\tx" + "\t_" * 7 + "\n", 1, "token '2' follows 0"),
+        ("tagging", "x.jsonl", '{"tokens": ["a"], "tags": []}\n', 1, "1 tokens and 0 tags"),
+        ("tagging", "x.jsonl", '\n{"tokens": "a"}\n', 2, "tokens: Expected `array`"),
+        ("tagging", "x.jsonl", "{\n", 1, "not a JSON object"),
+        ("classification", "x.tsv", "text\tlabel\na\n", 2, "1 columns, 2 before"),
+        ("classification", "x.tsv", "good\t3\n", 1, "the header has no 'text'"),
+        ("classification", "x.jsonl", '{"text": "a"}\n', 1, "has no 'label'"),
+        ("pairs", "x.jsonl", '{"premise": "a", "label": "b"}\n', 1, "has no 'hypothesis'"),
+        ("roles", "x.props", PROPBANK.replace("*)\t(V", "*\t(V"), 5, "(ARG1* open"),
+        ("roles", "x.props", PROPBANK.replace("sing.01", "-"), 2, "1 predicates and 2 columns"),
+        ("roles", "x.props", PROPBANK.replace("(V*)\t*", "V\t*"), 3, "'V' is no bracket"),
+        ("roles", "x.jsonl", '{"tokens": ["a"], "predicate": 1, "tags": []}\n', 1, "predicate 1"),
+        ("coreference", "x.conll", COREFERENCE.replace("1)\n", "-\n"), 2, "(1 is not closed"),
+        ("coreference", "x.conll", COREFERENCE.replace("(3)", "3)"), 6, "3) closes a mention"),
+        ("coreference", "x.conll", "a\t0\t0\tb\t-\n", 1, "no '#begin document'"),
+        ("coreference", "x.jsonl", '{"sentences": [["a"]], "clusters": [[[0, 2]]]}\n', 1, "[0, 2]"),
+    ],
+)
+def test_a_broken_line_is_refused_with_its_file_and_line(
+    tmp_path: Path, kind: str, name: str, text: str, line: int, message: str
+) -> None:
+    pytest.importorskip("tokenizers")
+    path = written(tmp_path, name, text)
+    with pytest.raises(ElmoError) as refused:
+        read(kind, path)
+    assert str(refused.value).startswith(f"{path}:{line}: ")
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_broken_files_are_refused(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    with pytest.raises(ElmoError, match="no such file"):
+        read("tagging", tmp_path / "none.conll")
+    with pytest.raises(ElmoError, match="name --format"):
+        read("tagging", written(tmp_path, "x.data", "a\tb\n"))
+    with pytest.raises(ElmoError, match="tagging is read from conll, conllu, jsonl, text"):
+        read("tagging", written(tmp_path, "x.json", "{}"))
+    with pytest.raises(ElmoError, match="truncated or no gzip"):
+        read("tagging", written(tmp_path, "x.conll", "a\tb\n").rename(tmp_path / "x.conll.gz"))
+    (tmp_path / "latin.conll").write_bytes("a\tO\né\tO\n".encode("latin-1"))
+    with pytest.raises(ElmoError, match=r"latin.conll:2: byte 1 of the line is not UTF-8"):
+        read("tagging", tmp_path / "latin.conll")
+    with pytest.raises(ElmoError, match="holds no examples"):
+        read("tagging", written(tmp_path, "empty.conll", ""))
+    with pytest.raises(ElmoError, match=r"tagging has no 'label'"):
+        read("tagging", written(tmp_path, "y.conll", "a\tO\n"), columns={"label": "1"})
+    moved = squad([{"text": "Rome", "answer_start": 2}])
+    with pytest.raises(ElmoError, match=r"qas\[0\]: the answer 'Rome' is not at character 2"):
+        read("questions", written(tmp_path, "s.json", moved))
+    with pytest.raises(ElmoError, match=r"t.json: data\[0\]"):
+        read("questions", written(tmp_path, "t.json", '{"data": [{"paragraphs": 1}]}'))
+
+
+EXAMPLES = re.findall(r"```text (\w+) (\S+)\n(.*?)```", DOCUMENTATION.read_text("utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize(("kind", "name", "text"), EXAMPLES, ids=[name for _, name, _ in EXAMPLES])
+def test_the_documentations_examples_are_read(
+    tmp_path: Path, kind: str, name: str, text: str
+) -> None:
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("syntok")
+    labels = read(kind, written(tmp_path, name, text))
+    assert not [
+        count for count in labels.counts if count.startswith("dropped") and labels.counts[count]
+    ]
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the shared data is not on this machine")
+@pytest.mark.parametrize(
+    ("kind", "name", "columns", "counts"),
+    [
+        ("tagging", "wnut17/wnut17train.conll", {}, {"sentences": 3394}),
+        ("tagging", "uner-english-ewt/en_ewt-ud-test.iob2.gz", {}, {"sentences": 2077}),
+        ("tagging", "ud-english-ewt/en_ewt-ud-dev.conllu.gz", {}, {"sentences": 2001}),
+        ("roles", "srl-propbank-ewt/test.props.gz", {}, {"predicates": 4795}),
+        ("coreference", "litbank-coref/coref/conll", {}, {"documents": 100}),
+        ("coreference", "gap/gap-validation.tsv.gz", {}, {"documents": 454}),
+        ("questions", "squad-v1.1/dev-v1.1.rebuilt.json.gz", {}, {"questions": 10570}),
+        (
+            "pairs",
+            "snli-heldout/test.tsv.gz",
+            {"label": "1", "premise": "2", "hypothesis": "3"},
+            {"pairs": 9824},
+        ),
+    ],
+)
+def test_real_data_is_read_whole(
+    kind: str, name: str, columns: dict[str, str], counts: dict[str, int]
+) -> None:
+    labels = read(kind, DATA / name, columns=columns)
+    assert counts.items() <= labels.counts.items()

@@ -1,0 +1,388 @@
+"""Each task model learns what it must, and nothing from shuffled labels; runs are repeatable."""
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from elmo.errors import ElmoError
+from elmo.shards import write_shards
+from elmo.store.build import build
+from elmo.store.layout import Mix, StoreSettings
+from elmo.tasks import task as tasks
+from elmo.tasks.examples import (
+    Classified,
+    Document,
+    Example,
+    Pair,
+    Predicate,
+    Question,
+    Tagged,
+    Tokens,
+)
+from elmo.tasks.inputs import Inputs, WordTable
+from elmo.tasks.readers import Labelled
+from elmo.tasks.settings import Settings, choose
+from elmo.tasks.task import Task, train_task
+from elmo.tasks.train import Progress, TaskModel, _judge, fit, predictions
+from elmo.tasks.vectors import Floats, Vectors
+from tests.elmo.tasks.toys import DIM, LAYERS, examples, word_vectors
+
+KINDS = [*tasks.MODELS]
+SMALL = {
+    "words": "none",
+    "characters": 0,
+    "hidden": 24,
+    "elmo_dropout": 0,
+    "dropout": 0,
+    "patience": 40,
+    "epochs": 40,
+    "batch_size": 16,
+}
+RECIPES: dict[str, dict[str, Any]] = {
+    "tagging": {"lr": 0.01, "epochs": 8},
+    "classification": {"lr": 0.005, "epochs": 12},
+    "pairs": {"lr": 0.005, "epochs": 14},
+    "questions": {"epochs": 14, "average": 0.5, "optimizer": "adam", "lr": 0.01},
+    "roles": {"epochs": 10, "depth": 2, "optimizer": "adam", "lr": 0.01},
+    "coreference": {"lr": 0.01, "epochs": 6, "batch_size": 1, "span_tokens": 2},
+}
+COUNT = {"coreference": 60, "questions": 200, "roles": 150, "tagging": 150}
+SOLVED = {
+    "tagging": 0.97,
+    "classification": 0.95,
+    "pairs": 0.95,
+    "questions": 0.9,
+    "roles": 0.95,
+    "coreference": 0.95,
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tensors this small are slower on several threads, much slower on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def settings_of(kind: str, **changes: Any) -> Settings:
+    return choose(kind, SMALL | RECIPES[kind] | changes)
+
+
+def network(kind: str, settings: Settings, train: Sequence[Example]) -> TaskModel:
+    torch.manual_seed(0)
+    inputs = Inputs(settings, WordTable(["<pad>", "<unk>"], None), layers=LAYERS, dim=DIM)
+    model_class = tasks._model_class(kind)
+    return model_class(inputs, model_class.labels_of(train), settings)
+
+
+def learned(kind: str, train: Sequence[Example], folder: Path, **changes: Any) -> float:
+    """The score, on examples not seen, of a model trained on `train`."""
+    settings = settings_of(kind, **changes)
+    dev = examples(kind, 60, seed=1)
+    model = network(kind, settings, train)
+    fit(
+        model,
+        train,
+        dev,
+        vectors=word_vectors,
+        settings=settings,
+        seed=0,
+        work=folder / "work",
+        report=lambda kind, figures: None,
+    )
+    unseen = examples(kind, 60, seed=2)
+    scores = model.score(unseen, predictions(model, unseen, word_vectors, 16))
+    return next(iter(scores.values()))
+
+
+def shuffled(train: Sequence[Example]) -> list[Example]:
+    """The same inputs, the labels drawn from those of others."""
+    draw = random.Random(5)
+    changed: list[Example] = []
+    for example in train:
+        other = draw.choice(train)
+        match example, other:
+            case Tagged(), Tagged():
+                tags = list(example.tags or ())
+                draw.shuffle(tags)
+                tags = ["O" if t == "O" else f"S-{t[2:]}" for t in tags]
+                changed.append(replace(example, tags=tuple(tags)))
+            case Predicate(), Predicate():
+                tags = [t.replace("I-", "B-") for t in example.tags or ()]
+                draw.shuffle(tags)
+                changed.append(replace(example, tags=tuple(tags)))
+            case (Classified(), Classified()) | (Pair(), Pair()):
+                changed.append(replace(example, label=draw.choice(["yes", "no"])))
+            case Question(), Question():
+                start = draw.randrange(len(example.tokens) - 1)
+                changed.append(replace(example, answer=(start, start + 2)))
+            case Document(), Document():
+                spans = [(k, k + 1) for k in draw.sample(range(15), 4)]
+                changed.append(replace(example, clusters=(tuple(spans[:2]), tuple(spans[2:]))))
+    return changed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_toy_problem_is_solved(kind: str, tmp_path: Path) -> None:
+    assert learned(kind, examples(kind, COUNT.get(kind, 300)), tmp_path) > SOLVED[kind]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_learned_from_shuffled_labels(kind: str, tmp_path: Path) -> None:
+    score = learned(kind, shuffled(examples(kind, COUNT.get(kind, 300))), tmp_path, epochs=4)
+    assert score < 0.7
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_prediction_does_not_depend_on_the_batch(kind: str) -> None:
+    settings = settings_of(kind, elmo_output=True)
+    few = examples(kind, 7)
+    model = network(kind, settings, few)
+    together = predictions(model, few, word_vectors, 7)
+    assert predictions(model, few, word_vectors, 1) == together
+    for example, prediction in zip(few, together, strict=True):
+        assert json.loads(json.dumps(model.describe(example, prediction)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gradient_reaches_every_weight(kind: str) -> None:
+    """All but the word table's unused rows; and it is the slope that differences give."""
+    settings = settings_of(kind, elmo_output=True, l2=0.1)
+    few = examples(kind, 6)
+    model = network(kind, settings, few)
+    assert isinstance(model, torch.nn.Module)
+    model.double().eval()
+    vectors = word_vectors
+
+    def loss() -> torch.Tensor:
+        return model.loss(few, vectors) + model.inputs.l2()
+
+    with torch.no_grad():
+        for mix in model.inputs.mixes:
+            mix.weights.copy_(torch.tensor([0.3, -0.2]))
+    torch.autograd.backward(loss())
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+        flat, slope = parameter.data.view(-1), parameter.grad.view(-1)
+        k = int(slope.abs().argmax())
+        kept, step = flat[k].item(), 1e-6
+        with torch.no_grad():
+            flat[k] = kept + step
+            above = loss().item()
+            flat[k] = kept - step
+            below = loss().item()
+            flat[k] = kept
+        assert slope[k].item() == pytest.approx((above - below) / (2 * step), rel=1e-3), name
+
+
+def test_patience_begins_when_something_is_learned() -> None:
+    settings = choose("pairs", {"lr": 1.0, "halve_after": 2})
+    progress, seen = Progress(lr=1.0), []
+    for epoch, score in enumerate((0.0, 0.0, 0.3, 0.3, 0.2, 0.4), 1):
+        progress.epoch = epoch
+        _judge(progress, score, settings)
+        seen.append((progress.best_epoch, progress.stale, progress.lr))
+    assert seen == [(1, 0, 1), (2, 0, 1), (3, 0, 1), (3, 1, 1), (3, 2, 0.5), (6, 0, 0.5)]
+
+
+def labelled(kind: str, count: int, seed: int = 0) -> Labelled:
+    scheme = {"tagging": "bioes", "roles": "bio"}.get(kind, "plain")
+    return Labelled(examples(kind, count, seed), {"examples": count}, scheme)
+
+
+def trained(kind: str, folder: Path, model: Path | None, **options: Any) -> Path:
+    changes = options.pop("changes", {})
+    settings = choose(
+        kind, {"hidden": 8, "epochs": 3, "words": "learned", "characters": 8, **changes}
+    )
+    out = folder / "task"
+    train_task(
+        kind,
+        labelled(kind, 40),
+        labelled(kind, 12, 1),
+        out=out,
+        settings=settings,
+        model=model,
+        work=folder / "runs",
+        **options,
+    )
+    return out
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_seed_gives_the_same_bytes(
+    kind: str, tmp_path: Path, tiny_model_folder: Path
+) -> None:
+    first = contents(trained(kind, tmp_path / "a", tiny_model_folder))
+    assert contents(trained(kind, tmp_path / "b", tiny_model_folder)) == first
+    assert {"task.json", "words.json", "seed-0/weights.safetensors", "seed-0/mix.json"} <= set(
+        first
+    )
+
+
+@pytest.mark.parametrize("kind", ["tagging", "questions", "coreference"])
+def test_a_resumed_run_ends_with_the_same_bytes(
+    kind: str, tmp_path: Path, tiny_model_folder: Path
+) -> None:
+    whole = contents(trained(kind, tmp_path / "whole", tiny_model_folder, seeds=[0, 1]))
+    heard = 0
+
+    def stop(_: str, figures: dict[str, float]) -> None:
+        nonlocal heard
+        heard += "epoch" in figures
+        if heard == 5:  # of the second seed, in its second epoch
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(kind, tmp_path / "cut", tiny_model_folder, seeds=[0, 1], report=stop)
+    assert not (tmp_path / "cut" / "task").exists()
+    epochs = []
+    resumed = trained(
+        kind,
+        tmp_path / "cut",
+        tiny_model_folder,
+        seeds=[0, 1],
+        report=lambda name, figures: epochs.append(figures.get("epoch")),
+    )
+    assert contents(resumed) == whole
+    assert epochs == [None, None, 3]
+
+
+@pytest.mark.parametrize(
+    ("kind", "elmo"),
+    [*((kind, e) for kind in KINDS for e in ("frozen", "none")), ("pairs", "tuned")],
+)
+def test_a_loaded_task_scores_what_it_scored(
+    kind: str,
+    elmo: str,
+    tmp_path: Path,
+    tiny_model_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Tuned, the biLM differs from the model folder's."""
+    monkeypatch.setenv("ELMO_COMPILE", "0")
+    model = None if elmo == "none" else tiny_model_folder
+    folder = trained(kind, tmp_path, model, changes={"elmo": elmo, "epochs": 1})
+    loaded = Task.load(folder)
+    scores = loaded.evaluate(labelled(kind, 12, 1))
+    for name, score in scores.items():
+        assert score == pytest.approx(loaded.record.scores["0"][name], abs=1e-6), name
+
+
+@pytest.mark.parametrize("killed_at", [1, 12])
+def test_a_kill_inside_an_epoch_changes_nothing(killed_at: int, tmp_path: Path) -> None:
+    settings = settings_of("questions", epochs=3, dropout=0.3)
+    train, dev = examples("questions", 40), examples("questions", 8, 1)
+
+    def run(work: Path, vectors: Vectors) -> dict[str, torch.Tensor]:
+        model = network("questions", settings, train)
+        fit(
+            model,
+            train,
+            dev,
+            vectors=vectors,
+            settings=settings,
+            seed=3,
+            work=work,
+            report=lambda kind, figures: None,
+        )
+        assert isinstance(model, torch.nn.Module)
+        return model.state_dict()
+
+    calls = 0
+
+    def killed(sentences: Sequence[Tokens]) -> list[Floats]:
+        nonlocal calls
+        calls += 1
+        if calls == killed_at:
+            raise KeyboardInterrupt
+        return word_vectors(sentences)
+
+    whole = run(tmp_path / "whole", word_vectors)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "killed", killed)
+    again = run(tmp_path / "killed", word_vectors)
+    for name, value in whole.items():
+        assert torch.equal(again[name], value), name
+
+
+def test_layers_and_the_learned_mix(tmp_path: Path, tiny_model_folder: Path) -> None:
+    folder = trained("tagging", tmp_path, tiny_model_folder, changes={"layers": (0, 2)})
+    mix = Mix.load(folder / "seed-0" / "mix.json")
+    assert len(mix.weights) == 2 and sum(mix.weights) == pytest.approx(1)
+    assert Task.load(folder).record.bilm == tasks.BiLMShape(
+        tasks.model_digest(tiny_model_folder), 2, 8
+    )
+
+
+def test_a_store_is_used_where_it_holds_the_sentences(
+    tmp_path: Path, tiny_model_folder: Path
+) -> None:
+    own = trained("pairs", tmp_path, tiny_model_folder)
+    all_examples = [*labelled("pairs", 12, 1).examples, *labelled("pairs", 40).examples]
+    sentences = [sentence for e in all_examples for sentence in e.sentences]
+    for name, kept in (("all", sentences), ("few", sentences[:-1][::2])):
+        write_shards(tmp_path / f"{name}-shards", kept)
+        build(
+            tmp_path / name,
+            shards=tmp_path / f"{name}-shards",
+            model=tiny_model_folder,
+            settings=StoreSettings(),
+            work=tmp_path / "w",
+        )
+    stored = trained("pairs", tmp_path / "s", tiny_model_folder, store=tmp_path / "all")
+    assert contents(stored) == contents(own)
+    with pytest.raises(ElmoError, match="does not hold"):
+        trained("pairs", tmp_path / "t", tiny_model_folder, store=tmp_path / "few")
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path, tiny_model_folder: Path) -> None:
+    folder = trained("tagging", tmp_path, tiny_model_folder, changes={"epochs": 1})
+    with pytest.raises(ElmoError, match="has no seed 7; it has"):
+        Task.load(folder, seed=7)
+    with pytest.raises(ElmoError, match="the tags are plain, the task learned bioes"):
+        Task.load(folder).evaluate(Labelled(examples("tagging", 2), {}, "plain"))
+    with pytest.raises(ElmoError, match="no such file"):
+        Task.load(tmp_path)
+    record = msgspec.json.decode((folder / "task.json").read_bytes())
+    wide = record | {"settings": record["settings"] | {"hidden": 9}}
+    (folder / "task.json").write_bytes(msgspec.json.encode(wide))
+    with pytest.raises(ElmoError, match="does not fit task.json"):
+        Task.load(folder)
+    other = record | {"bilm": record["bilm"] | {"digest": "0" * 64}}
+    (folder / "task.json").write_bytes(msgspec.json.encode(other))
+    with pytest.raises(ElmoError, match="is not the model the task was trained with"):
+        Task.load(folder)
+    with pytest.raises(ElmoError, match="name a model, or leave ELMo out"):
+        trained("tagging", tmp_path, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hiden": 3}, "no setting 'hiden'"),
+        ({"dropout": "1.0"}, "--set dropout: Expected `float` < 1.0"),
+        ({"words": "glove"}, "--set words: Invalid enum value 'glove'"),
+        ({"elmo": "none", "words": "none", "characters": 0}, "nothing is left to read"),
+        ({"word_file": "x"}, "belong together"),
+        ({"elmo": "tuned", "layers": [0]}, "leave layers out"),
+    ],
+)
+def test_settings_are_checked(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ElmoError, match=message):
+        choose("tagging", changes)

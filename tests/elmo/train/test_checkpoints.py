@@ -1,0 +1,368 @@
+"""An interrupted run ends as if it never was, on any number of workers; the best is kept."""
+
+import multiprocessing
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from elmo.errors import ElmoError
+from elmo.nn.cell import cell_for
+from elmo.train.checkpoints import Checkpoints
+from elmo.train.loop import fit, heldout_perplexity
+from elmo.train.perplexity import Evaluator
+from elmo.train.step import Workers
+from tests.elmo import run_job
+from tests.elmo.run_job import make_job, weights
+
+ALONE = Workers()
+EVERY_STEP = {"minutes": 0, "epochs": 3}
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def eager() -> Iterator[None]:
+    """The cell that is there without a compiler: the one to be exact, and quick to start."""
+    cell_for.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ELMO_COMPILE", "0")
+        yield
+    cell_for.cache_clear()
+
+
+class Heard:
+    """What a loop reported; may act at a step."""
+
+    def __init__(self, at: int = -1, act: Any = None) -> None:
+        self.train: list[dict[str, float]] = []
+        self.heldout: list[dict[str, float]] = []
+        self.machine: list[dict[str, float]] = []
+        self.at, self.act = at, act
+
+    def __call__(self, kind: str, figures: dict[str, float]) -> None:
+        getattr(self, kind).append(figures)
+        if figures["step"] == self.at and self.act is not None:
+            self.act()
+
+
+def run(folder: Path, **changes: Any) -> dict[str, Tensor]:
+    job = make_job(folder, **changes)
+    fit(job, workers=ALONE, report=Heard())
+    return weights(job)
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return all(torch.equal(a[name], b[name]) for name in a | b)
+
+
+def curves(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in (folder / "job").glob("*.tsv")}
+
+
+def processes(folder: Path, size: int, changes: dict[str, Any], stop_at: int = -1) -> list[Any]:
+    """Workers of one job, started: forks of a process that has imported what they need."""
+    (folder / "meeting").unlink(missing_ok=True)
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["tests.elmo.run_job"])
+    workers = [
+        server.Process(target=run_job.main, args=(folder, rank, size, changes, stop_at))
+        for rank in range(size)
+    ]
+    for worker in workers:
+        worker.start()
+    return workers
+
+
+def finished(folder: Path, size: int, changes: dict[str, Any]) -> dict[str, Tensor]:
+    """The weights that a run of `size` processes ends with."""
+    for worker in processes(folder, size, changes):
+        worker.join()
+        assert worker.exitcode == 0
+    return load_file(folder / "end.safetensors")
+
+
+@pytest.mark.slow
+def test_bfloat16_trains_nearly_as_float32_and_keeps_float32_weights(tmp_path: Path) -> None:
+    found = []
+    for precision in ("float32", "bfloat16"):
+        heard = Heard()
+        job = make_job(tmp_path / precision, precision=precision, epochs=6)
+        fit(job, workers=ALONE, report=heard)
+        found.append([figures["perplexity"] for figures in heard.train])
+        assert {tensor.dtype for tensor in weights(job).values()} == {torch.float32}
+    for exact, near in zip(*found, strict=True):
+        assert abs(near / exact - 1) < 0.05
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_the_next_run_ends_as_one_never_stopped(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    whole = run(tmp_path / "whole")
+    job = make_job(tmp_path / "cut")
+    with pytest.raises(KeyboardInterrupt):
+        fit(job, workers=ALONE, report=Heard(10, lambda: os.kill(os.getpid(), number)))
+    assert Checkpoints(job.folder / "checkpoints", keep=2).steps() == [10]
+    assert same(run(tmp_path / "cut"), whole)
+    assert curves(tmp_path / "cut") == curves(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("which", [0, -1])
+def test_a_signal_ends_an_evaluation_and_the_next_run_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    whole = run(tmp_path / "whole")
+    evaluations = curves(tmp_path / "whole")["heldout.tsv"].splitlines()[1:]
+    at = int(evaluations[which].split("\t")[0])
+    job = make_job(tmp_path / "cut")
+    before = iter(evaluations)
+    perplexity = Evaluator.perplexity
+
+    def stopped(*given: Any, **named: Any) -> Any:
+        if next(before) == evaluations[which]:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return perplexity(*given, **named)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Evaluator, "perplexity", stopped)
+        fit(job, workers=ALONE, report=Heard())
+    assert Checkpoints(job.folder / "checkpoints", keep=2).steps()[-1] == at
+    assert evaluations[which] not in curves(tmp_path / "cut")["heldout.tsv"]
+    assert same(run(tmp_path / "cut"), whole)
+    assert curves(tmp_path / "cut") == curves(tmp_path / "whole")
+
+
+def _newest(folder: Path) -> str:
+    return max((p.name for p in (folder / "job" / "checkpoints").glob("step-*")), default="")
+
+
+@pytest.mark.slow
+def test_killed_at_any_instant_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    whole = finished(tmp_path / "whole", 1, EVERY_STEP)
+    folder = tmp_path / "killed"
+    draw = random.Random(0)
+    for _ in range(10):
+        before = _newest(folder)
+        (worker,) = processes(folder, 1, EVERY_STEP)
+        while worker.is_alive():
+            if _newest(folder) > before:  # it trains: not killed while it starts
+                time.sleep(draw.random() * 0.05)
+                break
+            time.sleep(0.001)
+        worker.kill()
+        worker.join()
+    assert same(finished(folder, 1, EVERY_STEP), whole)
+    assert (folder / "end.safetensors").read_bytes() == (
+        tmp_path / "whole" / "end.safetensors"
+    ).read_bytes()
+    assert curves(folder) == curves(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"softmax": "full"}, {"softmax": "adaptive"}, {"draws": "separate"}], ids=str
+)
+@pytest.mark.slow
+def test_two_workers_with_uneven_rows_train_as_one_does(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    one = run(tmp_path / "one", **changes)
+    two = finished(tmp_path / "two", 2, changes)
+    for name in one:
+        torch.testing.assert_close(two[name], one[name], rtol=2e-3, atol=2e-4)
+    for ours, theirs in zip(*(curves(tmp_path / k).values() for k in ("one", "two")), strict=True):
+        for a, b in zip(ours.split()[6:], theirs.split()[6:], strict=True):
+            if a.replace(".", "").isdigit():
+                assert abs(float(a) - float(b)) <= 1e-3 * float(a)
+
+
+@pytest.mark.slow
+def test_two_workers_stopped_go_on_as_one_or_three_with_every_token_once(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole")
+    for worker in processes(tmp_path / "3", 2, {}, stop_at=10):
+        worker.join()
+        assert worker.exitcode != 0
+    shutil.copytree(tmp_path / "3", tmp_path / "1")
+    for size in (1, 3):
+        folder = tmp_path / str(size)
+        again = finished(folder, size, {})
+        for name in whole:
+            torch.testing.assert_close(again[name], whole[name], rtol=2e-3, atol=2e-4)
+        ours, theirs = (
+            [line.split("\t")[:2] for line in curves(f)["train.tsv"].splitlines()]
+            for f in (folder, tmp_path / "whole")
+        )
+        assert ours == theirs
+
+
+def test_more_workers_than_rows_are_refused() -> None:
+    with pytest.raises(ElmoError, match="2 rows are too few for 3 workers"):
+        Workers(0, 3).mine(2)
+
+
+def test_a_damaged_checkpoint_is_set_aside_with_a_word_and_the_one_before_is_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = run(tmp_path / "whole")
+    job = make_job(tmp_path / "cut")
+    with pytest.raises(KeyboardInterrupt):
+        fit(job, workers=ALONE, report=Heard(20, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    newest = job.folder / "checkpoints" / "step-000000020" / "state.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-9])
+    left = job.folder / "checkpoints" / ".step-000000021.0123abcd"
+    left.mkdir()  # by a writer that was killed
+    assert same(run(tmp_path / "cut"), whole)
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    assert "checkpoint of step 20 is damaged and set aside as" in line
+    aside = job.folder / "checkpoints" / "damaged-step-000000020"
+    assert str(aside) in line and (aside / "state.safetensors").exists()
+    assert not left.exists()
+
+
+def test_the_last_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
+    # Rising rates make it worse after a while, so that the best is not among the last.
+    rising = {"lr": 1.0, "warmup_steps": 100}
+    job = make_job(tmp_path, epochs=4, optimizer=rising)
+    heard = Heard()
+    progress = fit(job, workers=ALONE, report=heard)
+    best = min(heard.heldout, key=lambda figures: figures["average"])
+    steps = Checkpoints(job.folder / "checkpoints", keep=2).steps()
+    assert best["step"] == progress.best_step < progress.step - 8
+    assert steps == sorted(
+        {progress.best_step, progress.sound_step, progress.tried_step, 50, progress.step} - {None}
+    )
+    assert heldout_perplexity(job, workers=ALONE).average == best["average"]
+
+
+def test_evaluating_during_training_changes_nothing(tmp_path: Path) -> None:
+    last = []
+    for every in (3, 1000):
+        job = make_job(tmp_path / str(every), evaluate_every=every)
+        progress = fit(job, workers=ALONE, report=Heard())
+        tensors = Checkpoints(job.folder / "checkpoints", keep=2).load(progress.step).tensors
+        last.append({name: t for name, t in tensors.items() if not name.startswith("carry")})
+    assert same(*last)
+
+
+def test_frozen_parameters_stay_and_do_not_count(tmp_path: Path) -> None:
+    every = {f"bilm.{name}": 0.0 for name, _ in make_job(tmp_path).bilm.named_parameters()}
+    job = make_job(tmp_path, lr_of=every)
+    before = weights(job)
+    heard = Heard()
+    fit(job, workers=ALONE, report=heard)
+    after = weights(job)
+    for name in before:
+        assert torch.equal(before[name], after[name]) == name.startswith("bilm."), name
+    free = Heard()
+    fit(make_job(tmp_path / "free"), workers=ALONE, report=free)
+    assert heard.train[0]["gradient_norm"] < free.train[0]["gradient_norm"]
+    with pytest.raises(ElmoError, match="nothing to train"):
+        fit(
+            make_job(tmp_path / "all", lr_of=every | {"softmax.weight": 0, "softmax.bias": 0}),
+            workers=ALONE,
+            report=heard,
+        )
+
+
+def test_a_checkpoint_that_does_not_fit_on_the_disk_is_one_line(tmp_path: Path) -> None:
+    """A limit on the size of files makes the failure that safetensors then words itself."""
+    code = """
+import resource, sys
+from pathlib import Path
+from elmo.errors import ElmoError
+from elmo.train.loop import fit
+from elmo.train.step import Workers
+from tests.elmo.run_job import make_job
+job = make_job(Path(sys.argv[1]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+try:
+    fit(job, workers=Workers(), report=lambda kind, figures: None)
+except ElmoError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"ELMO_COMPILE": "0"},
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert re.search(r"checkpoints/step-\d+: File too large", line)
+    assert list((tmp_path / "job" / "checkpoints").iterdir()) == []
+
+
+APART = """
+import sys, threading, shutil, time
+from dataclasses import replace
+from pathlib import Path
+import torch.distributed as dist
+from elmo.errors import ElmoError
+from elmo.train import checkpoints
+from elmo.train.loop import fit
+from elmo.train.step import Workers
+from tests.elmo import run_job
+folder, rank, appears = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "appears"
+job = run_job.make_job(folder)
+job = replace(job, folder=folder / ("job" if rank == 0 else "elsewhere"))
+checkpoints.HIDDEN = 60.0 if appears else 1.0
+meeting = f"file://{folder.absolute()}/meeting2"
+dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
+def copy():
+    while not (folder / "go").exists():
+        time.sleep(0.05)
+    for path in sorted((folder / "job" / "checkpoints").iterdir()):
+        shutil.copytree(path, job.folder / "checkpoints" / path.name)
+if rank == 1:
+    threading.Thread(target=copy, daemon=True).start()
+    waited = checkpoints.Checkpoint.digest
+    def digest(path):
+        if not path.exists() and appears:
+            (folder / "go").touch()
+        return waited(path)
+    checkpoints.Checkpoint.digest = staticmethod(digest)
+try:
+    step = fit(job, workers=Workers(rank, 2), report=lambda kind, figures: None).step
+    print("step", step)
+except ElmoError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("appears", [True, False])
+@pytest.mark.slow
+def test_a_worker_that_sees_late_what_the_first_wrote(tmp_path: Path, appears: bool) -> None:
+    """Its folder shows the checkpoints some time after it was told of them, or never."""
+    finished(tmp_path, 1, {})
+    if not appears:
+        (tmp_path / "elsewhere" / "checkpoints").mkdir(parents=True)
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", APART, str(tmp_path), str(rank), "appears" * appears],
+            cwd=ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "ELMO_COMPILE": "0"},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for rank in (0, 1)
+    ]
+    answers = [worker.communicate() for worker in both]
+    assert [worker.returncode for worker in both] == [0, 0], answers
+    said = [out.strip() for out, _ in answers]
+    if appears:
+        assert said[0] == said[1] and said[0].startswith("step ")
+    else:
+        assert all("worker 1 of 2 does not see this checkpoint" in line for line in said)

@@ -1,0 +1,39 @@
+"""Curves: means of the steps since the last row, and each row once whatever was killed."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from elmo.train.curves import CURVES, Curves, Means
+
+
+def test_means_are_those_of_the_steps_since_the_last_report() -> None:
+    means = Means()
+    means.add(nats=40.0, predictions=10, norm=1.0, clipped=True)
+    means.add(nats=20.0, predictions=5, norm=2.0, clipped=False)
+    assert means.row() == {
+        "perplexity": pytest.approx(math.exp(2.0)),  # 60 nats of 2 × 15 predictions
+        "gradient_norm": 1.5,
+        "clipped": 0.5,
+    }
+
+
+def test_rows_after_the_checkpoint_that_training_resumes_from_are_written_again(
+    tmp_path: Path,
+) -> None:
+    row = dict.fromkeys(CURVES["heldout.tsv"], 1.0)
+    curves = Curves(tmp_path)
+    curves.cut(0)
+    for step in (10, 20, 30):
+        curves.add("heldout.tsv", row | {"step": step})
+    with (tmp_path / "heldout.tsv").open("a") as file:
+        file.write("40\t1")  # torn by a kill
+    curves.cut(20)
+    curves.add("heldout.tsv", row | {"step": 20, "average": 2.5})  # of this step too
+    curves.add("heldout.tsv", row | {"step": 30})
+    header, *lines = (tmp_path / "heldout.tsv").read_text().splitlines()
+    assert header.split("\t") == list(CURVES["heldout.tsv"])
+    assert [line.split("\t")[0] for line in lines] == ["10", "20", "30"]
+    assert lines[1].endswith("\t2.5")
+    assert (tmp_path / "train.tsv").read_text() == "\t".join(CURVES["train.tsv"]) + "\n"

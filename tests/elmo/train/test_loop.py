@@ -1,0 +1,498 @@
+"""Training learns, resumes bit for bit, and takes the same step on any number of workers."""
+
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from elmo.characters import Characters
+from elmo.errors import ElmoError
+from elmo.model_folder import Model
+from elmo.nn.bilm import BiLM, Config
+from elmo.nn.softmax import Softmax
+from elmo.settings import Checkpointing, OptimizerSettings, Training
+from elmo.shards import Shards, write_shards
+from elmo.train import perplexity as evaluation
+from elmo.train.checkpoints import Checkpoint, Checkpoints
+from elmo.train.loop import TrainingJob, fit, heldout_perplexity
+from elmo.train.perplexity import perplexity, scores
+from elmo.train.step import Stepper, Workers
+from elmo.vocabulary import Vocabulary
+
+NETWORK = Config(
+    char_dim=4,
+    filters=((1, 4), (2, 8)),
+    activation="relu",
+    highways=1,
+    cells=16,
+    projection=8,
+    layers=2,
+    cell_clip=3.0,
+    projection_clip=3.0,
+    skip=True,
+    input_words=None,
+)
+ADAMW = OptimizerSettings(
+    name="adamw",
+    lr=0.02,
+    warmup_steps=2,
+    decay="cosine",
+    final_lr=0.1,
+    clip=1.0,
+    accumulator=0.0,
+    beta1=0.9,
+    beta2=0.99,
+    epsilon=1e-8,
+    weight_decay=0.01,
+    row_updates="exact",
+)
+SETTINGS = Training(
+    seed=1,
+    epochs=3,
+    rows=6,
+    window=5,
+    block_sentences=4,
+    reset="sentence",
+    precision="float32",
+    softmax="sampled",
+    samples=12,
+    draws="shared",
+    loss_scale=1.0,
+    dropout=0.1,
+    optimizer=ADAMW,
+    evaluate_every=10,
+    evaluate_tokens=0,
+    patience=0,
+    start_from="",
+)
+PATTERN = ["the", "cat", "sat", "on", "a", "mat", "and", "slept", "well", "today"]
+SENTENCES = [[PATTERN[(k + j) % 10] for j in range(3 + k % 5)] for k in range(120)]
+WORDS = ["<S>", "</S>", "<UNK>", *PATTERN, *(f"rare{k}" for k in range(10))]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def job(
+    folder: Path,
+    settings: Training = SETTINGS,
+    lr_of: dict[str, float] | None = None,
+    minutes: float = 1e4,
+) -> TrainingJob:
+    shards = folder.parent / "shards"
+    if not shards.exists():
+        write_shards(shards, SENTENCES, heldout_every=7, shard_sentences=25)
+    bilm = BiLM(NETWORK, characters=261)
+    bilm.reset_parameters(settings.seed)
+    softmax = Softmax(len(WORDS), NETWORK.projection)
+    softmax.reset_parameters(settings.seed)
+    counts = [100, 100, 1, *[50] * 10, *[1] * 10]
+    return TrainingJob(
+        bilm,
+        softmax,
+        Vocabulary(WORDS, counts),
+        Characters(),
+        Shards(shards),
+        settings,
+        folder,
+        lr_of or {},
+        Checkpointing(minutes, 2),
+    )
+
+
+def weights(done: TrainingJob) -> dict[str, torch.Tensor]:
+    return {**done.bilm.state_dict(), **done.softmax.state_dict()}
+
+
+def ignore(kind: str, figures: dict[str, float]) -> None:
+    pass
+
+
+@pytest.mark.parametrize("change", [{}, {"softmax": "full"}, {"reset": "never"}])
+def test_it_learns_a_pattern(tmp_path: Path, change: dict[str, str]) -> None:
+    made = job(tmp_path / "run", replace(SETTINGS, epochs=12, **change))
+    before = heldout_perplexity(made, workers=Workers())
+    heard: list[str] = []
+    fit(made, workers=Workers(), report=lambda kind, figures: heard.append(kind))
+    after = heldout_perplexity(made, workers=Workers())
+    assert after.average < before.average / 4
+    assert after.average < after.unigram / 2
+    assert {"train", "heldout"} <= set(heard)
+
+
+def test_2018_settings_learn_too(tmp_path: Path) -> None:
+    adagrad = replace(
+        ADAMW,
+        name="adagrad",
+        lr=0.2,
+        warmup_steps=0,
+        decay="constant",
+        clip=10.0,
+        accumulator=1.0,
+        epsilon=0.0,
+    )
+    settings = replace(
+        SETTINGS, epochs=20, optimizer=adagrad, draws="separate", loss_scale=5.0, reset="never"
+    )
+    made = job(tmp_path / "run", settings)
+    fit(made, workers=Workers(), report=ignore)
+    found = heldout_perplexity(made, workers=Workers())
+    assert found.average < found.unigram / 2
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("at", [10, 20, 30])
+def test_killed_and_started_again_ends_the_same(tmp_path: Path, at: int) -> None:
+    whole = job(tmp_path / "whole")
+    fit(whole, workers=Workers(), report=ignore)
+
+    def kill(kind: str, figures: dict[str, float]) -> None:
+        if figures["step"] >= at:
+            raise Killed
+
+    broken = job(tmp_path / "broken", minutes=0)
+    with pytest.raises(Killed):
+        fit(broken, workers=Workers(), report=kill)
+    again = job(tmp_path / "broken")
+    fit(again, workers=Workers(), report=ignore)
+    for name, value in weights(again).items():
+        assert torch.equal(value, weights(whole)[name]), name
+    for curve in ("train.tsv", "heldout.tsv"):
+        ours, theirs = ((tmp_path / run / curve).read_bytes() for run in ("broken", "whole"))
+        assert ours == theirs
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
+    made = job(tmp_path / "run")
+    fit(made, workers=Workers(), report=ignore)
+    heard: list[str] = []
+    again = job(tmp_path / "run")
+    fit(again, workers=Workers(), report=lambda kind, figures: heard.append(kind))
+    assert heard == []
+    for name, value in weights(again).items():
+        assert torch.equal(value, weights(made)[name])
+
+
+def test_sigterm_saves_and_stops(tmp_path: Path) -> None:
+    def terminate(kind: str, figures: dict[str, float]) -> None:
+        if figures["step"] == 10 and kind == "train":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    made = job(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        fit(made, workers=Workers(), report=terminate)
+    assert Checkpoints(tmp_path / "run" / "checkpoints", keep=1).steps()[-1] == 10
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_the_first_step_saves_that_step(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    def interrupt(kind: str, figures: dict[str, float]) -> None:
+        if kind == "machine":
+            os.kill(os.getpid(), number)
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(job(tmp_path / "run"), workers=Workers(), report=interrupt)
+    assert Checkpoints(tmp_path / "run" / "checkpoints", keep=1).steps() == [1]
+
+
+def test_cadence_and_number_of_checkpoints_change_nothing(tmp_path: Path) -> None:
+    often, rarely = (job(tmp_path / str(minutes), minutes=minutes) for minutes in (0, 1e4))
+    for made in (often, rarely):
+        fit(made, workers=Workers(), report=ignore)
+    for name, value in weights(often).items():
+        assert torch.equal(value, weights(rarely)[name]), name
+
+
+def test_a_stop_file_of_another_start_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    for name in ("stop", "stop-1"):
+        (tmp_path / "run" / name).touch()
+    made = replace(job(tmp_path / "run"), stop=tmp_path / "run" / "stop-2")
+    assert fit(made, workers=Workers(), report=ignore).finished
+    with pytest.raises(KeyboardInterrupt):
+        stopped = replace(job(tmp_path / "other"), stop=tmp_path / "run" / "stop-1")
+        fit(stopped, workers=Workers(), report=ignore)
+    assert Checkpoints(tmp_path / "other" / "checkpoints", keep=1).steps() == [1]
+
+
+def test_held_out_text_is_read_up_to_a_limit_and_spelled_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spelled: list[int] = []
+    encode = Characters.encode
+    monkeypatch.setattr(
+        Characters,
+        "encode",
+        lambda self, tokens: spelled.append(len(tokens)) or encode(self, tokens),
+    )
+    read: list[int] = []
+    nats = evaluation.Evaluator.nats
+
+    def counting(self: Any, window: Any, *given: Any, **named: Any) -> Any:
+        read.append(window.count // 2)
+        return nats(self, window, *given, **named)
+
+    monkeypatch.setattr(evaluation.Evaluator, "nats", counting)
+    made = job(tmp_path / "run", replace(SETTINGS, evaluate_tokens=40))
+    progress = fit(made, workers=Workers(), report=ignore)
+    evaluations = len((tmp_path / "run" / "heldout.tsv").read_text().splitlines()) - 1
+    assert evaluations > 2
+    assert 40 * evaluations <= sum(read) < 80 * evaluations  # a window goes beyond
+    assert spelled.count(len(WORDS)) == 2  # for the training text, and for all evaluations
+    assert progress.figures is None
+    read.clear()
+    whole = heldout_perplexity(made, workers=Workers())
+    assert sum(read) == whole.tokens + whole.sentences > 80
+
+
+def test_the_figures_of_the_best_weights_are_known_at_the_end(tmp_path: Path) -> None:
+    """Where the whole held-out text was read, it need not be read again."""
+    made = job(tmp_path / "run")
+    progress = fit(made, workers=Workers(), report=ignore)
+    assert progress.figures == heldout_perplexity(made, workers=Workers()).to_dict()
+    again = fit(job(tmp_path / "run"), workers=Workers(), report=ignore)
+    assert again.figures == progress.figures
+
+
+def test_weights_that_are_not_finite_become_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A last update may break the weights after a loss that was fine."""
+    made = job(tmp_path / "run", minutes=0)
+    step = Stepper.step
+
+    def broken(self: Stepper, *given: Any, **named: Any) -> Any:
+        measured = step(self, *given, **named)
+        if named["step"] == 24:
+            made.bilm.lstm.weight[0].data[0, 0, 0] = math.nan
+        return measured
+
+    with monkeypatch.context() as patch, pytest.raises(ElmoError) as caught:
+        patch.setattr(Stepper, "step", broken)
+        fit(made, workers=Workers(), report=ignore)
+    steps = Checkpoints(tmp_path / "run" / "checkpoints", keep=2).steps()
+    assert steps == [9, 19, 20, 23, 24]  # 9 is sound, 19 to be judged, 20 the best
+    assert str(caught.value).endswith(
+        f"set training.start_from to {tmp_path}/run/checkpoints/step-000000020 as well"
+    )
+
+
+def test_after_divergence_a_run_starts_from_the_checkpoint_that_was_named(tmp_path: Path) -> None:
+    """The rate rises until the loss does; what `keep` would have deleted is still there."""
+    rising = replace(ADAMW, lr=8.0, warmup_steps=1200, clip=0.0)
+    wild = replace(SETTINGS, epochs=16, optimizer=rising, evaluate_every=1000)
+    with pytest.raises(ElmoError, match="training diverged after step") as caught:
+        fit(job(tmp_path / "wild", wild, minutes=0), workers=Workers(), report=ignore)
+    named = re.search(r"start_from to (\S+) as well", str(caught.value))
+    assert named is not None, caught.value
+    good = Checkpoint.load(Path(named[1]))
+    assert 20 <= good.progress.step <= 50  # the loss rose from there on, and was caught much later
+    calm = replace(wild, optimizer=ADAMW, start_from=named[1])
+    made = job(tmp_path / "calm", calm)
+    heard: list[int] = []
+    fit(made, workers=Workers(), report=lambda kind, figures: heard.append(int(figures["step"])))
+    assert min(heard) == good.progress.step
+    found = heldout_perplexity(made, workers=Workers())
+    assert found.average < found.unigram / 2
+    other = replace(calm, rows=4)
+    with pytest.raises(ElmoError, match="start_from: .* has rows 6, this run 4"):
+        fit(job(tmp_path / "other", other), workers=Workers(), report=ignore)
+
+
+def test_damaged_shards_are_not_trained_on_nor_evaluated(tmp_path: Path) -> None:
+    for split in ("train", "heldout"):
+        folder = tmp_path / split
+        folder.mkdir()
+        made = job(folder / "run")
+        (info, *_) = made.shards.infos(split)
+        path = made.shards.folder / info.file
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+        with pytest.raises(ElmoError, match=f"{path.name}: truncated or altered"):
+            fit(made, workers=Workers(), report=ignore)
+
+
+def test_a_perplexity_that_is_no_number_is_an_error(tmp_path: Path) -> None:
+    made = job(tmp_path / "run")
+    made.bilm.lstm.weight[1].data.fill_(math.nan)
+    softmax = {name: value.detach() for name, value in made.softmax.state_dict().items()}
+    model = Model(made.bilm, made.vocabulary, made.characters, softmax, {}, "")
+    for take in (perplexity, scores):
+        with pytest.raises(ElmoError, match="is not a finite number: the model's weights"):
+            take(model, [["the", "cat"]])
+
+
+def test_divergence_stops_and_says_what_to_change(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, optimizer=replace(ADAMW, lr=1e6, warmup_steps=0, clip=0.0))
+    with pytest.raises(ElmoError, match=r"diverged after step \d+: .* lower optimizer\.lr"):
+        fit(job(tmp_path / "run", settings), workers=Workers(), report=ignore)
+
+
+def test_patience_stops_early(tmp_path: Path) -> None:
+    still = replace(ADAMW, lr=1e-30)
+    settings = replace(SETTINGS, epochs=50, evaluate_every=2, patience=2, optimizer=still)
+    progress = fit(job(tmp_path / "run", settings), workers=Workers(), report=ignore)
+    assert progress.step == 6
+
+
+def test_frozen_parameters_stay(tmp_path: Path) -> None:
+    made = job(tmp_path / "run", lr_of={"bilm.lstm.weight.0": 0.0})
+    before = {name: value.clone() for name, value in weights(made).items()}
+    fit(made, workers=Workers(), report=ignore)
+    assert torch.equal(weights(made)["lstm.weight.0"], before["lstm.weight.0"])
+    assert not torch.equal(weights(made)["lstm.weight.1"], before["lstm.weight.1"])
+
+
+WORKER = """
+    import sys
+    from pathlib import Path
+    sys.path[:0] = [{tests!r}, {root!r}]
+    import torch, torch.distributed as dist
+    import test_loop as t
+    from dataclasses import replace
+    from elmo.train.step import Workers
+    rank, size, steps = (int(sys.argv[k]) for k in (1, 2, 4))
+    folder = Path(sys.argv[3])
+    torch.set_num_threads(1)
+    class Stop(Exception): pass
+    def report(kind, figures):
+        if kind == "train" and figures["step"] >= steps: raise Stop
+    if size > 1:
+        meet = "file://" + sys.argv[5]
+        dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=size)
+    made = t.job(folder, t.SETTINGS)
+    try:
+        t.fit(made, workers=Workers(rank, size), report=report)
+    except Stop:
+        pass
+    if rank == 0:
+        torch.save(t.weights(made), folder / "weights.pt")
+    import os; sys.stdout.flush(); os._exit(0)
+"""
+
+
+def run_workers(tmp_path: Path, folder: Path, size: int, steps: int = 10**9) -> None:
+    here = Path(__file__).resolve().parent
+    script = tmp_path / "worker.py"
+    script.write_text(textwrap.dedent(WORKER).format(tests=str(here), root=str(here.parents[2])))
+    meeting = tmp_path / f"meet-{folder.name}-{size}"
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, str(script)]
+    environment = os.environ | {"ELMO_COMPILE": "0"}
+    workers = [
+        subprocess.Popen(
+            [*command, str(rank), str(size), str(folder), str(steps), str(meeting)],
+            env=environment,
+        )
+        for rank in range(size)
+    ]
+    assert [worker.wait(120) for worker in workers] == [0] * size
+
+
+@pytest.mark.slow
+def test_one_two_and_three_workers_take_the_same_steps(tmp_path: Path) -> None:
+    job(tmp_path / "one")
+    curves = {}
+    for size in (1, 2, 3):
+        folder = tmp_path / f"workers{size}"
+        run_workers(tmp_path, folder, size)
+        curves[size] = [
+            [float(x) for x in line.split("\t")]
+            for line in (folder / "train.tsv").read_text().splitlines()[1:]
+        ]
+    assert len(curves[1]) > 3
+    for size in (2, 3):
+        for ours, theirs in zip(curves[size], curves[1], strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-3)
+        assert curves[size][0][2] == pytest.approx(curves[1][0][2], rel=1e-5)
+
+
+def test_perplexity_of_shards_and_of_lists_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "TOKENS_AT_ONCE", 30)  # several batches, of several sizes
+    made = job(tmp_path / "run")
+    fit(made, workers=Workers(), report=ignore)
+    shards = made.shards
+    lines = [
+        shard.tokens(k)
+        for shard in map(shards.open, shards.infos("heldout"))
+        for k in range(len(shard))
+    ]
+    softmax = {name: value.detach() for name, value in made.softmax.state_dict().items()}
+    model = Model(made.bilm, made.vocabulary, made.characters, softmax, {}, "")
+    ours, theirs = perplexity(model, lines), heldout_perplexity(made, workers=Workers())
+    for name, value in ours.to_dict().items():
+        assert value == pytest.approx(theirs.to_dict()[name], rel=1e-4), name
+    total = [sum(score[way] for score in scores(model, lines)) for way in (0, 1)]
+    count = ours.tokens + ours.sentences
+    assert math.exp(total[0] / count) == pytest.approx(ours.forward, rel=1e-4)
+    assert math.exp(total[1] / count) == pytest.approx(ours.backward, rel=1e-4)
+
+
+def test_perplexity_is_that_of_the_equation(tmp_path: Path) -> None:
+    """One sentence, the softmax written out."""
+    made = job(tmp_path / "run")
+    softmax = {name: value.detach() for name, value in made.softmax.state_dict().items()}
+    model = Model(made.bilm, made.vocabulary, made.characters, softmax, {}, "")
+    sentence = ["the", "cat", "안녕"]
+    found = perplexity(model, [sentence, []])
+    tokens = ["<S>", *sentence, "</S>"]
+    for direction, name in ((0, "forward"), (1, "backward")):
+        read = tokens if direction == 0 else tokens[::-1]
+        with torch.no_grad():
+            x_TP = made.bilm.encode(torch.from_numpy(Characters().encode(read[:-1])))
+            x_STBP = torch.stack([x_TP, x_TP])[:, :, None]
+            ys, _ = made.bilm.lstm(x_STBP, made.bilm.lstm.zero_state(1))
+            logits = ys[-1][direction, :, 0] @ softmax["weight"].T + softmax["bias"]
+        targets = torch.from_numpy(made.vocabulary.ids(read[1:])).long()
+        mean = torch.nn.functional.cross_entropy(logits, targets)
+        assert getattr(found, name) == pytest.approx(math.exp(mean), rel=1e-4)
+    assert (found.tokens, found.sentences) == (3, 1)
+    assert found.unk_rate == pytest.approx(1 / 3)
+    bits = 4 * (math.log2(found.forward) + math.log2(found.backward)) / 2
+    assert found.bits_per_byte == pytest.approx(bits / len("the cat 안녕\n".encode()))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: replace(SETTINGS, reset="always"), "reset must be one of sentence, never"),
+        (lambda: replace(SETTINGS, rows=0), "rows must be .* at least 1 .*, found 0"),
+        (lambda: replace(SETTINGS, dropout=1.0), "dropout must be .* at least 0 and below 1"),
+    ],
+)
+def test_bad_settings_are_refused(make: Callable[[], Training], message: str) -> None:
+    with pytest.raises(ElmoError, match=message):
+        make()
+
+
+def test_a_model_without_softmax_has_no_perplexity(tmp_path: Path) -> None:
+    made = job(tmp_path / "run")
+    model = Model(made.bilm, made.vocabulary, made.characters, None, {}, "")
+    with pytest.raises(ElmoError, match="the model has no softmax"):
+        perplexity(model, [["the"]])
+
+
+def test_rows_that_ran_dry_are_not_counted(tmp_path: Path) -> None:
+    made = job(tmp_path / "run", replace(SETTINGS, rows=50))
+    found = heldout_perplexity(made, workers=Workers())
+    assert found.tokens == sum(info.tokens for info in made.shards.infos("heldout"))

@@ -1,0 +1,86 @@
+"""What is promised of a refusal, and damage that may come to a file of any kind.
+
+A refusal is one line on stderr that names the file, exit code 1, and a folder that is as it was.
+"""
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from tests.pipeline.command_line import elmo
+
+Value = TypeVar("Value")
+# Words of Python's or a library's own, which tell a user neither what is wrong nor what to do.
+INNER = re.compile(
+    r"KeyError|TypeError|AttributeError|IndexError|NoneType|has no attribute|codec can't|"
+    r"Traceback|positional argument|\[Errno|object is not|0x[0-9a-f]{8}"
+)
+
+
+def sample(cases: Mapping[str, Value], count: int) -> dict[str, Value]:
+    """Up to `count` of the cases, evenly spread."""
+    names = list(cases)
+    count = min(count, len(names))
+    return {name: cases[name] for name in (names[k * len(names) // count] for k in range(count))}
+
+
+def listing(folder: Path) -> dict[str, str]:
+    """Each path under `folder` and what it holds, without the work in progress."""
+    entries = {}
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        mode = path.lstat().st_mode
+        if name.split("/")[0] == "runs":
+            continue
+        if stat.S_ISLNK(mode):
+            entries[name] = f"-> {os.readlink(path)}"
+        elif not stat.S_ISREG(mode):
+            entries[name] = "folder" if stat.S_ISDIR(mode) else "other"
+        elif path.stat().st_size > 1 << 26:
+            entries[name] = str(path.stat().st_size)
+        else:
+            entries[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return entries
+
+
+def refused(*arguments: object, cwd: Path, names: str = "", usage: bool = False) -> str:
+    """Run a command that must be refused; return its line."""
+    before = listing(cwd)
+    code, out, err = elmo(*arguments, cwd=cwd)
+    assert code == (2 if usage else 1), f"exit code {code}\n{out}{err}"
+    (line,) = [row for row in err.splitlines() if not row.startswith(("  ", "warning: "))]
+    assert line.startswith("error: "), line
+    assert not INNER.search(line), line
+    assert len(line) < 1500, line
+    assert names in line, f"{names} is not named in: {line}"
+    rest = line.removeprefix("error: ").split(": ", 1)[-1]
+    assert len(rest.split()) >= 2, f"says too little: {line}"
+    assert listing(cwd) == before
+    return line
+
+
+def _instead(make: Callable[[Path], None]) -> Callable[[Path], None]:
+    def do(path: Path) -> None:
+        path.unlink()
+        make(path)
+
+    return do
+
+
+# What may happen to a file of any kind.
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "absent": Path.unlink,
+    "emptied": lambda path: path.write_bytes(b""),
+    "half": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "folder": _instead(Path.mkdir),
+    "pipe": _instead(os.mkfifo),
+    "loop": _instead(lambda path: path.symlink_to(path.name)),
+    "dangling": _instead(lambda path: path.symlink_to("nowhere")),
+    "not UTF-8": lambda path: path.write_bytes(b'{"a": "\xff\xfe"}\n'),
+    "deep": lambda path: path.write_bytes(b"[" * 200_000),
+    "huge": lambda path: os.truncate(path, 1 << 40),  # sparse: takes no room
+}

@@ -1,0 +1,103 @@
+"""Settings that are out of range, mistyped, repeated or no YAML."""
+
+from dataclasses import fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline.cluster import Cluster, variable_of
+from pipeline.params import Params
+from tests.hostile.harness import DAMAGE, refused, sample
+from tests.hostile.schemas import altered, breakages
+from tests.pipeline.command_line import ROOT
+
+SETTINGS = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+NUMBERS = [field.name for field in fields(Cluster) if isinstance(field.default, int | float)]
+NUMBERS.remove("gpu")
+CLUSTER = {field.name: field.default for field in fields(Cluster)}
+# The two sections of training are of one type, and so are the versions of results.
+PARAMS = {
+    name: breakage
+    for name, breakage in breakages(Params).items()
+    if not name.startswith(("finetune.training.", "results.")) or name.startswith("results.corpus")
+}
+BY_CLUSTER = sample(breakages(Cluster), 40)
+TEXTS = {
+    "bomb": "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+    + "".join(f"{b}: &{b} [{', '.join(['*' + a] * 10)}]\n" for a, b in pairwise("abcdefghi")),
+    "a Python object": "corpus: !!python/object/apply:os.system ['touch owned']\n",
+    "a date": "corpus: 2001-01-01\n",
+    "two documents": "a: 1\n---\nb: 2\n",
+    "only a scalar": "7\n",
+    "a list": "- 1\n",
+    "a key twice": "corpus: {}\ncorpus: {}\n",
+    "merged keys": "corpus: &c {}\ntokenize: {<<: *c}\n",
+    "a key that is a list": "? [a, b]\n: 1\n",
+    "control characters": "corpus: \x00\x01\n",
+    "a tab": "corpus:\n\tgeneral: []\n",
+    "an endless number": "corpus: {column: " + "9" * 6000 + "}\n",
+    "an open quote": 'corpus: "\n',
+    "an alias without anchor": "corpus: *nothing\n",
+    "an anchor in itself": "corpus: &c {general: [*c]}\n",
+    "a long line": "x" * (2 << 20),
+}
+
+
+def broken(folder: Path, value: Any) -> None:
+    text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    (folder / "broken.yaml").write_text(text)
+
+
+@pytest.mark.parametrize("what", sample(PARAMS, 160))
+def test_params_out_of_their_schema(tmp_path: Path, what: str) -> None:
+    broken(tmp_path, altered(SETTINGS, PARAMS[what]))
+    refused(
+        "corpus", "out", "--runs", "runs", "--params", "broken.yaml", cwd=tmp_path,
+        names="broken.yaml",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BY_CLUSTER)
+def test_cluster_out_of_its_schema(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    broken(tmp_path, altered(CLUSTER, BY_CLUSTER[what]))
+    refused(
+        "append", "store", "shards", "model", "--cluster", "broken.yaml", cwd=tmp_path,
+        names="broken.yaml",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("what", TEXTS)
+def test_files_that_are_no_settings(tmp_path: Path, what: str) -> None:
+    (tmp_path / "broken.yaml").write_text(TEXTS[what])
+    refused(
+        "corpus", "out", "--runs", "runs", "--params", "broken.yaml", cwd=tmp_path,
+        names="broken.yaml",
+    )  # fmt: skip
+
+
+# A shell hands over what it makes as a pipe: settings are read from it as from any other file.
+@pytest.mark.parametrize("what", [name for name in DAMAGE if name != "pipe"])
+def test_damaged_files_of_settings(tmp_path: Path, what: str) -> None:
+    broken(tmp_path, SETTINGS)
+    DAMAGE[what](tmp_path / "broken.yaml")
+    refused(
+        "corpus", "out", "--runs", "runs", "--params", "broken.yaml", cwd=tmp_path,
+        names="broken.yaml",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in CLUSTER if name not in ("address", "tracking_uri", "gpu")]
+)
+@pytest.mark.parametrize("value", ["-1", "many", "nan", "1e999", "a b"])
+def test_variables_out_of_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(variable_of(name), value)
+    refused("append", "store", "shards", "model", cwd=tmp_path, names=variable_of(name))

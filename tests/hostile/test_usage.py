@@ -1,0 +1,105 @@
+"""Wrong usage of every command, made from the commands' own declarations: one line, exit code 2."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from pipeline.cli import cli
+from tests.hostile.harness import INNER, listing, refused, sample
+from tests.pipeline.command_line import elmo
+
+
+def commands(
+    group: click.Group, prefix: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], object]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*prefix, name))
+        else:
+            yield (*prefix, name), command
+
+
+def wrong() -> Iterator[tuple[str, list[str]]]:
+    for name, command in commands(cli, ()):
+        assert isinstance(command, click.Command)
+        label = " ".join(name)
+        yield f"{label} with an unknown option", [*name, "--unheard-of"]
+        needed = [p for p in command.params if isinstance(p, click.Argument) and p.nargs == 1]
+        if any(p.required for p in needed):
+            yield f"{label} without arguments", [*name]
+        given = ["x" if not isinstance(p.type, click.Choice) else p.type.choices[0] for p in needed]
+        given = ["1" if isinstance(p.type, click.types.IntParamType) else g
+                 for p, g in zip(needed, given, strict=True)]  # fmt: skip
+        if all(p.nargs == 1 for p in command.params if isinstance(p, click.Argument)):
+            yield f"{label} with one argument more", [*name, *given, "one-more"]
+        for param in command.params:
+            if not isinstance(param, click.Option) or param.is_flag:
+                continue
+            yield f"{label} {param.opts[0]} without a value", [*name, *given, param.opts[0]]
+            if isinstance(
+                param.type, click.Choice | click.types.IntParamType | click.types.FloatParamType
+            ):
+                yield f"{label} {param.opts[0]} of no such value", [
+                    *name, *given, param.opts[0], "neither",
+                ]  # fmt: skip
+
+
+USAGE = sample(dict(wrong()), 60)
+
+
+@pytest.mark.parametrize("what", USAGE)
+def test_wrong_usage(tmp_path: Path, what: str) -> None:
+    line = refused(*USAGE[what], cwd=tmp_path, usage=True)
+    assert line.endswith("--help"), line
+
+
+# In range for the command line's reader, and for nobody else.
+EMBED = ["embed", "model", "--input", "in.txt", "--output", "o.npz"]
+VALUES = {
+    "part tokens": ["compact", "store", "--part-tokens", "-5"],
+    "keep none": ["prune", "store", "--keep", "0"],
+    "batch of none": [*EMBED, "--batch-size", "0"],
+    "layer 7": [*EMBED, "--layers", "7"],
+    "layer -1": [*EMBED, "--layers", "-1"],
+    "layers of words": [*EMBED, "--layers", "a"],
+    "layers of nothing": [*EMBED, "--layers", ""],
+    "no brackets": ["neighbors", "store", "a", "--model", "model"],
+    "two brackets": ["neighbors", "store", "[a] [a]", "--model", "model"],
+    "brackets in brackets": ["neighbors", "store", "[[a]]", "--model", "model"],
+    "no such layout": ["dump", "store", "out", "--layout", "triangle"],
+    "serving in another format": ["export-serving", "model", "out.docx"],
+    "no such preset": ["preset", "../x"],
+}
+
+
+@pytest.mark.parametrize("what", VALUES)
+def test_values_out_of_range(case: Path, what: str) -> None:
+    before = listing(case)
+    code, _, err = elmo(*VALUES[what], cwd=case)
+    assert code in (1, 2), err  # 2: the command line's reader knows the range
+    assert err.count("\n") == 1 and err.startswith("error: ") and not INNER.search(err), err
+    assert listing(case) == before
+
+
+# Each path that a command reads.
+READS = {
+    "embed": ["embed", "IN", "--input", "in.txt", "--output", "o.npz"],
+    "perplexity": ["perplexity", "IN", "--input", "in.txt"],
+    "neighbors": ["neighbors", "IN", "[a]"],
+    "verify": ["verify", "IN"],
+    "append": ["append", "IN", "task", "model"],
+    "append's shards": ["append", "store", "IN", "model"],
+    "compact": ["compact", "IN"],
+    "lineage": ["lineage", "IN"],
+    "dump": ["dump", "IN", "o"],
+    "export": ["export", "IN", "o.json", "o.hdf5"],
+}
+
+
+@pytest.mark.parametrize("name", ["no/such", "in.txt", "loop", "x" * 300, "a\nb"])
+@pytest.mark.parametrize("what", READS)
+def test_paths_that_are_not_there(case: Path, what: str, name: str) -> None:
+    (case / "loop").symlink_to("loop")
+    refused(*(name if word == "IN" else word for word in READS[what]), cwd=case)

@@ -1,0 +1,45 @@
+"""The command line in this process: a new one takes seconds to import what it needs."""
+
+import io
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from pipeline import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def elmo(*arguments: object, stdin: bytes = b"", cwd: Path = ROOT) -> tuple[int, str, str]:
+    """The exit code, the output and the errors of `elmo ARGUMENTS`."""
+    terminated = signal.getsignal(signal.SIGTERM)
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as own:
+        out, err = (Path(own) / name for name in ("out", "err"))
+        patch.chdir(cwd)
+        patch.setenv("ELMO_COMPILE", "0")
+        patch.setattr(sys, "argv", ["elmo", *map(str, arguments)])
+        patch.setattr(sys, "stdin", io.TextIOWrapper(_Input(stdin)))
+        with out.open("w") as sys_out, err.open("w") as sys_err:  # files: an error may dup them
+            patch.setattr(sys, "stdout", sys_out)
+            patch.setattr(sys, "stderr", sys_err)
+            code: object = 0
+            try:
+                cli.run()
+            except SystemExit as end:
+                code = end.code or 0
+            finally:
+                signal.signal(signal.SIGTERM, terminated)
+                os.environ.pop("ELMO_VERBOSE", None)
+        text = err.read_text()
+        if isinstance(code, str):  # as Python itself ends
+            code, text = 1, f"{text}{code}\n"
+        assert isinstance(code, int)
+        return code, out.read_text(), text
+
+
+class _Input(io.BytesIO):
+    name = "<stdin>"

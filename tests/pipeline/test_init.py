@@ -1,0 +1,171 @@
+"""`elmo init` and `elmo run`, from the repository and from the wheel in an empty folder."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from elmo.errors import ElmoError
+from pipeline import init, params
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = "the cat sat on the carpet\nanother dog slept here\n\nmore text of the world\n"
+
+
+def new(folder: Path, **given: object) -> list[str]:
+    options = {"text": [], "task": [], "column": None, "preset_name": None} | given
+    return init.run(folder, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def without_starting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Git and DVC are for the test of the wheel: they take seconds."""
+    monkeypatch.setattr(init, "_start", lambda folder: "git and DVC started")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_project_has_the_repositorys_stages_and_complete_settings(tmp_path: Path) -> None:
+    new(tmp_path / "p")
+    assert (tmp_path / "p" / "dvc.yaml").read_bytes() == (ROOT / "dvc.yaml").read_bytes()
+    assert params.load(tmp_path / "p" / "params.yaml") == params.load(ROOT / "params.yaml")
+    first = (tmp_path / "p" / "params.yaml").read_text().splitlines()[0]
+    assert first == "# yaml-language-server: $schema=params.schema.json"
+    assert (tmp_path / "p" / "params.schema.json").exists()
+    ignored = (tmp_path / "p" / ".gitignore").read_text().splitlines()
+    assert set(ignored) <= set((ROOT / ".gitignore").read_text().splitlines())
+    written = [out for s in yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"].values()
+               for out in s.get("do", s)["outs"] if isinstance(out, str)]  # fmt: skip
+    assert {f"/{out.split('/')[0]}/" for out in written} <= set(ignored)
+
+
+def test_one_text_is_also_the_task_text(tmp_path: Path) -> None:
+    Path("t.txt").write_text(TEXT)
+    lines = new(tmp_path / "p", text=["t.txt"])
+    made = params.load(tmp_path / "p" / "params.yaml")
+    assert made.corpus.general == made.corpus.task == (str(tmp_path / "t.txt"),)
+    assert lines[1:] == [
+        "general text: t.txt, 73 bytes",
+        "task text: the same; name the text of your domain with --task",
+    ]
+    assert made.report.neighbors_of == "the cat sat on the [carpet]"
+
+
+def test_names_inside_the_project_stay_relative_and_comments_stay(tmp_path: Path) -> None:
+    Path("texts").mkdir()
+    for name in ("a", "b"):
+        Path(f"texts/{name}.txt").write_text(TEXT + name)
+    new(Path("."), text=["texts/*.txt"], task=["texts/a.txt"], preset_name="small")
+    made = params.load(Path("params.yaml"))
+    assert made.corpus.general == ("texts/*.txt",) and made.corpus.task == ("texts/a.txt",)
+    assert made.pretrain.network.cells == 1024
+    assert '["texts/*.txt"]  # your files' in Path("params.yaml").read_text()
+
+
+def test_records_by_their_column(tmp_path: Path) -> None:
+    Path("r.jsonl").write_text('{"review": "the cat sat on the carpet"}\n' * 3)
+    new(tmp_path / "p", text=["r.jsonl"], column="review")
+    made = params.load(tmp_path / "p" / "params.yaml")
+    assert made.corpus.column == "review" and "[carpet]" in made.report.neighbors_of
+    with pytest.raises(ElmoError, match="no field 'text' .*, found review; name it with --column"):
+        new(tmp_path / "q", text=["r.jsonl"])
+    assert not (tmp_path / "q").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"text": ["no.txt"]}, "no.txt: no such file"),
+        ({"preset_name": "huge"}, "no preset huge; there are korean"),
+    ],
+)
+def test_nothing_is_written_where_something_is_wrong(
+    tmp_path: Path, given: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ElmoError, match=message):
+        new(tmp_path / "p", **given)
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_project_is_not_overwritten_and_other_files_stay(tmp_path: Path) -> None:
+    Path("README.md").write_text("mine")
+    Path(".gitignore").write_text("/mine\n/data/\n")
+    new(Path("."))
+    assert Path("README.md").read_text() == "mine"
+    assert Path(".gitignore").read_text().startswith("/mine\n/data/\n.venv/\n/models/\n")
+    with pytest.raises(ElmoError, match="dvc.yaml: is there already"):
+        new(Path("."))
+
+
+def test_run_needs_a_project() -> None:
+    with pytest.raises(ElmoError, match="dvc.yaml: no such file; .*elmo init"):
+        init.repro([])
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, unpacked: what pip puts into site-packages."""
+    return built_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+def built_wheel(folder: Path) -> Path:
+    """Build the wheel from a copy of the sources, and unpack it."""
+    source, site = folder / "source", folder / "site"
+    source.mkdir()
+    for name in ("elmo", "pipeline", "presets"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
+    names = ("pyproject.toml", "README.md", "LICENSE", "dvc.yaml", "params.yaml")
+    for name in (*names, "cluster.example.yaml"):
+        shutil.copy(ROOT / name, source / name)
+    (source / "elmo_pipeline").symlink_to("pipeline")
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "-q", "-w", str(folder)]
+    command = [sys.executable, "-m", "pip", "wheel", *options, str(source)]
+    subprocess.run(command, check=True, capture_output=True)
+    (file,) = folder.glob("*.whl")
+    with zipfile.ZipFile(file) as archive:
+        archive.extractall(site)
+    return site
+
+
+@pytest.mark.slow
+def test_a_project_from_the_wheel_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
+    assert {path.name for path in wheel.iterdir() if path.suffix != ".dist-info"} == {
+        "elmo",
+        "elmo_pipeline",
+    }
+    for path in (ROOT / "pipeline" / "project").rglob("*"):
+        packed = wheel / "elmo_pipeline" / "project" / path.relative_to(ROOT / "pipeline/project")
+        assert packed.is_dir() if path.is_dir() else packed.read_bytes() == path.read_bytes()
+    assert len(list((wheel / "elmo_pipeline/project/presets").iterdir())) >= 4
+    Path("t.txt").write_text("".join(f"{TEXT}\ntext {k} of the cat\n\n" for k in range(100)))
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(("RAY", "MLFLOW"))}
+
+    def elmo(*arguments: str, cwd: Path = tmp_path) -> str:
+        script = (
+            "from elmo_pipeline import __main__ as m; "
+            f"assert m.__file__.startswith({str(wheel)!r}), m.__file__; m.main()"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script, *arguments],
+            cwd=cwd,
+            env=variables | {"PYTHONPATH": str(wheel)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        return done.stdout
+
+    assert "next: cd project; elmo run\n" in elmo("init", "project", "--text", "t.txt")
+    project = tmp_path / "project"
+    assert (project / ".git").is_dir() and (project / ".dvc").is_dir()
+    ran = elmo("run", "vocab", cwd=project)
+    assert "\nvocab: " in ran and "Running stage 'tokenize@task'" not in ran
+    assert (project / "data" / "vocab" / "words.txt").exists()
+    again = elmo("run", "vocab", cwd=project)
+    assert "Running stage 'corpus'" in again and "Running stage 'vocab'" not in again
+    assert "4 values" not in elmo("preset", "small", cwd=project)

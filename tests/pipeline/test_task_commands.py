@@ -1,0 +1,175 @@
+"""`elmo task`: what is printed, what is written, and what is refused."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import torch
+from click.testing import CliRunner
+
+from elmo.errors import ElmoError
+from pipeline.cli import cli
+from tests.elmo.conftest import save_tiny_model
+
+SENTENCES = [
+    [("Ann", "B-PER"), ("Lee", "I-PER"), ("sees", "O"), ("Rome", "B-LOC")],
+    [("Rome", "B-LOC"), ("sleeps", "O")],
+    [("He", "O"), ("sees", "O"), ("Ann", "B-PER")],
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny model and a labelled file in the current folder."""
+    save_tiny_model(tmp_path / "model")
+    blocks = ["".join(f"{w}\t{t}\n" for w, t in sentence) for sentence in SENTENCES]
+    (tmp_path / "ner.conll").write_text("\n".join(blocks))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tensors this small are slower on several threads, much slower on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def run(*words: Any) -> str:
+    done = CliRunner().invoke(cli, ["task", *map(str, words)])
+    if done.exception is not None:
+        raise done.exception
+    return done.stdout
+
+
+TRAIN = [
+    "train",
+    "tagging",
+    "--train",
+    "ner.conll",
+    "--dev",
+    "ner.conll",
+    "--out",
+    "ner",
+    "--epochs",
+    60,
+    "--hidden",
+    8,
+    "--lr",
+    0.03,
+    "--set",
+    "patience=60",
+]
+
+
+def test_train_evaluate_and_predict(folder: Path) -> None:
+    lines = run(*TRAIN, "--model", "model", "--seeds", 2).splitlines()
+    assert lines[0] == "ner.conll: spans 4, sentences 3, tokens 9"
+    assert lines[2].startswith("seed 0 epoch 1: loss ")
+    assert lines[-1] == (
+        "task train: ner: f1 1.0000, accuracy 1.0000, precision 1.0000, recall 1.0000, "
+        "f1_sd 0.0000 on dev"
+    )
+    figures = json.loads(run("evaluate", "ner", "--data", "ner.conll", "--json"))
+    assert figures["f1"] == 1.0 and figures["f1_sd"] == 0.0
+    assert figures["seeds"]["1"]["recall"] == 1.0
+    assert run("evaluate", "ner", "--data", "ner.conll").startswith("ner.conll: spans 4")
+    (folder / "text.txt").write_text("Ann Lee sees Rome\n")
+    assert json.loads(run("predict", "ner", "--input", "text.txt")) == {
+        "source": "text.txt:1",
+        "tokens": ["Ann", "Lee", "sees", "Rome"],
+        "tags": ["B-PER", "I-PER", "O", "B-LOC"],
+        "spans": [
+            {"start": 0, "stop": 2, "label": "PER"},
+            {"start": 3, "stop": 4, "label": "LOC"},
+        ],
+    }
+    assert {p.name for p in Path("ner").iterdir()} == {
+        "model",
+        "seed-0",
+        "seed-1",
+        "task.json",
+        "words.json",
+    }
+
+
+def test_what_cannot_be_predicted_is_counted(folder: Path) -> None:
+    (folder / "stars.jsonl").write_text(
+        '{"text": "good", "label": 1}\n{"text": "bad", "label": 0}\n'
+    )
+    run(
+        "train",
+        "classification",
+        "--train",
+        "stars.jsonl",
+        "--dev",
+        "stars.jsonl",
+        "--out",
+        "stars",
+        "--without-elmo",
+        "--epochs",
+        1,
+        "--hidden",
+        4,
+    )
+    (folder / "new.tsv").write_text("text\ngood\n \nbad\n")
+    done = CliRunner().invoke(cli, ["task", "predict", "stars", "--input", "new.tsv"])
+    assert done.stderr == "new.tsv: dropped empty 1\n"
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["source"] for line in lines] == ["new.tsv:2", "new.tsv:4"]
+    assert {line["label"] for line in lines} <= {"0", "1"}
+
+
+def test_the_baseline_needs_no_model(folder: Path) -> None:
+    assert "f1 1.0000" in run(*TRAIN, "--without-elmo")
+    assert not Path("ner/model").exists()
+    assert json.loads(run("evaluate", "ner", "--data", "ner.conll", "--json"))["f1"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "--model is missing; name a model folder, or say --without-elmo"),
+        (["--model", "none"], "none: no such model folder"),
+        (["--model", "model", "--seeds", 0], "--seeds must be 1 or more, found 0"),
+        (["--model", "model", "--layers", "top"], "--layers must be all or numbers"),
+        (["--model", "model", "--layers", "0,7"], "has no layer_7; it holds"),
+        (["--model", "model", "--set", "dropout"], "--set must be NAME=VALUE, found 'dropout'"),
+        (["--model", "model", "--columns", "tag=9"], "ner.conll:1: has 2 columns, none is 9"),
+        (["--model", "model", "--scheme", "bioes"], "ner.conll:3: tag O follows I-PER"),
+    ],
+)
+def test_what_is_wrong_is_said_and_nothing_is_written(
+    folder: Path, words: list[Any], message: str
+) -> None:
+    with pytest.raises(ElmoError) as refused:
+        run(*TRAIN, *words)
+    assert message in str(refused.value)
+    assert not Path("ner").exists()
+
+
+def test_each_seed_is_a_run_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipeline import tracking
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
+    run(*TRAIN, "--model", "model", "--seeds", 2, "--epochs", 2, "--track")
+    client = tracking.mlflow_client()
+    (experiment,) = [e.experiment_id for e in client.search_experiments() if e.name != "Default"]
+    runs = client.search_runs([experiment])
+    assert sorted(r.data.params["seed"] for r in runs) == ["0", "1"]
+    for one in runs:
+        assert one.info.status == "FINISHED"
+        assert one.data.params["settings.lr"] == "0.03"
+        assert {m.step for m in client.get_metric_history(one.info.run_id, "f1")} == {1, 2}
+
+
+@pytest.mark.parametrize("name", ["train", "evaluate", "predict"])
+def test_every_option_has_help(name: str) -> None:
+    command = cli.commands["task"].commands[name]  # type: ignore[attr-defined]
+    assert command.help
+    assert all(p.help for p in command.params if isinstance(p, click.Option))

@@ -1,0 +1,139 @@
+"""Inputs: what is named is read once, what is not text is refused, and every error is one line."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from elmo.errors import ElmoError
+from pipeline.text import inputs as inputs_module
+from pipeline.text.inputs import Input, check_input, find_inputs, open_input, read_bytes
+
+
+def files(folder: Path, *names: str) -> Path:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("some text\n")
+    return folder
+
+
+@pytest.mark.parametrize("pattern", ["", " "])
+def test_an_empty_name_is_not_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    monkeypatch.chdir(files(tmp_path, "a.txt"))
+    with pytest.raises(ElmoError, match="an empty name"):
+        find_inputs([pattern])
+    assert [found.name for found in find_inputs(["."])] == ["a.txt"]
+
+
+@pytest.mark.parametrize("again", ["in", "in/a.txt", "in/*.txt", "./in/../in/a.txt", "link.txt"])
+def test_a_file_named_twice_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    monkeypatch.chdir(files(tmp_path, "in/a.txt"))
+    (tmp_path / "link.txt").symlink_to("in/a.txt")
+    with pytest.raises(ElmoError, match=f"named twice .* by {re.escape(repr(again))}"):
+        find_inputs(["in/a.txt", again])
+
+
+@pytest.mark.parametrize("name", ["LICENSE", "table.log", "x.py", "sub/Makefile"])
+def test_a_file_in_a_folder_that_may_be_no_text_is_named(tmp_path: Path, name: str) -> None:
+    files(tmp_path, "a.txt", "sub/b.md", name)
+    with pytest.raises(ElmoError, match=rf"{name}: of a folder only \.txt, .* are read"):
+        find_inputs([str(tmp_path)])
+    assert [i.url for i in find_inputs([str(tmp_path / name)])] == [str(tmp_path / name)]
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("t.csv", "write it as JSON lines"),
+        ("t.tsv.gz", "write it as JSON lines"),
+        ("t.json", "name it .jsonl"),
+        ("t.tar.gz", "unpack it"),
+        ("t.txt.bz2", "unpack it"),
+    ],
+)
+def test_tables_and_archives_are_refused_wherever_they_are_named(
+    tmp_path: Path, name: str, remedy: str
+) -> None:
+    files(tmp_path, name)
+    for pattern in (tmp_path, tmp_path / name, tmp_path / "t.*"):
+        with pytest.raises(ElmoError, match=rf"{name}: is not read as text; .*{remedy}"):
+            find_inputs([str(pattern)])
+
+
+def test_hidden_folders_are_left_out(tmp_path: Path) -> None:
+    files(tmp_path, "a.txt", ".git/config", "sub/.cache/x.txt")
+    assert [found.name for found in find_inputs([str(tmp_path)])] == ["a.txt"]
+
+
+def test_a_name_that_is_not_utf8_is_one_line(tmp_path: Path) -> None:
+    with open(os.fsencode(tmp_path) + b"/caf\xe9.txt", "w") as file:
+        file.write("text\n")
+    with pytest.raises(ElmoError, match="name is not UTF-8; rename") as error:
+        find_inputs([str(tmp_path)])
+    str(error.value).encode("utf-8")
+
+
+def test_a_bucket_without_credentials_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("s3fs", reason="s3fs is not installed")
+    code = "from pipeline.text.inputs import find_inputs; find_inputs(['s3://a-bucket/x.txt'])"
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
+    own = {"HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true", "AWS_MAX_ATTEMPTS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=kept | own, capture_output=True, text=True
+    )
+    line = done.stderr.strip().splitlines()[-1]
+    assert line.startswith("elmo.errors.ElmoError: s3://a-bucket/x.txt: cannot be read ("), line
+
+
+def test_whatever_a_file_system_raises_is_one_line() -> None:
+    fsspec = pytest.importorskip("fsspec")
+
+    class Odd(Exception):
+        pass
+
+    class Broken(fsspec.AbstractFileSystem):
+        protocol = "broken"
+
+        def info(self, path: str, **_: object) -> dict[str, object]:
+            raise Odd("the network\nis away")
+
+        def _open(self, path: str, **_: object) -> object:
+            raise Odd("the network\nis away")
+
+    fsspec.register_implementation("broken", Broken, clobber=True)
+    for call in (lambda: find_inputs(["broken://x.txt"]), lambda: open_input("broken://x.txt")):
+        with pytest.raises(ElmoError, match=r"^broken://x\.txt: .*\(the network\)$"):
+            call()
+
+
+def test_a_damaged_file_is_named_while_it_is_read(tmp_path: Path) -> None:
+    path = files(tmp_path, "a.txt.zst") / "a.txt.zst"
+    input_ = Input("a", str(path), 1, "0" * 64)
+    with open_input(str(path), compression="zstd") as file:
+        with pytest.raises(ElmoError, match=r"a\.txt\.zst: truncated or not zstd"):
+            read_bytes(input_, file, 10)
+
+
+def test_digests_of_large_files_are_kept_until_the_stage_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs_module, "_LARGE", 5)
+    folder, work = files(tmp_path / "in", "a.txt", "b.txt"), tmp_path / "work"
+    work.mkdir()
+    first = find_inputs([str(folder)], work=work)
+    opened: list[str] = []
+    real = inputs_module.open_input
+    monkeypatch.setattr(inputs_module, "open_input", lambda url: opened.append(url) or real(url))
+    (folder / "b.txt").write_text("other text\n")
+    second = find_inputs([str(folder)], work=work)
+    assert opened == [str(folder / "b.txt")]
+    assert second[0] == first[0] and second[1].bytes == 11
+    check_input(second[1])
