@@ -34,6 +34,8 @@ EXPERIMENT = "elmo"
 ANSWER = 20.0  # seconds a server has to answer when a stage begins
 FLUSH = 60.0  # seconds a finished stage waits for its last figures to go out
 LOCKED = 5.0  # seconds another process may hold the database
+_RACES = 10  # times that another process may add a row first
+_DUPLICATE = re.compile("UNIQUE constraint|UniqueViolation|duplicate key", re.IGNORECASE)
 _BATCH = 1000  # MLflow takes no more metrics at a time
 _NEVER = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"}
 _DEFAULTS = {
@@ -223,10 +225,28 @@ def _begin(
         source = json_text({"uri": location})
         entry = Entry(name, value[:36], kind, source, profile=json_text({"digest": value}))
         datasets.append(DatasetInput(entry, [InputTag("mlflow.data.context", name)]))
-    client.log_inputs(run_id, datasets)
+    _log_inputs(client, run_id, datasets)
     with contextlib.suppress(OSError):  # a server's own artifact folder that is not ours to write
         client.log_dict(run_id, _environment(), "environment.json")
     return run_id
+
+
+def _log_inputs(client: Any, run_id: str, datasets: list[Any]) -> None:
+    """Tie datasets to a run.
+
+    MLflow adds the datasets that it does not know. Where two runs add the same one at once, its
+    database refuses the later, which finds the dataset when it asks again.
+    """
+    from mlflow.exceptions import MlflowException
+
+    for tries_left in reversed(range(_RACES)):
+        try:
+            client.log_inputs(run_id, datasets)
+            return
+        except MlflowException as error:
+            if not tries_left or not _DUPLICATE.search(str(error)):
+                raise
+        time.sleep(0.1)
 
 
 def _description(

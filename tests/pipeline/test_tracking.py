@@ -8,8 +8,10 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -391,3 +393,16 @@ def test_the_overview_lists_what_there_is(database: Path, tmp_path: Path) -> Non
     assert "finished  after.general.average 123.4" in shown
     assert "versions of tiny: none" in shown
     assert f"  {tmp_path}  digest aaaaaaaaaaaa  model bbbbbbbbbbbb" in shown
+
+
+def test_runs_that_name_the_same_new_dataset_at_once_all_begin(database: Path) -> None:
+    together = threading.Barrier(6)
+
+    def begin(_: int) -> str:
+        together.wait(60)
+        with tracking.run("register", Params(), inputs={"model": "a" * 64}) as run:
+            return run.run_id
+
+    for _ in range(3):
+        with ThreadPoolExecutor(6) as pool:
+            assert len(set(pool.map(begin, range(6)))) == 6
