@@ -123,7 +123,7 @@ def train(
     with ExitStack() as stack:
         open_run = None
         if track:
-            from . import tasks
+            from .. import tasks
 
             open_run = partial(tasks.tracked, stack, kind, settings, sources)
         record = train_task(

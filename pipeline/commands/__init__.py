@@ -1,0 +1,1 @@
+"""The commands of `elmo`, one module per section of its help."""

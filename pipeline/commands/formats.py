@@ -1,0 +1,105 @@
+"""Files of other tools: import, export, export-serving, dump, dump-tokens."""
+
+from pathlib import Path
+
+import click
+
+from .options import PATH, STORE
+from .run_stage import human_size
+
+
+@click.command("import")
+@click.argument("options", type=PATH)
+@click.argument("weights", type=PATH)
+@click.argument("model", type=PATH)
+@click.option(
+    "--vocabulary", type=PATH, help="The words of its softmax or word embedding, one per line."
+)
+@click.option("--embedding", type=PATH, help="Its word embedding, where a separate file holds it.")
+@click.option(
+    "--tokenizer",
+    default="whitespace",
+    show_default=True,
+    help="The tokenizer of its training text: the files do not record it.",
+)
+def import_(
+    options: Path,
+    weights: Path,
+    model: Path,
+    vocabulary: Path | None,
+    embedding: Path | None,
+    tokenizer: str,
+) -> None:
+    """Make a model folder of a 2018 OPTIONS.json and WEIGHTS.hdf5."""
+    from elmo.interop.bilm_tf import import_2018
+
+    digest = import_2018(
+        options, weights, model, vocabulary=vocabulary, embedding=embedding, tokenizer=tokenizer
+    )
+    click.echo(
+        f"import: {model} (digest {digest[:12]}), tokenizer {tokenizer}; it has no softmax: 2018 "
+        "files have none"
+    )
+
+
+@click.command()
+@click.argument("model", type=PATH)
+@click.argument("options", type=PATH)
+@click.argument("weights", type=PATH)
+def export(model: Path, options: Path, weights: Path) -> None:
+    """Write a model as the 2018 pair OPTIONS.json and WEIGHTS.hdf5."""
+    from elmo.interop.bilm_tf import export_2018
+
+    export_2018(model, options, weights)
+    click.echo(
+        f"export: {options} and {weights}; the softmax and the optimizer stay behind: "
+        "they travel in our own format only"
+    )
+
+
+@click.command()
+@click.argument("model", type=PATH)
+@click.argument("out", type=PATH)
+def export_serving(model: Path, out: Path) -> None:
+    """Write MODEL as one file that serves without this package: OUT.pt2 (torch.export) or OUT.onnx.
+
+    It takes ids (sentences, tokens, characters) and gives layers (sentences, layers, tokens, dim).
+    """
+    from elmo.interop.serving import export_serving as write
+
+    write(model, out)
+    click.echo(f"export-serving: {out} ({human_size(out.stat().st_size)})")
+
+
+@click.command()
+@click.argument("store", type=STORE)
+@click.argument("out", type=PATH)
+@click.option("--layout", default="all", show_default=True, help="One of the layouts above.")
+def dump(store: str | Path, out: Path, layout: str) -> None:
+    """Write STORE for other tools: HDF5 as in 2018, list columns, Hugging Face datasets.
+
+    Layouts: all, top, average (HDF5 of AllenNLP), bilm-tf (HDF5), lists (Parquet), datasets.
+    """
+    from elmo.store import FeatureStore
+    from elmo.store import export as store_export
+
+    opened = FeatureStore(store, checked=True)
+    if layout == "lists":
+        store_export.export_lists(opened, out)
+    elif layout == "datasets":
+        store_export.to_datasets(opened).save_to_disk(str(out))
+    else:
+        store_export.export_hdf5(opened, out, layout=layout)
+    click.echo(f"dump: {out} holds {len(opened):,} sentences")
+
+
+@click.command()
+@click.argument("model", type=PATH)
+@click.argument("vocabulary", type=PATH)
+@click.argument("out", type=PATH)
+def dump_tokens(model: Path, vocabulary: Path, out: Path) -> None:
+    """Write MODEL's context-free vectors of a word list, a line each, to OUT.hdf5 as in 2018."""
+    from elmo.interop.bilm_tf import dump_token_embeddings
+
+    count = dump_token_embeddings(model, vocabulary, out)
+    click.echo(f"dump-tokens: {out} holds {count:,} words")

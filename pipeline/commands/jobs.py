@@ -1,0 +1,101 @@
+"""Jobs on a Ray cluster: submit, jobs, attach, stop."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .options import PARAMS
+
+ADDRESS = click.option(
+    "--address",
+    help="The cluster's Jobs API, as http://HEAD:8265; else RAY_API_SERVER_ADDRESS.",
+)
+
+
+@click.command()
+@click.argument("stages", nargs=-1)
+@ADDRESS
+@click.option("--folder", help="The folder of the cluster's shared storage to work in.")
+@click.option("--checkout", is_flag=True, help="It is a checkout: use its code and params.")
+@click.option("--command", help="A command line to run instead of stages.")
+@click.option("--env", "variables", multiple=True, help="NAME or NAME=VALUE to send too.")
+@click.option("--no-wait", is_flag=True, help="Do not follow the job.")
+@PARAMS
+def submit(
+    stages: tuple[str, ...],
+    address: str | None,
+    folder: str | None,
+    checkout: bool,
+    command: str | None,
+    variables: tuple[str, ...],
+    no_wait: bool,
+    params_file: Path,
+) -> None:
+    """Run STAGES and what they need (default: all) on a Ray cluster, as `dvc repro` there.
+
+    The code and params of this folder are sent, and variables of an allow-list (of S3, Azure,
+    Google and MLflow). The exit code is the job's. Interrupting leaves the job running.
+
+    \b
+    Example: elmo submit pretrain --address http://head:8265 --folder /shared/elmo
+    """
+    from .. import submit as cluster_jobs
+
+    client, job = cluster_jobs.submit(
+        list(stages),
+        address=address,
+        folder=folder,
+        checkout=checkout,
+        command=command,
+        variables=variables,
+        params=params_file,
+        say=_say,
+    )
+    if not no_wait:
+        _follow(client, job)
+
+
+@click.command()
+@ADDRESS
+def jobs(address: str | None) -> None:
+    """The jobs of a Ray cluster: id, status, start, duration, what it runs."""
+    from .. import submit as cluster_jobs
+
+    for line in cluster_jobs.jobs(address):
+        click.echo(line)
+
+
+@click.command()
+@click.argument("job")
+@ADDRESS
+def attach(job: str, address: str | None) -> None:
+    """Show the log of JOB from its start until it ends; the exit code is the job's."""
+    from .. import submit as cluster_jobs
+
+    _follow(cluster_jobs.connect(address), job)
+
+
+@click.command()
+@click.argument("job")
+@ADDRESS
+def stop(job: str, address: str | None) -> None:
+    """Ask JOB to save a checkpoint and end, and wait until it has."""
+    from .. import submit as cluster_jobs
+
+    sys.exit(cluster_jobs.stop(address, job, say=_say))
+
+
+def _follow(client: Any, job: str) -> None:
+    from .. import submit as cluster_jobs
+
+    try:
+        sys.exit(cluster_jobs.follow(client, job))
+    except KeyboardInterrupt:
+        _say(f"\n{job} continues: elmo attach {job} shows it again, elmo stop {job} ends it")
+        sys.exit(130)
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)

@@ -1,0 +1,119 @@
+"""Types of arguments, and options that several commands share."""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .. import cluster as execution
+from ..cluster import Cluster
+
+PATH = click.Path(path_type=Path)
+
+
+class _Store(click.ParamType):  # type: ignore[type-arg]
+    """The folder of a store, or its URL, which a path would spoil."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str | Path:
+        return str(value) if "://" in str(value) else Path(value)
+
+
+STORE = _Store()
+
+
+class _Text(click.File):
+    """A file, or standard input for `-`."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Open it; one line where standard input is closed."""
+        if value == "-" and sys.stdin is None:
+            self.fail("standard input is closed; name a file", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+TEXT = _Text("rb")
+PARAMS = click.option(
+    "--params",
+    "params_file",
+    default="params.yaml",
+    show_default=True,
+    type=PATH,
+    help="The file of settings.",
+)
+
+
+def _remember(context: click.Context, _: Any, changes: tuple[str, ...]) -> None:
+    context.meta[__name__] = changes
+
+
+def values_set() -> tuple[str, ...]:
+    """What the command in progress was given by `--set`."""
+    changes: tuple[str, ...] = click.get_current_context().meta.get(__name__, ())
+    return changes
+
+
+SET = click.option(
+    "-S",
+    "--set",
+    multiple=True,
+    metavar="KEY=VALUE",
+    expose_value=False,
+    callback=_remember,
+    help="Another value for this run alone, as -S pretrain.training.epochs=3; DVC does not see it.",
+)
+RUNS = click.option("--runs", type=PATH, required=True, help="Where the work in progress is kept.")
+CURVES = click.option("--curves", type=PATH, required=True, help="Where the curves go.")
+METRICS = click.option("--metrics", type=PATH, help="Write the stage's metrics to this JSON file.")
+DEVICE = click.option(
+    "--device",
+    default="cpu",
+    show_default=True,
+    help="cpu, or cuda for a GPU.",
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def with_cluster(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of how its work is run, and hand them to it as `cluster`."""
+
+    @wraps(command)
+    def with_options(cluster_file: Path, **given: Any) -> None:
+        flags = {field.name: given.pop(field.name, None) for field in fields(Cluster)}
+        cluster, in_force = execution.load(cluster_file, flags)
+        execution.use_addresses(cluster)
+        click.echo(f"  {in_force}", err=True)
+        if not os.environ.get("RAY_ADDRESS"):
+            return command(cluster=cluster, **given)
+        from .. import workers
+
+        driver_only = ("params_file", "metrics")
+        paths = [v for k, v in given.items() if isinstance(v, Path) and k not in driver_only]
+        with workers.checked_nodes(paths):
+            command(cluster=cluster, **given)
+
+    shown: dict[str, Any] = {"default": None, "show_default": False}
+    options = [
+        click.option("--workers", type=int, help="Processes that train; 0: this one.", **shown),
+        click.option("--max-workers", type=int, help="Up to so many, as nodes come.", **shown),
+        click.option("--cpus", type=int, help="Cores for each worker.", **shown),
+        click.option("--gpu/--no-gpu", help="One GPU for each worker and actor.", **shown),
+        click.option("--actors", type=int, help="Actors that tokenize, count, embed.", **shown),
+        click.option(
+            "--cluster",
+            "cluster_file",
+            type=PATH,
+            default="cluster.yaml",
+            show_default=True,
+            help="A file with more of these settings; it is optional.",
+        ),
+    ]
+    for option in reversed(options):
+        with_options = option(with_options)
+    return with_options

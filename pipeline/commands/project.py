@@ -1,0 +1,111 @@
+"""A project and its settings: init, run, preset, schema."""
+
+import json
+from pathlib import Path
+
+import click
+
+from .. import params as settings
+from ..cluster import Cluster
+from .options import PARAMS, PATH
+
+
+class _SeveralFiles(click.Command):
+    """A command whose options `--text` and `--task` take all the words up to the next option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """`--text a b` as `--text a --text b`."""
+        spread: list[str] = []
+        option = None
+        for word in args:
+            if word.startswith("-"):
+                option = word if word in ("--text", "--task") else None
+            elif option and spread[-1] != option:
+                spread.append(option)
+            spread.append(word)
+        return super().parse_args(ctx, spread)
+
+
+@click.command(cls=_SeveralFiles)
+@click.argument("folder", type=PATH)
+@click.option(
+    "--text",
+    multiple=True,
+    metavar="FILES...",
+    help="What the language model learns from: files, folders, globs, URLs.",
+)
+@click.option(
+    "--task",
+    "task_text",
+    multiple=True,
+    metavar="FILES...",
+    help="The text of your domain, whose vectors are stored; default: TEXT again.",
+)
+@click.option("--column", help="The column of JSON lines and Parquet; default: text.")
+@click.option("--preset", "preset_name", help="The size or language: small, original, korean, …")
+def init(
+    folder: Path,
+    text: tuple[str, ...],
+    task_text: tuple[str, ...],
+    column: str | None,
+    preset_name: str | None,
+) -> None:
+    """Start a project in FOLDER: its stages, its settings, git and DVC.
+
+    \b
+    Example: elmo init my-project --text wiki/*.txt.gz --task reviews.jsonl
+             cd my-project; elmo run
+    """
+    from .. import init as projects
+
+    lines = projects.run(folder, text=text, task=task_text, column=column, preset_name=preset_name)
+    click.echo(f"init: {folder}: {lines[0]}")
+    for line in lines[1:]:
+        click.echo(f"  {line}")
+    click.echo(f"  next: {'' if folder == Path('.') else f'cd {folder}; '}elmo run")
+
+
+@click.command("run", context_settings={"ignore_unknown_options": True})
+@click.argument("stages", nargs=-1, type=click.UNPROCESSED)
+def run_stages(stages: tuple[str, ...]) -> None:
+    """Run STAGES and what they need (default: all) where they are not up to date.
+
+    It is `dvc repro`, and takes its options: --force, --dry, --single-item.
+
+    \b
+    Example: elmo run pretrain
+    """
+    from .. import init as projects
+
+    projects.repro(stages)
+
+
+@click.command()
+@click.argument("name")
+@PARAMS
+def preset(name: str, params_file: Path) -> None:
+    """Write the values of presets/NAME.yaml into params.yaml; all other lines stay as they are.
+
+    \b
+    Example: elmo preset small; git diff params.yaml; git checkout params.yaml
+    """
+    from .. import preset as presets
+
+    changes = presets.run(name, params_file)
+    for change in changes:
+        click.echo(f"  {change}")
+    click.echo(f"preset: {len(changes)} values of {params_file} changed to those of {name}")
+
+
+@click.command()
+@click.argument("file", type=click.Choice(["params", "cluster"]), default="params")
+def schema(file: str) -> None:
+    """Print the JSON schema of params.yaml, or of cluster.yaml, for editors.
+
+    \b
+    Example: elmo schema > params.schema.json
+    """
+    from ..schema import json_schema
+
+    kind = settings.Params if file == "params" else Cluster
+    click.echo(json.dumps(json_schema(kind), indent=1))

@@ -1,0 +1,79 @@
+"""What the commands of all stages do: read the params, run, write the figures, print a line."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from elmo.files import check_file, write_json
+
+from .. import params as settings
+from .. import results
+from ..cluster import Cluster
+from .options import values_set
+
+
+def run_stage(
+    name: str,
+    work: Callable[[settings.Params], dict[str, Any]],
+    params_file: Path,
+    metrics: Path | None,
+    describe: Callable[[dict[str, Any]], str],
+    *,
+    cluster: Cluster | None = None,
+) -> None:
+    """Run a stage, write its figures, and print what it did and how long it took."""
+    began = time.monotonic()
+    if metrics is not None:
+        check_file(metrics, ours=b"{")
+    params = settings.load(params_file, values_set())
+    results.check(name.split()[0], params.results, params_file)
+    if cluster is not None:
+        section = getattr(params, name)
+        _warn_of_emulation(
+            getattr(section, "training", section).precision,
+            f"{name}.training.precision" if hasattr(section, "training") else f"{name}.precision",
+            cluster,
+        )
+    figures = work(params)
+    if metrics is not None:
+        rounded = {key: _rounded(value) for key, value in figures.items()}
+        write_json(metrics, rounded)
+    seconds = time.monotonic() - began
+    click.echo(f"{name}: {describe(figures)} ({_duration(seconds)})")
+
+
+def _warn_of_emulation(precision: str, setting: str, cluster: Cluster) -> None:
+    """Say before work starts that this machine would only imitate a precision."""
+    if precision != "bfloat16" or cluster.gpu or os.environ.get("RAY_ADDRESS"):
+        return
+    from elmo.train.machine_speed import emulates_bfloat16
+
+    if emulates_bfloat16():
+        click.echo(
+            "warning: this processor has no instructions for bfloat16 (AVX-512 BF16 or AMX) and "
+            f"imitates it, tens of times slower than float32; set {setting} to float32",
+            err=True,
+        )
+
+
+def _rounded(value: Any) -> Any:
+    """Six digits: figures are read and compared by people."""
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"
+
+
+def human_size(count: float) -> str:
+    """A number of bytes with its unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError

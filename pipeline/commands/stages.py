@@ -1,0 +1,271 @@
+"""The stages: one command each, under the name that it has in dvc.yaml."""
+
+from pathlib import Path
+
+import click
+
+from ..cluster import Cluster
+from .options import CURVES, METRICS, PARAMS, PATH, RUNS, SET, STORE, with_cluster
+from .run_stage import human_size, run_stage
+
+
+@click.command()
+@click.argument("out", type=PATH)
+@RUNS
+@PARAMS
+@SET
+@METRICS
+def corpus(out: Path, runs: Path, params_file: Path, metrics: Path | None) -> None:
+    """Collect the text: your own files, or English prose that comes with Python."""
+    from .. import corpus as stage
+
+    run_stage(
+        "corpus",
+        lambda p: stage.run(out, p.corpus, runs=runs),
+        params_file,
+        metrics,
+        lambda f: (
+            f"{human_size(f['general_bytes'])} general ({stage.listing(out, 'general')}), "
+            f"{human_size(f['task_bytes'])} task ({stage.listing(out, 'task')})"
+        ),
+    )
+
+
+@click.command()
+@click.argument("corpus", type=PATH)
+@click.argument("text", type=click.Choice(["general", "task"]))
+@click.argument("out", type=PATH)
+@RUNS
+@PARAMS
+@SET
+@METRICS
+@with_cluster
+def tokenize(
+    corpus: Path,
+    text: str,
+    out: Path,
+    runs: Path,
+    params_file: Path,
+    metrics: Path | None,
+    cluster: Cluster,
+) -> None:
+    """Cut TEXT into sentences of tokens, as Arrow shards."""
+    from .. import tokenize as stage
+
+    run_stage(
+        f"tokenize {text}",
+        lambda p: stage.run(corpus, out, p.tokenize, text=text, runs=runs, cluster=cluster),
+        params_file,
+        metrics,
+        lambda f: f"{f['tokens']:,} tokens in {f['sentences']:,} sentences, {f['shards']} shards",
+    )
+
+
+@click.command()
+@click.argument("shards", type=PATH)
+@click.argument("out", type=PATH)
+@RUNS
+@PARAMS
+@SET
+@METRICS
+@with_cluster
+def vocab(
+    shards: Path, out: Path, runs: Path, params_file: Path, metrics: Path | None, cluster: Cluster
+) -> None:
+    """Count the words of SHARDS."""
+    from .. import vocab as stage
+
+    run_stage(
+        "vocab",
+        lambda p: stage.run(shards, out, p.vocab, runs=runs, cluster=cluster),
+        params_file,
+        metrics,
+        lambda f: f"{f['words']:,} words, {f['heldout_coverage']:.1%} of held-out tokens covered",
+    )
+
+
+@click.command()
+@click.argument("shards", type=PATH)
+@click.argument("vocab", type=PATH)
+@click.argument("out", type=PATH)
+@CURVES
+@RUNS
+@PARAMS
+@SET
+@METRICS
+@with_cluster
+def pretrain(
+    shards: Path,
+    vocab: Path,
+    out: Path,
+    curves: Path,
+    runs: Path,
+    params_file: Path,
+    metrics: Path | None,
+    cluster: Cluster,
+) -> None:
+    """Train a bidirectional language model on SHARDS."""
+    from .. import pretrain as stage
+
+    run_stage(
+        "pretrain",
+        lambda p: stage.run(
+            shards, vocab, out, p.pretrain, curves=curves, runs=runs, cluster=cluster
+        ),
+        params_file,
+        metrics,
+        lambda f: (
+            f"held-out perplexity {f['heldout_perplexity']:.1f}, "
+            f"{f['times_below_unigram']:.1f} × below the unigram model's "
+            f"{f['unigram_perplexity']:.1f}"
+        ),
+        cluster=cluster,
+    )
+
+
+@click.command()
+@click.argument("model", type=PATH)
+@click.argument("task", type=PATH)
+@click.argument("general", type=PATH)
+@click.argument("out", type=PATH)
+@CURVES
+@RUNS
+@PARAMS
+@SET
+@METRICS
+@with_cluster
+def finetune(
+    model: Path,
+    task: Path,
+    general: Path,
+    out: Path,
+    curves: Path,
+    runs: Path,
+    params_file: Path,
+    metrics: Path | None,
+    cluster: Cluster,
+) -> None:
+    """Continue training MODEL on the shards TASK; GENERAL measures the forgetting."""
+    from .. import finetune as stage
+
+    run_stage(
+        "finetune",
+        lambda p: stage.run(
+            model, task, general, out, p.finetune, curves=curves, runs=runs, cluster=cluster
+        ),
+        params_file,
+        metrics,
+        lambda f: (
+            f"task perplexity {f['task_perplexity_before']:.1f} → "
+            f"{f['task_perplexity_after']:.1f} ({-f['task_gain']:+.1%}), general "
+            f"{f['general_perplexity_before']:.1f} → {f['general_perplexity_after']:.1f}"
+        ),
+        cluster=cluster,
+    )
+
+
+@click.command()
+@click.argument("shards", type=PATH)
+@click.argument("model", type=PATH)
+@click.argument("out", type=STORE)
+@RUNS
+@PARAMS
+@SET
+@METRICS
+@with_cluster
+def features(
+    shards: Path,
+    model: Path,
+    out: str | Path,
+    runs: Path,
+    params_file: Path,
+    metrics: Path | None,
+    cluster: Cluster,
+) -> None:
+    """Store MODEL's vectors of every token of SHARDS."""
+    from .. import features as stage
+
+    run_stage(
+        "features",
+        lambda p: stage.run(shards, model, out, p.features, runs=runs, cluster=cluster),
+        params_file,
+        metrics,
+        lambda f: (
+            f"{f['tokens']:,} tokens in {f['parts']} parts, {human_size(f['bytes'])}, "
+            f"{f['bytes_per_token']:,.0f} bytes per token"
+        ),
+        cluster=cluster,
+    )
+
+
+@click.command()
+@click.argument("model", type=PATH)
+@click.argument("store", type=PATH)
+@click.argument("out", type=PATH)
+@click.option("--general", type=PATH, required=True, help="Shards the model was pretrained on.")
+@click.option("--task", type=PATH, required=True, help="Shards it was fine-tuned on.")
+@PARAMS
+@SET
+@METRICS
+def register(
+    model: Path,
+    store: Path,
+    out: Path,
+    general: Path,
+    task: Path,
+    params_file: Path,
+    metrics: Path | None,
+) -> None:
+    """Register MODEL in MLflow, with its lineage."""
+    from .. import register as stage
+
+    run_stage(
+        "register",
+        lambda p: stage.run(model, store, out, p.register, general=general, task=task),
+        params_file,
+        metrics,
+        lambda f: f"version {f['version']}, {f['uri']}; {f['decision']}",
+    )
+
+
+@click.command()
+@click.argument("out", type=PATH)
+@click.option("--metrics-in", type=PATH, required=True, help="The folder of the stages' figures.")
+@click.option("--curves", type=PATH, required=True, help="The folder of the curves.")
+@click.option("--vocab", type=PATH, required=True, help="The vocabulary.")
+@click.option("--model", type=PATH, required=True, help="The model.")
+@click.option("--store", type=PATH, required=True, help="The store.")
+@click.option("--registered", type=PATH, required=True, help="What register wrote.")
+@PARAMS
+@SET
+@METRICS
+def report(
+    out: Path,
+    metrics_in: Path,
+    curves: Path,
+    vocab: Path,
+    model: Path,
+    store: Path,
+    registered: Path,
+    params_file: Path,
+    metrics: Path | None,
+) -> None:
+    """Write one HTML page with the figures and plots of all stages."""
+    from .. import report as stage
+
+    run_stage(
+        "report",
+        lambda p: stage.run(
+            out,
+            p.report,
+            metrics=metrics_in,
+            curves=curves,
+            vocab=vocab,
+            model=model,
+            store=store,
+            registered=registered,
+        ),
+        params_file,
+        metrics,
+        lambda f: f"open {out / 'index.html'} ({f['pictures']} pictures)",
+    )

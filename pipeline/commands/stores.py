@@ -1,0 +1,71 @@
+"""Care for a store: verify, append, compact, prune, lineage."""
+
+from pathlib import Path
+
+import click
+
+from ..cluster import Cluster
+from .options import JSON, PATH, STORE, with_cluster
+
+
+@click.command()
+@click.argument("store", type=STORE)
+@JSON
+def verify(store: str | Path, as_json: bool) -> None:
+    """Check every checksum and count of STORE, and name what is wrong."""
+    from elmo.store.maintenance import verify as check
+
+    counts = check(store).counts
+    if as_json:
+        import json
+
+        import msgspec
+
+        click.echo(json.dumps(msgspec.to_builtins(counts)))
+        return
+    click.echo(f"verify: {store} is whole: {counts.parts} parts, {counts.tokens:,} tokens")
+
+
+@click.command()
+@click.argument("store", type=STORE)
+@click.argument("shards", type=PATH)
+@click.argument("model", type=PATH)
+@with_cluster
+def append(store: str | Path, shards: Path, model: Path, cluster: Cluster) -> None:
+    """Add the sentences of SHARDS to STORE, as a new version."""
+    from .. import features as stage
+
+    figures = stage.append(store, shards, model, cluster=cluster)
+    click.echo(f"append: {store} has {figures['tokens']:,} tokens now")
+
+
+@click.command()
+@click.argument("store", type=STORE)
+@click.option("--part-tokens", default=1_000_000, show_default=True, help="Tokens per part.")
+def compact(store: str | Path, part_tokens: int) -> None:
+    """Join small neighbouring parts of STORE, as a new version."""
+    from elmo.store.maintenance import compact as join
+
+    manifest = join(store, part_tokens=part_tokens)
+    click.echo(f"compact: {store} has {manifest.counts.parts} parts now")
+
+
+@click.command()
+@click.argument("store", type=STORE)
+@click.option("--keep", default=1, show_default=True, help="Versions to keep.")
+def prune(store: str | Path, keep: int) -> None:
+    """Delete old versions of STORE and the files that only they name."""
+    from elmo.store.maintenance import prune as delete
+
+    click.echo(f"prune: {len(delete(store, keep=keep))} files deleted from {store}")
+
+
+@click.command()
+@click.argument("store", type=STORE)
+def lineage(store: str | Path) -> None:
+    """Which model, run, corpus and settings made STORE, as JSON."""
+    import json
+
+    from elmo.store.maintenance import lineage as lineage_of
+
+    click.echo(json.dumps(lineage_of(store), indent=1, ensure_ascii=False, sort_keys=True))
