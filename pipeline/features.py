@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from elmo.store.layout import StoreSettings
 
-from . import registry, tracking, workers
+from . import registry, results, tracking, workers
 from .cluster import Cluster
 from .params import Features
 
@@ -39,7 +39,7 @@ def run(
 
     store_build.make_layout(model, settings(params))
     inputs = {"model": model_digest(model), "shards": Shards(shards).digest}
-    work = runs.absolute() / tracking.fingerprint("features", params, inputs)
+    work = runs.absolute() / results.fingerprint("features", params, inputs)
     work.mkdir(parents=True, exist_ok=True)
     sources = {"model": model, "shards": shards}
     with tracking.run("features", params, inputs=inputs, sources=sources, folder=work) as log:
@@ -98,7 +98,7 @@ def stores(model: str | Path, *, name: str) -> list[dict[str, str]]:
     digest = model_digest(model)
     listed: dict[tuple[str, str], dict[str, str]] = {}
     for stage in STAGES:
-        for row in tracking.runs(stage):
+        for row in tracking.runs_of(stage):
             if row.get("model_digest") == digest and "store" in row:
                 entry = {"store": row["store"], "location": row["store_place"]}
                 listed.setdefault(
@@ -113,7 +113,7 @@ def store_run(store: str | Path) -> str | None:
 
     digest = FeatureStore(store).digest
     matching = [
-        row for stage in STAGES for row in tracking.runs(stage) if row.get("store") == digest
+        row for stage in STAGES for row in tracking.runs_of(stage) if row.get("store") == digest
     ]
     return str(matching[0]["run_id"]) if matching else None
 

@@ -24,7 +24,7 @@ def lines(folder: Path, *, name: str, count: int, send: bool) -> Iterator[str]:
     stores = {
         row["store_place"]: row
         for stage in ("features", "append")
-        for row in tracking.runs(stage)
+        for row in tracking.runs_of(stage)
         if "store_place" in row
     }
     yield "stores:" if stores else "stores: none"

@@ -240,7 +240,7 @@ def requirements() -> list[str]:
 @contextmanager
 def _alone() -> Iterator[None]:
     """One registration at a time where the registry is a file."""
-    database = tracking.database()
+    database = tracking.database_file()
     if database is None:
         yield
         return

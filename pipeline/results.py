@@ -4,10 +4,13 @@ DVC sees params and files, not code. So the number is in `params.yaml` too, wher
 in the fingerprint of work in progress; where the two differ, the stage refuses to run.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from elmo.errors import ElmoError
+from elmo.files import digest
 from elmo.settings import Positive
 
 
@@ -58,3 +61,14 @@ def check(stage: str, declared: Results, params_file: Path) -> None:
 def version(stage: str) -> int:
     """The version of a stage's results in this code; 1 for a command that is no stage."""
     return int(getattr(RESULTS, stage, 1))
+
+
+def fingerprint(stage: str, params: Any, inputs: Mapping[str, str]) -> str:
+    """What work in progress is keyed by: params, inputs, and the results version of the code."""
+    key = {
+        "stage": stage,
+        "results": version(stage),
+        "params": asdict(params),
+        "inputs": dict(inputs),
+    }
+    return digest(key)[:16]

@@ -26,7 +26,7 @@ from elmo.train.loop import TrainingJob, fit, heldout_perplexity
 from elmo.train.machine_speed import hint
 from elmo.train.step import Workers
 
-from . import tracking
+from . import results, tracking
 from . import workers as ray_cluster
 from .cluster import Cluster
 
@@ -109,7 +109,7 @@ def train(
         start = Path(training.start_from).absolute()
         training = replace(training, start_from=str(start))
         inputs = inputs | {"start_from": Checkpoint.digest(start)}
-    folder = (runs / stage / tracking.fingerprint(stage, params, inputs)).absolute()
+    folder = (runs / stage / results.fingerprint(stage, params, inputs)).absolute()
     paths = {
         "pretrain": {"corpus": "shards", "vocabulary": "vocab"},
         "finetune": {"corpus": "task", "general": "general", "parent": "model"},

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HOMES = {
     "ray": {"pipeline/workers.py", "pipeline/submit.py"},
     "mlflow": {
-        "pipeline/tracking.py",
+        "pipeline/tracking/",
         "pipeline/registry.py",
         "pipeline/pyfunc.py",
         "elmo/integrations/pretrained.py",

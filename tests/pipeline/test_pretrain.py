@@ -22,7 +22,7 @@ from elmo.shards import Shards, write_shards
 from elmo.train.checkpoints import Checkpoint, Checkpoints
 from elmo.train.perplexity import HeldOut, perplexity
 from elmo.vocabulary import Vocabulary
-from pipeline import pretrain, tracking
+from pipeline import pretrain, results
 from pipeline import train_job as trainer
 from pipeline.cluster import Cluster
 from pipeline.params import Pretrain
@@ -138,7 +138,7 @@ def work_folder(inputs: Path, out: Path, params: Pretrain = PARAMS) -> Path:
         "corpus": Shards(inputs / "shards").digest,
         "vocabulary": pretrain.vocabulary_digest(inputs / "vocab"),
     }
-    return out / "runs" / "pretrain" / tracking.fingerprint("pretrain", params, digests)
+    return out / "runs" / "pretrain" / results.fingerprint("pretrain", params, digests)
 
 
 def test_what_a_killed_start_left_stops_nothing_and_is_swept(inputs: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from elmo.errors import ElmoError
-from pipeline import params, results, tracking
+from pipeline import params, results
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,7 +38,7 @@ def test_a_new_version_of_the_code_is_refused_until_params_name_it(
 
 def test_work_in_progress_of_another_version_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
     section = params.load(ROOT / "params.yaml").pretrain
-    before = tracking.fingerprint("pretrain", section, {"corpus": "0"})
-    assert before == tracking.fingerprint("pretrain", section, {"corpus": "0"})
+    before = results.fingerprint("pretrain", section, {"corpus": "0"})
+    assert before == results.fingerprint("pretrain", section, {"corpus": "0"})
     monkeypatch.setattr(results, "RESULTS", replace(results.RESULTS, pretrain=99))
-    assert before != tracking.fingerprint("pretrain", section, {"corpus": "0"})
+    assert before != results.fingerprint("pretrain", section, {"corpus": "0"})

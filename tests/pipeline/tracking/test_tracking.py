@@ -23,7 +23,7 @@ from elmo.errors import ElmoError
 from pipeline import overview, tracking
 from pipeline.urls import without_credentials
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def test_a_server_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_server_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracking, "ANSWER", 1.0)
+    monkeypatch.setattr(tracking.client, "ANSWER", 1.0)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -211,7 +211,7 @@ def test_a_database_that_is_none(
     what: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "mlflow.db"
-    monkeypatch.setattr(tracking, "LOCKED", 0.2)
+    monkeypatch.setattr(tracking.database, "LOCKED", 0.2)
     if what == "folder":
         path.mkdir()
     elif what == "garbage":
@@ -296,7 +296,7 @@ def test_a_server_slow_refusing_and_asking_for_a_password(
         assert history(uri, log.run_id) == [(step, float(step)) for step in range(200)]
         assert mlflow.MlflowClient(uri).get_run(log.run_id).info.status == "FINISHED"
 
-        monkeypatch.setattr(tracking, "FLUSH", 0.5)
+        monkeypatch.setattr(tracking.runs, "FLUSH", 0.5)
         with tracking.run("pretrain", Params(), inputs={}, folder=work) as log:
             (faults / "fault").write_text("refuse")
             log.metrics({"loss": 200.0}, step=200)

@@ -9,9 +9,9 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.spool import Record, Refused, Spool, waiting
+from pipeline.tracking.spool import Record, Refused, Spool, waiting
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 class Server:
@@ -58,7 +58,7 @@ def test_what_a_killed_writer_left_goes_out_first(tmp_path: Path) -> None:
     code = f"""
 import os, signal
 from pathlib import Path
-from pipeline.spool import Spool
+from pipeline.tracking.spool import Spool
 def send(records):
     raise ConnectionError("no answer")
 spool = Spool(Path({str(tmp_path)!r}), send, say=lambda line: None)
@@ -84,7 +84,7 @@ def test_no_record_is_lost_between_several_writers(tmp_path: Path) -> None:
     code = """
 import json, sys
 from pathlib import Path
-from pipeline.spool import Spool
+from pipeline.tracking.spool import Spool
 name, folder = sys.argv[1], Path(sys.argv[2])
 def send(records):
     with (folder / f"taken-{name}").open("a") as file:

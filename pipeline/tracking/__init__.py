@@ -1,0 +1,37 @@
+"""MLflow's tracking: runs with their params, curves and datasets.
+
+The tracking URI is MLflow's own (`MLFLOW_TRACKING_URI`); unset, runs go to `mlflow.db` in the
+project's folder. The experiment is `MLFLOW_EXPERIMENT_NAME`, or `elmo`. The stages of one pass of
+the pipeline are nested in one parent run. A stage asks whether MLflow answers before it begins;
+from then on its figures wait in a spool where MLflow is slow or away.
+"""
+
+from .client import (
+    answers,
+    check,
+    database_file,
+    mlflow_client,
+    say,
+    shown_uri,
+    silent,
+    tracking_uri,
+)
+from .runs import Run, exists, latest_runs, run, runs_of, send_unsent, unsent
+
+__all__ = [
+    "Run",
+    "answers",
+    "check",
+    "database_file",
+    "exists",
+    "latest_runs",
+    "mlflow_client",
+    "run",
+    "runs_of",
+    "say",
+    "send_unsent",
+    "shown_uri",
+    "silent",
+    "tracking_uri",
+    "unsent",
+]

@@ -1,0 +1,209 @@
+"""Reaching MLflow: its address, its client, its experiment, and its errors in one line."""
+
+import logging
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from elmo.errors import ElmoError
+
+from ..urls import without_credentials
+from .database import check_database, database_of, make_database
+
+Result = TypeVar("Result")
+EXPERIMENT = "elmo"
+ANSWER = 20.0  # seconds a server has to answer when a stage begins
+_DEFAULTS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "GIT_PYTHON_REFRESH": "quiet",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+}
+_CLIENTS: dict[str, Any] = {}
+
+
+def mlflow_client() -> Any:
+    """MLflow's client, made once for each address, after a check of a database's file."""
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # it names each retry
+    with silent("alembic"), silent("mlflow"):
+        import mlflow
+
+        if "MLFLOW_TRACKING_URI" not in os.environ:
+            mlflow.set_tracking_uri(f"sqlite:///{project_root() / 'mlflow.db'}")
+        uri = current_uri()
+        if uri not in _CLIENTS:
+            file = database_of(uri)
+            if file is not None:
+                check_database(file)
+                make_database(file)
+            _CLIENTS[uri] = mlflow.MlflowClient()
+        return _CLIENTS[uri]
+
+
+def check() -> None:
+    """`ElmoError`, soon and in one line, where MLflow can't be used."""
+    with answers():
+        client = mlflow_client()
+        file = database_of(current_uri())
+        if file is None:
+            _within(ANSWER, lambda: client.search_experiments(max_results=1))
+            return
+        check_database(file)
+        with silent("mlflow"):
+            make_database(file)
+        client.search_experiments(max_results=1)
+
+
+def _within(seconds: float, ask: Callable[[], Result]) -> Result:
+    """What `ask` returns, or `ElmoError` where it takes too long: a socket may never answer."""
+    answer: list[Result] = []
+    wrong: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            answer.append(ask())
+        except BaseException as error:
+            wrong.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if wrong:
+        raise wrong[0]
+    if not answer:
+        raise ElmoError(
+            f"MLflow at {shown_uri()} gives no answer in {seconds:.0f} s; see that it is well, or "
+            "set MLFLOW_TRACKING_URI"
+        )
+    return answer[0]
+
+
+@contextmanager
+def answers() -> Iterator[None]:
+    """Turn any error of MLflow, its server or its database into one `ElmoError`."""
+    try:
+        yield
+    except (ElmoError, KeyboardInterrupt, SystemExit):
+        raise
+    except Exception as error:
+        raise ElmoError(explain(error)) from error
+
+
+def explain(error: BaseException) -> str:
+    """What MLflow's error means, in one line."""
+    text, line = str(error), one_line(error)
+    where = f"MLflow at {shown_uri()}"
+    status = re.search(r"error code (\d{3})", text)
+    if (
+        "UNAUTHENTICATED" in text
+        or "PERMISSION_DENIED" in text
+        or (status and status[1] in ("401", "403"))
+    ):
+        return (
+            f"{where} refuses the login; set MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+        )
+    reasons = {
+        "Connection refused": "connection refused",
+        "NameResolutionError": "no such host",
+        "Name or service not known": "no such host",
+        "timed out": "no answer in time",
+        "Connection aborted": "it closed the connection",
+        "Connection reset": "it closed the connection",
+        "No route to host": "no route to it",
+    }
+    for sign, reason in reasons.items():
+        if sign in text:
+            return f"{where} can't be reached ({reason}); start it, or set MLFLOW_TRACKING_URI"
+    if status:
+        return (
+            f"{where} answers with error {status[1]}; see that it is an MLflow server and is well, "
+            "or set MLFLOW_TRACKING_URI"
+        )
+    return f"{where}: {line}"
+
+
+def one_line(error: BaseException) -> str:
+    """An error's own words on one line, without logins."""
+    text = " ".join(without_credentials(str(error)).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:299] + "…"
+
+
+def current_uri() -> str:
+    """Where runs go, with its login."""
+    import mlflow
+
+    return str(mlflow.get_tracking_uri())
+
+
+def shown_uri() -> str:
+    """Where runs go, as it may be shown."""
+    return without_credentials(current_uri())
+
+
+def tracking_uri() -> str:
+    """Where runs go, with its login: for MLflow alone, never to be shown or kept."""
+    with answers():
+        mlflow_client()
+        return current_uri()
+
+
+def database_file() -> Path | None:
+    """The file of the database in use, where it is a file."""
+    mlflow_client()
+    return database_of(current_uri())
+
+
+def experiment_id(client: Any) -> str:
+    """The experiment that runs go to, made where it is new."""
+    if os.environ.get("MLFLOW_EXPERIMENT_ID"):
+        return os.environ["MLFLOW_EXPERIMENT_ID"]
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
+    experiment = client.get_experiment_by_name(name)
+    if experiment is not None:
+        if experiment.lifecycle_stage == "deleted":
+            raise ElmoError(
+                f"MLflow's experiment {name} is deleted; restore it (mlflow experiments restore "
+                f"-x {experiment.experiment_id}), or name another in MLFLOW_EXPERIMENT_NAME"
+            )
+        return str(experiment.experiment_id)
+    file = database_of(current_uri())
+    root = file.absolute().parent / "mlruns" if file else None
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return str(client.create_experiment(name, root.as_uri() if root else None))
+    except MlflowException:  # another process was first
+        experiment = client.get_experiment_by_name(name)
+        if experiment is None:
+            raise
+        return str(experiment.experiment_id)
+
+
+@contextmanager
+def silent(name: str) -> Iterator[None]:
+    """A library's progress lines off; its warnings and errors stay."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def project_root() -> Path:
+    """The project's folder."""
+    return Path(os.environ.get("DVC_ROOT", ".")).absolute()
+
+
+def say(line: str) -> None:
+    """Print a progress line to standard error."""
+    print(f"  {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,67 @@
+"""MLflow's database, where it is an SQLite file: checked before use, made whole or not at all."""
+
+import contextlib
+import os
+import sqlite3
+import uuid
+from pathlib import Path
+from urllib.parse import quote
+
+from elmo.errors import ElmoError
+
+LOCKED = 5.0  # seconds another process may hold the database
+
+
+def database_of(uri: str) -> Path | None:
+    """The file of an SQLite URI."""
+    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
+
+
+def check_database(path: Path) -> None:
+    """`ElmoError` where MLflow would try for a minute, and then show a traceback."""
+    other = "or set MLFLOW_TRACKING_URI"
+    if path.is_dir():
+        raise ElmoError(f"{path}: is a folder, not MLflow's database; move it away, {other}")
+    folder = path.parent
+    while not folder.exists():
+        folder = folder.parent
+    if not os.access(folder, os.W_OK):
+        raise ElmoError(f"{folder}: can't be written, and MLflow's database is there; {other}")
+    if not path.exists():
+        return
+    try:
+        address = f"file:{quote(str(path))}?mode=rw"
+        connection = sqlite3.connect(address, uri=True, timeout=LOCKED, isolation_level=None)
+        with contextlib.closing(connection):
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("SELECT count(*) FROM sqlite_master")
+            connection.execute("ROLLBACK")
+    except sqlite3.Error as error:
+        advice = {
+            "file is not a database": "move it away",
+            "database is locked": "end the process that holds it",
+            "attempt to write a readonly database": "make it writable",
+        }.get(str(error), "restore it")
+        raise ElmoError(
+            f"{path}: MLflow's database can't be used ({error}); {advice}, {other}"
+        ) from None
+
+
+def make_database(database: Path) -> None:
+    """Make an SQLite database whole or not at all.
+
+    MLflow makes its tables one after another, and is stuck for good with a database whose making
+    was killed half-way.
+    """
+    if database.exists():
+        return
+    import mlflow
+
+    database.parent.mkdir(parents=True, exist_ok=True)
+    beside = database.with_name(f".{database.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        mlflow.MlflowClient(f"sqlite:///{beside}").search_experiments(max_results=1)
+        with contextlib.suppress(FileExistsError):  # another process was first
+            os.link(beside, database)
+    finally:
+        beside.unlink(missing_ok=True)

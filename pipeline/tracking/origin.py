@@ -1,0 +1,83 @@
+"""Where a run comes from: user, command, commit, packages, and the pass of the pipeline."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from ..urls import clean
+from .client import project_root
+
+
+def tags() -> dict[str, str]:
+    """The user, the command and the commit."""
+    import getpass
+    import subprocess
+
+    def git(*arguments: str) -> str | None:
+        command = ["git", "-C", str(project_root()), *arguments]
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+            return done.stdout.rstrip() if done.returncode == 0 else None
+        return None
+
+    tags = {"mlflow.source.type": "LOCAL"}
+    command = ["elmo" if a.endswith("__main__.py") else a for a in sys.argv[:1]] + sys.argv[1:]
+    tags["mlflow.source.name"] = clean(" ".join(command))[:500]
+    with contextlib.suppress(Exception):  # a container's user has no name
+        tags["mlflow.user"] = getpass.getuser()
+    commit = git("rev-parse", "HEAD")
+    if commit:
+        tags["mlflow.source.git.commit"] = commit
+        branch = git("rev-parse", "--abbrev-ref", "HEAD")
+        tags |= {"mlflow.source.git.branch": branch} if branch else {}
+        # What stages themselves write and git tracks is no change of the project.
+        status = git(
+            "status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock", ":!metrics"
+        )
+        changed = [line[3:] for line in (status or "").splitlines()]
+        tags["git.dirty"] = str(bool(changed)).lower()
+        tags |= {"git.changed": ", ".join(changed)[:500]} if changed else {}
+    return tags
+
+
+def pass_key() -> str | None:
+    """The process that set DVC's variables: the nearest ancestor that has them not."""
+    if "DVC_STAGE" not in os.environ:
+        return None
+    import platform
+
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        for ancestor in psutil.Process().parents():
+            if "DVC_STAGE" not in ancestor.environ():
+                return f"{platform.node()}-{ancestor.pid}-{ancestor.create_time():.0f}"
+    return None
+
+
+def environment() -> dict[str, Any]:
+    """Python, the system, and the packages that results depend on."""
+    import platform
+    from importlib.metadata import version
+
+    names = ("torch", "numpy", "pyarrow", "ray", "dvc", "mlflow")
+    packages = {name: version(name) for name in names}
+    return {"python": platform.python_version(), "system": platform.system(), "packages": packages}
+
+
+def description(
+    stage: str, inputs: Mapping[str, str], locations: Mapping[str, str], tags: Mapping[str, str]
+) -> str:
+    """What a person wants to know of a run before opening it."""
+    lines = [f"Stage `{stage}` read"]
+    lines += [
+        f"- {name}: `{locations.get(name, '')}` (digest {value[:12]})"
+        for name, value in inputs.items()
+    ]
+    commit = tags.get("mlflow.source.git.commit")
+    if commit:
+        changed = tags.get("git.changed", "")
+        lines.append(f"\nCommit {commit[:12]}" + (f", changed: {changed}" if changed else ""))
+    return "\n".join(lines)

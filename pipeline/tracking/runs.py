@@ -1,0 +1,327 @@
+"""Runs: opened, logged to from any process, searched; what cannot be sent now waits in a spool."""
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from elmo.errors import ElmoError
+from elmo.files import read_record, write_json
+
+from ..results import fingerprint
+from ..urls import clean, without_credentials
+from . import origin
+from .client import (
+    answers,
+    check,
+    experiment_id,
+    explain,
+    mlflow_client,
+    one_line,
+    say,
+    shown_uri,
+)
+from .spool import Record, Refused, Spool, waiting
+
+FLUSH = 60.0  # seconds a finished stage waits for its last figures to go out
+_RACES = 10  # times that another process may add a row first
+_DUPLICATE = re.compile("UNIQUE constraint|UniqueViolation|duplicate key", re.IGNORECASE)
+_BATCH = 1000  # MLflow takes no more metrics at a time
+_NEVER = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"}
+
+
+class Run:
+    """An MLflow run that may be logged to from any process that knows its id.
+
+    With a `spool` folder no call waits for MLflow or fails with it.
+    """
+
+    def __init__(self, run_id: str, *, spool: Path | None = None) -> None:
+        self.run_id, self.spool = run_id, spool
+
+    def metrics(self, figures: Mapping[str, float | None], *, step: int = 0) -> None:
+        """Log figures; those that are None or not finite are left out."""
+        now = _now()
+        rows = [
+            [name, float(value), now, step]
+            for name, value in figures.items()
+            if value is not None and isfinite(value)
+        ]
+        if rows:
+            self._log({"metrics": rows})
+
+    def artifact(self, path: Path) -> None:
+        """Log a file or a folder."""
+        self._log({"artifact": str(path.absolute())})
+
+    def tag(self, name: str, value: str) -> None:
+        """Set a tag."""
+        self._log({"tag": [name, without_credentials(value)]})
+
+    def close(self, wait: float = 10.0) -> int:
+        """Send what this process still keeps, for `wait` seconds at most; return what is left."""
+        spool = _SPOOLS.pop(self.spool, None) if self.spool else None
+        return spool.close(wait) if spool else 0
+
+    def _log(self, record: Record) -> None:
+        whole = {"run": self.run_id} | record
+        if self.spool is None:
+            with answers():
+                _send([whole])
+            return
+        if self.spool not in _SPOOLS:
+            _SPOOLS[self.spool] = Spool(self.spool, _send_or_explain, say=say)
+        _SPOOLS[self.spool].add(whole)
+
+
+_SPOOLS: dict[Path, Spool] = {}
+
+
+@contextmanager
+def run(
+    stage: str,
+    params: Any,
+    *,
+    inputs: Mapping[str, str],
+    sources: Mapping[str, Path | str] | None = None,
+    folder: Path | None = None,
+) -> Iterator[Run]:
+    """Open a run of a stage.
+
+    `inputs` are digests of what it reads, by name, and `sources` where that is. With `folder`,
+    where the work in progress is kept, that run is resumed, and what MLflow can't take now
+    waits beside it.
+    """
+    check()
+    kept = folder / "mlflow.json" if folder else None
+    with answers():
+        client = mlflow_client()
+        run_id = read_record(kept, dict[str, str]).get("run_id") if kept and kept.exists() else None
+        parent = _pass_run(client)
+        if run_id is None or not exists(run_id):
+            run_id = _begin(client, stage, params, inputs, sources or {})
+            if kept:
+                write_json(kept, {"run_id": run_id})
+        for one in filter(None, (parent, run_id)):
+            client.update_run(one, status="RUNNING")
+        if parent:
+            client.set_tag(run_id, "mlflow.parentRunId", parent)
+    log = Run(run_id, spool=folder.parent / "unsent" if folder else None)
+    try:
+        yield log
+    except BaseException as error:
+        status = "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
+        with contextlib.suppress(Exception):  # the first error is the one to show
+            _end(log, parent, status, wait=5)
+        raise
+    _end(log, parent, "FINISHED", wait=FLUSH)
+
+
+def _end(log: Run, parent: str | None, status: str, *, wait: float) -> None:
+    for one in filter(None, (log.run_id, parent)):
+        Run(one, spool=log.spool)._log({"status": status, "time": _now()})
+    left = log.close(wait)
+    if left:
+        say(
+            f"{left} records for {shown_uri()} stay in {log.spool}; they go out with the next run "
+            "of this stage, or by: elmo runs --send"
+        )
+
+
+def send_unsent(folder: Path) -> int:
+    """Send what earlier runs left in a spool folder; return how many records stay behind."""
+    check()
+    return Spool(folder, _send_or_explain, say=say).close(FLUSH)
+
+
+def unsent(folder: Path) -> int:
+    """How many records wait in a spool folder."""
+    return waiting(folder)
+
+
+def _send_or_explain(records: Sequence[Record]) -> None:
+    """Send records; `Refused` where they can never be taken, `ElmoError` where not now."""
+    try:
+        _send(records)
+    except Exception as error:
+        code = getattr(error, "error_code", "")
+        if code in _NEVER or isinstance(error, FileNotFoundError):
+            raise Refused(
+                f"MLflow at {shown_uri()} refuses a record ({one_line(error)})"
+            ) from error
+        raise ElmoError(explain(error)) from error
+
+
+def _send(records: Sequence[Record]) -> None:
+    """Send records in their order, the metrics of a run together."""
+    from mlflow.entities import Metric
+
+    client = mlflow_client()
+    metrics: list[Any] = []
+
+    def flush(run_id: str) -> None:
+        for k in range(0, len(metrics), _BATCH):
+            client.log_batch(run_id, metrics=metrics[k : k + _BATCH])
+        metrics.clear()
+
+    before = ""
+    for record in records:
+        run_id = record["run"]
+        if before not in ("", run_id) or "metrics" not in record:
+            flush(before or run_id)
+        before = run_id
+        if "metrics" in record:
+            metrics += [Metric(*row) for row in record["metrics"]]
+        elif "tag" in record:
+            client.set_tag(run_id, *record["tag"])
+        elif "status" in record:
+            client.set_terminated(run_id, record["status"], record["time"])
+        elif "artifact" in record:
+            path = Path(record["artifact"])
+            path.stat()
+            (client.log_artifacts if path.is_dir() else client.log_artifact)(run_id, str(path))
+    flush(before)
+
+
+def _begin(
+    client: Any,
+    stage: str,
+    params: Any,
+    inputs: Mapping[str, str],
+    sources: Mapping[str, Path | str],
+) -> str:
+    from mlflow.entities import Dataset as Entry
+    from mlflow.entities import DatasetInput, InputTag, Param
+
+    locations = {name: _address(sources[name]) for name in inputs if name in sources}
+    tags = {"stage": stage, **{f"digest.{name}": value for name, value in inputs.items()}}
+    tags |= {f"dvc.{n}": os.environ[n] for n in ("DVC_STAGE", "DVC_EXP_NAME") if n in os.environ}
+    tags |= origin.tags()
+    key = fingerprint(stage, params, inputs)[:6]
+    name = " ".join(filter(None, [stage, os.environ.get("DVC_EXP_NAME"), key]))
+    tags["mlflow.note.content"] = origin.description(stage, inputs, locations, tags)
+    run_id = str(client.create_run(experiment_id(client), run_name=name, tags=tags).info.run_id)
+    flat = {name: str(clean(value)) for name, value in _flat(asdict(params)).items()}
+    client.log_batch(run_id, params=[Param(name, value) for name, value in flat.items()])
+    datasets = []
+    for name, value in inputs.items():
+        location = locations.get(name, name)
+        kind = "local" if location.startswith("file:") else location.partition(":")[0]
+        source = _json({"uri": location})
+        entry = Entry(name, value[:36], kind, source, profile=_json({"digest": value}))
+        datasets.append(DatasetInput(entry, [InputTag("mlflow.data.context", name)]))
+    _log_inputs(client, run_id, datasets)
+    with contextlib.suppress(OSError):  # a server's own artifact folder that is not ours to write
+        client.log_dict(run_id, origin.environment(), "environment.json")
+    return run_id
+
+
+def _log_inputs(client: Any, run_id: str, datasets: list[Any]) -> None:
+    """Tie datasets to a run.
+
+    MLflow adds the datasets that it does not know. Where two runs add the same one at once, its
+    database refuses the later, which finds the dataset when it asks again.
+    """
+    from mlflow.exceptions import MlflowException
+
+    for tries_left in reversed(range(_RACES)):
+        try:
+            client.log_inputs(run_id, datasets)
+            return
+        except MlflowException as error:
+            if not tries_left or not _DUPLICATE.search(str(error)):
+                raise
+        time.sleep(0.1)
+
+
+def _pass_run(client: Any) -> str | None:
+    """The run of this pass of the pipeline: of the `dvc repro` that runs this stage, if one does.
+
+    `ELMO_PASS` names a pass where its stages have no common parent process.
+    """
+    key = os.environ.get("ELMO_PASS") or origin.pass_key()
+    if key is None:
+        return None
+    experiment = experiment_id(client)
+    passes = client.search_runs([experiment], f"tags.`elmo.pass` = '{key}'", max_results=1)
+    if passes:
+        return str(passes[0].info.run_id)
+    title = " ".join(filter(None, ["pass", os.environ.get("DVC_EXP_NAME"), _stamp()]))
+    tags = {"stage": "pass", "elmo.pass": key} | origin.tags()
+    tags["mlflow.source.name"] = "dvc repro"
+    tags["mlflow.note.content"] = "One pass of the pipeline; its stages are nested in it."
+    return str(client.create_run(experiment, run_name=title, tags=tags).info.run_id)
+
+
+def runs_of(stage: str) -> list[dict[str, Any]]:
+    """The runs of a stage with their tags, newest first."""
+    check()
+    with answers():
+        client = mlflow_client()
+        result = client.search_runs([experiment_id(client)], f"tags.stage = '{stage}'")
+    return [{"run_id": run.info.run_id, **run.data.tags} for run in result]
+
+
+def latest_runs(count: int) -> list[dict[str, Any]]:
+    """The newest runs: id, name, stage, status, when each began (ms), and its figures."""
+    with answers():
+        client = mlflow_client()
+        result = client.search_runs([experiment_id(client)], max_results=count)
+    return [
+        {
+            "run_id": run.info.run_id,
+            "name": run.info.run_name,
+            "stage": run.data.tags.get("stage", ""),
+            "status": run.info.status,
+            "began": run.info.start_time,
+            "metrics": run.data.metrics,
+        }
+        for run in result
+    ]
+
+
+def exists(run_id: str) -> bool:
+    """Whether this MLflow has a run."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return bool(mlflow_client().get_run(run_id).info.lifecycle_stage == "active")
+    except MlflowException as error:
+        if error.error_code in _NEVER:
+            return False
+        raise
+
+
+def _address(source: Path | str) -> str:
+    """A path or URL as one that can be found: absolute, and without a login."""
+    if "://" in str(source):
+        return without_credentials(str(source))
+    return Path(source).absolute().as_uri()
+
+
+def _json(value: Any) -> str:
+    """JSON on one line."""
+    import json
+
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        flat |= _flat(item, f"{prefix}{key}.") if isinstance(item, dict) else {prefix + key: item}
+    return flat
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
+
+
+def _stamp() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S")
