@@ -9,6 +9,7 @@ Shapes: N predictions, n of them in a chunk, P projection, V words, U rows of th
 use, M candidates or words of a block, H predictions whose target is a candidate.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -220,27 +221,15 @@ class _Loss(torch.autograd.Function):
         used = slice(None) if row_of_M is None else row_of_M
         weight_MP = weight_UP[used].to(dtype)
         bias_M = bias_U[used].float() - expected_M
-        wanted = any(ctx.needs_input_grad)
+        gradients = _Gradients(h_NP, weight_MP) if any(ctx.needs_input_grad) else None
         nats_N = h_NP.new_empty(len(h_NP), dtype=torch.float32)
-        dh_NP = torch.empty_like(h_NP) if wanted else None
-        dweight_MP = dbias_M = None
         dtrue_N = torch.empty_like(nats_N)
-        max_logits = GPU_CHUNK_LOGITS if wants_few_launches(h_NP.device) else CHUNK_LOGITS
-        chunk_size = max(MIN_CHUNK, max_logits // len(bias_M))
-        # Written again by each chunk: fresh memory would be faulted in for each.
-        product = torch.empty(
-            min(chunk_size, len(h_NP)), len(bias_M), dtype=dtype, device=h_NP.device
-        )
-        logits = torch.empty_like(product, dtype=torch.float32)
-        dweight = torch.empty_like(weight_MP) if wanted else None
-        for start in range(0, len(h_NP), chunk_size):
-            part = slice(start, start + chunk_size)
+        for part, product_nM, logits_nM in _chunks(h_NP, len(bias_M)):
             h_nP = h_NP[part]
-            rows_n = torch.arange(len(h_nP), device=h_nP.device)
-            product_nM, logits_nM = product[: len(h_nP)], logits[: len(h_nP)]
             torch.mm(h_nP, weight_MP.T, out=product_nM)
             torch.add(product_nM, bias_M, out=logits_nM)
             if row_of_M is None:
+                rows_n = torch.arange(len(h_nP), device=h_nP.device)
                 true_n = logits_nM[rows_n, target_N[part]]
                 top_n = logits_nM.amax(1)
             else:
@@ -248,43 +237,34 @@ class _Loss(torch.autograd.Function):
                 true_n = (h_nP.float() * true_weight_nP.float()).sum(1)
                 true_n = true_n + bias_U[target_N[part]] - expected_N[part]
                 assert hits is not None
-                chunk = slice(*np.searchsorted(hits.predictions, (start, start + chunk_size)))
-                logits_nM[hits.predictions_H[chunk] - start, hits.candidates_H[chunk]] = -torch.inf
+                chunk = slice(*np.searchsorted(hits.predictions, (part.start, part.stop)))
+                rows_n = hits.predictions_H[chunk] - part.start
+                logits_nM[rows_n, hits.candidates_H[chunk]] = -torch.inf
                 top_n = torch.maximum(logits_nM.amax(1), true_n)
             z_n = logits_nM.sub_(top_n[:, None]).exp_().sum(1)
             if row_of_M is not None:
                 z_n += (true_n - top_n).exp()
             nats_N[part] = z_n.log() + top_n - true_n
-            if dh_NP is None or dweight is None:
+            if gradients is None:
                 continue
             share_nM = logits_nM.mul_(z_n.reciprocal()[:, None])
             if row_of_M is None:
                 share_nM[rows_n, target_N[part]] -= 1
-            dbias_M = share_nM.sum(0) if dbias_M is None else dbias_M.add_(share_nM.sum(0))
-            product_nM.copy_(share_nM)
-            torch.mm(product_nM, weight_MP, out=dh_NP[part])
-            torch.mm(product_nM.T, h_nP, out=dweight)
-            if dweight_MP is None:
-                dweight_MP = dweight.to(torch.float32, copy=True)
-            else:
-                dweight_MP += dweight
+            gradients.add(part, share_nM, product_nM)
             if row_of_M is not None:
                 dtrue_N[part] = torch.expm1(-nats_N[part])
-                dh_NP[part] += (dtrue_N[part, None] * true_weight_nP).to(dtype)
-        if dh_NP is not None:
-            if dweight_MP is None or dbias_M is None:  # there was no prediction
-                dweight_MP = torch.zeros_like(weight_MP, dtype=torch.float32)
-                dbias_M = torch.zeros_like(bias_M)
-            if row_of_M is None:
-                dweight_UP, dbias_U = dweight_MP, dbias_M
-            else:
+                gradients.dh_NP[part] += (dtrue_N[part, None] * true_weight_nP).to(dtype)
+        if gradients is not None:
+            dweight_MP, dbias_M = gradients.sums()
+            dweight_UP, dbias_U = dweight_MP, dbias_M
+            if row_of_M is not None:
                 dweight_UP = torch.zeros_like(weight_UP, dtype=torch.float32)
                 dbias_U = torch.zeros_like(bias_U, dtype=torch.float32)
                 dweight_UP[row_of_M] = dweight_MP
                 dbias_U[row_of_M] = dbias_M
                 dweight_UP.index_add_(0, target_N, dtrue_N[:, None] * h_NP.float())
                 dbias_U.index_add_(0, target_N, dtrue_N)
-            ctx.save_for_backward(dh_NP, dweight_UP, dbias_U)
+            ctx.save_for_backward(gradients.dh_NP, dweight_UP, dbias_U)
         ctx.mark_non_differentiable(nats_N)
         return nats_N.sum(dtype=torch.float64).float(), nats_N
 
@@ -292,3 +272,47 @@ class _Loss(torch.autograd.Function):
     def backward(ctx: Any, dloss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         dh_NP, dweight_UP, dbias_U = ctx.saved_tensors
         return dh_NP * dloss, dweight_UP * dloss, dbias_U * dloss, *(None,) * 5
+
+
+def _chunks(h_NP: Tensor, candidates: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Parts of the predictions, each with room for its product and its logits.
+
+    The room is the same each time: fresh memory would be faulted in for every part.
+    """
+    max_logits = GPU_CHUNK_LOGITS if wants_few_launches(h_NP.device) else CHUNK_LOGITS
+    size = max(MIN_CHUNK, max_logits // candidates)
+    product_nM = h_NP.new_empty(min(size, len(h_NP)), candidates)
+    logits_nM = torch.empty_like(product_nM, dtype=torch.float32)
+    for start in range(0, len(h_NP), size):
+        part = slice(start, min(start + size, len(h_NP)))
+        n = part.stop - start
+        yield part, product_nM[:n], logits_nM[:n]
+
+
+class _Gradients:
+    """The gradients of the loss by h (N, P) and by the candidates' weights and biases, summed."""
+
+    def __init__(self, h_NP: Tensor, weight_MP: Tensor) -> None:
+        self.h_NP, self.weight_MP = h_NP, weight_MP
+        self.dh_NP = torch.empty_like(h_NP)
+        self._partial_MP = torch.empty_like(weight_MP)
+        self._sums: tuple[Tensor, Tensor] | None = None
+
+    def add(self, part: slice, share_nM: Tensor, product_nM: Tensor) -> None:
+        """Add a chunk: its gradients by the logits; `product_nM` is room for them in h's dtype."""
+        dbias_M = share_nM.sum(0)
+        product_nM.copy_(share_nM)
+        torch.mm(product_nM, self.weight_MP, out=self.dh_NP[part])
+        torch.mm(product_nM.T, self.h_NP[part], out=self._partial_MP)
+        if self._sums is None:
+            self._sums = self._partial_MP.to(torch.float32, copy=True), dbias_M
+        else:
+            self._sums[0].add_(self._partial_MP)
+            self._sums[1].add_(dbias_M)
+
+    def sums(self) -> tuple[Tensor, Tensor]:
+        """By the weights (M, P) and by the biases (M), float32; zeros where nothing was added."""
+        if self._sums is None:
+            zeros_MP = torch.zeros_like(self.weight_MP, dtype=torch.float32)
+            return zeros_MP, zeros_MP.new_zeros(len(zeros_MP))
+        return self._sums
