@@ -91,19 +91,17 @@ def stores(model: str | Path, *, name: str) -> list[dict[str, str]]:
     from elmo.store import model_digest
 
     if isinstance(model, str) and model.isdecimal() and len(model) < 10:
-        matching = [row for row in registry.versions(name) if row["version"] == int(model)]
+        matching = [row for row in registry.versions(name) if row.version == int(model)]
         if not matching:
             raise ElmoError(f"the registry has no version {model} of {name}")
-        model = str(matching[0]["model_digest"])
+        model = matching[0].tags["model_digest"]
     digest = model_digest(model)
-    listed: dict[tuple[str, str], dict[str, str]] = {}
+    listed: dict[tuple[str, ...], dict[str, str]] = {}
     for stage in STAGES:
         for row in tracking.runs_of(stage):
-            if row.get("model_digest") == digest and "store" in row:
-                entry = {"store": row["store"], "location": row["store_place"]}
-                listed.setdefault(
-                    (row["store"], row["store_place"]), entry | {"run_id": row["run_id"]}
-                )
+            if row.tags.get("model_digest") == digest and "store" in row.tags:
+                entry = {"store": row.tags["store"], "location": row.tags["store_place"]}
+                listed.setdefault(tuple(entry.values()), entry | {"run_id": row.run_id})
     return list(listed.values())
 
 
@@ -113,9 +111,12 @@ def store_run(store: str | Path) -> str | None:
 
     digest = FeatureStore(store).digest
     matching = [
-        row for stage in STAGES for row in tracking.runs_of(stage) if row.get("store") == digest
+        row
+        for stage in STAGES
+        for row in tracking.runs_of(stage)
+        if row.tags.get("store") == digest
     ]
-    return str(matching[0]["run_id"]) if matching else None
+    return matching[0].run_id if matching else None
 
 
 def dataset(

@@ -1,65 +1,139 @@
-"""The lines of `elmo runs`: local work in progress, and MLflow's runs, versions and stores."""
+"""What `elmo runs` shows: local work in progress, and MLflow's runs, versions and stores."""
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from . import registry, tracking
+from .registry import ModelVersion
+from .tracking import TrackedRun
 
 FIGURES = ("after.task.average", "after.general.average", "tokens")  # the first a run has is shown
 
 
-def lines(folder: Path, *, name: str, count: int, send: bool) -> Iterator[str]:
-    """The overview; with `send`, what MLflow could not take before is sent first."""
-    yield from _local(folder, send)
-    tracking.check()
-    yield f"runs in {tracking.shown_uri()}:"
-    for row in tracking.latest_runs(count):
-        yield "  " + _run(row)
-    rows = registry.versions(name)
-    yield f"versions of {name}:" if rows else f"versions of {name}: none"
-    for row in rows:
-        yield "  " + _version(row)
-    stores = {
-        row["store_place"]: row
-        for stage in ("features", "append")
-        for row in tracking.runs_of(stage)
-        if "store_place" in row
+@dataclass(frozen=True)
+class Work:
+    """A stage's work in progress; `began` in seconds since 1970."""
+
+    stage: str
+    folder: str
+    began: float
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """Work in progress below a folder, and by spool how many records wait for MLflow."""
+
+    folder: str
+    work: list[Work]
+    unsent: dict[str, int]
+
+
+@dataclass(frozen=True)
+class StoreRow:
+    """A store that a run wrote; `here` is false where its folder is not on this machine."""
+
+    location: str
+    digest: str
+    model_digest: str
+    here: bool
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """What MLflow knows of a project."""
+
+    uri: str
+    runs: list[TrackedRun]
+    name: str
+    versions: list[ModelVersion]
+    stores: list[StoreRow]
+
+
+def local_work(folder: Path, *, send: bool) -> LocalWork:
+    """What is in progress; with `send`, what MLflow could not take before is sent first."""
+    left = {
+        str(spool): tracking.send_unsent(spool) if send else tracking.unsent(spool)
+        for spool in sorted(folder.glob("*/unsent"))
     }
-    yield "stores:" if stores else "stores: none"
-    for location, row in sorted(stores.items()):
-        gone = "" if "://" in location or Path(location).exists() else " (not here)"
-        yield f"  {location}  digest {row['store'][:12]}  model {row['model_digest'][:12]}{gone}"
-
-
-def _local(folder: Path, send: bool) -> Iterator[str]:
-    work = sorted(path.parent for path in folder.glob("*/*/mlflow.json"))
-    yield f"work in progress in {folder}:" if work else f"work in progress in {folder}: none"
-    for path in work:
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
-        yield f"  {path.parent.name} {path.name}  {when}"
-    for spool in sorted(folder.glob("*/unsent")):
-        left = tracking.send_unsent(spool) if send else tracking.unsent(spool)
-        if left:
-            yield f"  {left} records in {spool} wait for MLflow; to send them: elmo runs --send"
-
-
-def _run(row: dict[str, Any]) -> str:
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["began"] / 1000))
-    figure = next((f"{n} {row['metrics'][n]:,.6g}" for n in FIGURES if n in row["metrics"]), "")
-    return f"{when}  {row['name']}  {row['status'].lower()}  {figure}".rstrip() + (
-        f"  {row['run_id'][:8]}"
+    return LocalWork(
+        str(folder),
+        [
+            Work(path.parent.parent.name, str(path.parent), path.stat().st_mtime)
+            for path in sorted(folder.glob("*/*/mlflow.json"))
+        ],
+        {spool: count for spool, count in left.items() if count},
     )
 
 
-def _version(row: dict[str, Any]) -> str:
-    aliases = f" ({', '.join(row['aliases'])})" if row["aliases"] else ""
+def tracked(name: str, *, count: int) -> Tracked:
+    """The newest `count` runs, the versions of the model `name`, and the stores."""
+    tracking.check()
+    stores = {
+        row.tags["store_place"]: row.tags
+        for stage in ("features", "append")
+        for row in tracking.runs_of(stage)
+        if "store_place" in row.tags
+    }
+    return Tracked(
+        tracking.shown_uri(),
+        tracking.latest_runs(count),
+        name,
+        registry.versions(name),
+        [
+            StoreRow(
+                location,
+                tags["store"],
+                tags["model_digest"],
+                "://" in location or Path(location).exists(),
+            )
+            for location, tags in sorted(stores.items())
+        ],
+    )
+
+
+def local_lines(local: LocalWork) -> Iterator[str]:
+    """The same for a person."""
+    yield f"work in progress in {local.folder}:" + ("" if local.work else " none")
+    for work in local.work:
+        yield f"  {work.stage} {Path(work.folder).name}  {_minute(work.began)}"
+    for spool, count in local.unsent.items():
+        yield f"  {count} records in {spool} wait for MLflow; to send them: elmo runs --send"
+
+
+def tracked_lines(known: Tracked) -> Iterator[str]:
+    """The same for a person."""
+    yield f"runs in {known.uri}:"
+    for run in known.runs:
+        yield "  " + _run(run)
+    yield f"versions of {known.name}:" + ("" if known.versions else " none")
+    for version in known.versions:
+        yield "  " + _version(version)
+    yield "stores:" + ("" if known.stores else " none")
+    for store in known.stores:
+        gone = "" if store.here else " (not here)"
+        model = store.model_digest[:12]
+        yield f"  {store.location}  digest {store.digest[:12]}  model {model}{gone}"
+
+
+def _minute(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def _run(run: TrackedRun) -> str:
+    figure = next((f"{n} {run.metrics[n]:,.6g}" for n in FIGURES if n in run.metrics), "")
+    what = f"{_minute(run.began / 1000)}  {run.name}  {run.status.lower()}  {figure}".rstrip()
+    return f"{what}  {run.run_id[:8]}"
+
+
+def _version(row: ModelVersion) -> str:
+    aliases = f" ({', '.join(row.aliases)})" if row.aliases else ""
     scores = [
-        f"{text} {row[key]}"
+        f"{text} {row.tags[key]}"
         for text in registry.TEXTS
-        if (key := f"perplexity.after.{text}") in row
+        if (key := f"perplexity.after.{text}") in row.tags
     ]
-    return f"{row['version']}{aliases}  model {row.get('model_digest', '')[:12]}" + (
+    return f"{row.version}{aliases}  model {row.tags.get('model_digest', '')[:12]}" + (
         f"  perplexity: {', '.join(scores)}" if scores else ""
     )

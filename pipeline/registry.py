@@ -28,6 +28,24 @@ _LOCK_WAIT = 600.0  # seconds to wait for another process that registers
 
 
 @dataclass(frozen=True)
+class ModelVersion:
+    """A version of a registered model."""
+
+    version: int
+    run_id: str
+    aliases: list[str]
+    tags: dict[str, str]
+
+    def stores(self) -> dict[str, str]:
+        """The location of each store of this version, by the first digits of its digest."""
+        return {
+            key.removeprefix("store."): location
+            for key, location in self.tags.items()
+            if key.startswith("store.")
+        }
+
+
+@dataclass(frozen=True)
 class Registered:
     """A version, whether it is new, and what became of the champion."""
 
@@ -38,12 +56,12 @@ class Registered:
 
 def find(name: str, model_digest: str) -> int | None:
     """The version of a model's content, the lowest if a killed process left two."""
-    rows = versions(name)
-    return min((r["version"] for r in rows if r.get("model_digest") == model_digest), default=None)
+    rows = [one for one in versions(name) if one.tags.get("model_digest") == model_digest]
+    return min((one.version for one in rows), default=None)
 
 
-def versions(name: str) -> list[dict[str, Any]]:
-    """The versions of a registered model with their tags and aliases, newest first."""
+def versions(name: str) -> list[ModelVersion]:
+    """The versions of a registered model, newest first."""
     tracking.check()
     with tracking.answers():
         client = tracking.mlflow_client()
@@ -54,16 +72,16 @@ def versions(name: str) -> list[dict[str, Any]]:
             )
         aliases = client.get_registered_model(name).aliases if any(pages) else {}
     rows = [
-        {
-            **one.tags,
-            "version": int(one.version),
-            "run_id": one.run_id,
-            "aliases": sorted(a for a, v in aliases.items() if int(v) == int(one.version)),
-        }
+        ModelVersion(
+            int(one.version),
+            one.run_id,
+            sorted(a for a, v in aliases.items() if int(v) == int(one.version)),
+            dict(one.tags),
+        )
         for page in pages
         for one in page
     ]
-    return sorted(rows, key=lambda row: -row["version"])
+    return sorted(rows, key=lambda row: -row.version)
 
 
 def register(
@@ -101,38 +119,37 @@ def appoint(name: str, number: int, *, alias: str, margin: float, tags: Mapping[
         for key, value in tags.items():
             client.set_model_version_tag(name, str(number), key, value)
         client.set_registered_model_alias(name, CANDIDATE, str(number))
-    rows = {row["version"]: row for row in versions(name)}
-    champion = next((row for row in rows.values() if alias in row["aliases"]), None)
+    rows = {row.version: row for row in versions(name)}
+    champion = next((row for row in rows.values() if alias in row.aliases), None)
     if champion is None:
         if number != min(rows):
             return f"no version is {alias}; to choose: elmo promote VERSION"
         _point(name, alias, number)
         return f"{alias} is version {number}, the first"
-    if champion["version"] == number:
+    if champion.version == number:
         return f"{alias} is version {number}"
     better, why = compare(champion, rows[number], margin=margin)
     if better:
         _point(name, alias, number)
-        return f"{alias} moved from version {champion['version']} to {number}: {why}"
-    return f"{alias} stays version {champion['version']}: {why}; to move it: elmo promote {number}"
+        return f"{alias} moved from version {champion.version} to {number}: {why}"
+    return f"{alias} stays version {champion.version}: {why}; to move it: elmo promote {number}"
 
 
-def compare(
-    champion: Mapping[str, Any], version: Mapping[str, Any], *, margin: float
-) -> tuple[bool, str]:
-    """Whether a version is better than the champion, and why."""
-    if version["version"] < champion["version"]:
-        return False, f"version {version['version']} is older"
-    text = next((text for text in TEXTS if f"perplexity.after.{text}" in version), None)
+def compare(champion: ModelVersion, other: ModelVersion, *, margin: float) -> tuple[bool, str]:
+    """Whether another version is better than the champion, and why."""
+    if other.version < champion.version:
+        return False, f"version {other.version} is older"
+    text = next((text for text in TEXTS if f"perplexity.after.{text}" in other.tags), None)
     if text is None:
-        return False, f"version {version['version']} has no held-out perplexity"
+        return False, f"version {other.version} has no held-out perplexity"
     for key, what in (
         (f"heldout.{text}", f"held-out {text} text"),
         ("words", "words, and perplexity depends on them"),
     ):
-        if not version.get(key) or version.get(key) != champion.get(key):
+        if not other.tags.get(key) or other.tags[key] != champion.tags.get(key):
             return False, f"it was measured on other {what}"
-    old, new = (float(one.get(f"perplexity.after.{text}", "nan")) for one in (champion, version))
+    key = f"perplexity.after.{text}"
+    old, new = (float(one.tags.get(key, "nan")) for one in (champion, other))
     figures = f"{text} perplexity {new:.6g}, the champion's {old:.6g}"
     if new <= old * (1 - margin) and new < old:
         return True, figures
@@ -141,11 +158,11 @@ def compare(
 
 def promote(name: str, number: int, *, alias: str) -> int | None:
     """Make a version champion; return which was."""
-    rows = {row["version"]: row for row in versions(name)}
+    rows = {row.version: row for row in versions(name)}
     if number not in rows:
         known = ", ".join(map(str, sorted(rows))) or "none"
         raise ElmoError(f"{name} has no version {number} to promote; there are: {known}")
-    before = next((row["version"] for row in rows.values() if alias in row["aliases"]), None)
+    before = next((row.version for row in rows.values() if alias in row.aliases), None)
     _point(name, alias, number)
     return before
 

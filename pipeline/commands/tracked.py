@@ -1,5 +1,7 @@
 """Runs and registered models in MLflow: runs, stores, promote."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -7,7 +9,7 @@ import click
 from elmo.errors import ElmoError
 
 from .. import params as settings
-from .options import PARAMS, PATH
+from .options import JSON, PARAMS, PATH
 
 
 @click.command()
@@ -21,32 +23,46 @@ from .options import PARAMS, PATH
 )
 @click.option("-n", "count", default=20, show_default=True, help="How many MLflow runs to list.")
 @click.option("--send", is_flag=True, help="Send metrics that could not reach MLflow earlier.")
+@JSON
 @PARAMS
-def runs(folder: Path, count: int, send: bool, params_file: Path) -> None:
+def runs(folder: Path, count: int, send: bool, as_json: bool, params_file: Path) -> None:
     """List local work in progress, runs, versions of the model and stores."""
     from .. import overview
 
     name = settings.load(params_file).register.name
-    for line in overview.lines(folder, name=name, count=count, send=send):
+    local = overview.local_work(folder, send=send)
+    if not as_json:
+        for line in overview.local_lines(local):  # whether or not MLflow answers
+            click.echo(line)
+    known = overview.tracked(name, count=count)
+    if as_json:
+        whole = {"local": asdict(local), "tracked": asdict(known)}
+        click.echo(json.dumps(whole, ensure_ascii=False))
+        return
+    for line in overview.tracked_lines(known):
         click.echo(line)
 
 
 @click.command()
 @click.argument("name")
 @click.argument("version", type=int, required=False)
-def stores(name: str, version: int | None) -> None:
-    """Which stores were made from a registered model NAME, or one VERSION of it."""
+@JSON
+def stores(name: str, version: int | None, as_json: bool) -> None:
+    """Which stores were made from a registered model NAME, or one VERSION of it.
+
+    With --json, one line for each version: its number, and the location of each store by digest.
+    """
     from .. import registry
 
-    versions = registry.versions(name)
-    for row in versions:
-        if version in (None, row["version"]):
-            named = [
-                key[6:] + " " + value for key, value in row.items() if key.startswith("store.")
-            ]
-            click.echo(f"{name} version {row['version']}: {', '.join(named) or 'no store'}")
-    if not any(version in (None, row["version"]) for row in versions):
+    rows = [row for row in registry.versions(name) if version in (None, row.version)]
+    if not rows:
         raise ElmoError(f"the registry has no {name} version {version or ''}".rstrip())
+    for row in rows:
+        if as_json:
+            click.echo(json.dumps({"version": row.version, "stores": row.stores()}))
+            continue
+        named = ", ".join(f"{digest} {where}" for digest, where in row.stores().items())
+        click.echo(f"{name} version {row.version}: {named or 'no store'}")
 
 
 @click.command()

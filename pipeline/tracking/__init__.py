@@ -16,10 +16,11 @@ from .client import (
     silent,
     tracking_uri,
 )
-from .runs import Run, exists, latest_runs, run, runs_of, send_unsent, unsent
+from .runs import Run, TrackedRun, exists, latest_runs, run, runs_of, send_unsent, unsent
 
 __all__ = [
     "Run",
+    "TrackedRun",
     "answers",
     "check",
     "database_file",

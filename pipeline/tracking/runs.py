@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -259,29 +259,42 @@ def _pass_run(client: Any) -> str | None:
     return str(client.create_run(experiment, run_name=title, tags=tags).info.run_id)
 
 
-def runs_of(stage: str) -> list[dict[str, Any]]:
-    """The runs of a stage with their tags, newest first."""
+@dataclass(frozen=True)
+class TrackedRun:
+    """A run as MLflow has it; `began` in milliseconds since 1970."""
+
+    run_id: str
+    name: str
+    status: str
+    began: int
+    metrics: dict[str, float]
+    tags: dict[str, str]
+
+
+def runs_of(stage: str) -> list[TrackedRun]:
+    """The runs of a stage, newest first."""
     check()
-    with answers():
-        client = mlflow_client()
-        result = client.search_runs([experiment_id(client)], f"tags.stage = '{stage}'")
-    return [{"run_id": run.info.run_id, **run.data.tags} for run in result]
+    return _search(filter_string=f"tags.stage = '{stage}'")
 
 
-def latest_runs(count: int) -> list[dict[str, Any]]:
-    """The newest runs: id, name, stage, status, when each began (ms), and its figures."""
+def latest_runs(count: int) -> list[TrackedRun]:
+    """The newest runs of all stages."""
+    return _search(max_results=count)
+
+
+def _search(**what: Any) -> list[TrackedRun]:
     with answers():
         client = mlflow_client()
-        result = client.search_runs([experiment_id(client)], max_results=count)
+        result = client.search_runs([experiment_id(client)], **what)
     return [
-        {
-            "run_id": run.info.run_id,
-            "name": run.info.run_name,
-            "stage": run.data.tags.get("stage", ""),
-            "status": run.info.status,
-            "began": run.info.start_time,
-            "metrics": run.data.metrics,
-        }
+        TrackedRun(
+            run.info.run_id,
+            run.info.run_name,
+            run.info.status,
+            run.info.start_time,
+            run.data.metrics,
+            run.data.tags,
+        )
         for run in result
     ]
 

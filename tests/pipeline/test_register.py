@@ -12,6 +12,7 @@ import mlflow
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 from elmo.embedder import Embedder
 from elmo.errors import ElmoError
@@ -21,6 +22,7 @@ from elmo.shards import write_shards
 from elmo.store.build import build
 from elmo.store.layout import StoreSettings
 from pipeline import pyfunc, register, registry, tracking
+from pipeline.cli import cli
 from pipeline.params import Register
 from tests.elmo.conftest import save_tiny_model
 
@@ -99,7 +101,7 @@ def run(inputs: Path, *, task: str = "shards") -> dict[str, Any]:
 
 
 def aliases() -> dict[int, list[str]]:
-    return {row["version"]: row["aliases"] for row in registry.versions("tiny")}
+    return {row.version: row.aliases for row in registry.versions("tiny")}
 
 
 def test_the_same_content_is_registered_once(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,10 +113,14 @@ def test_the_same_content_is_registered_once(inputs: Path, monkeypatch: pytest.M
     (version,) = registry.versions("tiny")
     digest = load_model(inputs / "model").digest
     assert (
-        version["model_digest"] == digest == read_json(inputs / "registered.json")["model_digest"]
+        version.tags["model_digest"]
+        == digest
+        == read_json(inputs / "registered.json")["model_digest"]
     )
-    assert {"corpus", "task", "vocabulary", "training_run", "heldout.task"} <= version.keys()
-    assert [key for key in version if key.startswith("store.")]
+    assert {"corpus", "task", "vocabulary", "training_run", "heldout.task"} <= version.tags.keys()
+    done = CliRunner().invoke(cli, ["stores", "tiny", "--json"])
+    assert json.loads(done.stdout) == {"version": 1, "stores": version.stores()}
+    assert list(version.stores().values()) == [str(inputs / "store")]
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{inputs}/two.db")
     assert run(inputs)["version"] == 1, "an empty registry gets the model anew"
     assert aliases() == {1: ["candidate", "champion"]}
@@ -178,10 +184,10 @@ def test_a_version_belongs_to_the_run_that_trained_it(inputs: Path) -> None:
     alter(inputs, by=0.0, perplexity=100.0, run_id=log.run_id)
     run(inputs)
     (version,) = registry.versions("tiny")
-    assert version["run_id"] == log.run_id
+    assert version.run_id == log.run_id
     alter(inputs, by=0.1, perplexity=90.0, run_id="0" * 32)
     run(inputs)
-    source = mlflow.MlflowClient().get_run(registry.versions("tiny")[0]["run_id"])
+    source = mlflow.MlflowClient().get_run(registry.versions("tiny")[0].run_id)
     assert source.data.tags["stage"] == "register", "the training run is in another registry"
     assert source.data.metrics["perplexity.after.task"] == 90.0
 
@@ -234,7 +240,7 @@ def test_without_a_lock_the_first_of_two_versions_wins(
     looks.append("the look of the stage itself")
     with tracking.run("register", PARAMS, inputs={}) as log:
         (before,) = registry.versions("tiny")
-        tags = {k: v for k, v in before.items() if isinstance(v, str)}
+        tags = before.tags
         made = registry.register(
             inputs / "model",
             name="tiny",

@@ -18,9 +18,11 @@ from pathlib import Path
 
 import mlflow
 import pytest
+from click.testing import CliRunner
 
 from elmo.errors import ElmoError
 from pipeline import overview, tracking
+from pipeline.cli import cli
 from pipeline.urls import without_credentials
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -303,7 +305,7 @@ def test_a_server_slow_refusing_and_asking_for_a_password(
         told = capsys.readouterr().err
         assert "stay in" in told and tracking.unsent(work.parent / "unsent") >= 2
         (faults / "fault").unlink()
-        sent = "\n".join(overview._local(tmp_path / "runs", True))
+        sent = "\n".join(overview.local_lines(overview.local_work(tmp_path / "runs", send=True)))
         assert "wait for MLflow" not in sent
         assert history(uri, log.run_id)[-1] == (200, 200.0)
 
@@ -388,11 +390,28 @@ def test_the_overview_lists_what_there_is(database: Path, tmp_path: Path) -> Non
         log.tag("store", "a" * 64)
         log.tag("store_place", str(tmp_path))
         log.tag("model_digest", "b" * 64)
-    shown = "\n".join(overview.lines(tmp_path / "runs", name="tiny", count=9, send=False))
+    local = overview.local_work(tmp_path / "runs", send=False)
+    known = overview.tracked("tiny", count=9)
+    shown = "\n".join([*overview.local_lines(local), *overview.tracked_lines(known)])
     assert "  pretrain abc  " in shown
     assert "finished  after.general.average 123.4" in shown
     assert "versions of tiny: none" in shown
     assert f"  {tmp_path}  digest aaaaaaaaaaaa  model bbbbbbbbbbbb" in shown
+    params = str(ROOT / "params.yaml")
+    folder = str(tmp_path / "runs")
+    done = CliRunner().invoke(cli, ["runs", "--json", "--runs", folder, "--params", params])
+    read = json.loads(done.stdout)
+    assert [(work["stage"], work["folder"]) for work in read["local"]["work"]] == [
+        ("pretrain", str(work))
+    ]
+    assert [run["status"] for run in read["tracked"]["runs"]] == ["FINISHED", "FINISHED"]
+    assert read["tracked"]["runs"][1]["metrics"] == {"after.general.average": 123.4}
+    assert read["tracked"]["stores"][0] == {
+        "location": str(tmp_path),
+        "digest": "a" * 64,
+        "model_digest": "b" * 64,
+        "here": True,
+    }
 
 
 def test_runs_that_name_the_same_new_dataset_at_once_all_begin(database: Path) -> None:
