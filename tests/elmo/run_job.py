@@ -48,6 +48,20 @@ OPTIMIZER = OptimizerSettings(
     weight_decay=0.01,
     row_updates="exact",
 )
+ADAGRAD = replace(  # of 2018
+    OPTIMIZER,
+    name="adagrad",
+    lr=0.2,
+    warmup_steps=0,
+    decay="constant",
+    final_lr=1.0,
+    clip=10.0,
+    accumulator=1.0,
+    beta1=0.0,
+    beta2=0.0,
+    epsilon=0.0,
+    weight_decay=0.0,
+)
 TRAINING = Training(
     seed=1,
     epochs=2,

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ import torch
 from elmo.characters import Characters
 from elmo.errors import ElmoError
 from elmo.model_folder import save_model
-from elmo.nn.bilm import BiLM, Config
+from elmo.nn.bilm import BiLM
 from elmo.shards import write_shards
 from elmo.store import FeatureStore
 from elmo.store.build import ShardEmbedder
@@ -26,7 +27,9 @@ from elmo.vocabulary import Vocabulary
 from pipeline import features, workers
 from pipeline.cluster import Cluster
 from pipeline.params import Features
+from tests.elmo.run_job import NETWORK
 
+pytestmark = pytest.mark.usefixtures("own_mlflow")
 PARAMS = Features(
     layers="all",
     mix="",
@@ -35,19 +38,7 @@ PARAMS = Features(
     row_group_tokens=256,
     precision="float32",
 )
-CONFIG = Config(
-    char_dim=4,
-    filters=((1, 8), (3, 24)),
-    activation="relu",
-    highways=1,
-    cells=64,
-    projection=32,
-    layers=2,
-    cell_clip=3.0,
-    projection_clip=3.0,
-    skip=True,
-    input_words=None,
-)
+CONFIG = replace(NETWORK, filters=((1, 8), (3, 24)), cells=64, projection=32)
 KILLS = int(os.environ.get("ELMO_TEST_KILLS", "2"))
 
 
@@ -55,17 +46,8 @@ def cluster(actors: int) -> Cluster:
     return Cluster(workers=0, cpus=1, gpu=False, actors=actors)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """An MLflow of our own."""
-    database = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
-        yield
-
-
 @pytest.fixture(scope="module")
-def one_ray(mlflow: None) -> Iterator[None]:
+def one_ray(own_mlflow: Path) -> Iterator[None]:
     """One Ray for all tests that use it: a start takes seconds."""
     with workers.session():
         yield

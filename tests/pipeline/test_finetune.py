@@ -1,6 +1,5 @@
 """finetune: what it gains on task text, what it costs on general text, what it leaves alone."""
 
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from pipeline.params import Finetune, Pretrain
 from tests.elmo.conftest import WHITESPACE
 from tests.elmo.run_job import NETWORK, TRAINING, WORDS, sentences
 
+pytestmark = pytest.mark.usefixtures("own_mlflow")
 HERE = Cluster(workers=0, cpus=1, gpu=False, actors=1)
 PARAMS = Finetune(training=replace(TRAINING, epochs=4), new_words=3, freeze=(), layer_decay=1.0)
 COUNTS = [120, 120, 1, *[30] * 16]
@@ -34,18 +34,8 @@ def task_sentences(count: int) -> list[list[str]]:
     return [["new", *reversed(s), "newer"] for s in sentences(count) if s]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def tracked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("mlflow")
-        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
-        patch.setenv("ELMO_COMPILE", "0")
-        patch.chdir(folder)
-        yield
-
-
 @pytest.fixture(scope="module")
-def inputs(tracked: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def inputs(own_mlflow: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `general`, `task` and a pretrained `model`."""
     folder = tmp_path_factory.mktemp("inputs")
     write_shards(

@@ -6,7 +6,6 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -28,24 +27,15 @@ from pipeline.cluster import Cluster
 from pipeline.params import Pretrain
 from tests.elmo.run_job import NETWORK, TRAINING, WORDS, sentences
 
+pytestmark = pytest.mark.usefixtures("own_mlflow")
 HERE = Cluster(workers=0, cpus=1, gpu=False, actors=1)
 SHAPE = {name: value for name, value in asdict(NETWORK).items() if name != "input_words"}
 PARAMS = Pretrain(Network(**SHAPE), TRAINING)
 COUNTS = [120, 120, 1, *[30] * 16]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def tracked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("mlflow")
-        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
-        patch.setenv("ELMO_COMPILE", "0")
-        patch.chdir(folder)
-        yield
-
-
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def inputs(own_mlflow: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `shards` and `vocab`."""
     from elmo.characters import Characters
 

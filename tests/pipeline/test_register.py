@@ -30,20 +30,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PARAMS = Register(name="tiny", alias="champion", margin=0.01)
 
 
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty database, to copy: making one takes seconds."""
-    path = tmp_path_factory.mktemp("database") / "empty.db"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
-        tracking.check()
-    return path
-
-
 @pytest.fixture
-def inputs(tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "one.db").write_bytes(database.read_bytes())
-    (tmp_path / "two.db").write_bytes(database.read_bytes())
+def inputs(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "one.db").write_bytes(empty_database.read_bytes())
+    (tmp_path / "two.db").write_bytes(empty_database.read_bytes())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/one.db")
     monkeypatch.setenv("ELMO_COMPILE", "0")
     sentences = [["a", "gift"], ["he", "has"], ["the", "gift"], ["for", "he"]]

@@ -5,7 +5,7 @@ import json
 import random
 import re
 import shutil
-from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from elmo.characters import Characters
 from elmo.errors import ElmoError
 from elmo.files import write_json
 from elmo.model_folder import save_model
-from elmo.nn.bilm import BiLM, Config
+from elmo.nn.bilm import BiLM
 from elmo.shards import write_shards
 from elmo.store import FeatureStore, model_digest
 from elmo.store import build as store_build
@@ -28,21 +28,11 @@ from elmo.tokenizer import Tokenization
 from elmo.vocabulary import Vocabulary
 from pipeline import report
 from pipeline.params import Report
+from tests.elmo.run_job import NETWORK
 
+pytestmark = pytest.mark.usefixtures("own_mlflow")
 PARAMS = Report(title="Cats & <dogs>", neighbors_of="the [cat] sat & slept", neighbors=3)
-CONFIG = Config(
-    char_dim=4,
-    filters=((1, 8), (3, 8)),
-    activation="relu",
-    highways=1,
-    cells=16,
-    projection=8,
-    layers=2,
-    cell_clip=3.0,
-    projection_clip=3.0,
-    skip=True,
-    input_words=None,
-)
+CONFIG = replace(NETWORK, filters=((1, 8), (3, 8)))
 TOKENIZED = {
     "documents": 41,
     "sentences": 4242,
@@ -183,15 +173,6 @@ def run(given: Path, out: Path, params: Report = PARAMS) -> dict[str, int]:
         store=given / "store",
         registered=given / "registered.json",
     )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """MLflow's database for all tests here."""
-    uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", uri)
-        yield uri
 
 
 @pytest.fixture(scope="module")

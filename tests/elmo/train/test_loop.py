@@ -18,9 +18,9 @@ import torch
 from elmo.characters import Characters
 from elmo.errors import ElmoError
 from elmo.model_folder import Model
-from elmo.nn.bilm import BiLM, Config
+from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
-from elmo.settings import Checkpointing, OptimizerSettings, Training
+from elmo.settings import Checkpointing, Training
 from elmo.shards import Shards, write_shards
 from elmo.train import perplexity as evaluation
 from elmo.train.checkpoints import Checkpoint, Checkpoints
@@ -28,53 +28,10 @@ from elmo.train.loop import TrainingJob, fit, heldout_perplexity
 from elmo.train.perplexity import perplexity, scores
 from elmo.train.step import Stepper, Workers
 from elmo.vocabulary import Vocabulary
+from tests.elmo.run_job import ADAGRAD, NETWORK, OPTIMIZER, TRAINING
 
-NETWORK = Config(
-    char_dim=4,
-    filters=((1, 4), (2, 8)),
-    activation="relu",
-    highways=1,
-    cells=16,
-    projection=8,
-    layers=2,
-    cell_clip=3.0,
-    projection_clip=3.0,
-    skip=True,
-    input_words=None,
-)
-ADAMW = OptimizerSettings(
-    name="adamw",
-    lr=0.02,
-    warmup_steps=2,
-    decay="cosine",
-    final_lr=0.1,
-    clip=1.0,
-    accumulator=0.0,
-    beta1=0.9,
-    beta2=0.99,
-    epsilon=1e-8,
-    weight_decay=0.01,
-    row_updates="exact",
-)
-SETTINGS = Training(
-    seed=1,
-    epochs=3,
-    rows=6,
-    window=5,
-    block_sentences=4,
-    reset="sentence",
-    precision="float32",
-    softmax="sampled",
-    samples=12,
-    draws="shared",
-    loss_scale=1.0,
-    dropout=0.1,
-    optimizer=ADAMW,
-    evaluate_every=10,
-    evaluate_tokens=0,
-    patience=0,
-    start_from="",
-)
+ADAMW = replace(OPTIMIZER, warmup_steps=2)
+SETTINGS = replace(TRAINING, epochs=3, rows=6, window=5, samples=12, optimizer=ADAMW)
 PATTERN = ["the", "cat", "sat", "on", "a", "mat", "and", "slept", "well", "today"]
 SENTENCES = [[PATTERN[(k + j) % 10] for j in range(3 + k % 5)] for k in range(120)]
 WORDS = ["<S>", "</S>", "<UNK>", *PATTERN, *(f"rare{k}" for k in range(10))]
@@ -133,18 +90,8 @@ def test_it_learns_a_pattern(tmp_path: Path, change: dict[str, str]) -> None:
 
 
 def test_2018_settings_learn_too(tmp_path: Path) -> None:
-    adagrad = replace(
-        ADAMW,
-        name="adagrad",
-        lr=0.2,
-        warmup_steps=0,
-        decay="constant",
-        clip=10.0,
-        accumulator=1.0,
-        epsilon=0.0,
-    )
     settings = replace(
-        SETTINGS, epochs=20, optimizer=adagrad, draws="separate", loss_scale=5.0, reset="never"
+        SETTINGS, epochs=20, optimizer=ADAGRAD, draws="separate", loss_scale=5.0, reset="never"
     )
     made = job(tmp_path / "run", settings)
     fit(made, workers=Workers(), report=ignore)

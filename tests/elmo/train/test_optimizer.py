@@ -15,35 +15,10 @@ from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax, new_softmax
 from elmo.settings import OptimizerSettings
 from elmo.train.optimizer import Optimizer, global_norm
-from tests.elmo.run_job import NETWORK
+from tests.elmo.run_job import ADAGRAD, NETWORK, OPTIMIZER
 
-ADAGRAD = OptimizerSettings(
-    name="adagrad",
-    lr=0.2,
-    warmup_steps=0,
-    decay="constant",
-    final_lr=1.0,
-    clip=10.0,
-    accumulator=1.0,
-    beta1=0.0,
-    beta2=0.0,
-    epsilon=0.0,
-    weight_decay=0.0,
-    row_updates="exact",
-)
-ADAMW = OptimizerSettings(
-    name="adamw",
-    lr=0.01,
-    warmup_steps=0,
-    decay="constant",
-    final_lr=1.0,
-    clip=1.0,
-    accumulator=0.0,
-    beta1=0.9,
-    beta2=0.99,
-    epsilon=1e-8,
-    weight_decay=0.1,
-    row_updates="exact",
+ADAMW = replace(
+    OPTIMIZER, lr=0.01, warmup_steps=0, decay="constant", final_lr=1.0, weight_decay=0.1
 )
 
 

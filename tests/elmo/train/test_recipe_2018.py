@@ -5,6 +5,7 @@ The derivation runs in float64 with plain autograd over loops and whole matrices
 """
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,60 +14,36 @@ import torch
 from torch import Tensor
 
 from elmo.characters import Characters
-from elmo.nn.bilm import BiLM, Config
+from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
-from elmo.settings import OptimizerSettings, Training
 from elmo.shards import Shards, write_shards
 from elmo.stream import Stream, Window
 from elmo.train.optimizer import Optimizer
 from elmo.train.step import Stepper, Workers
 from elmo.vocabulary import Vocabulary
+from tests.elmo.run_job import ADAGRAD, NETWORK, TRAINING
 
 WINDOW, ROWS, SAMPLES = 4, 3, 4
-CONFIG = Config(
+CONFIG = replace(
+    NETWORK,
     char_dim=3,
     filters=((1, 2), (2, 3), (3, 4)),
-    activation="relu",
-    highways=1,
     cells=5,
     projection=4,
-    layers=2,
     cell_clip=0.6,
     projection_clip=0.4,
-    skip=True,
-    input_words=None,
 )
-SETTINGS = Training(
-    seed=6,
-    epochs=1,
+SETTINGS = replace(
+    TRAINING,
     rows=ROWS,
     window=WINDOW,
-    block_sentences=3,
     reset="never",
-    precision="float32",
-    softmax="sampled",
     samples=SAMPLES,
     draws="separate",
     loss_scale=WINDOW,
     dropout=0.0,
-    optimizer=OptimizerSettings(
-        name="adagrad",
-        lr=0.2,
-        warmup_steps=0,
-        decay="constant",
-        final_lr=1.0,
-        clip=0.5,
-        accumulator=1.0,
-        beta1=0.0,
-        beta2=0.0,
-        epsilon=0.0,
-        weight_decay=0.0,
-        row_updates="exact",
-    ),
-    evaluate_every=100,
-    evaluate_tokens=0,
-    patience=0,
-    start_from="",
+    optimizer=replace(ADAGRAD, clip=0.5),
+    seed=6,
 )
 WORDS = ["<S>", "</S>", "<UNK>", *"the cat sat on a mat and slept".split(), "w1", "w2", "w3"]
 

@@ -153,9 +153,12 @@ def test_what_is_wrong_is_said_and_nothing_is_written(
     assert not Path("ner").exists()
 
 
-def test_each_seed_is_a_run_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_seed_is_a_run_of_its_own(
+    folder: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pipeline import tracking
 
+    (folder / "mlflow.db").write_bytes(empty_database.read_bytes())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
     run(*TRAIN, "--model", "model", "--seeds", 2, "--epochs", 2, "--track")
     client = tracking.mlflow_client()

@@ -36,20 +36,10 @@ class Params:
     rows: int = 4
 
 
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty database, to copy: making one takes seconds."""
-    path = tmp_path_factory.mktemp("database") / "empty.db"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
-        tracking.check()
-    return path
-
-
 @pytest.fixture
-def database(tmp_path: Path, empty: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def database(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "mlflow.db"
-    path.write_bytes(empty.read_bytes())
+    path.write_bytes(empty_database.read_bytes())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
     for name in ("DVC_STAGE", "ELMO_PASS", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"):
         monkeypatch.delenv(name, raising=False)
@@ -229,7 +219,7 @@ def test_a_database_that_is_none(
 
 
 def test_a_folder_that_can_not_be_written(
-    tmp_path: Path, empty: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a database, and with one."""
     folder = tmp_path / "mounted"
@@ -238,7 +228,7 @@ def test_a_folder_that_can_not_be_written(
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("no right to mount")
     try:
-        shutil.copy(empty, folder / "old.db")
+        shutil.copy(empty_database, folder / "old.db")
         subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
         for name in ("new.db", "old.db"):
             assert "can't be written" in refused(f"sqlite:///{folder / name}", monkeypatch)

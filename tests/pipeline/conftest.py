@@ -1,0 +1,30 @@
+"""An MLflow of the tests' own: an empty database to copy, since making one takes seconds."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline import tracking
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow's database as SQLite file, without a run; copy it."""
+    path = tmp_path_factory.mktemp("database") / "empty.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
+        tracking.check()
+    return path
+
+
+@pytest.fixture(scope="module")
+def own_mlflow(empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A module's own database; it lies in the folder that its tests run in."""
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    path.write_bytes(empty_database.read_bytes())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
+        patch.setenv("ELMO_COMPILE", "0")
+        patch.chdir(path.parent)
+        yield path
