@@ -572,11 +572,11 @@ def test_the_default_document_is_a_record_or_what_blank_lines_divide(
     count = 300 if format_ == "mixed" else 100
     assert shards.manifest.counts.documents == count
     assert shards.tokens("heldout") and shards.tokens("train")
-    rows_of: dict[int, list[str]] = {}
-    for place, (document, _) in documents(shards).items():
-        rows_of.setdefault(document, []).append(" ".join(rows(shards)[place]))
+    sentences, rows_of = rows(shards), dict[int, list[str]]()
+    for sentence_id, (document, _) in documents(shards).items():
+        rows_of.setdefault(document, []).append(" ".join(sentences[sentence_id]))
     assert list(rows_of) == list(range(count))
-    assert all(found[1:] == ["with", "three lines"] for found in rows_of.values())
+    assert all(lines[1:] == ["with", "three lines"] for lines in rows_of.values())
     assert accounted(shards) == shards.manifest.counts.bytes
 
 
