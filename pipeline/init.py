@@ -17,7 +17,8 @@ from elmo.tokenizer import TextTokenizer, describe
 from . import params, preset, schema
 from .text.accounting import Accounting
 from .text.inputs import Input, find_inputs
-from .text.readers import check_readable, plan, read_blocks
+from .text.readers import check_readable, read_blocks
+from .text.spans import plan
 
 TEMPLATE = Path(__file__).parent / "project"
 _LINE = 200  # characters of a line that may be the example for neighbours

@@ -28,8 +28,8 @@ from .results import version
 from .text import accounting, quality
 from .text.accounting import Accounting
 from .text.inputs import Input, check_input
-from .text.readers import plan
 from .text.shard_builder import Piece, Result, finished, tokenize_piece
+from .text.spans import plan
 from .text.work import work_folder
 
 

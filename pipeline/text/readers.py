@@ -1,4 +1,4 @@
-"""Input files divided into spans, and the lines of a span.
+"""The lines of a span.
 
 Whatever the format, a reader yields blocks of whole UTF-8 lines, each ended by a newline, and
 accounts for which bytes of a file are not text (JSON around it, a byte order mark) and which
@@ -7,10 +7,9 @@ newlines are in the block but not in the file.
 
 import codecs
 import json
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,24 +19,10 @@ from elmo.errors import ElmoError
 from ..failures import reading
 from ..text.accounting import Accounting
 from ..text.inputs import Input, open_input, read_bytes
+from ..text.spans import BLANK_LINES, Span, open_parquet
 
 BLOCK = 4 << 20
 LINE_LIMIT = 16 << 20  # bytes of one line, record or value; memory grows with the longest
-_BLANK = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+(?=[ \t\r\f\v]*\S)")
-
-
-@dataclass(frozen=True)
-class Span:
-    """A part of one input: bytes of a plain file, row groups of a Parquet one; `end` -1: the rest.
-
-    `document` is the input's index in the corpus, `size` about how many bytes of text are in it.
-    """
-
-    input: Input
-    document: int
-    start: int
-    end: int
-    size: int
 
 
 @dataclass(frozen=True)
@@ -53,22 +38,12 @@ class Block:
     begins: bool
 
 
-def document_rule(documents: str, format_: str) -> str:
-    """What a document is, `file`, `line` or `blank`, in a file of this format.
-
-    `auto` is a record of JSON lines or Parquet, and what blank lines divide in plain text.
-    """
-    if documents != "auto":
-        return documents
-    return "blank" if format_ == "text" else "line"
-
-
 def check_readable(input_: Input, column: str) -> None:
     """Look at the head of a file: `ElmoError` where it is binary or lacks the column."""
     if not input_.bytes:
         return
     if input_.format == "parquet":
-        with _parquet(input_) as file:
+        with open_parquet(input_) as file:
             _check_column(input_, file, column)
         return
     with open_input(input_.url, compression=input_.compression) as file:
@@ -78,24 +53,6 @@ def check_readable(input_: Input, column: str) -> None:
         span = Span(input_, 0, 0, input_.bytes if input_.compression is None else -1, 0)
         for _ in _json_blocks(span, 1 << 16, column, Accounting()):
             break
-
-
-def plan(inputs: Sequence[Input], *, shard_bytes: int, documents: str) -> list[tuple[Span, ...]]:
-    """Divide inputs into pieces of about `shard_bytes` of text: large files at line ends.
-
-    Follows from the inputs and the arguments alone. With `documents` "blank" no document is
-    divided. Small files share a piece.
-    """
-    pieces: list[tuple[Span, ...]] = []
-    gathered: list[Span] = []
-    for index, input_ in enumerate(inputs):
-        rule = document_rule(documents, input_.format)
-        for span in _spans(input_, index, shard_bytes, rule):
-            if gathered and sum(s.size for s in gathered) + span.size > shard_bytes:
-                pieces.append(tuple(gathered))
-                gathered = []
-            gathered.append(span)
-    return [*pieces, tuple(gathered)] if gathered else pieces
 
 
 def read_blocks(
@@ -180,7 +137,7 @@ def _parquet_blocks(
     import pyarrow.compute as pc
 
     first = 0
-    with _parquet(span.input) as file:
+    with open_parquet(span.input) as file:
         groups = list(range(span.start, file.num_row_groups if span.end < 0 else span.end))
         _check_column(span.input, file, column)
         rows = _rows_at_a_time(file, groups, size)
@@ -286,67 +243,12 @@ def _too_long(what: str, size: int) -> str:
 def _cut(text: bytes, size: int, documents: str) -> int:
     """Where to end a block: after its last document, or else its last line (0: read on)."""
     if documents == "blank":
-        ends = [match.end() for match in _BLANK.finditer(text)]
+        ends = [match.end() for match in BLANK_LINES.finditer(text)]
         if ends:
             return ends[-1]
         if len(text) < size:
             return 0
     return text.rfind(b"\n") + 1
-
-
-def _spans(input_: Input, index: int, size: int, documents: str) -> list[Span]:
-    if not input_.bytes:
-        return []
-    if input_.format == "parquet":
-        return _row_groups(input_, index, size, documents)
-    if input_.compression is not None:
-        return [Span(input_, index, 0, -1, 4 * input_.bytes)]
-    if input_.bytes <= size or (input_.format, documents) == ("jsonl", "blank"):
-        return [Span(input_, index, 0, input_.bytes, input_.bytes)]
-    starts = [0]
-    with open_input(input_.url) as file:
-        for wanted in range(size, input_.bytes, size):
-            if wanted > starts[-1]:
-                starts.append(_next_start(input_, file, wanted, documents))
-    starts = [start for start in starts if start < input_.bytes]
-    ends = [*starts[1:], input_.bytes]
-    return [Span(input_, index, a, b, b - a) for a, b in zip(starts, ends, strict=True)]
-
-
-def _next_start(input_: Input, file: BinaryIO, offset: int, documents: str) -> int:
-    """The first byte at or after `offset` where a line, or a document, begins."""
-    file.seek(offset - 1)
-    rest = b""
-    begin = offset - 1
-    while more := read_bytes(input_, file, 1 << 16):
-        rest += more
-        if documents == "blank":
-            match = _BLANK.search(rest)
-            if match:
-                return begin + match.end()
-            last = rest.rfind(b"\n", 0, len(rest.rstrip()))
-            cut = len(rest) if b"\n" not in rest else max(last, 0)
-        else:
-            if b"\n" in rest:
-                return begin + rest.index(b"\n") + 1
-            cut = len(rest)
-        begin, rest = begin + cut, rest[cut:]
-    return begin + len(rest)
-
-
-def _row_groups(input_: Input, index: int, size: int, documents: str) -> list[Span]:
-    with _parquet(input_) as file:
-        groups = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
-    if documents == "blank" or sum(groups) <= size:
-        return [Span(input_, index, 0, -1, sum(groups))]
-    return [Span(input_, index, i, i + 1, bytes_) for i, bytes_ in enumerate(groups)]
-
-
-def _parquet(input_: Input) -> Any:
-    import pyarrow.parquet as pq
-
-    with reading(input_.url, "not a whole Parquet file"):
-        return pq.ParquetFile(open_input(input_.url))
 
 
 def _check_column(input_: Input, file: Any, column: str) -> None:

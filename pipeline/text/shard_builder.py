@@ -24,7 +24,8 @@ from ..params import Tokenize
 from ..text.accounting import Accounting
 from ..text.hashing import Hashes, combine, hash_strings
 from ..text.quality import Figures, QualityCounts
-from ..text.readers import BLOCK, Block, Span, document_rule, read_blocks
+from ..text.readers import BLOCK, Block, read_blocks
+from ..text.spans import Span, document_rule
 
 _HASHED = 1 << 16
 _NEWLINE = 10

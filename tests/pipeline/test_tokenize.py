@@ -307,7 +307,10 @@ def test_the_held_out_share_is_about_what_was_asked(tmp_path: Path) -> None:
 def test_documents_keep_their_split_when_the_corpus_around_them_changes(tmp_path: Path) -> None:
     lines = [f"sentence number {i}" for i in range(400)]
     one = make(tmp_path / "one", text_file(tmp_path, lines), heldout=0.2)
-    held = {" ".join(rows(one)[k]) for k, found in documents(one).items() if found[1] == "heldout"}
+    sentences = rows(one)
+    held = {
+        " ".join(sentences[k]) for k, (_, split) in documents(one).items() if split == "heldout"
+    }
     moved = [f"new line {i}" for i in range(77)] + lines[::-1]
     two = make(tmp_path / "two", text_file(tmp_path, moved), heldout=0.2, shard_bytes=4096)
     for place, (_, split) in documents(two).items():

@@ -1,0 +1,109 @@
+"""Input files divided into spans: the pieces that tasks read, in any order."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from ..failures import reading
+from ..text.inputs import Input, open_input, read_bytes
+
+BLANK_LINES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+(?=[ \t\r\f\v]*\S)")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of one input: bytes of a plain file, row groups of a Parquet one; `end` -1: the rest.
+
+    `document` is the input's index in the corpus, `size` about how many bytes of text are in it.
+    """
+
+    input: Input
+    document: int
+    start: int
+    end: int
+    size: int
+
+
+def document_rule(documents: str, format_: str) -> str:
+    """What a document is, `file`, `line` or `blank`, in a file of this format.
+
+    `auto` is a record of JSON lines or Parquet, and what blank lines divide in plain text.
+    """
+    if documents != "auto":
+        return documents
+    return "blank" if format_ == "text" else "line"
+
+
+def plan(inputs: Sequence[Input], *, shard_bytes: int, documents: str) -> list[tuple[Span, ...]]:
+    """Divide inputs into pieces of about `shard_bytes` of text: large files at line ends.
+
+    Follows from the inputs and the arguments alone. With `documents` "blank" no document is
+    divided. Small files share a piece.
+    """
+    pieces: list[tuple[Span, ...]] = []
+    gathered: list[Span] = []
+    for index, input_ in enumerate(inputs):
+        rule = document_rule(documents, input_.format)
+        for span in _spans(input_, index, shard_bytes, rule):
+            if gathered and sum(s.size for s in gathered) + span.size > shard_bytes:
+                pieces.append(tuple(gathered))
+                gathered = []
+            gathered.append(span)
+    return [*pieces, tuple(gathered)] if gathered else pieces
+
+
+def _spans(input_: Input, index: int, size: int, documents: str) -> list[Span]:
+    if not input_.bytes:
+        return []
+    if input_.format == "parquet":
+        return _row_groups(input_, index, size, documents)
+    if input_.compression is not None:
+        return [Span(input_, index, 0, -1, 4 * input_.bytes)]
+    if input_.bytes <= size or (input_.format, documents) == ("jsonl", "blank"):
+        return [Span(input_, index, 0, input_.bytes, input_.bytes)]
+    starts = [0]
+    with open_input(input_.url) as file:
+        for wanted in range(size, input_.bytes, size):
+            if wanted > starts[-1]:
+                starts.append(_next_start(input_, file, wanted, documents))
+    starts = [start for start in starts if start < input_.bytes]
+    ends = [*starts[1:], input_.bytes]
+    return [Span(input_, index, a, b, b - a) for a, b in zip(starts, ends, strict=True)]
+
+
+def _next_start(input_: Input, file: BinaryIO, offset: int, documents: str) -> int:
+    """The first byte at or after `offset` where a line, or a document, begins."""
+    file.seek(offset - 1)
+    rest = b""
+    begin = offset - 1
+    while more := read_bytes(input_, file, 1 << 16):
+        rest += more
+        if documents == "blank":
+            match = BLANK_LINES.search(rest)
+            if match:
+                return begin + match.end()
+            last = rest.rfind(b"\n", 0, len(rest.rstrip()))
+            cut = len(rest) if b"\n" not in rest else max(last, 0)
+        else:
+            if b"\n" in rest:
+                return begin + rest.index(b"\n") + 1
+            cut = len(rest)
+        begin, rest = begin + cut, rest[cut:]
+    return begin + len(rest)
+
+
+def _row_groups(input_: Input, index: int, size: int, documents: str) -> list[Span]:
+    with open_parquet(input_) as file:
+        groups = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
+    if documents == "blank" or sum(groups) <= size:
+        return [Span(input_, index, 0, -1, sum(groups))]
+    return [Span(input_, index, i, i + 1, bytes_) for i, bytes_ in enumerate(groups)]
+
+
+def open_parquet(input_: Input) -> Any:
+    """A Parquet file of pyarrow, whose footer is whole."""
+    import pyarrow.parquet as pq
+
+    with reading(input_.url, "not a whole Parquet file"):
+        return pq.ParquetFile(open_input(input_.url))
