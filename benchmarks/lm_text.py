@@ -7,7 +7,15 @@ import numpy as np
 import pyarrow as pa
 
 from elmo.files import new_folder
-from elmo.shards import Counts, Shards, describe_shard, shard_name, write_manifest, write_shard
+from elmo.shards import (
+    Counts,
+    Shards,
+    TokenizerEntry,
+    describe_shard,
+    shard_name,
+    write_manifest,
+    write_shard,
+)
 from elmo.vocabulary import Vocabulary
 
 SHARD_SENTENCES = 10_000
@@ -68,7 +76,7 @@ def _write(out: Path, texts: dict[str, list[list[str]]]) -> None:
             folder,
             shards=infos,
             documents=splits,
-            tokenizer={"name": "whitespace"},
+            tokenizer=TokenizerEntry("whitespace"),
             counts=Counts(blank_lines=0, token_bytes=totals["bytes"], dropped={}, **totals),
             inputs=[],
             quality={},

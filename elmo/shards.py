@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import msgspec
 import numpy as np
@@ -37,7 +37,6 @@ from elmo.files import (
 from elmo.tokenizer import NONE, Tokenization
 
 SCHEMA_VERSION = 2
-_OF_THE_STAGE = ("documents", "heldout")  # settings that change no token
 Split = Literal["train", "heldout"]
 SPLITS: tuple[Split, Split] = ("train", "heldout")
 _METADATA = {"kind": "elmo.shard", "schema": str(SCHEMA_VERSION)}
@@ -117,14 +116,45 @@ class Source(Struct, frozen=True, forbid_unknown_fields=True):
     sha256: Sha256
 
 
+class TokenizerEntry(Tokenization, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How the text became tokens, and two settings of the stage that change no token."""
+
+    documents: str = ""
+    heldout: float | None = None
+
+    def tokenization(self) -> Tokenization:
+        """Without the settings."""
+        known = {name: getattr(self, name) for name in Tokenization.__struct_fields__}
+        return Tokenization(**known)
+
+
+class LongToken(TypedDict):
+    """The head of a long token, and how many bytes the whole has."""
+
+    bytes: int
+    token: str
+
+
+class TextQuality(TypedDict, total=False):
+    """Simple counts of a text's quality; none where the shards were not made from text."""
+
+    duplicate_share: float
+    duplicates_sampled: int
+    long_tokens: int
+    longest_tokens: list[LongToken]
+    not_text_sentences: int
+    odd_script_sentences: int
+    scripts: dict[str, int]
+
+
 class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     """What `manifest.json` holds."""
 
     kind: Literal["shards"]
     schema: Count
-    tokenizer: dict[str, Any]
+    tokenizer: TokenizerEntry
     counts: Counts
-    quality: dict[str, Any]
+    quality: TextQuality
     splits: dict[Split, SplitCounts]
     shards: tuple[ShardEntry, ...]
     inputs: tuple[Source, ...]
@@ -191,15 +221,7 @@ class Shards:
     @property
     def tokenization(self) -> Tokenization:
         """How the text became sentences of tokens."""
-        recorded = self.manifest.tokenizer.items()
-        try:
-            return msgspec.convert(
-                {name: value for name, value in recorded if name not in _OF_THE_STAGE},
-                Tokenization,
-            )
-        except msgspec.ValidationError as error:
-            path = self.folder / "manifest.json"
-            raise ElmoError(f"{path}: tokenizer: {error}; make the shards again") from None
+        return self.manifest.tokenizer.tokenization()
 
     def infos(self, split: str | None = None) -> list[ShardEntry]:
         """The manifest's entries of one split (or all), in the order of their sentences."""
@@ -307,10 +329,10 @@ def write_manifest(
     *,
     shards: Sequence[ShardEntry],
     documents: dict[Split, int],
-    tokenizer: dict[str, Any],
+    tokenizer: TokenizerEntry,
     counts: Counts,
     inputs: Sequence[Source],
-    quality: dict[str, Any],
+    quality: TextQuality,
 ) -> None:
     """Write `manifest.json`, the last file of a folder of shards; `documents` is by split."""
     manifest = Manifest(
@@ -378,7 +400,7 @@ def write_shards(
             folder,
             shards=infos,
             documents={split: len(ids) for split, ids in split_ids.items()},
-            tokenizer=msgspec.to_builtins(tokenizer),
+            tokenizer=TokenizerEntry(**msgspec.structs.asdict(tokenizer)),
             counts=counts,
             inputs=[],
             quality={},

@@ -11,13 +11,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from elmo.errors import ElmoError
 from elmo.files import new_folder
-from elmo.shards import SPLITS, Counts, ShardEntry, Source, Split, write_manifest
+from elmo.shards import (
+    SPLITS,
+    Counts,
+    ShardEntry,
+    Source,
+    Split,
+    TextQuality,
+    TokenizerEntry,
+    write_manifest,
+)
 from elmo.tokenizer import describe
 
 from . import workers
@@ -152,16 +160,16 @@ def _share(lowest: int, highest: int) -> float | None:
     return None
 
 
-def _description(params: Tokenize) -> dict[str, Any]:
+def _description(params: Tokenize) -> TokenizerEntry:
     """What the manifest says of how text became tokens."""
-    tokenization = describe(params.tokenizer, params.sentences)
-    description: dict[str, Any] = msgspec.to_builtins(tokenization)
-    return description | {"documents": params.documents, "heldout": params.heldout}
+    return TokenizerEntry(
+        **msgspec.structs.asdict(describe(params.tokenizer, params.sentences)),
+        documents=params.documents,
+        heldout=params.heldout,
+    )
 
 
-def _metrics(
-    counts: Counts, report: dict[str, Any], shards: Sequence[ShardEntry]
-) -> dict[str, float]:
+def _metrics(counts: Counts, report: TextQuality, shards: Sequence[ShardEntry]) -> dict[str, float]:
     numbers = {name: value for name, value in report.items() if isinstance(value, int | float)}
     return {
         "documents": counts.documents,

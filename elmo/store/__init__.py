@@ -155,9 +155,7 @@ class FeatureStore:
         The others were cut by a tokenizer; there, one without tokens means nothing.
         """
         firsts = [source.first_sentence_id for source in self.manifest.sources]
-        lines = [
-            source.tokenizer.get("sentences", "line") == "line" for source in self.manifest.sources
-        ]
+        lines = [source.tokenizer.sentences == "line" for source in self.manifest.sources]
         return np.array(lines, bool)[np.searchsorted(firsts, ids, side="right") - 1]
 
     def numbers(self, split: str | None = None) -> list[int]:

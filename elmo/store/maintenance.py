@@ -83,6 +83,7 @@ def lineage(store: Where, *, version: int | None = None) -> dict[str, Any]:
     """Which model, run, corpus and settings a store comes from."""
     manifest = read_manifest(Location.of(store), version=version)
     training = manifest.model.training
+    sources = msgspec.to_builtins(manifest.sources)
     keys = ("digest", "tokenizer", "inputs", "sentences", "tokens", "device")
     return {
         "store": manifest.digest,
@@ -90,7 +91,7 @@ def lineage(store: Where, *, version: int | None = None) -> dict[str, Any]:
         "model": manifest.model.digest,
         "run": training.get("run_id"),
         "training": training,
-        "corpus": [{key: getattr(source, key) for key in keys} for source in manifest.sources],
+        "corpus": [{key: corpus[key] for key in keys} for corpus in sources],
         "settings": {**asdict(manifest.layout), **msgspec.to_builtins(manifest.params)},
         "counts": msgspec.to_builtins(manifest.counts),
     }

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 from elmo.errors import ElmoError
 from elmo.files import Count, FileName, Sha256, digest
 from elmo.location import Location
+from elmo.shards import TokenizerEntry
 from elmo.store.layout import SCHEMA_VERSION, Layout
 from elmo.tokenizer import Tokenization
 
@@ -67,7 +68,7 @@ class Source(Struct, frozen=True, forbid_unknown_fields=True):
     """A folder of shards whose sentences the store holds, and which device embedded them."""
 
     digest: Sha256
-    tokenizer: dict[str, Any]
+    tokenizer: TokenizerEntry
     inputs: list[Any]
     first_sentence_id: Count
     first_document_id: Count

@@ -4,7 +4,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from elmo.files import Count
+from elmo.shards import TextQuality
 
 _SAMPLE = 4_000_000
 _LONGEST = 10
@@ -107,7 +107,7 @@ def sample(size: int) -> int:
     return 1 + size // (50 * _SAMPLE)
 
 
-def merge(reports: Sequence[Figures]) -> dict[str, Any]:
+def merge(reports: Sequence[Figures]) -> TextQuality:
     """One report in plain numbers: what the manifest of the shards holds."""
     scripts = sum((Counter(report.scripts) for report in reports), Counter[str]())
     hashes = np.frombuffer(b"".join(report.hashes for report in reports), "<u8")

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from msgspec import Struct, to_builtins
 
 from elmo.files import Sha256, digest, read_record, sha256, write_json
-from elmo.shards import SPLITS, ShardEntry, Split, describe_shard, write_shard
+from elmo.shards import SPLITS, ShardEntry, Split, TokenizerEntry, describe_shard, write_shard
 from elmo.tokenizer import Tokenizer, sentence_splitter, tokenizer
 
 from ..params import Tokenize
@@ -45,7 +45,7 @@ class Piece:
     params: Tokenize
     column: str
     sample: int
-    tokenizer: dict[str, Any]
+    tokenizer: TokenizerEntry
     results: int
 
     @cached_property
@@ -56,7 +56,7 @@ class Piece:
             for span in self.spans
         ]
         depends_on = [self.number, spans, asdict(self.params), self.column, self.sample]
-        return digest([*depends_on, self.tokenizer, self.results])
+        return digest([*depends_on, to_builtins(self.tokenizer), self.results])
 
     @property
     def record(self) -> Path:
