@@ -186,9 +186,9 @@ def version(name: str) -> str:
 
 def code_digest() -> str:
     """A digest of the project's own code."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for package in (Path(elmo.__file__).parent, Path(__file__).parent):
         for path in sorted(package.rglob("*.py")):
             name = str(path.relative_to(package)).encode()
-            found.update(name + b"\0" + path.read_bytes() + b"\0")
-    return found.hexdigest()
+            hasher.update(name + b"\0" + path.read_bytes() + b"\0")
+    return hasher.hexdigest()

@@ -81,7 +81,7 @@ def submit(
 
 def environment(asked: Iterable[str]) -> dict[str, str]:
     """The variables that travel: those of the allow-list that are set, and NAME or NAME=VALUE."""
-    found = {
+    variables = {
         name: value
         for name, value in os.environ.items()
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in ALLOWED)
@@ -90,8 +90,8 @@ def environment(asked: Iterable[str]) -> dict[str, str]:
         name, given, value = entry.partition("=")
         if not given and name not in os.environ:
             raise ElmoError(f"--env {name}: not set here; set it or write --env {name}=VALUE")
-        found[name] = value if given else os.environ[name]
-    return dict(sorted(found.items()))
+        variables[name] = value if given else os.environ[name]
+    return dict(sorted(variables.items()))
 
 
 def pack(package: Path, sent: dict[str, str], *, code: bool, params: Path) -> None:

@@ -47,8 +47,8 @@ class ElmoComponent:
                 parts = doc.sents if doc.has_annotation("SENT_START") else [doc[:]]
                 yield [[token.text for token in part] for part in parts if len(part)]
 
-        found = self.embedder.embed_stream(sentences(), batch_size, layers=self.layers)
-        for layers_LTD in found:
+        embedded = self.embedder.embed_stream(sentences(), batch_size, layers=self.layers)
+        for layers_LTD in embedded:
             doc = waiting.pop(0)
             doc._.elmo = layers_LTD
             vectors_TD = layers_LTD.mean(0)

@@ -3,7 +3,8 @@
 ELMo_k = γ Σ_j s_j h_kj with s = softmax(w), learned together with the tags; the biLM stays as it is
 in the store.
 
-Shapes: B sentences, T tokens of the longest, L layers of the store, D their width, K tags.
+Shapes: B sentences, T tokens of the longest, L layers of the store, D their width, H outputs of the
+LSTM, K tags.
 """
 
 from collections.abc import Sequence
@@ -59,10 +60,10 @@ class Tagger(nn.Module):
             packed = nn.utils.rnn.pack_padded_sequence(
                 x_BTD, lengths, batch_first=True, enforce_sorted=False
             )
-            found, _ = nn.utils.rnn.pad_packed_sequence(
+            y_BTH, _ = nn.utils.rnn.pad_packed_sequence(
                 self.lstm(packed)[0], batch_first=True, total_length=x_BTD.shape[1]
             )
-            x_BTD = nn.functional.dropout(found, self.dropout, self.training)
+            x_BTD = nn.functional.dropout(y_BTH, self.dropout, self.training)
         return self.scores(x_BTD)
 
     @property
@@ -165,10 +166,10 @@ def accuracy(
     """The share of tokens of the sentences `ids` (None: all) that get their tag."""
     chosen = list(range(len(store))) if ids is None else [int(k) for k in ids]
     right = total = 0
-    for at in range(0, len(chosen), 64):
-        some = chosen[at : at + 64]
-        found = tagger.tag([store.vectors(k, layers=tagger.layers) for k in some])
-        for k, guesses in zip(some, found, strict=True):
+    for start in range(0, len(chosen), 64):
+        part = chosen[start : start + 64]
+        guessed = tagger.tag([store.vectors(k, layers=tagger.layers) for k in part])
+        for k, guesses in zip(part, guessed, strict=True):
             right += sum(a == b for a, b in zip(guesses, tags[k], strict=True))
             total += len(guesses)
     return right / max(1, total)
