@@ -8,6 +8,7 @@ import pytest
 from elmo.errors import ElmoError
 from pipeline import cli
 from pipeline.cluster import Cluster
+from pipeline.commands import run_stage
 from pipeline.failures import one_line
 from tests.pipeline.command_line import elmo
 
@@ -103,10 +104,10 @@ def test_emulated_bfloat16_is_told_before_work_starts(
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(machine_speed, "emulates_bfloat16", lambda: True)
-    cli._warn_of_emulation("float32", "features.precision", Cluster())
-    cli._warn_of_emulation("bfloat16", "features.precision", Cluster(gpu=True))
+    run_stage._warn_of_emulation("float32", "features.precision", Cluster())
+    run_stage._warn_of_emulation("bfloat16", "features.precision", Cluster(gpu=True))
     assert capsys.readouterr().err == ""
-    cli._warn_of_emulation("bfloat16", "features.precision", Cluster())
+    run_stage._warn_of_emulation("bfloat16", "features.precision", Cluster())
     assert "than float32; set features.precision to float32\n" in capsys.readouterr().err
 
 
