@@ -152,34 +152,17 @@ def train_task(
     interrupted is resumed, another over the same data finds its vectors there. With `store` they
     are read from it; it must hold the very sentences, embedded by `model`.
     """
-    if (model is None) != (settings.elmo == "none"):
-        raise ElmoError("name a model, or leave ELMo out (elmo: none); not both, not neither")
-    if (train.scheme == "plain") != (dev.scheme == "plain"):
-        raise ElmoError(f"the training tags are {train.scheme}, those of dev {dev.scheme}")
+    _check(settings, model, train, dev)
     check_folder(out, ours=("task.json",))
     sentences = distinct([*train.examples, *dev.examples])
     vectors, shape = _vectors(settings, sentences, model, store, work, device)
-    record = Record(
-        format=1,
-        kind=kind,
-        settings=settings,
-        labels=_model_class(kind).labels_of(train.examples),
-        scheme=train.scheme,
-        tokenizer=tokenizer,
-        bilm=shape,
-        seeds=list(seeds),
-        scores={},
-        counts={"train": train.counts, "dev": dev.counts},
-        data={"train": _digest(train.examples), "dev": _digest(dev.examples)},
-    )
+    record = _new_record(kind, settings, train, dev, tokenizer, shape, seeds)
     words = word_table(settings, distinct(train.examples), distinct(dev.examples))
     folders = {seed: work / _fingerprint(record, words, seed) for seed in seeds}
 
     def trained(seed: int) -> tuple[TaskModel, Progress]:
         """The network of a seed; at once where its run has ended."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            network = _network(record, words, model, device)
+        network = _untrained(record, words, model, device, seed=seed)
         progress = fit(
             network,
             train.examples,
@@ -206,6 +189,38 @@ def train_task(
     for folder in folders.values():
         shutil.rmtree(folder, ignore_errors=True)
     return record
+
+
+def _check(settings: Settings, model: Path | None, train: Labelled, dev: Labelled) -> None:
+    if (model is None) != (settings.elmo == "none"):
+        raise ElmoError("name a model, or leave ELMo out (elmo: none); not both, not neither")
+    if (train.scheme == "plain") != (dev.scheme == "plain"):
+        raise ElmoError(f"the training tags are {train.scheme}, those of dev {dev.scheme}")
+
+
+def _new_record(
+    kind: str,
+    settings: Settings,
+    train: Labelled,
+    dev: Labelled,
+    tokenizer: Tokenization,
+    shape: BiLMShape | None,
+    seeds: Sequence[int],
+) -> Record:
+    """The record of a task before training: no scores yet."""
+    return Record(
+        format=1,
+        kind=kind,
+        settings=settings,
+        labels=_model_class(kind).labels_of(train.examples),
+        scheme=train.scheme,
+        tokenizer=tokenizer,
+        bilm=shape,
+        seeds=list(seeds),
+        scores={},
+        counts={"train": train.counts, "dev": dev.counts},
+        data={"train": _digest(train.examples), "dev": _digest(dev.examples)},
+    )
 
 
 def read_task(folder: Path) -> Record:
@@ -238,6 +253,15 @@ def _vectors(
     else:
         vectors = store_of(sentences, model=model, work=work, layers=settings.layers, device=device)
     return vectors, BiLMShape(name, len(vectors.store.layers), vectors.store.dim)
+
+
+def _untrained(
+    record: Record, words: WordTable, model: Path | None, device: str, *, seed: int
+) -> TaskModel:
+    """The network of a seed before training; torch's own generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return _network(record, words, model, device)
 
 
 def _network(record: Record, words: WordTable, model: Path | None, device: str) -> TaskModel:
