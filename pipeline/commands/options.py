@@ -3,15 +3,11 @@
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import fields
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
-
-from .. import cluster as execution
-from ..cluster import Cluster
 
 PATH = click.Path(path_type=Path)
 
@@ -85,7 +81,11 @@ def with_cluster(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def with_options(cluster_file: Path, **given: Any) -> None:
-        flags = {field.name: given.pop(field.name, None) for field in fields(Cluster)}
+        from dataclasses import fields
+
+        from .. import cluster as execution
+
+        flags = {field.name: given.pop(field.name, None) for field in fields(execution.Cluster)}
         cluster, in_force = execution.load(cluster_file, flags)
         execution.use_addresses(cluster)
         click.echo(f"  {in_force}", err=True)

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import click
 
-from .. import params as settings
-from ..cluster import Cluster
 from .options import PARAMS, PATH
 
 
@@ -105,7 +103,9 @@ def schema(file: str) -> None:
     \b
     Example: elmo schema > params.schema.json
     """
+    from ..cluster import Cluster
+    from ..params import Params
     from ..schema import json_schema
 
-    kind = settings.Params if file == "params" else Cluster
+    kind = Params if file == "params" else Cluster
     click.echo(json.dumps(json_schema(kind), indent=1))

@@ -4,28 +4,32 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from elmo.files import check_file, write_json
-
-from .. import params as settings
-from .. import results
-from ..cluster import Cluster
 from .options import values_set
+
+if TYPE_CHECKING:
+    from ..cluster import Cluster
+    from ..params import Params
 
 
 def run_stage(
     name: str,
-    work: Callable[[settings.Params], dict[str, Any]],
+    work: Callable[["Params"], dict[str, Any]],
     params_file: Path,
     metrics: Path | None,
     describe: Callable[[dict[str, Any]], str],
     *,
-    cluster: Cluster | None = None,
+    cluster: "Cluster | None" = None,
 ) -> None:
     """Run a stage, write its figures, and print what it did and how long it took."""
+    from elmo.files import check_file, write_json
+
+    from .. import params as settings
+    from .. import results
+
     began = time.monotonic()
     if metrics is not None:
         check_file(metrics, ours=b"{")
@@ -46,7 +50,7 @@ def run_stage(
     click.echo(f"{name}: {describe(figures)} ({_duration(seconds)})")
 
 
-def _warn_of_emulation(precision: str, setting: str, cluster: Cluster) -> None:
+def _warn_of_emulation(precision: str, setting: str, cluster: "Cluster") -> None:
     """Say before work starts that this machine would only imitate a precision."""
     if precision != "bfloat16" or cluster.gpu or os.environ.get("RAY_ADDRESS"):
         return

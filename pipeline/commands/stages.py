@@ -1,12 +1,15 @@
 """The stages: one command each, under the name that it has in dvc.yaml."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from ..cluster import Cluster
 from .options import CURVES, METRICS, PARAMS, PATH, RUNS, SET, STORE, with_cluster
 from .run_stage import human_size, run_stage
+
+if TYPE_CHECKING:
+    from ..cluster import Cluster
 
 
 @click.command()
@@ -47,7 +50,7 @@ def tokenize(
     runs: Path,
     params_file: Path,
     metrics: Path | None,
-    cluster: Cluster,
+    cluster: "Cluster",
 ) -> None:
     """Cut TEXT into sentences of tokens, as Arrow shards."""
     from .. import tokenize as stage
@@ -70,7 +73,7 @@ def tokenize(
 @METRICS
 @with_cluster
 def vocab(
-    shards: Path, out: Path, runs: Path, params_file: Path, metrics: Path | None, cluster: Cluster
+    shards: Path, out: Path, runs: Path, params_file: Path, metrics: Path | None, cluster: "Cluster"
 ) -> None:
     """Count the words of SHARDS."""
     from .. import vocab as stage
@@ -102,7 +105,7 @@ def pretrain(
     runs: Path,
     params_file: Path,
     metrics: Path | None,
-    cluster: Cluster,
+    cluster: "Cluster",
 ) -> None:
     """Train a bidirectional language model on SHARDS."""
     from .. import pretrain as stage
@@ -143,7 +146,7 @@ def finetune(
     runs: Path,
     params_file: Path,
     metrics: Path | None,
-    cluster: Cluster,
+    cluster: "Cluster",
 ) -> None:
     """Continue training MODEL on the shards TASK; GENERAL measures the forgetting."""
     from .. import finetune as stage
@@ -180,7 +183,7 @@ def features(
     runs: Path,
     params_file: Path,
     metrics: Path | None,
-    cluster: Cluster,
+    cluster: "Cluster",
 ) -> None:
     """Store MODEL's vectors of every token of SHARDS."""
     from .. import features as stage

@@ -1,11 +1,14 @@
 """Care for a store: verify, append, compact, prune, lineage."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from ..cluster import Cluster
 from .options import JSON, PATH, STORE, with_cluster
+
+if TYPE_CHECKING:
+    from ..cluster import Cluster
 
 
 @click.command()
@@ -31,7 +34,7 @@ def verify(store: str | Path, as_json: bool) -> None:
 @click.argument("shards", type=PATH)
 @click.argument("model", type=PATH)
 @with_cluster
-def append(store: str | Path, shards: Path, model: Path, cluster: Cluster) -> None:
+def append(store: str | Path, shards: Path, model: Path, cluster: "Cluster") -> None:
     """Add the sentences of SHARDS to STORE, as a new version."""
     from .. import features as stage
 

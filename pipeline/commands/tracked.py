@@ -8,7 +8,6 @@ import click
 
 from elmo.errors import ElmoError
 
-from .. import params as settings
 from .options import JSON, PARAMS, PATH
 
 
@@ -28,6 +27,7 @@ from .options import JSON, PARAMS, PATH
 def runs(folder: Path, count: int, send: bool, as_json: bool, params_file: Path) -> None:
     """List local work in progress, runs, versions of the model and stores."""
     from .. import overview
+    from .. import params as settings
 
     name = settings.load(params_file).register.name
     local = overview.local_work(folder, send=send)
@@ -70,6 +70,7 @@ def stores(name: str, version: int | None, as_json: bool) -> None:
 @PARAMS
 def promote(version: int, params_file: Path) -> None:
     """Make VERSION of the registered model the champion, whatever its perplexity."""
+    from .. import params as settings
     from .. import registry
 
     params = settings.load(params_file).register
