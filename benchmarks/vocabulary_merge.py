@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from elmo.location import Location
 from pipeline import vocab
 from pipeline.text.hashing import hash_strings
 
@@ -33,7 +34,7 @@ def main() -> None:
         written = sum(_write(path, k, options) for k, path in enumerate(paths))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         began = time.monotonic()
-        merged = vocab.merge([vocab._read_counts(path) for path in paths])
+        merged = vocab.merge([vocab._read_counts(Location(folder), path.name) for path in paths])
         seconds = time.monotonic() - began
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert merged.tokens == written

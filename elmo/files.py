@@ -237,8 +237,12 @@ def write_json(path: Path, value: Any) -> None:
     """
     check_file(path, ours=b"{" if isinstance(value, dict) else b"[")
     with new_file(path) as beside:
-        text = json.dumps(_finite(value), sort_keys=True, ensure_ascii=False, indent=1)
-        beside.write_text(text + "\n", encoding="utf-8")
+        beside.write_text(json_text(value), encoding="utf-8")
+
+
+def json_text(value: Any) -> str:
+    """What `write_json` writes."""
+    return json.dumps(_finite(value), sort_keys=True, ensure_ascii=False, indent=1) + "\n"
 
 
 def _finite(value: Any) -> Any:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
 from elmo.errors import ElmoError
-from elmo.files import JSON_LIMIT, parse_record
+from elmo.files import JSON_LIMIT, json_text, parse_record
 
 try:
     import fcntl
@@ -30,6 +30,7 @@ except ImportError:  # Windows has no such locks: then age alone tells
     fcntl = None  # type: ignore[assignment]
 
 Record = TypeVar("Record")
+Folder = str | Path  # a folder on a disk, or the URL of one as text
 _MODE = 0o644  # less the umask: readable by the group
 _TEMPORARY = re.compile(r"\.new-[0-9a-f]{16}")
 _MARKER = re.compile(r"\.writing-[0-9a-f]{16}")
@@ -102,6 +103,20 @@ class Location:
             return []
         paths = [entry["name"] for entry in entries if entry["type"] == "file"]
         return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
+
+    def folders(self) -> list[str]:
+        """The names of the folders in this one, sorted."""
+        if self.local is not None:
+            names = [path.name for path in self.local.glob("*") if path.is_dir()]
+        else:
+            try:
+                with self._remote("") as (files, path):
+                    entries = files.ls(path.rstrip("/"), detail=True)
+            except FileNotFoundError:
+                return []
+            paths = [entry["name"] for entry in entries if entry["type"] != "file"]
+            names = [path.rstrip("/").rpartition("/")[2] for path in paths]
+        return sorted(names)
 
     def size(self, file: str) -> int:
         """The bytes of a file."""
@@ -187,9 +202,36 @@ class Location:
             with self._remote(file) as (files, path):
                 files.pipe_file(path, data)
             return
-        with self.temporary() as new:
+        with self.new(file) as new:
             new.write_bytes(data)
-            os.replace(new, self.local / file)
+
+    def write_json(self, file: str, value: Any) -> None:
+        """Write a value as `elmo.files.write_json` does, replacing a file of that name at once."""
+        self.write(file, json_text(value).encode())
+
+    @contextmanager
+    def new(self, file: str) -> Iterator[Path]:
+        """Yield an empty local file to write; then it replaces the file of that name, at once."""
+        with self.temporary() as new:
+            yield new
+            if self.local is not None:
+                os.replace(new, self.local / file)
+                return
+            self.put(file, new)
+
+    def put(self, file: str, source: Path) -> None:
+        """Copy a local file here, replacing one of that name."""
+        if self.local is not None:
+            with self.new(file) as new:
+                shutil.copyfile(source, new)
+            return
+        with self._remote(file) as (files, path):
+            files.put_file(str(source), path)
+
+    def get(self, file: str, path: Path) -> None:
+        """Copy a file to a local path."""
+        with self.open(file) as stream, path.open("wb") as out:
+            shutil.copyfileobj(stream, out, 1 << 22)
 
     def create(self, file: str, data: bytes) -> bool:
         """Write a whole small file unless there is one of that name; whether it was written."""
@@ -225,17 +267,26 @@ class Location:
             return self._copy(written, self.local / file)
         return True
 
-    def adopt(self, file: str, source: "Location") -> None:
-        """Take a file of `source` under its own name, unless this folder has it."""
-        if self.exists(file):
+    def adopt(self, file: str, source: "Location", *, name: str = "") -> None:
+        """Take a file of `source` under its own name or another, unless this folder has that.
+
+        Between URLs of one store the bytes do not pass through this machine.
+        """
+        name = name or file
+        if self.exists(name):
             return
-        if source.local is not None and self.local is None:
-            self.publish(source.local / file, file)
-            return
+        if self.local is None:
+            if source.local is not None:
+                self.publish(source.local / file, name)
+                return
+            with self._remote(name) as (files, path), source._remote(file) as (theirs, old):
+                if files.protocol == theirs.protocol:
+                    files.cp_file(old, path)
+                    return
         if self.local is not None and source.local is not None:
             self.local.mkdir(parents=True, exist_ok=True)
             try:
-                os.rename(source.local / file, self.local / file)
+                os.rename(source.local / file, self.local / name)
                 return
             except OSError as error:
                 if error.errno != errno.EXDEV:
@@ -243,7 +294,7 @@ class Location:
         with self.temporary() as new, source.open(file) as stream:
             with new.open("wb") as out:
                 shutil.copyfileobj(stream, out, 1 << 20)
-            self.publish(new, file)
+            self.publish(new, name)
 
     @contextmanager
     def temporary(self) -> Iterator[Path]:
@@ -251,7 +302,7 @@ class Location:
 
         It lies in the folder, or for a URL where the system keeps temporary files.
         """
-        folder = self._scratch()
+        folder = self.local or scratch()
         with _locked(folder, ".new-") as path:
             try:
                 yield path
@@ -267,8 +318,7 @@ class Location:
             yield self.local / file
             return
         with self.temporary() as new:
-            with self._remote(file) as (files, path):
-                files.get_file(path, str(new))
+            self.get(file, new)
             yield new
 
     @contextmanager
@@ -293,7 +343,7 @@ class Location:
     def sweep(self) -> list[str]:
         """Delete the temporary files of writers that are dead; return their names."""
         self.being_written()  # deletes the marks of dead ones
-        folder = self.local if self.local is not None else self._scratch()
+        folder = self.local if self.local is not None else scratch()
         names = [name for name in Location(folder).names() if _TEMPORARY.fullmatch(name)]
         return [name for name in names if _delete_abandoned(folder / name)]
 
@@ -302,6 +352,25 @@ class Location:
         if self.local is not None:
             with suppress(OSError):
                 self.local.rmdir()
+
+    def rename(self, other: "Location") -> None:
+        """Give the folder another name; at a URL its files are copied."""
+        if self.local is not None and other.local is not None:
+            self.local.rename(other.local)
+            return
+        with self._remote("") as (files, path), other._remote("") as (_, new):
+            files.mv(path.rstrip("/"), new.rstrip("/"), recursive=True)
+
+    def remove(self) -> None:
+        """Remove the folder with all that is in it; at a URL JSON files first: manifests are."""
+        if self.local is not None:
+            shutil.rmtree(self.local, ignore_errors=True)
+            return
+        for name in self.names():
+            if name.endswith(".json"):
+                self.delete(name)
+        with suppress(FileNotFoundError), self._remote("") as (files, path):
+            files.rm(path.rstrip("/"), recursive=True)
 
     def _copy(self, written: Path, path: Path) -> bool:
         """Create a file where the file system has no links."""
@@ -316,12 +385,6 @@ class Location:
             path.unlink(missing_ok=True)
             raise
         return True
-
-    def _scratch(self) -> Path:
-        if self.local is not None:
-            return self.local
-        user = os.getuid() if hasattr(os, "getuid") else 0
-        return Path(tempfile.gettempdir()) / f"elmo-{user}"
 
     def _absolute(self) -> str:
         return self.url if self.local is None else os.path.abspath(self.local)
@@ -355,6 +418,14 @@ class Location:
             self._opened = os.getpid(), files, root.rstrip("/")
         _, files, root = self._opened
         return files, root
+
+
+def scratch() -> Path:
+    """Where this user's temporary files of URLs are on this machine; made where it is not there."""
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    folder = Path(tempfile.gettempdir()) / f"elmo-{user}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from elmo.errors import ElmoError
-from elmo.files import FileName, Sha256, digest, read_record, write_json
+from elmo.files import FileName, Sha256, digest, write_json
+from elmo.location import Folder, Location
 from elmo.settings import Network
 from elmo.tokenizer import Tokenization
 
@@ -53,7 +54,7 @@ class Config(Network):
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, value: dict[str, Any], *, source: Path) -> "Config":
+    def from_dict(cls, value: dict[str, Any], *, source: Path | str) -> "Config":
         """Build from a JSON object; `source` is named in errors."""
         names = {field.name for field in fields(cls)}
         if missing := sorted(names - value.keys()):
@@ -106,18 +107,19 @@ def write_config(
     return record.digest
 
 
-def read_config(folder: Path) -> ModelConfig:
+def read_config(folder: Folder) -> ModelConfig:
     """Read `config.json`; `ElmoError` where it is none, of another format, or was edited."""
-    if not folder.is_dir():
+    location = Location(folder)
+    if not (location.exists(CONFIG) or (location.local and location.local.is_dir())):
         raise ElmoError(f"{folder}: no such model folder")
-    source = folder / CONFIG
-    version = read_record(source, _Format).format
+    source = location.name(CONFIG)
+    version = location.record(CONFIG, _Format).format
     if version != FORMAT:
         raise ElmoError(
             f"{source}: format must be {FORMAT}, found {version!r}; make the model again with this "
             "version"
         )
-    record = read_record(source, ModelConfig)
+    record = location.record(CONFIG, ModelConfig)
     if record.identity() != record.digest:
         raise ElmoError(
             f"{source}: was altered (its digest is {record.identity()[:12]}…, it says "

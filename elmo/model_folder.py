@@ -17,7 +17,9 @@ from torch import Tensor
 
 from elmo.characters import Characters
 from elmo.errors import ElmoError
-from elmo.files import check_sha256, new_folder, read_json, sha256, write_json
+from elmo.files import check_sha256, read_json, sha256, write_json
+from elmo.folders import local_folder, new_folder
+from elmo.location import Folder
 from elmo.model_config import CONFIG, TRAINING, Config, ModelConfig, read_config, write_config
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import is_adaptive, softmax_like, words_in
@@ -61,7 +63,7 @@ class Model:
 
 
 def save_model(
-    folder: str | Path,
+    folder: Folder,
     *,
     bilm: BiLM,
     vocabulary: Vocabulary,
@@ -74,11 +76,10 @@ def save_model(
 
     `tokenizer` is how the training text was cut. A folder that is no model is not replaced.
     """
-    out = Path(folder)
-    _check_widths(bilm.config, characters, where=str(out))
+    _check_widths(bilm.config, characters, where=str(folder))
     weights = {f"bilm.{name}": value for name, value in bilm.state_dict().items()}
     weights |= {f"softmax.{name}": value for name, value in (softmax or {}).items()}
-    with new_folder(out, ours=(CONFIG, WEIGHTS)) as new:
+    with new_folder(folder, ours=(CONFIG, WEIGHTS)) as new:
         save_weights(new / WEIGHTS, {name: value.float() for name, value in weights.items()})
         vocabulary.save(new)
         characters.save(new / "characters.json")
@@ -93,9 +94,14 @@ def save_model(
         )
 
 
-def load_model(folder: str | Path, *, device: str | torch.device = "cpu") -> Model:
+def load_model(folder: Folder, *, device: str | torch.device = "cpu") -> Model:
     """Load a model folder; `ElmoError` where a piece is missing, altered or does not fit."""
-    folder = Path(folder)
+    read_config(folder)  # before anything is copied from a URL
+    with local_folder(folder) as local:
+        return _load(local, device=device)
+
+
+def _load(folder: Path, *, device: str | torch.device) -> Model:
     record = read_config(folder)
     config = Config.from_dict(record.model, source=folder / CONFIG)
     _check_pieces(folder, record)

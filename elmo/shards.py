@@ -28,12 +28,10 @@ from elmo.files import (
     check_sha256,
     digest,
     first_line,
-    new_file,
-    new_folder,
-    read_record,
     sha256,
-    write_json,
 )
+from elmo.folders import cached, new_folder
+from elmo.location import Folder, Location
 from elmo.tokenizer import NONE, Tokenization
 
 SCHEMA_VERSION = 2
@@ -202,10 +200,11 @@ class Shard:
 class Shards:
     """A folder of shards, taken from its manifest and never from a listing of the folder."""
 
-    def __init__(self, folder: str | Path) -> None:
-        folder = Path(folder)
-        path = folder / "manifest.json"
-        header = read_record(path, _Header)
+    def __init__(self, folder: Folder | Location) -> None:
+        self.location = Location.of(folder)
+        self.folder: Folder = self.location.local or self.location.url
+        path = self.location.name("manifest.json")
+        header = self.location.record("manifest.json", _Header)
         if header.kind != "shards":
             raise ElmoError(f"{path}: is not the manifest of a shards folder")
         if header.schema != SCHEMA_VERSION:
@@ -213,8 +212,7 @@ class Shards:
                 f"{path}: has schema {header.schema}, this version reads {SCHEMA_VERSION}; make "
                 "the shards again"
             )
-        self.folder = folder
-        self.manifest = read_record(path, Manifest)
+        self.manifest = self.location.record("manifest.json", Manifest)
         _check_manifest(path, self.manifest)
         self.digest = digest(msgspec.to_builtins(self.manifest))
 
@@ -226,15 +224,16 @@ class Shards:
     def infos(self, split: str | None = None) -> list[ShardEntry]:
         """The manifest's entries of one split (or all), in the order of their sentences."""
         if split not in (*SPLITS, None):
-            raise ElmoError(f"{self.folder}: no split {split!r}; there are train and heldout")
+            raise ElmoError(f"{self.location}: no split {split!r}; there are train and heldout")
         return [info for info in self.manifest.shards if split in (info.split, None)]
 
     def open(self, info: ShardEntry) -> Shard:
         """Memory-map the shard of a manifest entry; `ElmoError` where it is not what that says.
 
-        The first time a process opens a file, all its bytes are checked.
+        The first time a process opens a file, all its bytes are checked. Of one at a URL this
+        machine keeps a copy (`elmo.folders.cached`).
         """
-        return open_shard(self.folder / info.file, info=info)
+        return open_shard(cached(self.location, info.file, sha256=info.sha256), info=info)
 
     def sentences(self, split: str | None = None) -> int:
         """How many rows there are, blank ones included."""
@@ -247,7 +246,7 @@ class Shards:
     def verify(self, split: str | None = None) -> None:
         """Check every shard's bytes; `ElmoError` naming the first one truncated or altered."""
         for info in self.infos(split):
-            check_sha256(self.folder / info.file, info.sha256)
+            check_sha256(cached(self.location, info.file, sha256=info.sha256), info.sha256)
 
 
 def open_shard(path: Path, *, info: ShardEntry) -> Shard:
@@ -288,24 +287,26 @@ def write_shard(
     offsets: npt.NDArray[np.int32],
     tokens: pa.DictionaryArray,
 ) -> None:
-    """Write one shard of n sentences; the same input always gives the same bytes.
+    """Write one shard of n sentences to a new file; the same input always gives the same bytes.
 
     `tokens` holds all tokens end to end as dictionary<int32, string>, its dictionary being exactly
-    the distinct ones; `offsets` (n + 1) says where each sentence begins. The file appears whole.
+    the distinct ones; `offsets` (n + 1) says where each sentence begins.
     """
     lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), tokens)
     columns = [pa.array(sentence_ids, pa.int64()), pa.array(document_ids, pa.int64()), lists]
-    with new_file(path) as new:
-        with pa.OSFile(str(new), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
 
 
-def describe_shard(path: Path, *, split: Split) -> ShardEntry:
-    """The manifest entry of a shard file: its counts, its first and last sentence, its digest."""
+def describe_shard(path: Path, *, split: Split, name: str = "") -> ShardEntry:
+    """The manifest entry of a shard file: its counts, its first and last sentence, its digest.
+
+    `name` is what the file is to be called, where it is not called so yet.
+    """
     batch = _read(path)
     tokens, sentence_ids = batch.column("tokens").values, batch.column("sentence_id")
     return ShardEntry(
-        file=path.name,
+        file=name or path.name,
         split=split,
         sentences=batch.num_rows,
         tokens=len(tokens),
@@ -325,7 +326,7 @@ def shard_name(split: str, number: int) -> str:
 
 
 def write_manifest(
-    folder: Path,
+    folder: Folder | Location,
     *,
     shards: Sequence[ShardEntry],
     documents: dict[Split, int],
@@ -352,12 +353,13 @@ def write_manifest(
         shards=tuple(shards),
         inputs=tuple(inputs),
     )
-    _check_manifest(folder / "manifest.json", manifest)
-    write_json(folder / "manifest.json", msgspec.to_builtins(manifest))
+    location = Location.of(folder)
+    _check_manifest(location.name("manifest.json"), manifest)
+    location.write_json("manifest.json", msgspec.to_builtins(manifest))
 
 
 def write_shards(
-    out: str | Path,
+    out: Folder,
     sentences: Iterable[Sequence[str]],
     *,
     heldout_every: int = 0,
@@ -370,7 +372,6 @@ def write_shards(
     where that is known. For data that is already in Python; text files go through the tokenize
     stage.
     """
-    out = Path(out)
     rows = list(sentences)
     heldout = {
         i for i in range(len(rows)) if heldout_every and i % heldout_every == heldout_every - 1
@@ -416,7 +417,7 @@ def _write_rows(path: Path, split: Split, ids: list[int], rows: list[Sequence[st
     return describe_shard(path, split=split)
 
 
-def _check_manifest(path: Path, manifest: Manifest) -> None:
+def _check_manifest(path: str, manifest: Manifest) -> None:
     """Whether a manifest's numbers agree with each other."""
     names = [info.file for info in manifest.shards]
     if len(set(names)) != len(names):

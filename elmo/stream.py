@@ -101,7 +101,7 @@ class Stream:
         self._blocks = np.array(blocks, np.int64)
         self._lengths: list[Any] = [None] * len(blocks)  # of each shard's blocks, once asked for
         if not any(info.tokens for info in self.infos):
-            raise ElmoError(f"{shards.folder}: has no {split} tokens; raise tokenize.heldout")
+            raise ElmoError(f"{shards.location}: has no {split} tokens; raise tokenize.heldout")
 
     @property
     def tokens(self) -> int:

@@ -112,6 +112,7 @@ def run() -> None:
 def _end(error: Exception) -> None:
     """End with one line where the error is the user's or the world's; a bug keeps its traceback."""
     from .failures import one_line
+    from .urls import without_credentials
 
     if isinstance(error, OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or exiting flushes again
@@ -120,7 +121,7 @@ def _end(error: Exception) -> None:
     message = str(error) if isinstance(error, ElmoError) else one_line(error)
     if message is None or os.environ.get("ELMO_VERBOSE"):
         raise error
-    sys.exit(f"error: {_printable(message)}")
+    sys.exit(f"error: {_printable(without_credentials(message))}")
 
 
 def _printable(message: str) -> str:

@@ -47,6 +47,10 @@ class Cluster:
     """How many of the last checkpoints stay; the best one stays besides."""
     wait_minutes: Minutes = 10.0
     """Minutes to wait for what can't be placed on the cluster, before giving up."""
+    storage: Address = ""
+    """The URL of a folder for data and models, as s3://bucket/elmo, where the machines share none;
+    empty: the project's folder.
+    """
     max_workers: Annotated[int, Meta(ge=0, le=10_000)] = 0
     """Where it is above `workers`: train with as many up to it as can be placed, more or fewer as
     nodes come and go; 0: exactly `workers`.

@@ -20,12 +20,15 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
 
 from elmo.errors import ElmoError
-from elmo.files import Count, Sha256, new_folder, read_record, sha256, write_json
+from elmo.files import Count, Sha256, sha256, write_json
+from elmo.folders import absolute, new_folder
+from elmo.location import Folder, Location
 
 from .params import Corpus
 from .text.inputs import Input, find_inputs
 from .text.readers import check_readable
 from .text.work import work_folder
+from .urls import with_login, without_credentials
 
 SCHEMA_VERSION: Literal[1] = 1
 TextName = Literal["general", "task"]
@@ -55,19 +58,17 @@ Documents = Iterable[list[str]]
 
 
 class Source(Struct, frozen=True, forbid_unknown_fields=True):
-    """A file of a text: at `url`, or without one in the corpus folder itself."""
+    """A file of a text: at `url`, without its login, or without one in the corpus folder itself."""
 
     name: str
     bytes: Count
     sha256: Sha256
     url: str | UnsetType = UNSET
 
-    def input(self, corpus: Path) -> Input:
-        """The file, to be read from any working folder."""
-        if self.url is UNSET:
-            url = str((corpus / self.name).absolute())
-        else:
-            url = self.url if "://" in self.url else str(Path(self.url).absolute())
+    def input(self, corpus: Folder, given: Iterable[str] = ()) -> Input:
+        """The file, to be read from any working folder; logins are those of the URLs `given`."""
+        url = str(absolute(f"{corpus}/{self.name}" if self.url is UNSET else self.url))
+        url = with_login(url, given) if self.url is not UNSET else url
         return Input(self.name, url, self.bytes, self.sha256)
 
 
@@ -88,7 +89,7 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     texts: dict[TextName, Text]
 
 
-def run(out: Path, params: Corpus, *, runs: Path) -> dict[str, float]:
+def run(out: Folder, params: Corpus, *, runs: Folder) -> dict[str, float]:
     """Write `general/`, `task/` and `manifest.json` to `out`, or name the user's files in it."""
     if params.general and not params.task:
         raise ElmoError(
@@ -114,10 +115,10 @@ def run(out: Path, params: Corpus, *, runs: Path) -> dict[str, float]:
     }
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Folder) -> Manifest:
     """Read the manifest of a corpus folder; `ElmoError` where a name in it leaves the folder."""
-    path = folder / "manifest.json"
-    manifest = read_record(path, Manifest)
+    location = Location.of(folder)
+    path, manifest = location.name("manifest.json"), location.record("manifest.json", Manifest)
     for name, text in manifest.texts.items():
         for source in text.inputs:
             inside = source.name.split("/")
@@ -128,7 +129,7 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def listing(folder: Path, text: TextName) -> str:
+def listing(folder: Folder, text: TextName) -> str:
     """The first names of a text's files."""
     names = [source.name for source in read_manifest(folder).texts[text].inputs]
     more = f" and {len(names) - 4:,} more" if len(names) > 4 else ""
@@ -251,12 +252,12 @@ def _documents(sources: Iterable[str], seen: set[str], dropped: Counter[str]) ->
             yield new
 
 
-def _own(patterns: tuple[str, ...], column: str, work: Path) -> Text:
+def _own(patterns: tuple[str, ...], column: str, work: Location) -> Text:
     """The manifest's entry of the user's own files: names and digests, nothing copied."""
     inputs = find_inputs(patterns, work=work)
     for input_ in inputs:
         check_readable(input_, column)
-    sources = tuple(Source(i.name, i.bytes, i.sha256, i.url) for i in inputs)
+    sources = tuple(Source(i.name, i.bytes, i.sha256, without_credentials(i.url)) for i in inputs)
     counts = {"files": len(inputs), "bytes": sum(i.bytes for i in inputs)}
     return Text(column, sources, counts, {})
 

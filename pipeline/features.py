@@ -4,12 +4,13 @@ What a store is, and why its bytes do not depend on the actors, is in `elmo.stor
 module hands the shards out.
 """
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from elmo.folders import absolute
+from elmo.location import Folder, Location
 from elmo.store.layout import StoreSettings
 
 from . import registry, results, tracking, workers
@@ -26,12 +27,12 @@ STAGES = ("features", "append")
 
 
 def run(
-    shards: Path, model: Path, out: str | Path, params: Features, *, runs: Path, cluster: Cluster
+    shards: Folder, model: Folder, out: Folder, params: Features, *, runs: Folder, cluster: Cluster
 ) -> dict[str, float]:
     """Write the store of all sentences of `shards` to `out`, a folder or URL; return its counts.
 
     Unfinished work waits in `runs`, under a fingerprint of the model, the shards and `params`, or
-    at the URL itself, and the next run resumes from it.
+    where `out` is a URL, there, and the next run resumes from it.
     """
     from elmo.shards import Shards
     from elmo.store import build as store_build
@@ -39,14 +40,13 @@ def run(
 
     store_build.make_layout(model, settings(params))
     inputs = {"model": model_digest(model), "shards": Shards(shards).digest}
-    work = runs.absolute() / results.fingerprint("features", params, inputs)
-    work.mkdir(parents=True, exist_ok=True)
+    work = Location(absolute(runs)) / results.fingerprint("features", params, inputs)
     sources = {"model": model, "shards": shards}
     with tracking.run("features", params, inputs=inputs, sources=sources, folder=work) as log:
         manifest = store_build.build(
-            _absolute(out),
-            shards=shards.absolute(),
-            model=model.absolute(),
+            absolute(out),
+            shards=absolute(shards),
+            model=absolute(model),
             settings=settings(params),
             work=None if "://" in str(out) else work,
             device=_device(cluster),
@@ -57,7 +57,7 @@ def run(
     return metrics(manifest)
 
 
-def append(store: str | Path, shards: Path, model: Path, *, cluster: Cluster) -> dict[str, float]:
+def append(store: Folder, shards: Folder, model: Folder, *, cluster: Cluster) -> dict[str, float]:
     """Add the sentences of `shards` to a store as a new version; return its counts."""
     from elmo.shards import Shards
     from elmo.store import FeatureStore
@@ -72,9 +72,9 @@ def append(store: str | Path, shards: Path, model: Path, *, cluster: Cluster) ->
     sources = {"shards": shards, "store": store}
     with tracking.run("append", before.layout, inputs=inputs, sources=sources) as log:
         manifest = store_build.append(
-            _absolute(store),
-            shards=shards.absolute(),
-            model=model.absolute(),
+            absolute(store),
+            shards=absolute(shards),
+            model=absolute(model),
             device=_device(cluster),
             run=_on(cluster),
         )
@@ -170,24 +170,22 @@ def _record(log: tracking.Run, manifest: "Manifest", out: str | Path) -> None:
     log.metrics(metrics(manifest))
     log.tag("model_digest", manifest.model.digest)
     log.tag("store", manifest.digest)
-    log.tag("store_place", str(_absolute(out)))
+    log.tag("store_place", str(absolute(out)))
 
 
-def _absolute(folder: str | Path) -> str | Path:
-    return folder if "://" in str(folder) else Path(folder).absolute()
-
-
-def _clear(work: Path) -> None:
+def _clear(work: Location) -> None:
     """Remove the folder of finished work, unless an equal run is still at it."""
-    if not any(path.is_dir() for path in work.glob("*")):
-        shutil.rmtree(work, ignore_errors=True)
+    if not work.folders():
+        work.remove()
 
 
 def _on(cluster: Cluster) -> "JobRunner":
     def run(
         kind: Callable[..., Any], arguments: Sequence[Any], jobs: "Sequence[EmbedJob]"
     ) -> "Iterable[PartEntry]":
-        return workers.actors(kind, arguments, jobs, cluster=cluster, label="features")
+        return workers.actors(
+            kind, arguments, jobs, cluster=cluster, label="features", name=lambda j: j.shard.file
+        )
 
     return run
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elmo.errors import ElmoError
+from elmo.folders import absolute
+from elmo.location import Folder
 
 from .cluster import Cluster
 from .params import Finetune
@@ -23,9 +25,9 @@ if TYPE_CHECKING:
 class FinetuneJob:
     """What is fine-tuned, on what, compared with what; paths are absolute."""
 
-    model: Path
-    task: Path
-    general: Path
+    model: Folder
+    task: Folder
+    general: Folder
     new_words: int
     freeze: tuple[str, ...]
     layer_decay: float
@@ -79,14 +81,14 @@ class FinetuneJob:
 
 
 def run(
-    model: Path,
-    task: Path,
-    general: Path,
-    out: Path,
+    model: Folder,
+    task: Folder,
+    general: Folder,
+    out: Folder,
     params: Finetune,
     *,
     curves: Path,
-    runs: Path,
+    runs: Folder,
     cluster: Cluster,
 ) -> dict[str, float]:
     """Fine-tune the model folder `model` on the shards `task`; write the model folder `out`.
@@ -109,9 +111,9 @@ def run(
         params,
         params.training,
         FinetuneJob(
-            model.absolute(),
-            task.absolute(),
-            general.absolute(),
+            absolute(model),
+            absolute(task),
+            absolute(general),
             params.new_words,
             params.freeze,
             params.layer_decay,

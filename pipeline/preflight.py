@@ -14,6 +14,7 @@ from typing import Any
 
 import elmo
 from elmo.errors import ElmoError
+from elmo.location import Location
 
 PACKAGES = ("torch", "numpy", "pyarrow", "safetensors", "fsspec", "msgspec")
 LEAST_FREE = 1_000_000_000  # bytes in each folder and in the temporary one
@@ -22,9 +23,16 @@ STALE = 40.0  # seconds for which a network file system may hide what another no
 
 
 def check(
-    ray: Any, folders: Iterable[Path], *, tracking_uri: str | None, answer: float = ANSWER
+    ray: Any,
+    folders: Iterable[Path | str],
+    *,
+    tracking_uri: str | None,
+    answer: float = ANSWER,
 ) -> int:
-    """Check the nodes that work, if there are several; how many were checked."""
+    """Check the nodes that work, if there are several; how many were checked.
+
+    Each must see the folders of the paths, and reach those at URLs.
+    """
     nodes = [node for node in ray.nodes() if node["Alive"]]
     if len(nodes) < 2:
         return 0
@@ -36,6 +44,7 @@ def check(
             "module": __name__,
             "code": code_digest(),
             "markers": markers.contents,
+            "urls": markers.urls,
             "free": LEAST_FREE,
             "stale": STALE,
             "tracking_uri": tracking_uri if (tracking_uri or "").startswith("http") else None,
@@ -136,6 +145,14 @@ def looker() -> Callable[[dict[str, Any]], list[str]]:
             return [
                 f"{folder} holds another version of the code; send it (elmo submit) or mount it"
             ]
+        for url, name in wanted["urls"].items():
+            try:
+                from elmo.location import Location
+
+                if not Location(url).exists(name):
+                    return [f"{url} does not hold there what the driver has put in it"]
+            except Exception as error:
+                return [f"{error}; does this node have the address and the credentials?"]
         if uri := wanted["tracking_uri"]:
             try:
                 urllib.request.urlopen(uri.rstrip("/") + "/health", timeout=20).close()
@@ -149,14 +166,20 @@ def looker() -> Callable[[dict[str, Any]], list[str]]:
 
 
 class Markers:
-    """A small file in each folder that the nodes must share; folders are those of paths, if local.
+    """A small file in each folder that the nodes must share, those of the paths, and in one URL.
 
     Where the driver may only read, the nodes are asked for the folder alone.
     """
 
-    def __init__(self, paths: Iterable[Path]) -> None:
+    def __init__(self, paths: Iterable[Path | str]) -> None:
         self.contents: dict[str, tuple[str, str]] = {}
-        for folder in sorted({str(_folder(path)) for path in paths if ":/" not in str(path)}):
+        self.urls: dict[str, str] = {}
+        paths = list(paths)
+        local = [Path(path) for path in paths if ":/" not in str(path)]
+        for url in [str(path) for path in paths if "://" in str(path)][-1:]:
+            self.urls[url] = f".preflight-{secrets.token_hex(8)}"
+            Location(url).write(self.urls[url], b"")
+        for folder in sorted({str(_folder(path)) for path in local}):
             name, content = f".preflight-{secrets.token_hex(8)}", secrets.token_hex(16)
             try:
                 Path(folder, name).write_text(content)
@@ -166,6 +189,8 @@ class Markers:
 
     def remove(self) -> None:
         """Take them away."""
+        for url, name in self.urls.items():
+            Location(url).delete(name)
         for folder, (name, _) in self.contents.items():
             if name:
                 Path(folder, name).unlink(missing_ok=True)

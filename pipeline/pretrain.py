@@ -4,7 +4,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elmo.files import digest, sha256
+from elmo.files import digest
+from elmo.folders import absolute, local_folder
+from elmo.location import Folder, Location
 from elmo.settings import Network
 
 from .cluster import Cluster
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
 class PretrainJob:
     """What is pretrained; paths are absolute."""
 
-    shards: Path
-    vocab: Path
+    shards: Folder
+    vocab: Folder
     network: Network
 
     def prepare(self, settings: "RunSettings") -> "Prepared":
@@ -35,8 +37,9 @@ class PretrainJob:
 
         training = settings.training
         config = Config(**asdict(self.network), input_words=None)
-        characters = Characters.load(self.vocab / "characters.json")
-        vocabulary = Vocabulary.load(self.vocab)
+        with local_folder(self.vocab) as vocab:
+            characters = Characters.load(vocab / "characters.json")
+            vocabulary = Vocabulary.load(vocab)
         bilm = BiLM(config, characters=characters.size)
         bilm.reset_parameters(training.seed)
         job = TrainingJob(
@@ -64,13 +67,13 @@ class PretrainJob:
 
 
 def run(
-    shards: Path,
-    vocab: Path,
-    out: Path,
+    shards: Folder,
+    vocab: Folder,
+    out: Folder,
     params: Pretrain,
     *,
     curves: Path,
-    runs: Path,
+    runs: Folder,
     cluster: Cluster,
 ) -> dict[str, float]:
     """Pretrain on the training split of `shards`; write the model folder `out` and its curves."""
@@ -82,7 +85,7 @@ def run(
         "pretrain",
         params,
         params.training,
-        PretrainJob(shards.absolute(), vocab.absolute(), params.network),
+        PretrainJob(absolute(shards), absolute(vocab), params.network),
         inputs={"corpus": Shards(shards).digest, "vocabulary": vocabulary_digest(vocab)},
         out=out,
         curves=curves,
@@ -106,7 +109,8 @@ def run(
     return metrics | {"steps": trained.steps, "tokens_seen": trained.tokens}
 
 
-def vocabulary_digest(folder: Path) -> str:
+def vocabulary_digest(folder: Folder) -> str:
     """The digest of a vocabulary folder."""
+    location = Location(folder)
     names = ("words.txt", "counts.txt", "characters.json")
-    return digest({name: sha256(folder / name) for name in names if (folder / name).exists()})
+    return digest({name: location.sha256(name) for name in names if location.exists(name)})

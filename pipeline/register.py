@@ -9,7 +9,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from elmo.files import digest, read_record, sha256, write_json
+from elmo.files import digest, write_json
+from elmo.folders import local_folder
+from elmo.location import Folder, Location
 
 from . import registry, tracking
 from .params import Register
@@ -24,7 +26,7 @@ class Lineage(Struct):
 
 
 def run(
-    model: Path, store: Path, out: Path, params: Register, *, general: Path, task: Path
+    model: Folder, store: Folder, out: Path, params: Register, *, general: Folder, task: Folder
 ) -> dict[str, str | int]:
     """Register `model` under the name of `params`, once for each content; write `out`.
 
@@ -38,7 +40,7 @@ def run(
     from .pretrain import vocabulary_digest
 
     content = model_digest(model)
-    lineage = read_record(model / "training.json", Lineage)
+    lineage = Location(model).record("training.json", Lineage)
     opened = FeatureStore(store, model=content)
     shards = {"general": Shards(general), "task": Shards(task)}
     tags = {
@@ -46,7 +48,7 @@ def run(
         "corpus": shards["general"].digest,
         "task": shards["task"].digest,
         "vocabulary": vocabulary_digest(model),
-        "words": sha256(model / "words.txt"),
+        "words": Location(model).sha256("words.txt"),
         "training_run": lineage.run_id,
         f"store.{opened.digest[:12]}": str(store),
     }
@@ -67,13 +69,14 @@ def run(
             log.metrics(scores)
             with tracking.answers():
                 trained = bool(lineage.run_id) and tracking.exists(lineage.run_id)
-            registered = registry.register(
-                model,
-                tags=tags,
-                run_id=lineage.run_id if trained else log.run_id,
-                description=_description(lineage, scores),
-                **names,
-            )
+            with local_folder(model) as local:
+                registered = registry.register(
+                    local,
+                    tags=tags,
+                    run_id=lineage.run_id if trained else log.run_id,
+                    description=_description(lineage, scores),
+                    **names,
+                )
             version, decision = registered.version, registered.decision
             log.tag("model_version", str(version))
             log.tag("model_digest", content)

@@ -16,6 +16,8 @@ import numpy as np
 
 from elmo.errors import ElmoError
 from elmo.files import new_folder, read_json
+from elmo.folders import local_folder
+from elmo.location import Folder
 
 from . import tracking
 from .params import Report
@@ -55,9 +57,9 @@ def run(
     *,
     metrics: Path,
     curves: Path,
-    vocab: Path,
-    model: Path,
-    store: Path,
+    vocab: Folder,
+    model: Folder,
+    store: Folder,
     registered: Path,
 ) -> dict[str, int]:
     """Write `index.html` and its PNGs to `out`, and log the page to MLflow; equal inputs give equal
@@ -66,6 +68,24 @@ def run(
     `model` is a fine-tuned model and `store` one that it made: `ElmoError` where they disagree, or
     where a figure is missing.
     """
+    with local_folder(vocab) as words, local_folder(model) as here:
+        sources = {"model": model, "store": store}
+        folders = {"metrics": metrics, "curves": curves, "vocab": words, "model": here}
+        return _write(out, params, store, registered, sources=sources, **folders)
+
+
+def _write(
+    out: Path,
+    params: Report,
+    store: Folder,
+    registered: Path,
+    *,
+    sources: dict[str, Folder],
+    metrics: Path,
+    curves: Path,
+    vocab: Path,
+    model: Path,
+) -> dict[str, int]:
     from elmo.store import FeatureStore
 
     from . import plots as pictures
@@ -83,7 +103,6 @@ def run(
         "fine-tuning on task text": scores.under("after").under("task")["unigram"],
     }
     read = {"model": version["model_digest"], "store": opened.digest}
-    sources = {"model": model, "store": store}
     with tracking.run("report", params, inputs=read, sources=sources) as log:
         with new_folder(out, ours=("index.html", "curves.png")) as folder:
             pictures.curves(folder / "curves.png", lines, unigram)
@@ -374,7 +393,7 @@ def _layers(by_layer: dict[str, dict[str, float]]) -> str:
     return _note(note) + _table(rows, head=("Layer", "mean norm", "mean cosine"))
 
 
-def _neighbors(params: Report, store: Path, model: Path) -> str:
+def _neighbors(params: Report, store: Folder, model: Path) -> str:
     from .text_commands import nearest_of
 
     nearest = nearest_of(

@@ -4,18 +4,16 @@ The workers and Ray Train's controller, wherever they run, leave small files in 
 the driver shows what is new in them.
 """
 
-import json
-import os
 import re
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from elmo.files import write_json
+from elmo.location import Location
 
 from .pool import say
 
@@ -28,16 +26,16 @@ LOSSES = {
 }
 
 
-def began(folder: Path, rank: int, size: int, ip: str) -> None:
+def began(folder: Location, rank: int, size: int, ip: str) -> None:
     """A worker tells where it is, and of how many it is one."""
     own = {"host": socket.gethostname(), "ip": ip, "size": size, "start": uuid.uuid4().hex}
-    write_json(folder / "workers" / f"{rank}.json", own)
+    (folder / "workers").write_json(f"{rank}.json", own)
 
 
-def lost(folder: Path, failures: Mapping[int, BaseException]) -> None:
+def lost(folder: Location, failures: Mapping[int, BaseException]) -> None:
     """The controller tells which workers failed."""
     causes = {str(rank): cause_of(error) for rank, error in failures.items()}
-    write_json(folder / "losses" / f"{uuid.uuid4().hex}.json", causes)
+    (folder / "losses").write_json(f"{time.time_ns()}-{uuid.uuid4().hex}.json", causes)
 
 
 def is_loss(error: BaseException) -> bool:
@@ -55,10 +53,11 @@ def cause_of(error: BaseException) -> str:
 
 
 @contextmanager
-def shown(folder: Path, *, label: str) -> Iterator[None]:
+def shown(folder: Location, *, label: str) -> Iterator[None]:
     """Say what is lost as it is, from the workers and the controller."""
-    for old in [*(folder / "losses").glob("*.json"), *(folder / "workers").glob("*.json")]:
-        old.unlink()
+    for kind in ("losses", "workers"):
+        for name in (folder / kind).names():
+            (folder / kind).delete(name)
     done = threading.Event()
     thread = threading.Thread(target=_watch, args=(folder, label, done), daemon=True)
     thread.start()
@@ -69,17 +68,18 @@ def shown(folder: Path, *, label: str) -> Iterator[None]:
         thread.join()
 
 
-def _watch(folder: Path, label: str, done: threading.Event) -> None:
+def _watch(folder: Location, label: str, done: threading.Event) -> None:
     seen: set[str] = set()
     ended, start = False, ""
     while not ended:
-        ended = done.wait(0.5)
-        for path in sorted((folder / "losses").glob("*.json"), key=os.path.getmtime):
-            if path.name not in seen:
-                seen.add(path.name)
-                say(_line(label, json.loads(path.read_text()), _workers(folder), len(seen)))
+        ended = done.wait(0.5 if folder.local else 5)
+        for name in (folder / "losses").names():  # by time
+            if name not in seen and name.endswith(".json"):
+                seen.add(name)
+                causes = (folder / "losses").record(name, dict[str, str])
+                say(_line(label, causes, _workers(folder), len(seen)))
         first = _workers(folder).get("0", {"start": "", "size": 0})
-        if first["start"] != start and seen:
+        if start and first["start"] != start:
             say(f"{label}: {first['size']} worker{'s' * (first['size'] > 1)} now")
         start = first["start"]
 
@@ -104,6 +104,7 @@ def _line(label: str, causes: dict[str, str], workers: dict[str, Any], count: in
     return f"{label}: {what}; resuming from the newest checkpoint, restart {count} of {MOST}"
 
 
-def _workers(folder: Path) -> dict[str, Any]:
-    files = (folder / "workers").glob("*.json")
-    return {path.stem: json.loads(path.read_text()) for path in files}
+def _workers(folder: Location) -> dict[str, Any]:
+    own = folder / "workers"
+    names = [name for name in own.names() if name.endswith(".json")]
+    return {name.removesuffix(".json"): own.record(name, dict[str, Any]) for name in names}

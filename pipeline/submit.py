@@ -50,20 +50,33 @@ def submit(
 ) -> tuple[Any, str]:
     """Send a job, and return the connection and the job's id.
 
-    The job is `dvc repro STAGES` in `folder` on the cluster's shared storage, or `command`. With
-    `checkout` the folder is the project, and its code and params are used; without, those here.
+    The job is `dvc repro STAGES` in `folder` on the cluster's shared storage or at a URL, or
+    `command`. With `checkout` the folder is the project, and its code and params are used; without,
+    those here.
     """
     if command is None and folder is None:
         raise ElmoError(
-            "say with --folder which folder of the cluster's shared storage holds data and models"
+            "say with --folder which folder of the cluster's shared storage, or which URL, holds "
+            "data and models"
         )
     if command is not None and stages:
         raise ElmoError("either stages or --command, not both")
-    if folder is not None and not folder.startswith("/"):
-        raise ElmoError(f"--folder {folder}: an absolute path on the cluster, such as /shared/elmo")
+    at_url = folder is not None and "://" in folder
+    if folder is not None and not (at_url or folder.startswith("/")):
+        raise ElmoError(
+            f"--folder {folder}: an absolute path on the cluster, such as /shared/elmo, or a URL, "
+            "such as s3://bucket/elmo"
+        )
+    if at_url and checkout:
+        raise ElmoError(f"--folder {folder}: a checkout is a folder on the cluster, not a URL")
     if checkout and folder is None:
         raise ElmoError("--checkout needs --folder, the checkout on the cluster's shared storage")
     sent = environment(variables)
+    if at_url and not sent.get("MLFLOW_TRACKING_URI", "").startswith("http"):
+        raise ElmoError(
+            f"--folder {folder}: machines that share no folder share no mlflow.db; name an MLflow "
+            "server in MLFLOW_TRACKING_URI"
+        )
     run = shlex.split(command) if command is not None else ["dvc", "repro", *stages]
     job = f"elmo-{'-'.join(stages) or 'job'}-{secrets.token_hex(4)}".replace("@", "-")
     with tempfile.TemporaryDirectory() as parent:

@@ -5,17 +5,16 @@ that goes in the manifest, so that no file is changed once it is written, and th
 on how many workers there were, which was first, or how often they were killed.
 """
 
-import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from itertools import accumulate
-from pathlib import Path
 
 import msgspec
 
 from elmo.errors import ElmoError
-from elmo.files import new_folder
+from elmo.folders import absolute, replaced
+from elmo.location import Folder, Location
 from elmo.shards import (
     SPLITS,
     Counts,
@@ -42,24 +41,34 @@ from .text.work import work_folder
 
 
 def run(
-    corpus: Path, out: Path, params: Tokenize, *, text: str, runs: Path, cluster: Cluster
+    corpus: Folder,
+    out: Folder,
+    params: Tokenize,
+    *,
+    text: str,
+    runs: Folder,
+    cluster: Cluster,
+    given: Sequence[str] = (),
 ) -> dict[str, float]:
-    """Write the shards of a corpus folder's `text`, "general" or "task", to `out`."""
+    """Write the shards of a corpus folder's `text`, "general" or "task", to `out`.
+
+    The folder names URLs without logins: those are of the URLs `given`, as the user named them.
+    """
     texts = read_manifest(corpus).texts
     if text not in texts:
-        raise ElmoError(f"{corpus / 'manifest.json'}: names no {text} text; run the corpus stage")
-    inputs = [source.input(corpus) for source in texts[text].inputs]
+        raise ElmoError(f"{corpus}/manifest.json: names no {text} text; run the corpus stage")
+    inputs = [source.input(corpus, given) for source in texts[text].inputs]
     column = texts[text].column
     return tokenize(inputs, out, params, column=column, runs=runs, cluster=cluster)
 
 
 def tokenize(
     inputs: Sequence[Input],
-    out: Path,
+    out: Folder,
     params: Tokenize,
     *,
     column: str,
-    runs: Path,
+    runs: Folder,
     cluster: Cluster,
 ) -> dict[str, float]:
     """Write the shards of `inputs` to `out`; `ElmoError` leaves nothing of them.
@@ -84,7 +93,7 @@ def tokenize(
             "train": total.train_documents,
             "heldout": total.heldout_documents,
         }
-        with new_folder(out.absolute(), ours=("manifest.json",)) as folder:
+        with replaced(absolute(out), ours=("manifest.json",)) as folder:
             shards = _publish(work, folder, results)
             write_manifest(
                 folder,
@@ -109,7 +118,7 @@ def _results(pieces: Sequence[Piece], cluster: Cluster) -> list[Result]:
     return [result or by_number[number] for number, result in enumerate(results)]
 
 
-def _publish(work: Path, folder: Path, results: Sequence[Result]) -> list[ShardEntry]:
+def _publish(work: Location, folder: Location, results: Sequence[Result]) -> list[ShardEntry]:
     """Move the finished shards to the output; their manifest entries, train first.
 
     A shard's name follows from its piece and its order there. Offsets are the sentences and
@@ -123,7 +132,7 @@ def _publish(work: Path, folder: Path, results: Sequence[Result]) -> list[ShardE
     ):
         for index, info in enumerate(result.shards):
             name = f"{info.split}-{number:05d}-{index:03d}.arrow"
-            shutil.move(work / info.file, folder / name)
+            folder.adopt(info.file, work, name=name)
             infos.append(info.published(name, sentences=sentence, documents=document))
     return [info for split in SPLITS for info in infos if info.split == split]
 

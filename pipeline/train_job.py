@@ -2,13 +2,12 @@
 
 import json
 import os
-import shutil
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -16,7 +15,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from elmo.errors import ElmoError
-from elmo.files import check_folder, locked, new_folder, read_record, sweep, write_json
+from elmo.files import locked, sweep
+from elmo.folders import Flag, absolute, check_folder, name_of, new_folder
+from elmo.location import Folder, Location
 from elmo.model_folder import save_model
 from elmo.settings import Checkpointing, Training
 from elmo.tokenizer import Tokenization
@@ -29,9 +30,12 @@ from elmo.train.step import Workers
 from . import results, tracking
 from . import workers as ray_cluster
 from .cluster import Cluster
+from .urls import clean
 
 Figures = dict[str, dict[str, float | None]]  # of each text, by name
 
+_LIVE, _BEFORE = "live.json", "before.json"  # files of a run's folder
+_SELDOM = 2.0  # seconds between two looks at a URL, and between two figures put there
 SILENCE = 40.0  # seconds without figures after which the terminal shows it
 
 
@@ -65,9 +69,9 @@ class RunSettings:
     """
 
     stage: str
-    folder: Path
-    stop: Path
-    out: Path
+    folder: Location
+    stop: Flag
+    out: Folder
     training: Training
     checkpointing: Checkpointing
     threads: int
@@ -94,37 +98,40 @@ def train(
     job: StageJob,
     *,
     inputs: dict[str, str],
-    out: Path,
+    out: Folder,
     curves: Path,
-    runs: Path,
+    runs: Folder,
     cluster: Cluster,
 ) -> Trained:
     """Train a stage's job, or resume where a killed run of the same inputs and params stopped.
 
     The first worker writes the model folder `out`, once.
     """
-    check_folder(out, ours=("config.json", "weights.safetensors"))
-    check_folder(curves, ours=tuple(CURVES))
+    check_folder(Location(out), ours=("config.json", "weights.safetensors"))
+    check_folder(Location(curves), ours=tuple(CURVES))
     if training.start_from:
-        start = Path(training.start_from).absolute()
+        start = absolute(training.start_from)
         training = replace(training, start_from=str(start))
         inputs = inputs | {"start_from": Checkpoint.digest(start)}
-    folder = (runs / stage / results.fingerprint(stage, params, inputs)).absolute()
+    folder = Location(absolute(runs)) / stage / results.fingerprint(stage, params, inputs)
     paths = {
         "pretrain": {"corpus": "shards", "vocabulary": "vocab"},
         "finetune": {"corpus": "task", "general": "general", "parent": "model"},
     }
     sources = {name: getattr(job, field) for name, field in paths[stage].items()}
     run = tracking.run(stage, params, inputs=inputs, sources=sources, folder=folder)
-    with locked(folder), run as log:
-        for path in folder.glob("stop*"):  # of a start that was killed
-            path.unlink()
-        sweep(folder)
+    with locked(folder.local) if folder.local else nullcontext(), run as log:
+        for name in folder.names():
+            if name.startswith("stop-"):  # of a start that was killed
+                folder.delete(name)
+        if folder.local:
+            sweep(folder.local)
+        folder.sweep()
         settings = RunSettings(
             stage=stage,
             folder=folder,
-            stop=folder / f"stop-{uuid.uuid4().hex[:8]}",
-            out=out.absolute(),
+            stop=Flag(folder, f"stop-{uuid.uuid4().hex[:8]}"),
+            out=absolute(out),
             training=training,
             checkpointing=Checkpointing(minutes=cluster.checkpoint_minutes, keep=cluster.keep),
             threads=cluster.cpus,
@@ -134,15 +141,15 @@ def train(
                 "stage": stage,
                 "inputs": inputs,
                 "run_id": log.run_id,
-                "params": asdict(params),
+                "params": clean(asdict(params)),
             },
         )
-        with _shown(stage, folder / "live.json", training.precision):
+        with _shown(stage, folder, training.precision):
             ended = ray_cluster.fit(
                 _loop,
                 {"job": job, "settings": settings},
                 cluster=cluster,
-                name=f"{stage}-{folder.name}",
+                name=f"{stage}-{name_of(folder.url)}",
                 storage=folder,
                 stop=settings.stop,
             )
@@ -153,7 +160,7 @@ def train(
         trained = Trained(*ended)
         with new_folder(curves, ours=tuple(CURVES)) as new:
             for name in CURVES:
-                (new / name).write_bytes((folder / name).read_bytes())
+                (new / name).write_bytes(folder.read(name))
         flat = {
             f"{when}.{text}.{name}": value
             for when, texts in (("before", trained.before), ("after", trained.after))
@@ -164,7 +171,7 @@ def train(
         log.metrics(flat, step=trained.steps)
         log.artifact(curves)
         log.tag("model_digest", trained.digest)
-        shutil.rmtree(folder, ignore_errors=True)  # a run that is forced finds nothing finished
+        folder.remove()  # a run that is forced finds nothing finished
     return trained
 
 
@@ -190,9 +197,7 @@ def _work(stage_job: StageJob, settings: RunSettings, workers: Workers) -> Train
     job.softmax.to(workers.device)
     before: Figures = {}
     if prepared.compared:
-        before = _remembered(
-            settings.folder / "before.json", workers, lambda: _figures(prepared, workers, None)
-        )
+        before = _remembered(settings.folder, workers, lambda: _figures(prepared, workers, None))
     live = _Live(settings) if workers.rank == 0 else None
     try:
         progress = fit(job, workers=workers, report=live or (lambda kind, figures: None))
@@ -225,17 +230,17 @@ def _figures(prepared: Prepared, workers: Workers, own: dict[str, float | None] 
     return {prepared.text: own, **others}
 
 
-def _remembered(path: Path, workers: Workers, compute: Callable[[], Figures]) -> Figures:
+def _remembered(folder: Location, workers: Workers, compute: Callable[[], Figures]) -> Figures:
     """What was computed before the first step: the weights it needs are gone after a restart.
 
     Only the first worker reads it, and only it needs it.
     """
-    known = workers.total([float(workers.rank == 0 and path.exists())])[0] > 0
-    if known:
-        return read_record(path, Figures) if workers.rank == 0 else {}
+    first = workers.rank == 0
+    if workers.total([float(first and folder.exists(_BEFORE))])[0] > 0:
+        return folder.record(_BEFORE, Figures) if first else {}
     figures = compute()
-    if workers.rank == 0:
-        write_json(path, figures)
+    if first:
+        folder.write_json(_BEFORE, figures)
     return figures
 
 
@@ -244,21 +249,25 @@ class _Live:
 
     def __init__(self, settings: RunSettings) -> None:
         os.environ.setdefault("MLFLOW_TRACKING_URI", settings.tracking_uri)
-        self.log = tracking.Run(settings.run_id, spool=settings.folder.parent / "unsent")
-        self.path = settings.folder / "live.json"
+        self.log = tracking.Run(settings.run_id, spool=tracking.spool_of(settings.folder))
+        self.folder, self.written = settings.folder, 0.0
 
     def __call__(self, kind: str, figures: dict[str, float]) -> None:
         named = {f"{kind}.{name}": value for name, value in figures.items() if name != "step"}
         self.log.metrics(named, step=int(figures["step"]))
-        write_json(self.path, {"kind": kind, **figures})
+        now = time.monotonic()
+        if kind == "train" and self.folder.local is None and now - self.written < _SELDOM:
+            return  # each takes a request
+        self.written = now
+        self.folder.write_json(_LIVE, {"kind": kind, **figures})
 
 
 @contextmanager
-def _shown(stage: str, path: Path, precision: str) -> Iterator[None]:
+def _shown(stage: str, folder: Location, precision: str) -> Iterator[None]:
     """Show on the terminal how the training goes, from whichever worker it comes."""
-    path.unlink(missing_ok=True)
+    folder.delete(_LIVE)
     done = threading.Event()
-    thread = threading.Thread(target=_show, args=(stage, path, precision, done), daemon=True)
+    thread = threading.Thread(target=_show, args=(stage, folder, precision, done), daemon=True)
     thread.start()
     try:
         yield
@@ -267,12 +276,15 @@ def _shown(stage: str, path: Path, precision: str) -> Iterator[None]:
         thread.join()
 
 
-def _show(stage: str, path: Path, precision: str, done: threading.Event) -> None:
+def _show(stage: str, folder: Location, precision: str, done: threading.Event) -> None:
     seen, shown = "", 0.0
     heard = shown_at = time.monotonic()
     pause = 2 if sys.stderr.isatty() else 20
-    while not done.wait(0.5):
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
+    while not done.wait(0.5 if folder.local else _SELDOM):
+        try:
+            text = folder.read(_LIVE).decode()
+        except (FileNotFoundError, ElmoError):  # not yet, or the store does not answer for now
+            text = ""
         now = time.monotonic()
         if text != seen:
             heard = shown_at = now

@@ -1,6 +1,7 @@
 """URLs as messages and records may show them: without passwords, keys and signatures."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -16,6 +17,21 @@ def without_credentials(text: str) -> str:
     parts = urlsplit(shown)
     kept = [(k, "***" if _SECRET.search(k) else v) for k, v in parse_qsl(parts.query, True)]
     return urlunsplit(parts._replace(query=urlencode(kept, safe="*/:")))
+
+
+def with_login(url: str, given: Iterable[str]) -> str:
+    """`url` with what `without_credentials` took from it, where one of the URLs `given` has it: its
+    own secret parameters, or the login of its host."""
+    given = [one for one in given if "://" in one]
+    for one in given:
+        if without_credentials(one) == url:
+            return one
+    parts = urlsplit(url)
+    for one in given:
+        login, _, host = urlsplit(one).netloc.rpartition("@")
+        if login and (urlsplit(one).scheme, host) == (parts.scheme, parts.netloc):
+            return urlunsplit(parts._replace(netloc=f"{login}@{host}"))
+    return url
 
 
 def clean(value: Any) -> Any:

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from elmo.characters import Characters
 from elmo.errors import ElmoError
-from elmo.files import new_file, new_folder
+from elmo.folders import absolute, cached, new_folder
+from elmo.location import Folder, Location
 from elmo.shards import SPLITS, ShardEntry, Shards, open_shard
 from elmo.vocabulary import BOS, EOS, NOT_WORDS, UNK
 
@@ -58,7 +59,7 @@ class Hashed:
 
 
 def run(
-    shards: Path, out: Path, params: Vocab, *, runs: Path, cluster: Cluster
+    shards: Folder, out: Folder, params: Vocab, *, runs: Folder, cluster: Cluster
 ) -> dict[str, float]:
     """Write `words.txt`, `counts.txt` and `characters.json` of the training split to `out`."""
     if 0 < params.max_words < 4:
@@ -66,7 +67,7 @@ def run(
             f"vocab.max_words must be 0 (no limit) or 4 or more, found {params.max_words}"
         )
     with work_folder(runs, "vocab", out) as work:
-        train, heldout = count(Shards(shards), work=work, cluster=cluster)
+        train, heldout = count(Shards(absolute(shards)), work=work, cluster=cluster)
         words, counts = _words(train, params)
         if not len(words):
             raise ElmoError(
@@ -94,26 +95,27 @@ def run(
     }
 
 
-def count(shards: Shards, *, work: Path, cluster: Cluster) -> tuple[Counts, Counts]:
+def count(shards: Shards, *, work: Location, cluster: Cluster) -> tuple[Counts, Counts]:
     """Count the types of both splits, a task for each shard; their order does not matter."""
     jobs = [
-        (shards.folder.absolute(), info, work / f"{info.sha256}-{version('vocab')}-by-hash.arrow")
+        (shards.location, info, work, f"{info.sha256}-{version('vocab')}-by-hash.arrow")
         for split in SPLITS
         for info in shards.infos(split)
     ]
-    missing = [job for job in jobs if not job[2].exists()]
+    there = set(work.names())
+    missing = [job for job in jobs if job[3] not in there]
     for _ in workers.tasks(count_shard, missing, cluster=cluster, label="count"):
         pass
-    counted = [_read_counts(path) for _, _, path in jobs]
+    counted = [_read_counts(work, name) for _, _, _, name in jobs]
     trained_on = len(shards.infos("train"))
     return merge(counted[:trained_on]), merge(counted[trained_on:])
 
 
-def count_shard(job: tuple[Path, ShardEntry, Path]) -> None:
+def count_shard(job: tuple[Location, ShardEntry, Location, str]) -> None:
     """Check one shard's bytes, count its types and write the counts by rising hash; all that a
     worker does."""
-    folder, info, path = job
-    shard = open_shard(folder / info.file, info=info)
+    shards, info, work, name = job
+    shard = open_shard(cached(shards, info.file, sha256=info.sha256), info=info)
     sentences = int(np.count_nonzero(np.diff(shard.offsets)))
     types = pa.concat_arrays([shard.dictionary])
     hashes = hash_strings(types)
@@ -122,14 +124,15 @@ def count_shard(job: tuple[Path, ShardEntry, Path]) -> None:
     batch = pa.record_batch(columns | {"hash": hashes[order]}).replace_schema_metadata(
         {"sentences": str(sentences)}
     )
-    with new_file(path) as new, pa.ipc.new_file(str(new), batch.schema) as writer:
+    with work.new(name) as new, pa.ipc.new_file(str(new), batch.schema) as writer:
         writer.write_batch(batch)
 
 
-def _read_counts(path: Path) -> Hashed:
-    with reading(str(path)), pa.ipc.open_file(pa.memory_map(str(path))) as file:
-        batch = file.get_batch(0)
-        sentences = int(batch.schema.metadata[b"sentences"])
+def _read_counts(work: Location, name: str) -> Hashed:
+    with work.local_copy(name) as path:  # once mapped, its name may go
+        with reading(work.name(name)), pa.ipc.open_file(pa.memory_map(str(path))) as file:
+            batch = file.get_batch(0)
+            sentences = int(batch.schema.metadata[b"sentences"])
     counts = Counts(batch.column("type"), batch.column("count").to_numpy(), sentences)
     return Hashed(counts, batch.column("hash").to_numpy())
 

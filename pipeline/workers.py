@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from elmo.errors import ElmoError
+from elmo.folders import Flag, absolute
+from elmo.location import Folder, Location, scratch
 
 from . import pool, restarts
 from .cluster import Cluster
@@ -64,7 +66,7 @@ def session() -> Iterator[Any]:
 
 
 @contextmanager
-def checked_nodes(paths: Sequence[Path]) -> Iterator[None]:
+def checked_nodes(paths: Sequence[Path | str]) -> Iterator[None]:
     """A session in which every node was found able to work on what lies at these paths."""
     from . import preflight
 
@@ -140,15 +142,15 @@ def fit(
     *,
     cluster: Cluster,
     name: str,
-    storage: Path,
-    stop: Path,
+    storage: Folder | Location,
+    stop: Flag | Path,
 ) -> Any:
     """Train: run `loop(config, rank, size, device)` on every worker under Ray Train.
 
     Returns what rank 0 returned. With `cluster.workers` 0 the loop runs in this process (Ray
     Train's local mode). A worker that dies is started again with all the others, and the loop goes
     on from its own checkpoints. An exception of the loop's is raised as it is. SIGINT and SIGTERM
-    reach workers elsewhere as the file `stop`.
+    reach workers elsewhere as the flag `stop`.
     """
     if elsewhere() and cluster.workers == 0:
         raise ElmoError(
@@ -168,7 +170,9 @@ def fit(
 
     logging.getLogger("ray.train").setLevel(logging.WARNING)
     distributed = cluster.workers > 0
-    folder = storage.absolute()
+    folder = Location(absolute(str(storage)))
+    # Ray Train's own notes; on a disk they are in the run's folder, and go with it.
+    notes = folder.local or scratch() / "ray-train"
 
     class Losses(UserCallback):  # its methods run in Ray Train's controller, on any node
         def after_exception(self, run_context: Any, worker_exceptions: dict[int, Any]) -> None:
@@ -176,7 +180,7 @@ def fit(
 
     run = RunConfig(
         name=name,
-        storage_path=str(folder),
+        storage_path=str(notes),
         failure_config=FailureConfig(max_failures=restarts.MOST),
         callbacks=[Losses()] if distributed else None,
         worker_runtime_env={"env_vars": {"OMP_NUM_THREADS": str(cluster.cpus)}}
@@ -198,8 +202,7 @@ def fit(
             raise ElmoError("gpu is set and this machine has no CUDA device; set --no-gpu")
         for start in range(restarts.MOST + 1):
             trainer = TorchTrainer(
-                _Entry(loop, folder, gpu=cluster.gpu),
-                train_loop_config=config,
+                _Entry(loop, config, folder, gpu=cluster.gpu),
                 torch_config=TorchConfig(backend="nccl" if cluster.gpu else "gloo"),
                 scaling_config=scaling,
                 run_config=run,
@@ -237,8 +240,8 @@ def _has_cuda() -> bool:
     return torch.cuda.is_available()
 
 
-def _stoppable(function: Callable[[], Result], stop: Path) -> Result:
-    """Call `function` in a thread of its own; a first signal makes the file `stop`, a second one
+def _stoppable(function: Callable[[], Result], stop: Flag | Path) -> Result:
+    """Call `function` in a thread of its own; a first signal sets the flag `stop`, a second one
     interrupts."""
     stop.unlink(missing_ok=True)
 
@@ -289,15 +292,24 @@ def _start(ray: Any, options: dict[str, Any]) -> None:
 
 
 class _Entry:
-    """What a worker runs: the loop, told which worker it is."""
+    """What a worker runs: the loop, told which worker it is.
+
+    The config travels in it: Ray Train shows and keeps what it is given as `train_loop_config`, and
+    an address in the config may hold a login.
+    """
 
     def __init__(
-        self, loop: Callable[[dict[str, Any], int, int, str], Any], folder: Path, *, gpu: bool
+        self,
+        loop: Callable[[dict[str, Any], int, int, str], Any],
+        config: dict[str, Any],
+        folder: Location,
+        *,
+        gpu: bool,
     ) -> None:
-        self.loop, self.folder, self.gpu = loop, folder, gpu
+        self.loop, self.config, self.folder, self.gpu = loop, config, folder, gpu
         self.__name__ = loop.__name__
 
-    def __call__(self, config: dict[str, Any]) -> Any:
+    def __call__(self) -> Any:
         import ray
         from ray import train
         from ray.train.torch import get_device
@@ -306,7 +318,7 @@ class _Entry:
         rank, size = context.get_world_rank(), context.get_world_size()
         if ray.is_initialized():  # else this is the driver's own process
             restarts.began(self.folder, rank, size, ray.util.get_node_ip_address())
-        return self.loop(config, rank, size, str(get_device()) if self.gpu else "cpu")
+        return self.loop(self.config, rank, size, str(get_device()) if self.gpu else "cpu")
 
 
 def elsewhere() -> bool:

@@ -253,7 +253,7 @@ def model_digest(model: str | Path) -> str:
     """The digest of a model folder, without loading it; a digest is returned as it is."""
     if isinstance(model, str) and re.fullmatch("[0-9a-f]{64}", model):
         return model
-    return read_config(Path(model)).digest
+    return read_config(model).digest
 
 
 __all__ = ["FeatureStore", "model_digest"]

@@ -15,8 +15,8 @@ import torch
 
 from elmo.embedder import Embedder
 from elmo.errors import ElmoError
-from elmo.files import digest, read_json
-from elmo.location import Location
+from elmo.files import digest
+from elmo.location import Folder, Location
 from elmo.model_config import CONFIG, TRAINING, Config, read_config
 from elmo.settings import PRECISIONS, Precision
 from elmo.shards import ShardEntry, Shards
@@ -63,8 +63,8 @@ class ShardEmbedder:
 
     def __init__(
         self,
-        model: Path,
-        shards: Path,
+        model: Folder,
+        shards: Folder,
         locations: Sequence[Location],
         layout: Layout,
         precision: str,
@@ -128,10 +128,10 @@ JobRunner = Callable[
 def build(
     out: str | Path | Location,
     *,
-    shards: Path,
-    model: Path,
+    shards: Folder,
+    model: Folder,
     settings: StoreSettings,
-    work: str | Path | None = None,
+    work: Folder | Location | None = None,
     device: str = "cpu",
     run: JobRunner | None = None,
 ) -> Manifest:
@@ -171,8 +171,8 @@ def build(
 def append(
     store: str | Path | Location,
     *,
-    shards: Path,
-    model: Path,
+    shards: Folder,
+    model: Folder,
     device: str = "cpu",
     run: JobRunner | None = None,
 ) -> Manifest:
@@ -225,13 +225,13 @@ def append(
     return manifest
 
 
-def make_layout(model: Path, settings: StoreSettings) -> Layout:
+def make_layout(model: Folder, settings: StoreSettings) -> Layout:
     """The layout of a store that `model` makes with `settings`."""
     if settings.precision not in PRECISIONS:
         raise ElmoError(
             f"precision must be one of {', '.join(PRECISIONS)}, found {settings.precision!r}"
         )
-    shape = Config.from_dict(read_config(model).model, source=model / CONFIG)
+    shape = Config.from_dict(read_config(model).model, source=f"{model}/{CONFIG}")
     layers = shape.layers + 1
     if settings.layers == "mix" and not settings.mix:
         raise ElmoError('layers "mix" needs mix: the file that a task wrote')
@@ -246,7 +246,7 @@ def make_layout(model: Path, settings: StoreSettings) -> Layout:
     )
 
 
-def _corpus(shards: Path, model: Path) -> Shards:
+def _corpus(shards: Folder, model: Folder) -> Shards:
     """The shards, which must have been cut as the model's training text was."""
     corpus = Shards(shards)
     read_config(model).tokenizer.check_shards(corpus.tokenization, model=model, shards=shards)
@@ -290,10 +290,11 @@ def _jobs(
     return jobs
 
 
-def _model(folder: Path) -> ModelOf:
+def _model(folder: Folder) -> ModelOf:
     """What the manifest says of the model: its digest and where it came from."""
     record = read_config(folder)
-    return ModelOf(record.digest, record.tokenizer, read_json(folder / TRAINING))
+    training = Location(folder).record(TRAINING, dict[str, Any])
+    return ModelOf(record.digest, record.tokenizer, training)
 
 
 def _source(corpus: Shards, device: str, *, sentences: int, documents: int) -> Source:

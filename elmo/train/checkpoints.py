@@ -1,33 +1,24 @@
 """Work in progress: checkpoints from which training resumes as if it had never stopped.
 
-A checkpoint is a folder of safetensors and JSON, written beside and renamed. It holds rows, not
-workers: any number of workers can resume from it.
+A checkpoint is a folder of safetensors and JSON, whole or not there, on a disk or at a URL. It
+holds rows, not workers: any number of workers can resume from it.
 """
 
-import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 
 import msgspec
 import torch
 from torch import Tensor
 
 from elmo.errors import ElmoError
-from elmo.files import (
-    Count,
-    Sha256,
-    check_sha256,
-    new_folder,
-    read_record,
-    sha256,
-    sweep,
-    write_json,
-)
+from elmo.files import Count, Sha256, check_sha256, sha256, sweep, write_json
+from elmo.folders import local_folder, new_folder
+from elmo.location import Folder, Location
 from elmo.settings import Training
 from elmo.stream import Position
 from elmo.train.curves import Means
@@ -87,21 +78,23 @@ class Checkpoint:
     corpus: str
 
     @classmethod
-    def load(cls, folder: Path) -> "Checkpoint":
+    def load(cls, folder: Folder | Location) -> "Checkpoint":
         """Read a checkpoint's folder, checked."""
-        record = read_record(folder / "state.json", CheckpointRecord)
-        check_sha256(folder / "state.safetensors", record.sha256)
-        tensors = load_weights(folder / "state.safetensors")
+        location = Location.of(folder)
+        record = location.record("state.json", CheckpointRecord)
+        with local_folder(location) as local:
+            check_sha256(local / "state.safetensors", record.sha256)
+            tensors = load_weights(local / "state.safetensors")
         return cls(tensors, record.progress, record.settings, record.steps, record.corpus)
 
     @staticmethod
-    def digest(folder: Path) -> str:
+    def digest(folder: Folder | Location) -> str:
         """The digest of a checkpoint's tensors, without reading them."""
-        return read_record(folder / "state.json", CheckpointRecord).sha256
+        return Location.of(folder).record("state.json", CheckpointRecord).sha256
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Folder | Location) -> None:
         """Write the folder, whole or not at all."""
-        with new_folder(folder, ours=("state.json",)) as new:
+        with new_folder(str(folder), ours=("state.json",)) as new:
             save_weights(new / "state.safetensors", self.tensors)
             record = {
                 "corpus": self.corpus,
@@ -116,18 +109,21 @@ class Checkpoint:
 class Checkpoints:
     """The checkpoints of one run, newest last; of old ones the last `keep` and those named stay."""
 
-    def __init__(self, folder: Path, *, keep: int) -> None:
-        self.folder, self.keep = folder, keep
+    def __init__(self, folder: Folder | Location, *, keep: int) -> None:
+        self.folder, self.keep = Location.of(folder), keep
         self._writing: threading.Thread | None = None
         self._failed: BaseException | None = None
 
-    def path(self, step: int) -> Path:
+    def path(self, step: int) -> Location:
         """The folder of a step's checkpoint."""
-        return self.folder / f"step-{step:09d}"
+        return self.folder / _name(step)
 
     def steps(self) -> list[int]:
         """The steps of whole checkpoints, rising."""
-        return sorted(int(path.name.removeprefix("step-")) for path in self.folder.glob("step-*"))
+        names = [name for name in self.folder.folders() if name.startswith("step-")]
+        if self.folder.local is None:  # one that is being written or deleted has no manifest
+            names = [name for name in names if (self.folder / name).exists("state.json")]
+        return sorted(int(name.removeprefix("step-")) for name in names)
 
     def save(self, checkpoint: Checkpoint, *, named: Iterable[int | None]) -> None:
         """Copy the tensors now and write them on another thread; wait for the one before.
@@ -174,14 +170,15 @@ class Checkpoints:
         killed writer left half-written is removed: call this where nobody else writes to the
         folder.
         """
-        sweep(self.folder)
+        if self.folder.local is not None:
+            sweep(self.folder.local)
         for step in reversed(self.steps()):
             try:
                 self.load(step)
                 return step
             except ElmoError as error:
-                aside = self.folder / f"damaged-{self.path(step).name}"
-                shutil.rmtree(aside, ignore_errors=True)
+                aside = self.folder / f"damaged-{_name(step)}"
+                aside.remove()
                 self.path(step).rename(aside)
                 print(
                     f"warning: checkpoint of step {step} is damaged and set aside as {aside}; "
@@ -195,10 +192,14 @@ class Checkpoints:
         checkpoint.save(self.path(checkpoint.progress.step))
         for old in self.steps()[: -self.keep]:
             if old not in named:
-                shutil.rmtree(self.path(old), ignore_errors=True)
+                self.path(old).remove()
 
     def _fail(self, error: BaseException) -> None:
         self._failed = error
+
+
+def _name(step: int) -> str:
+    return f"step-{step:09d}"
 
 
 def _guarded(
@@ -228,7 +229,7 @@ def restore(
     modules: dict[str, torch.nn.Module],
     slots: dict[str, Tensor],
     *,
-    source: Path,
+    source: Folder | Location,
 ) -> None:
     """Copy a checkpoint's tensors back; `ElmoError` naming `source` where they do not fit."""
     with torch.no_grad():

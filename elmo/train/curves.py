@@ -1,9 +1,9 @@
 """The curves of a training: its running means, and the files that hold them."""
 
-import csv
 import math
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
+
+from elmo.location import Folder, Location
 
 CURVES = {
     "train.tsv": ("step", "tokens", "perplexity", "lr", "gradient_norm", "clipped"),
@@ -43,32 +43,35 @@ class Means:
         }
 
 
-@dataclass(frozen=True)
 class Curves:
-    """The curves of one run: tables in `folder`, one row per report."""
+    """The curves of one run: tables in `folder`, one row per report.
 
-    folder: Path
-    columns: dict[str, tuple[str, ...]] = field(default_factory=lambda: dict(CURVES))
+    They are kept in memory and written whole by `flush`, since no file at a URL can be added to.
+    """
 
-    def cut(self, step: int) -> None:
-        """Start the curves, or drop what was written after the checkpoint of a step."""
-        for name in self.columns:
-            self._cut(name, step)
+    def __init__(self, folder: Folder | Location) -> None:
+        self.folder = Location.of(folder)
+        self._rows: dict[str, list[str]] = {name: [] for name in CURVES}
+
+    def resume(self, step: int) -> None:
+        """Take the rows that were written up to the checkpoint of a step, and only those."""
+        for name, columns in CURVES.items():
+            old = self.folder.read(name).decode() if step and self.folder.exists(name) else ""
+            rows = [line for line in old.splitlines()[1:] if line.count("\t") == len(columns) - 1]
+            self._rows[name] = [row for row in rows if _step(row) <= step]
+        self.flush()
 
     def add(self, name: str, row: dict[str, float]) -> None:
-        """Add a row, in place of one that a run killed since wrote of the same step."""
-        self._cut(name, int(row["step"]) - 1)
-        with (self.folder / name).open("a", newline="") as file:
-            csv.writer(file, delimiter="\t", lineterminator="\n").writerow(
-                [f"{row[column]:.10g}" for column in self.columns[name]]
-            )
+        """Add a row, in place of one of the same step or later."""
+        rows = [old for old in self._rows[name] if _step(old) < int(row["step"])]
+        self._rows[name] = [*rows, "\t".join(f"{row[column]:.10g}" for column in CURVES[name])]
 
-    def _cut(self, name: str, step: int) -> None:
-        path, columns = self.folder / name, self.columns[name]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        old = path.read_text() if path.exists() else ""
-        kept = [line for line in old.splitlines()[1:] if line.count("\t") == len(columns) - 1]
-        kept = [line for line in kept if int(line.split("\t")[0]) <= step]
-        new = "".join(f"{line}\n" for line in ["\t".join(columns), *kept])
-        if new != old:
-            path.write_text(new)
+    def flush(self) -> None:
+        """Write the files."""
+        for name, columns in CURVES.items():
+            lines = ["\t".join(columns), *self._rows[name]]
+            self.folder.write(name, "".join(f"{line}\n" for line in lines).encode())
+
+
+def _step(row: str) -> int:
+    return int(row.split("\t")[0])

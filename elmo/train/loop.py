@@ -19,6 +19,8 @@ import torch.distributed as dist
 
 from elmo.characters import Characters
 from elmo.errors import ElmoError
+from elmo.folders import Flag
+from elmo.location import Folder, Location
 from elmo.nn.bilm import BiLM
 from elmo.nn.lstm import State
 from elmo.nn.softmax import AnySoftmax, Softmax
@@ -42,7 +44,7 @@ Reporter = Callable[[str, dict[str, float]], None]
 class TrainingJob:
     """What is trained, on what, and how. `folder` holds the work in progress of this very job.
 
-    `lr_of` multiplies the learning rate of parameters by name (0 freezes one). Where the file
+    `lr_of` multiplies the learning rate of parameters by name (0 freezes one). Where the flag
     `stop` appears, training saves a checkpoint and stops: a driver's way to reach workers
     elsewhere. Its name should belong to one start of the job.
     """
@@ -53,10 +55,10 @@ class TrainingJob:
     characters: Characters
     shards: Shards
     settings: Training
-    folder: Path
+    folder: Folder | Location
     lr_of: dict[str, float]
     checkpointing: Checkpointing
-    stop: Path | None = None
+    stop: Flag | Path | None = None
 
     def modules(self) -> dict[str, torch.nn.Module]:
         """What is trained, by the first part of its parameters' names."""
@@ -96,7 +98,7 @@ def fit(job: TrainingJob, *, workers: Workers, report: Reporter) -> Progress:
     Maximises the log likelihood of both directions jointly (section 3.1 of the paper).
 
     Called again after a kill at any instant it resumes from the newest checkpoint and ends as if
-    nothing had happened. SIGTERM, SIGINT and the job's `stop` file save a checkpoint and raise
+    nothing had happened. SIGTERM, SIGINT and the job's `stop` flag save a checkpoint and raise
     `KeyboardInterrupt`. `report(kind, figures)` hears `train` every few steps, `heldout` after each
     evaluation, and once at the start `machine`: how fast this one multiplies matrices.
     """
@@ -127,8 +129,9 @@ class _Fit:
         self.steps = math.ceil(self.positions / (job.settings.rows * job.settings.window))
         self.optimizer = self._optimizer(job.settings, self.steps)
         self.stepper = Stepper(job.bilm, job.softmax, self.optimizer, job.settings, workers)
-        self.checkpoints = Checkpoints(job.folder / "checkpoints", keep=job.checkpointing.keep)
-        self.curves = Curves(job.folder)
+        folder = Location.of(job.folder)
+        self.checkpoints = Checkpoints(folder / "checkpoints", keep=job.checkpointing.keep)
+        self.curves = Curves(folder)
         self.heldout = job.heldout(workers)
         self.speed = _Speed()
         self.saved = time.monotonic()
@@ -195,11 +198,11 @@ class _Fit:
             self._restore(checkpoint, self.checkpoints.path(progress.step))
             self.newest = progress.step
         elif self.settings.start_from:
-            progress, carry = self._start_from(Path(self.settings.start_from))
+            progress, carry = self._start_from(self.settings.start_from)
         else:
             progress = Progress(0, 0, self.stream.begin())
         if self.workers.rank == 0:
-            self.curves.cut(progress.step)
+            self.curves.resume(progress.step)
         rows = self.settings.rows
         whole = self.job.bilm.lstm.zero_state(rows)
         if carry is not None:
@@ -234,10 +237,10 @@ class _Fit:
             )
         return checkpoint
 
-    def _restore(self, checkpoint: Checkpoint, source: Path) -> None:
+    def _restore(self, checkpoint: Checkpoint, source: Location) -> None:
         restore(checkpoint.tensors, self.job.modules(), self.optimizer.slots, source=source)
 
-    def _start_from(self, folder: Path) -> tuple[Progress, dict[str, torch.Tensor]]:
+    def _start_from(self, folder: str) -> tuple[Progress, dict[str, torch.Tensor]]:
         """The weights, the position in the text and, of the same kind of optimizer, the moments."""
         checkpoint = Checkpoint.load(folder)
         progress, theirs, ours = checkpoint.progress, checkpoint.settings, self.settings
@@ -289,6 +292,7 @@ class _Fit:
         whole = self._all_rows(state)
         self.saved, self.newest = time.monotonic(), progress.step
         if self.workers.rank == 0:
+            self.curves.flush()  # before the checkpoint, which its rows belong to
             tensors |= {"carry.h": whole.h_LSBP, "carry.c": whole.c_LSBC}
             checkpoint = Checkpoint(
                 tensors, progress, self.settings, self.steps, self.job.shards.digest
@@ -380,6 +384,8 @@ class _Fit:
             self.curves.add(name, row)
 
     def _diverged(self, progress: Progress) -> ElmoError:
+        if self.workers.rank == 0:
+            self.curves.flush()
         self.checkpoints.wait()
         kept = set(self.checkpoints.steps()) & {progress.sound_step, progress.best_step}
         what_to_do = "lower optimizer.lr or optimizer.clip"
@@ -418,8 +424,8 @@ class _Speed:
 
 
 @contextmanager
-def _interruptible(stop: Path | None) -> Iterator[Callable[[], bool]]:
-    """Yield whether SIGTERM or SIGINT came to this worker, or the file `stop` is there."""
+def _interruptible(stop: Flag | Path | None) -> Iterator[Callable[[], bool]]:
+    """Yield whether SIGTERM or SIGINT came to this worker, or the flag `stop` is there."""
     came = threading.Event()
     old: list[tuple[signal.Signals, Any]] = []
     if threading.current_thread() is threading.main_thread():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from .options import PATH, STORE
+from .options import FOLDER, PATH, Folder
 from .run_stage import human_size
 
 
@@ -72,10 +72,10 @@ def export_serving(model: Path, out: Path) -> None:
 
 
 @click.command()
-@click.argument("store", type=STORE)
+@click.argument("store", type=FOLDER)
 @click.argument("out", type=PATH)
 @click.option("--layout", default="all", show_default=True, help="One of the layouts above.")
-def dump(store: str | Path, out: Path, layout: str) -> None:
+def dump(store: Folder, out: Path, layout: str) -> None:
     """Write STORE for other tools: HDF5 as in 2018, list columns, Hugging Face datasets.
 
     Layouts: all, top, average (HDF5 of AllenNLP), bilm-tf (HDF5), lists (Parquet), datasets.

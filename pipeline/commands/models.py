@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import click
 
-from .options import DEVICE, JSON, PATH, STORE, TEXT
+from .options import DEVICE, FOLDER, JSON, PATH, TEXT, Folder
 
 
 @click.command()
@@ -86,7 +86,7 @@ def perplexity(
 
 
 @click.command()
-@click.argument("store", type=STORE)
+@click.argument("store", type=FOLDER)
 @click.argument("text")
 @click.option("--model", type=PATH, help="The store's model; default: looked for in models/.")
 @click.option("-k", "count", default=10, show_default=True, help="How many neighbours to print.")
@@ -95,7 +95,7 @@ def perplexity(
 @JSON
 @DEVICE
 def neighbors(
-    store: str | Path,
+    store: Folder,
     text: str,
     model: Path | None,
     count: int,

@@ -10,18 +10,24 @@ from typing import Any
 import click
 
 PATH = click.Path(path_type=Path)
+Folder = str | Path  # as elmo.location has it, which `--help` need not load
 
 
-class _Store(click.ParamType):  # type: ignore[type-arg]
-    """The folder of a store, or its URL, which a path would spoil."""
+class _Folder(click.ParamType):  # type: ignore[type-arg]
+    """A folder of the project, or the URL of one, which a path would spoil.
+
+    Where `storage` is set, a folder of the project is at a URL.
+    """
 
     name = "path"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> str | Path:
-        return str(value) if "://" in str(value) else Path(value)
+    def convert(self, value: Any, param: Any, ctx: Any) -> Folder:
+        from .. import storage
+
+        return value if isinstance(value, Path) else storage.locate(str(value))
 
 
-STORE = _Store()
+FOLDER = _Folder()
 
 
 class _Text(click.File):
@@ -64,7 +70,9 @@ SET = click.option(
     callback=_remember,
     help="Another value for this run alone, as -S pretrain.training.epochs=3; DVC does not see it.",
 )
-RUNS = click.option("--runs", type=PATH, required=True, help="Where the work in progress is kept.")
+RUNS = click.option(
+    "--runs", type=FOLDER, required=True, help="Where the work in progress is kept."
+)
 CURVES = click.option("--curves", type=PATH, required=True, help="Where the curves go.")
 METRICS = click.option("--metrics", type=PATH, help="Write the stage's metrics to this JSON file.")
 DEVICE = click.option(
@@ -93,8 +101,9 @@ def with_cluster(command: Callable[..., None]) -> Callable[..., None]:
             return command(cluster=cluster, **given)
         from .. import workers
 
-        driver_only = ("params_file", "metrics")
-        paths = [v for k, v in given.items() if isinstance(v, Path) and k not in driver_only]
+        driver_only = ("params_file", "metrics") + (("curves",) if cluster.storage else ())
+        folders = {k: v for k, v in given.items() if isinstance(v, Path) or "://" in str(v)}
+        paths = [v for k, v in folders.items() if k not in driver_only]
         with workers.checked_nodes(paths):
             command(cluster=cluster, **given)
 

@@ -28,7 +28,7 @@ def run_stage(
     from elmo.files import check_file, write_json
 
     from .. import params as settings
-    from .. import results
+    from .. import results, storage
 
     began = time.monotonic()
     if metrics is not None:
@@ -43,6 +43,7 @@ def run_stage(
             cluster,
         )
     figures = work(params)
+    storage.leave_manifests(click.get_current_context().params["out"])
     if metrics is not None:
         rounded = {key: _rounded(value) for key, value in figures.items()}
         write_json(metrics, rounded)

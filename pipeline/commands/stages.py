@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import CURVES, METRICS, PARAMS, PATH, RUNS, SET, STORE, with_cluster
+from .options import CURVES, FOLDER, METRICS, PARAMS, PATH, RUNS, SET, Folder, with_cluster
 from .run_stage import human_size, run_stage
 
 if TYPE_CHECKING:
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("out", type=PATH)
+@click.argument("out", type=FOLDER)
 @RUNS
 @PARAMS
 @SET
 @METRICS
-def corpus(out: Path, runs: Path, params_file: Path, metrics: Path | None) -> None:
+def corpus(out: Folder, runs: Folder, params_file: Path, metrics: Path | None) -> None:
     """Collect the text: your own files, or English prose that comes with Python."""
     from .. import corpus as stage
 
@@ -35,19 +35,19 @@ def corpus(out: Path, runs: Path, params_file: Path, metrics: Path | None) -> No
 
 
 @click.command()
-@click.argument("corpus", type=PATH)
+@click.argument("corpus", type=FOLDER)
 @click.argument("text", type=click.Choice(["general", "task"]))
-@click.argument("out", type=PATH)
+@click.argument("out", type=FOLDER)
 @RUNS
 @PARAMS
 @SET
 @METRICS
 @with_cluster
 def tokenize(
-    corpus: Path,
+    corpus: Folder,
     text: str,
-    out: Path,
-    runs: Path,
+    out: Folder,
+    runs: Folder,
     params_file: Path,
     metrics: Path | None,
     cluster: "Cluster",
@@ -57,7 +57,15 @@ def tokenize(
 
     run_stage(
         f"tokenize {text}",
-        lambda p: stage.run(corpus, out, p.tokenize, text=text, runs=runs, cluster=cluster),
+        lambda p: stage.run(
+            corpus,
+            out,
+            p.tokenize,
+            text=text,
+            runs=runs,
+            cluster=cluster,
+            given=(*p.corpus.general, *p.corpus.task),
+        ),
         params_file,
         metrics,
         lambda f: f"{f['tokens']:,} tokens in {f['sentences']:,} sentences, {f['shards']} shards",
@@ -65,15 +73,20 @@ def tokenize(
 
 
 @click.command()
-@click.argument("shards", type=PATH)
-@click.argument("out", type=PATH)
+@click.argument("shards", type=FOLDER)
+@click.argument("out", type=FOLDER)
 @RUNS
 @PARAMS
 @SET
 @METRICS
 @with_cluster
 def vocab(
-    shards: Path, out: Path, runs: Path, params_file: Path, metrics: Path | None, cluster: "Cluster"
+    shards: Folder,
+    out: Folder,
+    runs: Folder,
+    params_file: Path,
+    metrics: Path | None,
+    cluster: "Cluster",
 ) -> None:
     """Count the words of SHARDS."""
     from .. import vocab as stage
@@ -88,9 +101,9 @@ def vocab(
 
 
 @click.command()
-@click.argument("shards", type=PATH)
-@click.argument("vocab", type=PATH)
-@click.argument("out", type=PATH)
+@click.argument("shards", type=FOLDER)
+@click.argument("vocab", type=FOLDER)
+@click.argument("out", type=FOLDER)
 @CURVES
 @RUNS
 @PARAMS
@@ -98,11 +111,11 @@ def vocab(
 @METRICS
 @with_cluster
 def pretrain(
-    shards: Path,
-    vocab: Path,
-    out: Path,
+    shards: Folder,
+    vocab: Folder,
+    out: Folder,
     curves: Path,
-    runs: Path,
+    runs: Folder,
     params_file: Path,
     metrics: Path | None,
     cluster: "Cluster",
@@ -127,10 +140,10 @@ def pretrain(
 
 
 @click.command()
-@click.argument("model", type=PATH)
-@click.argument("task", type=PATH)
-@click.argument("general", type=PATH)
-@click.argument("out", type=PATH)
+@click.argument("model", type=FOLDER)
+@click.argument("task", type=FOLDER)
+@click.argument("general", type=FOLDER)
+@click.argument("out", type=FOLDER)
 @CURVES
 @RUNS
 @PARAMS
@@ -138,12 +151,12 @@ def pretrain(
 @METRICS
 @with_cluster
 def finetune(
-    model: Path,
-    task: Path,
-    general: Path,
-    out: Path,
+    model: Folder,
+    task: Folder,
+    general: Folder,
+    out: Folder,
     curves: Path,
-    runs: Path,
+    runs: Folder,
     params_file: Path,
     metrics: Path | None,
     cluster: "Cluster",
@@ -168,19 +181,19 @@ def finetune(
 
 
 @click.command()
-@click.argument("shards", type=PATH)
-@click.argument("model", type=PATH)
-@click.argument("out", type=STORE)
+@click.argument("shards", type=FOLDER)
+@click.argument("model", type=FOLDER)
+@click.argument("out", type=FOLDER)
 @RUNS
 @PARAMS
 @SET
 @METRICS
 @with_cluster
 def features(
-    shards: Path,
-    model: Path,
-    out: str | Path,
-    runs: Path,
+    shards: Folder,
+    model: Folder,
+    out: Folder,
+    runs: Folder,
     params_file: Path,
     metrics: Path | None,
     cluster: "Cluster",
@@ -202,20 +215,20 @@ def features(
 
 
 @click.command()
-@click.argument("model", type=PATH)
-@click.argument("store", type=PATH)
+@click.argument("model", type=FOLDER)
+@click.argument("store", type=FOLDER)
 @click.argument("out", type=PATH)
-@click.option("--general", type=PATH, required=True, help="Shards the model was pretrained on.")
-@click.option("--task", type=PATH, required=True, help="Shards it was fine-tuned on.")
+@click.option("--general", type=FOLDER, required=True, help="Shards the model was pretrained on.")
+@click.option("--task", type=FOLDER, required=True, help="Shards it was fine-tuned on.")
 @PARAMS
 @SET
 @METRICS
 def register(
-    model: Path,
-    store: Path,
+    model: Folder,
+    store: Folder,
     out: Path,
-    general: Path,
-    task: Path,
+    general: Folder,
+    task: Folder,
     params_file: Path,
     metrics: Path | None,
 ) -> None:
@@ -235,9 +248,9 @@ def register(
 @click.argument("out", type=PATH)
 @click.option("--metrics-in", type=PATH, required=True, help="The folder of the stages' figures.")
 @click.option("--curves", type=PATH, required=True, help="The folder of the curves.")
-@click.option("--vocab", type=PATH, required=True, help="The vocabulary.")
-@click.option("--model", type=PATH, required=True, help="The model.")
-@click.option("--store", type=PATH, required=True, help="The store.")
+@click.option("--vocab", type=FOLDER, required=True, help="The vocabulary.")
+@click.option("--model", type=FOLDER, required=True, help="The model.")
+@click.option("--store", type=FOLDER, required=True, help="The store.")
 @click.option("--registered", type=PATH, required=True, help="What register wrote.")
 @PARAMS
 @SET
@@ -246,9 +259,9 @@ def report(
     out: Path,
     metrics_in: Path,
     curves: Path,
-    vocab: Path,
-    model: Path,
-    store: Path,
+    vocab: Folder,
+    model: Folder,
+    store: Folder,
     registered: Path,
     params_file: Path,
     metrics: Path | None,

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import JSON, PATH, STORE, with_cluster
+from .options import FOLDER, JSON, PATH, Folder, with_cluster
 
 if TYPE_CHECKING:
     from ..cluster import Cluster
 
 
 @click.command()
-@click.argument("store", type=STORE)
+@click.argument("store", type=FOLDER)
 @JSON
-def verify(store: str | Path, as_json: bool) -> None:
+def verify(store: Folder, as_json: bool) -> None:
     """Check every checksum and count of STORE, and name what is wrong."""
     from elmo.store.maintenance import verify as check
 
@@ -30,11 +30,11 @@ def verify(store: str | Path, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("store", type=STORE)
+@click.argument("store", type=FOLDER)
 @click.argument("shards", type=PATH)
 @click.argument("model", type=PATH)
 @with_cluster
-def append(store: str | Path, shards: Path, model: Path, cluster: "Cluster") -> None:
+def append(store: Folder, shards: Path, model: Path, cluster: "Cluster") -> None:
     """Add the sentences of SHARDS to STORE, as a new version."""
     from .. import features as stage
 
@@ -43,9 +43,9 @@ def append(store: str | Path, shards: Path, model: Path, cluster: "Cluster") -> 
 
 
 @click.command()
-@click.argument("store", type=STORE)
+@click.argument("store", type=FOLDER)
 @click.option("--part-tokens", default=1_000_000, show_default=True, help="Tokens per part.")
-def compact(store: str | Path, part_tokens: int) -> None:
+def compact(store: Folder, part_tokens: int) -> None:
     """Join small neighbouring parts of STORE, as a new version."""
     from elmo.store.maintenance import compact as join
 
@@ -54,9 +54,9 @@ def compact(store: str | Path, part_tokens: int) -> None:
 
 
 @click.command()
-@click.argument("store", type=STORE)
+@click.argument("store", type=FOLDER)
 @click.option("--keep", default=1, show_default=True, help="Versions to keep.")
-def prune(store: str | Path, keep: int) -> None:
+def prune(store: Folder, keep: int) -> None:
     """Delete old versions of STORE and the files that only they name."""
     from elmo.store.maintenance import prune as delete
 
@@ -64,8 +64,8 @@ def prune(store: str | Path, keep: int) -> None:
 
 
 @click.command()
-@click.argument("store", type=STORE)
-def lineage(store: str | Path) -> None:
+@click.argument("store", type=FOLDER)
+def lineage(store: Folder) -> None:
     """Which model, run, corpus and settings made STORE, as JSON."""
     import json
 

@@ -12,7 +12,8 @@ from typing import Any, BinaryIO, cast
 from msgspec import Struct
 
 from elmo.errors import ElmoError
-from elmo.files import Count, Sha256, check_readable, digest, read_record, write_json
+from elmo.files import Count, Sha256, check_readable, digest
+from elmo.location import Location
 
 from ..failures import reading
 
@@ -53,7 +54,7 @@ class _Digest(Struct, frozen=True, forbid_unknown_fields=True):
     sha256: Sha256
 
 
-def find_inputs(patterns: Sequence[str], *, work: Path | None = None) -> list[Input]:
+def find_inputs(patterns: Sequence[str], *, work: Location | None = None) -> list[Input]:
     """List and digest the files that names, folders, globs and fsspec URLs stand for, in order.
 
     `ElmoError` for one that stands for nothing, is named twice or is no text, and where all files
@@ -123,7 +124,8 @@ def _expand(pattern: str) -> list[tuple[str, str]]:
             fs, path = _fsspec().core.url_to_fs(pattern)
             whole_folder = fs.isdir(path)
             paths = fs.find(path) if whole_folder else fs.glob(path)
-            pairs = [(_below(path, p, whole_folder), fs.unstrip_protocol(p)) for p in paths]
+            names = [_below(path, p, whole_folder).partition("?")[0] for p in paths]
+            pairs = [(name, fs.unstrip_protocol(p)) for name, p in zip(names, paths, strict=True)]
     else:
         base = Path(pattern)
         whole_folder = base.is_dir()
@@ -163,16 +165,16 @@ def _check_name(url: str, in_folder: bool) -> None:
         )
 
 
-def _measure(url: str, work: Path | None) -> _Digest:
-    cached = None
+def _measure(url: str, work: Location | None) -> _Digest:
+    cached = ""
     if work is not None and "://" not in url:
         with reading(url):
             status = os.stat(url)
         if status.st_size >= _LARGE:
             identity = [os.path.realpath(url), status.st_size, status.st_mtime_ns, status.st_ino]
-            cached = work / f"{digest(identity)}.json"
-            if cached.exists():
-                return read_record(cached, _Digest)
+            cached = f"{digest(identity)}.json"
+            if work.exists(cached):
+                return work.record(cached, _Digest)
     summed, size = hashlib.sha256(), 0
     with open_input(url) as file:
         while True:
@@ -183,13 +185,14 @@ def _measure(url: str, work: Path | None) -> _Digest:
             summed.update(block)
             size += len(block)
     measured = _Digest(size, summed.hexdigest())
-    if cached is not None:
-        write_json(cached, {"bytes": measured.bytes, "sha256": measured.sha256})
+    if work is not None and cached:
+        work.write_json(cached, {"bytes": measured.bytes, "sha256": measured.sha256})
     return measured
 
 
 def _suffixes(url: str) -> list[str]:
-    return [suffix.lower() for suffix in Path(url.rsplit("/", 1)[-1]).suffixes[-2:]] or [""]
+    name = (url.partition("?")[0] if "://" in url else url).rsplit("/", 1)[-1]
+    return [suffix.lower() for suffix in Path(name).suffixes[-2:]] or [""]
 
 
 def _ending(url: str) -> str:

@@ -7,7 +7,6 @@ for each distinct stretch; the rest is array work.
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct, to_builtins
 
-from elmo.files import Sha256, digest, read_record, sha256, write_json
+from elmo.files import Sha256, digest
+from elmo.location import Location
 from elmo.shards import SPLITS, ShardEntry, Split, TokenizerEntry, describe_shard, write_shard
 from elmo.tokenizer import Tokenizer, sentence_splitter, tokenizer
 
@@ -41,7 +41,7 @@ class Piece:
 
     number: int
     spans: tuple[Span, ...]
-    folder: Path
+    folder: Location
     params: Tokenize
     column: str
     sample: int
@@ -59,13 +59,13 @@ class Piece:
         return digest([*depends_on, to_builtins(self.tokenizer), self.results])
 
     @property
-    def record(self) -> Path:
-        """Where the result is written when all its shards are."""
-        return self.folder / f"{self.digest}.json"
+    def record(self) -> str:
+        """The file of the result, written when all its shards are."""
+        return f"{self.digest}.json"
 
-    def shard(self, index: int) -> Path:
-        """Where the piece's shard `index` is written."""
-        return self.folder / f"{self.digest}-{index:05d}.arrow"
+    def shard(self, index: int) -> str:
+        """The file of the piece's shard `index`."""
+        return f"{self.digest}-{index:05d}.arrow"
 
 
 class Result(Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,13 +85,13 @@ class Result(Struct, frozen=True, forbid_unknown_fields=True):
 
 def finished(piece: Piece) -> Result | None:
     """The result of a piece that was finished before, with all its shards as they were written."""
-    if not piece.record.exists():
+    if not piece.folder.exists(piece.record):
         return None
-    result = read_record(piece.record, Result)
-    files = [(piece.folder / info.file, info) for info in result.shards]
-    if all(path.exists() and sha256(path) == info.sha256 for path, info in files):
-        return result
-    return None
+    result = piece.folder.record(piece.record, Result)
+    for info in result.shards:
+        if not piece.folder.exists(info.file) or piece.folder.sha256(info.file) != info.sha256:
+            return None
+    return result
 
 
 def tokenize_piece(piece: Piece) -> Result:
@@ -125,7 +125,7 @@ def tokenize_piece(piece: Piece) -> Result:
         documents.lowest,
         documents.highest,
     )
-    write_json(piece.record, to_builtins(result))
+    piece.folder.write_json(piece.record, to_builtins(result))
     return result
 
 
@@ -305,15 +305,16 @@ class _Builder:
     def _write_shard(
         self, split: Split, numbers: Ints, documents: Ints, offsets: Ints, tokens: Any
     ) -> None:
-        path = self.piece.shard(len(self.shards))
-        write_shard(
-            path,
-            sentence_ids=numbers,
-            document_ids=documents,
-            offsets=offsets.astype(np.int32),
-            tokens=tokens,
-        )
-        self.shards.append(describe_shard(path, split=split))
+        name = self.piece.shard(len(self.shards))
+        with self.piece.folder.new(name) as path:
+            write_shard(
+                path,
+                sentence_ids=numbers,
+                document_ids=documents,
+                offsets=offsets.astype(np.int32),
+                tokens=tokens,
+            )
+            self.shards.append(describe_shard(path, split=split, name=name))
 
     def _tokenized(self) -> tuple[pa.StringArray, list[tuple[npt.NDArray[np.int32], Ints]]]:
         """The distinct tokens, and of each part all tokens as ids and how many each row has."""

@@ -11,26 +11,35 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from elmo.files import LOCK, locked
+from elmo.folders import absolute, name_of
+from elmo.location import Folder, Location
 
 
 @contextmanager
-def work_folder(runs: Path, stage: str, out: Path) -> Iterator[Path]:
-    """Yield the folder in `runs` of a stage that writes `out`, for one process at a time.
+def work_folder(runs: Folder, stage: str, out: Folder) -> Iterator[Location]:
+    """Yield the folder in `runs` of a stage that writes `out`; on a disk, for one process at a
+    time.
 
     It is removed on success, and on failure when no piece was finished. What a killed process left
     half-written beside `out` is removed first.
     """
-    folder = runs.absolute() / f"{stage}-{out.name}"
-    with locked(folder):
-        for unfinished in out.parent.glob(f".{glob.escape(out.name)}.{'[0-9a-f]' * 8}"):
+    work = Location(absolute(runs)) / f"{stage}-{name_of(out)}"
+    if work.local is None:
+        yield work
+        work.remove()
+        return
+    with locked(work.local):
+        beside = Path(out).parent
+        for unfinished in beside.glob(f".{glob.escape(name_of(out))}.{'[0-9a-f]' * 8}"):
             shutil.rmtree(unfinished)  # named by `new_folder`
+        work.sweep()
         try:
-            yield folder
+            yield work
         except BaseException:
-            if {path.name for path in folder.iterdir()} == {LOCK}:
-                _remove(folder)
+            if {path.name for path in work.local.iterdir()} == {LOCK}:
+                _remove(work.local)
             raise
-        _remove(folder)
+        _remove(work.local)
 
 
 def _remove(folder: Path) -> None:

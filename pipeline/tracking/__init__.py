@@ -16,7 +16,7 @@ from .client import (
     silent,
     tracking_uri,
 )
-from .runs import Run, TrackedRun, exists, latest_runs, run, runs_of, send_unsent, unsent
+from .runs import Run, TrackedRun, exists, latest_runs, run, runs_of, send_unsent, spool_of, unsent
 
 __all__ = [
     "Run",
@@ -33,6 +33,7 @@ __all__ = [
     "send_unsent",
     "shown_uri",
     "silent",
+    "spool_of",
     "tracking_uri",
     "unsent",
 ]

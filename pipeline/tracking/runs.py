@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from elmo.errors import ElmoError
-from elmo.files import read_record, write_json
+from elmo.files import digest
+from elmo.location import Folder, Location, scratch
 
 from ..results import fingerprint
 from ..urls import clean, without_credentials
@@ -32,6 +33,7 @@ from .spool import Record, Refused, Spool, waiting
 FLUSH = 60.0  # seconds a finished stage waits for its last figures to go out
 _RACES = 10  # times that another process may add a row first
 _DUPLICATE = re.compile("UNIQUE constraint|UniqueViolation|duplicate key", re.IGNORECASE)
+_KEPT = "mlflow.json"  # in the folder of work in progress: which run it is
 _BATCH = 1000  # MLflow takes no more metrics at a time
 _NEVER = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"}
 
@@ -90,7 +92,7 @@ def run(
     *,
     inputs: Mapping[str, str],
     sources: Mapping[str, Path | str] | None = None,
-    folder: Path | None = None,
+    folder: Folder | Location | None = None,
 ) -> Iterator[Run]:
     """Open a run of a stage.
 
@@ -99,20 +101,21 @@ def run(
     waits beside it.
     """
     check()
-    kept = folder / "mlflow.json" if folder else None
+    kept, run_id = Location.of(folder) if folder else None, None
     with answers():
         client = mlflow_client()
-        run_id = read_record(kept, dict[str, str]).get("run_id") if kept and kept.exists() else None
+        if kept and kept.exists(_KEPT):
+            run_id = kept.record(_KEPT, dict[str, str]).get("run_id")
         parent = _pass_run(client)
         if run_id is None or not exists(run_id):
             run_id = _begin(client, stage, params, inputs, sources or {})
             if kept:
-                write_json(kept, {"run_id": run_id})
+                kept.write_json(_KEPT, {"run_id": run_id})
         for one in filter(None, (parent, run_id)):
             client.update_run(one, status="RUNNING")
         if parent:
             client.set_tag(run_id, "mlflow.parentRunId", parent)
-    log = Run(run_id, spool=folder.parent / "unsent" if folder else None)
+    log = Run(run_id, spool=spool_of(kept) if kept else None)
     try:
         yield log
     except BaseException as error:
@@ -121,6 +124,14 @@ def run(
             _end(log, parent, status, wait=5)
         raise
     _end(log, parent, "FINISHED", wait=FLUSH)
+
+
+def spool_of(folder: Location) -> Path:
+    """Where what MLflow can't take yet waits: beside a run's folder, or where that is at a URL, on
+    this machine."""
+    if folder.local is not None:
+        return folder.local.parent / "unsent"
+    return scratch() / "unsent" / digest(folder.url.rpartition("/")[0])[:8]
 
 
 def _end(log: Run, parent: str | None, status: str, *, wait: float) -> None:

@@ -3,7 +3,9 @@
 Minutes long: `python -m pytest -m cluster tests/cluster`, as root.
 """
 
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -14,60 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
-from elmo.files import sha256
+from tests.cluster.projects import ADDRESS, ROOT, digests, losses, project
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
-ADDRESS = "http://10.77.0.1:8265"
-WORDS = "the cat sat on a mat while an old dog slept near the open door today".split()
-
-
-def text(shift: int, documents: int) -> str:
-    lines = []
-    for k in range(documents):
-        for j in range(4):
-            words = [WORDS[(k * 3 + j + shift * m) % len(WORDS)] for m in range(5 + k % 6)]
-            lines.append(" ".join(words) + " .")
-        lines.append("")
-    return "\n".join(lines) + "\n"
-
-
-def project(folder: Path) -> Path:
-    """The project's own graph with a small corpus and a tiny network."""
-    folder.mkdir()
-    (folder / "dvc.yaml").write_text((ROOT / "dvc.yaml").read_text())
-    params = yaml.safe_load((ROOT / "params.yaml").read_text())
-    general, task = folder.parent / "general.txt", folder.parent / "task.txt"
-    general.write_text(text(1, 120))
-    task.write_text(text(2, 80))
-    params["corpus"] |= {"general": [str(general)], "task": [str(task)]}
-    params["tokenize"] |= {"sentences": "line", "heldout": 0.2, "shard_bytes": 4096}
-    params["pretrain"]["network"] |= {
-        "char_dim": 4,
-        "filters": [[1, 4], [2, 8]],
-        "cells": 16,
-        "projection": 8,
-    }
-    for stage in ("pretrain", "finetune"):
-        params[stage]["training"] |= {"rows": 8, "window": 8, "samples": 16, "evaluate_every": 10}
-        params[stage]["training"] |= {"epochs": 2, "block_sentences": 4}
-    (folder / "params.yaml").write_text(yaml.safe_dump(params))
-    return folder
-
-
-def digests(folder: Path) -> dict[str, str]:
-    """What must not depend on where the work was done; a store's manifest names its run."""
-    names = ["models/pretrain/weights.safetensors", "models/finetune/weights.safetensors"]
-    found = [folder / name for name in names]
-    found += sorted((folder / "data" / "features").glob("*.parquet"))
-    found += sorted((folder / "data" / "shards").rglob("*.arrow"))
-    return {str(path.relative_to(folder)): sha256(path) for path in found if path.is_file()}
-
-
-def losses(folder: Path) -> list[float]:
-    rows = (folder / "curves" / "pretrain" / "train.tsv").read_text().splitlines()
-    column = rows[0].split("\t").index("perplexity")
-    return [float(row.split("\t")[column]) for row in rows[1:]]
 
 
 def test_by_submission_on_three_nodes_as_on_this_machine(
@@ -156,6 +107,70 @@ def test_a_lost_node_and_a_stop(make_nodes: Callable[[int], Any], tmp_path: Path
     assert "stopping: saving a checkpoint" in (tmp_path / "log").read_text()
     kept = sorted((shared / "runs").glob("pretrain/*/checkpoints/step-*"))
     assert kept and int(kept[-1].name.removeprefix("step-")) > int(step)
+
+
+def test_workers_come_and_go_and_the_text_is_read_once(
+    make_nodes: Callable[[int], Any], tmp_path: Path
+) -> None:
+    """1 → 2 → 1 workers: every step reads what it reads on one worker alone."""
+    nodes = make_nodes(3)
+    nodes.start(1, cpus=0)
+    nodes.start(2, cpus=1)
+    nodes.await_nodes(2)
+    here = project(tmp_path / "here")
+    params = yaml.safe_load((here / "params.yaml").read_text())
+    params["pretrain"]["training"] |= {"epochs": 10_000}
+    (here / "params.yaml").write_text(yaml.safe_dump(params))
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    elmo = [sys.executable, "-m", "pipeline"]
+    shell = ["bash", "-c", 'cd "$0" && exec "$@"', str(here)]
+    submitted = [*elmo, "submit", "pretrain", "--address", ADDRESS, "--folder", str(shared)]
+    few = {"ELMO_WORKERS": "1", "ELMO_MAX_WORKERS": "2", "ELMO_CPUS": "1"}
+    command = nodes.on(1, *shell, *submitted, PYTHONPATH=str(ROOT), **few)
+    log = tmp_path / "log"
+    with log.open("w") as out:
+        running = subprocess.Popen(command, env=nodes.environment, stdout=out, stderr=out)
+    await_line(log, r"pretrain: step \d+, held-out", running)
+    nodes.start(3, cpus=1)
+    await_line(log, r"pretrain: 2 workers now", running)
+    two = int(await_line(log, r"(?s)2 workers now.*resuming from step (\d+)", running))
+    await_line(log, r"(?s)2 workers now.*pretrain: step \d+, held-out", running)
+    nodes.lose(3)
+    await_line(log, r"(?s)2 workers now.*pretrain: 1 worker now", running)
+    one = int(await_line(log, r"(?s)1 worker now.*resuming from step (\d+)", running))
+    await_line(log, r"(?s)1 worker now.*pretrain: step \d+, held-out", running)
+    job = await_line(log, r"submitted (\S+) to", running)
+    assert nodes.run(1, *elmo, "stop", job, "--address", ADDRESS).returncode == 0
+    assert running.wait(120) == 1
+    assert 0 < two < one
+
+    rows = curve(shared)
+    assert rows[-1][0] > one
+    own = nodes.environment | {"PYTHONPATH": str(ROOT), "TMPDIR": "/tmp", "ELMO_CPUS": "1"}
+    subprocess.run(["dvc", "init", "--no-scm", "-q"], cwd=here, env=own, check=True)
+    alone = subprocess.Popen(
+        ["dvc", "repro", "pretrain"], cwd=here, env=own, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        while len(expected := curve(here)) < len(rows):
+            assert alone.poll() is None
+            time.sleep(1)
+    finally:
+        os.killpg(alone.pid, signal.SIGKILL)
+        alone.wait()
+    expected = expected[: len(rows)]
+    assert [row[:2] for row in rows] == [row[:2] for row in expected]  # steps and tokens read
+    assert [row[2] for row in rows] == pytest.approx([row[2] for row in expected], rel=0.02)
+
+
+def curve(folder: Path) -> list[tuple[int, int, float]]:
+    """The steps, tokens and perplexities of the training in progress; none before it begins."""
+    for path in folder.glob("runs/pretrain/*/train.tsv"):
+        rows = [line.split("\t") for line in path.read_text().splitlines()[1:]]
+        return [(int(row[0]), int(row[1]), float(row[2])) for row in rows]
+    return []
 
 
 def await_line(log: Path, pattern: str, running: subprocess.Popen[bytes]) -> str:

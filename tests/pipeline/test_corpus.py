@@ -15,6 +15,7 @@ from elmo.errors import ElmoError
 from elmo.files import read_json, sha256
 from pipeline import corpus
 from pipeline.params import Corpus
+from pipeline.text.inputs import Input
 
 DOCSTRING = """Return the mean of `values`, which must not be empty.
 
@@ -247,3 +248,17 @@ def test_a_wrong_manifest_is_one_line(
     with pytest.raises(ElmoError, match=rf"manifest\.json: .*{message}") as error:
         corpus.read_manifest(tmp_path)
     assert "\n" not in str(error.value)
+
+
+def test_logins_stay_out_of_the_manifest_and_reach_the_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = Input("a.txt", "ftp://user:hunter2@host/a.txt", 9, "0" * 64)
+    monkeypatch.setattr(corpus, "find_inputs", lambda patterns, work: [named])
+    monkeypatch.setattr(corpus, "check_readable", lambda *_: None)
+    patterns = ("ftp://user:hunter2@host/*.txt",)
+    corpus.run(tmp_path / "corpus", params(general=patterns, task=patterns), runs=tmp_path / "runs")
+    assert "hunter2" not in (tmp_path / "corpus" / "manifest.json").read_text()
+    source = corpus.read_manifest(tmp_path / "corpus").texts["task"].inputs[0]
+    assert source.url == "ftp://host/a.txt"
+    assert source.input(tmp_path / "corpus", patterns) == named

@@ -22,6 +22,7 @@ def wanted(folder: Path, **changed: Any) -> dict[str, Any]:
         "module": preflight.__name__,
         "code": preflight.code_digest(),
         "markers": {},
+        "urls": {},
         "free": 1,
         "stale": 0.0,
         "tracking_uri": None,

@@ -11,20 +11,22 @@ from typing import Any
 import pytest
 
 from elmo.errors import ElmoError
+from elmo.location import Location
 from pipeline import restarts
 from pipeline import workers as cluster
 from pipeline.cluster import Cluster
 
 
 def test_one_line_for_what_was_lost_at_once(tmp_path: Path) -> None:
+    folder = Location(tmp_path)
     for rank, host in enumerate(("a", "b", "c")):
         own = {"host": host, "ip": f"10.0.0.{rank}", "size": 3, "start": "x"}
-        restarts.write_json(tmp_path / "workers" / f"{rank}.json", own)
+        (folder / "workers").write_json(f"{rank}.json", own)
     gone = RuntimeError("The actor died because its node has died. Node Id: 1")
-    restarts.lost(tmp_path, {1: gone, 2: gone, 0: RuntimeError("NCCL\n  timed out")})
-    (file,) = (tmp_path / "losses").glob("*.json")
-    causes = restarts.json.loads(file.read_text())
-    line = restarts._line("pretrain", causes, restarts._workers(tmp_path), 1)
+    restarts.lost(folder, {1: gone, 2: gone, 0: RuntimeError("NCCL\n  timed out")})
+    (file,) = (folder / "losses").names()
+    causes = (folder / "losses").record(file, dict[str, str])
+    line = restarts._line("pretrain", causes, restarts._workers(folder), 1)
     assert line == (
         "pretrain: worker 0 on a lost: NCCL timed out; worker 1 on b, 2 on c lost: its node was "
         "lost; resuming from the newest checkpoint, restart 1 of 3"
@@ -33,7 +35,7 @@ def test_one_line_for_what_was_lost_at_once(tmp_path: Path) -> None:
         restarts.cause_of(RuntimeError("A worker health check failed. x")) == "it does not answer"
     )
     closed = "gloo: Connection closed by peer [10.0.0.2]:53975. This is typically"
-    line = restarts._line("x", {"0": closed, "1": closed}, restarts._workers(tmp_path), 2)
+    line = restarts._line("x", {"0": closed, "1": closed}, restarts._workers(folder), 2)
     assert line.startswith("x: worker 2 on c lost: its connection closed; resuming")
     assert restarts._line("x", {"5": "y"}, {}, 4).endswith("given up after 3 restarts")
 

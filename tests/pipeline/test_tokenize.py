@@ -595,9 +595,10 @@ def test_blank_lines_are_no_sentences_where_sentences_are_split_out(tmp_path: Pa
 
 
 STAGE = """
-import os, shutil, signal, sys
+import os, signal, sys
 from contextlib import nullcontext
 from pathlib import Path
+from elmo.location import Location
 from pipeline import tokenize, workers
 from pipeline.cluster import Cluster
 from pipeline.params import Tokenize
@@ -621,7 +622,7 @@ def tasks(function, items, **_):
 
 out, name, at = Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 workers.tasks, workers.session = tasks, nullcontext
-where = shutil if name == "move" else shard_builder
+where = shard_builder if name == "describe_shard" else Location
 setattr(where, name, killing(getattr(where, name), at))
 params = Tokenize("whitespace", "line", "line", 0.2, 4096)
 inputs = find_inputs([sys.argv[1]])
@@ -648,7 +649,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     [
         ("describe_shard", 6, 3),  # in the third piece, between its two shards
         ("write_json", 4, 4),  # the shards of the fourth are written, its record is not
-        ("move", 3, 2),  # the shards of the second piece are on their way
+        ("adopt", 3, 2),  # the shards of the second piece are on their way
     ],
 )
 def test_killed_and_run_again_gives_the_same_bytes_and_redoes_no_finished_piece(
@@ -660,7 +661,7 @@ def test_killed_and_run_again_gives_the_same_bytes_and_redoes_no_finished_piece(
     assert not (tmp_path / "killed/out").exists()
     ended, numbers = stage(path, tmp_path / "killed/out")
     assert ended == 0
-    if name == "move":
+    if name == "adopt":
         assert len(numbers) <= again
     else:
         assert numbers[0] == again - 1

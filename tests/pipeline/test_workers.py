@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from elmo.errors import ElmoError
 from elmo.files import sha256
+from elmo.location import Location
 from pipeline import workers as cluster
 from pipeline.cluster import Cluster
 
@@ -89,8 +91,29 @@ def test_without_gpu_the_device_is_the_processor_even_where_cuda_is(
     monkeypatch.setattr("ray.train.get_context", One)
     monkeypatch.setattr(ray.train.torch, "get_device", lambda: "cuda:0")
     for gpu, device in ((False, "cpu"), (True, "cuda:0")):
-        entry = cluster._Entry(lambda config, rank, size, device: device, tmp_path, gpu=gpu)
-        assert entry({}) == device
+        loop = lambda config, rank, size, device: (config, device)  # noqa: E731
+        entry = cluster._Entry(loop, {"a": 1}, Location(tmp_path), gpu=gpu)
+        assert entry() == ({"a": 1}, device)
+
+
+def test_ray_train_is_not_given_the_config_to_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps and shows what it is given, and the config may hold an address with a login."""
+    given: dict[str, object] = {}
+
+    class Trainer:
+        def __init__(self, loop: object, **options: object) -> None:
+            given.update(options)
+
+        def fit(self) -> SimpleNamespace:
+            return SimpleNamespace(return_value=7)
+
+    monkeypatch.setattr("ray.train.torch.TorchTrainer", Trainer)
+    config = {"uri": "https://user:hunter2@tracking"}
+    stop = tmp_path / "stop"
+    assert cluster.fit(print, config, cluster=HERE, name="x", storage=tmp_path, stop=stop) == 7
+    assert given and "hunter2" not in repr(given)
 
 
 class SlowRay:

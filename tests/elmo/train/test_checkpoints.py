@@ -329,7 +329,7 @@ if rank == 1:
     threading.Thread(target=copy, daemon=True).start()
     waited = checkpoints.Checkpoint.digest
     def digest(path):
-        if not path.exists() and appears:
+        if not path.exists("state.json") and appears:
             (folder / "go").touch()
         return waited(path)
     checkpoints.Checkpoint.digest = staticmethod(digest)

@@ -24,14 +24,17 @@ def test_rows_after_the_checkpoint_that_training_resumes_from_are_written_again(
 ) -> None:
     row = dict.fromkeys(CURVES["heldout.tsv"], 1.0)
     curves = Curves(tmp_path)
-    curves.cut(0)
+    curves.resume(0)
     for step in (10, 20, 30):
         curves.add("heldout.tsv", row | {"step": step})
+    curves.flush()
     with (tmp_path / "heldout.tsv").open("a") as file:
         file.write("40\t1")  # torn by a kill
-    curves.cut(20)
+    curves = Curves(tmp_path)
+    curves.resume(20)
     curves.add("heldout.tsv", row | {"step": 20, "average": 2.5})  # of this step too
     curves.add("heldout.tsv", row | {"step": 30})
+    curves.flush()
     header, *lines = (tmp_path / "heldout.tsv").read_text().splitlines()
     assert header.split("\t") == list(CURVES["heldout.tsv"])
     assert [line.split("\t")[0] for line in lines] == ["10", "20", "30"]

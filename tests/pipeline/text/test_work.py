@@ -12,10 +12,10 @@ from pipeline.text.work import work_folder
 
 def test_finished_pieces_stay_until_the_stage_is_done(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), work_folder(tmp_path / "runs", "x", tmp_path / "out") as work:
-        (work / "piece").touch()
+        work.write("piece", b"")
         raise RuntimeError
     with work_folder(tmp_path / "runs", "x", tmp_path / "out") as work:
-        assert (work / "piece").exists()
+        assert work.exists("piece")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -23,7 +23,7 @@ from click.testing import CliRunner
 from elmo.errors import ElmoError
 from pipeline import overview, tracking
 from pipeline.cli import cli
-from pipeline.urls import without_credentials
+from pipeline.urls import with_login, without_credentials
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -369,6 +369,12 @@ def test_addresses_are_shown_without_their_secrets() -> None:
         "data/text@home.txt": "data/text@home.txt",
     }.items():
         assert without_credentials(text) == expected
+
+
+def test_a_login_comes_back_from_the_addresses_that_the_user_gave() -> None:
+    given = ["text.txt", "ftp://me:pw@example.org/a/*", "https://x.org/a?sig=abc"]
+    for one in ("ftp://me:pw@example.org/a/b.txt", "https://x.org/a?sig=abc", "https://y.org/a"):
+        assert with_login(without_credentials(one), given) == one
 
 
 def test_the_overview_lists_what_there_is(database: Path, tmp_path: Path) -> None:

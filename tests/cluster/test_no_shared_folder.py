@@ -1,0 +1,110 @@
+"""The pipeline on three nodes that share no folder, with S3 between them, against this machine.
+
+Minutes long: `python -m pytest -m cluster tests/cluster`, as root.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.projects import ADDRESS, ROOT, digests, losses, project
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600)]
+S3 = {
+    "AWS_ENDPOINT_URL": "http://10.77.0.1:5555",
+    "AWS_ACCESS_KEY_ID": "k",
+    "AWS_SECRET_ACCESS_KEY": "s",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "MLFLOW_TRACKING_URI": "http://10.77.0.1:5001",
+}
+COPY = """
+import sys, fsspec
+files = fsspec.filesystem("s3")
+for name in sys.argv[3:]:
+    if files.exists(f"{sys.argv[1]}/{name}"):
+        files.get(f"{sys.argv[1]}/{name}", f"{sys.argv[2]}/{name}", recursive=True)
+"""
+
+
+@pytest.fixture
+def servers(make_nodes: Callable[[int], Any], tmp_path: Path) -> Any:
+    """Three nodes, the head's with S3 and MLflow; the others see nothing of this test's folder."""
+    pytest.importorskip("moto.server")
+    nodes = make_nodes(3)
+    nodes.start(1, cpus=0)
+    for k in (2, 3):
+        nodes.start(k, cpus=1, hide=[tmp_path])
+    nodes.await_nodes(3)
+    s3 = [sys.executable, "-m", "moto.server", "-H", "10.77.0.1", "-p", "5555"]
+    store = f"sqlite:///{tmp_path}/mlflow.db"
+    mlflow = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store]
+    mlflow += ["--host", "10.77.0.1", "--port", "5001", "--workers", "1"]
+    mlflow += ["--allowed-hosts", "*", "--artifacts-destination", str(tmp_path / "artifacts")]
+    with (tmp_path / "servers.log").open("w") as log:
+        for command in (s3, mlflow):
+            subprocess.Popen(nodes.on(1, *command), env=nodes.environment, stdout=log, stderr=log)
+    ask = "import urllib.request, sys; [urllib.request.urlopen(u, timeout=5) for u in sys.argv[1:]]"
+    urls = [S3["AWS_ENDPOINT_URL"] + "/moto-api/", S3["MLFLOW_TRACKING_URI"] + "/health"]
+    for _ in range(120):
+        if nodes.run(1, sys.executable, "-c", ask, *urls).returncode == 0:
+            break
+        time.sleep(2)
+    else:
+        raise AssertionError((tmp_path / "servers.log").read_text()[-3000:])
+    bucket = "import fsspec; fsspec.filesystem('s3').mkdir('bucket')"
+    assert nodes.run(1, sys.executable, "-c", bucket, **S3).returncode == 0
+    return nodes
+
+
+def test_the_pipeline_by_s3_alone_gives_what_this_machine_gives(
+    servers: Any, tmp_path: Path
+) -> None:
+    nodes = servers
+    here = project(tmp_path / "here", at="s3://bucket/text")
+    local = project(tmp_path / "local")
+    put = "import fsspec, sys; fs = fsspec.filesystem('s3'); "
+    put += "[fs.put(f, 's3://bucket/text/') for f in sys.argv[1:]]"
+    texts = [str(tmp_path / name) for name in ("general.txt", "task.txt")]
+    done = nodes.run(1, sys.executable, "-c", put, *texts, **S3)
+    assert done.returncode == 0, done.stderr[-2000:]
+    own = nodes.environment | {"PYTHONPATH": str(ROOT), "TMPDIR": "/tmp", "ELMO_CPUS": "1"}
+    subprocess.run(["dvc", "init", "--no-scm", "-q"], cwd=local, env=own, check=True)
+    embedded = subprocess.run(
+        ["dvc", "repro", "features"], cwd=local, env=own, capture_output=True, text=True
+    )
+    assert embedded.returncode == 0, embedded.stdout[-3000:] + embedded.stderr[-3000:]
+    expected = digests(local)
+    assert len(expected) > 6
+
+    def submit(name: str, workers: int) -> Path:
+        """Run the stages at a URL of their own; the folder that holds a copy of what is there."""
+        url = f"s3://bucket/{name}"
+        command = [sys.executable, "-m", "pipeline", "submit", "features", "--address", ADDRESS]
+        sizes = {"ELMO_WORKERS": str(workers), "ELMO_CPUS": "1"}
+        done = nodes.run(1, *command, "--folder", url, cwd=here, limit=3000, **S3, **sizes)
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+        assert "features: " in done.stdout
+        copy = tmp_path / name
+        copy.mkdir()
+        what = ["data", "models", "project"]
+        done = nodes.run(1, sys.executable, "-c", COPY, f"bucket/{name}", str(copy), *what, **S3)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return copy
+
+    one = submit("one", workers=1)
+    assert digests(one) == expected
+    kept = json.loads((one / "project" / "metrics" / "pretrain.json").read_text())
+    assert kept == json.loads((local / "metrics" / "pretrain.json").read_text())
+    two = submit("two", workers=2)
+    assert losses(two / "project") == pytest.approx(losses(local), rel=1e-4)
+
+    again = [sys.executable, "-m", "pipeline", "submit", "features", "--address", ADDRESS]
+    done = nodes.run(1, *again, "--folder", "s3://bucket/one", cwd=here, **S3)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert "pretrain: " not in done.stdout  # nothing has changed
