@@ -24,7 +24,7 @@ test: check
 	@python -m pytest
 
 fast: $(STAMP)
-	@python -m pytest -m "not slow and not ray"
+	@python -m pytest -m "not slow and not ray and not cluster"
 
 docs: $(STAMP)
 	@sphinx-build -W --keep-going -q docs build/docs
