@@ -3,9 +3,7 @@
 Minutes long: `python -m pytest -m cluster tests/cluster`, as root.
 """
 
-import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -107,70 +105,6 @@ def test_a_lost_node_and_a_stop(make_nodes: Callable[[int], Any], tmp_path: Path
     assert "stopping: saving a checkpoint" in (tmp_path / "log").read_text()
     kept = sorted((shared / "runs").glob("pretrain/*/checkpoints/step-*"))
     assert kept and int(kept[-1].name.removeprefix("step-")) > int(step)
-
-
-def test_workers_come_and_go_and_the_text_is_read_once(
-    make_nodes: Callable[[int], Any], tmp_path: Path
-) -> None:
-    """1 → 2 → 1 workers: every step reads what it reads on one worker alone."""
-    nodes = make_nodes(3)
-    nodes.start(1, cpus=0)
-    nodes.start(2, cpus=1)
-    nodes.await_nodes(2)
-    here = project(tmp_path / "here")
-    params = yaml.safe_load((here / "params.yaml").read_text())
-    params["pretrain"]["training"] |= {"epochs": 10_000}
-    (here / "params.yaml").write_text(yaml.safe_dump(params))
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    elmo = [sys.executable, "-m", "pipeline"]
-    shell = ["bash", "-c", 'cd "$0" && exec "$@"', str(here)]
-    submitted = [*elmo, "submit", "pretrain", "--address", ADDRESS, "--folder", str(shared)]
-    few = {"ELMO_WORKERS": "1", "ELMO_MAX_WORKERS": "2", "ELMO_CPUS": "1"}
-    command = nodes.on(1, *shell, *submitted, PYTHONPATH=str(ROOT), **few)
-    log = tmp_path / "log"
-    with log.open("w") as out:
-        running = subprocess.Popen(command, env=nodes.environment, stdout=out, stderr=out)
-    await_line(log, r"pretrain: step \d+, held-out", running)
-    nodes.start(3, cpus=1)
-    await_line(log, r"pretrain: 2 workers now", running)
-    two = int(await_line(log, r"(?s)2 workers now.*resuming from step (\d+)", running))
-    await_line(log, r"(?s)2 workers now.*pretrain: step \d+, held-out", running)
-    nodes.lose(3)
-    await_line(log, r"(?s)2 workers now.*pretrain: 1 worker now", running)
-    one = int(await_line(log, r"(?s)1 worker now.*resuming from step (\d+)", running))
-    await_line(log, r"(?s)1 worker now.*pretrain: step \d+, held-out", running)
-    job = await_line(log, r"submitted (\S+) to", running)
-    assert nodes.run(1, *elmo, "stop", job, "--address", ADDRESS).returncode == 0
-    assert running.wait(120) == 1
-    assert 0 < two < one
-
-    rows = curve(shared)
-    assert rows[-1][0] > one
-    own = nodes.environment | {"PYTHONPATH": str(ROOT), "TMPDIR": "/tmp", "ELMO_CPUS": "1"}
-    subprocess.run(["dvc", "init", "--no-scm", "-q"], cwd=here, env=own, check=True)
-    alone = subprocess.Popen(
-        ["dvc", "repro", "pretrain"], cwd=here, env=own, start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        while len(expected := curve(here)) < len(rows):
-            assert alone.poll() is None
-            time.sleep(1)
-    finally:
-        os.killpg(alone.pid, signal.SIGKILL)
-        alone.wait()
-    expected = expected[: len(rows)]
-    assert [row[:2] for row in rows] == [row[:2] for row in expected]  # steps and tokens read
-    assert [row[2] for row in rows] == pytest.approx([row[2] for row in expected], rel=0.02)
-
-
-def curve(folder: Path) -> list[tuple[int, int, float]]:
-    """The steps, tokens and perplexities of the training in progress; none before it begins."""
-    for path in folder.glob("runs/pretrain/*/train.tsv"):
-        rows = [line.split("\t") for line in path.read_text().splitlines()[1:]]
-        return [(int(row[0]), int(row[1]), float(row[2])) for row in rows]
-    return []
 
 
 def await_line(log: Path, pattern: str, running: subprocess.Popen[bytes]) -> str:
