@@ -28,6 +28,7 @@ NonNegative = Annotated[float, Meta(ge=0, le=1e6)]
 AboveZero = Annotated[float, Meta(gt=0, le=1e6)]
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+Requested = Literal["auto", "float32", "bfloat16"]
 
 
 def check_value(name: str, value: Any, kind: Any) -> Any:
@@ -195,9 +196,9 @@ class Training:
     """`sentence`: the LSTM state is zeroed where a sentence begins; `never`: it runs on, as in
     2018.
     """
-    precision: Precision
-    """What products are computed in; bfloat16 is several times faster where the processor has units
-    for it.
+    precision: Requested
+    """What products are computed in: bfloat16 is several times faster where the processor has units
+    for it and many times slower where it has none; `auto` times both on this machine, once.
     """
     softmax: Literal["sampled", "full", "adaptive"]
     """`sampled` compares with `samples` candidates, `full` with all words, `adaptive` with classes

@@ -4,8 +4,10 @@ What a store is, and why its bytes do not depend on the actors, is in `elmo.stor
 module hands the shards out.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +65,11 @@ def append(store: Folder, shards: Folder, model: Folder, *, cluster: Cluster) ->
     from elmo.store import FeatureStore
     from elmo.store import build as store_build
 
+    from .precision import warn_of_store
+
     before = FeatureStore(store, model=model)
+    say = partial(print, file=sys.stderr)
+    warn_of_store(before.manifest.params.precision, device=_device(cluster), say=say)
     inputs = {
         "model": before.manifest.model.digest,
         "shards": Shards(shards).digest,

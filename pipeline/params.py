@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from elmo.settings import Count, Network, Positive, Precision, Training
+from elmo.settings import Count, Network, Positive, Requested, Training
 
 from . import strict_yaml
 from .results import Results
@@ -161,8 +161,8 @@ class Features:
     """Compression of the stored vectors."""
     row_group_tokens: Annotated[int, Meta(ge=1, le=10**7)]
     """About how many tokens a row group holds, the least that is read at a time."""
-    precision: Precision
-    """What the vectors are computed in."""
+    precision: Requested
+    """What the vectors are computed in; `auto` times both on this machine, once."""
 
 
 @dataclass(frozen=True)

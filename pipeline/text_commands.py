@@ -46,7 +46,7 @@ def embed(
     stand end to end.
     """
     _check_output(output)
-    embedder = Embedder.load(model, device=_checked(device), precision=precision)
+    embedder = Embedder.load(model, device=check_device(device), precision=precision)
     chosen = _layers(layers, embedder)
     lines = _lines(source, None if pretokenized else embedder.model.text_tokenizer())
     carry: Carry | Literal["reset"] = "reset"
@@ -73,7 +73,7 @@ def perplexity(
     device: str = "cpu",
 ) -> Iterator[str]:
     """The figures of a text, or the scores of each line, ready to print."""
-    loaded = load_model(model, device=_checked(device))
+    loaded = load_model(model, device=check_device(device))
     lines = list(_lines(source, None if pretokenized else loaded.text_tokenizer()))
     sentences_of_text = [tokens for line in lines for tokens in line]
     if sentences:
@@ -134,7 +134,7 @@ def nearest_of(
 ) -> list[Neighbor]:
     """The nearest neighbours of the bracketed token; the model's own tokenizer cuts the text."""
     opened = FeatureStore(store, checked=True)
-    embedder = Embedder.load(model or _model_of(opened), device=_checked(device))
+    embedder = Embedder.load(model or _model_of(opened), device=check_device(device))
     if pretokenized:
         tokens, index = parse_query(text)
     else:
@@ -143,7 +143,7 @@ def nearest_of(
     return nearest(opened, embedder, tokens, index, k=count, layer=chosen)
 
 
-def _checked(device: str) -> str:
+def check_device(device: str) -> str:
     """The device's name; `ElmoError` where this machine has no such device."""
     import torch
 

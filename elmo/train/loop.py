@@ -24,7 +24,7 @@ from elmo.location import Folder, Location
 from elmo.nn.bilm import BiLM
 from elmo.nn.lstm import State
 from elmo.nn.softmax import AnySoftmax, Softmax
-from elmo.settings import Checkpointing, Training
+from elmo.settings import PRECISIONS, Checkpointing, Training
 from elmo.shards import Shards
 from elmo.stream import Stream, prefetched
 from elmo.train.checkpoints import Checkpoint, Checkpoints, Progress, restore, state_of
@@ -59,6 +59,14 @@ class TrainingJob:
     lr_of: dict[str, float]
     checkpointing: Checkpointing
     stop: Flag | Path | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a precision that nobody has settled: all workers must compute in the same."""
+        if self.settings.precision not in PRECISIONS:
+            raise ElmoError(
+                "training.precision auto: choose one of the two before training, as "
+                "elmo.train.machine_speed.fastest does"
+            )
 
     def modules(self) -> dict[str, torch.nn.Module]:
         """What is trained, by the first part of its parameters' names."""

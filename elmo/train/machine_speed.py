@@ -1,20 +1,43 @@
-"""How fast this machine multiplies matrices in either precision, so that a log can say which pays.
+"""How fast this machine multiplies matrices in either precision, and which one to choose.
 
-Some processors have units for bfloat16 and some only imitate it: the factor goes from 0.2 to 7.
+Some processors have units for bfloat16 and some only imitate it: bfloat16 is from 7 times as fast
+as float32 to 200 times slower. What a processor lists is not enough to know (a limit in the
+environment or a library without kernels changes it), so products are timed, for about a second,
+once for each machine.
 """
 
+import hashlib
+import os
+import platform
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import torch
 
-from elmo.settings import PRECISIONS
+from elmo.files import read_record, write_json
+from elmo.settings import PRECISIONS, Precision
 
-WORTH = 1.25  # a hint is due from this factor on
+WORTH = 1.25  # a precision is called faster from this factor on
 _ROWS, _WIDTH, _REPEATS = 512, 1024, 4
+_PROBE_ROWS = 16  # of a first product, which shows whether the whole one takes too long
+_LONGEST = 0.5  # seconds a product may take to be timed whole
 _CPU_INFO = Path("/proc/cpuinfo")
-_FLAGS = ("flags", "Features")  # as x86-64 and as ARM calls them
-_UNITS = {"avx512_bf16", "amx_bf16", "bf16"}
+# What oneDNN and PyTorch read when they choose their instructions.
+_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
+
+
+class Speeds(msgspec.Struct, forbid_unknown_fields=True):
+    """Thousand million operations per second of a matrix product, by precision."""
+
+    float32_gflops: float
+    bfloat16_gflops: float
+
+    def factor(self, chosen: Precision, other: Precision) -> float:
+        """How many times as fast `chosen` is as `other`."""
+        rates = {"float32": self.float32_gflops, "bfloat16": self.bfloat16_gflops}
+        return rates[chosen] / max(rates[other], 1e-9)
 
 
 def gflops(device: torch.device) -> dict[str, float]:
@@ -22,10 +45,29 @@ def gflops(device: torch.device) -> dict[str, float]:
     return {f"{name}_gflops": _measure(getattr(torch, name), device) for name in PRECISIONS}
 
 
-def hint(chosen: str, speeds: dict[str, float]) -> str | None:
+def speeds(device: torch.device) -> Speeds:
+    """The same, measured once for each machine and then read from the user's cache folder.
+
+    `ElmoError` names the cached file where it is damaged.
+    """
+    path = _cached(device)
+    if path.exists():
+        return read_record(path, Speeds)
+    measured = Speeds(**gflops(device))
+    with suppress(OSError):  # no home, or one that can't be written: measured again next time
+        write_json(path, msgspec.to_builtins(measured))
+    return measured
+
+
+def fastest(measured: Speeds) -> Precision:
+    """What `precision: auto` means: bfloat16 where its products are clearly faster."""
+    return "bfloat16" if measured.factor("bfloat16", "float32") >= WORTH else "float32"
+
+
+def hint(chosen: str, measured: dict[str, float]) -> str | None:
     """One line where the precision that was not chosen is clearly faster on this machine."""
     (other,) = (name for name in PRECISIONS if name != chosen)
-    factor = speeds[f"{other}_gflops"] / speeds[f"{chosen}_gflops"]
+    factor = measured[f"{other}_gflops"] / measured[f"{chosen}_gflops"]
     if factor < WORTH:
         return None
     return (
@@ -34,29 +76,37 @@ def hint(chosen: str, speeds: dict[str, float]) -> str | None:
     )
 
 
-def emulates_bfloat16() -> bool:
-    """Whether this machine's processor has no units for bfloat16 and imitates it.
-
-    Linux tells which instructions there are; elsewhere a product in either precision is timed.
-    """
-    try:
+def _cached(device: torch.device) -> Path:
+    """The file for this machine as it is now: processor or GPU, threads, library, limits."""
+    lines: list[str] = []
+    if device.type == "cuda":
+        lines.append(torch.cuda.get_device_name(device))
+    with suppress(OSError):
         text = _CPU_INFO.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        speeds = gflops(torch.device("cpu"))
-        return speeds["bfloat16_gflops"] < speeds["float32_gflops"] / 2
-    lines = (line.partition(":") for line in text.splitlines())
-    flags = {flag for key, _, value in lines for flag in value.split() if key.strip() in _FLAGS}
-    return flags.isdisjoint(_UNITS)
+        lines += sorted({line for line in text.splitlines() if line.startswith(_CPU_LINES)})
+    lines += [platform.machine(), platform.processor(), torch.__version__, device.type]
+    lines += [str(torch.get_num_threads()), *(os.environ.get(name, "") for name in _LIMITS)]
+    key = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "elmo" / f"speeds-{key}.json"
+
+
+_CPU_LINES = ("model name", "flags", "Features")  # the latter two as x86-64 and as ARM call them
 
 
 def _measure(precision: torch.dtype, device: torch.device) -> float:
     a = torch.ones(_ROWS, _WIDTH, dtype=precision, device=device)
     b = torch.ones(_WIDTH, _WIDTH, dtype=precision, device=device)
-    best = float("inf")
-    for _ in range(_REPEATS):
-        began = time.perf_counter()
-        torch.mm(a, b)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        best = min(best, time.perf_counter() - began)
-    return 2 * _ROWS * _WIDTH * _WIDTH / best / 1e9
+    probe = a[:_PROBE_ROWS]
+    seconds = min(_seconds(probe, b, device) for _ in range(2)) / _PROBE_ROWS
+    if seconds * _ROWS < _LONGEST:
+        seconds = min(_seconds(a, b, device) for _ in range(_REPEATS)) / _ROWS
+    return 2 * _WIDTH * _WIDTH / seconds / 1e9
+
+
+def _seconds(a: torch.Tensor, b: torch.Tensor, device: torch.device) -> float:
+    began = time.perf_counter()
+    torch.mm(a, b)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began

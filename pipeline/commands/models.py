@@ -1,11 +1,15 @@
 """Using a model: embed, perplexity, neighbors."""
 
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .options import DEVICE, FOLDER, JSON, PATH, TEXT, Folder
+
+if TYPE_CHECKING:
+    from elmo.settings import Requested
 
 
 @click.command()
@@ -19,9 +23,10 @@ from .options import DEVICE, FOLDER, JSON, PATH, TEXT, Folder
 @click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32")
 @click.option(
     "--precision",
-    type=click.Choice(["float32", "bfloat16"]),
+    type=click.Choice(["auto", "float32", "bfloat16"]),
     default="float32",
     show_default=True,
+    help="Of the products; auto: the faster one here.",
 )
 @DEVICE
 def embed(
@@ -33,7 +38,7 @@ def embed(
     state: str,
     layers: str,
     dtype: str,
-    precision: Literal["float32", "bfloat16"],
+    precision: "Requested",
     device: str,
 ) -> None:
     """Embed each line: an array (layers, tokens, dim). The model's own tokenizer cuts the text.
@@ -42,7 +47,10 @@ def embed(
     Example: elmo embed models/finetune --input text.txt --output vectors.npz
     """
     from .. import text_commands
+    from ..precision import settled
 
+    text_commands.check_device(device)
+    say = partial(click.echo, err=True)
     count = text_commands.embed(
         model,
         source,
@@ -52,7 +60,7 @@ def embed(
         state=state,
         layers=layers,
         dtype=dtype,
-        precision=precision,
+        precision=settled(precision, setting="--precision", device=device, say=say),
         device=device,
     )
     click.echo(f"embed: {count} sentences in {output}")

@@ -1,8 +1,8 @@
 """What the commands of all stages do: read the params, run, write the figures, print a line."""
 
-import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,12 +36,9 @@ def run_stage(
     params = settings.load(params_file, values_set())
     results.check(name.split()[0], params.results, params_file)
     if cluster is not None:
-        section = getattr(params, name)
-        _warn_of_emulation(
-            getattr(section, "training", section).precision,
-            f"{name}.training.precision" if hasattr(section, "training") else f"{name}.precision",
-            cluster,
-        )
+        from ..precision import settled_params
+
+        params = settled_params(params, name, gpu=cluster.gpu, say=partial(click.echo, err=True))
     figures = work(params)
     storage.leave_manifests(click.get_current_context().params["out"])
     if metrics is not None:
@@ -49,20 +46,6 @@ def run_stage(
         write_json(metrics, rounded)
     seconds = time.monotonic() - began
     click.echo(f"{name}: {describe(figures)} ({_duration(seconds)})")
-
-
-def _warn_of_emulation(precision: str, setting: str, cluster: "Cluster") -> None:
-    """Say before work starts that this machine would only imitate a precision."""
-    if precision != "bfloat16" or cluster.gpu or os.environ.get("RAY_ADDRESS"):
-        return
-    from elmo.train.machine_speed import emulates_bfloat16
-
-    if emulates_bfloat16():
-        click.echo(
-            "warning: this processor has no instructions for bfloat16 (AVX-512 BF16 or AMX) and "
-            f"imitates it, tens of times slower than float32; set {setting} to float32",
-            err=True,
-        )
 
 
 def _rounded(value: Any) -> Any:

@@ -7,8 +7,6 @@ import pytest
 
 from elmo.errors import ElmoError
 from pipeline import cli
-from pipeline.cluster import Cluster
-from pipeline.commands import run_stage
 from pipeline.failures import one_line
 from tests.pipeline.command_line import elmo
 
@@ -95,20 +93,6 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ELMO_VERBOSE", "1")
     with pytest.raises(ElmoError):
         cli._end(ElmoError("file:3: bad"))
-
-
-def test_emulated_bfloat16_is_told_before_work_starts(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from elmo.train import machine_speed
-
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(machine_speed, "emulates_bfloat16", lambda: True)
-    run_stage._warn_of_emulation("float32", "features.precision", Cluster())
-    run_stage._warn_of_emulation("bfloat16", "features.precision", Cluster(gpu=True))
-    assert capsys.readouterr().err == ""
-    run_stage._warn_of_emulation("bfloat16", "features.precision", Cluster())
-    assert "than float32; set features.precision to float32\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from elmo.train import machine_speed
-from elmo.train.machine_speed import gflops, hint
+from elmo.train.machine_speed import Speeds, fastest, gflops, hint, speeds
 
 
 def test_the_machine_is_measured_in_both_precisions() -> None:
@@ -25,27 +25,43 @@ def test_a_hint_is_given_where_the_other_precision_is_clearly_faster() -> None:
     assert slow is not None and "as fast in float32" in slow
 
 
-@pytest.mark.parametrize(
-    ("text", "emulates"),
-    [
-        ("processor : 0\nflags\t\t: fpu avx2 avx512f\n", True),
-        ("processor : 0\nflags\t\t: fpu avx512f avx512_bf16\n", False),
-        ("processor : 0\nflags\t\t: fpu amx_tile amx_bf16\n", False),
-        ("processor : 0\nFeatures\t: fp asimd bf16\n", False),
-        ("processor : 0\nFeatures\t: fp asimd\nmodel name : bf16\n", True),
-    ],
-)
-def test_a_processor_without_bfloat16_is_known_by_its_flags(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, emulates: bool
+def test_a_machine_is_measured_once_as_long_as_it_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "cpuinfo").write_text(text)
-    monkeypatch.setattr(machine_speed, "_CPU_INFO", tmp_path / "cpuinfo")
-    assert machine_speed.emulates_bfloat16() is emulates
+    measured: list[torch.device] = []
+
+    def count(device: torch.device) -> dict[str, float]:
+        measured.append(device)
+        return {"float32_gflops": 100.0, "bfloat16_gflops": 100.0 * len(measured)}
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(machine_speed, "gflops", count)
+    cpu = torch.device("cpu")
+    assert [speeds(cpu).bfloat16_gflops for _ in range(3)] == [100.0, 100.0, 100.0]
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")  # other instructions, other speeds
+    assert speeds(cpu).bfloat16_gflops == 200.0
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
+    assert speeds(cpu).bfloat16_gflops == 100.0
+    assert len(measured) == 2
+    (tmp_path / "file").write_text("")  # where no folder can be made
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert [speeds(cpu).bfloat16_gflops for _ in range(2)] == [300.0, 400.0]
 
 
-def test_without_flags_a_product_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_speed, "_CPU_INFO", tmp_path / "absent")
-    for bfloat16, emulates in ((5.0, True), (95.0, False)):
-        speeds = {"float32_gflops": 100.0, "bfloat16_gflops": bfloat16}
-        monkeypatch.setattr(machine_speed, "gflops", lambda device, speeds=speeds: speeds)
-        assert machine_speed.emulates_bfloat16() is emulates
+def test_auto_is_bfloat16_where_that_is_clearly_faster() -> None:
+    assert fastest(Speeds(100.0, 500.0)) == "bfloat16"
+    assert fastest(Speeds(100.0, 110.0)) == "float32"
+    assert fastest(Speeds(100.0, 0.4)) == "float32"
+
+
+def test_a_product_too_slow_is_not_timed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[int] = []
+
+    def slow(a: torch.Tensor, b: torch.Tensor, device: torch.device) -> float:
+        rows.append(len(a))
+        return 0.005 * len(a)  # as where it is emulated
+
+    monkeypatch.setattr(machine_speed, "_seconds", slow)
+    found = gflops(torch.device("cpu"))
+    assert set(rows) == {16}
+    assert found["bfloat16_gflops"] == pytest.approx(2 * 1024 * 1024 / 0.005 / 1e9)

@@ -1,0 +1,147 @@
+"""Every command that takes a precision settles it, and warns of a slow one, before work starts."""
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from elmo.settings import Precision
+from elmo.train import machine_speed
+from elmo.train.machine_speed import Speeds
+from pipeline.precision import settled, warn_of_store
+from tests.pipeline.command_line import ROOT, elmo
+
+EMULATES, HAS_UNITS = Speeds(100.0, 0.5), Speeds(100.0, 500.0)
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, speeds: Speeds) -> None:
+    monkeypatch.setattr(machine_speed, "speeds", lambda device: speeds)
+
+
+def commands(tmp_path: Path, precision: str) -> dict[str, tuple[list[object], str]]:
+    """Each command with a precision, on inputs that are missing, and the setting it names."""
+    out, absent = tmp_path / "out", tmp_path / "absent"
+    training = ["--curves", tmp_path / "curves", "--runs", tmp_path / "runs"]
+
+    def change(setting: str) -> list[object]:
+        return ["-S", f"{setting}={precision}"]
+
+    return {
+        "pretrain": (
+            [absent, absent, out, *training, *change("pretrain.training.precision")],
+            "pretrain.training.precision",
+        ),
+        "finetune": (
+            [absent, absent, absent, out, *training, *change("finetune.training.precision")],
+            "finetune.training.precision",
+        ),
+        "features": (
+            [absent, absent, out, "--runs", tmp_path / "runs", *change("features.precision")],
+            "features.precision",
+        ),
+        "embed": (
+            [absent, "--input", "-", "--output", out, "--precision", precision],
+            "--precision",
+        ),
+    }
+
+
+NAMES = ["pretrain", "finetune", "features", "embed"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_slow_bfloat16_is_named_before_anything_is_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments, setting = commands(tmp_path, "bfloat16")[name]
+    for speeds, warned in ((EMULATES, True), (HAS_UNITS, False)):
+        measured(monkeypatch, speeds)
+        code, _, error = elmo(name, *arguments)
+        assert code == 1  # the input is missing
+        warning = [line for line in error.splitlines() if line.startswith("warning: ")]
+        assert len(warning) == warned
+        if warned:
+            assert "are 200 × as fast in float32 as in bfloat16" in warning[0]
+            assert warning[0].endswith(f"set {setting} to float32 or auto")
+            assert error.index("warning: ") < error.index("error: ")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_auto_is_settled_before_anything_is_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments, setting = commands(tmp_path, "auto")[name]
+    for speeds, chosen in ((EMULATES, "float32"), (HAS_UNITS, "bfloat16")):
+        measured(monkeypatch, speeds)
+        _, _, error = elmo(name, *arguments)
+        assert f"{setting}: auto is {chosen} here" in error and "warning" not in error
+
+
+def test_every_option_and_setting_of_a_precision_is_among_them() -> None:
+    from pipeline.cli import cli
+
+    with_option = {
+        name
+        for name, command in cli.commands.items()
+        if any("--precision" in option.opts for option in command.params)
+    }
+    text = (ROOT / "params.yaml").read_text()
+    assert with_option == {"embed"} and text.count("precision: ") == 3
+
+
+def test_appending_to_a_store_of_bfloat16_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    for speeds, precision in ((EMULATES, "float32"), (HAS_UNITS, "bfloat16")):
+        measured(monkeypatch, speeds)
+        warn_of_store(precision, device="cpu", say=said.append)
+    assert said == []
+    measured(monkeypatch, EMULATES)
+    warn_of_store("bfloat16", device="cpu", say=said.append)
+    assert len(said) == 1 and said[0].endswith("append to it on a machine that has them")
+
+
+def test_a_gpu_elsewhere_is_fast_in_bfloat16_and_a_cluster_is_not_warned_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured(monkeypatch, EMULATES)
+    said: list[str] = []
+    asked: list[tuple[str, Precision]] = [("auto", "bfloat16"), ("float32", "float32")]
+    if not torch.cuda.is_available():
+        for requested, chosen in asked:
+            found = settled(requested, setting="x", device="cuda", say=said.append)  # type: ignore[arg-type]
+            assert found == chosen
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head")
+    assert settled("bfloat16", setting="x", device="cpu", say=said.append) == "bfloat16"
+    assert said == []
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN's limit is one of x86-64")
+def test_a_processor_without_bfloat16_is_measured_as_such(tmp_path: Path) -> None:
+    """oneDNN is kept from AVX-512 and AMX: a product in bfloat16 is then really emulated."""
+    program = (
+        "from pipeline.precision import settled\n"
+        "for asked in 'bfloat16', 'auto', 'auto':\n"
+        "    print(settled(asked, setting='features.precision', device='cpu', say=print))\n"
+    )
+    limits = {"ONEDNN_MAX_CPU_ISA": "AVX2", "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | limits | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    warning, *lines = done.stdout.splitlines()
+    assert warning.startswith("warning: matrix products here are ")
+    assert lines[0] == "bfloat16" and lines[2] == lines[4] == "float32"
+    assert lines[1] == lines[3]  # measured once
+    assert len(list((tmp_path / "elmo").iterdir())) == 1
