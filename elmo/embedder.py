@@ -23,6 +23,7 @@ from elmo.characters import SENTENCE_BEGIN, SENTENCE_END, check_token_lists
 from elmo.errors import ElmoError
 from elmo.files import new_file
 from elmo.model_folder import Model, load_model, save_model
+from elmo.nn.device import repeated_rows, repeated_steps, sent, wants_few_launches
 from elmo.nn.lstm import State
 from elmo.ragged import runs
 from elmo.settings import PRECISIONS, Precision
@@ -31,6 +32,7 @@ from elmo.tokenizer import TextTokenizer
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.integer]
 ENCODE_TOKENS = 4096  # distinct tokens encoded at a time
+PADDED_STEPS = 32  # time steps read at once where launches count
 WINDOW_TOKENS = 512  # rows × time steps read at once: stays in cache, bounds a long sentence
 SEGMENT_TOKENS = 32768  # of a shard, embedded together
 ROWS = 256
@@ -274,17 +276,15 @@ class Embedder:
             starts = range(0, len(ids), batch_size)
             batches = [np.arange(start, min(start + batch_size, len(ids))) for start in starts]
         for rows in batches:
-            outputs = self._read(x_NP, [ids[row] for row in rows], carry, compiled=compiled)
-            start = 0
-            for row in rows:
-                stop = start + len(ids[row])
-                x_TP = x_NP[torch.from_numpy(ids[row]).to(x_NP.device)].float()
-                all_layers = [
-                    torch.cat([x_TP, x_TP], 1),
-                    *(y_TD[start:stop].float() for y_TD in outputs),
-                ]
-                embedded[row] = torch.stack([all_layers[layer] for layer in chosen]).cpu().numpy()
-                start = stop
+            batch = [ids[row] for row in rows]
+            outputs = self._read(x_NP, batch, carry, compiled=compiled)
+            x_TP = x_NP[sent(np.concatenate(batch), x_NP.device)]
+            all_layers = [torch.cat([x_TP, x_TP], 1), *outputs]
+            # One copy to the host for a batch: on a GPU each is a wait.
+            chosen_LTD = torch.stack([all_layers[layer] for layer in chosen]).cpu().float().numpy()
+            stops = np.cumsum([len(sentence) for sentence in batch])
+            for row, sentence, stop in zip(rows, batch, stops, strict=True):
+                embedded[row] = chosen_LTD[:, stop - len(sentence) : stop].copy()
         return embedded
 
     def encode_types(self, types: Sequence[str]) -> Floats:
@@ -339,7 +339,7 @@ class Embedder:
         with torch.inference_mode():
             for start in range(0, len(types), ENCODE_TOKENS):
                 inputs = self.model.inputs(list(types[start : start + ENCODE_TOKENS]))
-                parts.append(self.bilm.encode(torch.from_numpy(inputs).to(parts[0].device)))
+                parts.append(self.bilm.encode(sent(inputs, parts[0].device)))
             return torch.cat(parts)
 
     def _with_boundaries(self, x_NP: Tensor) -> Tensor:
@@ -357,37 +357,63 @@ class Embedder:
         The rows are sorted by falling length, so that at any time step only the first ones are
         read, a window of time steps at once, so that memory does not grow with a sentence.
         """
-        lengths = np.array([len(s) for s in sentences])
-        order = np.argsort(-lengths, kind="stable")
-        steps_B = lengths[order] + 2
-        index_STB = _index([sentences[row] for row in order], x_NP.shape[0])
-        starts = np.concatenate([[0], np.cumsum(lengths)])[order]
-        tokens = int(lengths.sum())
-        outputs = [self._new(tokens, self.dim) for _ in range(1, self.layers)]
-        rows = torch.from_numpy(order).to(x_NP.device)
+        if carry is None and wants_few_launches(x_NP.device):
+            return self._read_padded(x_NP, sentences, compiled=compiled)
+        batch = _Batch(sentences)
+        index_STB = _index([sentences[row] for row in batch.order], x_NP.shape[0])
+        outputs = [self._new(batch.tokens, self.dim) for _ in range(1, self.layers)]
+        rows = torch.from_numpy(batch.order).to(x_NP.device)
         whole = self._begin(carry, len(sentences))
         state = whole.rows(rows)
         start = 0
-        while start < steps_B[0]:
-            active = int((steps_B > start).sum())
-            stop = min(int(steps_B[0]), start + max(1, WINDOW_TOKENS // active))
-            sizes = [int((steps_B > t).sum()) for t in range(start, stop)]
-            index = torch.from_numpy(index_STB[:, start:stop, :active]).to(x_NP.device)
+        while start < batch.longest:
+            active = batch.active(start)
+            stop = min(batch.longest, start + max(1, WINDOW_TOKENS // active))
+            index = sent(index_STB[:, start:stop, :active], x_NP.device)
             ys, after = self.bilm.lstm(
                 x_NP[index],
                 state.rows(slice(active)),
-                sizes=sizes,
+                sizes=[batch.active(t) for t in range(start, stop)],
                 weights=self._weights,
                 compiled=compiled,
             )
             state.h_LSBP[:, :, :active], state.c_LSBC[:, :, :active] = after
-            indices = _scatter_indices(start, stop, lengths[order][:active], starts[:active])
+            indices = sent(batch.scattered(start, stop, active), x_NP.device)
             for y_STBP, y_ND in zip(ys, outputs, strict=True):
                 _scatter(y_STBP, y_ND, indices)
             start = stop
         if carry is not None:
             whole.h_LSBP[:, :, rows], whole.c_LSBC[:, :, rows] = state
             self._keep(carry, whole)
+        return outputs
+
+    def _read_padded(self, x_NP: Tensor, sentences: list[Ints], *, compiled: bool) -> list[Tensor]:
+        """`_read` where launches count: windows of few shapes, so that each is captured once, and
+        two copies to the device for a batch.
+
+        All rows of a window are read to its end; what lies beyond a sentence is left where it is.
+        """
+        batch = _Batch(sentences)
+        longest, rows = repeated_steps(batch.longest), repeated_rows(len(sentences))
+        index_STB = np.zeros((2, longest, rows), np.int64)
+        index_STB[:, : batch.longest, : len(sentences)] = _index(
+            [sentences[row] for row in batch.order], x_NP.shape[0]
+        )
+        windows = []
+        for start in range(0, longest, PADDED_STEPS):
+            if active := batch.active(start):
+                stop, width = min(longest, start + PADDED_STEPS), repeated_rows(active)
+                windows.append((start, stop, width, batch.scattered(start, stop, width)))
+        index = sent(index_STB, x_NP.device)
+        scattered = sent(np.concatenate([part for *_, part in windows], -1), x_NP.device)
+        by_window = torch.split(scattered, [part.shape[-1] for *_, part in windows], -1)
+        outputs = [self._new(batch.tokens, self.dim) for _ in range(1, self.layers)]
+        state = self._begin(None, rows)
+        for (start, stop, width, _), indices in zip(windows, by_window, strict=True):
+            x_STBP = x_NP[index[:, start:stop, :width]]
+            ys, state = self.bilm.lstm(x_STBP, state.rows(slice(width)), compiled=compiled)
+            for y_STBP, y_ND in zip(ys, outputs, strict=True):
+                _scatter(y_STBP, y_ND, indices)
         return outputs
 
     def _begin(self, carry: Carry | None, rows: int) -> State:
@@ -491,29 +517,39 @@ def _index(sentences: list[Ints], rows: int) -> npt.NDArray[np.int64]:
     return index
 
 
-def _scatter_indices(
-    start: int, stop: int, lengths: Ints, starts: Ints
-) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """For each direction: which (time step, row) of a window hold tokens, and their output rows.
+class _Batch:
+    """Sentences read together, the longest first."""
 
-    Time step t reads token t − 1 forward and token n − t backward; 0 and n + 1 are boundaries.
-    """
-    times = np.arange(start, stop)[:, None]
-    time, row = np.nonzero((times >= 1) & (times <= lengths[None]))
-    source = time * len(lengths) + row
-    t = time + start
-    forward, backward = starts[row] + t - 1, starts[row] + lengths[row] - t
-    return [(source, forward), (source, backward)]
+    def __init__(self, sentences: list[Ints]) -> None:
+        lengths = np.array([len(s) for s in sentences])
+        self.tokens = int(lengths.sum())
+        self.order = np.argsort(-lengths, kind="stable")
+        self.lengths = lengths[self.order]
+        self.longest = int(self.lengths[0]) + 2  # time steps, with the boundaries
+        self._starts = np.concatenate([[0], np.cumsum(lengths)])[self.order]
+
+    def active(self, time: int) -> int:
+        """How many rows, the first ones, are still read at a time step."""
+        return int((self.lengths + 2 > time).sum())
+
+    def scattered(self, start: int, stop: int, width: int) -> npt.NDArray[np.int64]:
+        """For each direction, which (time step, row) of a window of `width` rows hold tokens, and
+        their output rows: (S, 2, tokens).
+
+        Time step t reads token t − 1 forward and token n − t backward; 0 and n + 1 are boundaries.
+        """
+        lengths, starts = self.lengths[:width], self._starts[:width]
+        times = np.arange(start, stop)[:, None]
+        time, row = np.nonzero((times >= 1) & (times <= lengths[None]))
+        source = time * width + row
+        t = time + start
+        forward, backward = starts[row] + t - 1, starts[row] + lengths[row] - t
+        return np.array([[source, forward], [source, backward]])
 
 
-def _scatter(
-    y_STBP: Tensor,
-    y_ND: Tensor,
-    indices: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]],
-) -> None:
+def _scatter(y_STBP: Tensor, y_ND: Tensor, indices_S2N: Tensor) -> None:
     """Copy a window's outputs to the rows of their tokens."""
     width = y_STBP.shape[-1]
-    for direction, (source, target) in enumerate(indices):
-        rows = y_STBP[direction].reshape(-1, width)[torch.from_numpy(source).to(y_ND.device)]
-        half = y_ND[:, direction * width : (direction + 1) * width]
-        half[torch.from_numpy(target).to(y_ND.device)] = rows
+    for direction, (source, target) in enumerate(indices_S2N):
+        rows = y_STBP[direction].reshape(-1, width)[source]
+        y_ND[:, direction * width : (direction + 1) * width][target] = rows

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from elmo.characters import SENTENCE_BEGIN, SENTENCE_END, Characters
 from elmo.errors import ElmoError
 from elmo.model_folder import Model, load_model
+from elmo.nn.device import repeated_rows, repeated_steps, wants_few_launches
 
 LayerNorm = Literal["bilm-tf", "allennlp"]
 _EPSILON = {"bilm-tf": 1e-12, "allennlp": 1e-13}
@@ -169,8 +170,13 @@ class Elmo(nn.Module):
             forward_BT = torch.where(steps > lengths_B[:, None], end, forward_BT)
             turned_BT = (lengths_B[:, None] + 1 - steps).clamp(min=0)
             index_SBT = torch.stack([forward_BT, forward_BT.gather(1, turned_BT)])
-            x_STBP = nn.functional.embedding(index_SBT.transpose(1, 2), x_NP)
-            ys, _ = self.bilm.lstm(x_STBP, self.bilm.lstm.zero_state(len(index_BT)))
+            S, B, T = index_SBT.shape
+            if wants_few_launches(index_SBT.device):  # shapes that repeat are captured
+                beyond = (0, repeated_steps(T) - T, 0, repeated_rows(B) - B)
+                index_SBT = nn.functional.pad(index_SBT, beyond)
+            read_STBP = nn.functional.embedding(index_SBT.transpose(1, 2), x_NP)
+            ys, _ = self.bilm.lstm(read_STBP, self.bilm.lstm.zero_state(index_SBT.shape[1]))
+            x_STBP, *ys = (y_STBP[:, :T, :B] for y_STBP in (read_STBP, *ys))
         x_BTP = x_STBP[0].transpose(0, 1)
         layers = [torch.cat([x_BTP, x_BTP], -1)]
         for y_STBP in ys:

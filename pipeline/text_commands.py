@@ -22,7 +22,7 @@ from elmo.train.perplexity import perplexity as perplexity_of
 from elmo.train.perplexity import scores
 
 LINE_BYTES = 4 << 20  # the longest line that is read
-LINE_TOKENS = 32_768  # and the most tokens of one: the vectors of a line are in memory at once
+LINE_TOKENS = 32_768  # and the most tokens of one whose vectors are in memory at once
 _MARK = b"elmo embed"  # the comment of the archives that embed writes
 Line = list[list[str]]  # the sentences of a line, each a list of tokens
 
@@ -48,7 +48,8 @@ def embed(
     _check_output(output)
     embedder = Embedder.load(model, device=check_device(device), precision=precision)
     chosen = _layers(layers, embedder)
-    lines = _lines(source, None if pretokenized else embedder.model.text_tokenizer())
+    tokenize = None if pretokenized else embedder.model.text_tokenizer()
+    lines = _lines(source, tokenize, tokens=LINE_TOKENS)
     carry: Carry | Literal["reset"] = "reset"
     if state == "carry":
         carry = Carry()
@@ -74,7 +75,8 @@ def perplexity(
 ) -> Iterator[str]:
     """The figures of a text, or the scores of each line, ready to print."""
     loaded = load_model(model, device=check_device(device))
-    lines = list(_lines(source, None if pretokenized else loaded.text_tokenizer()))
+    tokenize = None if pretokenized else loaded.text_tokenizer()
+    lines = list(_lines(source, tokenize, tokens=LINE_BYTES))  # scored piece by piece: no bound
     sentences_of_text = [tokens for line in lines for tokens in line]
     if sentences:
         each = iter(scores(loaded, sentences_of_text))
@@ -176,7 +178,7 @@ def _layers(layers: str, embedder: Embedder) -> list[int]:
         raise ElmoError(f"--layers must be all or numbers such as 0,2; found {layers!r}") from None
 
 
-def _lines(source: BinaryIO, tokenize: TextTokenizer | None) -> Iterator[Line]:
+def _lines(source: BinaryIO, tokenize: TextTokenizer | None, *, tokens: int) -> Iterator[Line]:
     """The sentences of each line, or one of its tokens between spaces where `tokenize` is None.
 
     `ElmoError` names a line that is not UTF-8 or too long.
@@ -198,9 +200,9 @@ def _lines(source: BinaryIO, tokenize: TextTokenizer | None) -> Iterator[Line]:
                 "convert the file to UTF-8"
             ) from None
         sentences = [[t for t in text.split(" ") if t]] if tokenize is None else tokenize(text)
-        if (tokens := sum(map(len, sentences))) > LINE_TOKENS:
+        if (found := sum(map(len, sentences))) > tokens:
             raise ElmoError(
-                f"{name}:{number}: the line has {tokens:,} tokens, at most {LINE_TOKENS:,} are "
+                f"{name}:{number}: the line has {found:,} tokens, at most {tokens:,} are "
                 "read; cut it into sentences, one on each line"
             )
         yield sentences

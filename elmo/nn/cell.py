@@ -1,4 +1,4 @@
-"""The elementwise part of an LSTM cell, fused by torch.compile where a C++ compiler is there.
+"""The elementwise part of an LSTM cell, fused by torch.compile where a compiler is there.
 
 Shapes: S directions, B rows, C cells, G = 4C gates in the order i, j (new), f, o.
 """
@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
@@ -33,8 +34,8 @@ def cell_for(device: torch.device) -> Cell:
     """
     if os.environ.get("ELMO_COMPILE", "1") == "0":
         return _chosen(EAGER, "ELMO_COMPILE=0")
-    if device.type == "cpu" and not (shutil.which("g++") or shutil.which("clang++")):
-        return _chosen(EAGER, "no C++ compiler was found")
+    if lacking := _lacking(device):
+        return _chosen(EAGER, f"no {lacking} was found")
     if not torch.cuda.is_available():  # the compiler would warn that it found none
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     compiled = Cell(
@@ -44,6 +45,18 @@ def cell_for(device: torch.device) -> Cell:
         kind="compiled",
     )
     return _chosen(compiled, "fused by torch.compile")
+
+
+def _lacking(device: torch.device) -> str:
+    """What torch.compile needs for the device and this machine has not; empty: nothing."""
+    if device.type == "cpu":
+        return "" if shutil.which("g++") or shutil.which("clang++") else "C++ compiler"
+    if find_spec("triton") is None:
+        return "Triton"
+    # With it Triton builds what starts its kernels.
+    if os.environ.get("CC") or any(map(shutil.which, ("gcc", "clang", "cc"))):
+        return ""
+    return "C compiler"
 
 
 def _chosen(cell: Cell, why: str) -> Cell:

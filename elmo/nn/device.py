@@ -5,10 +5,23 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+STEPS_APART = 8
+
 
 def wants_few_launches(device: torch.device) -> bool:
     """Whether one large operation is far cheaper on it than many small ones: true of a GPU."""
     return device.type != "cpu"
+
+
+def repeated_steps(steps: int) -> int:
+    """A number of time steps, rounded up to one of few where launches count: shapes then repeat,
+    and a loop is captured once."""
+    return -(-steps // STEPS_APART) * STEPS_APART
+
+
+def repeated_rows(rows: int) -> int:
+    """The same of rows: a power of two, or a multiple of 256."""
+    return 1 << (rows - 1).bit_length() if rows <= 256 else -(-rows // 256) * 256
 
 
 def sent(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:

@@ -2,10 +2,10 @@
 
 One implementation serves training and embedding. The product with the input is taken out of the
 loop over time, both directions share each product of the loop, and in training the weight gradients
-are one product per layer; on a GPU the training loop is one launch (elmo.nn.cuda_graphs). Weights
-keep the 2018 layout: gates in the order i, j (new), f, o; the forget bias of 1 is added when they
-are read and is in no file. Matrix products run in the precision of the input; the cell state stays
-float32.
+are one product per layer; on a GPU a loop is one launch, unless rows end within it, and reads the
+parameters where they lie (elmo.nn.cuda_graphs). Weights keep the 2018 layout: gates in the order i,
+j (new), f, o; the forget bias of 1 is added when they are read and is in no file. Matrix products
+run in the precision of the input; the cell state stays float32.
 
 Shapes: S directions (0 forward, 1 backward), T time steps, B rows, n of them still read,
 I input, P projection, C cells, G = 4C gates, L layers, K = I + P rows of a weight, N = T × B. Time
@@ -90,13 +90,12 @@ class LSTMStack(nn.Module):
         """Each layer's weights for reading without a gradient: computed once, used for many
         calls."""
         return [
-            Weights(
-                *_halves(weight.to(precision), weight.shape[1] - self.projection),
-                _with_forget_bias(bias).to(precision),
-                self.project[layer].to(precision) if self.project else None,
-            )
-            for layer, (weight, bias) in enumerate(zip(self.weight, self.bias, strict=True))
+            _weights(*self._parameters_of(layer), precision, self.projection)
+            for layer in range(self.layers)
         ]
+
+    def _parameters_of(self, layer: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        return self.weight[layer], self.bias[layer], self.project[layer] if self.project else None
 
     def zero_state(self, rows: int) -> State:
         """The state before anything was read, for B rows."""
@@ -138,20 +137,15 @@ class LSTMStack(nn.Module):
                 x_STBI = drop(x_STBI, layer)
             start = (state.h_LSBP[layer].to(x_STBI.dtype), state.c_LSBC[layer])
             clips = (self.cell_clip, self.projection_clip if self.project else None)
+            held = self._parameters_of(layer)
             if torch.is_grad_enabled():
                 if sizes is not None:
                     raise ValueError("rows of different lengths are for inference only")
                 apply: Any = _Layer.apply
-                y_STBP, h_SBP, c_SBC = apply(
-                    x_STBI,
-                    self.weight[layer].to(x_STBI.dtype),
-                    _with_forget_bias(self.bias[layer]).to(x_STBI.dtype),
-                    self.project[layer].to(x_STBI.dtype) if self.project else None,
-                    *start,
-                    keep_STB1,
-                    clips,
-                    cell,
-                )
+                y_STBP, h_SBP, c_SBC = apply(x_STBI, *held, *start, keep_STB1, clips, cell)
+            elif weights is None and sizes is None:
+                read = (x_STBI, *start, keep_STB1)
+                y_STBP, h_SBP, c_SBC = replay(_infer, read, (clips, cell), fixed=held)
             else:
                 weights = weights or self.weights(x_STBI.dtype)
                 y_STBP, h_SBP, c_SBC, _ = _read(
@@ -173,10 +167,25 @@ class _Kept(NamedTuple):
     hidden_STBC: Tensor
 
 
+def _weights(
+    weight_SKG: Tensor,
+    bias_SG: Tensor,
+    project_SCP: Tensor | None,
+    precision: torch.dtype,
+    projection: int,
+) -> Weights:
+    """A layer's parameters as the loop reads them."""
+    return Weights(
+        *_halves(weight_SKG.to(precision), weight_SKG.shape[1] - projection),
+        _with_forget_bias(bias_SG).to(precision),
+        None if project_SCP is None else project_SCP.to(precision),
+    )
+
+
 def _halves(weight_SKG: Tensor, inputs: int) -> tuple[Tensor, Tensor]:
     """The weight of the input and that of the layer's own output."""
     halves = (weight_SKG[:, :inputs], weight_SKG[:, inputs:])
-    if weight_SKG.dtype == torch.float32:
+    if weight_SKG.dtype == torch.float32 or weight_SKG.is_cuda:
         return halves
     return halves[0].contiguous(), halves[1].contiguous()  # or each bfloat16 product copies its own
 
@@ -239,10 +248,10 @@ class _Layer(torch.autograd.Function):
         clips: tuple[float | None, float | None],
         cell: Cell,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        tensors = (x_STBI, weight_SKG, bias_SG, project_SCP, h_SBP, c_SBC, keep_STB1)
-        y_STBP, h_last, c_last, *kept = replay(_forward, tensors, (clips, cell))
+        read, held = (x_STBI, h_SBP, c_SBC, keep_STB1), (weight_SKG, bias_SG, project_SCP)
+        y_STBP, h_last, c_last, *kept = replay(_forward, read, (clips, cell), fixed=held)
         ctx.save_for_backward(
-            x_STBI, weight_SKG, project_SCP, h_SBP, c_SBC, keep_STB1, y_STBP, *kept
+            x_STBI, h_SBP, c_SBC, keep_STB1, y_STBP, *kept, weight_SKG, project_SCP
         )
         ctx.constants = (clips, cell)
         ctx.mark_non_differentiable(h_last, c_last)
@@ -250,18 +259,36 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy_STBP: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        gradients = replay(_backward, (dy_STBP, *ctx.saved_tensors), ctx.constants)
+        *saved, weight_SKG, project_SCP = ctx.saved_tensors
+        held = (weight_SKG, project_SCP)
+        gradients = replay(_backward, (dy_STBP, *saved), ctx.constants, fixed=held)
         return *gradients, *(None,) * 5
+
+
+def _infer(
+    x_STBI: Tensor,
+    h_SBP: Tensor,
+    c_SBC: Tensor,
+    keep_STB1: Tensor | None,
+    weight_SKG: Tensor,
+    bias_SG: Tensor,
+    project_SCP: Tensor | None,
+    clips: tuple[float | None, float | None],
+    cell: Cell,
+) -> tuple[Tensor, ...]:
+    """Outputs, last output, last cell state, by the parameters themselves."""
+    weights = _weights(weight_SKG, bias_SG, project_SCP, x_STBI.dtype, h_SBP.shape[-1])
+    return _read(x_STBI, weights, h_SBP, c_SBC, keep_STB1, clips, cell, None, None)[:3]
 
 
 def _forward(
     x_STBI: Tensor,
-    weight_SKG: Tensor,
-    bias_SG: Tensor,
-    project_SCP: Tensor | None,
     h_SBP: Tensor,
     c_SBC: Tensor,
     keep_STB1: Tensor | None,
+    weight_SKG: Tensor,
+    bias_SG: Tensor,
+    project_SCP: Tensor | None,
     clips: tuple[float | None, float | None],
     cell: Cell,
 ) -> tuple[Tensor, ...]:
@@ -270,7 +297,7 @@ def _forward(
     kept = _Kept(
         c_SBC.new_empty(S, T, B, c_SBC.shape[-1]), x_STBI.new_empty(S, T, B, c_SBC.shape[-1])
     )
-    weights = Weights(*_halves(weight_SKG, x_STBI.shape[-1]), bias_SG, project_SCP)
+    weights = _weights(weight_SKG, bias_SG, project_SCP, x_STBI.dtype, h_SBP.shape[-1])
     outputs = _read(x_STBI, weights, h_SBP, c_SBC, keep_STB1, clips, cell, None, kept)
     return *outputs, *kept
 
@@ -278,8 +305,6 @@ def _forward(
 def _backward(
     dy_STBP: Tensor,
     x_STBI: Tensor,
-    weight_SKG: Tensor,
-    project_SCP: Tensor | None,
     h_SBP: Tensor,
     c_SBC: Tensor,
     keep_STB1: Tensor | None,
@@ -287,12 +312,18 @@ def _backward(
     gates_STBG: Tensor,
     cells_STBC: Tensor,
     hidden_STBC: Tensor,
+    weight_SKG: Tensor,
+    project_SCP: Tensor | None,
     clips: tuple[float | None, float | None],
     cell: Cell,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of input, weight, bias and projection."""
+    """The gradients of input, weight, bias and projection, those of parameters in their own
+    precision."""
     cell_clip, projection_clip = clips
     S, T, B, inputs = x_STBI.shape
+    precision = weight_SKG.dtype
+    weight_SKG = weight_SKG.to(x_STBI.dtype)
+    project_SCP = None if project_SCP is None else project_SCP.to(x_STBI.dtype)
     recurrent_SGP = _halves(weight_SKG, inputs)[1].mT
     dgates_STBG = torch.empty_like(gates_STBG)
     dm_STBP = torch.empty_like(y_STBP)
@@ -329,11 +360,11 @@ def _backward(
     dproject = (
         None
         if project_SCP is None
-        else torch.bmm(hidden_STBC.view(S, T * B, -1).mT, dm_STBP.view(S, T * B, -1))
+        else torch.bmm(hidden_STBC.view(S, T * B, -1).mT, dm_STBP.view(S, T * B, -1)).to(precision)
     )
     dx_SNI = torch.bmm(dgates_SNG, weight_SKG[:, :inputs].mT)
     dbias_SG = torch.bmm(dgates_SNG.new_ones(S, 1, T * B), dgates_SNG)[:, 0]
-    return dx_SNI.view_as(x_STBI), dweight_SKG, dbias_SG, dproject
+    return dx_SNI.view_as(x_STBI), dweight_SKG.to(precision), dbias_SG.to(precision), dproject
 
 
 def _with_forget_bias(bias_SG: Tensor) -> Tensor:

@@ -19,12 +19,16 @@ from torch import Tensor
 from elmo.errors import ElmoError
 from elmo.model_folder import Model
 from elmo.nn.bilm import BiLM
+from elmo.nn.device import repeated_rows, repeated_steps, sent, wants_few_launches
+from elmo.nn.encoder import CharacterEncoder
 from elmo.nn.lstm import State
 from elmo.nn.softmax import AnySoftmax, evaluate, softmax_from
 from elmo.stream import Stream, Window, both_ways, byte_lengths, prefetched
 from elmo.vocabulary import BOS, EOS, Vocabulary
 
-TOKENS_AT_ONCE = 4096  # of sentences in memory
+TOKENS_AT_ONCE = 4096  # of sentences in memory, and of a long one
+LEAST_STEPS = 64  # of a long row that are read at once, however many rows there are
+TYPES_AT_ONCE = 8192  # distinct tokens encoded at a time
 TOO_MANY_NATS = 700  # e to the power of more is no float
 
 
@@ -107,19 +111,37 @@ class Evaluator:
 
     @torch.no_grad()
     def nats(self, window: Window, state: State | None, *, reset: bool) -> tuple[Tensor, State]:
-        """−log p of each prediction of a window (S, T, B), and the state after it."""
+        """−log p of each prediction of a window (S, T, B), and the state after it.
+
+        Rows longer than is read at once are read a piece at a time: memory follows the length of a
+        row only in what the caller holds already.
+        """
         device = next(self.softmax.parameters()).device
+        index_STB, targets_STB = window.index_STB, window.targets_STB
+        _, T, B = index_STB.shape
         if state is None:
-            state = self.bilm.lstm.zero_state(window.index_STB.shape[2])
-        types = torch.from_numpy(window.types_NK).to(device)
-        x_NP = self.bilm.encode(types, precision=self.precision)
-        starts_STB = torch.from_numpy(window.reset_TB).to(device).expand(2, -1, -1)
-        x_STBP = x_NP[torch.from_numpy(window.index_STB).to(device)]
-        ys, state = self.bilm.lstm(x_STBP, state, reset_STB=starts_STB if reset else None)
-        targets = torch.from_numpy(window.targets_STB).to(device)
-        h_NP = ys[-1].reshape(-1, ys[-1].shape[-1])
-        nats_N = evaluate(self.softmax, h_NP, targets.reshape(-1))
-        return nats_N.view(targets.shape), state
+            state = self.bilm.lstm.zero_state(B)
+        x_NP = self._encode(window.types_NK, device)
+        starts_STB = sent(window.reset_TB, device).expand(2, -1, -1)
+        nats = []
+        steps = max(LEAST_STEPS, TOKENS_AT_ONCE // B)
+        for piece in (slice(start, start + steps) for start in range(0, T, steps)):
+            x_STBP = x_NP[sent(index_STB[:, piece], device)]
+            starting = starts_STB[:, piece] if reset else None
+            ys, state = self.bilm.lstm(x_STBP, state, reset_STB=starting)
+            targets = sent(targets_STB[:, piece], device)
+            h_NP = ys[-1].reshape(-1, ys[-1].shape[-1])
+            nats_N = evaluate(self.softmax, h_NP, targets.reshape(-1))
+            nats.append(nats_N.view(targets.shape))
+        return torch.cat(nats, 1), state
+
+    def _encode(self, types_NK: np.ndarray, device: torch.device) -> Tensor:
+        """The vectors of distinct tokens (N, P); where launches count, of a few more."""
+        encoder = self.bilm.encoder
+        if wants_few_launches(device) and isinstance(encoder, CharacterEncoder):
+            types_NK = encoder.padded(types_NK)
+        parts = torch.split(sent(types_NK, device), TYPES_AT_ONCE)
+        return torch.cat([self.bilm.encode(part, precision=self.precision) for part in parts])
 
     def _count(self, window: Window, nats_STB: Tensor) -> np.ndarray:
         mask = torch.from_numpy(window.mask_TB).to(nats_STB.device)
@@ -174,9 +196,9 @@ class Score(NamedTuple):
 
 def perplexity(model: Model, sentences: Sequence[Sequence[str]]) -> Perplexity:
     """The perplexity of sentences, each read alone; empty ones are left out."""
-    windows = [window for _, window in _windows(model, sentences)]
-    if not windows:
+    if not any(map(len, sentences)):
         raise ElmoError("there are no tokens to take the perplexity of")
+    windows = (window for _, window in _windows(model, sentences))
     return _evaluator(model).perplexity(windows, reset=True, carry=False)
 
 
@@ -187,7 +209,7 @@ def scores(model: Model, sentences: Sequence[Sequence[str]]) -> list[Score]:
     for rows, window in _windows(model, sentences):
         nats_STB, _ = evaluator.nats(window, None, reset=True)
         mask = torch.from_numpy(window.mask_TB)
-        forward, backward = (nats_STB.cpu().double() * mask).sum(1).tolist()
+        forward, backward = (nats_STB.cpu().double() * mask).sum(1)[:, : len(rows)].tolist()
         for row, *both in zip(rows, forward, backward, strict=True):
             scored[row] = Score(*both)
     if not np.isfinite(scored).all():
@@ -221,10 +243,12 @@ def _windows(
 def _window(model: Model, sentences: list[Sequence[str]]) -> Window:
     vocabulary = model.vocabulary
     types: dict[str, int] = {}
-    steps = max(map(len, sentences)) + 1
-    index = np.zeros((2, steps, len(sentences)), np.int64)
-    targets = np.zeros((2, steps, len(sentences)), np.int64)
-    mask = np.zeros((steps, len(sentences)), bool)
+    steps, rows = max(map(len, sentences)) + 1, len(sentences)
+    if wants_few_launches(model.bilm.lstm.weight[0].device):  # shapes that repeat are captured
+        steps, rows = repeated_steps(steps), repeated_rows(rows)
+    index = np.zeros((2, steps, rows), np.int64)
+    targets = np.zeros((2, steps, rows), np.int64)
+    mask = np.zeros((steps, rows), bool)
     boundaries = [types.setdefault(word, len(types)) for word in (BOS, EOS)]
     for row, sentence in enumerate(sentences):
         keys = np.array([types.setdefault(token, len(types)) for token in sentence], np.int64)

@@ -1,10 +1,12 @@
 """A captured loop gives what the plain one gives: the books here, the capture where a GPU is."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from elmo.nn import cuda_graphs as graphs
 from elmo.nn.lstm import LSTMStack, State
@@ -12,30 +14,39 @@ from elmo.nn.lstm import LSTMStack, State
 
 @pytest.fixture(autouse=True)
 def empty() -> Iterator[None]:
-    graphs._calls.clear()
-    graphs._captured.clear()
+    for books in (graphs._calls, graphs._captured):
+        books.clear()
     yield
-    graphs._calls.clear()
-    graphs._captured.clear()
+    for books in (graphs._calls, graphs._captured):
+        books.clear()
 
 
 def twice(x: Tensor, y: Tensor | None, factor: float) -> tuple[Tensor, None]:
     return (x * factor if y is None else x * factor + y), None
 
 
+def product(x: Tensor, weight: Tensor) -> tuple[Tensor]:
+    return (x @ weight,)
+
+
 class Pretended(graphs._Captured):
-    """Runs the function again where a graph would be replayed, on its own tensors."""
+    """Runs the function again where a graph would be replayed, on its own tensors and on those that
+    lie where they lay."""
 
-    def __init__(self, function, tensors, constants) -> None:  # type: ignore[no-untyped-def]
-        self.inputs = [None if tensor is None else tensor.clone() for tensor in tensors]
-        self.outputs = function(*self.inputs, *constants)
-        self.graph = self
-        self.again = lambda: function(*self.inputs, *constants)
+    def _capture(self, call: Callable[[], Any]) -> Any:
+        self.again = call
+        return call()
 
-    def replay(self) -> None:
+    def _replay(self) -> None:
         for kept, new in zip(self.outputs, self.again(), strict=True):
             if kept is not None:
                 kept.copy_(new)
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "_wanted", lambda tensors: True)
+    monkeypatch.setattr(graphs, "_Captured", Pretended)
 
 
 def test_on_a_cpu_nothing_is_captured() -> None:
@@ -44,9 +55,7 @@ def test_on_a_cpu_nothing_is_captured() -> None:
     assert not graphs._calls
 
 
-def test_each_shape_and_constant_has_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "_wanted", lambda tensors: True)
-    monkeypatch.setattr(graphs, "_Captured", Pretended)
+def test_each_shape_and_constant_has_its_graph(pretended: None) -> None:
     kept = []
     for k in range(6):
         for rows in (2, 3):
@@ -61,14 +70,120 @@ def test_each_shape_and_constant_has_its_graph(monkeypatch: pytest.MonkeyPatch) 
     assert graphs.replay(twice, (x, None), (3.0,))[0].tolist() == (3 * x).tolist()
 
 
-def test_no_more_graphs_than_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "_wanted", lambda tensors: True)
-    monkeypatch.setattr(graphs, "_Captured", Pretended)
-    for rows in range(1, graphs.MAX_GRAPHS + 4):
-        for _ in range(graphs.WARM_UP_CALLS + 2):
+def test_the_graph_used_longest_ago_makes_room(
+    pretended: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "MAX_GRAPHS", 3)
+    made: list[int] = []
+    capture = Pretended._capture
+
+    def count(self: Pretended, call: Callable[[], Any]) -> Any:
+        made.append(1)
+        return capture(self, call)
+
+    monkeypatch.setattr(Pretended, "_capture", count)
+
+    def use(rows: int, times: int = 1) -> None:
+        for _ in range(times):
             found, _ = graphs.replay(twice, (torch.ones(rows), None), (2.0,))
             assert found.tolist() == [2.0] * rows
-    assert len(graphs._captured) == graphs.MAX_GRAPHS
+
+    for rows in (1, 2, 3):
+        use(rows, graphs.WARM_UP_CALLS + 1)
+    use(1)
+    use(4, graphs.WARM_UP_CALLS + 1)  # in place of 2
+    assert len(graphs._captured) == 3 and len(made) == 4
+    for rows in (1, 3, 4):
+        use(rows)
+    assert len(made) == 4
+    use(2)
+    assert len(graphs._captured) == 3 and len(made) == 5
+
+
+def test_the_books_of_shapes_that_come_once_are_bounded(
+    pretended: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "MAX_COUNTED", 10)
+    for rows in range(1, 50):
+        graphs.replay(twice, (torch.ones(rows), None), (2.0,))
+    assert len(graphs._calls) == 10 and not graphs._captured
+
+
+def test_weights_are_read_where_they_lie(pretended: None) -> None:
+    weight, x = torch.eye(3), torch.ones(2, 3)
+    for k in range(6):
+        weight.fill_(float(k))  # as the optimizer moves them
+        with Copies() as copies:
+            (found,) = graphs.replay(product, (x,), (), fixed=(weight,))
+        assert found.tolist() == [[3.0 * k] * 3] * 2
+    assert len(graphs._captured) == 1
+    # Of the last replay: the input copied in; the pretended graph writes its output once.
+    assert copies.shapes == [(2, 3), (2, 3)]
+    graphs.replay(product, (x,), (), fixed=(weight.clone(),))
+    assert len(graphs._captured) == 1  # weights elsewhere are not that graph's
+
+
+class Copies(TorchDispatchMode):
+    """The shapes of all copies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function.overloadpacket.__name__ == "copy_":
+            self.shapes.append(tuple(args[0].shape))
+        return function(*args, **(kwargs or {}))
+
+
+def stack() -> LSTMStack:
+    generator = torch.Generator().manual_seed(0)
+    made = LSTMStack(
+        layers=2, inputs=8, cells=32, projection=8, cell_clip=1.0, projection_clip=0.5, skip=True
+    )
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, 0, 0.5, generator=generator)
+    return made
+
+
+def readings(lstm: LSTMStack, precision: torch.dtype, calls: int) -> list[Tensor]:
+    """What training steps and readings without a gradient give, with weights that move."""
+    found: list[Tensor] = []
+    device = lstm.weight[0].device
+    state = lstm.zero_state(4)
+    for k in range(calls):
+        random = torch.Generator().manual_seed(k)
+        x = torch.randn(2, 5, 4, 8, generator=random).to(device, precision).requires_grad_()
+        reset = (torch.rand(2, 5, 4, generator=random) < 0.2).to(device)
+        lstm.zero_grad()
+        ys, state = lstm(x, State(*state), reset_STB=reset)
+        ys[-1].float().square().sum().backward()
+        assert x.grad is not None
+        found += [ys[-1].detach(), x.grad, *(p.grad.clone() for p in lstm.parameters())]  # type: ignore[union-attr]
+        with torch.no_grad():
+            for p in lstm.parameters():
+                p -= 0.01 * p.grad.sign()  # type: ignore[union-attr]
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                ys, _ = lstm(x.detach(), lstm.zero_state(4), reset_STB=reset)
+                found.append(ys[-1].clone())
+    return found
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_a_stack_read_by_graphs_is_the_stack(
+    precision: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = readings(stack(), precision, 5)
+    assert not graphs._captured
+    monkeypatch.setattr(graphs, "_wanted", lambda tensors: True)
+    monkeypatch.setattr(graphs, "_Captured", Pretended)
+    captured = readings(stack(), precision, 5)
+    assert len(graphs._captured) == 6  # of each layer: forward, backward, and without a gradient
+    for one, other in zip(plain, captured, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
 @pytest.mark.gpu
@@ -77,27 +192,10 @@ def test_no_more_graphs_than_most(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_training_steps_on_a_gpu_are_the_same_captured(
     precision: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    generator = torch.Generator().manual_seed(0)
-    stack = LSTMStack(
-        layers=2, inputs=8, cells=32, projection=8, cell_clip=1.0, projection_clip=0.5, skip=True
-    )
-    for parameter in stack.parameters():
-        torch.nn.init.normal_(parameter, 0, 0.5, generator=generator)
-    stack.cuda()
     results: dict[str, list[Tensor]] = {}
     for chosen in ("0", "1"):
         monkeypatch.setenv("ELMO_CUDA_GRAPHS", chosen)
-        found = results[chosen] = []
-        state = stack.zero_state(4)
-        for k in range(6):
-            random = torch.Generator().manual_seed(k)
-            x = torch.randn(2, 5, 4, 8, generator=random).cuda().to(precision).requires_grad_()
-            reset = torch.rand(2, 5, 4, generator=random).cuda() < 0.2
-            stack.zero_grad()
-            ys, state = stack(x, State(*state), reset_STB=reset)
-            ys[-1].float().square().sum().backward()
-            assert x.grad is not None
-            found += [ys[-1].detach(), x.grad, *(p.grad.clone() for p in stack.parameters())]
+        results[chosen] = readings(stack().cuda(), precision, 6)
     assert graphs._captured
     for plain, captured in zip(results["0"], results["1"], strict=True):
         torch.testing.assert_close(captured, plain)

@@ -168,3 +168,23 @@ def test_bfloat16_products_keep_a_float32_cell_state(kind: str) -> None:
     assert rough[-1].dtype == torch.bfloat16
     error = (rough[-1].float() - exact[-1]).norm() / exact[-1].norm()
     assert 1e-5 < error < 0.03
+
+
+@pytest.mark.parametrize(
+    ("lacking", "reason"), [("triton", "no Triton was found"), ("gcc", "no C compiler was found")]
+)
+def test_without_a_compiler_a_gpu_gets_the_eager_cell(
+    lacking: str, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ELMO_COMPILE", "1")
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(cell, "find_spec", lambda name: None if name == lacking else object())
+    monkeypatch.setattr(cell.shutil, "which", lambda name: None if lacking == "gcc" else name)
+    cell.cell_for.cache_clear()
+    with caplog.at_level("INFO"):
+        assert cell.cell_for(torch.device("cuda", 0)) is cell.EAGER
+    assert reason in caplog.text
+    monkeypatch.setattr(cell, "_lacking", lambda device: "")
+    cell.cell_for.cache_clear()
+    assert cell.cell_for(torch.device("cuda", 0)).kind == "compiled"  # not yet compiled
+    cell.cell_for.cache_clear()

@@ -1,4 +1,5 @@
-"""What a training step asks of a GPU, counted on a CPU: operations launched one by one, and waits.
+"""What training, embedding and evaluating ask of a GPU, counted on a CPU: operations launched one
+by one, and waits.
 
 A GPU runs each of them in less time than it takes to launch it. The loops over time are captured as
 graphs there and are not counted.
@@ -14,13 +15,18 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from elmo.characters import Characters
+from elmo.embedder import Carry, Embedder
+from elmo.mix import Elmo
+from elmo.model_folder import Model
 from elmo.nn import lstm
 from elmo.nn.bilm import BiLM, Config
 from elmo.nn.softmax import Softmax
 from elmo.settings import OptimizerSettings, Training
 from elmo.stream import Window
 from elmo.train.optimizer import Optimizer
+from elmo.train.perplexity import perplexity, scores
 from elmo.train.step import WORD_MATRIX, Stepper, Workers
+from elmo.vocabulary import Vocabulary
 from tests.elmo.run_job import TRAINING
 
 # The original network, with few of everything but layers and filter widths.
@@ -72,6 +78,7 @@ class Launches(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.outside: Counter[str] = Counter()
+        self.shapes: Counter[Any] = Counter()  # of captured loops
         self.depth = 0
 
     def __torch_dispatch__(
@@ -82,17 +89,19 @@ class Launches(TorchDispatchMode):
             self.outside[name] += 1
         return function(*args, **(kwargs or {}))
 
-    def replay(self, function: Any, tensors: Any, constants: Any) -> Any:
+    def replay(self, function: Any, tensors: Any, constants: Any, *, fixed: Any = ()) -> Any:
         self.depth += 1
+        self.shapes[tensors[0].shape] += 1
         try:
-            return function(*tensors, *constants)
+            return function(*tensors, *fixed, *constants)
         finally:
             self.depth -= 1
 
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for module in ("elmo.nn.encoder", "elmo.nn.softmax", "elmo.train.step"):
+    modules = ["elmo.nn.encoder", "elmo.nn.softmax", "elmo.train.step"]
+    for module in (*modules, "elmo.train.perplexity", "elmo.embedder", "elmo.mix"):
         monkeypatch.setattr(f"{module}.wants_few_launches", lambda device: True)
     return
 
@@ -167,3 +176,110 @@ def test_distinct_tokens_come_in_few_shapes() -> None:
         np.testing.assert_array_equal(padded[:count], types[:, : padded.shape[1]])
         assert (types[:, padded.shape[1] :] == Characters().size - 1).all()
     assert len(shapes) <= 3
+
+
+def model() -> Model:
+    made = stepper()
+    softmax = {name: value.detach() for name, value in made.softmax.named_parameters()}
+    vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", *(f"w{k}" for k in range(WORDS - 3))])
+    return Model(made.bilm, vocabulary, Characters(), softmax, {}, "")
+
+
+def sentences(count: int = 600) -> list[list[str]]:
+    """English lengths: most below 30 tokens, some of 70."""
+    random = np.random.default_rng(0)
+    lengths = np.minimum(70, 1 + random.gamma(2.5, 9, count).astype(int))
+    return [[f"w{word}" for word in random.integers(0, WORDS, length)] for length in lengths]
+
+
+@pytest.fixture
+def launches(as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch) -> Launches:
+    """Counts, and how often arrays were sent to the device."""
+    counts = Launches()
+    counts.outside["sent"] = 0
+
+    def send(array: Any, device: torch.device) -> torch.Tensor:
+        counts.outside["sent"] += 1
+        return torch.from_numpy(array)
+
+    monkeypatch.setattr(lstm, "replay", counts.replay)
+    for module in ("elmo.embedder", "elmo.train.perplexity"):
+        monkeypatch.setattr(f"{module}.sent", send)
+    return counts
+
+
+def test_embedding_launches_little_in_few_shapes(launches: Launches) -> None:
+    embedder, text = Embedder(model()), sentences()
+    embedder.embed(text[:3])  # the vectors of the boundaries
+    thousands = sum(map(len, text)) / 1000
+    launches.outside.clear()
+    with launches:
+        embedder.embed(text)
+    sends = launches.outside.pop("sent")
+    # On a CPU: 2,000 operations, 70 copies.
+    assert sum(launches.outside.values()) <= 30 * thousands, launches.outside.most_common(20)
+    assert sends <= 1 * thousands
+    again = len(launches.shapes)
+    with launches:
+        embedder.embed(sentences(700))
+    assert len(launches.shapes) <= again + 2 <= 20  # each is captured once, then replayed
+
+
+def test_embedding_as_on_a_gpu_is_embedding(
+    as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = [[], *sentences(40), ["w1"] * 200, ["w2"]]
+    for precision, near in (("float32", 1e-5), ("bfloat16", 0.05)):
+        ours = Embedder(model(), precision=precision).embed(text, 16)  # type: ignore[arg-type]
+        with monkeypatch.context() as undone:
+            undone.setattr("elmo.embedder.wants_few_launches", lambda device: False)
+            reference = Embedder(model(), precision=precision).embed(text, 16)  # type: ignore[arg-type]
+        for one, other in zip(ours, reference, strict=True):
+            np.testing.assert_allclose(one, other, atol=near)
+
+
+def test_a_warm_start_and_a_carried_state_as_on_a_gpu(as_on_a_gpu: None) -> None:
+    warm = Embedder(model(), warm_up=[["w1", "w2"], ["w3"]])
+    carry = Carry()
+    cold = Embedder(model())
+    for sentence in (["w1", "w2"], ["w3"]):
+        cold.embed([sentence], state=carry)
+    expected = cold.embed([["w4", "w5"]], state=carry)[0]
+    for found in warm.embed([["w4", "w5"]] * 3):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+def test_the_module_as_on_a_gpu_is_the_module(
+    trainable: bool, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, reference = (Elmo(model(), dropout=0.0, trainable=trainable) for _ in range(2))
+    for batch in (sentences(5), sentences(8), sentences(11)[4:]):
+        ids = ours.batch_to_ids(batch)
+        (found,), mask = ours(ids)
+        with monkeypatch.context() as undone:
+            undone.setattr("elmo.mix.wants_few_launches", lambda device: False)
+            (expected,), _ = reference(ids)
+        assert found.shape[:2] == mask.shape
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        if trainable:
+            for one in (found, expected):
+                one.square().sum().backward()
+    if trainable:
+        pairs = zip(ours.named_parameters(), reference.parameters(), strict=True)
+        for (name, p), q in pairs:
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-4, msg=name)
+    padded = {shape for shape in launches.shapes if shape[1] % 8 == 0}
+    assert {shape[2] for shape in padded} == {8}  # rows
+
+
+def test_a_perplexity_as_on_a_gpu_is_the_perplexity(launches: Launches) -> None:
+    text = sentences(60)
+    as_on_gpu = perplexity(model(), text), scores(model(), text)
+    assert len(launches.shapes) <= 6
+    with pytest.MonkeyPatch.context() as undone:
+        undone.setattr("elmo.train.perplexity.wants_few_launches", lambda device: False)
+        plain = perplexity(model(), text), scores(model(), text)
+    found, expected = (figures for figures, _ in (as_on_gpu, plain))
+    assert vars(found) == pytest.approx(vars(expected), rel=1e-5, nan_ok=True)
+    np.testing.assert_allclose(as_on_gpu[1], plain[1], rtol=1e-4)

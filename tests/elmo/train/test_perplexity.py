@@ -1,0 +1,77 @@
+"""A line of any length is scored in pieces: the same numbers, in memory that does not grow."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from elmo.model_folder import Model
+from elmo.nn import cell
+from elmo.train import perplexity as module
+from elmo.train.perplexity import perplexity, scores
+from tests.pipeline.command_line import elmo
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elmo.nn.lstm.cell_for", lambda device: cell.EAGER)
+
+
+class Largest(TorchDispatchMode):
+    """The bytes of the largest tensor that any operation made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        made = function(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor):
+            self.bytes = max(self.bytes, made.untyped_storage().nbytes())
+        return made
+
+
+def line(model: Model, tokens: int) -> list[str]:
+    words = model.vocabulary.words[3:] + ["unseen", "안녕"]
+    return [words[k] for k in np.random.default_rng(0).integers(0, len(words), tokens)]
+
+
+def test_a_long_line_in_pieces_has_the_same_scores(
+    tiny_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [line(tiny_model, 700), ["a"], line(tiny_model, 5), line(tiny_model, 300)]
+    whole, whole_scores = perplexity(tiny_model, lines), scores(tiny_model, lines)
+    monkeypatch.setattr(module, "TOKENS_AT_ONCE", 100)
+    monkeypatch.setattr(module, "LEAST_STEPS", 64)
+    pieces = perplexity(tiny_model, lines)
+    assert vars(pieces) == pytest.approx(vars(whole), rel=1e-6, nan_ok=True)
+    np.testing.assert_allclose(scores(tiny_model, lines), whole_scores, rtol=1e-6)
+
+
+def test_memory_does_not_grow_with_a_line(
+    tiny_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TOKENS_AT_ONCE", 128)
+    largest = []
+    for tokens in (128, 1280):
+        with Largest() as seen:
+            scores(tiny_model, [line(tiny_model, tokens)])
+        largest.append(seen.bytes)
+    assert largest[0] == largest[1]
+
+
+def test_the_command_scores_a_line_that_embed_refuses(
+    tiny_model: Model, tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.text_commands.LINE_TOKENS", 100)
+    text = " ".join(line(tiny_model, 200)).encode()
+    arguments = [tiny_model_folder, "--input", "-", "--pretokenized"]
+    code, out, error = elmo("perplexity", *arguments, stdin=text)
+    assert (code, error) == (0, "") and "over 200 tokens" in out
+    code, _, error = elmo("embed", *arguments, "--output", tmp_path / "out.npz", stdin=text)
+    assert code == 1 and "has 200 tokens, at most 100" in error
