@@ -80,16 +80,18 @@ def save_model(
     weights = {f"bilm.{name}": value for name, value in bilm.state_dict().items()}
     weights |= {f"softmax.{name}": value for name, value in (softmax or {}).items()}
     with new_folder(folder, ours=(CONFIG, WEIGHTS)) as new:
-        save_weights(new / WEIGHTS, {name: value.float() for name, value in weights.items()})
+        floats = {name: value.float() for name, value in weights.items()}
+        pieces = {WEIGHTS: save_weights(new / WEIGHTS, floats)}
         vocabulary.save(new)
         characters.save(new / "characters.json")
         write_json(new / TRAINING, training)
         names = (*_PIECES, _OPTIONAL) if (new / _OPTIONAL).exists() else _PIECES
+        pieces |= {name: sha256(new / name) for name in names if name not in pieces}
         return write_config(
             new,
             bilm.config,
             tokenizer,
-            pieces={name: sha256(new / name) for name in names},
+            pieces=pieces,
             training=sha256(new / TRAINING),
         )
 

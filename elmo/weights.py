@@ -1,36 +1,62 @@
 """Weights in safetensors files: what is written can be read by the group, what is read is checked.
 
-The only file in which safetensors' own errors become `ElmoError` or `OSError`.
+The only file in which safetensors' own errors become `ElmoError`.
 """
 
-import os
-import re
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from elmo.errors import ElmoError
 
+BLOCK = 1 << 22  # bytes hashed and then written: they are in the cache in between
+# Of what is written here, in the order in which safetensors writes them.
+_TYPES = {torch.int64: "I64", torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16"}
 
-def save_weights(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors to a new file, with the permissions that any new file gets.
 
-    A full disk is an `OSError`, as it is for any other file.
+def save_weights(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Write tensors to a new file, with the permissions that any new file gets; return its SHA-256.
+
+    The bytes are hashed on their way to the disk, and tensors in memory are not copied. The file is
+    the one that safetensors' own `save_file` writes, byte by byte. A full disk is an `OSError`.
     """
-    path.touch()
-    mode = path.stat().st_mode & 0o777
-    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    try:
-        save_file(kept, path)
-    except SafetensorError as error:
-        if number := re.search(r"os error (\d+)", str(error)):
-            raise OSError(int(number[1]), os.strerror(int(number[1]))) from None
-        raise ElmoError(f"{path}: cannot be written ({_line(error)})") from None
-    path.chmod(mode)
+    order = sorted(tensors, key=lambda name: (list(_TYPES).index(tensors[name].dtype), name))
+    header, end = {}, 0
+    for name in order:
+        tensor = tensors[name]
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {
+            "dtype": _TYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+    text += b" " * (-len(text) % 8)
+    total = hashlib.sha256()
+    with path.open("xb", buffering=0) as file:
+        head = memoryview(len(text).to_bytes(8, "little") + text)
+        for part in chain([head], (_bytes(tensors[name]) for name in order)):
+            for start in range(0, len(part), BLOCK):
+                block = part[start : start + BLOCK]
+                total.update(block)
+                while len(block):
+                    block = block[file.write(block) :]
+    return total.hexdigest()
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether all numbers of a tensor are; needs no memory beside it."""
+    return not tensor.numel() or bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all())
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
 def weight_shapes(path: Path) -> dict[str, tuple[int, ...]]:
@@ -58,7 +84,7 @@ def load_weights(
         with safe_open(path, "pt") as file:
             for name in file.keys() if names is None else names:  # noqa: SIM118 (no mapping)
                 tensor = file.get_tensor(name)
-                if tensor.numel() and not torch.isfinite(torch.stack(torch.aminmax(tensor))).all():
+                if not is_finite(tensor):
                     raise ElmoError(
                         f"{path}: {name} holds values that are not finite; "
                         "the training that made it has diverged, or the file was altered"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from elmo.errors import ElmoError
-from elmo.files import Count, Sha256, check_sha256, sha256, sweep, write_json
+from elmo.files import Count, Sha256, check_sha256, sweep, write_json
 from elmo.folders import local_folder, new_folder
 from elmo.location import Folder, Location
 from elmo.settings import Training
@@ -95,13 +95,13 @@ class Checkpoint:
     def save(self, folder: Folder | Location) -> None:
         """Write the folder, whole or not at all."""
         with new_folder(str(folder), ours=("state.json",)) as new:
-            save_weights(new / "state.safetensors", self.tensors)
+            digest = save_weights(new / "state.safetensors", self.tensors)
             record = {
                 "corpus": self.corpus,
                 "steps": self.steps,
                 "settings": asdict(self.settings),
                 "progress": asdict(self.progress),
-                "sha256": sha256(new / "state.safetensors"),
+                "sha256": digest,
             }
             write_json(new / "state.json", record)
 
@@ -131,7 +131,7 @@ class Checkpoints:
         The steps `named` are not deleted by what `keep` says.
         """
         self.wait()
-        copies = {name: value.detach().cpu().clone() for name, value in checkpoint.tensors.items()}
+        copies = _copied(checkpoint.tensors)
         copied = replace(checkpoint, tensors=copies, progress=deepcopy(checkpoint.progress))
         write = _guarded(lambda: self._write(copied, set(named)), self._fail)
         self._writing = threading.Thread(target=write, name="checkpoint")
@@ -212,6 +212,17 @@ def _guarded(
             failed(error)
 
     return run
+
+
+def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The one copy that training waits for; from a GPU to pinned memory, tensor beside tensor."""
+    copies = {}
+    for name, value in tensors.items():
+        memory = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
+        copies[name] = memory.copy_(value.detach(), non_blocking=True)
+    for device in {value.device for value in tensors.values() if value.is_cuda}:
+        torch.cuda.synchronize(device)
+    return copies
 
 
 def state_of(modules: dict[str, torch.nn.Module], slots: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -34,6 +34,7 @@ from elmo.train.optimizer import Optimizer
 from elmo.train.perplexity import Evaluator, HeldOut, NotFinite, Perplexity
 from elmo.train.step import WORD_MATRIX, Measured, Stepper, Workers
 from elmo.vocabulary import Vocabulary
+from elmo.weights import is_finite
 
 REPORT_STEPS = 10
 SOUND = 0.5  # nats above the lowest mean loss up to which the weights count as sound
@@ -294,7 +295,7 @@ class _Fit:
     def _save(self, progress: Progress, state: State) -> None:
         tensors = state_of(self.job.modules(), self.optimizer.slots)
         # Nothing that is not finite may become what training resumes from.
-        broken = not all(bool(torch.isfinite(value).all()) for value in tensors.values())
+        broken = not all(is_finite(value) for value in tensors.values())
         if self.workers.total([float(broken)])[0] > 0:
             raise FloatingPointError
         whole = self._all_rows(state)

@@ -17,10 +17,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from elmo.errors import ElmoError
 from elmo.nn.cell import cell_for
-from elmo.train.checkpoints import Checkpoints
+from elmo.train.checkpoints import Checkpoint, Checkpoints, Progress
 from elmo.train.loop import fit, heldout_perplexity
 from elmo.train.perplexity import Evaluator
 from elmo.train.step import Workers
@@ -276,7 +277,7 @@ def test_frozen_parameters_stay_and_do_not_count(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_does_not_fit_on_the_disk_is_one_line(tmp_path: Path) -> None:
-    """A limit on the size of files makes the failure that safetensors then words itself."""
+    """A limit on the size of files is the nearest to a full disk that a process can make itself."""
     code = """
 import resource, sys
 from pathlib import Path
@@ -366,3 +367,35 @@ def test_a_worker_that_sees_late_what_the_first_wrote(tmp_path: Path, appears: b
         assert said[0] == said[1] and said[0].startswith("step ")
     else:
         assert all("worker 1 of 2 does not see this checkpoint" in line for line in said)
+
+
+class Made(TorchDispatchMode):
+    """The bytes of all new tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        made = function(*args, **(kwargs or {}))
+        if function.overloadpacket.__name__ in ("empty", "clone", "_to_copy", "empty_like"):
+            self.bytes += made.untyped_storage().nbytes()
+        return made
+
+
+def test_a_checkpoint_is_copied_once(tmp_path: Path) -> None:
+    """Counted: what training waits for is one copy, and what is written is that copy."""
+    job = make_job(tmp_path / "job")
+    progress = Progress(3, 9, job.stream("train", ALONE, epochs=1, seed=1).begin())
+    tensors = {"a": torch.ones(300, 7), "b": torch.ones(5, 2, dtype=torch.int64)}
+    size = sum(value.nbytes for value in tensors.values())
+    kept = Checkpoints(tmp_path / "kept", keep=1)
+    with Made() as made:
+        kept.save(Checkpoint(tensors, progress, job.settings, 5, "x"), named=())
+        tensors["a"].zero_()  # training goes on
+        kept.wait()
+    assert made.bytes == size
+    found = kept.load(3).tensors
+    assert torch.equal(found["a"], torch.ones(300, 7)) and torch.equal(found["b"], tensors["b"])
