@@ -22,6 +22,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.machine import show
+
 FILTERS = [[1, 32], [2, 32], [3, 64], [4, 128], [5, 256], [6, 512], [7, 1024]]
 UNUSED = frozenset(
     "transformers spacy cached_path lmdb fairscale wandb nltk dill base58 jsonnet _jsonnet "
@@ -47,7 +49,7 @@ def main() -> None:
             for way in ways:
                 side, precision = way.split()
                 runs[way].append(_run(options, folder, side, precision))
-    print(json.dumps(_figures(options, runs, peaks), indent=1))
+    show(_figures(options, runs, peaks))
 
 
 def _figures(

@@ -11,9 +11,7 @@ random, all layers, as a float32 array. What is not installed (h5py, datasets, l
 
 import argparse
 import gc
-import json
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
+from benchmarks.machine import show
 from elmo.location import Location
 from elmo.shards import Shard, Shards, write_shards
 from elmo.store import FeatureStore
@@ -65,7 +64,7 @@ def main() -> None:
                 figures[key] = round(median(figures[key]), 4)
             figures["bytes_per_token"] = round(figures["bytes"] / text.tokens, 1)
         opening = _opening(Path(folder))
-    json.dump(
+    show(
         {
             "tokens": text.tokens,
             "sentences": len(text.sentences),
@@ -75,11 +74,8 @@ def main() -> None:
             "sides": report,
             "against hdf5 float32": _ratios(report),
             "opening 1000 parts, s": opening,
-        },
-        sys.stdout,
-        indent=1,
+        }
     )
-    print()
 
 
 @dataclass

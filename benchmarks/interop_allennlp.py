@@ -9,7 +9,6 @@ largest difference of each layer as JSON; exits 1 above 1e-5.
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import embedding
+from benchmarks.machine import show
 
 BATCH = 8
 
@@ -47,7 +47,7 @@ def main() -> None:
         worst = np.max([np.abs(v - theirs[str(k)]).max((1, 2)) for k, v in enumerate(ours)], axis=0)
         largest = float(np.max([np.abs(v).max() for v in ours]))
     found = {"size": options.size, "sentences": len(ours), "largest_value": round(largest, 2)}
-    print(json.dumps(found | {"largest_difference_by_layer": [float(w) for w in worst]}))
+    show(found | {"largest_difference_by_layer": [float(w) for w in worst]})
     sys.exit(int(worst.max() > 1e-5))
 
 

@@ -6,7 +6,6 @@ Each shard holds four sentences and becomes a part of a store of a tiny model. P
 """
 
 import argparse
-import json
 import resource
 import tempfile
 import time
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import show
 from elmo.characters import Characters
 from elmo.model_folder import save_model
 from elmo.nn.bilm import BiLM, Config
@@ -67,7 +67,7 @@ def main() -> None:
             manifests = sum(path.stat().st_size for path in folder.glob("*manifest*"))
             figures[f"manifest of the {name}, MB"] = round(manifests / 1e6, 2)
     figures["peak_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-    print(json.dumps(figures, indent=1))
+    show(figures)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.machine import show
 from elmo.shards import write_shards
 from elmo.store.build import build
 from elmo.store.layout import StoreSettings
@@ -41,7 +42,7 @@ def main() -> None:
                 [*command, "--one", folder], check=True, capture_output=True, text=True
             )
             report[case] = json.loads(done.stdout)
-    print(json.dumps(report, indent=1))
+    show(report)
 
 
 def _one(model: Path, folder: Path) -> None:

@@ -9,8 +9,6 @@ throughout. Files may be gzipped. Prints JSON.
 
 import argparse
 import gzip
-import json
-import sys
 import tempfile
 from pathlib import Path
 from statistics import mean
@@ -18,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.machine import show
 from elmo.shards import write_shards
 from elmo.store import FeatureStore
 from elmo.store.build import build
@@ -68,8 +67,7 @@ def main() -> None:
                 "layers": _errors(exact, store),
             }
     tokens = sum(len(sentence) for sentence in sentences)
-    json.dump({"sentences": len(sentences), "tokens": tokens, "ways": report}, sys.stdout, indent=1)
-    print()
+    show({"sentences": len(sentences), "tokens": tokens, "ways": report})
 
 
 def _errors(exact: FeatureStore, other: FeatureStore) -> dict[str, Any]:

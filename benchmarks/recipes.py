@@ -23,6 +23,7 @@ import torch
 import yaml
 
 from benchmarks.lm_text import prepare
+from benchmarks.machine import show
 from elmo.characters import Characters
 from elmo.model_folder import save_model
 from elmo.nn.bilm import BiLM, Config
@@ -71,7 +72,7 @@ def main() -> None:
     record = {"recipe": options.recipe, "set": options.set, "training": asdict(recipe)}
     record |= {"steps": progress.step, "tokens": progress.tokens, "seconds": seconds}
     record |= {"heldout": found.to_dict()}
-    print(json.dumps(record, indent=1))
+    show(record)
 
 
 def _preset(name: str) -> dict[str, Any]:

@@ -23,6 +23,8 @@ from statistics import median, quantiles
 
 import mlflow
 
+from benchmarks.machine import show
+
 
 def main() -> None:
     """Time the embedder, then the server."""
@@ -63,7 +65,7 @@ def main() -> None:
         found["mlflow models serve"] = _timed(lines, lambda line: _ask(address, line))
     finally:
         os.killpg(server.pid, signal.SIGTERM)
-    print(json.dumps(found, indent=1))
+    show(found)
 
 
 def _ask(address: str, line: str) -> object:

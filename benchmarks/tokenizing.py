@@ -8,7 +8,6 @@ Theirs is timed for `map` alone and with loading. Prints JSON; needs `pip instal
 """
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.machine import show
 from elmo.shards import Shards
 from elmo.tokenizer import tokenizer
 from pipeline import workers
@@ -43,7 +43,7 @@ def main() -> None:
             ours.append(_ours(text, out / "ours", options))
             theirs.append(_theirs(datasets, text, out / "theirs", options))
         size = text.stat().st_size
-    print(json.dumps(_report(size, ours, theirs, options), indent=1))
+    show(_report(size, ours, theirs, options))
 
 
 def _ours(text: Path, out: Path, options: argparse.Namespace) -> dict[str, float]:

@@ -30,6 +30,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.machine import show
+
 BILM_TF = {"tokens_per_second": 760, "float32_gflops": 330}  # 2 cores of an x86-64 server, quiet
 ROWS, WINDOW = 128, 20
 SIDES = {
@@ -54,7 +56,7 @@ def main() -> None:
     compare = {"steps": _steps, "workers": _workers, "words": _words}[options.what]
     with tempfile.TemporaryDirectory() as folder:
         _text(options.text, Path(folder))
-        print(json.dumps(compare(options, folder), indent=1))
+        show(compare(options, folder))
 
 
 def _steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:

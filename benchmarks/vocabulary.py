@@ -8,7 +8,6 @@ sentence, with `Counter`, and, as the fastest it can do, the same tokens from a 
 """
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.machine import show
 from elmo.shards import Shards
 from pipeline import vocab, workers
 from pipeline.cluster import Cluster
@@ -45,7 +45,7 @@ def main() -> None:
             times["shards"].append(_seconds(lambda: _count_shards(shards, folder, options)))
             times["text"].append(_seconds(lambda: _count_text(text, folder, options)))
             _same(folder)
-        print(json.dumps(_report(shards, times, folder, options), indent=1))
+        show(_report(shards, times, folder, options))
 
 
 def _shards(options: argparse.Namespace, out: Path) -> Shards:

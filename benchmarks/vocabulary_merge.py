@@ -7,7 +7,6 @@ counts lie in files, as the stage leaves them; files are made first and not time
 """
 
 import argparse
-import json
 import resource
 import tempfile
 import time
@@ -17,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from benchmarks.machine import show
 from elmo.location import Location
 from pipeline import vocab
 from pipeline.text.hashing import hash_strings
@@ -44,7 +44,7 @@ def main() -> None:
         "peak_mb": round(peak / 1024), "peak_mb_before": round(before / 1024),
         "types_mb": round((merged.types.nbytes + merged.counts.nbytes) / 2**20),
     }  # fmt: skip
-    print(json.dumps(figures, indent=1))
+    show(figures)
 
 
 def _write(path: Path, seed: int, options: argparse.Namespace) -> int:

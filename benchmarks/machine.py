@@ -1,0 +1,53 @@
+"""What a figure was measured on: printed beside it by every benchmark.
+
+python -m benchmarks.machine
+"""
+
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+CPU_INFO = Path("/proc/cpuinfo")
+UNITS = {  # by what Linux calls them
+    "avx2": "AVX2",
+    "avx512f": "AVX-512",
+    "avx512_vnni": "AVX-512 VNNI",
+    "avx512_bf16": "AVX-512 BF16",
+    "amx_bf16": "AMX",
+    "asimd": "NEON",
+    "bf16": "BF16",
+    "sve": "SVE",
+}
+
+
+def machine() -> dict[str, Any]:
+    """The processor with its units that matter here, cores, GPU, and torch."""
+    text = CPU_INFO.read_text(encoding="utf-8") if CPU_INFO.exists() else ""
+    lines = [line.partition(":") for line in text.splitlines()]
+    values = {key.strip(): value.strip() for key, _, value in lines}
+    flags = (values.get("flags") or values.get("Features") or "").split()
+    limits = {name: os.environ[name] for name in _LIMITS if name in os.environ}
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "processor": values.get("model name") or platform.processor() or platform.machine(),
+        "units": [name for flag, name in UNITS.items() if flag in flags],
+        "cores": len(os.sched_getaffinity(0)),
+        "gpu": gpu,
+        "torch": torch.__version__,
+    } | limits
+
+
+_LIMITS = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "OMP_NUM_THREADS")
+
+
+def show(figures: dict[str, Any]) -> None:
+    """Print a benchmark's figures as JSON, with the machine they belong to."""
+    print(json.dumps(figures | {"machine": machine()}, indent=1))
+
+
+if __name__ == "__main__":
+    show({})

@@ -1,0 +1,31 @@
+"""A figure says what it was measured on."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import machine
+
+BENCHMARKS = Path(machine.__file__).parent
+
+
+def test_the_units_of_a_processor_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "model name\t: Some CPU\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_bf16\n"
+    (tmp_path / "cpuinfo").write_text(text)
+    monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "cpuinfo")
+    machine.show({"figure": 1})
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["figure"] == 1 and shown["machine"]["processor"] == "Some CPU"
+    assert shown["machine"]["units"] == ["AVX2", "AVX-512", "AVX-512 BF16", "AMX"]
+
+
+def test_every_benchmark_that_prints_figures_names_the_machine() -> None:
+    for path in BENCHMARKS.glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if path.name != "machine.py" and "indent=1" in text:
+            raise AssertionError(f"{path.name} prints figures without the machine: use show")
+    users = [p.name for p in BENCHMARKS.glob("*.py") if "machine import show" in p.read_text()]
+    assert len(users) >= 10, users
