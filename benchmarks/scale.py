@@ -14,6 +14,10 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results"
+# Rows of the word matrix that a step uses: 8,192 candidates and the targets of all GPUs, 128 × 20
+# tokens each, counted on WikiText-2 (33,229 words, mean of five draws).
+WORD_ROWS = {1: 8573, 8: 10841, 64: 19840}
+NETWORKS = {"100 Gb/s": 12.5, "400 Gb/s": 50.0}  # GB/s of each GPU
 FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
 
@@ -106,13 +110,19 @@ def parameters(shape: Shape) -> float:
     return encoder + lstm_macs(shape)
 
 
+def sent_bytes(shape: Shape, word_rows: float, gpus: int) -> float:
+    """What a GPU sends in a step: an all-reduce of every gradient, float32, word rows with their
+    bias, round a ring."""
+    gradients = parameters(shape) + word_rows * (shape.projection + 1)
+    return 4 * gradients * 2 * (gpus - 1) / gpus
+
+
 def step_seconds(shape: Shape, costs: Costs, gpus: int) -> dict[str, float]:
     """The parts of a step: matrix products, launches one after another, gradients sent."""
     tokens = costs.rows * costs.window
     compute = tokens * training_flop(shape) / (costs.gpu_tflops * 1e12 * costs.gpu_share)
     launches = 3 * 2 * shape.layers * costs.window * costs.launch_us * 1e-6
-    words = 2 * min(shape.samples, 2 * tokens) * shape.projection
-    sent = 4 * (parameters(shape) + words) * 2 * (gpus - 1) / gpus
+    sent = sent_bytes(shape, WORD_ROWS[gpus], gpus)
     return {"products": compute, "launches": launches, "gradients": sent / (costs.gpu_gbps * 1e9)}
 
 
@@ -175,6 +185,29 @@ def table(corpus: Corpus, shape: Shape, costs: Costs) -> list[str]:
     lines.append("| all | " + " | ".join(_time(totals[n]) for n in numbers) + " |")
     paid = (f"{totals[n] * n * costs.gpu_dollars:,.0f} $" for n in numbers)
     lines.append("| price of the GPUs | " + " | ".join(paid) + " |")
+    return lines
+
+
+def network_table(costs: Costs) -> list[str]:
+    """A step's parts by network, and what is left of the GPUs' own speed."""
+    lines = [
+        "| network of each GPU | size, GPUs | sent in a step | computing | sending | tokens/s | "
+        "share of the GPUs' own speed |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for network, rate in NETWORKS.items():
+        for shape in (SMALL, ORIGINAL):
+            for gpus in (8, 64):
+                step = step_seconds(shape, replace(costs, gpu_gbps=rate), gpus)
+                computing = max(step["products"], step["launches"])
+                whole = computing + step["gradients"]
+                tokens = gpus * costs.rows * costs.window / whole
+                lines.append(
+                    f"| {network} | {shape.name}, {gpus} | "
+                    f"{sent_bytes(shape, WORD_ROWS[gpus], gpus) / 1e6:,.0f} MB | "
+                    f"{computing * 1e3:.1f} ms | {step['gradients'] * 1e3:.1f} ms | "
+                    f"{tokens / 1e6:.1f} million | {computing / whole:.0%} |"
+                )
     return lines
 
 
@@ -246,6 +279,7 @@ def main() -> None:
     for corpus in (BILLION_WORDS, HUNDRED_BILLION):
         for shape in (SMALL, ORIGINAL):
             print("\n".join(table(corpus, shape, costs)) + "\n")
+    print("\n".join(network_table(costs)) + "\n")
     for corpus in (BILLION_WORDS, HUNDRED_BILLION):
         print("\n".join(keep_table(corpus, ORIGINAL, costs)) + "\n")
 

@@ -2,11 +2,19 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from benchmarks import scale
+from elmo.train.step import Stepper, Workers
+from tests.elmo.train import test_launches as launches
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,6 +46,51 @@ def test_more_gpus_cost_time_of_none_but_gradients() -> None:
     one, many = (scale.step_seconds(scale.ORIGINAL, costs, gpus) for gpus in (1, 64))
     assert one["gradients"] == 0 < many["gradients"]
     assert one["products"] == many["products"]
+
+
+@pytest.fixture
+def eight_workers() -> Iterator[None]:
+    """This process as the first of eight; the others are pretended."""
+    dist.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(("cells", "projection"), [(128, 32), (512, 128)])
+def test_a_step_sends_what_the_formula_says(
+    cells: int, projection: int, eight_workers: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = replace(scale.SMALL, cells=cells, projection=projection)
+    filters = scale.FILTERS
+    network = replace(
+        launches.ORIGINAL, char_dim=16, filters=filters, highways=1, cells=cells,
+        projection=projection,
+    )  # fmt: skip
+    monkeypatch.setattr(launches, "ORIGINAL", network)
+    made = launches.stepper(rows=8, window=5, samples=50)
+    made = Stepper(made.bilm, made.softmax, made.optimizer, made.settings, Workers(0, 8))
+    sent: list[int] = []
+    used: list[int] = []
+
+    def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        sent.append(bucket.buffer().nbytes)
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    made.body.register_comm_hook(None, hook)  # type: ignore[operator]
+    all_reduce, update = dist.all_reduce, made.optimizer.update
+    monkeypatch.setattr(dist, "all_reduce", lambda x: (sent.append(x.nbytes), all_reduce(x)))
+
+    def moved(gradients: Any, *, step: int, rows: Any) -> None:
+        used.append(len(rows["softmax.weight"]))
+        update(gradients, step=step, rows=rows)
+
+    monkeypatch.setattr(made.optimizer, "update", moved)
+    window = launches.window(rows=1, steps=5)
+    made.step(window, made.bilm.lstm.zero_state(1), step=0)
+    ring = 2 * 7 / 8
+    assert sum(sent) * ring == pytest.approx(scale.sent_bytes(shape, used[0], 8), rel=0.01)
 
 
 @pytest.mark.parametrize("option", [[], ["--check"]])

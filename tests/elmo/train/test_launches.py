@@ -111,7 +111,8 @@ def stepper(**changed: Any) -> Stepper:
     settings = Training(
         **(vars(TRAINING) | {"rows": B, "window": T, "optimizer": optimizer} | changed)
     )
-    bilm, softmax = BiLM(ORIGINAL, characters=Characters().size), Softmax(WORDS, 8)
+    bilm = BiLM(ORIGINAL, characters=Characters().size)
+    softmax = Softmax(WORDS, ORIGINAL.projection)
     bilm.reset_parameters(0)
     softmax.reset_parameters(1)
     parameters = {f"bilm.{name}": p.data for name, p in bilm.named_parameters()}
@@ -120,19 +121,19 @@ def stepper(**changed: Any) -> Stepper:
     return Stepper(bilm, softmax, adamw, settings, Workers())
 
 
-def window(seed: int = 0) -> Window:
+def window(seed: int = 0, *, rows: int = B, steps: int = T) -> Window:
     random = np.random.default_rng(seed)
     types = Characters().encode([f"w{k}" * (1 + k % 3) for k in range(TYPES)])
-    targets = random.integers(0, WORDS, (2, T, B))
+    targets = random.integers(0, WORDS, (2, steps, rows))
     return Window(
-        index_STB=random.integers(0, TYPES, (2, T, B)),
+        index_STB=random.integers(0, TYPES, (2, steps, rows)),
         targets_STB=targets,
-        mask_TB=np.ones((T, B), bool),
-        reset_TB=random.random((T, B)) < 0.05,
+        mask_TB=np.ones((steps, rows), bool),
+        reset_TB=random.random((steps, rows)) < 0.05,
         types_NK=types.astype(np.int32),
         bytes_N=np.ones(TYPES, np.int64),
         words=np.unique(targets),
-        count=2 * T * B,
+        count=2 * steps * rows,
     )
 
 
