@@ -284,7 +284,8 @@ class Embedder:
             chosen_LTD = torch.stack([all_layers[layer] for layer in chosen]).cpu().float().numpy()
             stops = np.cumsum([len(sentence) for sentence in batch])
             for row, sentence, stop in zip(rows, batch, stops, strict=True):
-                embedded[row] = chosen_LTD[:, stop - len(sentence) : stop].copy()
+                own_LTD = chosen_LTD[:, stop - len(sentence) : stop]
+                embedded[row] = own_LTD if len(batch) == 1 else own_LTD.copy()
         return embedded
 
     def encode_types(self, types: Sequence[str]) -> Floats:
@@ -318,7 +319,7 @@ class Embedder:
                     [np.arange(offsets[start + r], offsets[start + r + 1]) - first for r in rows]
                 )
                 for layer, y_TD in zip(layers, outputs, strict=True):
-                    layer[token_rows] = y_TD.float().cpu().numpy()
+                    layer[token_rows] = y_TD.cpu().float().numpy()
             yield Segment(start, stop, layers)
 
     @cached_property
