@@ -96,6 +96,10 @@ def settings() -> str:
 def _section(owner: type, name: str, value: Any, level: str, path: str = "") -> list[str]:
     kind = typing.get_type_hints(owner, include_extras=True)[name]
     path = f"{path}{name}"
+    if get_origin(kind) is dict:  # of names that the user chooses: the first is shown
+        kind = get_args(kind)[1]
+        chosen, value = next(iter(value.items()))
+        path = f"{path}.{chosen}"
     lines = [f"{level} {path}", "", inspect.cleandoc(kind.__doc__ or ""), ""]
     lines += _table(kind, value)
     for field in fields(kind):
@@ -134,6 +138,8 @@ def _values(kind: Any) -> str:
         return " · ".join(f"`{value}`" for value in get_args(kind))
     if get_origin(kind) is tuple:
         return f"list of: {_values(get_args(kind)[0])}"
+    if get_origin(kind) is dict:
+        return "settings by name"
     arguments = get_args(kind)
     if type(None) in arguments:
         (one,) = (argument for argument in arguments if argument is not type(None))

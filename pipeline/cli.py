@@ -8,7 +8,7 @@ import click
 
 from elmo.errors import ElmoError
 
-from .commands import formats, jobs, models, project, stages, stores, task, tracked
+from .commands import findings, formats, jobs, models, project, stages, stores, task, tracked
 
 SECTIONS: dict[str, list[click.Command]] = {
     "Stages, in order": [
@@ -19,10 +19,18 @@ SECTIONS: dict[str, list[click.Command]] = {
         stages.finetune,
         stages.features,
         stages.register,
+        stages.labels,
+        stages.tasks,
         stages.report,
     ],
     "A project": [project.init, project.run_stages],
-    "Use a model": [models.embed, models.perplexity, models.neighbors, task.task],
+    "Use a model": [
+        models.embed,
+        models.perplexity,
+        models.neighbors,
+        task.task,
+        findings.findings,
+    ],
     "Care for a store": [
         stores.verify,
         stores.append,

@@ -101,7 +101,9 @@ def run(out: Folder, params: Corpus, *, runs: Folder) -> dict[str, float]:
         if params.task:  # first, since a package may not be there
             task = _own(params.task, params.column, work)
         else:
-            task = _write(folder, "task", _package(params.task_package))
+            name = params.task_package
+            package = package_docstrings(name, setting="corpus.task_package")
+            task = _write(folder, "task", {f"{name}.txt": package})
         if params.general:
             general = _own(params.general, params.column, work)
         else:
@@ -142,7 +144,11 @@ def prose(text: str, dropped: Counter[str]) -> list[str]:
     Dropped: doctests, code after `::`, directives such as maths, headings, and what does not read
     as English (grammar, tables, signatures).
     """
-    kept = []
+    return [_plain(paragraph) for paragraph in marked_prose(text, dropped)]
+
+
+def marked_prose(text: str, dropped: Counter[str]) -> Iterator[str]:
+    """The same with the inline markup of reStructuredText kept."""
     skip = -1
     for indent, lines in _blocks(text):
         if skip >= 0 and indent > skip:
@@ -163,14 +169,13 @@ def prose(text: str, dropped: Counter[str]) -> list[str]:
         elif _RULE.fullmatch(first):
             dropped["table"] += 1
         else:
-            paragraph = _plain(_KEPT_DIRECTIVE.sub("", " ".join(lines), count=1))
-            if paragraph.endswith("::"):
-                skip, paragraph = indent, paragraph[:-1]
-            if _reads(paragraph):
-                kept.append(paragraph)
+            paragraph = _KEPT_DIRECTIVE.sub("", " ".join(lines), count=1)
+            if _plain(paragraph).endswith("::"):
+                skip, paragraph = indent, paragraph.rstrip()[:-1]
+            if _reads(_plain(paragraph)):
+                yield paragraph
             else:
                 dropped["not prose"] += 1
-    return kept
 
 
 def docstrings(source: str) -> Iterator[str]:
@@ -187,6 +192,20 @@ def docstrings(source: str) -> Iterator[str]:
             nodes.extend(reversed(getattr(node, statements, [])))
 
 
+def package_docstrings(name: str, *, setting: str) -> Iterator[str]:
+    """The docstrings of an installed package; `setting` is what named it, for the error."""
+    try:
+        spec = util.find_spec(name)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise ElmoError(
+            f"{setting}: no installed package {name!r}; install it or name your own files"
+        )
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    return _folder(folder, {"tests", "test", "__pycache__"})
+
+
 def _general() -> dict[str, Iterator[str]]:
     """The general text's files and the documents of each."""
     topics: dict[str, str] = import_module("pydoc_data.topics").topics
@@ -195,21 +214,6 @@ def _general() -> dict[str, Iterator[str]]:
         "reference.txt": (topics[name] for name in sorted(topics)),
         "library.txt": _folder(library, _NOT_LIBRARY),
     }
-
-
-def _package(name: str) -> dict[str, Iterator[str]]:
-    """The task text's file: the docstrings of an installed package."""
-    try:
-        spec = util.find_spec(name)
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None or not spec.submodule_search_locations:
-        raise ElmoError(
-            f"corpus.task_package: no installed package {name!r}; install it or name your own "
-            "files in corpus.task"
-        )
-    folder = Path(next(iter(spec.submodule_search_locations)))
-    return {f"{name}.txt": _folder(folder, {"tests", "test", "__pycache__"})}
 
 
 def _folder(folder: Path, left_out: set[str]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from elmo.errors import ElmoError
 from elmo.neighbors import parse_query
 from elmo.tokenizer import TextTokenizer, describe
 
-from . import params, preset, schema
+from . import params, preset, schema, strict_yaml
 from .text.accounting import Accounting
 from .text.inputs import Input, find_inputs
 from .text.readers import check_readable, read_blocks
@@ -137,8 +137,19 @@ def _settings(
             overlay = Path(parent) / "own.yaml"
             overlay.write_text("\n".join(lines), encoding="utf-8")
             file.write_text(preset.overlay(file, overlay)[0], encoding="utf-8")
+        if general:
+            file.write_text(_without_tasks(file), encoding="utf-8")
         params.load(file)
         return file.read_text(encoding="utf-8")
+
+
+def _without_tasks(file: Path) -> str:
+    """The text of params.yaml without the built-in task, which is one of English documentation."""
+    text = file.read_text(encoding="utf-8")
+    value = {name.value: value for name, value in strict_yaml.tree(file).value}["tasks"]
+    start, end = value.start_mark.index, value.end_mark.index
+    kept = text[:start].rstrip()
+    return f"{kept} {{}}\n\n{text[end:]}"
 
 
 def _example(input_: Input, settings: params.Params, column: str | None) -> str | None:

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from elmo.errors import ElmoError
 from elmo.settings import Count, Network, Positive, Requested, Training
 
 from . import strict_yaml
@@ -20,6 +21,21 @@ Line = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f]{1,1000}\Z", description="one
 Source = Annotated[
     str, Meta(pattern=r"\A[^\x00]{1,4096}\Z", description="a file, folder, glob or URL")
 ]
+PackageName = Annotated[
+    str, Meta(pattern=r"\A[A-Za-z_][\w.]{0,199}\Z", description="the name of a Python package")
+]
+LabelledFile = Annotated[
+    str, Meta(pattern=r"\A[^\x00]{1,4096}\Z", description="the path of a file or folder")
+]
+# It names files, stages and runs.
+TaskName = Annotated[
+    str,
+    Meta(
+        pattern=r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z",
+        description="a name of at most 64 letters, digits, - and _",
+    ),
+]
+SettingValue = bool | int | float | str
 RegistryName = Annotated[
     str,
     Meta(
@@ -51,12 +67,63 @@ class Corpus:
     """The text of the domain, which the model is tuned to and whose vectors are stored; must be
     named where `general` is. Empty: the docstrings of `task_package`.
     """
-    task_package: Annotated[
-        str, Meta(pattern=r"\A[A-Za-z_][\w.]{0,199}\Z", description="the name of a Python package")
-    ]
+    task_package: PackageName
     """The installed package whose docstrings are the task text while `task` is empty."""
     column: Line
     """The field of JSON lines, or column of Parquet, that holds the text; plain text has none."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labelled text that every machine has: which words of docstrings are marked as code."""
+
+    package: PackageName
+    """The installed package whose docstrings are labelled."""
+    train: Annotated[int, Meta(ge=1, le=10**6)]
+    """How many sentences to learn from, at most."""
+    dev: Annotated[int, Meta(ge=1, le=10**6)]
+    """How many sentences choose the best epoch, at most."""
+    test: Annotated[int, Meta(ge=1, le=10**6)]
+    """How many sentences are scored, at most."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A downstream task on labelled files: what `elmo task train` does, with and without ELMo."""
+
+    kind: Literal["tagging", "classification", "pairs", "questions", "roles", "coreference"]
+    """The kind of task, which is a model and a metric."""
+    train: LabelledFile
+    """The labelled file, or folder of files, to learn from."""
+    dev: LabelledFile
+    """The one that chooses the best epoch."""
+    test: LabelledFile
+    """The one that is scored."""
+    format: Literal["", "conll", "conllu", "tsv", "jsonl", "json"]
+    """The format of the files; empty: as their endings tell."""
+    columns: Annotated[
+        str, Meta(pattern=r"\A[^\x00-\x1f]{0,1000}\Z", description="one line of text")
+    ]
+    """Where fields are, such as word=2,tag=4 or label=stars; empty: where they usually are."""
+    scheme: Literal["", "bio", "iob1", "bioes", "plain"]
+    """The scheme of tags; empty: as the tags show."""
+    seeds: Annotated[int, Meta(ge=1, le=100)]
+    """How many times it is trained, with the seeds 0, 1 and so on."""
+    baseline: bool
+    """Whether it is trained without ELMo too."""
+    settings: dict[str, SettingValue]
+    """What differs from the kind's own settings, which docs/tasks.md lists: epochs and others."""
+
+    def __post_init__(self) -> None:
+        """Check the settings together, as the task does."""
+        from elmo.tasks.settings import choose
+
+        if len({self.train, self.dev, self.test}) < 3:
+            raise ElmoError("train, dev and test must be three files")
+        try:
+            choose(self.kind, dict(self.settings))
+        except ElmoError as error:
+            raise ElmoError(f"settings: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -204,6 +271,9 @@ class Params:
     finetune: Finetune
     features: Features
     register: Register
+    labels: Labels
+    tasks: dict[TaskName, Task]
+    """Tasks on labelled files, each by a name of your own; {}: none."""
     report: Report
     results: Results
 

@@ -1,5 +1,6 @@
 """The pictures of the report: curves, perplexities, layers, vocabulary."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
-from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter  # noqa: E402
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, PercentFormatter  # noqa: E402
 
 BLUE, ORANGE, GREY, PALE = "#2b6cb0", "#dd6b20", "#a0aec0", "#90cdf4"
 KINDS = {"unigram model": GREY, "pretrained": BLUE, "fine-tuned": ORANGE}
@@ -90,6 +91,56 @@ def vocabulary(path: Path, counts: npt.NDArray[np.int64], *, tokens: int) -> Non
     _save(figure, path)
 
 
+def task(path: Path, curves: Curve, names: Mapping[str, str], *, score: str) -> None:
+    """A task's score by epoch, one line for each way it was trained."""
+    figure, axis = plt.subplots(figsize=(6, 3.6))
+    for (arm, values), color in zip(curves.items(), (BLUE, ORANGE), strict=False):
+        axis.plot(range(1, len(values) + 1), values, "o-", color=color, ms=3, label=names[arm])
+    axis.set(xlabel="epoch", ylabel=score)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.grid(color="#edf2f7")
+    axis.legend(frameon=False)
+    _save(figure, path)
+
+
+def intervals(
+    path: Path, bars: Mapping[str, tuple[float, float | None, float | None]], *, score: str
+) -> None:
+    """A bar for each name, with the interval of its value where it has one."""
+    figure, axis = plt.subplots(figsize=(9, 0.8 + 0.42 * len(bars)))
+    rows = np.arange(len(bars))
+    axis.barh(rows, [mean for mean, _, _ in bars.values()], 0.6, color=BLUE)
+    for row, (mean, low, high) in enumerate(bars.values()):
+        if low is not None and high is not None:
+            axis.plot([low, high], [row, row], color=ORANGE, lw=2)
+        axis.text(max(mean, high or mean), row, f"  {mean:.3f}", va="center")
+    axis.set_yticks(rows, [name if len(name) <= 60 else name[:59] + "…" for name in bars])
+    axis.tick_params(axis="y", length=0)
+    axis.invert_yaxis()
+    axis.margins(x=0.15)
+    axis.set(xlabel=score)
+    _save(figure, path)
+
+
+Point = tuple[float, float, float | None, float | None]  # share, mean, interval
+
+
+def shares(path: Path, lines: Mapping[str, Sequence[Point]], *, score: str) -> None:
+    """A score by the share of the training examples, one line for each way of training."""
+    figure, axis = plt.subplots(figsize=(6, 3.6))
+    for (name, points), color in zip(lines.items(), (GREY, BLUE), strict=False):
+        where = [100 * share for share, _, _, _ in points]
+        axis.plot(where, [mean for _, mean, _, _ in points], "o-", color=color, ms=4, label=name)
+        for share, _, low, high in points:
+            if low is not None and high is not None:
+                axis.plot([100 * share] * 2, [low, high], color=color, lw=1.2)
+    axis.set(xlabel="training examples, percent", ylabel=score, xscale="log")
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.grid(color="#edf2f7")
+    axis.legend(frameon=False)
+    _save(figure, path)
+
+
 def _thousands(curve: Curve) -> npt.NDArray[np.float64]:
     return np.asarray(curve["tokens"], np.float64) / 1000
 
@@ -114,5 +165,5 @@ def _save(figure: Any, path: Path) -> None:
         axis.spines[["top", "right"]].set_visible(False)
         axis.set_axisbelow(True)
     figure.tight_layout()
-    figure.savefig(path, dpi=120, metadata={"Software": None})
+    figure.savefig(path, format="png", dpi=120, metadata={"Software": None})
     plt.close(figure)

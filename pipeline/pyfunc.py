@@ -70,8 +70,10 @@ class Served(PythonModel):
 
         The hint is one of which MLflow makes no signature; a list will do as well as a table.
         """
+        from elmo.integrations.batches import items_of
+
         settings = PARAMS | (params or {})
-        texts = [self._sentences(item) for item in _items(model_input)]
+        texts = [self._sentences(item) for item in items_of(model_input)]
         embedded = self.embedder.embed_stream(texts, int(settings["batch_size"]))
         layers, gamma = str(settings["layers"]), float(settings["gamma"])
         return [_chosen(vectors, layers, gamma).astype(np.float32) for vectors in embedded]
@@ -86,18 +88,6 @@ class Served(PythonModel):
         if not listed or not all(isinstance(token, str) for token in item):
             raise ValueError(f"a sentence must be text or a list of tokens, found {item!r}")
         return [list(item)]
-
-
-def _items(model_input: Any) -> list[Any]:
-    """The items of a list, of one text, or of a table: what each row has that is not empty."""
-    if isinstance(model_input, str):
-        return [model_input]
-    if isinstance(model_input, dict):
-        rows = zip(*model_input.values(), strict=True)
-        return [dict(zip(model_input, row, strict=True)) for row in rows]
-    if hasattr(model_input, "iloc"):
-        return list(model_input.to_dict(orient="records"))
-    return list(model_input)
 
 
 def _chosen(vectors: np.ndarray, layers: str, gamma: float) -> np.ndarray:

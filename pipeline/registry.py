@@ -7,10 +7,11 @@ held-out perplexity, on the same text and words, is lower by a margin, or by `pr
 import contextlib
 import fcntl
 import io
+import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -192,60 +193,118 @@ def _publish(
 
 def _log_checked(folder: Path, run_id: str) -> str:
     """Log a model to a run, load it from there and let it embed its example; return its URI."""
-    import mlflow.pyfunc
-    from mlflow.models import Model
+    import numpy as np
 
     from elmo.model_folder import load_model
     from elmo.tokenizer import NONE
 
-    from . import pyfunc as served
+    from . import pyfunc
+
+    given = pyfunc.example(text=load_model(folder).tokenizer != NONE)
+
+    def check(answer: Any) -> None:
+        if len(answer) != len(given) or not all(np.isfinite(one).all() for one in answer):
+            raise ElmoError("its vectors are not all finite numbers")
+
+    served = Served(
+        name="elmo",
+        code=Path(pyfunc.__file__),
+        artifacts={"model": folder},
+        signature=pyfunc.signature(),
+        example=given,
+        params=pyfunc.PARAMS,
+        check=check,
+    )
+    try:
+        return log_checked(served, run_id)
+    except ElmoError as error:
+        raise ElmoError(
+            f"{folder}: can't embed its own example as MLflow serves it ({error}); it is not "
+            "registered"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model as MLflow serves it: the file of its code, what it loads, and an example."""
+
+    name: str
+    code: Path
+    artifacts: Mapping[str, Path]
+    signature: Any
+    example: list[Any]
+    check: Callable[[Any], None]  # raises where the answer to the example is wrong
+    params: dict[str, Any] | None = None
+    config: dict[str, Any] | None = None
+
+
+def log_checked(served: Served, run_id: str) -> str:
+    """Log a model to a run, load it as a server does and ask it its example; return its URI.
+
+    A model that fails is deleted again: `ElmoError` says why.
+    """
+    import mlflow.pyfunc
+    from mlflow.models import Model
 
     package = Path(__file__).resolve().parents[1] / "elmo"
-    given = served.example(text=load_model(folder).tokenizer != NONE)
+    run = tracking.mlflow_client().get_run(run_id)
+    example = served.example if served.params is None else (served.example, served.params)
     quiet = contextlib.redirect_stderr(io.StringIO())  # it shows bars and where to look
-    with warnings.catch_warnings(), tracking.silent("mlflow"), quiet:
+    with (
+        warnings.catch_warnings(),
+        tracking.silent("mlflow"),
+        quiet,
+        _experiment_of(run.info.experiment_id),
+    ):
         warnings.simplefilter("ignore")  # what they may mean is tried below
         info = Model.log(
             artifact_path=None,
-            name="elmo",
+            name=served.name,
             flavor=mlflow.pyfunc,
             run_id=run_id,
-            python_model=str(Path(served.__file__)),
-            artifacts={"model": str(folder.absolute())},
-            signature=served.signature(),
-            input_example=(given, served.PARAMS),
+            python_model=str(served.code),
+            artifacts={name: str(path.absolute()) for name, path in served.artifacts.items()},
+            signature=served.signature,
+            input_example=example,
             pip_requirements=requirements(),
             code_paths=[str(package)],
+            model_config=served.config,
         )
         try:
-            _try(info.model_uri, given)
+            _try(info.model_uri, served)
         except Exception as error:
             with contextlib.suppress(Exception):
                 tracking.mlflow_client().delete_logged_model(info.model_id)
             reason = " ".join(str(error).split())[:300] or type(error).__name__
-            raise ElmoError(
-                f"{folder}: can't embed its own example as MLflow serves it ({reason}); it is not "
-                "registered"
-            ) from error
+            raise ElmoError(reason) from error
     return str(info.model_uri)
 
 
-def _try(model_uri: str, given: list[Any]) -> None:
+@contextmanager
+def _experiment_of(experiment_id: str) -> Iterator[None]:
+    """Models that MLflow logs go to this experiment: it asks the environment, not the run."""
+    names = ("MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
+    before = {name: os.environ.pop(name, None) for name in names}
+    os.environ["MLFLOW_EXPERIMENT_ID"] = experiment_id
+    try:
+        yield
+    finally:
+        del os.environ["MLFLOW_EXPERIMENT_ID"]
+        os.environ.update({name: value for name, value in before.items() if value is not None})
+
+
+def _try(model_uri: str, served: Served) -> None:
     """Load a logged model as a server does, and look at what it answers."""
     import mlflow
-    import numpy as np
     from mlflow.pyfunc.scoring_server import predictions_to_json
-
-    from . import pyfunc as served
 
     paths = list(sys.path)
     try:
         model = mlflow.pyfunc.load_model(model_uri)
-        answer = model.predict(given, params=served.PARAMS)
+        answer = model.predict(served.example, params=served.params)
     finally:
         sys.path[:] = paths  # the model's own copy of the library stays out
-    if len(answer) != len(given) or not all(np.isfinite(one).all() for one in answer):
-        raise ElmoError("its vectors are not all finite numbers")
+    served.check(answer)
     predictions_to_json(answer, io.StringIO())
 
 

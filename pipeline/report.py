@@ -61,10 +61,12 @@ def run(
     model: Folder,
     store: Folder,
     registered: Path,
+    tasks: Sequence[str] = (),
 ) -> dict[str, int]:
     """Write `index.html` and its PNGs to `out`, and log the page to MLflow; equal inputs give equal
     bytes.
 
+    `tasks` names those whose figures and pictures are there.
     `model` is a fine-tuned model and `store` one that it made: `ElmoError` where they disagree, or
     where a figure is missing.
     """
@@ -91,6 +93,7 @@ def _write(
     from . import plots as pictures
 
     figures = {name: _read(metrics / f"{name}.json") for name in METRICS}
+    by_task = {name: _read(metrics / f"tasks-{name}.json") for name in tasks}
     training = _read(model / "training.json")
     scores = training.under("perplexity")
     opened = FeatureStore(store, model=model)
@@ -122,6 +125,8 @@ def _write(
                 "Neighbours": _neighbors(params, store, model),
                 "Store": _store(opened),
             }
+            if by_task:
+                sections |= {"Tasks": _tasks(by_task, curves / "tasks")}
             page = _page(params.title, _summary(figures), sections)
             (folder / "index.html").write_text(page, encoding="utf-8")
         log.artifact(out / "index.html")
@@ -378,6 +383,32 @@ def _vocabulary(figures: dict[str, Figures]) -> str:
         ("Tokens cut to fit", f"{vocab['long_tokens']:,}"),
     ]
     return _table(rows, numbers=True)
+
+
+def _tasks(by_task: dict[str, Figures], pictures: Path) -> str:
+    """What each task scored on its test file with ELMo and without."""
+    from .tasks import ARMS
+
+    parts = []
+    for name, figures in by_task.items():
+        arms = {arm: figures.under(arm) for arm in ARMS if arm in figures}
+        scores = [key for key in next(iter(arms.values())) if not key.endswith("_sd")]
+        rows = [(ARMS[arm], *(_score(row, key) for key in scores)) for arm, row in arms.items()]
+        parts += [f"<h3>{escape(name)}</h3>\n", _table(rows, head=("", *map(escape, scores)))]
+        examples = figures.under("examples")
+        parts.append(
+            _note(
+                f"Mean of {figures['seeds']} seeds on {examples['test']:,} test examples, "
+                f"± the standard deviation; {examples['train']:,} to learn from."
+            )
+        )
+        parts.append(_picture(pictures / f"{name}.png"))
+    return "".join(parts)
+
+
+def _score(figures: Figures, name: str) -> str:
+    deviation = f" ± {figures[name + '_sd']:.3f}" if name + "_sd" in figures else ""
+    return f"{figures[name]:.3f}{deviation}"
 
 
 def _layers(by_layer: dict[str, dict[str, float]]) -> str:

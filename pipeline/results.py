@@ -32,6 +32,10 @@ class Results:
     """The version of what features writes, as this file was made for."""
     register: Positive
     """The version of what register writes, as this file was made for."""
+    labels: Positive
+    """The version of what labels writes, as this file was made for."""
+    tasks: Positive
+    """The version of what tasks writes, as this file was made for."""
     report: Positive
     """The version of what report writes, as this file was made for."""
 
@@ -44,6 +48,8 @@ RESULTS = Results(
     finetune=2,
     features=2,
     register=2,
+    labels=1,
+    tasks=1,
     report=1,
 )
 

@@ -4,7 +4,7 @@ import ast
 import inspect
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -47,7 +47,7 @@ def effects(kind: type) -> dict[str, str]:
 
 def _classes(kind: type) -> list[type]:
     """A dataclass and those of its fields."""
-    inner = [field.type for field in fields(kind)]
+    inner = [t for field in fields(kind) for t in (field.type, *get_args(field.type))]
     return [
         kind,
         *(c for t in inner if isinstance(t, type) and is_dataclass(t) for c in _classes(t)),

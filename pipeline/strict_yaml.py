@@ -131,6 +131,9 @@ class _Reader:
         if is_dataclass(kind):
             return self.section(node, kind, key)
         plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+        if get_origin(plain) is dict:
+            name_kind, value_kind = get_args(plain)
+            return self.named(node, name_kind, value_kind, key)
         if get_origin(plain) is tuple:
             items = self.items(node, get_args(plain), key)
             return items if plain is kind else self.check(node, items, kind, key)
@@ -164,6 +167,21 @@ class _Reader:
             return kind(**built)
         except ElmoError as error:
             self.refuse(node, f"{prefix}{error}")
+
+    def named(self, node: Any, name_kind: Any, kind: Any, key: str) -> dict[str, Any]:
+        """A mapping of names that the user chooses."""
+        if node.id != "mapping":
+            shown = repr(node.value) if node.id == "scalar" else "a list"
+            self.refuse(node, f"{key} must be a section of names (or {{}}), found {shown}")
+        built: dict[str, Any] = {}
+        for name_node, value in node.value:
+            if _is_branch(name_node):
+                self.refuse(name_node, f"a name in {key} must be text, found a list or section")
+            name = self.check(name_node, str(name_node.value), name_kind, f"a name in {key}")
+            if name in built:
+                self.refuse(name_node, f"{key}.{name} is given twice; delete one")
+            built[name] = self.build(value, kind, f"{key}.{name}")
+        return built
 
     def items(self, node: Any, kinds: tuple[Any, ...], key: str) -> tuple[Any, ...]:
         """A sequence as a tuple."""

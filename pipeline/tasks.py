@@ -1,47 +1,423 @@
-"""Task models in MLflow: one run for each seed, with its settings, data and curve."""
+"""tasks: a downstream task on labelled files, trained with ELMo and without, scored on a test file.
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+Each seed is a run in MLflow. What `elmo task` and this stage share is here too.
+"""
+
+import csv
+import shutil
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from elmo.files import digest, sha256
+from elmo.errors import ElmoError
+from elmo.files import digest, locked, new_file, new_folder, sha256
 from elmo.store import model_digest
-from elmo.tasks.settings import Settings
+from elmo.tasks.settings import Settings, choose
 
 from . import tracking
+from .params import Params, Task
+from .results import fingerprint
+
+if TYPE_CHECKING:
+    from elmo.tasks.readers import Labelled
+    from elmo.tasks.train import Report
+
+FIRST = ("f1", "exact_match", "accuracy")  # the field's metric comes first
+NOT_SCORES = ("epoch", "loss", "lr")  # what an epoch has besides its scores
+ARMS = {"elmo": "with ELMo", "baseline": "without ELMo"}
 
 
 @dataclass(frozen=True)
 class TaskRun:
     """The params of a run."""
 
+    task: str
     kind: str
     seed: int
     settings: dict[str, Any]
 
 
-def tracked(
-    stack: ExitStack, kind: str, settings: Settings, sources: Mapping[str, Path], seed: int
-) -> Callable[..., None]:
-    """Open the run of a seed; the run before ends. Returns what logs figures at a step."""
-    stack.close()
-    inputs = {name: _digest(name, path) for name, path in sources.items()}
-    params = TaskRun(kind, seed, msgspec.to_builtins(settings))
-    run = stack.enter_context(
-        tracking.run(f"task {kind}", params, inputs=inputs, sources=dict(sources))
+@dataclass(frozen=True)
+class Runs:
+    """The runs of a task in MLflow, one for each seed.
+
+    With `work` a run is resumed, and what MLflow can't take now waits there.
+    """
+
+    task: str
+    kind: str
+    settings: Settings
+    sources: Mapping[str, Path]
+    work: Path | None = None
+
+    @contextmanager
+    def open(self, seed: int) -> Iterator[tracking.Run]:
+        """The run of a seed."""
+        params, inputs, folder = self._of(seed)
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        with tracking.run(
+            "tasks", params, inputs=inputs, sources=dict(self.sources), folder=folder
+        ) as log:
+            yield log
+
+    def forget(self, seeds: Iterable[int]) -> None:
+        """The runs of these seeds are complete: the next ones are new."""
+        for seed in seeds:
+            folder = self._of(seed)[2]
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _of(self, seed: int) -> tuple[TaskRun, dict[str, str], Path | None]:
+        """A seed's params, the digests of what it reads, and where its run is kept."""
+        params = TaskRun(self.task, self.kind, seed, msgspec.to_builtins(self.settings))
+        inputs = {name: source_digest(name, path) for name, path in self.sources.items()}
+        if self.work is None:
+            return params, inputs, None
+        return params, inputs, self.work.absolute() / fingerprint("tasks", params, inputs)
+
+    def log_model(self, folder: Path, seed: int) -> str:
+        """Log the trained task in `folder` to the run of a seed, served by that one; its URI."""
+        from . import registry, task_pyfunc
+
+        example = task_pyfunc.EXAMPLES[self.kind]
+
+        def check(answer: Any) -> None:
+            if len(answer) != len(example) or not all(answer):
+                raise ElmoError(f"it answers {answer!r}")
+
+        served = registry.Served(
+            name=self.task,
+            code=Path(task_pyfunc.__file__),
+            artifacts={"task": folder},
+            signature=task_pyfunc.signature(self.kind),
+            example=example,
+            check=check,
+            config={"seed": seed},
+        )
+        with self.open(seed) as log, tracking.answers():
+            try:
+                uri = registry.log_checked(served, log.run_id)
+            except ElmoError as error:
+                raise ElmoError(
+                    f"{folder}: can't predict an example as MLflow serves it ({error})"
+                ) from error
+        tracking.say(f"{self.task} in MLflow: {uri}")
+        return uri
+
+    def opener(self, stack: ExitStack) -> Callable[[int], Callable[..., None]]:
+        """What opens the run of a seed, ends the one before, and returns what logs figures."""
+
+        def begin(seed: int) -> Callable[..., None]:
+            stack.close()
+            return stack.enter_context(self.open(seed)).metrics
+
+        return begin
+
+
+def run(
+    name: str,
+    model: Path,
+    out: Path,
+    params: Task,
+    *,
+    curve: Path,
+    picture: Path,
+    runs: Path,
+    device: str,
+) -> dict[str, Any]:
+    """Train the task with ELMo in `out/elmo` and without in `out/baseline`; return the test scores.
+
+    `curve` is a table of the best score on dev so far, epoch by epoch, the mean of the seeds, and
+    `picture` shows it. A run that was interrupted is resumed from what is in `runs`.
+    """
+    from elmo.model_config import read_config
+    from elmo.tasks.task import RESULTS_VERSION, link_or_copy
+
+    from . import plots
+
+    sources = {split: Path(getattr(params, split)) for split in ("train", "dev", "test")}
+    inputs = {split: source_digest(split, path) for split, path in sources.items()}
+    inputs |= {"model": model_digest(model), "task_results": str(RESULTS_VERSION)}
+    data = read_labelled(
+        params.kind,
+        sources,
+        format=params.format,
+        columns=params.columns,
+        scheme=params.scheme,
+        tokenizer=read_config(model).tokenizer,
     )
-    return run.metrics
+    work = runs.absolute() / f"{name}-{fingerprint('tasks', params, inputs)}"
+    read = {**sources, "model": model}
+    arms = {
+        arm: Runs(name, params.kind, settings, read, runs)
+        for arm, settings in _arms(params).items()
+    }
+    with locked(work):
+        scores = {
+            arm: _train(work / arm, data, tracked, params.seeds, model, device)
+            for arm, tracked in arms.items()
+        }
+        with new_folder(out, ours=tuple(arms)) as new:
+            for arm in arms:
+                shutil.copytree(work / arm, new / arm, copy_function=link_or_copy)
+        first, tracked = next(iter(arms.items()))
+        tracked.log_model(out / first, best_seed(out / first))
+    for tracked in arms.values():
+        tracked.forget(range(params.seeds))
+    curves = {arm: _mean_curve(out / arm) for arm in scores}
+    _write_curve(curve, curves)
+    figures = _figures(scores, data)
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    with new_file(picture) as new_picture:
+        plots.task(new_picture, curves, ARMS, score=f"best {_metric(figures)} on dev so far")
+    shutil.rmtree(work, ignore_errors=True)
+    return figures
 
 
-def _digest(name: str, path: Path) -> str:
+def chosen(params: Params, name: str, params_file: Path) -> Task:
+    """The task of that name in the params."""
+    if name not in params.tasks:
+        there = ", ".join(params.tasks) or "none"
+        raise ElmoError(f"{params_file}: tasks has no {name}; there are: {there}")
+    return params.tasks[name]
+
+
+def said(figures: Mapping[str, Any]) -> str:
+    """The scores of a task in words."""
+    metric = _metric(figures)
+    shown = ", ".join(
+        f"{figures[arm][metric]:.3f} {words}" for arm, words in ARMS.items() if arm in figures
+    )
+    return f"{metric} {shown}; {figures['seeds']} seeds, {figures['examples']['test']:,} examples"
+
+
+def best_by_epoch(folder: Path) -> list[list[float]]:
+    """The best score on dev up to each epoch, for each seed of a trained task."""
+    from elmo.tasks.task import read_curve, read_task
+
+    curves = []
+    for seed in read_task(folder).seeds:
+        best, curve = -1.0, []
+        for figures in read_curve(folder, seed):
+            best = max(best, next(v for k, v in figures.items() if k not in NOT_SCORES))
+            curve.append(best)
+        curves.append(curve)
+    return curves
+
+
+def _mean_curve(folder: Path) -> list[float]:
+    """The mean of the seeds; one that ended early keeps its best."""
+    curves = best_by_epoch(folder)
+    longest = max(map(len, curves))
+    padded = [curve + curve[-1:] * (longest - len(curve)) for curve in curves]
+    return [statistics.fmean(values) for values in zip(*padded, strict=True)]
+
+
+def best_seed(folder: Path) -> int:
+    """The seed of a trained task with the best score on dev."""
+    from elmo.tasks.task import read_task
+
+    record = read_task(folder)
+    firsts = {seed: over_seeds([record.scores[str(seed)]]) for seed in record.seeds}
+    return max(firsts, key=lambda seed: next(iter(firsts[seed].values())))
+
+
+def over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each score, and with several seeds the standard deviation of the first."""
+    names = sorted((name for name in scores[0] if name != "epoch"), key=_rank)
+    figures = {name: statistics.fmean(s[name] for s in scores) for name in names}
+    if len(scores) > 1:
+        figures[f"{names[0]}_sd"] = statistics.stdev(s[names[0]] for s in scores)
+    return figures
+
+
+def named(option: str, parts: Iterable[str]) -> dict[str, str]:
+    """`NAME=VALUE` texts as a dict."""
+    pairs = {}
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if not equals or not name or not value:
+            raise ElmoError(f"{option} must be NAME=VALUE, found {part!r}")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def source_digest(name: str, path: Path) -> str:
     """What names a model, a file or a folder of files."""
     if name == "model":
         return model_digest(path)
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.is_file())
         return digest([[file.name, sha256(file)] for file in files])
+    if not path.is_file():
+        raise ElmoError(f"{path}: no such file")
     return sha256(path)
+
+
+def _arms(params: Task) -> dict[str, Settings]:
+    """What is trained: with ELMo where the settings leave it in, and without where asked for."""
+    settings = choose(params.kind, dict(params.settings))
+    without = choose(params.kind, {**params.settings, "elmo": "none"})
+    if settings.elmo == "none":
+        return {"baseline": without}
+    return {"elmo": settings} | ({"baseline": without} if params.baseline else {})
+
+
+def read_labelled(
+    kind: str,
+    sources: Mapping[str, Path],
+    *,
+    format: str,
+    columns: str,
+    scheme: str,
+    tokenizer: Any,
+) -> dict[str, "Labelled"]:
+    """The examples of several files; `columns` is as on the command line, empty where usual."""
+    from elmo.tasks.readers import read
+
+    return {
+        split: read(
+            kind,
+            path,
+            format=format or None,
+            columns=named("columns", columns.split(",") if columns else []),
+            scheme=scheme or None,
+            tokenizer=tokenizer,
+        )
+        for split, path in sources.items()
+    }
+
+
+def _train(
+    out: Path,
+    data: Mapping[str, "Labelled"],
+    tracked: Runs,
+    seeds: int,
+    model: Path,
+    device: str,
+) -> list[dict[str, float]]:
+    """Train one arm, unless that is done, and score each seed on the test examples."""
+    with ExitStack() as stack:
+        train_arm(
+            out,
+            data,
+            tracked.kind,
+            tracked.settings,
+            seeds=seeds,
+            model=model,
+            work=out.parent.parent,
+            device=device,
+            report=_Report(tracked.opener(stack)),
+        )
+    scores = scores_on(out, data["test"], device=device)
+    for seed, score in enumerate(scores):
+        with tracked.open(seed) as log:
+            log.metrics({f"test.{name}": value for name, value in score.items()})
+        tracking.say(f"{tracked.task} {ARMS[out.name]}, seed {seed}: {_listed(score)} on test")
+    return scores
+
+
+def train_arm(
+    out: Path,
+    data: Mapping[str, "Labelled"],
+    kind: str,
+    settings: Settings,
+    *,
+    seeds: int,
+    model: Path,
+    work: Path,
+    device: str,
+    report: "Report",
+) -> None:
+    """Train a task with the seeds 0, 1, … to the folder `out`, unless it is there."""
+    from elmo.model_config import read_config
+    from elmo.tasks.task import train_task
+
+    if not out.exists():
+        train_task(
+            kind,
+            data["train"],
+            data["dev"],
+            out=out,
+            settings=settings,
+            model=None if settings.elmo == "none" else model,
+            seeds=range(seeds),
+            work=work,
+            tokenizer=read_config(model).tokenizer,
+            device=device,
+            report=report,
+        )
+
+
+def scores_on(folder: Path, test: "Labelled", *, device: str) -> list[dict[str, float]]:
+    """What each seed of a trained task scores on the test examples."""
+    from elmo.tasks.task import Task as TrainedTask
+    from elmo.tasks.task import read_task
+
+    return [
+        TrainedTask.load(folder, seed=seed, device=device).evaluate(test)
+        for seed in read_task(folder).seeds
+    ]
+
+
+class _Report:
+    """Logs the figures of each epoch in the run of its seed."""
+
+    def __init__(self, begin: Callable[[int], Callable[..., None]]) -> None:
+        self._begin, self._log = begin, _nothing
+
+    def __call__(self, kind: str, figures: dict[str, float]) -> None:
+        if kind == "seed":
+            self._log = self._begin(int(figures["seed"]))
+        else:
+            self._log(figures, step=int(figures["epoch"]))
+
+
+def _nothing(figures: dict[str, float], *, step: int) -> None:
+    """Before the first seed."""
+
+
+def _figures(
+    scores: Mapping[str, Sequence[Mapping[str, float]]], data: Mapping[str, "Labelled"]
+) -> dict[str, Any]:
+    means = {arm: over_seeds(by_seed) for arm, by_seed in scores.items()}
+    figures: dict[str, Any] = {
+        arm: {name: float(f"{value:.6g}") for name, value in row.items()}
+        for arm, row in means.items()
+    }
+    if len(means) == 2:
+        metric = _metric(figures)
+        figures["gain"] = means["elmo"][metric] - means["baseline"][metric]
+    figures["seeds"] = len(next(iter(scores.values())))
+    figures["examples"] = {split: len(labelled.examples) for split, labelled in data.items()}
+    return figures
+
+
+def _metric(figures: Mapping[str, Any]) -> str:
+    """The name of the task's first score."""
+    arm = next(arm for arm in ARMS if arm in figures)
+    return str(next(iter(figures[arm])))
+
+
+def _write_curve(path: Path, curves: Mapping[str, Sequence[float]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with new_file(path) as new, new.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, delimiter="\t", lineterminator="\n")
+        table.writerow(["epoch", *curves])
+        for epoch in range(max(map(len, curves.values()))):
+            row = [f"{curve[min(epoch, len(curve) - 1)]:.6g}" for curve in curves.values()]
+            table.writerow([epoch + 1, *row])
+
+
+def _listed(figures: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+
+
+def _rank(name: str) -> tuple[int, str]:
+    return FIRST.index(name) if name in FIRST else len(FIRST), name

@@ -16,6 +16,18 @@ from elmo.integrations.pretrained import folder_of
 from elmo.store import model_digest
 
 
+def items_of(model_input: Any) -> list[Any]:
+    """What MLflow hands to a model, as items: those of a list, one text, or the rows of a table."""
+    if isinstance(model_input, str):
+        return [model_input]
+    if isinstance(model_input, dict):
+        rows = zip(*model_input.values(), strict=True)
+        return [dict(zip(model_input, row, strict=True)) for row in rows]
+    if hasattr(model_input, "iloc"):
+        return list(model_input.to_dict(orient="records"))
+    return list(model_input)
+
+
 class BatchEncoder:
     """Adds to a batch, a mapping of columns, the vectors of its column `column` as `into`.
 

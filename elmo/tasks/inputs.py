@@ -89,7 +89,7 @@ class Inputs(nn.Module):
         self.characters = CharacterCNN(settings.characters) if settings.characters else None
         self.words_width = settings.characters
         self.words_width += settings.word_dim if self.embedding is not None else 0
-        places = 0 if settings.elmo == "none" else 1 + settings.elmo_output
+        places = 0 if settings.elmo == "none" else settings.elmo_input + settings.elmo_output
         self.bilm: Elmo | None = None
         self.own_mixes = nn.ModuleList()
         if model is not None:
@@ -101,8 +101,11 @@ class Inputs(nn.Module):
             self.own_mixes.extend(
                 ScalarMix(layers, layer_norm=settings.layer_norm) for _ in range(places)
             )
-        self.width = self.words_width + (dim if places else 0)
-        self.output_width = dim if places == 2 else 0
+        if settings.mix == "average":
+            for mix in self.mixes:
+                mix.weights.requires_grad_(False)
+        self.width = self.words_width + (dim if places and settings.elmo_input else 0)
+        self.output_width = dim if places and settings.elmo_output else 0
         self.dropout = nn.Dropout(settings.elmo_dropout)
 
     @property
@@ -118,12 +121,9 @@ class Inputs(nn.Module):
         mask_BT = (torch.arange(int(lengths.max())) < lengths[:, None]).to(device)
         words_BTW = self._words(sentences, mask_BT)
         mixed = [self.dropout(elmo_BTD) for elmo_BTD in self._elmo(sentences, vectors, mask_BT)]
-        return Encoded(
-            torch.cat([words_BTW, *mixed[:1]], -1),
-            words_BTW,
-            mixed[1] if len(mixed) > 1 else None,
-            mask_BT,
-        )
+        at_input = mixed[: int(self.settings.elmo_input)]
+        at_output = mixed[-1] if mixed and self.settings.elmo_output else None
+        return Encoded(torch.cat([words_BTW, *at_input], -1), words_BTW, at_output, mask_BT)
 
     def l2(self) -> Tensor:
         """λ·Σw² over all mixes."""
@@ -178,7 +178,9 @@ def word_table(settings: Settings, train: Iterable[Tokens], others: Iterable[Tok
         needed = {*counts, *(token for sentence in others for token in sentence)}
         return _with_marks(*read_vectors(Path(settings.word_file), needed, dim=settings.word_dim))
     if settings.words == "trained":
-        return _with_marks(*_train_vectors(train, settings))
+        return _with_marks(
+            *train_vectors(train, dim=settings.word_dim, min_count=settings.min_count)
+        )
     words = sorted(w for w, count in counts.items() if count >= settings.min_count)
     return WordTable([PAD, UNKNOWN, *words], None)
 
@@ -220,20 +222,20 @@ def read_vectors(
     return list(words), np.stack(rows)
 
 
-def _train_vectors(
-    sentences: Sequence[Tokens], settings: Settings
+def train_vectors(
+    sentences: Iterable[Sequence[str]], *, dim: int, min_count: int
 ) -> tuple[list[str], npt.NDArray[np.float32]]:
-    """Skip-gram vectors of the training text, by gensim, on one thread: the same each time."""
+    """Skip-gram vectors of a text, by gensim, on one thread: the same each time."""
     try:
         from gensim.models import Word2Vec
     except ImportError:
         raise ElmoError(
-            "words: trained needs a library: pip install 'elmo-pipeline[vectors]'"
+            "word vectors are trained by a library: pip install 'elmo-pipeline[vectors]'"
         ) from None
     model: Any = Word2Vec(
         [list(sentence) for sentence in sentences],
-        vector_size=settings.word_dim,
-        min_count=settings.min_count,
+        vector_size=dim,
+        min_count=min_count,
         sg=1,
         epochs=10,
         workers=1,

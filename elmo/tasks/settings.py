@@ -17,14 +17,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What is trained and how.
 
     `elmo` is `frozen` (vectors from a store), `tuned` (the biLM is trained too) or `none` (the
-    baseline: the same without it). `layers` chooses some of 0…L (None: all). ELMo enters beside the
-    input, and beside the first recurrent layer's output with `elmo_output`. `l2` is λ of λ·Σw².
+    baseline: the same without it). `layers` chooses some of 0…L (None: all); `mix` is `learned`, or
+    their `average`, of which γ alone is learned. ELMo enters beside the input (`elmo_input`), and
+    beside the first recurrent layer's output with `elmo_output`. `l2` is λ of λ·Σw².
     `words` is `learned` (with the task), `file` (a word2vec or GloVe text, `word_file`), `trained`
     (by gensim, on the training text) or `none`; `characters` is how many filters a char-CNN has.
     """
 
     elmo: Literal["frozen", "tuned", "none"] = "frozen"
     layers: tuple[Natural, ...] | None = None
+    mix: Literal["learned", "average"] = "learned"
+    elmo_input: bool = True
     elmo_output: bool = False
     elmo_dropout: Share = 0.5
     layer_norm: Literal["bilm-tf", "allennlp"] | None = None
@@ -80,18 +83,23 @@ DEFAULTS: dict[str, Settings] = {
 
 
 def choose(kind: str, changes: dict[str, Any]) -> Settings:
-    """The settings of a kind with some changed; text is read as the setting's type."""
+    """The settings of a kind with some changed; text is read as the setting's type.
+
+    `layers` may also be a text: `all`, or numbers such as `0,2`.
+    """
     if kind not in DEFAULTS:
         raise ElmoError(f"no task {kind!r}; there are {', '.join(DEFAULTS)}")
     values = msgspec.to_builtins(DEFAULTS[kind])
     for name in changes:
         if name not in values:
-            raise ElmoError(f"--set: no setting {name!r}; there are {', '.join(values)}")
+            raise ElmoError(f"no setting {name!r}; there are {', '.join(values)}")
+    if isinstance(changes.get("layers"), str | int):
+        changes = {**changes, "layers": _numbers(str(changes["layers"]))}
     try:
         settings = msgspec.convert({**values, **changes}, Settings, strict=False)
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$.")
-        raise ElmoError(f"--set {where.removesuffix('`')}: {what}") from None
+        raise ElmoError(f"{where.removesuffix('`')}: {what}") from None
     _check(settings)
     return settings
 
@@ -99,7 +107,21 @@ def choose(kind: str, changes: dict[str, Any]) -> Settings:
 def _check(settings: Settings) -> None:
     if settings.elmo == "none" and settings.words == "none" and not settings.characters:
         raise ElmoError("nothing is left to read: no ELMo, words none and characters 0")
+    if settings.elmo != "none" and not settings.elmo_input:
+        if not settings.elmo_output:
+            raise ElmoError("elmo_input and elmo_output: ELMo must enter somewhere")
+        if settings.words == "none" and not settings.characters:
+            raise ElmoError("elmo_input: without it the input needs words or characters")
     if settings.elmo == "tuned" and settings.layers is not None:
         raise ElmoError("layers: a tuned biLM mixes all of them; leave layers out")
     if (settings.words == "file") != bool(settings.word_file):
         raise ElmoError("words: file and word_file: FILE belong together")
+
+
+def _numbers(text: str) -> list[int] | None:
+    if text == "all":
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ElmoError(f"layers must be all or numbers such as 0,2; found {text!r}") from None

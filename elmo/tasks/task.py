@@ -182,7 +182,7 @@ def train_task(
     with new_folder(out, ours=("task.json",)) as new:
         write_json(new / "words.json", words.words)
         if model is not None:
-            shutil.copytree(model, new / "model", copy_function=_link)
+            shutil.copytree(model, new / "model", copy_function=link_or_copy)
         for seed in seeds:
             record.scores[str(seed)] = _write_seed(new / f"seed-{seed}", *trained(seed))
         write_json(new / "task.json", msgspec.to_builtins(record))
@@ -231,6 +231,16 @@ def read_task(folder: Path) -> Record:
     if (record.bilm is None) != (record.settings.elmo == "none"):
         raise ElmoError(f"{folder / 'task.json'}: bilm and settings.elmo contradict each other")
     return record
+
+
+def read_curve(folder: Path, seed: int) -> list[dict[str, float]]:
+    """What each epoch of a seed had: `epoch`, `loss`, `lr`, then its scores on dev."""
+    path = folder / f"seed-{seed}" / "curve.jsonl"
+    try:
+        lines = path.read_bytes().splitlines()
+        return [msgspec.json.decode(line, type=dict[str, float]) for line in lines]
+    except (OSError, msgspec.DecodeError) as error:
+        raise ElmoError(f"{path}: not readable ({error}); train again") from None
 
 
 def _vectors(
@@ -329,8 +339,8 @@ def _digest(examples: Sequence[Example]) -> str:
     return hasher.hexdigest()
 
 
-def _link(source: str, target: str) -> str:
-    """Share the file's bytes; copy where the file system cannot. Model files never change."""
+def link_or_copy(source: str, target: str) -> str:
+    """Share a file's bytes; copy where the file system cannot. Model files never change."""
     try:
         os.link(os.path.realpath(source), target)
     except OSError:

@@ -246,6 +246,70 @@ def register(
 
 @click.command()
 @click.argument("out", type=PATH)
+@PARAMS
+@SET
+@METRICS
+def labels(out: Path, params_file: Path, metrics: Path | None) -> None:
+    """Label which words of a package's docstrings are code, by their markup: a task to try."""
+    from .. import labels as stage
+
+    run_stage(
+        "labels",
+        lambda p: stage.run(out, p.labels),
+        params_file,
+        metrics,
+        lambda f: (
+            f"{f['train_sentences']:,} sentences to learn from, {f['dev_sentences']:,} for dev, "
+            f"{f['test_sentences']:,} for test; {f['code']:,} stretches of code"
+        ),
+    )
+
+
+@click.command()
+@click.argument("name")
+@click.argument("model", type=PATH)
+@click.argument("out", type=PATH)
+@click.option("--curve", type=PATH, required=True, help="Where the table of scores by epoch goes.")
+@click.option("--picture", type=PATH, required=True, help="Where its picture goes.")
+@RUNS
+@PARAMS
+@SET
+@METRICS
+@with_cluster
+def tasks(
+    name: str,
+    model: Path,
+    out: Path,
+    curve: Path,
+    picture: Path,
+    runs: Path,
+    params_file: Path,
+    metrics: Path | None,
+    cluster: Cluster,
+) -> None:
+    """Train the task NAME of the params on MODEL's vectors, and without them; score both."""
+    from .. import tasks as stage
+
+    run_stage(
+        f"tasks {name}",
+        lambda p: stage.run(
+            name,
+            model,
+            out,
+            stage.chosen(p, name, params_file),
+            curve=curve,
+            picture=picture,
+            runs=runs,
+            device="cuda" if cluster.gpu else "cpu",
+        ),
+        params_file,
+        metrics,
+        stage.said,
+    )
+
+
+@click.command()
+@click.argument("out", type=PATH)
 @click.option("--metrics-in", type=PATH, required=True, help="The folder of the stages' figures.")
 @click.option("--curves", type=PATH, required=True, help="The folder of the curves.")
 @click.option("--vocab", type=FOLDER, required=True, help="The vocabulary.")
@@ -280,6 +344,7 @@ def report(
             model=model,
             store=store,
             registered=registered,
+            tasks=tuple(p.tasks),
         ),
         params_file,
         metrics,

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import click
 from elmo.errors import ElmoError
 
 FOLDER = click.Path(path_type=Path)
-FIRST = ("f1", "exact_match", "accuracy")
 KINDS = ["tagging", "classification", "pairs", "questions", "roles", "coreference"]
 
 
@@ -98,16 +96,22 @@ def train(
     from elmo.tasks.task import train_task
     from elmo.tokenizer import describe
 
+    from .. import tasks
+
     if seeds < 1:
         raise ElmoError(f"--seeds must be 1 or more, found {seeds}")
     if not without_elmo and model is None:
         raise ElmoError("--model is missing; name a model folder, or say --without-elmo")
     chosen: dict[str, Any] = {"elmo": "none"} if without_elmo else {}
-    if layers not in (None, "all"):
-        chosen["layers"] = _numbers(layers or "")
-    given = {"epochs": epochs, "batch_size": batch_size, "hidden": hidden, "lr": lr}
+    given = {
+        "layers": layers,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "hidden": hidden,
+        "lr": lr,
+    }
     chosen |= {name: value for name, value in given.items() if value is not None}
-    settings = choose(kind, _named("--set", changes) | chosen)
+    settings = choose(kind, tasks.named("--set", changes) | chosen)
     fields = _columns(columns)
     if tokenizer is None and model is not None:
         cuts = read_config(model).tokenizer
@@ -120,12 +124,9 @@ def train(
     for path, labelled in zip((train, dev), data, strict=True):
         click.echo(f"{path}: {_counts(labelled.counts)}")
     sources = {"train": train, "dev": dev} | ({"model": model} if model is not None else {})
+    tracked = tasks.Runs(out.name, kind, settings, sources, runs) if track else None
     with ExitStack() as stack:
-        open_run = None
-        if track:
-            from .. import tasks
-
-            open_run = partial(tasks.tracked, stack, kind, settings, sources)
+        open_run = tracked.opener(stack) if tracked is not None else None
         record = train_task(
             kind,
             *data,
@@ -139,7 +140,11 @@ def train(
             device=device,
             report=_Progress(open_run),
         )
-    click.echo(f"task train: {out}: {_said(_over_seeds(list(record.scores.values())))} on dev")
+    if tracked is not None:
+        tracked.log_model(out, tasks.best_seed(out))
+        tracked.forget(range(seeds))
+    figures = tasks.over_seeds(list(record.scores.values()))
+    click.echo(f"task train: {out}: {_said(figures)} on dev")
 
 
 @task.command()
@@ -166,6 +171,8 @@ def evaluate(
     from elmo.tasks.readers import read
     from elmo.tasks.task import Task, read_task
 
+    from .. import tasks
+
     record = read_task(folder)
     labelled = read(
         record.kind,
@@ -178,7 +185,7 @@ def evaluate(
     scores = [
         Task.load(folder, seed=seed, device=device).evaluate(labelled) for seed in record.seeds
     ]
-    figures = _over_seeds(scores)
+    figures = tasks.over_seeds(scores)
     if as_json:
         by_seed = {str(seed): s for seed, s in zip(record.seeds, scores, strict=True)}
         click.echo(json.dumps({**figures, "examples": len(labelled.examples), "seeds": by_seed}))
@@ -258,22 +265,6 @@ def _nothing(figures: dict[str, float], *, step: int) -> None:
     """Where no run is tracked."""
 
 
-def _over_seeds(scores: list[dict[str, float]]) -> dict[str, float]:
-    """The mean of each score, and with several seeds the standard deviation of the first."""
-    import statistics
-
-    names = sorted((name for name in scores[0] if name != "epoch"), key=_rank)
-    figures = {name: statistics.fmean(s[name] for s in scores) for name in names}
-    if len(scores) > 1:
-        figures[f"{names[0]}_sd"] = statistics.stdev(s[names[0]] for s in scores)
-    return figures
-
-
-def _rank(name: str) -> tuple[int, str]:
-    """The field's metric comes first."""
-    return FIRST.index(name) if name in FIRST else len(FIRST), name
-
-
 def _said(figures: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
 
@@ -283,22 +274,6 @@ def _counts(counts: dict[str, int]) -> str:
 
 
 def _columns(text: str | None) -> dict[str, str]:
-    return _named("--columns", text.split(",") if text else [])
+    from .. import tasks
 
-
-def _named(option: str, parts: Any) -> dict[str, str]:
-    """`NAME=VALUE` texts as a dict."""
-    named = {}
-    for part in parts:
-        name, equals, value = part.partition("=")
-        if not equals or not name or not value:
-            raise ElmoError(f"{option} must be NAME=VALUE, found {part!r}")
-        named[name.strip()] = value.strip()
-    return named
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ElmoError(f"--layers must be all or numbers such as 0,2; found {text!r}") from None
+    return tasks.named("--columns", text.split(",") if text else [])

@@ -51,7 +51,10 @@ def _walk(kind: Any, spot: Spot) -> Iterator[tuple[Spot, Any, str]]:
     while isinstance(kind, inspect.Metadata):
         kind = kind.type
     if isinstance(kind, inspect.UnionType):
-        (one,) = (one for one in kind.types if not isinstance(one, inspect.NoneType))
+        one, *more = (one for one in kind.types if not isinstance(one, inspect.NoneType))
+        if more:  # any scalar
+            yield spot, [1], "mistyped"
+            return
         yield from (found for found in _walk(one, spot) if found[1] is not None)
     elif isinstance(kind, inspect.StructType | inspect.DataclassType):
         yield spot, [1], "mistyped"

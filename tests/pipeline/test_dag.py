@@ -28,6 +28,8 @@ STAGES = [
     "finetune",
     "features",
     "register",
+    "labels",
+    "tasks@animals",
     "report",
 ]
 GIT = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
@@ -44,6 +46,13 @@ def text(shift: int, documents: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+def animals(shift: int) -> str:
+    """Tagged lines of the text."""
+    lines = [line.split() for line in text(shift, 4).splitlines() if line]
+    tags = {"cat": "B-ANIMAL", "dog": "B-ANIMAL"}
+    return "\n".join("".join(f"{w}\t{tags.get(w, 'O')}\n" for w in line) for line in lines)
+
+
 def tiny_params(folder: Path) -> dict:
     params = yaml.safe_load((ROOT / "params.yaml").read_text())
     params["corpus"] |= {"general": [str(folder / "g.txt")], "task": [str(folder / "t.txt")]}
@@ -58,6 +67,11 @@ def tiny_params(folder: Path) -> dict:
         params[stage]["training"] |= {"rows": 8, "window": 8, "samples": 16, "evaluate_every": 10}
         params[stage]["training"] |= {"epochs": 2, "block_sentences": 4}
     params["report"]["neighbors_of"] = "the [cat] sat"
+    params["labels"] |= {"package": "click"}
+    task = params["tasks"].pop("code")
+    task |= {name: str(folder / f"{name}.conll") for name in ("train", "dev", "test")}
+    task |= {"seeds": 1, "settings": {"epochs": 2, "hidden": 8, "characters": 0}}
+    params["tasks"]["animals"] = task
     return params
 
 
@@ -83,6 +97,8 @@ def new_project(folder: Path) -> Path:
     shutil.copy(ROOT / ".dvc" / "config", folder / ".dvc" / "config")
     (folder / "g.txt").write_text(text(1, 120))
     (folder / "t.txt").write_text(text(2, 80))
+    for shift, name in enumerate(("train", "dev", "test")):
+        (folder / f"{name}.conll").write_text(animals(shift))
     (folder / "params.yaml").write_text(yaml.safe_dump(tiny_params(folder)))
     (folder / "cluster.yaml").write_text("actors: 2\ncpus: 1\n")
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "start"]):
@@ -133,7 +149,7 @@ def test_one_pass_is_one_run_with_its_stages_in_it(project: Path) -> None:
     database = sqlite3.connect(f"file:{project / 'mlflow.db'}?mode=ro", uri=True)
     query = "SELECT value, count(*) FROM tags WHERE key = 'mlflow.parentRunId' GROUP BY value"
     with closing(database):
-        assert [count for _, count in database.execute(query)] == [5]
+        assert [count for _, count in database.execute(query)] == [7]
 
 
 def test_a_changed_file_of_the_user_is_seen(
@@ -154,6 +170,7 @@ def test_metrics_params_and_graph(project: Path) -> None:
     values = json.loads(shown)[""]["data"]
     assert values["metrics/pretrain.json"]["data"]["times_below_unigram"] > 1
     assert values["metrics/finetune.json"]["data"]["task_gain"] > 0
+    assert values["metrics/tasks-animals.json"]["data"]["baseline"]["f1"] >= 0
     assert "finetune" in call(project, "dvc", "dag", "--mermaid")
     params = yaml.safe_load((project / "params.yaml").read_text())
     changed = params | {"features": params["features"] | {"dtype": "float32"}}
@@ -216,7 +233,7 @@ def test_a_version_leads_to_its_run_its_corpus_and_its_stores(project: Path) -> 
 def test_the_report_needs_nothing_else(project: Path) -> None:
     page = (project / "report" / "index.html").read_text(encoding="utf-8")
     assert "http" not in page.split("<body>")[0]
-    assert 'src="http' not in page and page.count("data:image/png;base64") == 4
+    assert 'src="http' not in page and page.count("data:image/png;base64") == 5
     metrics = json.loads((project / "metrics" / "pretrain.json").read_text())
     assert f"{metrics['heldout_forward']:.1f}" in page
     for name in ("curves", "perplexity", "layers", "vocabulary"):

@@ -28,7 +28,8 @@ def test_one_word_a_stage(stage: str) -> None:
     """In dvc.yaml with a description, in params.yaml, as a command, a module and in the README."""
     described = DVC["stages"][stage].get("do", DVC["stages"][stage])
     assert described["desc"]
-    assert described["params"] == [stage, f"results.{stage}"]
+    section = f"{stage}.${{key}}" if stage == "tasks" else stage
+    assert described["params"] == [section, f"results.{stage}"]
     assert f"python -m elmo_pipeline {stage} " in described["cmd"]
     assert stage in yaml.safe_load((ROOT / "params.yaml").read_text())
     assert stage in cli.commands

@@ -15,6 +15,7 @@ HOMES = {
         "pipeline/tracking/",
         "pipeline/registry.py",
         "pipeline/pyfunc.py",
+        "pipeline/task_pyfunc.py",
         "elmo/integrations/pretrained.py",
     },
     "click": {"pipeline/cli.py", "pipeline/__main__.py", "pipeline/commands/"},

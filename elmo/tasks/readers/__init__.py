@@ -37,12 +37,14 @@ def read(
     scheme: str | None = None,
     tokenizer: str | Tokenization = "unicode",
     labelled: bool = True,
+    empty: bool = False,
 ) -> Labelled:
     """Read the examples of a task `kind`; the ending of the file's name tells the format.
 
     `scheme` is that of tags (None: found from the tags); `tokenizer`, a name or a model's
     own, cuts what is not cut yet. Of a
-    folder every file is read, in the order of their names.
+    folder every file is read, in the order of their names. A file without examples is an error
+    unless `empty`.
     """
     if path.is_dir():
         files = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
@@ -76,7 +78,7 @@ def read(
         path, chosen, {**defaults, **(columns or {})}, scheme, TextTokens(tokenizer), labelled
     )
     labels = readers[chosen](request)
-    if not labels.examples:
+    if not labels.examples and not empty:
         raise ElmoError(f"{path}: holds no examples of {kind} ({labels.counts})")
     return labels
 

@@ -376,8 +376,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, tiny_model_folder: Path) -
     ("changes", "message"),
     [
         ({"hiden": 3}, "no setting 'hiden'"),
-        ({"dropout": "1.0"}, "--set dropout: Expected `float` < 1.0"),
-        ({"words": "glove"}, "--set words: Invalid enum value 'glove'"),
+        ({"dropout": "1.0"}, "dropout: Expected `float` < 1.0"),
+        ({"words": "glove"}, "words: Invalid enum value 'glove'"),
         ({"elmo": "none", "words": "none", "characters": 0}, "nothing is left to read"),
         ({"word_file": "x"}, "belong together"),
         ({"elmo": "tuned", "layers": [0]}, "leave layers out"),

@@ -137,7 +137,7 @@ def test_the_baseline_needs_no_model(folder: Path) -> None:
         ([], "--model is missing; name a model folder, or say --without-elmo"),
         (["--model", "none"], "none: no such model folder"),
         (["--model", "model", "--seeds", 0], "--seeds must be 1 or more, found 0"),
-        (["--model", "model", "--layers", "top"], "--layers must be all or numbers"),
+        (["--model", "model", "--layers", "top"], "layers must be all or numbers"),
         (["--model", "model", "--layers", "0,7"], "has no layer_7; it holds"),
         (["--model", "model", "--set", "dropout"], "--set must be NAME=VALUE, found 'dropout'"),
         (["--model", "model", "--columns", "tag=9"], "ner.conll:1: has 2 columns, none is 9"),

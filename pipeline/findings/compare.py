@@ -1,0 +1,225 @@
+"""One task trained in several ways, all else equal: Tables 1 to 3, Figures 1 and 2 of the paper."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
+
+from elmo.files import digest, locked, read_record, write_json
+from elmo.store import model_digest
+from elmo.tasks.settings import Settings, choose
+from elmo.tasks.task import RESULTS_VERSION
+
+from .. import tasks, tracking
+from .finding import Finding, Kind, Row, command_line, over_seeds
+
+if TYPE_CHECKING:
+    from elmo.tasks.readers import Labelled
+
+Comparison = Literal["elmo", "layers", "places", "context"]
+WITHOUT: dict[str, Any] = {"elmo": "none"}
+# What each comparison trains: a name and what it changes in the settings.
+WAYS: dict[Comparison, dict[str, dict[str, Any]]] = {
+    "elmo": {"without ELMo": WITHOUT, "with ELMo": {}},
+    "layers": {
+        "without ELMo": WITHOUT,
+        "last layer": {"layers": "last"},
+        "average": {"mix": "average"},
+        "learned mix, λ = 1": {"l2": 1.0},
+        "learned mix, λ = 0.001": {"l2": 0.001},
+    },
+    "places": {
+        "input": {"elmo_input": True, "elmo_output": False},
+        "input and output": {"elmo_input": True, "elmo_output": True},
+        "output": {"elmo_input": False, "elmo_output": True},
+    },
+    "context": {"without ELMo": WITHOUT, "layer 0, no context": {"layers": "0"}, "all layers": {}},
+}
+SHARES = (0.01, 0.03, 0.1, 0.3, 1.0)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is compared: a kind of task, its files, a model, and how often each way is trained."""
+
+    kind: str
+    sources: Mapping[str, Path]
+    model: Path
+    settings: Mapping[str, Any]
+    seeds: int
+    format: str = ""
+    columns: str = ""
+    scheme: str = ""
+    device: str = "cpu"
+
+
+def compare(question: Question, comparison: Comparison, *, work: Path) -> Finding:
+    """Train the ways of a comparison, each with all seeds, and score them on the test file."""
+    data = _read(question)
+    ways = {
+        name: _train(name, question, data, _settings(question, changes), work=work)
+        for name, changes in WAYS[comparison].items()
+    }
+    _count_updates(ways.get("without ELMo"), list(ways.values()))
+    return _finding(question, comparison, data, list(ways.values()))
+
+
+def labels(question: Question, shares: Sequence[float], *, work: Path) -> Finding:
+    """Train with a growing share of the training examples, with ELMo and without.
+
+    A share holds every smaller one, and all seeds read the same examples.
+    """
+    data = _read(question)
+    examples = data["train"].examples
+    order = np.random.default_rng(0).permutation(len(examples))
+    ways = []
+    for share in sorted(shares):
+        count = max(1, round(share * len(examples)))
+        chosen = [examples[k] for k in sorted(order[:count])]
+        part = {**data, "train": replace(data["train"], examples=chosen)}
+        for name, changes in WAYS["elmo"].items():
+            settings = _settings(question, changes)
+            way = _train(f"{name}, {share:.3g}", question, part, settings, work=work)
+            way.row.more |= {"share": share, "train_examples": count}
+            ways.append(way)
+        _count_updates(ways[-2], ways[-2:])
+    return _finding(question, "labels", data, ways)
+
+
+def epochs_to_reach(curves: Sequence[Sequence[float]], goal: float) -> float | None:
+    """The mean epoch in which the runs first have a score of `goal`; None where one never has."""
+    epochs = [
+        next((k for k, score in enumerate(curve, 1) if score >= goal), None) for curve in curves
+    ]
+    known = [epoch for epoch in epochs if epoch is not None]
+    return statistics.fmean(known) if len(known) == len(epochs) else None
+
+
+@dataclass(frozen=True)
+class _Way:
+    """One way that was trained: its row, the best score on dev by epoch, updates in an epoch."""
+
+    row: Row
+    metric: str
+    curves: list[list[float]]
+    updates: int
+
+
+def _count_updates(baseline: _Way | None, ways: Sequence[_Way]) -> None:
+    """Note after how many updates each way first has the best score of the baseline on dev."""
+    if baseline is None:
+        return
+    goal = statistics.fmean(curve[-1] for curve in baseline.curves)
+    for way in ways:
+        epochs = epochs_to_reach(way.curves, goal)
+        if epochs is not None:
+            way.row.more["updates_to_baseline"] = epochs * way.updates
+
+
+def _settings(question: Question, changes: Mapping[str, Any]) -> Settings:
+    from elmo.model_folder import load_model
+
+    chosen = {**question.settings, **changes}
+    if chosen.get("layers") == "last":
+        chosen["layers"] = str(load_model(question.model).bilm.config.layers)
+    return choose(question.kind, chosen)
+
+
+def _read(question: Question) -> dict[str, "Labelled"]:
+    from elmo.model_config import read_config
+
+    return tasks.read_labelled(
+        question.kind,
+        question.sources,
+        format=question.format,
+        columns=question.columns,
+        scheme=question.scheme,
+        tokenizer=read_config(question.model).tokenizer,
+    )
+
+
+def _train(
+    name: str,
+    question: Question,
+    data: Mapping[str, "Labelled"],
+    settings: Settings,
+    *,
+    work: Path,
+) -> _Way:
+    """Train and score one way; what was finished before an interruption is kept in `work`."""
+    made_from = [
+        question.kind,
+        msgspec.to_builtins(settings),
+        {split: tasks.source_digest(split, path) for split, path in question.sources.items()},
+        [question.format, question.columns, question.scheme, question.seeds],
+        len(data["train"].examples),
+        model_digest(question.model),
+        RESULTS_VERSION,
+    ]
+    folder = work.absolute() / f"way-{digest(made_from)[:16]}"
+    trained, kept = folder / "trained", folder / "scores.json"
+    with locked(folder):
+        tasks.train_arm(
+            trained,
+            data,
+            question.kind,
+            settings,
+            seeds=question.seeds,
+            model=question.model,
+            work=work.absolute(),
+            device=question.device,
+            report=lambda kind, figures: None,
+        )
+        if not kept.exists():
+            write_json(kept, tasks.scores_on(trained, data["test"], device=question.device))
+    scores = read_record(kept, list[dict[str, float]])
+    means = tasks.over_seeds(scores)
+    metric = next(iter(means))
+    row = over_seeds(name, [score[metric] for score in scores], _weights(trained))
+    row.more |= {
+        f"test_{key}": value
+        for key, value in means.items()
+        if key != metric and not key.endswith("_sd")
+    }
+    tracking.say(f"{name}: {metric} {row.mean:.4f}")
+    updates = math.ceil(len(data["train"].examples) / settings.batch_size)
+    return _Way(row, metric, tasks.best_by_epoch(trained), updates)
+
+
+def _weights(folder: Path) -> dict[str, float]:
+    """The learned weight of each layer where ELMo first enters, the mean of the seeds."""
+    from elmo.store.layout import Mix
+    from elmo.tasks.task import read_task
+
+    record = read_task(folder)
+    if record.bilm is None:
+        return {}
+    mixes = [Mix.load(folder / f"seed-{seed}" / "mix.json").weights for seed in record.seeds]
+    numbers = record.settings.layers or range(record.bilm.layers)
+    return {
+        f"weight_layer_{number}": statistics.fmean(weights)
+        for number, weights in zip(numbers, zip(*mixes, strict=True), strict=True)
+    }
+
+
+def _finding(
+    question: Question, kind: Kind, data: Mapping[str, "Labelled"], ways: Sequence[_Way]
+) -> Finding:
+    return Finding(
+        format=1,
+        kind=kind,
+        task=question.kind,
+        metric=ways[0].metric,
+        command=command_line(),
+        model=model_digest(question.model),
+        data={split: tasks.source_digest(split, path) for split, path in question.sources.items()},
+        examples={split: len(labelled.examples) for split, labelled in data.items()},
+        seeds=list(range(question.seeds)),
+        settings=dict(question.settings),
+        rows=[way.row for way in ways],
+    )

@@ -1,0 +1,77 @@
+"""The tables of docs/results.md, drawn anew from the JSON files of findings.
+
+In the page, what stands between `<!-- finding NAME -->` and `<!-- end -->` is drawn from NAME.json;
+all else is written by hand and stays.
+"""
+
+import re
+from pathlib import Path
+
+from elmo.errors import ElmoError
+from elmo.files import new_file
+
+from .finding import Finding, Row, read
+
+_MARK = re.compile(r"(<!-- finding ([A-Za-z0-9_-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+NOT_MEASURED = "not measured yet\n"
+
+
+def redraw(folder: Path, page: Path) -> tuple[int, int]:
+    """Draw the tables of `page` from the files in `folder`; how many are there, and how many not.
+
+    A file that no mark names is an error, so that none is forgotten.
+    """
+    try:
+        text = page.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ElmoError(f"{page}: not readable as UTF-8 text ({error})") from None
+    names = [match[2] for match in _MARK.finditer(text)]
+    if not names:
+        raise ElmoError(f"{page}: has no mark such as <!-- finding NAME --> … <!-- end -->")
+    files = {path.stem: path for path in sorted(folder.glob("*.json"))}
+    for name, path in files.items():
+        if name not in names:
+            raise ElmoError(f"{path}: {page} has no mark <!-- finding {name} -->; add one")
+    findings = {name: read(path) for name, path in files.items()}
+
+    def drawn(match: re.Match[str]) -> str:
+        finding = findings.get(match[2])
+        return match[1] + (NOT_MEASURED if finding is None else table(finding)) + match[4]
+
+    with new_file(page) as new:
+        new.write_text(_MARK.sub(drawn, text), encoding="utf-8")
+    return len(findings), len(set(names) - findings.keys())
+
+
+def table(finding: Finding) -> str:
+    """A finding as Markdown: its table, then the seeds, model and command."""
+    weights = sorted({key for row in finding.rows for key in row.more if key.startswith("weight_")})
+    updates = any("updates_to_baseline" in row.more for row in finding.rows)
+    head = ["", finding.metric, "95 % interval"]
+    head += [key.removeprefix("weight_").replace("_", " ") for key in weights]
+    head += ["updates to the baseline's best"] if updates else []
+    lines = [_line(head), _line(["---"] * len(head))]
+    for row in finding.rows:
+        cells = [row.name, f"{row.mean:.3f}", _interval(row)]
+        cells += [f"{row.more[key]:.2f}" if key in row.more else "" for key in weights]
+        if updates:
+            count = row.more.get("updates_to_baseline")
+            cells.append("" if count is None else f"{count:,.0f}")
+        lines.append(_line(cells))
+    for query, both in finding.neighbors.items():
+        lines += ["", f"{query}:", ""]
+        lines += [f"- {kind}: {'; '.join(found) or 'none'}" for kind, found in both.items()]
+    counted = ", ".join(f"{name} {count:,}" for name, count in finding.examples.items())
+    seeds = f"seeds {', '.join(map(str, finding.seeds))}; " if finding.seeds else ""
+    lines += ["", f"{counted}; {seeds}model {finding.model[:12]}.", "", f"`{finding.command}`", ""]
+    return "\n".join(lines)
+
+
+def _interval(row: Row) -> str:
+    if row.low is None or row.high is None:
+        return ""
+    return f"{row.low:.3f} to {row.high:.3f}"
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
