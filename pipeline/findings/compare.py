@@ -91,10 +91,11 @@ def labels(question: Question, shares: Sequence[float], *, work: Path) -> Findin
     return _finding(question, "labels", data, ways)
 
 
-def epochs_to_reach(curves: Sequence[Sequence[float]], goal: float) -> float | None:
-    """The mean epoch in which the runs first have a score of `goal`; None where one never has."""
+def epochs_to_reach(curves: Sequence[Sequence[float]], goals: Sequence[float]) -> float | None:
+    """The mean epoch in which each run first has its goal; None where one never has."""
     epochs = [
-        next((k for k, score in enumerate(curve, 1) if score >= goal), None) for curve in curves
+        next((k for k, score in enumerate(curve, 1) if score >= goal), None)
+        for curve, goal in zip(curves, goals, strict=True)
     ]
     known = [epoch for epoch in epochs if epoch is not None]
     return statistics.fmean(known) if len(known) == len(epochs) else None
@@ -111,12 +112,12 @@ class _Way:
 
 
 def _count_updates(baseline: _Way | None, ways: Sequence[_Way]) -> None:
-    """Note after how many updates each way first has the best score of the baseline on dev."""
+    """Note after how many updates each seed first has the baseline's best score on dev."""
     if baseline is None:
         return
-    goal = statistics.fmean(curve[-1] for curve in baseline.curves)
+    goals = [curve[-1] for curve in baseline.curves]
     for way in ways:
-        epochs = epochs_to_reach(way.curves, goal)
+        epochs = epochs_to_reach(way.curves, goals)
         if epochs is not None:
             way.row.more["updates_to_baseline"] = epochs * way.updates
 

@@ -169,8 +169,8 @@ def test_intervals() -> None:
 
 
 def test_epochs_to_reach_a_score() -> None:
-    assert epochs_to_reach([[0.1, 0.5, 0.6], [0.5, 0.6, 0.6]], 0.5) == 1.5
-    assert epochs_to_reach([[0.1, 0.4], [0.5, 0.6]], 0.5) is None
+    assert epochs_to_reach([[0.1, 0.5, 0.6], [0.5, 0.6, 0.6]], [0.5, 0.4]) == 1.5
+    assert epochs_to_reach([[0.1, 0.4], [0.5, 0.6]], [0.5, 0.5]) is None
 
 
 PAGE = (
