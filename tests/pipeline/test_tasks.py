@@ -34,8 +34,18 @@ PLAIN: dict[str, Any] = {
 }
 
 
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty database, to copy: making one takes seconds."""
+    path = tmp_path_factory.mktemp("database") / "empty.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
+        tracking.check()
+    return path
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tiny model and three labelled files in the current folder, and a database of its own."""
     save_tiny_model(tmp_path / "model")
     for k, name in enumerate(("train", "dev", "test")):
@@ -43,7 +53,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         words = [(w, t.replace("I-", "B-")) for w, t in words]
         (tmp_path / f"{name}.conll").write_text("".join(f"{w}\t{t}\n" for w, t in words))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "mlflow.db").write_bytes(database.read_bytes())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     return tmp_path
 
 
@@ -155,10 +166,9 @@ def test_wrong_settings_are_named(change: str, message: str) -> None:
 def test_the_model_in_mlflow_predicts_as_the_task_does(folder: Path) -> None:
     run(folder, seeds=1, baseline=False)
     (row,) = tracking.runs_of("tasks")
-    with tracking.answers():
-        (logged,) = tracking.mlflow_client().search_logged_models(
-            [tracking.mlflow_client().get_run(row["run_id"]).info.experiment_id]
-        )
+    client = tracking.mlflow_client()
+    experiment = client.get_run(row["run_id"]).info.experiment_id
+    (logged,) = client.search_logged_models([experiment])
     assert logged.source_run_id == row["run_id"]
     import mlflow
     import pandas as pd
