@@ -1,27 +1,25 @@
 """tasks: a downstream task on labelled files, trained with ELMo and without, scored on a test file.
 
-Each seed is a run in MLflow. What `elmo task` and this stage share is here too.
+What `elmo task`, `elmo findings` and this stage share is here too.
 """
 
 import csv
 import shutil
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from elmo.errors import ElmoError
-from elmo.files import digest, locked, new_file, new_folder, sha256
+from elmo.files import locked, new_file, new_folder
 from elmo.store import model_digest
 from elmo.tasks.settings import Settings, choose
 
 from . import tracking
 from .params import Params, Task
 from .results import fingerprint
+from .task_runs import Runs, source_digest
 
 if TYPE_CHECKING:
     from elmo.tasks.readers import Labelled
@@ -30,94 +28,6 @@ if TYPE_CHECKING:
 FIRST = ("f1", "exact_match", "accuracy")  # the field's metric comes first
 NOT_SCORES = ("epoch", "loss", "lr")  # what an epoch has besides its scores
 ARMS = {"elmo": "with ELMo", "baseline": "without ELMo"}
-
-
-@dataclass(frozen=True)
-class TaskRun:
-    """The params of a run."""
-
-    task: str
-    kind: str
-    seed: int
-    settings: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Runs:
-    """The runs of a task in MLflow, one for each seed.
-
-    With `work` a run is resumed, and what MLflow can't take now waits there.
-    """
-
-    task: str
-    kind: str
-    settings: Settings
-    sources: Mapping[str, Path]
-    work: Path | None = None
-
-    @contextmanager
-    def open(self, seed: int) -> Iterator[tracking.Run]:
-        """The run of a seed."""
-        params, inputs, folder = self._of(seed)
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-        with tracking.run(
-            "tasks", params, inputs=inputs, sources=dict(self.sources), folder=folder
-        ) as log:
-            yield log
-
-    def forget(self, seeds: Iterable[int]) -> None:
-        """The runs of these seeds are complete: the next ones are new."""
-        for seed in seeds:
-            folder = self._of(seed)[2]
-            if folder is not None:
-                shutil.rmtree(folder, ignore_errors=True)
-
-    def _of(self, seed: int) -> tuple[TaskRun, dict[str, str], Path | None]:
-        """A seed's params, the digests of what it reads, and where its run is kept."""
-        params = TaskRun(self.task, self.kind, seed, msgspec.to_builtins(self.settings))
-        inputs = {name: source_digest(name, path) for name, path in self.sources.items()}
-        if self.work is None:
-            return params, inputs, None
-        return params, inputs, self.work.absolute() / fingerprint("tasks", params, inputs)
-
-    def log_model(self, folder: Path, seed: int) -> str:
-        """Log the trained task in `folder` to the run of a seed, served by that one; its URI."""
-        from . import registry, task_pyfunc
-
-        example = task_pyfunc.EXAMPLES[self.kind]
-
-        def check(answer: Any) -> None:
-            if len(answer) != len(example) or not all(answer):
-                raise ElmoError(f"it answers {answer!r}")
-
-        served = registry.Served(
-            name=self.task,
-            code=Path(task_pyfunc.__file__),
-            artifacts={"task": folder},
-            signature=task_pyfunc.signature(self.kind),
-            example=example,
-            check=check,
-            config={"seed": seed},
-        )
-        with self.open(seed) as log, tracking.answers():
-            try:
-                uri = registry.log_checked(served, log.run_id)
-            except ElmoError as error:
-                raise ElmoError(
-                    f"{folder}: can't predict an example as MLflow serves it ({error})"
-                ) from error
-        tracking.say(f"{self.task} in MLflow: {uri}")
-        return uri
-
-    def opener(self, stack: ExitStack) -> Callable[[int], Callable[..., None]]:
-        """What opens the run of a seed, ends the one before, and returns what logs figures."""
-
-        def begin(seed: int) -> Callable[..., None]:
-            stack.close()
-            return stack.enter_context(self.open(seed)).metrics
-
-        return begin
 
 
 def run(
@@ -163,7 +73,7 @@ def run(
             arm: _train(work / arm, data, tracked, params.seeds, model, device)
             for arm, tracked in arms.items()
         }
-        with new_folder(out, ours=tuple(arms)) as new:
+        with new_folder(out, ours=tuple(arms)[:1]) as new:
             for arm in arms:
                 shutil.copytree(work / arm, new / arm, copy_function=link_or_copy)
         first, tracked = next(iter(arms.items()))
@@ -246,18 +156,6 @@ def named(option: str, parts: Iterable[str]) -> dict[str, str]:
             raise ElmoError(f"{option} must be NAME=VALUE, found {part!r}")
         pairs[name.strip()] = value.strip()
     return pairs
-
-
-def source_digest(name: str, path: Path) -> str:
-    """What names a model, a file or a folder of files."""
-    if name == "model":
-        return model_digest(path)
-    if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.is_file())
-        return digest([[file.name, sha256(file)] for file in files])
-    if not path.is_file():
-        raise ElmoError(f"{path}: no such file")
-    return sha256(path)
 
 
 def _arms(params: Task) -> dict[str, Settings]:

@@ -97,6 +97,7 @@ def train(
     from elmo.tokenizer import describe
 
     from .. import tasks
+    from ..task_runs import Runs
 
     if seeds < 1:
         raise ElmoError(f"--seeds must be 1 or more, found {seeds}")
@@ -124,7 +125,7 @@ def train(
     for path, labelled in zip((train, dev), data, strict=True):
         click.echo(f"{path}: {_counts(labelled.counts)}")
     sources = {"train": train, "dev": dev} | ({"model": model} if model is not None else {})
-    tracked = tasks.Runs(out.name, kind, settings, sources, runs) if track else None
+    tracked = Runs(out.name, kind, settings, sources, runs) if track else None
     with ExitStack() as stack:
         open_run = tracked.opener(stack) if tracked is not None else None
         record = train_task(

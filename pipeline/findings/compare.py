@@ -16,6 +16,7 @@ from elmo.tasks.settings import Settings, choose
 from elmo.tasks.task import RESULTS_VERSION
 
 from .. import tasks, tracking
+from ..task_runs import source_digest
 from .finding import Finding, Kind, Row, command_line, over_seeds
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def _train(
     made_from = [
         question.kind,
         msgspec.to_builtins(settings),
-        {split: tasks.source_digest(split, path) for split, path in question.sources.items()},
+        {split: source_digest(split, path) for split, path in question.sources.items()},
         [question.format, question.columns, question.scheme, question.seeds],
         len(data["train"].examples),
         model_digest(question.model),
@@ -218,7 +219,7 @@ def _finding(
         metric=ways[0].metric,
         command=command_line(),
         model=model_digest(question.model),
-        data={split: tasks.source_digest(split, path) for split, path in question.sources.items()},
+        data={split: source_digest(split, path) for split, path in question.sources.items()},
         examples={split: len(labelled.examples) for split, labelled in data.items()},
         seeds=list(range(question.seeds)),
         settings=dict(question.settings),

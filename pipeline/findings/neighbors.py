@@ -11,7 +11,7 @@ from elmo.neighbors import neighbors, parse_query
 from elmo.store import FeatureStore
 from elmo.tasks.inputs import read_vectors, train_vectors
 
-from .. import tasks
+from ..task_runs import source_digest
 from .finding import Finding, Row, command_line
 
 DIM = 100  # of static vectors that are trained here
@@ -57,7 +57,7 @@ def in_context(
         metric="same word",
         command=command_line(),
         model=embedder.model.digest,
-        data={name: tasks.source_digest(name, path) for name, path in sources.items()}
+        data={name: source_digest(name, path) for name, path in sources.items()}
         | {"store": opened.digest},
         examples={"sentences": len(opened), "queries": len(lines)},
         seeds=[],

@@ -14,7 +14,7 @@ from elmo.tasks import layer_probe, senses
 from elmo.tasks.examples import Tagged
 from elmo.tasks.readers import read
 
-from .. import tasks
+from ..task_runs import source_digest
 from .finding import Finding, Row, command_line, over_sentences
 
 HELD_OUT = 0.2  # of the documents, where no test file is named
@@ -125,7 +125,7 @@ def _finding(
         metric="accuracy",
         command=command_line(),
         model=model_digest(model),
-        data={name: tasks.source_digest(name, path) for name, path in sources.items()},
+        data={name: source_digest(name, path) for name, path in sources.items()},
         examples=examples,
         seeds=[],
         settings=settings,
