@@ -115,7 +115,8 @@ def best_by_epoch(folder: Path) -> list[list[float]]:
     for seed in read_task(folder).seeds:
         best, curve = -1.0, []
         for figures in read_curve(folder, seed):
-            best = max(best, next(v for k, v in figures.items() if k not in NOT_SCORES))
+            metric = min((name for name in figures if name not in NOT_SCORES), key=_rank)
+            best = max(best, figures[metric])
             curve.append(best)
         curves.append(curve)
     return curves

@@ -82,6 +82,9 @@ def test_with_and_without_elmo(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert lines[0] == "epoch\telmo\tbaseline" and len(lines) == 4
     columns = list(zip(*(map(float, line.split("\t")) for line in lines[1:]), strict=True))
     assert all(list(column) == sorted(column) for column in columns)
+    records = TrainedTask.load(folder / "out" / "elmo").record.scores.values()
+    best = sum(record["f1"] for record in records) / len(records)
+    assert columns[1][-1] == pytest.approx(best, abs=1e-5)  # not another of the scores
     runs = tracking.runs_of("tasks")
     assert len(runs) == 4
     client = tracking.mlflow_client()
