@@ -387,12 +387,13 @@ def _vocabulary(figures: dict[str, Figures]) -> str:
 
 def _tasks(by_task: dict[str, Figures], pictures: Path) -> str:
     """What each task scored on its test file with ELMo and without."""
-    from .tasks import ARMS
+    from .tasks import ARMS, rank
 
     parts = []
     for name, figures in by_task.items():
         arms = {arm: figures.under(arm) for arm in ARMS if arm in figures}
-        scores = [key for key in next(iter(arms.values())) if not key.endswith("_sd")]
+        names = [key for key in next(iter(arms.values())) if not key.endswith("_sd")]
+        scores = sorted(names, key=rank)
         rows = [(ARMS[arm], *(_score(row, key) for key in scores)) for arm, row in arms.items()]
         parts += [f"<h3>{escape(name)}</h3>\n", _table(rows, head=("", *map(escape, scores)))]
         examples = figures.under("examples")

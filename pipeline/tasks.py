@@ -115,7 +115,7 @@ def best_by_epoch(folder: Path) -> list[list[float]]:
     for seed in read_task(folder).seeds:
         best, curve = -1.0, []
         for figures in read_curve(folder, seed):
-            metric = min((name for name in figures if name not in NOT_SCORES), key=_rank)
+            metric = min((name for name in figures if name not in NOT_SCORES), key=rank)
             best = max(best, figures[metric])
             curve.append(best)
         curves.append(curve)
@@ -141,7 +141,7 @@ def best_seed(folder: Path) -> int:
 
 def over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The mean of each score, and with several seeds the standard deviation of the first."""
-    names = sorted((name for name in scores[0] if name != "epoch"), key=_rank)
+    names = sorted((name for name in scores[0] if name != "epoch"), key=rank)
     figures = {name: statistics.fmean(s[name] for s in scores) for name in names}
     if len(scores) > 1:
         figures[f"{names[0]}_sd"] = statistics.stdev(s[names[0]] for s in scores)
@@ -318,5 +318,6 @@ def _listed(figures: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
 
 
-def _rank(name: str) -> tuple[int, str]:
+def rank(name: str) -> tuple[int, str]:
+    """What scores are sorted by: the field's metric first, the others by name."""
     return FIRST.index(name) if name in FIRST else len(FIRST), name
