@@ -285,7 +285,7 @@ def tasks(
     runs: Path,
     params_file: Path,
     metrics: Path | None,
-    cluster: Cluster,
+    cluster: "Cluster",
 ) -> None:
     """Train the task NAME of the params on MODEL's vectors, and without them; score both."""
     from .. import tasks as stage
