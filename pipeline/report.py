@@ -73,7 +73,7 @@ def run(
     with local_folder(vocab) as words, local_folder(model) as here:
         sources = {"model": model, "store": store}
         folders = {"metrics": metrics, "curves": curves, "vocab": words, "model": here}
-        return _write(out, params, store, registered, sources=sources, **folders)
+        return _write(out, params, store, registered, tasks, sources=sources, **folders)
 
 
 def _write(
@@ -81,6 +81,7 @@ def _write(
     params: Report,
     store: Folder,
     registered: Path,
+    tasks: Sequence[str],
     *,
     sources: dict[str, Folder],
     metrics: Path,

@@ -1,7 +1,7 @@
 """The stages: one command each, under the name that it has in dvc.yaml."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,6 +10,7 @@ from .run_stage import human_size, run_stage
 
 if TYPE_CHECKING:
     from ..cluster import Cluster
+    from ..params import Params
 
 
 @click.command()
@@ -267,18 +268,18 @@ def labels(out: Path, params_file: Path, metrics: Path | None) -> None:
 
 @click.command()
 @click.argument("name")
-@click.argument("model", type=PATH)
+@click.argument("model", type=FOLDER)
 @click.argument("out", type=PATH)
 @click.option("--curve", type=PATH, required=True, help="Where the table of scores by epoch goes.")
 @click.option("--picture", type=PATH, required=True, help="Where its picture goes.")
-@RUNS
+@click.option("--runs", type=PATH, required=True, help="Where the work in progress is kept.")
 @PARAMS
 @SET
 @METRICS
 @with_cluster
 def tasks(
     name: str,
-    model: Path,
+    model: Folder,
     out: Path,
     curve: Path,
     picture: Path,
@@ -288,20 +289,21 @@ def tasks(
     cluster: "Cluster",
 ) -> None:
     """Train the task NAME of the params on MODEL's vectors, and without them; score both."""
+    from elmo.folders import local_folder
+
     from .. import tasks as stage
+
+    def work(params: "Params") -> dict[str, Any]:
+        task = stage.chosen(params, name, params_file)
+        device = "cuda" if cluster.gpu else "cpu"
+        with local_folder(model) as here:
+            return stage.run(
+                name, here, out, task, curve=curve, picture=picture, runs=runs, device=device
+            )
 
     run_stage(
         f"tasks {name}",
-        lambda p: stage.run(
-            name,
-            model,
-            out,
-            stage.chosen(p, name, params_file),
-            curve=curve,
-            picture=picture,
-            runs=runs,
-            device="cuda" if cluster.gpu else "cpu",
-        ),
+        work,
         params_file,
         metrics,
         stage.said,

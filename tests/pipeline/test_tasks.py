@@ -88,7 +88,7 @@ def test_with_and_without_elmo(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     runs = tracking.runs_of("tasks")
     assert len(runs) == 4
     client = tracking.mlflow_client()
-    logged = [client.get_run(one["run_id"]).data for one in runs]
+    logged = [client.get_run(one.run_id).data for one in runs]
     assert {data.params["settings.elmo"] for data in logged} == {"none", "frozen"}
     assert {data.params["seed"] for data in logged} == {"0", "1"}
     assert all({"test.f1", "loss"} <= data.metrics.keys() for data in logged)
@@ -170,9 +170,9 @@ def test_the_model_in_mlflow_predicts_as_the_task_does(folder: Path) -> None:
     run(folder, seeds=1, baseline=False)
     (row,) = tracking.runs_of("tasks")
     client = tracking.mlflow_client()
-    experiment = client.get_run(row["run_id"]).info.experiment_id
+    experiment = client.get_run(row.run_id).info.experiment_id
     (logged,) = client.search_logged_models([experiment])
-    assert logged.source_run_id == row["run_id"]
+    assert logged.source_run_id == row.run_id
     import mlflow
     import pandas as pd
 
