@@ -233,18 +233,49 @@ class Embedder:
     ) -> Iterator[Floats]:
         """For each text, given as its sentences, the vectors (layers, tokens, D) of all its tokens.
 
-        Each sentence is read alone, with `state="reset"`. Memory does not grow with the number of
-        texts.
+        Each sentence is read alone, with `state="reset"`. With a `Carry`, text k of a batch starts
+        where text k of the batch before ended, and each text must be one sentence. Memory does not
+        grow with the number of texts, nor with `batch_size`, but with the longest of them.
         """
-        for group in _groups(texts, batch_size, grouped=state == "reset"):
+        if batch_size < 1:
+            raise ElmoError(f"batch_size must be 1 or more, found {batch_size}")
+        if isinstance(state, Carry):
+            yield from self._embed_carrying(texts, batch_size, layers=layers, carry=state)
+            return
+        for group in _groups(texts, batch_size):
             sentences = [sentence for text in group for sentence in text]
-            embedded = iter(self.embed(sentences, batch_size, layers=layers, state=state))
+            embedded = iter(self.embed(sentences, batch_size, layers=layers))
             for text in group:
                 vectors = [next(embedded) for _ in text]
                 if not vectors:
                     count = self.layers if layers is None else len(layers)
                     vectors = [np.empty((count, 0, self.dim), np.float32)]
                 yield np.concatenate(vectors, 1) if len(vectors) > 1 else vectors[0]
+
+    def _embed_carrying(
+        self,
+        texts: Iterable[Sequence[Sequence[str]]],
+        batch_size: int,
+        *,
+        layers: Sequence[int] | None,
+        carry: Carry,
+    ) -> Iterator[Floats]:
+        """A batch's rows know nothing of each other, so few tokens of them are read at a time."""
+        row = 0
+        for group in _rows_in_groups(texts, batch_size):
+            after = row + len(group)
+            own = Carry()
+            if carry.state is not None:
+                own.state = carry.state.rows(slice(row, after))
+            yield from self.embed(group, len(group), layers=layers, state=own)
+            assert own.state is not None
+            if carry.state is None:
+                carry.state = own.state
+            else:
+                rest = carry.state.rows(slice(after, None))
+                whole = zip(carry.state.rows(slice(row)), own.state, rest, strict=True)
+                carry.state = State(*(torch.cat(parts, 2) for parts in whole))
+            row = after % batch_size
 
     def embed(
         self,
@@ -446,19 +477,34 @@ class Embedder:
 
 
 def _groups(
-    texts: Iterable[Sequence[Sequence[str]]], batch_size: int, *, grouped: bool
+    texts: Iterable[Sequence[Sequence[str]]], batch_size: int
 ) -> Iterator[list[Sequence[Sequence[str]]]]:
-    """Texts to embed in one call: several batches, but not many tokens; or exactly one batch."""
+    """Texts to embed in one call: several batches, but not many tokens."""
     group: list[Sequence[Sequence[str]]] = []
     sentences = tokens = 0
     for text in texts:
         group.append(text)
         sentences += len(text)
         tokens += sum(map(len, text))
-        full = sentences >= GROUP_BATCHES * batch_size or tokens >= GROUP_TOKENS
-        if full if grouped else len(group) == batch_size:
+        if sentences >= GROUP_BATCHES * batch_size or tokens >= GROUP_TOKENS:
             yield group
             group, sentences, tokens = [], 0, 0
+    if group:
+        yield group
+
+
+def _rows_in_groups(
+    texts: Iterable[Sequence[Sequence[str]]], batch_size: int
+) -> Iterator[list[Sequence[str]]]:
+    """Neighbouring rows of a batch, as texts of one sentence give them, but not many tokens."""
+    group: list[Sequence[str]] = []
+    row = tokens = 0
+    for (sentence,) in texts:
+        group.append(sentence)
+        row, tokens = row + 1, tokens + len(sentence)
+        if row == batch_size or tokens >= GROUP_TOKENS:
+            yield group
+            group, row, tokens = [], row % batch_size, 0
     if group:
         yield group
 

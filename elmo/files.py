@@ -25,23 +25,32 @@ Count = Annotated[int, Meta(ge=0, le=2**53)]
 Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 # A file beside its manifest: no separator, so it can't leave the folder, and no leading dot.
 FileName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9._-]*\Z", max_length=128)]
+
+
+class Kind(msgspec.Struct):
+    """What a manifest says it is the manifest of."""
+
+    kind: str = "files without a kind"
+
+
 LOCK = ".lock"  # the file in a work folder that its owner holds
 JSON_LIMIT = 64 << 20  # bytes of a JSON file that is read at all
 
 
 @contextmanager
-def new_folder(out: Path, *, ours: Sequence[str] = ()) -> Iterator[Path]:
+def new_folder(out: Path, *, ours: Sequence[str] = (), kind: str | None = None) -> Iterator[Path]:
     """Yield an empty folder beside `out` that becomes `out` on success and vanishes on any failure.
 
     An existing `out` stays until the new folder is complete, then is replaced: if it is empty, or
-    holds all files named in `ours`, which mark what this project has written. Anything else is
-    refused before work starts. What killed writers of `out` left beside it is removed.
+    holds all files named in `ours`, which mark what this project has written, and its
+    `manifest.json`, where `kind` is given, is of that kind. Anything else is refused before work
+    starts. What killed writers of `out` left beside it is removed.
     """
-    check_folder(out, ours=ours)
+    check_folder(out, ours=ours, kind=kind)
     try:
         with _locked_folder(out) as beside:
             yield beside
-            check_folder(out, ours=ours)
+            check_folder(out, ours=ours, kind=kind)
             old = _beside(out)
             if out.exists():
                 os.rename(out, old)
@@ -80,8 +89,15 @@ def new_file(out: Path, *, beside: Path | None = None, ours: bytes | None = None
         raise
 
 
-def check_folder(out: Path, *, ours: Sequence[str]) -> None:
-    """Refuse an output folder that is a link, a file, or holds what is not this project's."""
+def check_folder(
+    out: Path, *, ours: Sequence[str], kind: str | None = None, never: str = ""
+) -> None:
+    """Refuse an output folder that is a link, a file, or holds what is not this project's.
+
+    What another stage has written is refused too: by the `kind` of its `manifest.json`, or a file
+    `never` that this kind of output has not.
+    """
+    _check_above(out)
     if out.is_symlink():
         raise ElmoError(
             f"{out}: is a symbolic link to {os.readlink(out)}; name that, or delete the link"
@@ -96,6 +112,23 @@ def check_folder(out: Path, *, ours: Sequence[str]) -> None:
             f"{out}: holds {min(names)}, and no {' and '.join(ours) or 'output'} of this project; "
             "it is not replaced: name another folder, or empty it"
         )
+    if kind is not None and names:
+        check_kind(str(out), read_record(out / "manifest.json", Kind).kind, kind)
+    if never in names:
+        raise ElmoError(f"{out}: holds {never}, another output; name another folder, or empty it")
+
+
+def check_kind(out: str, kind: str, wanted: str) -> None:
+    """Refuse an output folder whose manifest is of another kind."""
+    if kind != wanted:
+        raise ElmoError(f"{out}: holds {kind}, not {wanted}; name another folder, or empty it")
+
+
+def _check_above(out: Path) -> None:
+    """Refuse an output below what is no folder."""
+    above = next((path for path in out.parents if os.path.lexists(path)), Path())
+    if not above.is_dir():
+        raise ElmoError(f"{out}: {above} is no folder; name another output")
 
 
 def check_readable(path: Path) -> None:
@@ -103,7 +136,8 @@ def check_readable(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        raise ElmoError(f"{path}: no such file") from None
+        link = f"; it is a link to {os.readlink(path)}" if path.is_symlink() else ""
+        raise ElmoError(f"{path}: no such file{link}") from None
     if stat.S_ISDIR(mode):
         raise ElmoError(f"{path}: is a folder; a file is needed")
     if not stat.S_ISREG(mode):
@@ -112,6 +146,7 @@ def check_readable(path: Path) -> None:
 
 def check_file(out: Path, *, ours: bytes) -> None:
     """Refuse an output file that is a link, a folder, or does not begin as files of its kind do."""
+    _check_above(out)
     if out.is_symlink():
         raise ElmoError(
             f"{out}: is a symbolic link to {os.readlink(out)}; name that, or delete the link"
@@ -204,7 +239,8 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hex."""
+    """The SHA-256 of a file's bytes, in hex; `ElmoError` where it is no file."""
+    check_readable(path)
     total = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):

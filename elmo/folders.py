@@ -30,7 +30,7 @@ def name_of(folder: Folder) -> str:
 
 
 @contextmanager
-def new_folder(out: Folder, *, ours: Sequence[str] = ()) -> Iterator[Path]:
+def new_folder(out: Folder, *, ours: Sequence[str] = (), kind: str | None = None) -> Iterator[Path]:
     """Yield an empty local folder that becomes `out` on success, as `elmo.files.new_folder` does.
 
     For a URL it is a temporary one whose files, those of its folders too, are put there in the end,
@@ -38,14 +38,14 @@ def new_folder(out: Folder, *, ours: Sequence[str] = ()) -> Iterator[Path]:
     """
     location = Location.of(out)
     if location.local is not None:
-        with files.new_folder(location.local, ours=ours) as new:
+        with files.new_folder(location.local, ours=ours, kind=kind) as new:
             yield new
         return
-    check_folder(location, ours=ours)
+    check_folder(location, ours=ours, kind=kind)
     with tempfile.TemporaryDirectory(dir=scratch()) as name:
         new = Path(name)
         yield new
-        with replaced(out, ours=ours) as there:
+        with replaced(out, ours=ours, kind=kind) as there:
             written = [path for path in sorted(new.rglob("*")) if path.is_file()]
             last = [new / one for one in ours[:1]]
             for path in [path for path in written if path not in last] + last:
@@ -53,7 +53,9 @@ def new_folder(out: Folder, *, ours: Sequence[str] = ()) -> Iterator[Path]:
 
 
 @contextmanager
-def replaced(out: Folder, *, ours: Sequence[str] = ()) -> Iterator[Location]:
+def replaced(
+    out: Folder, *, ours: Sequence[str] = (), kind: str | None = None
+) -> Iterator[Location]:
     """Yield where to write the files of `out`, in place of those it has.
 
     On a disk that is a new folder, which becomes `out` on success. At a URL it is `out` itself,
@@ -61,10 +63,10 @@ def replaced(out: Folder, *, ours: Sequence[str] = ()) -> Iterator[Location]:
     """
     location = Location.of(out)
     if location.local is not None:
-        with files.new_folder(location.local, ours=ours) as new:
+        with files.new_folder(location.local, ours=ours, kind=kind) as new:
             yield Location(new)
         return
-    check_folder(location, ours=ours)
+    check_folder(location, ours=ours, kind=kind)
     for manifest in ours[:1]:
         location.delete(manifest)
     location.write(_UNFINISHED, b"")
@@ -77,10 +79,13 @@ def replaced(out: Folder, *, ours: Sequence[str] = ()) -> Iterator[Location]:
     location.delete(_UNFINISHED)
 
 
-def check_folder(location: Location, *, ours: Sequence[str]) -> None:
-    """Refuse an output folder that holds what is not this project's."""
+def check_folder(
+    location: Location, *, ours: Sequence[str], kind: str | None = None, never: str = ""
+) -> None:
+    """Refuse an output folder that holds what is not this project's, or is another stage's: see
+    `elmo.files.check_folder`."""
     if location.local is not None:
-        files.check_folder(location.local, ours=ours)
+        files.check_folder(location.local, ours=ours, kind=kind, never=never)
         return
     names = location.names()
     if names and _UNFINISHED not in names and not (ours and set(names).issuperset(ours)):
@@ -88,6 +93,10 @@ def check_folder(location: Location, *, ours: Sequence[str]) -> None:
             f"{location}: holds {names[0]}, and no {' and '.join(ours) or 'output'} of this "
             "project; it is not replaced: name another folder, or empty it"
         )
+    if kind is not None and "manifest.json" in names:
+        files.check_kind(str(location), location.record("manifest.json", files.Kind).kind, kind)
+    if never in names:
+        raise ElmoError(f"{location}: holds {never}, another output; name another folder")
 
 
 @contextmanager

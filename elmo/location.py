@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
 from elmo.errors import ElmoError
-from elmo.files import JSON_LIMIT, json_text, parse_record
+from elmo.files import JSON_LIMIT, first_line, json_text, parse_record, read_record
 
 try:
     import fcntl
@@ -118,6 +118,15 @@ class Location:
             names = [path.rstrip("/").rpartition("/")[2] for path in paths]
         return sorted(names)
 
+    def entries(self) -> list[str]:
+        """The names of all that is in a local folder, whatever it is; at a URL, those of files."""
+        if self.local is None:
+            return self.names()
+        try:
+            return sorted(os.listdir(self.local))
+        except FileNotFoundError:
+            return []
+
     def size(self, file: str) -> int:
         """The bytes of a file."""
         if self.local is not None:
@@ -150,6 +159,8 @@ class Location:
 
     def record(self, file: str, kind: type[Record]) -> Record:
         """A JSON file as `kind`; `ElmoError` names the file where it is absent or not of it."""
+        if self.local is not None:
+            return read_record(self.local / file, kind)
         try:
             size = self.size(file)
             if size > JSON_LIMIT:
@@ -398,10 +409,8 @@ class Location:
         except (FileNotFoundError, FileExistsError, ElmoError):
             raise
         except Exception as error:
-            lines = str(error).splitlines() or [""]
-            raise ElmoError(
-                f"{self.name(file)}: {type(error).__name__}: {lines[0][:300]}"
-            ) from error
+            reason = getattr(error, "strerror", None) or first_line(error)
+            raise ElmoError(f"{self.name(file)}: {type(error).__name__}: {reason}") from error
 
     def _files(self) -> tuple[Any, str]:
         """fsspec's file system and the root in it, in this process.

@@ -7,6 +7,8 @@ each type. A shard numbers sentences and documents from a start of its own, and 
 what to add: a file once written never changes.
 """
 
+import os
+import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -243,6 +245,15 @@ class Shards:
         """How many tokens there are, boundaries not counted."""
         return sum(info.tokens for info in self.infos(split))
 
+    def check_sizes(self) -> None:
+        """`ElmoError` naming the first shard that is missing or has another size: without reading
+        any, before work begins."""
+        for info in self.infos():
+            if self.location.local is not None:
+                _check_size(self.location.local / info.file, info)
+            else:
+                self.location.check(info.file, size=info.bytes)
+
     def verify(self, split: str | None = None) -> None:
         """Check every shard's bytes; `ElmoError` naming the first one truncated or altered."""
         for info in self.infos(split):
@@ -251,17 +262,7 @@ class Shards:
 
 def open_shard(path: Path, *, info: ShardEntry) -> Shard:
     """Memory-map one shard file described by `info`; see `Shards.open`."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        raise ElmoError(
-            f"{path}: is missing, though its manifest names it; make it again"
-        ) from None
-    if status.st_size != info.bytes:
-        raise ElmoError(
-            f"{path}: truncated or altered ({status.st_size} bytes, its manifest says "
-            f"{info.bytes}); restore it or make the folder again"
-        )
+    status = _check_size(path, info)
     _check_once(path.absolute(), status.st_mtime_ns, info)
     batch = _read(path)
     tokens = batch.column("tokens")
@@ -277,6 +278,21 @@ def open_shard(path: Path, *, info: ShardEntry) -> Shard:
         ids=tokens.values.indices.to_numpy(),
         dictionary=tokens.values.dictionary,
     )
+
+
+def _check_size(path: Path, info: ShardEntry) -> os.stat_result:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise ElmoError(
+            f"{path}: is missing, though its manifest names it; make it again"
+        ) from None
+    if status.st_size != info.bytes or not stat.S_ISREG(status.st_mode):
+        raise ElmoError(
+            f"{path}: truncated or altered ({status.st_size} bytes, its manifest says "
+            f"{info.bytes}); restore it or make the folder again"
+        )
+    return status
 
 
 def write_shard(
@@ -380,7 +396,7 @@ def write_shards(
         "train": [i for i in range(len(rows)) if i not in heldout],
         "heldout": sorted(heldout),
     }
-    with new_folder(out, ours=("manifest.json",)) as folder:
+    with new_folder(out, ours=("manifest.json",), kind="shards") as folder:
         infos = []
         for split, ids in split_ids.items():
             for number, start in enumerate(range(0, len(ids), shard_sentences)):
@@ -465,10 +481,13 @@ def _check_once(path: Path, modified: int, info: ShardEntry) -> None:
             raise ElmoError(
                 f"{path}: has {actual} {what}, its manifest says {named}; make the folder again"
             )
-    nulls = sum(column.null_count for column in batch.columns) + tokens.values.null_count
+    nulls = sum(column.null_count for column in batch.columns)
+    nulls += tokens.values.null_count + tokens.values.dictionary.null_count
     ids = batch.column("sentence_id").to_numpy() + info.sentence_offset
     ends = (info.first_sentence_id, info.last_sentence_id)
-    if nulls or not len(ids) or (ids[0], ids[-1]) != ends or (np.diff(ids) <= 0).any():
+    if nulls:
+        raise ElmoError(f"{path}: {nulls} of its values are missing; make it again")
+    if not len(ids) or (ids[0], ids[-1]) != ends or (np.diff(ids) <= 0).any():
         raise ElmoError(f"{path}: its sentence ids are not as in its manifest; make it again")
 
 

@@ -69,7 +69,12 @@ class Vocabulary:
         counts = None
         if file.name == "words.txt" and beside.exists():
             counts = [_count(beside, *line) for line in enumerate(_read_lines(beside), 1)]
-            counts = [counts[i] for i in kept] if len(counts) == len(lines) else counts
+            if len(counts) != len(lines):
+                raise ElmoError(
+                    f"{beside}: has {len(counts)} counts, and {file} {len(lines)} words; make both "
+                    "again"
+                )
+            counts = [counts[i] for i in kept]
         try:
             return cls(words, counts)
         except ElmoError as error:

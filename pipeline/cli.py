@@ -119,7 +119,7 @@ def run() -> None:
 
 def _end(error: Exception) -> None:
     """End with one line where the error is the user's or the world's; a bug keeps its traceback."""
-    from .failures import one_line
+    from .failures import one_line, printable
     from .urls import without_credentials
 
     if isinstance(error, OSError):
@@ -129,12 +129,7 @@ def _end(error: Exception) -> None:
     message = str(error) if isinstance(error, ElmoError) else one_line(error)
     if message is None or os.environ.get("ELMO_VERBOSE"):
         raise error
-    sys.exit(f"error: {_printable(without_credentials(message))}")
-
-
-def _printable(message: str) -> str:
-    """A message on one line, whatever the names in it hold."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
+    sys.exit(f"error: {printable(without_credentials(message))}")
 
 
 def _terminated(*_: object) -> None:

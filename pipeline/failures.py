@@ -58,6 +58,11 @@ def first_line(error: BaseException, *, longest: int = _LONGEST) -> str:
     return (lines[0] if lines else type(error).__name__)[:longest]
 
 
+def printable(message: str) -> str:
+    """A message on one line, whatever the names in it hold."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
+
+
 @contextmanager
 def reading(url: str, what: str = "cannot be read") -> Iterator[None]:
     """Turn whatever a library raises over a file into one `ElmoError` that names the file.

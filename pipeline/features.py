@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from elmo.errors import ElmoError
 from elmo.folders import absolute
 from elmo.location import Folder, Location
 from elmo.store.layout import StoreSettings
@@ -40,7 +41,7 @@ def run(
     from elmo.store import build as store_build
     from elmo.store import model_digest
 
-    store_build.make_layout(model, settings(params))
+    store_build.check_build(out, shards=shards, model=model, settings=settings(params))
     inputs = {"model": model_digest(model), "shards": Shards(shards).digest}
     work = Location(absolute(runs)) / results.fingerprint("features", params, inputs)
     sources = {"model": model, "shards": shards}
@@ -68,6 +69,7 @@ def append(store: Folder, shards: Folder, model: Folder, *, cluster: Cluster) ->
     from .precision import warn_of_store
 
     before = FeatureStore(store, model=model)
+    store_build.check_append(store, shards=shards, model=model)
     say = partial(print, file=sys.stderr)
     warn_of_store(before.manifest.params.precision, device=_device(cluster), say=say)
     inputs = {
@@ -197,4 +199,6 @@ def _on(cluster: Cluster) -> "JobRunner":
 
 
 def _device(cluster: Cluster) -> str:
+    if cluster.gpu and not workers.elsewhere() and not workers.has_cuda():
+        raise ElmoError("gpu is set and this machine has no CUDA device; set --no-gpu")
     return "cuda" if cluster.gpu else "cpu"

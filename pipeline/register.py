@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from elmo.files import digest, write_json
+from elmo.files import check_file, digest, write_json
 from elmo.folders import local_folder
 from elmo.location import Folder, Location
 
@@ -39,6 +39,7 @@ def run(
 
     from .pretrain import vocabulary_digest
 
+    check_file(out, ours=b"{")
     content = model_digest(model)
     lineage = Location(model).record("training.json", Lineage)
     opened = FeatureStore(store, model=content)
@@ -54,10 +55,11 @@ def run(
     }
     tags |= {f"heldout.{text}": heldout_digest(held_shards) for text, held_shards in shards.items()}
     scores = {
-        f"perplexity.{when}.{text}": figures["average"]
+        f"perplexity.{when}.{text}": average
         for when, texts in lineage.perplexity.items()
         for text, figures in texts.items()
-        if figures["average"] is not None  # a model without a softmax had none before
+        # A model without a softmax had none before.
+        if (average := figures.get("average")) is not None
     }
     tags |= {name: f"{value:.6g}" for name, value in scores.items()}
     names: dict[str, Any] = {"name": params.name, "alias": params.alias, "margin": params.margin}

@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import io
 import os
+import shutil
 import sys
 import time
 import warnings
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from elmo.errors import ElmoError
 
@@ -104,7 +106,8 @@ def register(
         number = find(name, content)
         new = number is None
         if number is None:
-            logged = _log_checked(folder, run_id)
+            _sweep(name, run_id, content)
+            logged = _log_checked(folder, run_id, content)
             number = _publish(name, logged, run_id, tags, description)
         kept, number = number, find(name, content) or number
         if kept != number:  # another process was first: one version for each content
@@ -161,7 +164,7 @@ def promote(name: str, number: int, *, alias: str) -> int | None:
     """Make a version champion; return which was."""
     rows = {row.version: row for row in versions(name)}
     if number not in rows:
-        known = ", ".join(map(str, sorted(rows))) or "none"
+        known = ", ".join(map(str, sorted(rows))) or "none yet"
         raise ElmoError(f"{name} has no version {number} to promote; there are: {known}")
     before = next((row.version for row in rows.values() if alias in row.aliases), None)
     _point(name, alias, number)
@@ -191,7 +194,27 @@ def _publish(
     return int(created.version)
 
 
-def _log_checked(folder: Path, run_id: str) -> str:
+def _sweep(name: str, run_id: str, content: str) -> None:
+    """Remove what killed registrations of this content have logged: no version names it.
+
+    Only where the registry is a file, whose lock is held: elsewhere another process may be at it.
+    """
+    if tracking.database_file() is None:
+        return
+    client = tracking.mlflow_client()
+    versions = client.search_model_versions(f"name = '{name}'")
+    used = {one.model_id for one in versions}
+    homes = [client.get_run(run_id).info.experiment_id, "0"]  # MLflow's default, without one active
+    logged = client.search_logged_models(homes, f"tags.model_digest = '{content}'")
+    for model in logged:
+        if model.model_id not in used:
+            folder = Path(unquote(urlsplit(model.artifact_location).path)).parent
+            client.delete_logged_model(model.model_id)
+            if model.artifact_location.startswith(("file:", "/")) and folder.name == model.model_id:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _log_checked(folder: Path, run_id: str, content: str) -> str:
     """Log a model to a run, load it from there and let it embed its example; return its URI."""
     import numpy as np
 
@@ -214,6 +237,7 @@ def _log_checked(folder: Path, run_id: str) -> str:
         example=given,
         params=pyfunc.PARAMS,
         check=check,
+        tags={"model_digest": content},
     )
     try:
         return log_checked(served, run_id)
@@ -236,6 +260,7 @@ class Served:
     check: Callable[[Any], None]  # raises where the answer to the example is wrong
     params: dict[str, Any] | None = None
     config: dict[str, Any] | None = None
+    tags: dict[str, Any] | None = None
 
 
 def log_checked(served: Served, run_id: str) -> str:
@@ -262,6 +287,7 @@ def log_checked(served: Served, run_id: str) -> str:
             name=served.name,
             flavor=mlflow.pyfunc,
             run_id=run_id,
+            tags=served.tags,
             python_model=str(served.code),
             artifacts={name: str(path.absolute()) for name, path in served.artifacts.items()},
             signature=served.signature,

@@ -18,8 +18,8 @@ from elmo.neighbors import Neighbor, parse_query
 from elmo.neighbors import neighbors as nearest
 from elmo.store import FeatureStore
 from elmo.tokenizer import TextTokenizer
+from elmo.train.perplexity import blocks, scores
 from elmo.train.perplexity import perplexity as perplexity_of
-from elmo.train.perplexity import scores
 
 LINE_BYTES = 4 << 20  # the longest line that is read
 LINE_TOKENS = 32_768  # and the most tokens of one whose vectors are in memory at once
@@ -73,19 +73,22 @@ def perplexity(
     sentences: bool,
     device: str = "cpu",
 ) -> Iterator[str]:
-    """The figures of a text, or the scores of each line, ready to print."""
+    """The figures of a text, or the scores of each line, ready to print.
+
+    Memory does not grow with the text.
+    """
     loaded = load_model(model, device=check_device(device))
     tokenize = None if pretokenized else loaded.text_tokenizer()
-    lines = list(_lines(source, tokenize, tokens=LINE_BYTES))  # scored piece by piece: no bound
-    sentences_of_text = [tokens for line in lines for tokens in line]
+    lines = _lines(source, tokenize, tokens=LINE_BYTES)  # scored piece by piece: no bound
     if sentences:
-        each = iter(scores(loaded, sentences_of_text))
-        for line in lines:
-            of_line = [next(each) for _ in line]
-            forward, backward = (sum(score[way] for score in of_line) for way in (0, 1))
-            yield f"{forward:.4f}\t{backward:.4f}\t{' '.join(chain(*line))}"
+        for block in blocks(lines, lambda line: sum(map(len, line))):
+            each = iter(scores(loaded, [tokens for line in block for tokens in line]))
+            for line in block:
+                of_line = [next(each) for _ in line]
+                forward, backward = (sum(score[way] for score in of_line) for way in (0, 1))
+                yield f"{forward:.4f}\t{backward:.4f}\t{' '.join(chain(*line))}"
         return
-    result = perplexity_of(loaded, sentences_of_text).to_dict()
+    result = perplexity_of(loaded, chain.from_iterable(lines)).to_dict()
     if as_json:
         finite = {name: value if value == value else None for name, value in result.items()}
         yield json.dumps(finite)
@@ -152,7 +155,9 @@ def check_device(device: str) -> str:
     try:
         kind = torch.device(device).type
     except RuntimeError:
-        raise ElmoError(f"--device must be cpu or cuda, found {device!r}") from None
+        kind = ""
+    if kind not in ("cpu", "cuda"):
+        raise ElmoError(f"--device must be cpu or cuda, found {device!r}")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ElmoError("--device cuda: this machine has no CUDA device; leave --device out")
     return device

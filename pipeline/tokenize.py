@@ -13,7 +13,7 @@ from itertools import accumulate
 import msgspec
 
 from elmo.errors import ElmoError
-from elmo.folders import absolute, replaced
+from elmo.folders import absolute, check_folder, replaced
 from elmo.location import Folder, Location
 from elmo.shards import (
     SPLITS,
@@ -75,6 +75,7 @@ def tokenize(
 
     Finished pieces wait in `runs` until all are done; the next run takes them from there.
     """
+    check_folder(Location(absolute(out)), ours=("manifest.json",), kind="shards")
     description = _description(params)
     with ThreadPoolExecutor() as threads:
         list(threads.map(check_input, inputs))
@@ -93,7 +94,7 @@ def tokenize(
             "train": total.train_documents,
             "heldout": total.heldout_documents,
         }
-        with replaced(absolute(out), ours=("manifest.json",)) as folder:
+        with replaced(absolute(out), ours=("manifest.json",), kind="shards") as folder:
             shards = _publish(work, folder, results)
             write_manifest(
                 folder,

@@ -107,6 +107,8 @@ def train(
 
     The first worker writes the model folder `out`, once.
     """
+    if absolute(out) == absolute(curves):
+        raise ElmoError(f"{out}: is named for the model and for its curves; name two folders")
     check_folder(Location(out), ours=("config.json", "weights.safetensors"))
     check_folder(Location(curves), ours=tuple(CURVES))
     if training.start_from:

@@ -198,7 +198,7 @@ def fit(
     with session() if distributed else nullcontext() as ray:
         if ray is not None:
             pool.await_room(ray, cluster, label=name, here=not elsewhere())
-        elif cluster.gpu and not _has_cuda():
+        elif cluster.gpu and not has_cuda():
             raise ElmoError("gpu is set and this machine has no CUDA device; set --no-gpu")
         for start in range(restarts.MOST + 1):
             trainer = TorchTrainer(
@@ -234,7 +234,8 @@ def _lost(name: str, error: BaseException) -> ElmoError:
     )
 
 
-def _has_cuda() -> bool:
+def has_cuda() -> bool:
+    """Whether this machine has a CUDA device."""
     import torch
 
     return torch.cuda.is_available()

@@ -17,7 +17,7 @@ from torch import Tensor
 from elmo.characters import MAX_CHARACTERS, Characters
 from elmo.embedder import Embedder
 from elmo.errors import ElmoError
-from elmo.files import read_json, sha256, write_json
+from elmo.files import new_file, read_json, sha256, write_json
 from elmo.interop.hdf5 import create_hdf5, open_hdf5
 from elmo.model_folder import load_model, save_model
 from elmo.nn.bilm import BiLM, Config
@@ -107,12 +107,14 @@ def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> 
             f"{loaded.characters.max_characters}; the 2018 files know bytes and 50 alone"
         )
     state = loaded.bilm.state_dict()
-    with create_hdf5(Path(weights)) as (file, check):
-        for name, datasets in _datasets(config, None):
-            for (dataset, shape), array in zip(datasets, _split(name, state[name]), strict=True):
-                file.create_dataset(dataset, data=array.reshape(shape).numpy(), dtype="float32")
-                check()
-    write_json(Path(options), _options(config))
+    with new_file(Path(options), ours=b"{") as new:  # both files, or neither
+        write_json(new, _options(config))
+        with create_hdf5(Path(weights)) as (file, check):
+            for name, datasets in _datasets(config, None):
+                arrays = _split(name, state[name])
+                for (dataset, shape), array in zip(datasets, arrays, strict=True):
+                    file.create_dataset(dataset, data=array.reshape(shape).numpy(), dtype="float32")
+                    check()
 
 
 def dump_token_embeddings(model: str | Path, vocabulary: str | Path, out: str | Path) -> int:

@@ -39,6 +39,7 @@ from elmo.store.manifest import (
     next_number,
     publish,
     read_manifest,
+    version_name,
     versions,
 )
 from elmo.store.writer import Origin, Rows, find_part, is_whole, write_part
@@ -150,19 +151,25 @@ def build(
     jobs = _jobs(corpus, layout, made_by.digest, settings.precision, kind)
     fingerprint = digest([[job.origin.fingerprint for job in jobs], msgspec.to_builtins(made_by)])
     unfinished = location if work is None else Location.of(work) / fingerprint[:16]
-    with unfinished.writing():
-        locations = (unfinished,) if unfinished == location else (unfinished, location)
-        arguments = (model, shards, locations, layout, settings.precision, device)
-        parts = list((run or run_in_process)(ShardEmbedder, arguments, jobs))
-        manifest = new_manifest(
-            layout=layout,
-            model=made_by,
-            params=MadeWith(layers=settings.layers, precision=settings.precision),
-            sources=[_source(corpus, kind, sentences=0, documents=0)],
-            parts=parts,
-            made_by="build",
-        )
-        manifest = _publish(location, manifest, before, unfinished)
+    existed = location.local is None or location.local.exists()
+    try:
+        with unfinished.writing():
+            locations = (unfinished,) if unfinished == location else (unfinished, location)
+            arguments = (model, shards, locations, layout, settings.precision, device)
+            parts = list((run or run_in_process)(ShardEmbedder, arguments, jobs))
+            manifest = new_manifest(
+                layout=layout,
+                model=made_by,
+                params=MadeWith(layers=settings.layers, precision=settings.precision),
+                sources=[_source(corpus, kind, sentences=0, documents=0)],
+                parts=parts,
+                made_by="build",
+            )
+            manifest = _publish(location, manifest, before, unfinished)
+    except BaseException:
+        if not existed:
+            location.remove_folder()  # unless parts are in it
+        raise
     if unfinished != location:
         _clear(unfinished)
     return manifest
@@ -182,21 +189,12 @@ def append(
     before are undisturbed. Returns the new manifest.
     """
     location = Location.of(store)
-    before = read_manifest(location)
-    corpus = _corpus(shards, model)
-    made_by = _model(model)
+    before, corpus = check_append(location, shards=shards, model=model)
     kind = torch.device(device).type
-    if made_by.digest != before.model.digest:
-        raise ElmoError(
-            f"{location}: was made by model {before.model.digest[:12]}…, {model} is "
-            f"{made_by.digest[:12]}…; a store has one model"
-        )
-    if corpus.digest in [source.digest for source in before.sources]:
-        raise ElmoError(f"{location}: holds the sentences of {shards} already")
     jobs = _jobs(
         corpus,
         before.layout,
-        made_by.digest,
+        before.model.digest,
         before.params.precision,
         kind,
         first_number=next_number(before.parts),
@@ -223,6 +221,40 @@ def append(
         )
         publish(location, manifest)
     return manifest
+
+
+def check_append(
+    store: str | Path | Location, *, shards: Folder, model: Folder
+) -> tuple[Manifest, Shards]:
+    """The store's manifest and the shards, or `ElmoError` where these can't be added to it.
+
+    It takes no time worth naming: checksums are compared as files are read.
+    """
+    location = Location.of(store)
+    before = read_manifest(location)
+    corpus = _corpus(shards, model)
+    made_by = _model(model)
+    if made_by.digest != before.model.digest:
+        raise ElmoError(
+            f"{location}: was made by model {before.model.digest[:12]}…, {model} is "
+            f"{made_by.digest[:12]}…; a store has one model"
+        )
+    if corpus.digest in [source.digest for source in before.sources]:
+        raise ElmoError(f"{location}: holds the sentences of {shards} already")
+    _check_layout(location, before, model)
+    for part in before.parts:
+        for entry in (part.types, part):
+            location.check(entry.file, size=entry.bytes)
+    return before, corpus
+
+
+def check_build(
+    out: str | Path | Location, *, shards: Folder, model: Folder, settings: StoreSettings
+) -> None:
+    """`ElmoError` where `build` can't write a store of these shards and settings to `out`."""
+    _store_or_nothing(Location.of(out))
+    _corpus(shards, model)
+    make_layout(model, settings)
 
 
 def make_layout(model: Folder, settings: StoreSettings) -> Layout:
@@ -252,7 +284,22 @@ def _corpus(shards: Folder, model: Folder) -> Shards:
     read_config(model).tokenizer.check_shards(corpus.tokenization, model=model, shards=shards)
     if not corpus.infos():
         raise ElmoError(f"{shards}: holds no sentences; tokenize a corpus first")
+    corpus.check_sizes()
     return corpus
+
+
+def _check_layout(location: Location, store: Manifest, model: Folder) -> None:
+    """Refuse a manifest whose vectors are not as wide, or of as many layers, as its model's."""
+    shape = Config.from_dict(read_config(model).model, source=f"{model}/{CONFIG}")
+    for name, said, actual in (
+        ("dim", store.layout.dim, shape.dim),
+        ("model_layers", store.layout.model_layers, shape.layers + 1),
+    ):
+        if said != actual:
+            raise ElmoError(
+                f"{location.name(version_name(store.version))}: layout.{name} is {said}, its "
+                f"model's is {actual}; restore it or make the store again"
+            )
 
 
 def _jobs(

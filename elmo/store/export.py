@@ -8,6 +8,7 @@ Shapes: T tokens of a sentence.
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from elmo.errors import ElmoError
-from elmo.files import new_file
+from elmo.files import new_file, new_folder
 from elmo.interop.vectors_hdf5 import write_dump
 from elmo.store import FeatureStore
 from elmo.store.layout import Floats, layer_names
@@ -123,6 +124,14 @@ def to_datasets(store: FeatureStore, *, cache_dir: Path | None = None) -> "datas
         gen_kwargs={"store": store},
         cache_dir=None if cache_dir is None else str(cache_dir),
     )
+
+
+def export_datasets(store: FeatureStore, out: Path) -> None:
+    """Write the folder that `datasets.load_from_disk` reads."""
+    with new_folder(out, ours=("dataset_info.json", "state.json")) as folder:
+        with TemporaryDirectory(dir=folder) as cache:
+            made = to_datasets(store, cache_dir=Path(cache))
+            made.save_to_disk(str(folder))
 
 
 def _lists(vectors_TD: np.typing.NDArray[np.float32]) -> pa.Array:

@@ -111,6 +111,9 @@ def compact(store: Where, *, part_tokens: int) -> Manifest:
     if len(runs) == len(before.parts):
         location.sweep()
         return before
+    for part in before.parts:  # also those that stay as they are: the new version names them
+        for entry in (part.types, part):
+            location.check(entry.file, size=entry.bytes)
     number = next_number(before.parts)
     parts = []
     new: list[str] = []
@@ -123,20 +126,20 @@ def compact(store: Where, *, part_tokens: int) -> Manifest:
                 joined = _join(location, run, number, before.layout, new)
                 parts.append(joined)
                 number += 1
+            manifest = new_manifest(
+                layout=before.layout,
+                model=before.model,
+                params=before.params,
+                sources=before.sources,
+                parts=parts,
+                made_by="compact",
+                before=before,
+            )
+            publish(location, manifest)
         except BaseException:
-            for file in new:
-                location.delete(file)
+            for file in set(new) - _files(location, versions(location)):
+                location.delete(file)  # unless an equal compaction has published it meanwhile
             raise
-        manifest = new_manifest(
-            layout=before.layout,
-            model=before.model,
-            params=before.params,
-            sources=before.sources,
-            parts=parts,
-            made_by="compact",
-            before=before,
-        )
-        publish(location, manifest)
     return manifest
 
 

@@ -181,8 +181,12 @@ def count_parts(parts: Sequence[PartEntry]) -> Counts:
 
 
 def versions(location: Location) -> list[int]:
-    """The versions of a store that are there, oldest first."""
-    matches = [_MANIFEST.fullmatch(name) for name in location.names()]
+    """The versions of a store that are there, oldest first.
+
+    A folder, a pipe or a dangling link of that name counts: to read an older version instead would
+    hide what has become of the newest.
+    """
+    matches = [_MANIFEST.fullmatch(name) for name in location.entries()]
     return sorted(int(match[1]) for match in matches if match)
 
 
@@ -194,11 +198,12 @@ def read_manifest(location: Location, *, version: int | None = None) -> Manifest
             raise _no_store(location)
         if version is not None and version not in present:
             raise ElmoError(f"{location}: has no version {version}; the newest is {present[-1]}")
+        chosen = present[-1] if version is None else version
         try:
-            return _read(location, present[-1] if version is None else version)
-        except FileNotFoundError:  # a newer version was published and this one pruned
-            if attempt == 2:
-                raise
+            return _read(location, chosen)
+        except (ElmoError, FileNotFoundError):
+            if attempt == 2 or version_name(chosen) in location.entries():
+                raise  # else a newer version was published and this one pruned
     raise AssertionError
 
 

@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from itertools import chain
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +30,8 @@ from elmo.vocabulary import BOS, EOS, Vocabulary
 TOKENS_AT_ONCE = 4096  # of sentences in memory, and of a long one
 LEAST_STEPS = 64  # of a long row that are read at once, however many rows there are
 TYPES_AT_ONCE = 8192  # distinct tokens encoded at a time
+BLOCK_TOKENS = 1 << 18  # of sentences from which those of like length are read together
+Item = TypeVar("Item")
 TOO_MANY_NATS = 700  # e to the power of more is no float
 
 
@@ -194,12 +197,31 @@ class Score(NamedTuple):
     backward: float
 
 
-def perplexity(model: Model, sentences: Sequence[Sequence[str]]) -> Perplexity:
-    """The perplexity of sentences, each read alone; empty ones are left out."""
-    if not any(map(len, sentences)):
+def perplexity(model: Model, sentences: Iterable[Sequence[str]]) -> Perplexity:
+    """The perplexity of sentences, each read alone; empty ones are left out.
+
+    Memory does not grow with their number.
+    """
+    windows = (window for block in blocks(sentences, len) for _, window in _windows(model, block))
+    first = next(windows, None)
+    if first is None:
         raise ElmoError("there are no tokens to take the perplexity of")
-    windows = (window for _, window in _windows(model, sentences))
-    return _evaluator(model).perplexity(windows, reset=True, carry=False)
+    return _evaluator(model).perplexity(chain([first], windows), reset=True, carry=False)
+
+
+def blocks(items: Iterable[Item], tokens: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Items in lists of about `BLOCK_TOKENS` tokens: as many sentences as are worth sorting by
+    length, and few enough for memory."""
+    block: list[Item] = []
+    total = 0
+    for item in items:
+        block.append(item)
+        total += tokens(item) + 1  # an empty one takes room too
+        if total >= BLOCK_TOKENS:
+            yield block
+            block, total = [], 0
+    if block:
+        yield block
 
 
 def scores(model: Model, sentences: Sequence[Sequence[str]]) -> list[Score]:

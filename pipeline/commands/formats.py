@@ -1,10 +1,11 @@
 """Files of other tools: import, export, export-serving, dump, dump-tokens."""
 
+import os
 from pathlib import Path
 
 import click
 
-from .options import FOLDER, PATH, Folder
+from .options import FOLDER, PATH, Folder, say_done
 from .run_stage import human_size
 
 
@@ -36,7 +37,7 @@ def import_(
     digest = import_2018(
         options, weights, model, vocabulary=vocabulary, embedding=embedding, tokenizer=tokenizer
     )
-    click.echo(
+    say_done(
         f"import: {model} (digest {digest[:12]}), tokenizer {tokenizer}; it has no softmax: 2018 "
         "files have none"
     )
@@ -51,7 +52,7 @@ def export(model: Path, options: Path, weights: Path) -> None:
     from elmo.interop.bilm_tf import export_2018
 
     export_2018(model, options, weights)
-    click.echo(
+    say_done(
         f"export: {options} and {weights}; the softmax and the optimizer stay behind: "
         "they travel in our own format only"
     )
@@ -68,7 +69,7 @@ def export_serving(model: Path, out: Path) -> None:
     from elmo.interop.serving import export_serving as write
 
     write(model, out)
-    click.echo(f"export-serving: {out} ({human_size(out.stat().st_size)})")
+    say_done(f"export-serving: {out} ({human_size(out.stat().st_size)})")
 
 
 @click.command()
@@ -87,10 +88,11 @@ def dump(store: Folder, out: Path, layout: str) -> None:
     if layout == "lists":
         store_export.export_lists(opened, out)
     elif layout == "datasets":
-        store_export.to_datasets(opened).save_to_disk(str(out))
+        os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # read when it is imported
+        store_export.export_datasets(opened, out)
     else:
         store_export.export_hdf5(opened, out, layout=layout)
-    click.echo(f"dump: {out} holds {len(opened):,} sentences")
+    say_done(f"dump: {out} holds {len(opened):,} sentences")
 
 
 @click.command()
@@ -102,4 +104,4 @@ def dump_tokens(model: Path, vocabulary: Path, out: Path) -> None:
     from elmo.interop.bilm_tf import dump_token_embeddings
 
     count = dump_token_embeddings(model, vocabulary, out)
-    click.echo(f"dump-tokens: {out} holds {count:,} words")
+    say_done(f"dump-tokens: {out} holds {count:,} words")

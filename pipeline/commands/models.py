@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import DEVICE, FOLDER, JSON, PATH, TEXT, Folder
+from .options import DEVICE, FOLDER, JSON, PATH, TEXT, Folder, say_done
 
 if TYPE_CHECKING:
     from elmo.settings import Requested
@@ -63,7 +63,7 @@ def embed(
         precision=settled(precision, setting="--precision", device=device, say=say),
         device=device,
     )
-    click.echo(f"embed: {count} sentences in {output}")
+    say_done(f"embed: {count} sentences in {output}")
 
 
 @click.command()

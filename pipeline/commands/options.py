@@ -41,6 +41,15 @@ class _Text(click.File):
 
 
 TEXT = _Text("rb")
+
+
+def say_done(line: str) -> None:
+    """Print what a command has done: one line, whatever the names in it hold."""
+    from ..failures import printable
+
+    click.echo(printable(line))
+
+
 PARAMS = click.option(
     "--params",
     "params_file",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from .options import PARAMS, PATH
+from .options import PARAMS, PATH, say_done
 
 
 class _SeveralFiles(click.Command):
@@ -57,10 +57,10 @@ def init(
     from .. import init as projects
 
     lines = projects.run(folder, text=text, task=task_text, column=column, preset_name=preset_name)
-    click.echo(f"init: {folder}: {lines[0]}")
+    say_done(f"init: {folder}: {lines[0]}")
     for line in lines[1:]:
-        click.echo(f"  {line}")
-    click.echo(f"  next: {'' if folder == Path('.') else f'cd {folder}; '}elmo run")
+        say_done(f"  {line}")
+    say_done(f"  next: {'' if folder == Path('.') else f'cd {folder}; '}elmo run")
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True})
@@ -91,8 +91,8 @@ def preset(name: str, params_file: Path) -> None:
 
     changes = presets.run(name, params_file)
     for change in changes:
-        click.echo(f"  {change}")
-    click.echo(f"preset: {len(changes)} values of {params_file} changed to those of {name}")
+        say_done(f"  {change}")
+    say_done(f"preset: {len(changes)} values of {params_file} changed to those of {name}")
 
 
 @click.command()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import values_set
+from .options import say_done, values_set
 
 if TYPE_CHECKING:
     from ..cluster import Cluster
@@ -45,7 +45,7 @@ def run_stage(
         rounded = {key: _rounded(value) for key, value in figures.items()}
         write_json(metrics, rounded)
     seconds = time.monotonic() - began
-    click.echo(f"{name}: {describe(figures)} ({_duration(seconds)})")
+    say_done(f"{name}: {describe(figures)} ({_duration(seconds)})")
 
 
 def _rounded(value: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import FOLDER, JSON, PATH, Folder, with_cluster
+from .options import FOLDER, JSON, PATH, Folder, say_done, with_cluster
 
 if TYPE_CHECKING:
     from ..cluster import Cluster
@@ -26,7 +26,7 @@ def verify(store: Folder, as_json: bool) -> None:
 
         click.echo(json.dumps(msgspec.to_builtins(counts)))
         return
-    click.echo(f"verify: {store} is whole: {counts.parts} parts, {counts.tokens:,} tokens")
+    say_done(f"verify: {store} is whole: {counts.parts} parts, {counts.tokens:,} tokens")
 
 
 @click.command()
@@ -39,7 +39,7 @@ def append(store: Folder, shards: Path, model: Path, cluster: "Cluster") -> None
     from .. import features as stage
 
     figures = stage.append(store, shards, model, cluster=cluster)
-    click.echo(f"append: {store} has {figures['tokens']:,} tokens now")
+    say_done(f"append: {store} has {figures['tokens']:,} tokens now")
 
 
 @click.command()
@@ -50,7 +50,7 @@ def compact(store: Folder, part_tokens: int) -> None:
     from elmo.store.maintenance import compact as join
 
     manifest = join(store, part_tokens=part_tokens)
-    click.echo(f"compact: {store} has {manifest.counts.parts} parts now")
+    say_done(f"compact: {store} has {manifest.counts.parts} parts now")
 
 
 @click.command()
@@ -60,7 +60,7 @@ def prune(store: Folder, keep: int) -> None:
     """Delete old versions of STORE and the files that only they name."""
     from elmo.store.maintenance import prune as delete
 
-    click.echo(f"prune: {len(delete(store, keep=keep))} files deleted from {store}")
+    say_done(f"prune: {len(delete(store, keep=keep))} files deleted from {store}")
 
 
 @click.command()

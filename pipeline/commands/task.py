@@ -9,6 +9,8 @@ import click
 
 from elmo.errors import ElmoError
 
+from .options import say_done
+
 FOLDER = click.Path(path_type=Path)
 KINDS = ["tagging", "classification", "pairs", "questions", "roles", "coreference"]
 
@@ -98,7 +100,9 @@ def train(
 
     from .. import tasks
     from ..task_runs import Runs
+    from ..text_commands import check_device
 
+    check_device(device)
     if seeds < 1:
         raise ElmoError(f"--seeds must be 1 or more, found {seeds}")
     if not without_elmo and model is None:
@@ -123,7 +127,7 @@ def train(
         for path in (train, dev)
     ]
     for path, labelled in zip((train, dev), data, strict=True):
-        click.echo(f"{path}: {_counts(labelled.counts)}")
+        say_done(f"{path}: {_counts(labelled.counts)}")
     sources = {"train": train, "dev": dev} | ({"model": model} if model is not None else {})
     tracked = Runs(out.name, kind, settings, sources, runs) if track else None
     with ExitStack() as stack:
@@ -145,7 +149,7 @@ def train(
         tracked.log_model(out, tasks.best_seed(out))
         tracked.forget(range(seeds))
     figures = tasks.over_seeds(list(record.scores.values()))
-    click.echo(f"task train: {out}: {_said(figures)} on dev")
+    say_done(f"task train: {out}: {_said(figures)} on dev")
 
 
 @task.command()
@@ -173,7 +177,9 @@ def evaluate(
     from elmo.tasks.task import Task, read_task
 
     from .. import tasks
+    from ..text_commands import check_device
 
+    check_device(device)
     record = read_task(folder)
     labelled = read(
         record.kind,
@@ -191,8 +197,8 @@ def evaluate(
         by_seed = {str(seed): s for seed, s in zip(record.seeds, scores, strict=True)}
         click.echo(json.dumps({**figures, "examples": len(labelled.examples), "seeds": by_seed}))
     else:
-        click.echo(f"{data}: {_counts(labelled.counts)}")
-        click.echo(f"task evaluate: {_said(figures)}")
+        say_done(f"{data}: {_counts(labelled.counts)}")
+        say_done(f"task evaluate: {_said(figures)}")
 
 
 @task.command()
@@ -221,6 +227,9 @@ def predict(
     from elmo.tasks.readers import read
     from elmo.tasks.task import Task
 
+    from ..text_commands import check_device
+
+    check_device(device)
     loaded = Task.load(folder, seed=seed, device=device)
     labelled = read(
         loaded.record.kind,

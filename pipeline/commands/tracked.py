@@ -56,7 +56,7 @@ def stores(name: str, version: int | None, as_json: bool) -> None:
 
     rows = [row for row in registry.versions(name) if version in (None, row.version)]
     if not rows:
-        raise ElmoError(f"the registry has no {name} version {version or ''}".rstrip())
+        raise ElmoError(f"the registry has no {name[:200]} version {version or ''}".rstrip())
     for row in rows:
         if as_json:
             click.echo(json.dumps({"version": row.version, "stores": row.stores()}))

@@ -42,7 +42,8 @@ def mlflow_client() -> Any:
             file = database_of(uri)
             if file is not None:
                 check_database(file)
-                make_database(file)
+                with silent("mlflow"):  # again: importing it has set its logger's level
+                    make_database(file)
             _CLIENTS[uri] = mlflow.MlflowClient()
         return _CLIENTS[uri]
 

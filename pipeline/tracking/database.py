@@ -22,6 +22,10 @@ def check_database(path: Path) -> None:
     other = "or set MLFLOW_TRACKING_URI"
     if path.is_dir():
         raise ElmoError(f"{path}: is a folder, not MLflow's database; move it away, {other}")
+    if path.is_symlink() and not path.exists():
+        raise ElmoError(f"{path}: is a link that leads nowhere; delete it, {other}")
+    if path.exists() and not path.is_file():  # opening a pipe would never end
+        raise ElmoError(f"{path}: is a pipe or a device, not MLflow's database; {other[3:]}")
     folder = path.parent
     while not folder.exists():
         folder = folder.parent
@@ -34,7 +38,7 @@ def check_database(path: Path) -> None:
         connection = sqlite3.connect(address, uri=True, timeout=LOCKED, isolation_level=None)
         with contextlib.closing(connection):
             connection.execute("BEGIN IMMEDIATE")
-            connection.execute("SELECT count(*) FROM sqlite_master")
+            tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
             connection.execute("ROLLBACK")
     except sqlite3.Error as error:
         advice = {
@@ -45,6 +49,8 @@ def check_database(path: Path) -> None:
         raise ElmoError(
             f"{path}: MLflow's database can't be used ({error}); {advice}, {other}"
         ) from None
+    if tables and "experiments" not in tables:  # MLflow would add its own to them
+        raise ElmoError(f"{path}: is another program's database, not MLflow's; {other[3:]}")
 
 
 def make_database(database: Path) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import platform
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -46,8 +47,6 @@ def pass_key() -> str | None:
     """The process that set DVC's variables: the nearest ancestor that has them not."""
     if "DVC_STAGE" not in os.environ:
         return None
-    import platform
-
     import psutil
 
     with contextlib.suppress(psutil.Error):
@@ -57,9 +56,31 @@ def pass_key() -> str | None:
     return None
 
 
+def process_key() -> str:
+    """What names this process among all that ever were."""
+    import psutil
+
+    return f"{platform.node()}-{os.getpid()}-{psutil.Process().create_time():.0f}"
+
+
+def is_gone(key: str) -> bool:
+    """Whether a process of this machine has ended; no of any other machine's."""
+    import psutil
+
+    node, _, rest = key.rpartition("-")[0].rpartition("-")
+    began = key.rpartition("-")[2]
+    if node != platform.node() or not (rest.isdecimal() and began.isdecimal()):
+        return False
+    try:
+        return abs(psutil.Process(int(rest)).create_time() - int(began)) > 2
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.Error:
+        return False
+
+
 def environment() -> dict[str, Any]:
     """Python, the system, and the packages that results depend on."""
-    import platform
     from importlib.metadata import version
 
     names = ("torch", "numpy", "pyarrow", "ray", "dvc", "mlflow")

@@ -30,6 +30,7 @@ from .client import (
 )
 from .spool import Record, Refused, Spool, waiting
 
+_PROCESS = "elmo.process"  # the tag of a run that says which process opened it
 FLUSH = 60.0  # seconds a finished stage waits for its last figures to go out
 _RACES = 10  # times that another process may add a row first
 _DUPLICATE = re.compile("UNIQUE constraint|UniqueViolation|duplicate key", re.IGNORECASE)
@@ -107,12 +108,14 @@ def run(
         if kept and kept.exists(_KEPT):
             run_id = kept.record(_KEPT, dict[str, str]).get("run_id")
         parent = _pass_run(client)
+        _end_killed(client, stage)
         if run_id is None or not exists(run_id):
             run_id = _begin(client, stage, params, inputs, sources or {})
             if kept:
                 kept.write_json(_KEPT, {"run_id": run_id})
         for one in filter(None, (parent, run_id)):
             client.update_run(one, status="RUNNING")
+        client.set_tag(run_id, _PROCESS, origin.process_key())
         if parent:
             client.set_tag(run_id, "mlflow.parentRunId", parent)
     log = Run(run_id, spool=spool_of(kept) if kept else None)
@@ -132,6 +135,17 @@ def spool_of(folder: Location) -> Path:
     if folder.local is not None:
         return folder.local.parent / "unsent"
     return scratch() / "unsent" / digest(folder.url.rpartition("/")[0])[:8]
+
+
+def _end_killed(client: Any, stage: str) -> None:
+    """Say of a stage's runs whose process on this machine is gone that it was killed: nobody else
+    would, and they would seem to run for ever."""
+    running = client.search_runs(
+        [experiment_id(client)], f"tags.stage = '{stage}' and attributes.status = 'RUNNING'"
+    )
+    for one in running:
+        if origin.is_gone(one.data.tags.get(_PROCESS, "")):
+            client.set_terminated(one.info.run_id, "KILLED")
 
 
 def _end(log: Run, parent: str | None, status: str, *, wait: float) -> None:
@@ -158,6 +172,9 @@ def unsent(folder: Path) -> int:
 
 def _send_or_explain(records: Sequence[Record]) -> None:
     """Send records; `Refused` where they can never be taken, `ElmoError` where not now."""
+    for record in records:
+        if not isinstance(record, dict) or not isinstance(record.get("run"), str):
+            raise Refused("a record names no run")
     try:
         _send(records)
     except Exception as error:

@@ -1,14 +1,24 @@
-"""A tiny model, shards and a store of two versions, made without training and copied per case."""
+"""A tiny project of all that stages read, made without training and copied per case."""
 
+import json
 import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from elmo.characters import Characters
 from elmo.shards import write_shards
 from elmo.store.build import append, build
 from elmo.store.layout import StoreSettings
-from tests.elmo.conftest import WHITESPACE, save_tiny_model
+from elmo.vocabulary import Vocabulary
+from pipeline import tracking
+from tests.elmo.conftest import TINY, WHITESPACE, WORDS, save_tiny_model
+from tests.elmo.run_job import TRAINING
+from tests.pipeline.command_line import ROOT
 
 HERE = Path(__file__).parent
 
@@ -29,11 +39,31 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sentences = [["the", "gift"], ["he", "has", "a", "gift"], ["for", "he"]]
     write_shards(folder / "task", sentences * 3, heldout_every=3, tokenizer=WHITESPACE)
     write_shards(folder / "more", sentences, tokenizer=WHITESPACE)
+    write_shards(folder / "new", [["has", "a"]], tokenizer=WHITESPACE)
     settings = StoreSettings(row_group_tokens=64)
     build(folder / "store", shards=folder / "task", model=folder / "model", settings=settings)
     append(folder / "store", shards=folder / "more", model=folder / "model")
+    (folder / "vocab").mkdir()
+    Vocabulary(WORDS, [9, 9, 1, *[3] * (len(WORDS) - 3)]).save(folder / "vocab")
+    Characters().save(folder / "vocab" / "characters.json")
     (folder / "in.txt").write_text("the gift\nhe has\n")
+    (folder / "text.txt").write_text("".join(f"he has gift {k}\n" for k in range(40)))
+    (folder / "params.yaml").write_text(yaml.safe_dump(settings_of_all()), encoding="utf-8")
     return folder
+
+
+def settings_of_all() -> dict[str, Any]:
+    """Settings with which each stage takes a moment."""
+    value = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    network = {name: one for name, one in asdict(TINY).items() if name != "input_words"}
+    training = asdict(TRAINING) | {"rows": 2, "window": 4, "samples": 4, "epochs": 1}
+    value["corpus"] |= {"general": ["text.txt"], "task": ["text.txt"]}
+    value["tokenize"] |= {"tokenizer": "whitespace", "sentences": "line", "heldout": 0.4}
+    value["tokenize"]["documents"] = "line"
+    value["vocab"]["min_count"] = 1
+    value["pretrain"] = {"network": network, "training": training}
+    value["finetune"] |= {"training": training, "new_words": 1}
+    return json.loads(json.dumps(value))
 
 
 @pytest.fixture
@@ -42,3 +72,30 @@ def case(project: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "case"
     shutil.copytree(project, folder, copy_function=shutil.copyfile)
     return folder
+
+
+@pytest.fixture(scope="session")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MLflow database without runs: making one takes seconds."""
+    path = tmp_path_factory.mktemp("database") / "mlflow.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
+        tracking.check()
+    return path
+
+
+@pytest.fixture
+def tracked(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs go to a database beside the project, which is shared by the cases."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
+
+
+@pytest.fixture
+def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What actors do is done in this process, one item after another."""
+
+    def here(kind: Any, arguments: Any, items: Iterable[Any], **_: object) -> Iterator[Any]:
+        return map(kind(*arguments), items)
+
+    monkeypatch.setattr("pipeline.workers.actors", here)
+    monkeypatch.setattr("pipeline.workers.tasks", lambda function, items, **_: map(function, items))

@@ -25,7 +25,7 @@ STORE = [
     ["lineage", "store"],
     ["dump", "store", "out", "--layout", "lists"],
     ["neighbors", "store", "[a]", "--pretokenized", "--model", "model"],
-    ["append", "store", "task", "model"],
+    ["append", "store", "new", "model"],
 ]
 SHARDS = [["append", "store", "task", "model"]]
 MODEL = [
@@ -67,6 +67,10 @@ OTHERS: dict[str, tuple[str, Breakage]] = {
         ("store", ("layout", "dtype"), "float64"),
         ("store", ("layout", "layers"), ["layer_0"] * 10**6),
         ("store", ("layout", "layers"), ["../x"]),
+        ("store", ("layout", "dim"), 10),
+        ("store", ("parts", 0, "bytes"), 1),
+        ("store", ("parts", 0, "types", "bytes"), 1),
+        ("shards", ("shards", 0, "bytes"), 1),
         ("store", ("model", "tokenizer"), None),
         ("shards", ("schema",), 1),
         ("shards", ("kind",), "store"),
@@ -105,6 +109,21 @@ def test_what_the_schema_forbids(case: Path, name: str) -> None:
 def test_what_contradicts_itself(case: Path, name: str) -> None:
     kind, breakage = OTHERS[name]
     refuse(case, kind, breakage, KINDS[kind][2][0])
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERS if OTHERS[name][0] != "characters"])
+def test_append_refuses_before_it_starts_workers(
+    case: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.workers.actors", None)
+    shards = "task" if name.startswith("shards") else "new"
+    refuse(case, *OTHERS[name], ["append", "store", shards, "model"])
+
+
+def test_append_looks_at_the_layers_of_its_model(case: Path) -> None:
+    """Which `verify`, without the model, can't know."""
+    broken = ("layout", "model_layers"), 9
+    refuse(case, "store", broken, ["append", "store", "new", "model"])
 
 
 def refuse(case: Path, kind: str, breakage: Breakage, command: list[str]) -> None:
@@ -147,13 +166,13 @@ READ = {
 }
 
 
-# A store of whose newest manifest there is no file has the version before it. The files of a model
-# that its config names are hashed to their end, so a huge one takes minutes.
+# Without its newest manifest a store is what it was before that. The files of a model that its
+# config names are hashed to their end, so a huge one takes minutes.
 DAMAGED = [
     (name, what)
     for name in READ
     for what in DAMAGE
-    if not (name.startswith("store") and what in ("absent", "dangling", "folder", "pipe"))
+    if not (name.startswith("store") and what == "absent")
     and not (what == "huge" and name in ("model/characters.json", "model/words.txt"))
 ]
 

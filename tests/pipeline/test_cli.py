@@ -88,7 +88,7 @@ def test_embed_pretokenized_layers_dtype_and_carry(model: Path, tmp_path: Path) 
         (
             ["embed", "MODEL", "--input", "-", "--output", "/dev/null/x/o.npz"],
             b"a\n",
-            "error: /dev/null/x: Not a directory\n",
+            "error: /dev/null/x/o.npz: /dev/null is no folder; name another output\n",
         ),
     ],
 )

@@ -376,6 +376,7 @@ def test_perplexity_of_shards_and_of_lists_agree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evaluation, "TOKENS_AT_ONCE", 30)  # several batches, of several sizes
+    monkeypatch.setattr(evaluation, "BLOCK_TOKENS", 50)  # and several blocks of them
     made = job(tmp_path / "run")
     fit(made, workers=Workers(), report=ignore)
     shards = made.shards

@@ -1,0 +1,81 @@
+"""Commands in processes of their own, that may be killed: forked from one that has all imported.
+
+A fresh process takes seconds to import what a command needs, a forked one none.
+"""
+
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+_FORKS = multiprocessing.get_context("forkserver")
+_PRELOADED = [
+    "tests.hostile.processes",
+    "elmo.store.build",
+    "elmo.store.export",
+    "elmo.store.maintenance",
+    "elmo.interop.bilm_tf",
+    "mlflow.pyfunc",
+    "mlflow.tracking",
+    "pipeline.cli",
+    "pipeline.finetune",
+    "pipeline.register",
+    "pipeline.text_commands",
+    "pipeline.train_job",
+    "pipeline.workers",
+    "ray.train.torch",
+]
+
+
+class Command:
+    """A command in a process of its own, begun in `folder`."""
+
+    def __init__(self, folder: Path, arguments: list[str], *, said: Path) -> None:
+        _FORKS.set_forkserver_preload(_PRELOADED)
+        given = (str(folder), arguments, str(said), dict(os.environ))
+        self._said = said
+        self._process = _FORKS.Process(target=_command, args=given, daemon=True)
+        self._process.start()
+        while not said.exists() and self._process.is_alive():
+            time.sleep(0.002)  # until the process is there: the first one imports for seconds
+        self.began = time.monotonic()
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        """The exit code; None where it is still at work after `seconds`."""
+        self._process.join(seconds)
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        """By SIGKILL, unless it has ended."""
+        self._process.kill()
+        self._process.join()
+
+    def said(self) -> str:
+        """What it wrote to standard output and standard error."""
+        return self._said.read_text(encoding="utf-8", errors="replace")
+
+
+def _command(folder: str, arguments: list[str], said: str, environment: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    opened = os.open(said + ".new", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
+    for number in (1, 2):
+        os.dup2(opened, number)
+    os.rename(said + ".new", said)
+    sys.argv = ["elmo", *arguments]
+    from pipeline import cli, workers
+
+    workers.actors, workers.tasks = _actors, _tasks  # type: ignore[assignment]
+    cli.run()
+
+
+def _actors(kind: Any, arguments: Any, items: Iterable[Any], **_: object) -> Iterator[Any]:
+    return map(kind(*arguments), items)
+
+
+def _tasks(function: Any, items: Iterable[Any], **_: object) -> Iterator[Any]:
+    return map(function, items)

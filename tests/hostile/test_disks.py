@@ -1,0 +1,92 @@
+"""A disk that is full: one line that says so, and nothing is left of what was written."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.commands import COMMANDS
+from tests.hostile.harness import listing, refused
+from tests.hostile.test_outputs import OUTPUTS
+from tests.pipeline.command_line import elmo
+
+pytestmark = pytest.mark.usefixtures("tracked", "without_ray")
+
+
+@pytest.fixture
+def disk(case: Path) -> Iterator[Path]:
+    """A file system of 1 MB, nearly full, in the project."""
+    folder = case / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command")
+    if mounted.returncode != 0:
+        pytest.skip(f"a small file system can't be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(folder: Path, left: int) -> None:
+    """Leave `left` pages of a file system."""
+    pages = 0
+    with (folder / "theirs").open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+                pages += 1
+        except OSError:
+            pass
+        file.truncate(max(0, pages - left) * 4096)
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+@pytest.mark.parametrize("command", OUTPUTS)
+def test_a_full_disk(case: Path, disk: Path, command: str, left: int) -> None:
+    if command == "tokenize":
+        assert elmo(*COMMANDS["corpus"], cwd=case)[0] == 0
+    outputs = {"corpus", "shards", "words", "trained", "tuned", "vectors", *OUTPUTS[command]}
+    outputs -= {"metrics.json"} | ({"corpus"} if command == "tokenize" else set())
+    words = [f"disk/{word}" if word in outputs else word for word in COMMANDS[command]]
+    words[0] = COMMANDS[command][0]
+    fill(disk, left)
+    before = listing(disk)
+    code, _, error = elmo(*words, cwd=case)
+    if code == 0 and left:
+        return  # it fitted
+    refused(*words, cwd=case, names="No space left on device")
+    after = listing(disk)
+    if command == "features" and "vectors" in after:  # whole parts stay, for the next run
+        parts = [name for name in after if name.startswith(("vectors/part-", "vectors/_types-"))]
+        assert parts and set(after) == {*before, *parts, "vectors"}
+    else:
+        assert after == before, set(after) ^ set(before)
+    assert error.count("\n") - error.count("\n  ") <= 2
+
+
+@pytest.mark.parametrize("left", [0, 1, 3])
+@pytest.mark.parametrize("command", ["append", "compact"])
+def test_a_store_on_a_full_disk(case: Path, disk: Path, command: str, left: int) -> None:
+    subprocess.run(["cp", "-r", "store", "disk/store"], cwd=case, check=True)
+    before = listing(disk)
+    fill(disk, left)
+    words = [f"disk/{word}" if word == "store" else word for word in COMMANDS[command]]
+    code, _, _ = elmo(*words, cwd=case)
+    (disk / "theirs").unlink()
+    if code == 0:
+        assert left
+        return
+    assert code == 1
+    parts = {name for name in listing(disk) if "part-" in name or "_types-" in name}
+    if command == "compact":
+        assert not set(listing(disk)) ^ set(before), set(listing(disk)) ^ set(before)
+    else:  # whole parts of an append stay, for the next one
+        assert set(before) <= set(listing(disk)) <= set(before) | parts
+    for again in (words, ["verify", "disk/store"]):
+        code, _, error = elmo(*again, cwd=case)
+        assert code == 0, error

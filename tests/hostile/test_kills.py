@@ -1,0 +1,98 @@
+"""Each stage and each command that writes, killed at instants drawn at random and run again: what
+is there in the end is what a run that nobody killed leaves."""
+
+import json
+import random
+import shutil
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elmo.model_folder import load_model
+from elmo.store.maintenance import verify
+from tests.hostile.commands import COMMANDS
+from tests.hostile.harness import listing
+from tests.hostile.processes import Command
+
+KILLS = 4
+NAMES = [
+    "corpus", "tokenize", "vocab", "pretrain", "finetune", "features", "register", "embed",
+    "append", "compact", "prune", "export", "dump", "dump lists", "dump-tokens",
+]  # fmt: skip
+# What a command writes that says when or where it ran: the run of MLflow, seconds.
+WHEN = {"metrics.json", "version.json", "training.json", "config.json"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_killed_at_any_instant_and_run_again(
+    case: Path, tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    draw = random.Random(name)
+    folders = {}
+    for which in ("whole", "killed"):
+        folders[which] = tmp_path / which / "project"
+        shutil.copytree(case, folders[which], copy_function=shutil.copyfile)
+        shutil.copyfile(database, tmp_path / which / "mlflow.db")
+
+    def begin(which: str, number: int, words: list[str] = COMMANDS[name]) -> Command:
+        address = f"sqlite:///{tmp_path / which / 'mlflow.db'}"
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        return Command(folders[which], words, said=tmp_path / f"{which}-{number}")
+
+    if name == "tokenize":
+        for which in folders:
+            assert begin(which, -1, COMMANDS["corpus"]).wait() == 0
+    whole = begin("whole", 0)
+    assert whole.wait() == 0, whole.said()
+    took = time.monotonic() - whole.began
+    for number in range(KILLS):
+        killed = begin("killed", number)
+        killed.wait(draw.uniform(0, took))
+        killed.kill()
+        if killed.wait() == 0:  # it was faster than the draw
+            took /= 2
+    again = begin("killed", KILLS)
+    assert again.wait() == 0, again.said()
+    expected, found = (results(folders[which]) for which in ("whole", "killed"))
+    different = {name for name in {*found, *expected} if found.get(name) != expected.get(name)}
+    assert not different, different
+    assert runs(tmp_path / "killed" / "mlflow.db") <= {"FINISHED", "KILLED"}
+    if name == "register":
+        assert registered(tmp_path / "killed") == registered(tmp_path / "whole")
+
+
+def results(folder: Path) -> dict[str, Any]:
+    """What a command has left, but for work in progress and what says when it ran."""
+    left: dict[str, Any] = {
+        name: digest
+        for name, digest in listing(folder).items()
+        if name.rpartition("/")[2] not in WHEN and not name.startswith("corpus/manifest")
+    }
+    assert not [name for name in left if name.startswith(".") or "/." in name], left
+    for config in folder.glob("*/config.json"):
+        left[config.parent.name] = load_model(config.parent).digest
+    for store in {path.parent for path in folder.glob("*/_manifest-*")}:
+        left[f"{store.name}'s counts"] = str(verify(store).counts)
+    if (folder / "version.json").exists():
+        left["version.json"] = json.loads((folder / "version.json").read_text())
+    return left
+
+
+def runs(database: Path) -> set[str]:
+    """The states of MLflow's runs."""
+    with sqlite3.connect(database) as connection:
+        states = {row[0] for row in connection.execute("SELECT status FROM runs")}
+    connection.close()
+    return states
+
+
+def registered(folder: Path) -> tuple[int, int]:
+    """How many versions there are, and how many folders of logged models."""
+    with sqlite3.connect(folder / "mlflow.db") as connection:
+        (versions,) = connection.execute("SELECT count(*) FROM model_versions").fetchone()
+    connection.close()
+    return versions, len([path for path in folder.glob("**/models/m-*") if path.is_dir()])

@@ -1,0 +1,237 @@
+"""Model folders with another thing in them than their config says, signed again where that hides
+it: the checks behind the checksum are asked."""
+
+import json
+import os
+import pickle
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from elmo.files import digest, sha256
+from tests.hostile.commands import COMMANDS
+from tests.hostile.harness import DAMAGE, refused
+
+pytestmark = pytest.mark.usefixtures("tracked", "without_ray")
+READERS = ("embed", "perplexity", "export", "finetune", "features")
+WEIGHTS = "model/weights.safetensors"
+Tensors = dict[str, torch.Tensor]
+
+
+def sign(folder: Path) -> None:
+    """Make the config agree with the bytes of the other files."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    for name in list(config["pieces"]):
+        if (folder / name).is_file():
+            config["pieces"][name] = sha256(folder / name)
+        else:
+            del config["pieces"][name]
+    config["training"] = sha256(folder / "training.json")
+    covered = {name: config[name] for name in ("format", "model", "tokenizer", "pieces")}
+    config["digest"] = digest(covered)
+    path.write_text(json.dumps(config))
+
+
+def at(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Tensors], None]:
+    """Change the first tensor whose name holds `name`."""
+
+    def apply(tensors: Tensors) -> None:
+        found = next(one for one in sorted(tensors) if name in one)
+        tensors[found] = change(tensors[found]).contiguous()
+
+    return apply
+
+
+def fill(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        tensor = tensor.clone()
+        tensor.view(-1)[-1] = value
+        return tensor
+
+    return change
+
+
+def without(name: str) -> Callable[[Tensors], None]:
+    def apply(tensors: Tensors) -> None:
+        for found in [one for one in tensors if name in one]:
+            del tensors[found]
+
+    return apply
+
+
+def named(new: str) -> Callable[[Tensors], None]:
+    return lambda tensors: tensors.__setitem__(new, torch.zeros(2, 2))
+
+
+TENSORS: dict[str, Callable[[Tensors], object]] = {
+    "no number in an LSTM": at("bilm.lstm", fill(float("nan"))),
+    "no number in the encoder": at("bilm.encoder", fill(float("nan"))),
+    "no number in the softmax": at("softmax.bias", fill(float("nan"))),
+    "endless": at("bilm.lstm", fill(float("inf"))),
+    "endless below": at("softmax.weight", fill(float("-inf"))),
+    "whole numbers": at("bilm.lstm", lambda tensor: tensor.int()),
+    "truth values": at("bilm.lstm", lambda tensor: tensor > 0),
+    "half the bits": at("bilm.lstm", lambda tensor: tensor.half()),
+    "twice the bits": at("softmax.weight", lambda tensor: tensor.double()),
+    "bfloat16": at("bilm.encoder", lambda tensor: tensor.bfloat16()),
+    "one row less": at("bilm.lstm", lambda tensor: tensor[:-1]),
+    "one column less": at("bilm.lstm.weight", lambda tensor: tensor[..., :-1]),
+    "transposed": at("softmax.weight", lambda tensor: tensor.T),
+    "flat": at("bilm.lstm.weight", lambda tensor: tensor.reshape(-1)),
+    "empty": at("bilm.encoder", lambda tensor: tensor[:0]),
+    "a number alone": at("softmax.bias", lambda tensor: tensor.sum()),
+    "one tensor more": named("bilm.lstm.weight.9"),
+    "a tensor of no module": named("optimizer.step"),
+    "a tensor more of the softmax": named("softmax.more"),
+    "a name that is a path": named("../x"),
+    "no LSTM": without("bilm.lstm"),
+    "no encoder": without("bilm.encoder"),
+    "one tensor less": without("bilm.lstm.weight.0"),
+    "half a softmax": without("softmax.bias"),
+    "the other half": without("softmax.weight"),
+    "nothing": without(""),
+    "a word too few": lambda t: [at(n, lambda x: x[:-1])(t) for n in ("softmax.w", "softmax.b")],
+    "a word too many": lambda t: [
+        at(n, lambda x: torch.cat([x, x[:1]]))(t) for n in ("softmax.w", "softmax.b")
+    ],
+    "a softmax of another width": at("softmax.weight", lambda x: torch.cat([x, x], 1)),
+}
+
+
+@pytest.mark.parametrize("what", TENSORS)
+@pytest.mark.parametrize("command", ["embed", "perplexity", "finetune"])
+def test_tensors_that_do_not_fit(case: Path, command: str, what: str) -> None:
+    tensors = load_file(case / WEIGHTS)
+    TENSORS[what](tensors)
+    save_file(tensors, case / WEIGHTS)
+    sign(case / "model")
+    line = refused(*COMMANDS[command], cwd=case, names="model")
+    assert "config.json:" not in line, "the weights are at fault"
+
+
+def header(value: Any, data: bytes = b"", size: int | None = None) -> bytes:
+    text = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return struct.pack("<Q", len(text) if size is None else size) + text + data
+
+
+class Bomb:
+    """Runs when it is read by pickle."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch owned",)
+
+
+ONE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+FILES: dict[str, bytes] = {
+    "pickle": pickle.dumps(Bomb()),
+    "a header beyond the file": header(b"{}", size=1 << 40),
+    "a header of no length": header(b"", size=0),
+    "no JSON": header(b"{]"),
+    "a list": header([1]),
+    "offsets beyond the file": header({"a": ONE | {"data_offsets": [0, 1 << 40]}}, bytes(8)),
+    "offsets that fall": header({"a": ONE | {"data_offsets": [8, 0]}}, bytes(8)),
+    "offsets that overlap": header({"a": ONE, "b": ONE}, bytes(8)),
+    "a shape of another size": header({"a": ONE | {"shape": [1 << 40]}}, bytes(8)),
+    "a shape below 0": header({"a": ONE | {"shape": [-2]}}, bytes(8)),
+    "no such type": header({"a": ONE | {"dtype": "F99"}}, bytes(8)),
+    "more bytes than tensors": header({"a": ONE}, bytes(80)),
+    "a tensor twice": header(
+        b'{"a": %s, "a": %s}' % ((json.dumps(ONE).encode(),) * 2), bytes(8)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", FILES)
+@pytest.mark.parametrize("command", READERS)
+def test_files_that_hold_no_tensors(case: Path, command: str, what: str) -> None:
+    (case / WEIGHTS).write_bytes(FILES[what])
+    sign(case / "model")
+    refused(*COMMANDS[command], cwd=case, names=WEIGHTS)
+
+
+# What is huge is hashed to its end before it is read.
+@pytest.mark.parametrize("name", ["weights.safetensors", "training.json", "counts.txt"])
+@pytest.mark.parametrize("what", [name for name in DAMAGE if name != "huge"])
+def test_damaged_files(case: Path, name: str, what: str) -> None:
+    DAMAGE[what](case / "model" / name)
+    for command in ("embed", "finetune", "features"):
+        if command == "features" and name != "training.json":
+            continue  # the weights are read by the actors
+        refused(*COMMANDS[command], cwd=case, names=f"model/{name}")
+
+
+WORDS: dict[str, tuple[str, bytes]] = {
+    "no beginning": ("words.txt", b"</S>\n<UNK>\n" + b"".join(b"w%d\n" % k for k in range(7))),
+    "a word twice": ("words.txt", b"<S>\n</S>\n<UNK>\n" + b"the\n" * 6),
+    "a word too few": ("words.txt", b"<S>\n</S>\n<UNK>\nthe\n"),
+    "no word": ("words.txt", b""),
+    "not UTF-8": ("words.txt", b"<S>\n</S>\n<UNK>\n\xff\n"),
+    "counts of other words": ("counts.txt", b"1\n" * 4),
+    "counts that are none": ("counts.txt", b"one\n" * 9),
+    "another kind of characters": (
+        "characters.json", b'{"kind": "letters", "max_characters": 50, "symbols": []}',
+    ),
+    "other characters": (
+        "characters.json", b'{"kind": "unicode", "max_characters": 50, "symbols": ["a"]}',
+    ),
+    "training that is a list": ("training.json", b"[]"),
+    "training that is no JSON": ("training.json", b"{"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WORDS)
+@pytest.mark.parametrize("command", ["embed", "finetune"])
+def test_words_that_do_not_fit(case: Path, command: str, what: str) -> None:
+    name, data = WORDS[what]
+    (case / "model" / name).write_bytes(data)
+    sign(case / "model")
+    refused(*COMMANDS[command], cwd=case, names="model")
+
+
+@pytest.mark.parametrize(
+    "lineage",
+    [
+        {"run_id": 7},
+        {"perplexity": 7},
+        {"perplexity": {"after": {"task": {"average": "low"}}}},
+        {"stage": []},
+    ],
+)
+def test_a_lineage_that_is_none_is_not_registered(case: Path, lineage: dict[str, Any]) -> None:
+    (case / "model" / "training.json").write_text(json.dumps(lineage))
+    sign(case / "model")
+    refused(*COMMANDS["register"], cwd=case, names="model")
+
+
+def replaced(make: Callable[[Path], object]) -> Callable[[Path], None]:
+    def do(path: Path) -> None:
+        shutil.rmtree(path)
+        make(path)
+
+    return do
+
+
+FOLDERS: dict[str, Callable[[Path], object]] = {
+    "absent": shutil.rmtree,
+    "empty": replaced(Path.mkdir),
+    "a file": replaced(lambda path: path.write_text("model")),
+    "a pipe": replaced(os.mkfifo),
+    "a loop": replaced(lambda path: path.symlink_to(path.name)),
+    "shards": replaced(lambda path: shutil.copytree(path.parent / "task", path)),
+    "a store": replaced(lambda path: shutil.copytree(path.parent / "store", path)),
+    "a vocabulary": replaced(lambda path: shutil.copytree(path.parent / "vocab", path)),
+}
+
+
+@pytest.mark.parametrize("what", FOLDERS)
+@pytest.mark.parametrize("command", [*READERS, "append", "register", "neighbors", "dump-tokens"])
+def test_folders_that_are_no_model(case: Path, command: str, what: str) -> None:
+    FOLDERS[what](case / "model")
+    refused(*COMMANDS[command], cwd=case, names="model")

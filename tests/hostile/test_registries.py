@@ -1,0 +1,217 @@
+"""MLflow that is down, refuses, is locked, or is none: one line before any work, in each command
+that asks it."""
+
+import os
+import shutil
+import socket
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from pipeline import tracking
+from tests.hostile.commands import COMMANDS
+from tests.hostile.harness import refused
+
+pytestmark = pytest.mark.usefixtures("without_ray")
+ASKING = {
+    **{name: COMMANDS[name] for name in ("pretrain", "features", "append", "register")},
+    "runs": ["runs", "--params", "params.yaml"],
+    "stores": ["stores", "elmo"],
+    "promote": ["promote", "1", "--params", "params.yaml"],
+}
+FEW = ("features", "register", "runs")
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever does not answer is given up at once."""
+    monkeypatch.setattr(tracking.client, "ANSWER", 1.0)
+    monkeypatch.setattr(tracking.database, "LOCKED", 0.1)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    for name in ("MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID", "DVC_STAGE", "ELMO_PASS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def other_tables(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE accounts (name TEXT)")
+    connection.close()
+
+
+def from_the_future(database: Path, path: Path) -> None:
+    shutil.copyfile(database, path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'from the future'")
+    connection.close()
+
+
+def half(database: Path, path: Path) -> None:
+    shutil.copyfile(database, path)
+    os.truncate(path, path.stat().st_size // 2)
+
+
+# What stands where MLflow's database should be.
+DATABASES: dict[str, Callable[[Path, Path], object]] = {
+    "a folder": lambda database, path: path.mkdir(),
+    "garbage": lambda database, path: path.write_bytes(b"no database, whatever its name" * 100),
+    "half of one": half,
+    "another's tables": lambda database, path: other_tables(path),
+    "a later MLflow's": from_the_future,
+    "a loop": lambda database, path: path.symlink_to(path.name),
+    "a link to a folder": lambda database, path: path.symlink_to("model"),
+    "a pipe": lambda database, path: os.mkfifo(path),
+}
+
+
+@pytest.mark.parametrize("what", DATABASES)
+@pytest.mark.parametrize("command", ASKING)
+def test_a_database_that_is_none(
+    case: Path, database: Path, monkeypatch: pytest.MonkeyPatch, command: str, what: str
+) -> None:
+    path = case / "mlflow.db"
+    DATABASES[what](database, path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
+    refused(*ASKING[command], cwd=case, names="mlflow.db")
+
+
+@pytest.mark.parametrize("command", ASKING)
+def test_a_database_that_is_locked(
+    case: Path, database: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    path = case / "mlflow.db"
+    shutil.copyfile(database, path)
+    held = sqlite3.connect(path, isolation_level=None)
+    held.execute("BEGIN EXCLUSIVE")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
+    try:
+        refused(*ASKING[command], cwd=case, names="database is locked")
+    finally:
+        held.close()
+
+
+@contextmanager
+def silent() -> Iterator[int]:
+    """It takes connections and never answers."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield listening.getsockname()[1]
+
+
+@contextmanager
+def closed() -> Iterator[int]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        yield free.getsockname()[1]
+
+
+def answering(status: int, body: bytes) -> Callable[[], "contextmanager[int]"]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    @contextmanager
+    def serve() -> Iterator[int]:
+        server = HTTPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+    return serve
+
+
+SERVERS = {
+    "is down": closed,
+    "never answers": silent,
+    "asks for a login": answering(401, b"who are you?"),
+    "forbids": answering(403, b'{"error_code": "PERMISSION_DENIED", "message": "no"}'),
+    "is none": answering(404, b"<html>not here</html>"),
+    "is ill": answering(500, b"a\ntraceback\n"),
+    "is busy": answering(503, b"later"),
+    "answers no JSON": answering(200, b"<html>welcome</html>"),
+    "answers another JSON": answering(200, b"[1, 2]"),
+    "answers an endless error": answering(400, b"x" * 100_000),
+}
+
+
+@pytest.mark.parametrize("what", SERVERS)
+@pytest.mark.parametrize("command", FEW)
+def test_a_server_that(
+    case: Path, monkeypatch: pytest.MonkeyPatch, command: str, what: str
+) -> None:
+    with SERVERS[what]() as port:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://user:hunter2@127.0.0.1:{port}")
+        line = refused(*ASKING[command], cwd=case, names="MLflow")
+    assert "hunter2" not in line
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "nothing://server",
+        "http://",
+        "postgresql://user:hunter2@127.0.0.1:1/mlflow",
+        "mysql://user:hunter2@127.0.0.1:1/mlflow",
+        "a b",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("command", FEW)
+def test_an_address_that_is_none(
+    case: Path, monkeypatch: pytest.MonkeyPatch, command: str, uri: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    line = refused(*ASKING[command], cwd=case)
+    assert "hunter2" not in line and ("MLflow" in line or "MLFLOW_TRACKING_URI" in line)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["promote", "7", "--params", "params.yaml"], "no version 7"),
+        (["stores", "nobody"], "no nobody"),
+        (["stores", "elmo", "7"], "no elmo version 7"),
+        (["stores", ""], ""),
+        (["stores", "a' or '1'='1"], ""),
+        (["stores", "a\nb"], ""),
+        (["stores", "x" * 5000], ""),
+    ],
+)
+@pytest.mark.usefixtures("tracked")
+def test_what_the_registry_has_not(case: Path, arguments: list[str], said: str) -> None:
+    refused(*arguments, cwd=case, names=said)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MLFLOW_EXPERIMENT_ID", "999999"),
+        ("MLFLOW_EXPERIMENT_ID", "no such"),
+        ("MLFLOW_EXPERIMENT_ID", "a\nb"),
+        ("MLFLOW_EXPERIMENT_NAME", "x" * 3000),
+    ],
+)
+@pytest.mark.usefixtures("tracked")
+def test_an_experiment_that_can_not_be(
+    case: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    refused(*COMMANDS["features"], cwd=case)

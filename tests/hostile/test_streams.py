@@ -1,0 +1,103 @@
+"""Standard input and output that are closed, full or broken off."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline import cli
+from tests.hostile.commands import COMMANDS
+from tests.hostile.harness import listing, refused
+from tests.pipeline.command_line import elmo
+
+READING = {
+    "embed": ["embed", "model", "--input", "-", "--output", "out.npz"],
+    "perplexity": ["perplexity", "model", "--input", "-"],
+}
+
+
+@pytest.mark.parametrize("command", READING)
+def test_standard_input_is_closed(
+    case: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python then has none: nothing to read, and one line."""
+    run = cli.run
+
+    def closed() -> None:
+        sys.stdin = None  # type: ignore[assignment]
+        run()
+
+    monkeypatch.setattr(cli, "run", closed)
+    refused(*READING[command], cwd=case, names="standard input is closed", usage=True)
+
+
+@pytest.mark.parametrize("command", ["verify", "lineage", "embed", "neighbors", "compact"])
+def test_standard_output_is_closed(
+    case: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = cli.run
+
+    def closed() -> None:
+        sys.stdout = None  # type: ignore[assignment]
+        run()
+
+    monkeypatch.setattr(cli, "run", closed)
+    refused(*COMMANDS[command], cwd=case, names="standard output is closed")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("command", ["verify", "lineage", "neighbors", "perplexity"])
+def test_standard_output_is_full(case: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = cli.run
+
+    def full() -> None:
+        sys.stdout = open("/dev/full", "w")
+        run()
+
+    monkeypatch.setattr(cli, "run", full)
+    before = listing(case)
+    code, _, error = elmo(*COMMANDS[command], cwd=case)
+    assert code == 1 and error.splitlines()[-1].startswith("error: No space left on device")
+    assert error.count("\n") == 1 and listing(case) == before
+
+
+@pytest.mark.parametrize("command", ["lineage", "neighbors", "perplexity"])
+def test_nobody_reads_what_is_printed(
+    case: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in `elmo … | head -0`: it ends without a word."""
+    run = cli.run
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    def broken() -> None:
+        sys.stdout = os.fdopen(writing, "w")
+        run()
+
+    monkeypatch.setattr(cli, "run", broken)
+    code, _, error = elmo(*COMMANDS[command], cwd=case)
+    assert (code, error) == (1, "")
+
+
+INPUTS = {
+    "not UTF-8": b"he has\n\xff\n",
+    "not UTF-8, late": b"he has\n" * 5000 + b"caf\xe9\n",
+    "half a character": "日本".encode()[:-1],
+    "UTF-16": "he has\n".encode("utf-16"),
+    "an endless line": b"he " * (2 << 20),
+    "too many tokens": b"a " * 40_000 + b"\n",
+}
+
+
+@pytest.mark.parametrize("what", INPUTS)
+@pytest.mark.parametrize("command", [*READING, "scores", "carry"])
+def test_what_standard_input_holds(case: Path, command: str, what: str) -> None:
+    if what == "too many tokens" and command in ("perplexity", "scores"):
+        pytest.skip("it is scored piece by piece")
+    more = {"scores": ["--sentences"], "carry": ["--state", "carry"]}.get(command, [])
+    name = {"scores": "perplexity", "carry": "embed"}.get(command, command)
+    before = listing(case)
+    code, _, error = elmo(*READING[name], *more, stdin=INPUTS[what], cwd=case)
+    assert code == 1 and error.startswith("error: <stdin>:") and error.count("\n") == 1, error
+    assert listing(case) == before

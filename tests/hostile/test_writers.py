@@ -1,0 +1,106 @@
+"""Two processes at one thing: one succeeds, the other succeeds or says who is there."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from elmo.files import locked
+from elmo.store import FeatureStore
+from elmo.store.maintenance import verify
+from tests.hostile.commands import COMMANDS
+from tests.hostile.conftest import settings_of_all
+from tests.hostile.harness import INNER, listing, refused
+from tests.hostile.processes import Command
+
+pytestmark = pytest.mark.usefixtures("tracked")
+
+
+def together(folder: Path, *commands: list[str]) -> list[tuple[int, str]]:
+    """The exit codes of commands begun at once, and what each said."""
+    begun = [
+        Command(folder, words, said=folder.parent / f"said-{number}")
+        for number, words in enumerate(commands)
+    ]
+    return [(command.wait() or 0, command.said()) for command in begun]
+
+
+def one_line(said: str) -> str:
+    (line,) = [row for row in said.splitlines() if not row.startswith("  ")]
+    assert line.startswith("error: ") and not INNER.search(line), line
+    return line
+
+
+@pytest.mark.parametrize("name", ["pretrain", "finetune", "tokenize", "vocab", "corpus"])
+def test_a_work_folder_has_one_owner(
+    case: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever comes second is told who is there, and nothing of the first is touched."""
+    monkeypatch.setattr("pipeline.workers.tasks", lambda function, items, **_: map(function, items))
+    from tests.pipeline.command_line import elmo
+
+    if name == "tokenize":
+        assert elmo(*COMMANDS["corpus"], cwd=case)[0] == 0
+    work = {
+        "corpus": "corpus-corpus", "tokenize": "tokenize-shards", "vocab": "vocab-words"
+    }  # fmt: skip
+    if name not in work:  # its name follows from the inputs: found by a run that refuses nothing
+        copy = shutil.copytree(case, case.with_name("copy"), copy_function=shutil.copyfile)
+        monkeypatch.setattr("pipeline.workers.fit", lambda *_, **__: "stopped here")
+        assert elmo(*COMMANDS[name], cwd=copy)[0] == 1
+        (folder,) = [p for p in (copy / "runs" / name).iterdir() if p.name != "unsent"]
+        work[name] = f"{name}/{folder.name}"
+    with locked(case / "runs" / work[name]):
+        line = refused(*COMMANDS[name], cwd=case, names="is at work here")
+    assert "process" in line
+
+
+@pytest.mark.slow
+def test_two_pretrainings_at_once(case: Path) -> None:
+    value = settings_of_all()
+    value["pretrain"]["training"]["epochs"] = 30
+    (case / "params.yaml").write_text(yaml.safe_dump(value))
+    ends = together(case, COMMANDS["pretrain"], COMMANDS["pretrain"])
+    assert 0 in {code for code, _ in ends}, ends
+    for code, said in ends:
+        if code:
+            assert code == 1 and "is at work here" in one_line(said)
+    assert (case / "trained" / "config.json").exists()
+    assert not [name for name in listing(case) if name.startswith(".")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("one", "two", "sentences"),
+    [
+        ("features", "features", 9),
+        ("append", "append", 13),
+        ("append", "compact", 13),
+        ("compact", "compact", 12),
+        ("compact", "prune", 12),
+        ("dump", "dump", 12),
+        ("embed", "embed", 12),
+        ("export", "export", 12),
+    ],
+)
+def test_two_at_once(case: Path, one: str, two: str, sentences: int) -> None:
+    ends = together(case, COMMANDS[one], COMMANDS[two])
+    assert 0 in {code for code, _ in ends}, ends
+    for code, said in ends:
+        if code:
+            assert code == 1, said
+            one_line(said)
+    store = case / ("vectors" if one == "features" else "store")
+    if one == "append" and [code for code, _ in ends] != [0, 0] and two == "compact":
+        sentences = len(FeatureStore(store))  # either may have been first
+    verify(store)
+    assert len(FeatureStore(store)) == sentences
+    assert not [name for name in listing(case) if "/." in name or name.startswith(".")]
+
+
+@pytest.mark.slow
+def test_two_registrations_at_once(case: Path) -> None:
+    ends = together(case, COMMANDS["register"], COMMANDS["register"])
+    assert [code for code, _ in ends] == [0, 0], ends
+    assert {"version 1, " in said for _, said in ends} == {True}
