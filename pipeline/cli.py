@@ -71,13 +71,16 @@ class Sections(click.Group):
 @click.group(cls=Sections, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="elmo-pipeline")
 @click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an error.")
-def cli(verbose: bool) -> None:
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress: results and errors alone.")
+def cli(verbose: bool, quiet: bool) -> None:
     """ELMo on your own text: train it, tune it to a domain, store its vectors as Parquet.
 
     `elmo init FOLDER` starts a project; `elmo run` there runs the stages of dvc.yaml, in order.
     """
     if verbose:
         os.environ["ELMO_VERBOSE"] = "1"
+    if quiet:
+        os.environ["ELMO_QUIET"] = "1"
 
 
 for commands in SECTIONS.values():

@@ -7,7 +7,6 @@ This file is given Ray and imports it nowhere.
 
 import os
 import socket
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 from elmo.errors import ElmoError
 
 from .cluster import Cluster
+from .progress import Progress, say
 
 RETRIES = 3  # of an item whose worker died
 WINDOW = 64  # results per slot that may wait for an earlier one
@@ -31,13 +31,14 @@ def run_tasks(
     cluster: Cluster,
     label: str,
     name: Callable[[Any], str],
+    progress: Progress,
 ) -> Iterator[Any]:
     """The results of `function` on each item of `work`, in the order of `work`.
 
     One slow item keeps no other waiting: up to `WINDOW` results per slot wait for it.
     """
     remote = ray.remote(num_cpus=1, max_retries=0)(function)
-    progress, waiting = Progress(label, len(work)), Waiting(label, cluster)
+    waiting = Waiting(label, cluster)
     retries, room = Retries(label, name), Room(ray, cluster, gpus=0)
     queue, shown = deque(range(len(work))), 0
     done: dict[int, Any] = {}
@@ -73,6 +74,7 @@ def run_actors(
     cluster: Cluster,
     label: str,
     name: Callable[[Any], str],
+    progress: Progress,
 ) -> Iterator[Any]:
     """What actors `kind(*arguments)` make of each item, in the order of completion.
 
@@ -80,7 +82,7 @@ def run_actors(
     """
     remote = _actor_class(ray, kind, arguments, cluster, len(work))
     gpus = int(cluster.gpu)
-    progress, waiting = Progress(label, len(work)), Waiting(label, cluster)
+    waiting = Waiting(label, cluster)
     retries, room = Retries(label, name), Room(ray, cluster, gpus=gpus)
     queue = deque(work)
     starting: dict[Any, Any] = {}
@@ -244,34 +246,6 @@ class Retries:
             ) from None
         where = f" on {host}" if host else ""
         say(f"{self.label}: {what}: its worker{where} died ({cause}); retry {times} of {RETRIES}")
-
-
-class Progress:
-    """How far the work is: a line that changes on a terminal, a line per minute elsewhere."""
-
-    def __init__(self, label: str, total: int) -> None:
-        self.label, self.total, self.done = label, total, 0
-        self.began = self.shown = time.monotonic()
-
-    def advance(self) -> None:
-        """One more item is done."""
-        self.done += 1
-        now = time.monotonic()
-        terminal = sys.stderr.isatty()
-        if self.done < self.total and now - self.shown < (1 if terminal else 60):
-            return
-        if not terminal and self.done == self.total:
-            return
-        self.shown = now
-        left = (now - self.began) / self.done * (self.total - self.done)
-        line = f"  {self.label}: {self.done}/{self.total}, {left:.0f} s left "
-        end = "\n" if self.done == self.total or not terminal else ""
-        print("\r" * terminal + line, end=end, file=sys.stderr, flush=True)
-
-
-def say(line: str) -> None:
-    """Print one line about the progress on stderr."""
-    print(f"  {line}", file=sys.stderr, flush=True)
 
 
 def _actor_class(

@@ -23,6 +23,7 @@ from urllib.parse import unquote, urlsplit
 from elmo.errors import ElmoError
 
 from . import tracking
+from .progress import say
 
 CANDIDATE = "candidate"
 TEXTS = ("task", "general")  # the first that a version was measured on is the one compared
@@ -360,7 +361,7 @@ def _alone() -> Iterator[None]:
                         "end it"
                     ) from None
                 if not announced:
-                    tracking.say("waiting for another process that registers")
+                    say("waiting for another process that registers")
                 announced = True
                 time.sleep(0.2)
         yield

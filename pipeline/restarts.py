@@ -15,7 +15,7 @@ from typing import Any
 
 from elmo.location import Location
 
-from .pool import say
+from .progress import say
 
 MOST = 3  # restarts after a loss
 LOSSES = {

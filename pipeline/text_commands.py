@@ -1,6 +1,8 @@
 """What the commands on plain text do: embed, perplexity, neighbors."""
 
 import json
+import os
+import stat
 import zipfile
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -20,6 +22,8 @@ from elmo.store import FeatureStore
 from elmo.tokenizer import TextTokenizer
 from elmo.train.perplexity import blocks, scores
 from elmo.train.perplexity import perplexity as perplexity_of
+
+from .progress import Progress
 
 LINE_BYTES = 4 << 20  # the longest line that is read
 LINE_TOKENS = 32_768  # and the most tokens of one whose vectors are in memory at once
@@ -49,13 +53,15 @@ def embed(
     embedder = Embedder.load(model, device=check_device(device), precision=precision)
     chosen = _layers(layers, embedder)
     tokenize = None if pretokenized else embedder.model.text_tokenizer()
-    lines = _lines(source, tokenize, tokens=LINE_TOKENS)
+    progress = Progress("embed", _kilobytes(source), unit="kB")
+    lines = _lines(source, tokenize, tokens=LINE_TOKENS, progress=progress)
     carry: Carry | Literal["reset"] = "reset"
     if state == "carry":
         carry = Carry()
         lines = ([[token for tokens in line for token in tokens]] for line in lines)
     count = 0
-    with new_file(output, ours=b"PK") as new, zipfile.ZipFile(new, "w", allowZip64=True) as archive:
+    file = new_file(output, ours=b"PK")
+    with progress, file as new, zipfile.ZipFile(new, "w", allowZip64=True) as archive:
         archive.comment = _MARK
         for vectors in embedder.embed_stream(lines, batch_size, layers=chosen, state=carry):
             with archive.open(zipfile.ZipInfo(f"{count}.npy"), "w", force_zip64=True) as entry:
@@ -183,7 +189,22 @@ def _layers(layers: str, embedder: Embedder) -> list[int]:
         raise ElmoError(f"--layers must be all or numbers such as 0,2; found {layers!r}") from None
 
 
-def _lines(source: BinaryIO, tokenize: TextTokenizer | None, *, tokens: int) -> Iterator[Line]:
+def _kilobytes(source: BinaryIO) -> float | None:
+    """The size of a file; None of a pipe."""
+    try:
+        status = os.fstat(source.fileno())
+    except OSError:
+        return None
+    return status.st_size / 1000 if stat.S_ISREG(status.st_mode) else None
+
+
+def _lines(
+    source: BinaryIO,
+    tokenize: TextTokenizer | None,
+    *,
+    tokens: int,
+    progress: Progress | None = None,
+) -> Iterator[Line]:
     """The sentences of each line, or one of its tokens between spaces where `tokenize` is None.
 
     `ElmoError` names a line that is not UTF-8 or too long.
@@ -192,6 +213,8 @@ def _lines(source: BinaryIO, tokenize: TextTokenizer | None, *, tokens: int) -> 
     number = 0
     while line := source.readline(LINE_BYTES + 1):
         number += 1
+        if progress is not None:
+            progress.advance(len(line) / 1000)
         if len(line) > LINE_BYTES:
             raise ElmoError(
                 f"{name}:{number}: the line has more than {LINE_BYTES:,} bytes; cut it into "

@@ -7,7 +7,6 @@ on how many workers there were, which was first, or how often they were killed.
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from itertools import accumulate
 
 import msgspec
@@ -113,9 +112,8 @@ def _results(pieces: Sequence[Piece], cluster: Cluster) -> list[Result]:
     with ThreadPoolExecutor() as threads:
         results = list(threads.map(finished, pieces))
     missing = [piece for piece, result in zip(pieces, results, strict=True) if result is None]
-    with workers.session() if len(missing) > 1 else nullcontext():
-        new = workers.tasks(tokenize_piece, missing, cluster=cluster, label="tokenize")
-        by_number = {piece.number: result for piece, result in zip(missing, new, strict=True)}
+    new = workers.tasks(tokenize_piece, missing, cluster=cluster, label="tokenize")
+    by_number = {piece.number: result for piece, result in zip(missing, new, strict=True)}
     return [result or by_number[number] for number, result in enumerate(results)]
 
 

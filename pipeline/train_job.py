@@ -2,12 +2,11 @@
 
 import json
 import os
-import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -30,6 +29,7 @@ from elmo.train.step import Workers
 from . import results, tracking
 from . import workers as ray_cluster
 from .cluster import Cluster
+from .progress import Progress, say
 from .urls import clean
 
 Figures = dict[str, dict[str, float | None]]  # of each text, by name
@@ -279,39 +279,53 @@ def _shown(stage: str, folder: Location, precision: str) -> Iterator[None]:
 
 
 def _show(stage: str, folder: Location, precision: str, done: threading.Event) -> None:
-    seen, shown = "", 0.0
-    heard = shown_at = time.monotonic()
-    pause = 2 if sys.stderr.isatty() else 20
-    while not done.wait(0.5 if folder.local else _SELDOM):
-        try:
-            text = folder.read(_LIVE).decode()
-        except (FileNotFoundError, ElmoError):  # not yet, or the store does not answer for now
-            text = ""
-        now = time.monotonic()
-        if text != seen:
-            heard = shown_at = now
-        elif now - shown_at > SILENCE:
-            shown_at = now
-            print(f"  {stage}: no figures for {now - heard:.0f} s", file=sys.stderr, flush=True)
-        if text == seen or (now - shown < pause and '"train"' in text):
-            continue
-        seen, shown = text, now
-        figures = json.loads(text)
-        if figures["kind"] == "machine":
-            if figures["step"]:
-                line = f"  {stage}: resuming from step {figures['step']:.0f}"
-                print(line, file=sys.stderr, flush=True)
-            if advice := hint(precision, figures):
-                print(f"  {stage}: {advice}", file=sys.stderr, flush=True)
-            continue
-        if figures["kind"] == "heldout":
-            line = f"held-out perplexity {figures['average']:.1f}"
-        else:
-            line = (
-                f"perplexity {figures['perplexity']:.1f}, "
-                f"{figures['tokens_per_second']:,.0f} tokens/s, "
-                f"{figures['seconds_left']:.0f} s left, "
-                f"gradient norm {figures['gradient_norm']:.2f} "
-                f"({figures['clipped']:.0%} clipped), {figures['peak_memory_mb']:.0f} MB"
-            )
-        print(f"  {stage}: step {figures['step']:.0f}, {line}", file=sys.stderr, flush=True)
+    """Read what the first worker reports, in `folder`, and show it until `done`."""
+    seen, heard = "", time.monotonic()
+    shown_at = heard
+    with ExitStack() as stack:
+        progress: Progress | None = None
+        while not done.wait(0.5 if folder.local else _SELDOM):
+            text = _live(folder)
+            now = time.monotonic()
+            if text == seen:
+                if now - shown_at > SILENCE:
+                    shown_at = now
+                    say(f"{stage}: no figures for {now - heard:.0f} s")
+                continue
+            seen, heard, shown_at = text, now, now
+            figures = json.loads(text)
+            if figures["kind"] == "machine":
+                _show_machine(stage, precision, figures)
+            elif figures["kind"] == "heldout":
+                perplexity = f"held-out perplexity {figures['average']:.1f}"
+                say(f"{stage}: step {figures['step']:.0f}, {perplexity}")
+            else:
+                read = figures["tokens"]
+                if progress is None:
+                    left = figures["seconds_left"] * figures["tokens_per_second"]
+                    shown = Progress(stage, read + left, unit="tokens", done=read)
+                    progress = stack.enter_context(shown)
+                progress.reach(read, _note(figures))
+
+
+def _show_machine(stage: str, precision: str, figures: dict[str, float]) -> None:
+    if figures["step"]:
+        say(f"{stage}: resuming from step {figures['step']:.0f}")
+    if advice := hint(precision, figures):
+        say(f"{stage}: {advice}")
+
+
+def _note(figures: dict[str, float]) -> str:
+    return (
+        f"step {figures['step']:.0f}, perplexity {figures['perplexity']:.1f}, gradient norm "
+        f"{figures['gradient_norm']:.2f} ({figures['clipped']:.0%} clipped), "
+        f"{figures['peak_memory_mb']:.0f} MB"
+    )
+
+
+def _live(folder: Location) -> str:
+    """The newest report; empty where there is none yet, or the store does not answer for now."""
+    try:
+        return folder.read(_LIVE).decode()
+    except (FileNotFoundError, ElmoError):
+        return ""

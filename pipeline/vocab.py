@@ -106,7 +106,7 @@ def count(shards: Shards, *, work: Location, cluster: Cluster) -> tuple[Counts, 
     ]
     there = set(work.names())
     missing = [job for job in jobs if job[3] not in there]
-    for _ in workers.tasks(count_shard, missing, cluster=cluster, label="count"):
+    for _ in workers.tasks(count_shard, missing, cluster=cluster, label="vocab"):
         pass
     counted = [_read_counts(work, name) for _, _, _, name in jobs]
     trained_on = len(shards.infos("train"))

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -22,6 +21,7 @@ from elmo.location import Folder, Location, scratch
 from . import pool, restarts
 from .cluster import Cluster
 from .failures import first_line
+from .progress import Progress, say
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -85,17 +85,22 @@ def tasks(
 ) -> Iterator[Result]:
     """Run `function` on each item as a Ray task; yield the results in the items' order.
 
-    A single item is run in this process, unless a cluster is named: starting Ray would take longer.
+    A single item, or with `cluster.actors` 1 each, is run in this process, unless a cluster is
+    named: starting Ray would take longer.
     An exception of the function's is raised as it is. `name` is what messages call an item.
     """
     work = list(items)
-    if len(work) < 2 and not elsewhere():
-        yield from map(function, work)
-    elif work:
+    if not work:
+        return
+    with Progress(label, len(work), unit="shards") as progress:
+        if _here(work, cluster):
+            for item in work:
+                yield function(item)
+                progress.advance()
+            return
+        options: dict[str, Any] = {"cluster": cluster, "label": label, "name": _short(name)}
         with session() as ray:
-            yield from pool.run_tasks(
-                ray, function, work, cluster=cluster, label=label, name=_short(name)
-            )
+            yield from pool.run_tasks(ray, function, work, progress=progress, **options)
 
 
 def actors(
@@ -110,17 +115,21 @@ def actors(
     """Give each item to one of several actors `kind(*arguments)`, each called as `actor(item)`.
 
     Results come in the order of completion. An actor that dies is replaced and its item is done
-    again. With one item, and no cluster named, the work is done in this process.
+    again. With one item, or one actor, and no cluster named, the work is done in this process.
     """
     work = list(items)
-    if len(work) < 2 and not elsewhere():
-        made = kind(*arguments) if work else None
-        yield from (made(item) for item in work if made is not None)
-    elif work:
+    if not work:
+        return
+    with Progress(label, len(work), unit="shards") as progress:
+        if _here(work, cluster):
+            made = kind(*arguments)
+            for item in work:
+                yield made(item)
+                progress.advance()
+            return
+        options: dict[str, Any] = {"cluster": cluster, "label": label, "name": _short(name)}
         with session() as ray:
-            yield from pool.run_actors(
-                ray, kind, arguments, work, cluster=cluster, label=label, name=_short(name)
-            )
+            yield from pool.run_actors(ray, kind, arguments, work, progress=progress, **options)
 
 
 def dataset(read: Callable[[Item], Iterable[dict[str, Any]]], items: Sequence[Item]) -> Any:
@@ -218,7 +227,7 @@ def fit(
                 if start == restarts.MOST:
                     raise _lost(name, error) from None
                 again = f"starting again, {start + 1} of {restarts.MOST}"
-                pool.say(f"{name}: a worker was lost while all started; {again}")
+                say(f"{name}: a worker was lost while all started; {again}")
             except TrainingFailedError as error:
                 for cause in getattr(error, "worker_failures", {}).values():
                     if restarts.is_loss(cause):
@@ -250,7 +259,7 @@ def _stoppable(function: Callable[[], Result], stop: Flag | Path) -> Result:
         if stop.exists():
             raise KeyboardInterrupt
         stop.touch()
-        print("  stopping: saving a checkpoint", file=sys.stderr, flush=True)
+        say("stopping: saving a checkpoint")
 
     done: Future[Result] = Future()
 
@@ -289,7 +298,7 @@ def _start(ray: Any, options: dict[str, Any]) -> None:
                     f"Ray did not start on this machine, twice ({reason}); is it busy, or short of "
                     "memory or of space in /tmp? Run the same command again when it is less so"
                 ) from None
-            pool.say("Ray did not start in time; trying once more")
+            say("Ray did not start in time; trying once more")
 
 
 class _Entry:
@@ -320,6 +329,11 @@ class _Entry:
         if ray.is_initialized():  # else this is the driver's own process
             restarts.began(self.folder, rank, size, ray.util.get_node_ip_address())
         return self.loop(self.config, rank, size, str(get_device()) if self.gpu else "cpu")
+
+
+def _here(work: Sequence[Any], cluster: Cluster) -> bool:
+    """Whether one process does all the work, so that this one may."""
+    return not elsewhere() and (len(work) < 2 or cluster.actors == 1)
 
 
 def elsewhere() -> bool:

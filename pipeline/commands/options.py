@@ -101,11 +101,12 @@ def with_cluster(command: Callable[..., None]) -> Callable[..., None]:
         from dataclasses import fields
 
         from .. import cluster as execution
+        from ..progress import say
 
         flags = {field.name: given.pop(field.name, None) for field in fields(execution.Cluster)}
         cluster, in_force = execution.load(cluster_file, flags)
         execution.use_addresses(cluster)
-        click.echo(f"  {in_force}", err=True)
+        say(in_force)
         if not os.environ.get("RAY_ADDRESS"):
             return command(cluster=cluster, **given)
         from .. import workers

@@ -15,6 +15,7 @@ from elmo.errors import ElmoError
 from elmo.files import digest
 from elmo.location import Folder, Location, scratch
 
+from ..progress import say
 from ..results import fingerprint
 from ..urls import clean, without_credentials
 from . import origin
@@ -25,7 +26,6 @@ from .client import (
     explain,
     mlflow_client,
     one_line,
-    say,
     shown_uri,
 )
 from .spool import Record, Refused, Spool, waiting

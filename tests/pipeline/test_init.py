@@ -1,10 +1,5 @@
-"""`elmo init` and `elmo run`, from the repository and from the wheel in an empty folder."""
+"""`elmo init` and `elmo run`; from the wheel in an empty folder: test_pages.py."""
 
-import os
-import shutil
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,8 +7,8 @@ import yaml
 
 from elmo.errors import ElmoError
 from pipeline import init, params
+from tests.pipeline.installed import ROOT, built_wheel
 
-ROOT = Path(__file__).resolve().parents[2]
 TEXT = "the cat sat on the carpet\nanother dog slept here\n\nmore text of the world\n"
 
 
@@ -107,34 +102,9 @@ def test_run_needs_a_project() -> None:
         init.repro([])
 
 
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, unpacked: what pip puts into site-packages."""
-    return built_wheel(tmp_path_factory.mktemp("wheel"))
-
-
-def built_wheel(folder: Path) -> Path:
-    """Build the wheel from a copy of the sources, and unpack it."""
-    source, site = folder / "source", folder / "site"
-    source.mkdir()
-    for name in ("elmo", "pipeline", "presets"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
-    names = ("pyproject.toml", "README.md", "LICENSE", "dvc.yaml", "params.yaml")
-    for name in (*names, "cluster.example.yaml"):
-        shutil.copy(ROOT / name, source / name)
-    (source / "elmo_pipeline").symlink_to("pipeline")
-    options = ["--no-deps", "--no-build-isolation", "--no-index", "-q", "-w", str(folder)]
-    command = [sys.executable, "-m", "pip", "wheel", *options, str(source)]
-    subprocess.run(command, check=True, capture_output=True)
-    (file,) = folder.glob("*.whl")
-    with zipfile.ZipFile(file) as archive:
-        archive.extractall(site)
-    return site
-
-
 @pytest.mark.slow
-def test_a_project_from_the_wheel_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_holds_two_packages_and_the_project(tmp_path: Path) -> None:
+    wheel = built_wheel(tmp_path)
     assert {path.name for path in wheel.iterdir() if path.suffix != ".dist-info"} == {
         "elmo",
         "elmo_pipeline",
@@ -143,30 +113,3 @@ def test_a_project_from_the_wheel_in_an_empty_folder(wheel: Path, tmp_path: Path
         packed = wheel / "elmo_pipeline" / "project" / path.relative_to(ROOT / "pipeline/project")
         assert packed.is_dir() if path.is_dir() else packed.read_bytes() == path.read_bytes()
     assert len(list((wheel / "elmo_pipeline/project/presets").iterdir())) >= 4
-    Path("t.txt").write_text("".join(f"{TEXT}\ntext {k} of the cat\n\n" for k in range(100)))
-    variables = {k: v for k, v in os.environ.items() if not k.startswith(("RAY", "MLFLOW"))}
-
-    def elmo(*arguments: str, cwd: Path = tmp_path) -> str:
-        script = (
-            "from elmo_pipeline import __main__ as m; "
-            f"assert m.__file__.startswith({str(wheel)!r}), m.__file__; m.main()"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", script, *arguments],
-            cwd=cwd,
-            env=variables | {"PYTHONPATH": str(wheel)},
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-        return done.stdout
-
-    assert "next: cd project; elmo run\n" in elmo("init", "project", "--text", "t.txt")
-    project = tmp_path / "project"
-    assert (project / ".git").is_dir() and (project / ".dvc").is_dir()
-    ran = elmo("run", "vocab", cwd=project)
-    assert "\nvocab: " in ran and "Running stage 'tokenize@task'" not in ran
-    assert (project / "data" / "vocab" / "words.txt").exists()
-    again = elmo("run", "vocab", cwd=project)
-    assert "Running stage 'corpus'" in again and "Running stage 'vocab'" not in again
-    assert "4 values" not in elmo("preset", "small", cwd=project)

@@ -105,7 +105,7 @@ def test_room_that_never_comes_is_waited_for_aloud_and_given_up(
 
 def test_an_item_that_ends_every_worker_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     items = ["a.arrow", "bad.arrow", "c.arrow"]
-    here = Cluster(actors=1)
+    here = Cluster(actors=2)
     with pytest.raises(ElmoError, match=r"features: bad\.arrow ended its worker 4 times"):
         list(workers.actors(Poisoned, [], items, cluster=here, label="features", name=str))
     assert "features: bad.arrow: its worker on " in capsys.readouterr().err

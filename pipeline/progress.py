@@ -1,0 +1,111 @@
+"""How far long work is: a bar on a terminal; elsewhere a line a minute with the same figures.
+
+`ELMO_QUIET`, which `elmo --quiet` sets, leaves out both, and the notes of `say`.
+"""
+
+import os
+import sys
+import threading
+import time
+
+from tqdm import tqdm
+
+EVERY = 60.0  # seconds between lines where there is no terminal
+
+
+class Progress:
+    """Shows of `label` how much of `total` is done, how fast, and how long the rest will take.
+
+    `unit` is the plural of what is counted; `total` is None where nobody knows it. `done` counts
+    what an earlier start did, which says nothing of the speed of this one. A thread keeps the times
+    moving while nothing is done. Use it in a `with` block.
+    """
+
+    def __init__(self, label: str, total: float | None, *, unit: str, done: float = 0) -> None:
+        self.label, self.total, self.unit = label, total, unit
+        self.began, self.first, self.done, self.note = time.monotonic(), done, done, ""
+        self.terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tick, daemon=True)
+        self._bar = None
+        if self.terminal and not quiet():
+            bar = "{percentage:3.0f}%|{bar:20}| " if total else ""
+            self._bar = tqdm(
+                total=total,
+                initial=done,
+                desc=self.figures(),
+                bar_format=f"  {label}: {bar}{{desc}}",
+                leave=False,
+                ncols=_columns(),
+                nrows=20,  # a terminal that does not know its size would show nothing
+                file=sys.stderr,
+            )
+
+    def __enter__(self) -> "Progress":
+        if not quiet():
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._bar is not None:
+            self._bar.close()
+
+    def advance(self, amount: float = 1) -> None:
+        """So much more is done."""
+        self.reach(self.done + amount)
+
+    def reach(self, done: float, note: str = "") -> None:
+        """So much is done in all; `note` stands after the figures."""
+        self.done, self.note = done, note
+
+    def figures(self) -> str:
+        """Amounts, rate and times, in words."""
+        seconds = max(1e-9, time.monotonic() - self.began)
+        rate = (self.done - self.first) / seconds
+        of = f" of {self.total:,.0f}" if self.total is not None else ""
+        parts = [f"{self.done:,.0f}{of} {self.unit}"]
+        if rate > 0:
+            often, time_unit = (rate, "s") if rate >= 1 else (60 * rate, "min")
+            parts.append(f"{often:,.{0 if often >= 10 else 1}f} {self.unit}/{time_unit}")
+        parts.append(f"{_clock(seconds)} so far")
+        if rate > 0 and self.total is not None:
+            parts.append(f"{_clock(max(0.0, self.total - self.done) / rate)} left")
+        return ", ".join([*parts, self.note] if self.note else parts)
+
+    def _tick(self) -> None:
+        while not self._over.wait(0.5 if self.terminal else EVERY):
+            if self._bar is None:
+                say(f"{self.label}: {self.figures()}")
+                continue
+            self._bar.ncols = _columns()
+            self._bar.n = min(self.done, self.total or self.done)
+            self._bar.set_description_str(self.figures())
+
+
+def say(line: str) -> None:
+    """Print one line about the work on standard error, above a bar where there is one."""
+    if not quiet():
+        tqdm.write(f"  {line}", file=sys.stderr)
+        sys.stderr.flush()
+
+
+def quiet() -> bool:
+    """Whether only results and errors are to be printed."""
+    return bool(os.environ.get("ELMO_QUIET"))
+
+
+def _columns() -> int:
+    """The width of the terminal; 80 where it does not say."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except OSError:
+        return 80
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
