@@ -98,3 +98,32 @@ def test_spacy(tiny_model_folder: Path) -> None:
     nlp.add_pipe("sentencizer", before="elmo")
     split = nlp("the gift. he has")._.elmo
     np.testing.assert_allclose(split[:, 3:], embedder.embed([["he", "has"]])[0], atol=1e-5)
+
+
+def test_flair(tiny_model_folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("flair", reason="flair is not installed")
+    import torch
+    from flair.data import Sentence
+    from flair.embeddings import DocumentPoolEmbeddings, StackedEmbeddings
+    from flair.embeddings.base import Embeddings
+
+    from elmo.integrations.flair import ElmoEmbeddings
+
+    embedder = Embedder.load(tiny_model_folder)
+    embeddings = ElmoEmbeddings(tiny_model_folder)
+    sentences = [Sentence("he has a gift"), Sentence("the gift")]
+    embeddings.embed(sentences)
+    for sentence, tokens in zip(sentences, TEXTS[0:1] + TEXTS[2:3], strict=True):
+        (expected,) = embedder.embed([tokens.split()])
+        found = torch.stack([token.embedding for token in sentence]).cpu()
+        np.testing.assert_allclose(found, expected.mean(0), atol=1e-5)
+    assert embeddings.embedding_length == embedder.dim
+    pooled = DocumentPoolEmbeddings([StackedEmbeddings([embeddings])], fine_tune_mode="none")
+    sentence = Sentence("a gift")
+    pooled.embed(sentence)
+    mean = embedder.embed([["a", "gift"]])[0].mean((0, 1))
+    np.testing.assert_allclose(sentence.embedding.cpu(), mean, atol=1e-5)
+    saved = embeddings.save_embeddings(use_state_dict=False)
+    assert len(str(saved)) < 1000  # the model's name, not its weights
+    (top,) = Embeddings.load_embedding(saved).embed([Sentence("the gift")])
+    assert top[0].embedding.shape == (embedder.dim,)

@@ -1,0 +1,126 @@
+"""Every line of the integrations guide's table runs, where its library is installed."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import elmo
+
+GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "integrations.md"
+TEXTS = ["he has a gift", "the gift", "a gift", "he has the gift"]
+Names = dict[str, Any]
+
+
+def rows() -> list[tuple[str, str]]:
+    """The library and the line of each row; \u2026 stands for the library of the row above."""
+    found: list[tuple[str, str]] = []
+    for line in GUIDE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if len(cells) == 2 and cells[1].startswith("`"):
+            library = cells[0].split(":")[0] if ":" in cells[0] else ""
+            found.append((library or found[-1][0], cells[1].strip("`")))
+    return found
+
+
+def _batches() -> Names:
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    from elmo.integrations.batches import BatchEncoder
+
+    return {"BatchEncoder": BatchEncoder, "dataset": datasets.Dataset.from_dict({"text": TEXTS})}
+
+
+def _ray() -> Names:
+    pytest.importorskip("ray.data", reason="Ray Data is not installed")
+    pytest.skip("test_libraries.py runs this line in a Ray of its own")
+
+
+def _sklearn() -> Names:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    from elmo.integrations.sklearn import ElmoVectorizer
+
+    names: Names = {"make_pipeline": make_pipeline, "LogisticRegression": LogisticRegression}
+    return names | {"ElmoVectorizer": ElmoVectorizer, "labels": [0, 1, 0, 1]}
+
+
+def _spacy() -> Names:
+    spacy = pytest.importorskip("spacy", reason="spaCy is not installed")
+    import elmo.integrations.spacy  # noqa: F401  (registers the component)
+
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo", name="first", config={"model": "models/finetune"})
+    return {"nlp": nlp}
+
+
+def _flair() -> Names:
+    pytest.importorskip("flair", reason="flair is not installed")
+    from flair.data import Sentence
+    from flair.embeddings import StackedEmbeddings
+
+    from elmo.integrations.flair import ElmoEmbeddings
+
+    names: Names = {"ElmoEmbeddings": ElmoEmbeddings, "StackedEmbeddings": StackedEmbeddings}
+    return names | {"sentence": Sentence("he has a gift")}
+
+
+def _torch() -> Names:
+    import torch
+
+    return {"torch": torch}
+
+
+def _nothing() -> Names:
+    return {}
+
+
+SETUPS: dict[str, Callable[[], Names]] = {
+    "sentence-transformers": _nothing,
+    "Hugging Face": _nothing,
+    "datasets": _batches,
+    "Ray Data": _ray,
+    "scikit-learn": _sklearn,
+    "spaCy": _spacy,
+    "flair": _flair,
+    "AllenNLP": _torch,
+}
+
+
+def test_the_table_names_every_library() -> None:
+    assert {library for library, _ in rows()} == set(SETUPS)
+
+
+@pytest.mark.parametrize(("library", "line"), rows())
+def test_the_line_runs(
+    library: str,
+    line: str,
+    tiny_model_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "finetune").symlink_to(tiny_model_folder)
+    monkeypatch.chdir(tmp_path)
+    if "show_progress" in line:
+        pytest.importorskip("tqdm", reason="tqdm is not installed")
+    embedder = elmo.Embedder.load(tiny_model_folder)
+    names = {"elmo": elmo, "embedder": embedder, "texts": TEXTS} | SETUPS[library]()
+    result = eval(line, names)
+    if library == "sentence-transformers":
+        expected = embedder.encode(TEXTS, normalize="normalize" in line)
+        np.testing.assert_allclose(result, expected, atol=1e-5)
+    elif library == "scikit-learn":
+        assert result.predict(TEXTS).shape == (4,)
+    elif library == "datasets":
+        np.testing.assert_allclose(np.array(result["elmo"]), embedder.encode(TEXTS), atol=1e-5)
+    elif library == "flair":
+        assert names["sentence"][0].embedding.shape == (embedder.dim,)
+    elif "save_pretrained" in line:
+        assert (tmp_path / "published" / "README.md").is_file()
+    else:
+        assert result is not None
