@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,8 +22,9 @@ from .text.readers import check_readable, read_blocks
 from .text.spans import plan
 
 TEMPLATE = Path(__file__).parent / "project"
-_LINE = 200  # characters of a line that may be the example for neighbours
-_LINES = 200  # that are looked at for one
+_LINE = 200  # characters of a line that may be an example for neighbours
+_LINES = 200  # that are looked at for them
+_EXAMPLES = 3
 
 
 def run(
@@ -122,8 +124,8 @@ def _settings(
             own["corpus"]["task"] = task
         if column is not None:
             own["corpus"]["column"] = column
-        if example_of and (example := _example(example_of[0], params.load(file), column)):
-            own["report"] = {"neighbors_of": example}
+        if example_of and (examples := _examples(example_of[0], params.load(file), column)):
+            own["report"] = {"neighbors_of": examples}
         lines = [
             line
             for section, values in own.items()
@@ -152,16 +154,49 @@ def _without_tasks(file: Path) -> str:
     return f"{kept} {{}}\n\n{text[end:]}"
 
 
-def _example(input_: Input, settings: params.Params, column: str | None) -> str | None:
-    """A line of the text with one token in brackets, for the report's neighbours; None without."""
+def _examples(input_: Input, settings: params.Params, column: str | None) -> list[str]:
+    """Lines of the text with one token in brackets each, for the report's neighbours.
+
+    The tokens differ, and those that occur most often in the head of the text come first.
+    """
     how = settings.tokenize
     try:
         tokenize = TextTokenizer(describe(how.tokenizer, how.sentences))
     except ElmoError:  # its library is not installed: the stage that needs it will say so
-        return None
-    pieces = plan([input_], shard_bytes=1 << 16, documents=how.documents)
+        return []
+    counts: Counter[str] = Counter()
+    marked: dict[str, str] = {}
+    for line in _head(input_, how.documents, column):
+        line = line.strip()
+        if len(line) > _LINE:
+            line = line[:_LINE].rpartition(" ")[0]
+        sentences = [tokens for tokens in tokenize(line) if len(tokens) > 3]
+        counts.update(token for tokens in sentences for token in tokens)
+        if not sentences or "[" in line or "]" in line or not line.isprintable():
+            continue
+        for token in sorted(filter(str.isalpha, sentences[0]), key=len, reverse=True)[:3]:
+            if token not in marked and _asks(
+                candidate := line.replace(token, f"[{token}]", 1), tokenize
+            ):
+                marked[token] = candidate
+    often = sorted(marked, key=lambda token: (len(token) < 4, -counts[token]))
+    return [marked[token] for token in often[:_EXAMPLES]]
+
+
+def _asks(text: str, tokenize: TextTokenizer) -> bool:
+    """Whether the brackets hold one token of the tokenizer's."""
+    try:
+        parse_query(text, tokenize=tokenize)
+    except (ElmoError, ValueError):
+        return False
+    return True
+
+
+def _head(input_: Input, documents: str, column: str | None) -> list[str]:
+    """The first lines of a file."""
+    pieces = plan([input_], shard_bytes=1 << 16, documents=documents)
     if not pieces:
-        return None
+        return []
     blocks = read_blocks(
         pieces[0][0],
         column=column or "text",
@@ -170,21 +205,7 @@ def _example(input_: Input, settings: params.Params, column: str | None) -> str 
         accounting=Accounting(),
     )
     block = next(blocks, None)
-    for line in block.text.decode("utf-8").splitlines()[:_LINES] if block else ():
-        line = line.strip()
-        if len(line) > _LINE:
-            line = line[:_LINE].rpartition(" ")[0]
-        sentences = [tokens for tokens in tokenize(line) if len(tokens) > 3]
-        if not sentences or "[" in line or "]" in line or not line.isprintable():
-            continue
-        for token in sorted(filter(str.isalpha, sentences[0]), key=len, reverse=True):
-            marked = line.replace(token, f"[{token}]", 1)
-            try:
-                parse_query(marked, tokenize=tokenize)
-            except (ElmoError, ValueError):
-                continue
-            return marked
-    return None
+    return block.text.decode("utf-8").splitlines()[:_LINES] if block else []
 
 
 def _ignored(path: Path) -> str:

@@ -252,12 +252,12 @@ class Report:
 
     title: Line
     """The title of the page."""
-    neighbors_of: Line
-    """A sentence with one token in brackets; the report lists the tokens of the store used most
-    like it.
+    neighbors_of: Annotated[tuple[Line, ...], Meta(min_length=1)]
+    """Sentences with one token in brackets each; for each the report lists the tokens of the store
+    used most like it, and shows the token's occurrences on a plane.
     """
     neighbors: Annotated[int, Meta(ge=1, le=1000)]
-    """How many of them."""
+    """How many tokens it lists for each."""
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,10 @@ from elmo.errors import ElmoError
 from elmo.files import new_folder, read_json
 from elmo.folders import local_folder
 from elmo.location import Folder
+from elmo.neighbors import parse_query
 
 from . import tracking
+from .occurrences import FEWEST, Occurrence, occurrences, picture
 from .params import Report
 
 if TYPE_CHECKING:
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from .plots import Curve
 
 SENTENCES = 300
-AROUND = 12  # tokens shown on either side of a neighbour
 METRICS = ("tokenize-general", "tokenize-task", "vocab", "pretrain", "finetune", "features")
 PICTURES = ("curves", "perplexity", "layers", "vocabulary")
 COLUMNS = {"train": ("tokens", "perplexity"), "heldout": ("tokens", "average")}
@@ -124,6 +125,7 @@ def _write(
                 "Vocabulary": _vocabulary(figures) + drawn["vocabulary"],
                 "Layers": _layers(layers) + drawn["layers"],
                 "Neighbours": _neighbors(params, store, model),
+                "Uses of a word": _uses(params, opened, model),
                 "Store": _store(opened),
             }
             if by_task:
@@ -429,29 +431,51 @@ def _layers(by_layer: dict[str, dict[str, float]]) -> str:
 def _neighbors(params: Report, store: Folder, model: Path) -> str:
     from .text_commands import nearest_of
 
-    nearest = nearest_of(
-        store, params.neighbors_of, model=model, count=params.neighbors, layer=None
-    )
-    rows = [
-        (
-            f"{neighbor.cosine:.3f}",
-            str(neighbor.sentence_id),
-            _marked(neighbor.tokens, neighbor.position),
+    parts = ["<p>Which tokens of the store are used most like the marked one?</p>\n"]
+    for text in params.neighbors_of:
+        nearest = nearest_of(store, text, model=model, count=params.neighbors, layer=None)
+        rows = [
+            (
+                f"{neighbor.cosine:.3f}",
+                str(neighbor.sentence_id),
+                _marked(neighbor.tokens, neighbor.position),
+            )
+            for neighbor in nearest
+        ]
+        query = re.sub(r"\[(\S+)\]", r"<b>\1</b>", escape(text))
+        head = ("cosine", "sentence", "used there")
+        parts.append(f"<h3>{query}</h3>\n" + _table(rows, head=head, words=(2,)))
+    return "".join(parts)
+
+
+def _uses(params: Report, store: "FeatureStore", model: Path) -> str:
+    """Each marked token's occurrences on a plane."""
+    from elmo.embedder import Embedder
+
+    tokenize = Embedder.load(model).tokenize
+    words: dict[str, None] = {}
+    for text in params.neighbors_of:
+        tokens, index = parse_query(text, tokenize=tokenize)
+        words[tokens[index]] = None
+    parts = [
+        _note(
+            "Each point is an occurrence in the store: the mean of its layers on the two principal "
+            "directions. Its colour is the nearest of at most three uses (k-means of the vectors); "
+            "a list shows the most typical occurrence of each. A point tells its sentence."
         )
-        for neighbor in nearest
     ]
-    query = re.sub(r"\[(\S+)\]", r"<b>\1</b>", escape(params.neighbors_of))
-    note = f"<p>Which tokens of the store are used most like the marked one: “{query}”</p>\n"
-    return note + _table(rows, head=("cosine", "sentence", ""), words=(2,))
+    for word in words:
+        found = occurrences(store, word)
+        drawn = _note(f"Occurs {len(found)} times, too rarely for a picture.")
+        if len(found) >= FEWEST:
+            drawn = picture(found)
+        parts.append(f"<h3>{escape(word)}</h3>\n{drawn}")
+    return "".join(parts)
 
 
 def _marked(tokens: list[str], index: int) -> str:
     """The tokens around `index`, that one in bold."""
-    first, last = max(0, index - AROUND), index + AROUND + 1
-    shown = [escape(token) for token in tokens]
-    shown[index] = f"<b>{shown[index]}</b>"
-    before, after = "… " if first else "", " …" if last < len(tokens) else ""
-    return before + " ".join(shown[first:last]) + after
+    return Occurrence(np.empty(0, np.float32), index, tokens).marked()
 
 
 def _store(store: "FeatureStore") -> str:
@@ -481,14 +505,17 @@ def _table(
     """Rows of HTML as a table. With `head` or `numbers` all columns but `words` hold numbers."""
 
     def row(tag: str, cells: tuple[str, ...]) -> str:
-        kinds = [
-            "" if c in words or not (head or numbers) else " class=n" for c in range(len(cells))
-        ]
-        return "".join(f"<{tag}{kind}>{c}</{tag}>" for kind, c in zip(kinds, cells, strict=True))
+        shown = []
+        for index, cell in enumerate(cells):
+            kind = "" if index in words or not (head or numbers) else " class=n"
+            label = f' data-label="{escape(head[index])}"' if head and tag == "td" else ""
+            shown.append(f"<{tag}{kind}{label}>{cell}</{tag}>")
+        return "".join(shown)
 
     body = "\n".join(f"<tr>{row('td', cells)}</tr>" for cells in rows)
     top = f"<thead><tr>{row('th', head)}</tr></thead>\n" if head else ""
-    return f'<div class="wide"><table>{top}<tbody>\n{body}\n</tbody></table></div>\n'
+    kind = " class=cards" if len(head) > 3 or 2 in words else ""
+    return f"<table{kind}>{top}<tbody>\n{body}\n</tbody></table>\n"
 
 
 def _note(text: str) -> str:

@@ -50,7 +50,7 @@ RESULTS = Results(
     register=2,
     labels=1,
     tasks=1,
-    report=1,
+    report=2,
 )
 
 

@@ -44,4 +44,4 @@ def environment(site: Path) -> dict[str, str]:
     command.chmod(0o755)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("RAY", "MLFLOW"))}
     path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), kept["PATH"]])
-    return kept | {"PATH": path, "PYTHONPATH": str(site), "ELMO_COMPILE": "0", "COLUMNS": "200"}
+    return kept | {"PATH": path, "PYTHONPATH": str(site), "ELMO_COMPILE": "0", "ELMO_ACTORS": "1"}

@@ -66,7 +66,7 @@ def tiny_params(folder: Path) -> dict:
     for stage in ("pretrain", "finetune"):
         params[stage]["training"] |= {"rows": 8, "window": 8, "samples": 16, "evaluate_every": 10}
         params[stage]["training"] |= {"epochs": 2, "block_sentences": 4}
-    params["report"]["neighbors_of"] = "the [cat] sat"
+    params["report"]["neighbors_of"] = ["the [cat] sat"]
     params["labels"] |= {"package": "click"}
     task = params["tasks"].pop("code")
     task |= {name: str(folder / f"{name}.conll") for name in ("train", "dev", "test")}

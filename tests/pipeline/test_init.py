@@ -47,7 +47,7 @@ def test_one_text_is_also_the_task_text(tmp_path: Path) -> None:
         "general text: t.txt, 73 bytes",
         "task text: the same; name the text of your domain with --task",
     ]
-    assert made.report.neighbors_of == "the cat sat on the [carpet]"
+    assert made.report.neighbors_of[0] == "the cat sat on the [carpet]"
     assert made.tasks == {} and "tasks: {}\n\nreport:" in (tmp_path / "p/params.yaml").read_text()
 
 
@@ -66,7 +66,9 @@ def test_records_by_their_column(tmp_path: Path) -> None:
     Path("r.jsonl").write_text('{"review": "the cat sat on the carpet"}\n' * 3)
     new(tmp_path / "p", text=["r.jsonl"], column="review")
     made = params.load(tmp_path / "p" / "params.yaml")
-    assert made.corpus.column == "review" and "[carpet]" in made.report.neighbors_of
+    assert made.corpus.column == "review" and any(
+        "[carpet]" in text for text in made.report.neighbors_of
+    )
     with pytest.raises(ElmoError, match="no field 'text' .*, found review; name it with --column"):
         new(tmp_path / "q", text=["r.jsonl"])
     assert not (tmp_path / "q").exists()

@@ -5,7 +5,9 @@ import json
 import random
 import re
 import shutil
+import subprocess
 from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -26,12 +28,14 @@ from elmo.store import build as store_build
 from elmo.store.layout import StoreSettings
 from elmo.tokenizer import Tokenization
 from elmo.vocabulary import Vocabulary
-from pipeline import report
+from pipeline import occurrences, report
 from pipeline.params import Report
 from tests.elmo.run_job import NETWORK
 
 pytestmark = pytest.mark.usefixtures("own_mlflow")
-PARAMS = Report(title="Cats & <dogs>", neighbors_of="the [cat] sat & slept", neighbors=3)
+PARAMS = Report(
+    title="Cats & <dogs>", neighbors_of=("the [cat] sat & slept", "the [dog] sat"), neighbors=3
+)
 CONFIG = replace(NETWORK, filters=((1, 8), (3, 8)))
 TOKENIZED = {
     "documents": 41,
@@ -249,14 +253,60 @@ def test_text_is_escaped(page: str) -> None:
 
 def test_neighbours_are_the_nearest_of_the_store_marked(page: str, made: Path) -> None:
     section = page.split('id="neighbours"')[1].split("<h2")[0]
-    assert "“the <b>cat</b> sat &amp; slept”" in section
-    rows = re.findall(r"<td class=n>([\d.]+)</td><td class=n>(\d+)</td><td>(.*?)</td>", section)
-    assert len(rows) == 3
     store = FeatureStore(made / "store")
-    for _, sentence, shown in rows:
-        assert text_of(shown).split() == store.tokens(int(sentence))
-        assert shown.count("<b>") == 1
-    assert [float(row[0]) for row in rows] == sorted((float(r[0]) for r in rows), reverse=True)
+    for query in ("the <b>cat</b> sat &amp; slept", "the <b>dog</b> sat"):
+        cells = section.split(f"<h3>{query}</h3>")[1].split("</table>")[0]
+        rows = re.findall(r">([\d.]+)</td><td [^>]*>(\d+)</td><td [^>]*>(.*?)</td>", cells)
+        assert len(rows) == 3
+        for _, sentence, shown in rows:
+            assert text_of(shown).split() == store.tokens(int(sentence))
+            assert shown.count("<b>") == 1
+        cosines = [float(row[0]) for row in rows]
+        assert cosines == sorted(cosines, reverse=True)
+
+
+def test_the_occurrences_of_each_marked_word_are_points(page: str, made: Path) -> None:
+    section = page.split('id="uses-of-a-word"')[1].split("<h2")[0]
+    store = FeatureStore(made / "store")
+    for word in ("cat", "dog"):
+        drawn = section.split(f"<h3>{word}</h3>")[1].split("</ul>")[0]
+        count = sum(store.tokens(k).count(word) for k in range(len(store)))
+        assert drawn.count("<title>") == count > 20
+        assert drawn.count(f"[{word}]") == count and drawn.count(f"<b>{word}</b>") == 3
+        like = [int(number) for number in re.findall(r"(\d+) like: ", drawn)]
+        assert sum(like) == count and like == sorted(like, reverse=True)
+
+
+def test_uses_that_lie_apart_are_groups_apart() -> None:
+    draw = np.random.default_rng(0)
+    truth_N = draw.integers(0, 3, 90)
+    centre_GD = draw.normal(0, 5, (3, 32))
+    vectors_ND = (centre_GD[truth_N] + draw.normal(0, 0.1, (90, 32))).astype(np.float32)
+    groups_N, typical_G = occurrences.groups(vectors_ND)
+    assert len({*zip(truth_N.tolist(), groups_N.tolist(), strict=True)}) == 3
+    assert [int(groups_N[k]) for k in typical_G] == [0, 1, 2]
+    points_N2 = occurrences.plane(vectors_ND)
+    assert points_N2.var(0)[0] >= points_N2.var(0)[1] > 0
+    assert len(occurrences.groups(np.ones((5, 8), np.float32))[1]) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1000])
+def test_the_page_fits_the_width_in_a_browser(page: str, tmp_path: Path, width: int) -> None:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("chromium is not installed")
+    measure = "document.title = this.contentDocument.documentElement.scrollWidth"
+    frame = f'<iframe width="{width}" srcdoc="{escape(page)}" onload="{measure}"></iframe>'
+    (tmp_path / "frame.html").write_text(f"<title></title>{frame}", encoding="utf-8")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--dump-dom"]
+    options += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    options += [f"--user-data-dir={tmp_path / 'browser'}", "--virtual-time-budget=5000"]
+    done = subprocess.run(
+        [chromium, *options, f"file://{tmp_path / 'frame.html'}"], capture_output=True, text=True
+    )
+    (found,) = re.findall(r"<title>(\d+)</title>", done.stdout.split("<iframe")[0])
+    assert int(found) <= width
 
 
 def test_the_same_inputs_give_the_same_bytes(made: Path, page: str, tmp_path: Path) -> None:
