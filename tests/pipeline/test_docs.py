@@ -1,5 +1,6 @@
-"""The documentation and the code name the same things."""
+"""The documentation and the code name the same things, and its links lead somewhere."""
 
+import re
 from pathlib import Path
 
 import click
@@ -80,3 +81,50 @@ def test_ci_runs_the_readmes_test_command() -> None:
 def test_the_readme_shows_the_example_that_the_tests_run() -> None:
     example = (ROOT / "examples" / "tagger.py").read_text(encoding="utf-8")
     assert example.partition('"""\n\n')[2].strip() in README
+
+
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+FENCED = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """What can stand after # in a link to a page: its headings, as GitHub and Sphinx name them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.strip().replace(" ", "-") for heading in plain}
+
+
+def broken(page: Path) -> list[str]:
+    """The links of a page that lead nowhere in the repository; none of the web is followed."""
+    found = []
+    for target in LINK.findall(FENCED.sub("", page.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        there = (page.parent / file).resolve() if file else page
+        if not there.exists() or (anchor and anchor not in anchors(there)):
+            found.append(target)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    assert broken(page) == []
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# One Thing\n[a](#one-thing) [b](#two) [c](no.md) [d](https://e.org) `[e](f)`\n"
+    )
+    assert broken(page) == ["#two", "no.md"]
+
+
+def test_every_page_is_in_the_contents() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    listed = {line for line in index.splitlines() if re.fullmatch(r"[\w./-]+", line)}
+    docs = [path.relative_to(ROOT / "docs") for path in PAGES if path.parent != ROOT]
+    pages = {path.with_suffix("").as_posix() for path in docs}
+    assert pages - listed <= {"index", "README"}
