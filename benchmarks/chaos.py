@@ -11,7 +11,6 @@ were done again for it, and the seconds until the next piece was finished.
 
 import argparse
 import contextlib
-import json
 import os
 import random
 import signal
@@ -25,6 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+
+from benchmarks.machine import show
 
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = ("worker", "actor", "node", "driver")
@@ -380,7 +381,7 @@ def show(trial: Trial, options: argparse.Namespace) -> None:
         "passes_with_other_bytes": trial.wrong, "drivers_that_ended_early": trial.ended_early,
         "longest_terminal_silence_s": round(trial.longest_silent, 1), "by_kind": by_kind,
     }  # fmt: skip
-    print(json.dumps(totals, indent=1))
+    show(totals)
 
 
 if __name__ == "__main__":

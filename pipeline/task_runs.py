@@ -15,6 +15,7 @@ from elmo.store import model_digest
 from elmo.tasks.settings import Settings
 
 from . import tracking
+from .progress import say
 from .results import fingerprint
 
 
@@ -93,7 +94,7 @@ class Runs:
                 raise ElmoError(
                     f"{folder}: can't predict an example as MLflow serves it ({error})"
                 ) from error
-        tracking.say(f"{self.task} in MLflow: {uri}")
+        say(f"{self.task} in MLflow: {uri}")
         return uri
 
     def opener(self, stack: ExitStack) -> Callable[[int], Callable[..., None]]:

@@ -16,8 +16,8 @@ from elmo.files import locked, new_file, new_folder
 from elmo.store import model_digest
 from elmo.tasks.settings import Settings, choose
 
-from . import tracking
 from .params import Params, Task
+from .progress import say
 from .results import fingerprint
 from .task_runs import Runs, source_digest
 
@@ -218,7 +218,7 @@ def _train(
     for seed, score in enumerate(scores):
         with tracked.open(seed) as log:
             log.metrics({f"test.{name}": value for name, value in score.items()})
-        tracking.say(f"{tracked.task} {ARMS[out.name]}, seed {seed}: {_listed(score)} on test")
+        say(f"{tracked.task} {ARMS[out.name]}, seed {seed}: {_listed(score)} on test")
     return scores
 
 

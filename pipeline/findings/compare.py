@@ -15,7 +15,8 @@ from elmo.store import model_digest
 from elmo.tasks.settings import Settings, choose
 from elmo.tasks.task import RESULTS_VERSION
 
-from .. import tasks, tracking
+from .. import tasks
+from ..progress import say
 from ..task_runs import source_digest
 from .finding import Finding, Kind, Row, command_line, over_seeds
 
@@ -188,7 +189,7 @@ def _train(
         for key, value in means.items()
         if key != metric and not key.endswith("_sd")
     }
-    tracking.say(f"{name}: {metric} {row.mean:.4f}")
+    say(f"{name}: {metric} {row.mean:.4f}")
     updates = math.ceil(len(data["train"].examples) / settings.batch_size)
     return _Way(row, metric, tasks.best_by_epoch(trained), updates)
 
