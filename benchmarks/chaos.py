@@ -86,7 +86,7 @@ def main() -> None:
         print(f"undisturbed: {len(expected)} files", flush=True)
         with Nodes(options.nodes) as nodes:
             trial = disturb(home, nodes, expected, options)
-    show(trial, options)
+    table(trial, options)
     sys.exit(1 if trial.wrong else 0)
 
 
@@ -361,7 +361,7 @@ def _environment() -> dict[str, str]:
     return kept | one_thread | {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT)}
 
 
-def show(trial: Trial, options: argparse.Namespace) -> None:
+def table(trial: Trial, options: argparse.Namespace) -> None:
     """Print the table, a summary by kind, and the totals."""
     print("| at, s | killed | pieces done again | silence, s |\n|---|---|---|---|")
     for kill in trial.kills:

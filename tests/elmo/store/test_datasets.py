@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from elmo.errors import ElmoError
 from elmo.interop.vectors_hdf5 import LAYOUTS, read_dump, write_dump
 from elmo.location import Location
-from elmo.shards import write_shards
+from elmo.shards import TokenizerEntry, write_shards
 from elmo.store import FeatureStore
 from elmo.store.build import append, build
 from elmo.store.datasets import Sentences, ShuffledSentences, collate
@@ -121,7 +121,8 @@ def test_blank_sentences_leave_only_where_they_were_lines(
     assert blank
     assert sum(1 for _ in rows(store)) == SENTENCES
     (source,) = store.manifest.sources
-    cut = replace(source, tokenizer={"name": "unicode", "sentences": "split"})
+    words = TokenizerEntry(name="unicode", sentences="split")
+    cut = replace(source, tokenizer=words)
     store.manifest = replace(store.manifest, sources=(cut,))
     assert all(row["tokens"] for row in rows(store))
     assert sum(1 for _ in rows(store)) == SENTENCES - blank
