@@ -83,6 +83,7 @@ def run(
             log.tag("model_version", str(version))
             log.tag("model_digest", content)
     else:
+        tracking.end_killed("register")
         decision = registry.appoint(
             params.name, version, tags=tags, **{key: names[key] for key in ("alias", "margin")}
         )

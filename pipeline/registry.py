@@ -166,7 +166,7 @@ def promote(name: str, number: int, *, alias: str) -> int | None:
     rows = {row.version: row for row in versions(name)}
     if number not in rows:
         known = ", ".join(map(str, sorted(rows))) or "none yet"
-        raise ElmoError(f"{name} has no version {number} to promote; there are: {known}")
+        raise ElmoError(f"{name} has no version {number} to promote; it has {known}")
     before = next((row.version for row in rows.values() if alias in row.aliases), None)
     _point(name, alias, number)
     return before

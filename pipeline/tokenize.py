@@ -36,7 +36,7 @@ from .text.accounting import Accounting
 from .text.inputs import Input, check_input
 from .text.shard_builder import Piece, Result, finished, tokenize_piece
 from .text.spans import plan
-from .text.work import work_folder
+from .text.work import discard, work_folder
 
 
 def run(
@@ -87,7 +87,11 @@ def tokenize(
         ]
         results = _results(pieces, cluster)
         total = accounting.add(result.accounting for result in results)
-        _check_splits(inputs, total, results, params)
+        try:
+            _check_splits(inputs, total, results, params)
+        except ElmoError:  # only other settings or another text would help
+            discard(work)
+            raise
         counts, report = total.counts(), quality.merge([result.quality for result in results])
         documents: dict[Split, int] = {
             "train": total.train_documents,

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from elmo.errors import ElmoError
 from elmo.files import read_record, write_json
 from elmo.settings import PRECISIONS, Precision
 
@@ -54,7 +55,7 @@ def speeds(device: torch.device) -> Speeds:
     if path.exists():
         return read_record(path, Speeds)
     measured = Speeds(**gflops(device))
-    with suppress(OSError):  # no home, or one that can't be written: measured again next time
+    with suppress(OSError, ElmoError):  # no home, or one that can't be written: measured again next time
         write_json(path, msgspec.to_builtins(measured))
     return measured
 

@@ -42,6 +42,13 @@ def work_folder(runs: Folder, stage: str, out: Folder) -> Iterator[Location]:
         _remove(work.local)
 
 
+def discard(work: Location) -> None:
+    """Delete the finished pieces: no later run can use them."""
+    for name in work.names():
+        if name != LOCK:
+            work.delete(name)
+
+
 def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     try:

@@ -15,7 +15,18 @@ from .client import (
     silent,
     tracking_uri,
 )
-from .runs import Run, TrackedRun, exists, latest_runs, run, runs_of, send_unsent, spool_of, unsent
+from .runs import (
+    Run,
+    TrackedRun,
+    end_killed,
+    exists,
+    latest_runs,
+    run,
+    runs_of,
+    send_unsent,
+    spool_of,
+    unsent,
+)
 
 __all__ = [
     "Run",
@@ -23,6 +34,7 @@ __all__ = [
     "answers",
     "check",
     "database_file",
+    "end_killed",
     "exists",
     "latest_runs",
     "mlflow_client",

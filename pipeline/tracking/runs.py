@@ -137,9 +137,14 @@ def spool_of(folder: Location) -> Path:
     return scratch() / "unsent" / digest(folder.url.rpartition("/")[0])[:8]
 
 
-def _end_killed(client: Any, stage: str) -> None:
+def end_killed(stage: str) -> None:
     """Say of a stage's runs whose process on this machine is gone that it was killed: nobody else
     would, and they would seem to run for ever."""
+    with answers():
+        _end_killed(mlflow_client(), stage)
+
+
+def _end_killed(client: Any, stage: str) -> None:
     running = client.search_runs(
         [experiment_id(client)], f"tags.stage = '{stage}' and attributes.status = 'RUNNING'"
     )
@@ -230,7 +235,7 @@ def _begin(
     locations = {name: _address(sources[name]) for name in inputs if name in sources}
     tags = {"stage": stage, **{f"digest.{name}": value for name, value in inputs.items()}}
     tags |= {f"dvc.{n}": os.environ[n] for n in ("DVC_STAGE", "DVC_EXP_NAME") if n in os.environ}
-    tags |= origin.tags()
+    tags |= origin.tags() | {_PROCESS: origin.process_key()}
     key = fingerprint(stage, params, inputs)[:6]
     name = " ".join(filter(None, [stage, os.environ.get("DVC_EXP_NAME"), key]))
     tags["mlflow.note.content"] = origin.description(stage, inputs, locations, tags)

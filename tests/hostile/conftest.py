@@ -76,7 +76,7 @@ def case(project: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An MLflow database without runs: making one takes seconds."""
+    """An MLflow database that cases share: making one takes seconds."""
     path = tmp_path_factory.mktemp("database") / "mlflow.db"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")

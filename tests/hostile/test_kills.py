@@ -17,7 +17,7 @@ from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import listing
 from tests.hostile.processes import Command
 
-KILLS = 4
+KILLS = 3
 NAMES = [
     "corpus", "tokenize", "vocab", "pretrain", "finetune", "features", "register", "embed",
     "append", "compact", "prune", "export", "dump", "dump lists", "dump-tokens",
@@ -56,11 +56,14 @@ def test_killed_at_any_instant_and_run_again(
         if killed.wait() == 0:  # it was faster than the draw
             took /= 2
     again = begin("killed", KILLS)
-    assert again.wait() == 0, again.said()
+    code = again.wait()
+    published = name == "append" and "store: holds the sentences of new already" in again.said()
+    assert code == 0 or published, again.said()
     expected, found = (results(folders[which]) for which in ("whole", "killed"))
     different = {name for name in {*found, *expected} if found.get(name) != expected.get(name)}
     assert not different, different
-    assert runs(tmp_path / "killed" / "mlflow.db") <= {"FINISHED", "KILLED"}
+    states, before = runs(tmp_path / "killed" / "mlflow.db"), runs(database)
+    assert {states[run] for run in states.keys() - before.keys()} <= {"FINISHED", "KILLED"}
     if name == "register":
         assert registered(tmp_path / "killed") == registered(tmp_path / "whole")
 
@@ -82,10 +85,10 @@ def results(folder: Path) -> dict[str, Any]:
     return left
 
 
-def runs(database: Path) -> set[str]:
-    """The states of MLflow's runs."""
+def runs(database: Path) -> dict[str, str]:
+    """The states of MLflow's runs, by their ids."""
     with sqlite3.connect(database) as connection:
-        states = {row[0] for row in connection.execute("SELECT status FROM runs")}
+        states = dict(connection.execute("SELECT run_uuid, status FROM runs").fetchall())
     connection.close()
     return states
 

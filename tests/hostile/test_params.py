@@ -92,9 +92,10 @@ def test_damaged_files_of_settings(tmp_path: Path, what: str) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in CLUSTER if name not in ("address", "tracking_uri", "gpu")]
-)
+TEXTUAL = ("address", "storage", "tracking_uri", "gpu")
+
+
+@pytest.mark.parametrize("name", [name for name in CLUSTER if name not in TEXTUAL])
 @pytest.mark.parametrize("value", ["-1", "many", "nan", "1e999", "a b"])
 def test_variables_out_of_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str

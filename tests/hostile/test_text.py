@@ -88,7 +88,7 @@ FILES: dict[str, tuple[str, bytes]] = {
     "GB 18030": ("in.txt", KANJI.encode("gb18030")),
     "Windows quotes": ("in.txt", PLAIN + b"\x93quoted\x94\n"),
     "EBCDIC": ("in.txt", GOOD.encode("cp500")),
-    "half a character": ("in.txt", KANJI.encode()[:-6]),
+    "half a character": ("in.txt", (KANJI + "日").encode()[:-1]),
     "half a character at a line's end": ("in.txt", b"a \xe6\x97\nb\n"),
     "two bytes for one": ("in.txt", b"a \xc0\xaf b\n"),
     "a surrogate": ("in.txt", b"a \xed\xa0\x80 b\n"),

@@ -113,10 +113,10 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], message: 
 
 def test_help_lists_the_stages_first_in_order_and_every_command_once() -> None:
     _, text, _ = elmo("--help")
-    stages = "corpus tokenize vocab pretrain finetune features register report".split()
+    stages = "corpus tokenize vocab pretrain finetune features register labels tasks report".split()
     shown = [line.split()[0] for line in text.splitlines() if line.startswith("  ")]
     listed = [name for name in shown if name in cli.cli.commands]
-    assert listed[:8] == stages and sorted(listed) == sorted(cli.cli.commands)
+    assert listed[:10] == stages and sorted(listed) == sorted(cli.cli.commands)
     assert "Stages, in order:" in text and "\nMore:" not in text
 
 

@@ -164,7 +164,7 @@ def test_promote_moves_champion_by_command(inputs: Path) -> None:
         run(inputs)
     assert registry.promote("tiny", 2, alias="champion") == 1
     assert aliases() == {1: [], 2: ["candidate", "champion"]}
-    with pytest.raises(ElmoError, match="tiny has no version 7 to promote; there are: 1, 2"):
+    with pytest.raises(ElmoError, match="tiny has no version 7 to promote; it has 1, 2"):
         registry.promote("tiny", 7, alias="champion")
 
 

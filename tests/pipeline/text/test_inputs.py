@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import ElmoError
+from elmo.location import Location
 from pipeline.text import inputs as inputs_module
 from pipeline.text.inputs import Input, check_input, find_inputs, open_input, read_bytes
 
@@ -126,8 +127,8 @@ def test_digests_of_large_files_are_kept_until_the_stage_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inputs_module, "_LARGE", 5)
-    folder, work = files(tmp_path / "in", "a.txt", "b.txt"), tmp_path / "work"
-    work.mkdir()
+    folder, work = files(tmp_path / "in", "a.txt", "b.txt"), Location(tmp_path / "work")
+    (tmp_path / "work").mkdir()
     first = find_inputs([str(folder)], work=work)
     opened: list[str] = []
     real = inputs_module.open_input
