@@ -55,7 +55,7 @@ def speeds(device: torch.device) -> Speeds:
     if path.exists():
         return read_record(path, Speeds)
     measured = Speeds(**gflops(device))
-    with suppress(OSError, ElmoError):  # no home, or one that can't be written: measured again next time
+    with suppress(OSError, ElmoError):  # no home to write to: it is measured again
         write_json(path, msgspec.to_builtins(measured))
     return measured
 
