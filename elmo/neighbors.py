@@ -44,6 +44,10 @@ def parse_query(
     `tokenize` cuts the whole text, without the brackets, into sentences of tokens: what stands
     around a token may decide how it is cut. The sentence with the brackets is the query.
     """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ElmoError(f"the text {text!r} is not UTF-8; write it in UTF-8") from None
     marked = re.findall(r"\[([^\[\]\s]+)\]", text)
     if len(marked) != 1:
         raise ElmoError(

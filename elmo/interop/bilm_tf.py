@@ -99,6 +99,8 @@ def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> 
 
     The softmax and what training left are not part of these files.
     """
+    if Path(options).resolve() == Path(weights).resolve():
+        raise ElmoError(f"{weights}: named for the options too; name a second file for the weights")
     loaded = load_model(model)
     config = loaded.bilm.config
     if loaded.characters != Characters():

@@ -126,3 +126,8 @@ def test_gamma_turns_the_query_as_it_turned_the_store(
     assert orders[1.0] == orders[2.5] == orders[-2.5]
     with pytest.raises(ElmoError, match="its mix has gamma 0"):
         neighbors(FeatureStore(tmp_path / "store0.0"), embedder, QUERY, 3)
+
+
+def test_a_query_that_is_not_utf8_is_refused() -> None:
+    with pytest.raises(ElmoError, match="is not UTF-8"):
+        parse_query("\udcff [gift]")

@@ -250,3 +250,9 @@ def test_cached_token_vectors_stand_for_the_characters(tmp_path: Path) -> None:
     )
     for expected, found in zip(by_characters, by_words, strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_one_file_for_options_and_weights_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ElmoError, match="same: named for the options too"):
+        export_2018(tmp_path / "model", tmp_path / "same", tmp_path / "model" / ".." / "same")
+    assert not (tmp_path / "same").exists()
