@@ -98,7 +98,7 @@ def chosen(params: Params, name: str, params_file: Path) -> Task:
     return params.tasks[name]
 
 
-def said(figures: Mapping[str, Any]) -> str:
+def summary(figures: Mapping[str, Any]) -> str:
     """The scores of a task in words."""
     metric = _metric(figures)
     shown = ", ".join(

@@ -111,9 +111,14 @@ def with_cluster(command: Callable[..., None]) -> Callable[..., None]:
             return command(cluster=cluster, **given)
         from .. import workers
 
-        driver_only = ("params_file", "metrics") + (("curves",) if cluster.storage else ())
-        folders = {k: v for k, v in given.items() if isinstance(v, Path) or "://" in str(v)}
-        paths = [v for k, v in folders.items() if k not in driver_only]
+        folders = {
+            name: value
+            for name, value in given.items()
+            if isinstance(value, Path) or (isinstance(value, str) and "://" in value)
+        }
+        if cluster.storage:
+            folders.pop("curves", None)  # the driver's own
+        paths = list(folders.values())
         with workers.checked_nodes(paths):
             command(cluster=cluster, **given)
 

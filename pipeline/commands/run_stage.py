@@ -2,26 +2,39 @@
 
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import say_done, values_set
+from .options import METRICS, PARAMS, SET, say_done, values_set
 
 if TYPE_CHECKING:
     from ..cluster import Cluster
     from ..params import Params
 
 
+Run = Callable[..., None]  # `run_stage` for the files that a command was given
+
+
+def stage_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a stage's command the options of all stages, and hand it `run` to do its work with."""
+
+    @wraps(command)
+    def with_options(params_file: Path, metrics: Path | None, **given: Any) -> None:
+        command(run=partial(run_stage, params_file=params_file, metrics=metrics), **given)
+
+    return PARAMS(SET(METRICS(with_options)))
+
+
 def run_stage(
     name: str,
     work: Callable[["Params"], dict[str, Any]],
-    params_file: Path,
-    metrics: Path | None,
     describe: Callable[[dict[str, Any]], str],
     *,
+    params_file: Path,
+    metrics: Path | None,
     cluster: "Cluster | None" = None,
 ) -> None:
     """Run a stage, write its figures, and print what it did and how long it took."""

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import CURVES, FOLDER, METRICS, PARAMS, PATH, RUNS, SET, Folder, with_cluster
-from .run_stage import human_size, run_stage
+from .options import CURVES, FOLDER, PATH, RUNS, Folder, with_cluster
+from .run_stage import Run, human_size, stage_options
 
 if TYPE_CHECKING:
     from ..cluster import Cluster
@@ -16,18 +16,14 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("out", type=FOLDER)
 @RUNS
-@PARAMS
-@SET
-@METRICS
-def corpus(out: Folder, runs: Folder, params_file: Path, metrics: Path | None) -> None:
+@stage_options
+def corpus(run: Run, out: Folder, runs: Folder) -> None:
     """Collect the text: your own files, or English prose that comes with Python."""
     from .. import corpus as stage
 
-    run_stage(
+    run(
         "corpus",
         lambda p: stage.run(out, p.corpus, runs=runs),
-        params_file,
-        metrics,
         lambda f: (
             f"{human_size(f['general_bytes'])} general ({stage.listing(out, 'general')}), "
             f"{human_size(f['task_bytes'])} task ({stage.listing(out, 'task')})"
@@ -40,23 +36,20 @@ def corpus(out: Folder, runs: Folder, params_file: Path, metrics: Path | None) -
 @click.argument("text", type=click.Choice(["general", "task"]))
 @click.argument("out", type=FOLDER)
 @RUNS
-@PARAMS
-@SET
-@METRICS
+@stage_options
 @with_cluster
 def tokenize(
+    run: Run,
     corpus: Folder,
     text: str,
     out: Folder,
     runs: Folder,
-    params_file: Path,
-    metrics: Path | None,
     cluster: "Cluster",
 ) -> None:
     """Cut TEXT into sentences of tokens, as Arrow shards."""
     from .. import tokenize as stage
 
-    run_stage(
+    run(
         f"tokenize {text}",
         lambda p: stage.run(
             corpus,
@@ -67,8 +60,6 @@ def tokenize(
             cluster=cluster,
             given=(*p.corpus.general, *p.corpus.task),
         ),
-        params_file,
-        metrics,
         lambda f: f"{f['tokens']:,} tokens in {f['sentences']:,} sentences, {f['shards']} shards",
     )
 
@@ -77,26 +68,21 @@ def tokenize(
 @click.argument("shards", type=FOLDER)
 @click.argument("out", type=FOLDER)
 @RUNS
-@PARAMS
-@SET
-@METRICS
+@stage_options
 @with_cluster
 def vocab(
+    run: Run,
     shards: Folder,
     out: Folder,
     runs: Folder,
-    params_file: Path,
-    metrics: Path | None,
     cluster: "Cluster",
 ) -> None:
     """Count the words of SHARDS."""
     from .. import vocab as stage
 
-    run_stage(
+    run(
         "vocab",
         lambda p: stage.run(shards, out, p.vocab, runs=runs, cluster=cluster),
-        params_file,
-        metrics,
         lambda f: f"{f['words']:,} words, {f['heldout_coverage']:.1%} of held-out tokens covered",
     )
 
@@ -107,30 +93,25 @@ def vocab(
 @click.argument("out", type=FOLDER)
 @CURVES
 @RUNS
-@PARAMS
-@SET
-@METRICS
+@stage_options
 @with_cluster
 def pretrain(
+    run: Run,
     shards: Folder,
     vocab: Folder,
     out: Folder,
     curves: Path,
     runs: Folder,
-    params_file: Path,
-    metrics: Path | None,
     cluster: "Cluster",
 ) -> None:
     """Train a bidirectional language model on SHARDS."""
     from .. import pretrain as stage
 
-    run_stage(
+    run(
         "pretrain",
         lambda p: stage.run(
             shards, vocab, out, p.pretrain, curves=curves, runs=runs, cluster=cluster
         ),
-        params_file,
-        metrics,
         lambda f: (
             f"held-out perplexity {f['heldout_perplexity']:.1f}, "
             f"{f['times_below_unigram']:.1f} × below the unigram model's "
@@ -147,31 +128,26 @@ def pretrain(
 @click.argument("out", type=FOLDER)
 @CURVES
 @RUNS
-@PARAMS
-@SET
-@METRICS
+@stage_options
 @with_cluster
 def finetune(
+    run: Run,
     model: Folder,
     task: Folder,
     general: Folder,
     out: Folder,
     curves: Path,
     runs: Folder,
-    params_file: Path,
-    metrics: Path | None,
     cluster: "Cluster",
 ) -> None:
     """Continue training MODEL on the shards TASK; GENERAL measures the forgetting."""
     from .. import finetune as stage
 
-    run_stage(
+    run(
         "finetune",
         lambda p: stage.run(
             model, task, general, out, p.finetune, curves=curves, runs=runs, cluster=cluster
         ),
-        params_file,
-        metrics,
         lambda f: (
             f"task perplexity {f['task_perplexity_before']:.1f} → "
             f"{f['task_perplexity_after']:.1f} ({-f['task_gain']:+.1%}), general "
@@ -186,27 +162,22 @@ def finetune(
 @click.argument("model", type=FOLDER)
 @click.argument("out", type=FOLDER)
 @RUNS
-@PARAMS
-@SET
-@METRICS
+@stage_options
 @with_cluster
 def features(
+    run: Run,
     shards: Folder,
     model: Folder,
     out: Folder,
     runs: Folder,
-    params_file: Path,
-    metrics: Path | None,
     cluster: "Cluster",
 ) -> None:
     """Store MODEL's vectors of every token of SHARDS."""
     from .. import features as stage
 
-    run_stage(
+    run(
         "features",
         lambda p: stage.run(shards, model, out, p.features, runs=runs, cluster=cluster),
-        params_file,
-        metrics,
         lambda f: (
             f"{f['tokens']:,} tokens in {f['parts']} parts, {human_size(f['bytes'])}, "
             f"{f['bytes_per_token']:,.0f} bytes per token"
@@ -221,44 +192,35 @@ def features(
 @click.argument("out", type=PATH)
 @click.option("--general", type=FOLDER, required=True, help="Shards the model was pretrained on.")
 @click.option("--task", type=FOLDER, required=True, help="Shards it was fine-tuned on.")
-@PARAMS
-@SET
-@METRICS
+@stage_options
 def register(
+    run: Run,
     model: Folder,
     store: Folder,
     out: Path,
     general: Folder,
     task: Folder,
-    params_file: Path,
-    metrics: Path | None,
 ) -> None:
     """Register MODEL in MLflow, with its lineage."""
     from .. import register as stage
 
-    run_stage(
+    run(
         "register",
         lambda p: stage.run(model, store, out, p.register, general=general, task=task),
-        params_file,
-        metrics,
         lambda f: f"version {f['version']}, {f['uri']}; {f['decision']}",
     )
 
 
 @click.command()
 @click.argument("out", type=PATH)
-@PARAMS
-@SET
-@METRICS
-def labels(out: Path, params_file: Path, metrics: Path | None) -> None:
+@stage_options
+def labels(run: Run, out: Path) -> None:
     """Label which words of a package's docstrings are code, by their markup: a task to try."""
     from .. import labels as stage
 
-    run_stage(
+    run(
         "labels",
         lambda p: stage.run(out, p.labels),
-        params_file,
-        metrics,
         lambda f: (
             f"{f['train_sentences']:,} sentences to learn from, {f['dev_sentences']:,} for dev, "
             f"{f['test_sentences']:,} for test; {f['code']:,} stretches of code"
@@ -273,19 +235,16 @@ def labels(out: Path, params_file: Path, metrics: Path | None) -> None:
 @click.option("--curve", type=PATH, required=True, help="Where the table of scores by epoch goes.")
 @click.option("--picture", type=PATH, required=True, help="Where its picture goes.")
 @click.option("--runs", type=PATH, required=True, help="Where the work in progress is kept.")
-@PARAMS
-@SET
-@METRICS
+@stage_options
 @with_cluster
 def tasks(
+    run: Run,
     name: str,
     model: Folder,
     out: Path,
     curve: Path,
     picture: Path,
     runs: Path,
-    params_file: Path,
-    metrics: Path | None,
     cluster: "Cluster",
 ) -> None:
     """Train the task NAME of the params on MODEL's vectors, and without them; score both."""
@@ -294,6 +253,7 @@ def tasks(
     from .. import tasks as stage
 
     def work(params: "Params") -> dict[str, Any]:
+        params_file = click.get_current_context().params["params_file"]
         task = stage.chosen(params, name, params_file)
         device = "cuda" if cluster.gpu else "cpu"
         with local_folder(model) as here:
@@ -301,12 +261,10 @@ def tasks(
                 name, here, out, task, curve=curve, picture=picture, runs=runs, device=device
             )
 
-    run_stage(
+    run(
         f"tasks {name}",
         work,
-        params_file,
-        metrics,
-        stage.said,
+        stage.summary,
     )
 
 
@@ -318,10 +276,9 @@ def tasks(
 @click.option("--model", type=FOLDER, required=True, help="The model.")
 @click.option("--store", type=FOLDER, required=True, help="The store.")
 @click.option("--registered", type=PATH, required=True, help="What register wrote.")
-@PARAMS
-@SET
-@METRICS
+@stage_options
 def report(
+    run: Run,
     out: Path,
     metrics_in: Path,
     curves: Path,
@@ -329,13 +286,11 @@ def report(
     model: Folder,
     store: Folder,
     registered: Path,
-    params_file: Path,
-    metrics: Path | None,
 ) -> None:
     """Write one HTML page with the figures and plots of all stages."""
     from .. import report as stage
 
-    run_stage(
+    run(
         "report",
         lambda p: stage.run(
             out,
@@ -348,7 +303,5 @@ def report(
             registered=registered,
             tasks=tuple(p.tasks),
         ),
-        params_file,
-        metrics,
         lambda f: f"open {out / 'index.html'} ({f['pictures']} pictures)",
     )

@@ -76,7 +76,7 @@ def test_with_and_without_elmo(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert list(figures) == ["elmo", "baseline", "gain", "seeds", "examples"]
     assert figures["gain"] == pytest.approx(figures["elmo"]["f1"] - figures["baseline"]["f1"])
     assert figures["examples"] == {"train": 1, "dev": 1, "test": 1}
-    assert tasks.said(figures).startswith("f1 ")
+    assert tasks.summary(figures).startswith("f1 ")
     assert TrainedTask.load(folder / "out" / "baseline", seed=1).record.bilm is None
     lines = (folder / "curves" / "ner.tsv").read_text().splitlines()
     assert lines[0] == "epoch\telmo\tbaseline" and len(lines) == 4
@@ -130,7 +130,7 @@ def test_without_a_baseline_and_without_elmo(folder: Path) -> None:
     (folder / "other").mkdir()
     (folder / "out").rename(folder / "other" / "out")
     left = run(folder, seeds=1, settings=SETTINGS | {"elmo": "none"})
-    assert "elmo" not in left and "without ELMo" in tasks.said(left)
+    assert "elmo" not in left and "without ELMo" in tasks.summary(left)
 
 
 def test_the_command_of_the_stage(folder: Path) -> None:
