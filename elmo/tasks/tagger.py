@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -24,6 +23,7 @@ from elmo.mix import ScalarMix
 from elmo.store import FeatureStore
 from elmo.store.datasets import Sentences, collate
 from elmo.store.layout import Floats, Mix
+from elmo.weights import load_weights, save_weights
 
 Tags = Sequence[Sequence[str]]
 MIX_L2 = 0.001
@@ -100,13 +100,13 @@ class Tagger(nn.Module):
         }
         with new_folder(folder, ours=("tagger.json", "weights.safetensors")) as new:
             write_json(new / "tagger.json", shape)
-            save_file(self.state_dict(), new / "weights.safetensors")
+            save_weights(new / "weights.safetensors", self.state_dict())
 
     @classmethod
     def load(cls, folder: Path) -> "Tagger":
         """Read what `save` wrote."""
         tagger = cls(**read_json(folder / "tagger.json"))
-        tagger.load_state_dict(load_file(folder / "weights.safetensors"))
+        tagger.load_state_dict(load_weights(folder / "weights.safetensors"))
         return tagger.eval()
 
 

@@ -1,7 +1,7 @@
 """A trained task as a folder: train it, load it, evaluate it, predict with it.
 
-The folder holds `task.json` (kind, settings, labels, model, scores), `words.json`, the model folder
-it was trained with (linked, not copied, where the file system allows) and `seed-N/` with
+The folder holds `task.json` (kind, settings, labels, model, scores, digests of the files beside it),
+`words.json`, the model it was trained with (linked where the file system allows) and `seed-N/` with
 `weights.safetensors`, `curve.jsonl` and `mix.json`.
 """
 
@@ -18,8 +18,6 @@ from typing import Annotated, Any, cast
 import msgspec
 import torch
 from msgspec import Meta
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
 from elmo.embedder import Embedder
 from elmo.errors import ElmoError
@@ -27,10 +25,12 @@ from elmo.files import (
     Count,
     Sha256,
     check_folder,
+    check_sha256,
     digest,
     locked,
     new_folder,
     read_record,
+    sha256,
     write_json,
 )
 from elmo.model_folder import load_model
@@ -44,6 +44,7 @@ from elmo.tasks.settings import Settings
 from elmo.tasks.train import Progress, Report, TaskModel, fit, predictions
 from elmo.tasks.vectors import EmbeddedVectors, StoredVectors, Vectors, store_of
 from elmo.tokenizer import NONE, Tokenization
+from elmo.weights import load_weights, save_weights
 
 RESULTS_VERSION = 1  # bumped where a task's numbers change
 CHUNK = 512  # examples predicted at a time
@@ -79,6 +80,7 @@ class Record(msgspec.Struct, forbid_unknown_fields=True):
     scores: dict[str, dict[str, float]]
     counts: dict[str, dict[str, Count]]
     data: dict[str, Sha256]
+    files: dict[str, Sha256]
 
 
 class Task:
@@ -93,12 +95,16 @@ class Task:
         record = read_task(folder)
         if seed is not None and seed not in record.seeds:
             raise ElmoError(f"{folder}: has no seed {seed}; it has {record.seeds}")
+        trained = f"seed-{record.seeds[0] if seed is None else seed}"
+        for name, expected in record.files.items():
+            if name == "words.json" or name.startswith(f"{trained}/"):
+                check_sha256(folder / name, expected)
         words = WordTable(read_record(folder / "words.json", list[str]), None)
         model = _network(record, words, folder / "model", device)
-        path = folder / f"seed-{record.seeds[0] if seed is None else seed}" / "weights.safetensors"
+        path = folder / trained / "weights.safetensors"
         try:
-            cast(torch.nn.Module, model).load_state_dict(load_file(path, device=device))
-        except (OSError, SafetensorError, RuntimeError) as error:
+            cast(torch.nn.Module, model).load_state_dict(load_weights(path, device=device))
+        except RuntimeError as error:
             what = str(error).splitlines()[0]
             raise ElmoError(f"{path}: does not fit task.json ({what}); train again") from None
         cast(torch.nn.Module, model).eval()
@@ -185,6 +191,8 @@ def train_task(
             shutil.copytree(model, new / "model", copy_function=link_or_copy)
         for seed in seeds:
             record.scores[str(seed)] = _write_seed(new / f"seed-{seed}", *trained(seed))
+        written = [new / "words.json", *sorted(new.glob("seed-*/*"))]
+        record.files = {path.relative_to(new).as_posix(): sha256(path) for path in written}
         write_json(new / "task.json", msgspec.to_builtins(record))
     for folder in folders.values():
         shutil.rmtree(folder, ignore_errors=True)
@@ -220,6 +228,7 @@ def _new_record(
         scores={},
         counts={"train": train.counts, "dev": dev.counts},
         data={"train": _digest(train.examples), "dev": _digest(dev.examples)},
+        files={},
     )
 
 
@@ -303,8 +312,7 @@ def _model_class(kind: str) -> Any:
 def _write_seed(folder: Path, network: TaskModel, progress: Progress) -> dict[str, float]:
     """Write what a seed has learned; return its scores on dev."""
     folder.mkdir()
-    tensors = cast(torch.nn.Module, network).state_dict()
-    save_file({k: v.cpu().contiguous() for k, v in tensors.items()}, folder / "weights.safetensors")
+    save_weights(folder / "weights.safetensors", cast(torch.nn.Module, network).state_dict())
     curve = b"\n".join(msgspec.json.encode(figures) for figures in progress.curve)
     (folder / "curve.jsonl").write_bytes(curve + b"\n")
     if network.inputs.mixes:

@@ -6,6 +6,7 @@ epoch, so a resumed run ends with the same bytes as one never interrupted.
 
 import math
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -13,17 +14,16 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from elmo.errors import ElmoError
-from elmo.files import new_folder, read_record, write_json
+from elmo.files import Sha256, check_sha256, new_folder, read_record, write_json
 from elmo.tasks.examples import length
 from elmo.tasks.inputs import Inputs
 from elmo.tasks.metrics import Scores
 from elmo.tasks.settings import Settings
 from elmo.tasks.vectors import Vectors
+from elmo.weights import load_weights, save_weights
 
 T = TypeVar("T")
 POOL = 50  # batches that are sorted by length together
@@ -59,6 +59,13 @@ class Progress(msgspec.Struct):
     best_epoch: int = 0
     stale: int = 0
     curve: list[dict[str, float]] = []
+
+
+class Checkpoint(msgspec.Struct, forbid_unknown_fields=True):
+    """`checkpoint.json`: how far the run was, and the digest of its `state.safetensors`."""
+
+    progress: Progress
+    sha256: Sha256
 
 
 def fit(
@@ -188,10 +195,9 @@ class _Run:
         """Continue from the newest checkpoint, or begin."""
         for epoch in reversed(self._epochs()):
             try:
-                progress = read_record(self._folder(epoch) / "progress.json", Progress)
-                self._restore(epoch)
-                return progress
-            except ElmoError:
+                return self._restore(epoch)
+            except ElmoError as error:
+                print(f"warning: {error}; training resumes from before it", file=sys.stderr)
                 shutil.rmtree(self._folder(epoch))
         return Progress(lr=self.settings.lr)
 
@@ -202,8 +208,8 @@ class _Run:
         for number, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{number}.{name}": value for name, value in state.items()}
         with new_folder(self._folder(progress.epoch)) as new:
-            save_file({k: v.contiguous() for k, v in tensors.items()}, new / "state.safetensors")
-            write_json(new / "progress.json", msgspec.to_builtins(progress))
+            checkpoint = Checkpoint(progress, save_weights(new / "state.safetensors", tensors))
+            write_json(new / "checkpoint.json", msgspec.to_builtins(checkpoint))
         for epoch in self._epochs():
             if epoch not in (progress.epoch, progress.best_epoch):
                 shutil.rmtree(self._folder(epoch), ignore_errors=True)
@@ -222,12 +228,11 @@ class _Run:
     def _epochs(self) -> list[int]:
         return sorted(int(p.name.removeprefix("epoch-")) for p in self.work.glob("epoch-*"))
 
-    def _restore(self, epoch: int) -> None:
+    def _restore(self, epoch: int) -> Progress:
+        checkpoint = read_record(self._folder(epoch) / "checkpoint.json", Checkpoint)
         path = self._folder(epoch) / "state.safetensors"
-        try:
-            tensors = load_file(path)
-        except (OSError, SafetensorError) as error:
-            raise ElmoError(f"{path}: not readable ({error}); delete {self.work}") from None
+        check_sha256(path, checkpoint.sha256)
+        tensors = load_weights(path)
         self.module.load_state_dict(_under(tensors, "module."))
         for number, average in enumerate(self.average):
             average.copy_(tensors[f"average.{number}"])
@@ -237,6 +242,7 @@ class _Run:
             state.setdefault(int(number_text), {})[key] = value
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        return checkpoint.progress
 
     def _follow(self, step: int) -> None:
         """Move the average towards the weights, faster in the first steps."""

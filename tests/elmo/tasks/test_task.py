@@ -351,6 +351,18 @@ def test_a_store_is_used_where_it_holds_the_sentences(
         trained("pairs", tmp_path / "t", tiny_model_folder, store=tmp_path / "few")
 
 
+@pytest.mark.parametrize("name", ["seed-0/weights.safetensors", "seed-0/mix.json", "words.json"])
+def test_one_altered_byte_of_a_trained_task_is_refused(
+    tmp_path: Path, tiny_model_folder: Path, name: str
+) -> None:
+    folder = trained("tagging", tmp_path, tiny_model_folder, changes={"epochs": 1})
+    raw = bytearray((folder / name).read_bytes())
+    raw[len(raw) // 2] ^= 1
+    (folder / name).write_bytes(raw)
+    with pytest.raises(ElmoError, match=f"{name}: truncated or altered"):
+        Task.load(folder)
+
+
 def test_what_does_not_fit_is_refused(tmp_path: Path, tiny_model_folder: Path) -> None:
     folder = trained("tagging", tmp_path, tiny_model_folder, changes={"epochs": 1})
     with pytest.raises(ElmoError, match="has no seed 7; it has"):
