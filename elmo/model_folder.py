@@ -76,7 +76,7 @@ def save_model(
 
     `tokenizer` is how the training text was cut. A folder that is no model is not replaced.
     """
-    _check_widths(bilm.config, characters, where=str(folder))
+    check_widths(bilm.config, characters, where=str(folder))
     weights = {f"bilm.{name}": value for name, value in bilm.state_dict().items()}
     weights |= {f"softmax.{name}": value for name, value in (softmax or {}).items()}
     with new_folder(folder, ours=(CONFIG, WEIGHTS)) as new:
@@ -108,7 +108,7 @@ def _load(folder: Path, *, device: str | torch.device) -> Model:
     config = Config.from_dict(record.model, source=folder / CONFIG)
     _check_pieces(folder, record)
     characters = Characters.load(folder / "characters.json")
-    _check_widths(config, characters, where=str(folder))
+    check_widths(config, characters, where=str(folder))
     vocabulary = Vocabulary.load(folder)
     if config.input_words not in (None, len(vocabulary)):
         raise ElmoError(
@@ -147,7 +147,8 @@ def _check_pieces(folder: Path, record: ModelConfig) -> None:
     check_sha256(folder / TRAINING, record.training)
 
 
-def _check_widths(config: Config, characters: Characters, *, where: str) -> None:
+def check_widths(config: Config, characters: Characters, *, where: str) -> None:
+    """Raise `ElmoError`, begun with `where`, for a filter wider than the longest token."""
     widest = max((width for width, _ in config.filters), default=0)
     if config.input_words is None and widest > characters.max_characters:
         raise ElmoError(

@@ -13,6 +13,9 @@ from .cluster import Cluster
 from .params import Pretrain
 
 if TYPE_CHECKING:
+    from elmo.characters import Characters
+    from elmo.vocabulary import Vocabulary
+
     from .train_job import Prepared, RunSettings
 
 
@@ -26,20 +29,16 @@ class PretrainJob:
 
     def prepare(self, settings: "RunSettings") -> "Prepared":
         """A new model of the network's shape, drawn from the seed."""
-        from elmo.characters import Characters
         from elmo.nn.bilm import BiLM, Config
         from elmo.nn.softmax import new_softmax
         from elmo.shards import Shards
         from elmo.train.loop import TrainingJob
-        from elmo.vocabulary import Vocabulary
 
         from .train_job import Prepared
 
         training = settings.training
         config = Config(**asdict(self.network), input_words=None)
-        with local_folder(self.vocab) as vocab:
-            characters = Characters.load(vocab / "characters.json")
-            vocabulary = Vocabulary.load(vocab)
+        characters, vocabulary = _read_vocabulary(self.vocab)
         bilm = BiLM(config, characters=characters.size)
         bilm.reset_parameters(training.seed)
         job = TrainingJob(
@@ -81,12 +80,14 @@ def run(
 
     from . import train_job
 
+    inputs = {"corpus": Shards(shards).digest, "vocabulary": vocabulary_digest(vocab)}
+    _check(vocab, params.network)
     trained = train_job.train(
         "pretrain",
         params,
         params.training,
         PretrainJob(absolute(shards), absolute(vocab), params.network),
-        inputs={"corpus": Shards(shards).digest, "vocabulary": vocabulary_digest(vocab)},
+        inputs=inputs,
         out=out,
         curves=curves,
         runs=runs,
@@ -107,6 +108,25 @@ def run(
         below = metrics["unigram_perplexity"] / metrics["heldout_perplexity"]
         metrics["times_below_unigram"] = below
     return metrics | {"steps": trained.steps, "tokens_seen": trained.tokens}
+
+
+def _check(vocab: Folder, network: Network) -> None:
+    """Refuse what no worker could train with, before a run is opened for it."""
+    from elmo.model_folder import check_widths
+    from elmo.nn.bilm import Config
+
+    characters, _ = _read_vocabulary(vocab)
+    check_widths(
+        Config(**asdict(network), input_words=None), characters, where="pretrain.network.filters"
+    )
+
+
+def _read_vocabulary(folder: Folder) -> "tuple[Characters, Vocabulary]":
+    from elmo.characters import Characters
+    from elmo.vocabulary import Vocabulary
+
+    with local_folder(folder) as local:
+        return Characters.load(local / "characters.json"), Vocabulary.load(local)
 
 
 def vocabulary_digest(folder: Folder) -> str:

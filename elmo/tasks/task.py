@@ -1,6 +1,6 @@
 """A trained task as a folder: train it, load it, evaluate it, predict with it.
 
-The folder holds `task.json` (kind, settings, labels, model, scores, digests of the files beside it),
+The folder holds `task.json` (kind, settings, labels, model, scores, digests of the other files),
 `words.json`, the model it was trained with (linked where the file system allows) and `seed-N/` with
 `weights.safetensors`, `curve.jsonl` and `mix.json`.
 """
