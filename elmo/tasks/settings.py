@@ -10,7 +10,7 @@ from elmo.errors import ElmoError
 Positive = Annotated[int, Meta(ge=1, le=1 << 20)]
 Natural = Annotated[int, Meta(ge=0, le=1 << 20)]
 Share = Annotated[float, Meta(ge=0, lt=1)]
-Size = Annotated[float, Meta(ge=0)]
+Size = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -33,6 +33,7 @@ from elmo.files import (
     sha256,
     write_json,
 )
+from elmo.model_config import Config, read_config
 from elmo.model_folder import load_model
 from elmo.store import FeatureStore, model_digest
 from elmo.store.layout import Mix
@@ -204,6 +205,11 @@ def _check(settings: Settings, model: Path | None, train: Labelled, dev: Labelle
         raise ElmoError("name a model, or leave ELMo out (elmo: none); not both, not neither")
     if (train.scheme == "plain") != (dev.scheme == "plain"):
         raise ElmoError(f"the training tags are {train.scheme}, those of dev {dev.scheme}")
+    if model is not None and settings.layers is not None:
+        top = Config.from_dict(read_config(model).model, source=str(model)).layers
+        for layer in settings.layers:
+            if layer > top:
+                raise ElmoError(f"layers must be among 0 to {top}, found {layer}")
 
 
 def _new_record(

@@ -382,6 +382,11 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, tiny_model_folder: Path) -
         Task.load(folder)
     with pytest.raises(ElmoError, match="name a model, or leave ELMo out"):
         trained("tagging", tmp_path, None)
+    with pytest.raises(ElmoError, match="layers must be among 0 to [0-9]+, found 9"):
+        trained("tagging", tmp_path / "new", tiny_model_folder, changes={"layers": "0,9"})
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(ElmoError, match="^lr: Expected `float` <= 1000000.0$"):
+        choose("tagging", {"lr": "inf"})
 
 
 @pytest.mark.parametrize(
