@@ -3,7 +3,7 @@
     python -m benchmarks.tokenizing TEXT... [--tokenizer unicode] [--processes 2] [--repeat 3]
 
 Both sides read the same text and write Arrow files, with the same number of processes. Ours is
-timed whole: digests, splits, the books and the quality report included, and Ray's start apart.
+timed whole, with its digests, splits, account of all bytes and quality report; Ray's start apart.
 Theirs is timed for `map` alone and with loading. Prints JSON; needs `pip install datasets`.
 """
 

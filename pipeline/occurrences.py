@@ -42,7 +42,7 @@ class Occurrence(NamedTuple):
 
 def occurrences(store: "FeatureStore", word: str) -> list[Occurrence]:
     """The first occurrences of a token, in the order of the store."""
-    found: list[Occurrence] = []
+    first: list[Occurrence] = []
     for number in store.numbers():
         part = store.part(number)
         type_id = pc.index(part.types.tokens, word).as_py()
@@ -55,15 +55,16 @@ def occurrences(store: "FeatureStore", word: str) -> list[Occurrence]:
                 start, stop = int(block.offsets[row]), int(block.offsets[row + 1])
                 tokens = part.types.tokens.take(pa.array(block.types[start:stop])).to_pylist()
                 vector_D = block.vectors[:, index].mean(0)
-                found.append(Occurrence(vector_D, index - start, tokens))
-            if len(found) >= READ:
-                return found[:READ]
-    return found
+                first.append(Occurrence(vector_D, index - start, tokens))
+            if len(first) >= READ:
+                return first[:READ]
+    return first
 
 
-def picture(found: Sequence[Occurrence]) -> str:
+def picture(occurrences: Sequence[Occurrence]) -> str:
     """The occurrences as an SVG, and the most typical one of each group as a list; HTML."""
-    kept = [found[k] for k in np.linspace(0, len(found) - 1, min(MOST, len(found))).astype(int)]
+    last = len(occurrences) - 1
+    kept = [occurrences[k] for k in np.linspace(0, last, min(MOST, last + 1)).astype(int)]
     vectors_ND = np.stack([one.vector_D for one in kept])
     groups_N, typical_G = groups(vectors_ND)
     points_N2 = plane(vectors_ND)

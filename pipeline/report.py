@@ -465,10 +465,10 @@ def _uses(params: Report, store: "FeatureStore", model: Path) -> str:
         )
     ]
     for word in words:
-        found = occurrences(store, word)
-        drawn = _note(f"Occurs {len(found)} times, too rarely for a picture.")
-        if len(found) >= FEWEST:
-            drawn = picture(found)
+        of_word = occurrences(store, word)
+        drawn = _note(f"Occurs {len(of_word)} times, too rarely for a picture.")
+        if len(of_word) >= FEWEST:
+            drawn = picture(of_word)
         parts.append(f"<h3>{escape(word)}</h3>\n{drawn}")
     return "".join(parts)
 

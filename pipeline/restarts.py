@@ -1,4 +1,4 @@
-"""What the terminal is told when a worker in training is lost and all begin again.
+"""What the terminal shows when a worker in training is lost and all begin again.
 
 The workers and Ray Train's controller, wherever they run, leave small files in the run's folder;
 the driver shows what is new in them.

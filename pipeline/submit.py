@@ -298,7 +298,7 @@ async def _tail(client: Any, job: str, log: _Log) -> None:
 
 def _patiently(client: Any, ask: Callable[[], Any]) -> Any:
     """What the cluster answers, though the connection may be lost for an hour meanwhile."""
-    began, pause, told = time.monotonic(), 1.0, 0.0
+    began, pause, announced = time.monotonic(), 1.0, 0.0
     while True:
         try:
             return ask()
@@ -311,9 +311,9 @@ def _patiently(client: Any, ask: Callable[[], Any]) -> Any:
                     f"{client.address} did not answer for {lost / 60:.0f} min: {_line(error)}; "
                     "the job may go on: elmo attach shows it when the cluster answers again"
                 ) from None
-            if lost >= told:
+            if lost >= announced:
                 line = f"{client.address} does not answer; the job goes on without this terminal"
                 print(f"  {line}; asking again ({lost:.0f} s)", file=sys.stderr, flush=True)
-                told = lost + 30
+                announced = lost + 30
         time.sleep(pause)
         pause = min(2 * pause, 15)

@@ -46,8 +46,8 @@ class ElmoEmbeddings(TokenEmbeddings):
 
     def _add_embeddings_internal(self, sentences: Any) -> None:
         tokens = [[token.text for token in sentence] for sentence in sentences]
-        found = self.embedder.embed(tokens, layers=self.layers)
-        for sentence, layers_LTD in zip(sentences, found, strict=True):
+        vectors = self.embedder.embed(tokens, layers=self.layers)
+        for sentence, layers_LTD in zip(sentences, vectors, strict=True):
             vectors_TD = torch.from_numpy(layers_LTD.mean(0)).to(flair.device)
             for token, vector_D in zip(sentence, vectors_TD, strict=True):
                 token.set_embedding(self.name, vector_D)

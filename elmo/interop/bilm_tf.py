@@ -5,6 +5,7 @@ export only rename and stack. The softmax was never in these files.
 """
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,7 @@ def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> 
 
     The softmax and what training left are not part of these files.
     """
-    if Path(options).resolve() == Path(weights).resolve():
+    if os.path.realpath(options) == os.path.realpath(weights):  # Path.resolve fails on a loop
         raise ElmoError(f"{weights}: named for the options too; name a second file for the weights")
     loaded = load_model(model)
     config = loaded.bilm.config

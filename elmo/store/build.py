@@ -291,13 +291,13 @@ def _corpus(shards: Folder, model: Folder) -> Shards:
 def _check_layout(location: Location, store: Manifest, model: Folder) -> None:
     """Refuse a manifest whose vectors are not as wide, or of as many layers, as its model's."""
     shape = Config.from_dict(read_config(model).model, source=f"{model}/{CONFIG}")
-    for name, said, actual in (
+    for name, recorded, actual in (
         ("dim", store.layout.dim, shape.dim),
         ("model_layers", store.layout.model_layers, shape.layers + 1),
     ):
-        if said != actual:
+        if recorded != actual:
             raise ElmoError(
-                f"{location.name(version_name(store.version))}: layout.{name} is {said}, its "
+                f"{location.name(version_name(store.version))}: layout.{name} is {recorded}, its "
                 f"model's is {actual}; restore it or make the store again"
             )
 

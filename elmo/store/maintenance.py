@@ -271,9 +271,9 @@ def _mismatches(
             "first document": (int(document_ids.min()), part.first_document_id),
             "last document": (int(document_ids.max()), part.last_document_id),
         }
-    for what, (number, said) in counted.items():
-        if number != said:
-            yield f"{name}: {what}: {number}, the manifest says {said}"
+    for what, (number, recorded) in counted.items():
+        if number != recorded:
+            yield f"{name}: {what}: {number}, the manifest says {recorded}"
     if (np.diff(sentence_ids) <= 0).any():
         yield f"{name}: its sentences are not in order"
     if largest >= types:

@@ -127,13 +127,14 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
         """Where the manifest contradicts itself, one line per contradiction."""
         wrong = []
         for name, number in msgspec.to_builtins(count_parts(self.parts)).items():
-            said = getattr(self.counts, name)
-            if said != number:
-                wrong.append(f"counts {said} {name}, its parts have {number}")
+            counted = getattr(self.counts, name)
+            if counted != number:
+                wrong.append(f"counts {counted} {name}, its parts have {number}")
         for name in ("sentences", "tokens"):
-            said = sum(getattr(source, name) for source in self.sources)
-            if getattr(self.counts, name) != said:
-                wrong.append(f"counts {getattr(self.counts, name)} {name}, its shards had {said}")
+            counted = getattr(self.counts, name)
+            number = sum(getattr(source, name) for source in self.sources)
+            if counted != number:
+                wrong.append(f"counts {counted} {name}, its shards had {number}")
         return wrong
 
 

@@ -62,7 +62,7 @@ class CharacterCNN(nn.Module):
 
 
 class Inputs(nn.Module):
-    """[x; ELMo] of sentences, and ELMo for the output; each place has a mix of its own.
+    """[x; ELMo] of sentences, and ELMo for the output; each position has a mix of its own.
 
     `layers` and `dim` are the shape of the vectors handed to `forward`; a tuned biLM comes as
     `model` instead and is part of the module.
@@ -89,28 +89,28 @@ class Inputs(nn.Module):
         self.characters = CharacterCNN(settings.characters) if settings.characters else None
         self.words_width = settings.characters
         self.words_width += settings.word_dim if self.embedding is not None else 0
-        places = 0 if settings.elmo == "none" else settings.elmo_input + settings.elmo_output
+        positions = 0 if settings.elmo == "none" else settings.elmo_input + settings.elmo_output
         self.bilm: Elmo | None = None
         self.own_mixes = nn.ModuleList()
         if model is not None:
             self.bilm = Elmo(
-                model, places, layer_norm=settings.layer_norm, dropout=0, trainable=True
+                model, positions, layer_norm=settings.layer_norm, dropout=0, trainable=True
             )
             dim = model.bilm.config.dim
         else:
             self.own_mixes.extend(
-                ScalarMix(layers, layer_norm=settings.layer_norm) for _ in range(places)
+                ScalarMix(layers, layer_norm=settings.layer_norm) for _ in range(positions)
             )
         if settings.mix == "average":
             for mix in self.mixes:
                 mix.weights.requires_grad_(False)
-        self.width = self.words_width + (dim if places and settings.elmo_input else 0)
-        self.output_width = dim if places and settings.elmo_output else 0
+        self.width = self.words_width + (dim if positions and settings.elmo_input else 0)
+        self.output_width = dim if positions and settings.elmo_output else 0
         self.dropout = nn.Dropout(settings.elmo_dropout)
 
     @property
     def mixes(self) -> list[ScalarMix]:
-        """The mix of each place where ELMo enters."""
+        """The mix of each position where ELMo enters."""
         mixes = self.own_mixes if self.bilm is None else self.bilm.mixes
         return [mix for mix in mixes if isinstance(mix, ScalarMix)]
 
@@ -150,7 +150,7 @@ class Inputs(nn.Module):
     def _elmo(
         self, sentences: Sequence[Tokens], vectors: Vectors | None, mask_BT: Tensor
     ) -> list[Tensor]:
-        """One (B, T, D) for each place."""
+        """One (B, T, D) for each position."""
         if self.bilm is not None:
             ids_BTK = self.bilm.batch_to_ids(sentences).to(mask_BT.device)
             mixed, _ = self.bilm(ids_BTK)

@@ -130,7 +130,7 @@ def train(
     names = sorted({tag for k in chosen for tag in tags[k]})
     if not names:
         raise ElmoError("there are no tags to learn: every sentence given is blank")
-    places = {name: place for place, name in enumerate(names)}
+    index_of = {name: k for k, name in enumerate(names)}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         tagger = Tagger(
@@ -143,7 +143,7 @@ def train(
         for _ in range(epochs):
             tagger.train()
             for batch in loader:
-                targets_BT = _targets(store, tags, batch["sentence_ids"], batch["mask"], places)
+                targets_BT = _targets(store, tags, batch["sentence_ids"], batch["mask"], index_of)
                 scores_BTK = tagger(batch["vectors"], batch["mask"])
                 if not batch["mask"].any():
                     continue
@@ -176,7 +176,7 @@ def accuracy(
 
 
 def _targets(
-    store: FeatureStore, tags: Tags, ids: Tensor, mask_BT: Tensor, places: dict[str, int]
+    store: FeatureStore, tags: Tags, ids: Tensor, mask_BT: Tensor, index_of: dict[str, int]
 ) -> Tensor:
     """The tags' numbers (B, T), `_NONE` beyond a sentence's end."""
     targets_BT = torch.full(mask_BT.shape, _NONE)
@@ -186,5 +186,5 @@ def _targets(
             raise ElmoError(
                 f"sentence {k} has {tokens} tokens and {len(tags[k])} tags: {store.tokens(k)}"
             )
-        targets_BT[row, :tokens] = torch.tensor([places[tag] for tag in tags[k]], dtype=torch.long)
+        targets_BT[row, :tokens] = torch.tensor([index_of[tag] for tag in tags[k]])
     return targets_BT

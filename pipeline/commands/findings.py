@@ -85,7 +85,7 @@ def _task_options(command: Callable[..., None]) -> Callable[..., None]:
 @findings.command()
 @click.option(
     "--ways",
-    type=click.Choice(["elmo", "layers", "places", "context"]),
+    type=click.Choice(["elmo", "layers", "positions", "context"]),
     default="elmo",
     show_default=True,
     help="What is compared: with and without ELMo; which layers; where it enters; context alone.",
@@ -249,11 +249,11 @@ def _write(out: Path, measure: Callable[[], "Finding"]) -> None:
     if out.suffix != ".json":
         raise ElmoError(f"--out {out}: must end in .json")
     files.check_out(out)
-    found = measure()
+    finding = measure()
     out.parent.mkdir(parents=True, exist_ok=True)
-    draw(out.with_suffix(".png"), found)
-    files.write(out, found)
-    for row in found.rows:
+    draw(out.with_suffix(".png"), finding)
+    files.write(out, finding)
+    for row in finding.rows:
         interval = "" if row.low is None else f" ({row.low:.4f} to {row.high:.4f})"
-        click.echo(f"{row.name}: {found.metric} {row.mean:.4f}{interval}")
+        click.echo(f"{row.name}: {finding.metric} {row.mean:.4f}{interval}")
     click.echo(f"findings: {out} and {out.with_suffix('.png')}")

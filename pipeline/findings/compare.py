@@ -23,7 +23,7 @@ from .finding import Finding, Kind, Row, command_line, over_seeds
 if TYPE_CHECKING:
     from elmo.tasks.readers import Labelled
 
-Comparison = Literal["elmo", "layers", "places", "context"]
+Comparison = Literal["elmo", "layers", "positions", "context"]
 WITHOUT: dict[str, Any] = {"elmo": "none"}
 # What each comparison trains: a name and what it changes in the settings.
 WAYS: dict[Comparison, dict[str, dict[str, Any]]] = {
@@ -35,7 +35,7 @@ WAYS: dict[Comparison, dict[str, dict[str, Any]]] = {
         "learned mix, λ = 1": {"l2": 1.0},
         "learned mix, λ = 0.001": {"l2": 0.001},
     },
-    "places": {
+    "positions": {
         "input": {"elmo_input": True, "elmo_output": False},
         "input and output": {"elmo_input": True, "elmo_output": True},
         "output": {"elmo_input": False, "elmo_output": True},

@@ -17,7 +17,7 @@ from elmo.files import Count, Sha256, check_file, read_record, write_json
 
 from .. import urls
 
-Kind = Literal["elmo", "layers", "places", "context", "labels", "senses", "probe", "neighbors"]
+Kind = Literal["elmo", "layers", "positions", "context", "labels", "senses", "probe", "neighbors"]
 DRAWS = 2000  # of the bootstrap
 # Two-sided 95 % points of Student's t for 1 to 30 degrees of freedom; beyond, those of the normal.
 _T95 = (

@@ -91,8 +91,8 @@ def test_layers_with_their_weights_and_the_updates_to_the_baseline(folder: Path)
     assert set(found.data) == {"train", "dev", "test"} and "average: accuracy" in printed
 
 
-def test_places_where_elmo_enters(folder: Path) -> None:
-    found, _ = measure(folder, "compare", "tagging", "--ways", "places", *task(folder))
+def test_positions_where_elmo_enters(folder: Path) -> None:
+    found, _ = measure(folder, "compare", "tagging", "--ways", "positions", *task(folder))
     assert [row.name for row in found.rows] == ["input", "input and output", "output"]
 
 

@@ -138,7 +138,7 @@ def test_the_baseline_needs_no_model(folder: Path) -> None:
         (["--model", "none"], "none: no such model folder"),
         (["--model", "model", "--seeds", 0], "--seeds must be 1 or more, found 0"),
         (["--model", "model", "--layers", "top"], "layers must be all or numbers"),
-        (["--model", "model", "--layers", "0,7"], "has no layer_7; it holds"),
+        (["--model", "model", "--layers", "0,7"], "layers must be among 0 to 2, found 7"),
         (["--model", "model", "--set", "dropout"], "--set must be NAME=VALUE, found 'dropout'"),
         (["--model", "model", "--columns", "tag=9"], "ner.conll:1: has 2 columns, none is 9"),
         (["--model", "model", "--scheme", "bioes"], "ner.conll:3: tag O follows I-PER"),
