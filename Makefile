@@ -21,10 +21,10 @@ check: $(STAMP)
 	@mypy
 
 test: check
-	@python -m pytest
+	@python -m pytest -n 2 --dist loadfile
 
 fast: $(STAMP)
-	@python -m pytest -m "not slow and not ray and not cluster"
+	@python -m pytest -n 2 --dist loadfile -m "not slow and not ray and not cluster"
 
 docs: $(STAMP)
 	@sphinx-build -W --keep-going -q docs build/docs

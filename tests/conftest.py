@@ -1,12 +1,14 @@
-"""What holds for all tests: one thread per process.
+"""What holds for all tests: one thread per process, and the eager LSTM cell.
 
 The models of the tests are tiny. Several threads of one process gain nothing on them, and lose
-much where the cores are busy: each waits for the one that has no core.
+much where the cores are busy: each waits for the one that has no core. Compiling takes longer
+than what it would speed up; tests of the compiled cell ask for it (`compiled`).
 """
 
 import os
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded, and for processes that tests start
+os.environ["ELMO_COMPILE"] = "0"
 
 from collections.abc import Iterator  # noqa: E402
 
@@ -19,3 +21,14 @@ def one_thread() -> Iterator[None]:
     """A stage in this process sets as many as it was told."""
     yield
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The fused cell, as users have it."""
+    from elmo.nn.cell import cell_for
+
+    monkeypatch.setenv("ELMO_COMPILE", "1")
+    cell_for.cache_clear()
+    yield
+    cell_for.cache_clear()

@@ -11,6 +11,7 @@ from elmo.embedder import Carry, Embedder
 from elmo.mix import ScalarMix
 from tests.golden.models import GOLDEN, import_golden
 
+pytestmark = pytest.mark.usefixtures("compiled")
 CASES = sorted(path.stem for path in GOLDEN.glob("*.npz"))
 SENTENCES = [
     ["He", "has", "a", "gift", "for", "music"],

@@ -20,7 +20,6 @@ def elmo(*arguments: object, stdin: bytes = b"", cwd: Path = ROOT) -> tuple[int,
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as own:
         out, err = (Path(own) / name for name in ("out", "err"))
         patch.chdir(cwd)
-        patch.setenv("ELMO_COMPILE", "0")
         patch.setattr(sys, "argv", ["elmo", *map(str, arguments)])
         patch.setattr(sys, "stdin", io.TextIOWrapper(_Input(stdin)))
         with out.open("w") as sys_out, err.open("w") as sys_err:  # files: an error may dup them

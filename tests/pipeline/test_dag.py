@@ -109,7 +109,7 @@ def new_project(folder: Path) -> Path:
 def environment(folder: Path) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "RAY"))}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
-    own = {"PATH": path, "ELMO_COMPILE": "0", "DVC_NO_ANALYTICS": "1", "PYTHONPATH": str(folder)}
+    own = {"PATH": path, "DVC_NO_ANALYTICS": "1", "PYTHONPATH": str(folder)}
     author = {"GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t@example.org"}
     return kept | own | author | {k.replace("AUTHOR", "COMMITTER"): v for k, v in author.items()}
 

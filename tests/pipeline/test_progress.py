@@ -122,7 +122,6 @@ def test_embed_on_a_terminal(tmp_path: Path) -> None:
         cwd=ROOT,
         stderr=terminal,
         stdout=subprocess.PIPE,
-        env={**os.environ, "ELMO_COMPILE": "0"},
     )
     os.close(terminal)
     shown = bytearray()

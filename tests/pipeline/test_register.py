@@ -35,7 +35,6 @@ def inputs(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "one.db").write_bytes(empty_database.read_bytes())
     (tmp_path / "two.db").write_bytes(empty_database.read_bytes())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/one.db")
-    monkeypatch.setenv("ELMO_COMPILE", "0")
     sentences = [["a", "gift"], ["he", "has"], ["the", "gift"], ["for", "he"]]
     write_shards(tmp_path / "shards", sentences, heldout_every=2)
     write_shards(tmp_path / "others", sentences[::-1], heldout_every=2)
