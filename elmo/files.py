@@ -62,27 +62,29 @@ def new_folder(out: Path, *, ours: Sequence[str] = (), kind: str | None = None) 
 
 
 @contextmanager
-def new_file(out: Path, *, beside: Path | None = None, ours: bytes | None = None) -> Iterator[Path]:
+def new_file(out: Path, *, beside: Path | None = None) -> Iterator[Path]:
     """Yield a path in the folder `beside` (that of `out`); it becomes `out` on success and vanishes
-    on any failure.
+    on any failure."""
+    check_file(out)
+    new = _beside((beside or out.parent) / out.name)
+    try:
+        yield new
+        os.replace(new, out)
+    except BaseException as error:
+        new.unlink(missing_ok=True)
+        _say_where(error, out)
+        raise
 
-    With `ours`, how files of this kind begin, only such a file is replaced, and what killed writers
-    of `out` left is removed: for files that users name.
-    """
-    check_file(out, ours=ours or b"")
-    if ours is None:
-        new = _beside((beside or out.parent) / out.name)
-        try:
-            yield new
-            os.replace(new, out)
-        except BaseException as error:
-            new.unlink(missing_ok=True)
-            _say_where(error, out)
-            raise
-        return
+
+@contextmanager
+def new_output(out: Path) -> Iterator[Path]:
+    """Like `new_file`, for a file that a user names: one that is there is never replaced, and what
+    killed writers of `out` left is removed."""
+    check_absent(out)
     try:
         with _locked_folder(out) as folder:
             yield folder / out.name
+            check_absent(out)
             os.replace(folder / out.name, out)
     except BaseException as error:
         _say_where(error, out)
@@ -144,7 +146,14 @@ def check_readable(path: Path) -> None:
         raise ElmoError(f"{path}: is a pipe or a device; a file is needed")
 
 
-def check_file(out: Path, *, ours: bytes) -> None:
+def check_absent(out: Path) -> None:
+    """Refuse an output file that exists and is not empty."""
+    check_file(out)
+    if out.exists() and out.stat().st_size:
+        raise ElmoError(f"{out}: exists, and is not replaced; delete it or name another file")
+
+
+def check_file(out: Path, *, ours: bytes = b"") -> None:
     """Refuse an output file that is a link, a folder, or does not begin as files of its kind do."""
     _check_above(out)
     if out.is_symlink():
@@ -216,7 +225,8 @@ def sweep(folder: Path) -> None:
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a work folder; `ElmoError` naming its owner where another process does.
 
-    The system releases it when the process ends, however that happens.
+    The system releases it when the process ends, however that happens. A folder that is left by an
+    error with nothing else in it is removed.
     """
     while True:
         folder.mkdir(parents=True, exist_ok=True)
@@ -234,7 +244,14 @@ def locked(folder: Path) -> Iterator[None]:
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
             file.flush()
-            yield
+            try:
+                yield
+            except BaseException:
+                with suppress(OSError):
+                    if os.listdir(folder) == [LOCK]:  # nothing to resume from
+                        shutil.rmtree(folder)
+                        folder.parent.rmdir()  # unless it holds other work
+                raise
             return
 
 

@@ -336,13 +336,24 @@ class Location:
     def writing(self) -> Iterator[None]:
         """While this lasts `being_written` is true for everyone: what no manifest names is needed.
 
-        At a URL nobody can tell; there, age does. What dead writers left is removed.
+        At a URL nobody can tell; there, age does. What dead writers left is removed. It begins when
+        nobody is `undisturbed`.
         """
         self.sweep()
         with ExitStack() as stack:
             if self.local is not None:
                 stack.enter_context(_locked(self.local, ".writing-"))
+                stack.enter_context(_folder_lock(self.local, exclusive=False))
             yield
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[bool]:
+        """Yield whether nobody is `writing`; if so, nobody begins to while this lasts."""
+        if self.local is None or not self.local.is_dir():
+            yield False
+            return
+        with _folder_lock(self.local, exclusive=True) as held:
+            yield not self.being_written() if held is None else held
 
     def being_written(self) -> bool:
         """Whether a process is between the ends of `writing`; marks of dead ones are deleted."""
@@ -457,6 +468,26 @@ def _locked(folder: Path, prefix: str) -> Iterator[Path]:
         yield path
     finally:
         path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+@contextmanager
+def _folder_lock(folder: Path, *, exclusive: bool) -> Iterator[bool | None]:
+    """Hold a folder's own lock, shared with others or, if it is free, alone; yield whether it is
+    held, None where the file system has no locks."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    held: bool | None = True
+    try:
+        if fcntl is None:
+            raise OSError(errno.ENOLCK, "no locks")
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB if exclusive else fcntl.LOCK_SH)
+    except BlockingIOError:
+        held = False
+    except OSError:
+        held = None
+    try:
+        yield held
+    finally:
         os.close(descriptor)
 
 

@@ -45,18 +45,20 @@ def run(
     inputs = {"model": model_digest(model), "shards": Shards(shards).digest}
     work = Location(absolute(runs)) / results.fingerprint("features", params, inputs)
     sources = {"model": model, "shards": shards}
-    with tracking.run("features", params, inputs=inputs, sources=sources, folder=work) as log:
-        manifest = store_build.build(
-            absolute(out),
-            shards=absolute(shards),
-            model=absolute(model),
-            settings=settings(params),
-            work=None if "://" in str(out) else work,
-            device=_device(cluster),
-            run=_on(cluster),
-        )
-        _record(log, manifest, out)
-    _clear(work)
+    try:
+        with tracking.run("features", params, inputs=inputs, sources=sources, folder=work) as log:
+            manifest = store_build.build(
+                absolute(out),
+                shards=absolute(shards),
+                model=absolute(model),
+                settings=settings(params),
+                work=None if "://" in str(out) else work,
+                device=_device(cluster),
+                run=_on(cluster),
+            )
+            _record(log, manifest, out)
+    finally:
+        _clear(work)
     return metrics(manifest)
 
 
@@ -182,7 +184,7 @@ def _record(log: tracking.Run, manifest: "Manifest", out: str | Path) -> None:
 
 
 def _clear(work: Location) -> None:
-    """Remove the folder of finished work, unless an equal run is still at it."""
+    """Remove the folder of a run, unless parts are in it: unfinished, or of an equal run."""
     if not work.folders():
         work.remove()
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from elmo.embedder import Carry, Embedder
 from elmo.errors import ElmoError
-from elmo.files import new_file
+from elmo.files import check_absent, new_output
 from elmo.model_folder import load_model
 from elmo.neighbors import Neighbor, parse_query
 from elmo.neighbors import neighbors as nearest
@@ -27,7 +27,6 @@ from .progress import Progress
 
 LINE_BYTES = 4 << 20  # the longest line that is read
 LINE_TOKENS = 32_768  # and the most tokens of one whose vectors are in memory at once
-_MARK = b"elmo embed"  # the comment of the archives that embed writes
 Line = list[list[str]]  # the sentences of a line, each a list of tokens
 
 
@@ -49,7 +48,7 @@ def embed(
     Where the model's tokenizer cuts a line into sentences each is read alone, and their tokens
     stand end to end.
     """
-    _check_output(output)
+    check_absent(output)
     embedder = Embedder.load(model, device=check_device(device), precision=precision)
     chosen = _layers(layers, embedder)
     tokenize = None if pretokenized else embedder.model.text_tokenizer()
@@ -60,9 +59,11 @@ def embed(
         carry = Carry()
         lines = ([[token for tokens in line for token in tokens]] for line in lines)
     count = 0
-    file = new_file(output, ours=b"PK")
-    with progress, file as new, zipfile.ZipFile(new, "w", allowZip64=True) as archive:
-        archive.comment = _MARK
+    with (
+        progress,
+        new_output(output) as new,
+        zipfile.ZipFile(new, "w", allowZip64=True) as archive,
+    ):
         for vectors in embedder.embed_stream(lines, batch_size, layers=chosen, state=carry):
             with archive.open(zipfile.ZipInfo(f"{count}.npy"), "w", force_zip64=True) as entry:
                 np.lib.format.write_array(cast(BinaryIO, entry), vectors.astype(dtype))
@@ -234,20 +235,3 @@ def _lines(
                 "read; cut it into sentences, one on each line"
             )
         yield sentences
-
-
-def _check_output(path: Path) -> None:
-    """Refuse to replace what `embed` did not write."""
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise ElmoError(f"{path}: is a link, a folder or a device; name a file for --output")
-    if not path.exists():
-        return
-    try:
-        with zipfile.ZipFile(path) as archive:
-            ours = archive.comment == _MARK
-    except (zipfile.BadZipFile, OSError):
-        ours = False
-    if not ours:
-        raise ElmoError(
-            f"{path}: exists and was not written by elmo embed; remove it or name another file"
-        )

@@ -121,6 +121,7 @@ def train(
         "finetune": {"corpus": "task", "general": "general", "parent": "model"},
     }
     sources = {name: getattr(job, field) for name, field in paths[stage].items()}
+    tracking.check()
     run = tracking.run(stage, params, inputs=inputs, sources=sources, folder=folder)
     with locked(folder.local) if folder.local else nullcontext(), run as log:
         for name in folder.names():

@@ -18,7 +18,7 @@ from torch import Tensor
 from elmo.characters import MAX_CHARACTERS, Characters
 from elmo.embedder import Embedder
 from elmo.errors import ElmoError
-from elmo.files import new_file, read_json, sha256, write_json
+from elmo.files import new_output, read_json, sha256, write_json
 from elmo.interop.hdf5 import create_hdf5, open_hdf5
 from elmo.model_folder import load_model, save_model
 from elmo.nn.bilm import BiLM, Config
@@ -110,7 +110,7 @@ def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> 
             f"{loaded.characters.max_characters}; the 2018 files know bytes and 50 alone"
         )
     state = loaded.bilm.state_dict()
-    with new_file(Path(options), ours=b"{") as new:  # both files, or neither
+    with new_output(Path(options)) as new:  # both files, or neither
         write_json(new, _options(config))
         with create_hdf5(Path(weights)) as (file, check):
             for name, datasets in _datasets(config, None):

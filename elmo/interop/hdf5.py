@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from elmo.errors import ElmoError
-from elmo.files import new_file
+from elmo.files import new_output
 
 
 def load_h5py() -> Any:
@@ -40,7 +40,7 @@ def create_hdf5(out: Path) -> Iterator[tuple[Any, Callable[[], None]]]:
     through a file that never fails to its eyes.
     """
     h5py = load_h5py()
-    with new_file(out, ours=b"\x89HDF") as path, path.open("w+b", buffering=0) as file:
+    with new_output(out) as path, path.open("w+b", buffering=0) as file:
         stream = _Unfailing(file)
         try:
             with h5py.File(stream, "w") as hdf5:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from elmo.characters import SENTENCE_BEGIN, SENTENCE_END
 from elmo.errors import ElmoError
-from elmo.files import new_file
+from elmo.files import new_output
 from elmo.model_folder import Model, load_model
 from elmo.nn.encoder import CharacterEncoder
 
@@ -44,8 +44,7 @@ def export_serving(model: str | Path, out: str | Path) -> None:
         0: torch.export.Dim("sentences", max=LONGEST),
         1: torch.export.Dim("tokens", max=LONGEST),
     }
-    begins = b"PK" if out.suffix == ".pt2" else b"\x08"
-    with torch.no_grad(), new_file(out, ours=begins) as beside, warnings.catch_warnings():
+    with torch.no_grad(), new_output(out) as beside, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the exporters' own insides
         write(served, ids_BTK, {"ids": axes}, beside, metadata(loaded))
 

@@ -167,8 +167,10 @@ def build(
             )
             manifest = _publish(location, manifest, before, unfinished)
     except BaseException:
+        if unfinished != location:
+            unfinished.remove_folder()  # unless parts are in it
         if not existed:
-            location.remove_folder()  # unless parts are in it
+            location.remove_folder()
         raise
     if unfinished != location:
         _clear(unfinished)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from elmo.errors import ElmoError
-from elmo.files import new_file, new_folder
+from elmo.files import new_folder, new_output
 from elmo.interop.vectors_hdf5 import write_dump
 from elmo.store import FeatureStore
 from elmo.store.layout import Floats, layer_names
@@ -41,7 +41,7 @@ def export_lists(store: FeatureStore, out: Path) -> int:
     ]
     schema = pa.schema([*fields, *layers])
     written = 0
-    with new_file(out, ours=b"PAR1") as path, pq.ParquetWriter(path, schema) as writer:
+    with new_output(out) as path, pq.ParquetWriter(path, schema) as writer:
         for number in store.numbers():
             part = store.part(number)
             for group in range(part.row_groups):

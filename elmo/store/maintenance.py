@@ -152,21 +152,21 @@ def prune(store: Where, *, keep: int = 1) -> list[str]:
     if keep < 1:
         raise ElmoError(f"keep must be 1 or more, found {keep}")
     location = Location.of(store)
-    present = versions(location)
-    if not present:
-        raise ElmoError(f"{location.url}: has no manifest of a store; name a store's folder")
-    kept, dropped = present[-keep:], present[:-keep]
-    named, unneeded = _files(location, kept), _files(location, dropped)
-    busy = location.being_written()
-    deleted = [version_name(version) for version in dropped]
-    for name in location.names():
-        if not WRITTEN.fullmatch(name) or name in named:
-            continue
-        if name in unneeded or not _unfinished(location, name, busy):
-            deleted.append(name)
-    for name in deleted:  # manifests first: none ever names a file that is gone
-        location.delete(name)
-    return sorted([*deleted, *location.sweep()])
+    with location.undisturbed() as alone:
+        present = versions(location)
+        if not present:
+            raise ElmoError(f"{location.url}: has no manifest of a store; name a store's folder")
+        kept, dropped = present[-keep:], present[:-keep]
+        named, unneeded = _files(location, kept), _files(location, dropped)
+        deleted = [version_name(version) for version in dropped]
+        for name in location.names():
+            if not WRITTEN.fullmatch(name) or name in named:
+                continue
+            if name in unneeded or not _unfinished(location, name, not alone):
+                deleted.append(name)
+        for name in deleted:  # manifests first: none ever names a file that is gone
+            location.delete(name)
+        return sorted([*deleted, *location.sweep()])
 
 
 def _files(location: Location, chosen: Sequence[int]) -> set[str]:

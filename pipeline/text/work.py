@@ -33,12 +33,7 @@ def work_folder(runs: Folder, stage: str, out: Folder) -> Iterator[Location]:
         for unfinished in beside.glob(f".{glob.escape(name_of(out))}.{'[0-9a-f]' * 8}"):
             shutil.rmtree(unfinished)  # named by `new_folder`
         work.sweep()
-        try:
-            yield work
-        except BaseException:
-            if {path.name for path in work.local.iterdir()} == {LOCK}:
-                _remove(work.local)
-            raise
+        yield work
         _remove(work.local)
 
 

@@ -31,7 +31,8 @@ def mlflow_client() -> Any:
     """MLflow's client, made once for each address, after a check of a database's file."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
-    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # it names each retry
+    for name in ("urllib3.connectionpool", "mlflow.utils.databricks_utils"):  # their errors follow
+        logging.getLogger(name).setLevel(logging.ERROR)
     with silent("alembic"), silent("mlflow"):
         import mlflow
 

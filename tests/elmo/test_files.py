@@ -14,6 +14,7 @@ from elmo.files import (
     locked,
     new_file,
     new_folder,
+    new_output,
     read_json,
     sha256,
     sweep,
@@ -61,10 +62,10 @@ def test_what_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
             raise AssertionError("no work starts")
     for out, message in (
         (theirs, "theirs: is a folder; name a file"),
-        (file, "notes.txt: is a file of another kind, and is not replaced"),
+        (file, "notes.txt: exists, and is not replaced; delete it or name another file"),
         (file_link, "file_link: is a symbolic link to .*notes.txt"),
     ):
-        with pytest.raises(ElmoError, match=message), new_file(out, ours=b"PK"):
+        with pytest.raises(ElmoError, match=message), new_output(out):
             raise AssertionError("no work starts")
     with pytest.raises(ElmoError, match=r"notes\.txt: is a file of another kind"):
         write_json(file, {})
@@ -72,20 +73,25 @@ def test_what_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
     assert file.read_text() == "theirs" and file_link.is_symlink() and link.is_symlink()
 
 
-def test_a_file_of_the_same_kind_is_replaced(tmp_path: Path) -> None:
+def test_an_empty_file_is_replaced_and_one_that_came_meanwhile_is_not(tmp_path: Path) -> None:
     out = tmp_path / "vectors.npz"
-    for data in (b"PK first", b"PK second"):
-        with new_file(out, ours=b"PK") as new:
-            new.write_bytes(data)
-    assert out.read_bytes() == b"PK second" and list(tmp_path.iterdir()) == [out]
+    out.touch()
+    with new_output(out) as new:
+        new.write_bytes(b"vectors")
+    assert out.read_bytes() == b"vectors" and list(tmp_path.iterdir()) == [out]
+    out.unlink()
+    with pytest.raises(ElmoError, match="exists"), new_output(out) as new:
+        new.write_bytes(b"vectors")
+        out.write_bytes(b"theirs")
+    assert out.read_bytes() == b"theirs" and list(tmp_path.iterdir()) == [out]
 
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from elmo.files import new_file, new_folder
+from elmo.files import new_folder, new_output
 out = Path(sys.argv[1])
-with new_folder(out / "folder") as folder, new_file(out / "file", ours=b"PK") as file:
+with new_folder(out / "folder") as folder, new_output(out / "file") as file:
     (folder / "half").touch()
     file.write_bytes(b"PK half")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -100,7 +106,7 @@ def test_what_a_killed_writer_left_goes_and_what_a_living_one_writes_stays(tmp_p
         (first / "a").touch()
         with pytest.raises(KeyboardInterrupt), new_folder(tmp_path / "folder"):
             raise KeyboardInterrupt
-        with new_file(tmp_path / "file", ours=b"PK") as new:
+        with new_output(tmp_path / "file") as new:
             new.write_bytes(b"PK")
         assert (first / "a").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
@@ -113,7 +119,7 @@ def test_an_interrupt_while_a_hidden_folder_is_made_leaves_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("elmo.files.fcntl.flock", interrupted)
-    for new in (new_folder(tmp_path / "out"), new_file(tmp_path / "out", ours=b"PK")):
+    for new in (new_folder(tmp_path / "out"), new_output(tmp_path / "out")):
         with pytest.raises(KeyboardInterrupt), new:
             raise AssertionError("unreachable")
         assert list(tmp_path.iterdir()) == []

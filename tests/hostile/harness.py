@@ -28,13 +28,13 @@ def sample(cases: Mapping[str, Value], count: int) -> dict[str, Value]:
     return {name: cases[name] for name in (names[k * len(names) // count] for k in range(count))}
 
 
-def listing(folder: Path) -> dict[str, str]:
-    """Each path under `folder` and what it holds, without the work in progress."""
+def listing(folder: Path, *, work: bool = False) -> dict[str, str]:
+    """Each path under `folder` and what it holds; with the files of `work` in progress, or not."""
     entries = {}
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
         mode = path.lstat().st_mode
-        if name.split("/")[0] == "runs":
+        if name.split("/")[0] == "runs" and (not work or stat.S_ISDIR(mode)):
             continue
         if stat.S_ISLNK(mode):
             entries[name] = f"-> {os.readlink(path)}"
@@ -49,7 +49,7 @@ def listing(folder: Path) -> dict[str, str]:
 
 def refused(*arguments: object, cwd: Path, names: str = "", usage: bool = False) -> str:
     """Run a command that must be refused; return its line."""
-    before = listing(cwd)
+    before = listing(cwd, work=True)
     code, out, err = elmo(*arguments, cwd=cwd)
     assert code == (2 if usage else 1), f"exit code {code}\n{out}{err}"
     (line,) = [row for row in err.splitlines() if not row.startswith(("  ", "warning: "))]
@@ -59,7 +59,7 @@ def refused(*arguments: object, cwd: Path, names: str = "", usage: bool = False)
     assert names in line, f"{names} is not named in: {line}"
     rest = line.removeprefix("error: ").split(": ", 1)[-1]
     assert len(rest.split()) >= 2, f"says too little: {line}"
-    assert listing(cwd) == before
+    assert listing(cwd, work=True) == before
     return line
 
 

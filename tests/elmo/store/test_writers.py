@@ -4,14 +4,16 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from elmo.errors import ElmoError
+from elmo.location import Location
 from elmo.shards import write_shards
-from elmo.store import FeatureStore
+from elmo.store import FeatureStore, maintenance
 from elmo.store.build import append, build, run_in_process
 from elmo.store.layout import StoreSettings
 from elmo.store.maintenance import compact, prune, verify
@@ -127,6 +129,25 @@ def test_an_append_that_a_compaction_overtakes_is_told(
     assert (code, "another process published version 2" in said) == (1, True)
     assert verify(store).made_by == "compact"
     verify(store, version=1)
+
+
+def test_a_compaction_that_begins_during_a_prune_waits_for_it(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compaction = threading.Thread(target=compact, args=(store,), kwargs={"part_tokens": 1000})
+    names = maintenance.versions
+
+    def versions(location: Location) -> list[int]:
+        present = names(location)
+        monkeypatch.setattr(maintenance, "versions", names)
+        compaction.start()
+        compaction.join(2.0)  # long enough to publish its version, were it let
+        return present
+
+    monkeypatch.setattr(maintenance, "versions", versions)
+    assert prune(store) == []
+    compaction.join()
+    assert verify(store).made_by == "compact"
 
 
 def test_what_a_killed_append_left_is_resumed_or_pruned(
