@@ -99,7 +99,7 @@ def check_folder(
     What another stage has written is refused too: by the `kind` of its `manifest.json`, or a file
     `never` that this kind of output has not.
     """
-    _check_above(out)
+    check_above(out)
     if out.is_symlink():
         raise ElmoError(
             f"{out}: is a symbolic link to {os.readlink(out)}; name that, or delete the link"
@@ -126,7 +126,7 @@ def check_kind(out: str, kind: str, wanted: str) -> None:
         raise ElmoError(f"{out}: holds {kind}, not {wanted}; name another folder, or empty it")
 
 
-def _check_above(out: Path) -> None:
+def check_above(out: Path) -> None:
     """Refuse an output below what is no folder."""
     above = next((path for path in out.parents if os.path.lexists(path)), Path())
     if not above.is_dir():
@@ -155,7 +155,7 @@ def check_absent(out: Path) -> None:
 
 def check_file(out: Path, *, ours: bytes = b"") -> None:
     """Refuse an output file that is a link, a folder, or does not begin as files of its kind do."""
-    _check_above(out)
+    check_above(out)
     if out.is_symlink():
         raise ElmoError(
             f"{out}: is a symbolic link to {os.readlink(out)}; name that, or delete the link"
@@ -182,12 +182,16 @@ def _locked_folder(out: Path) -> Iterator[Path]:
     try:
         while True:
             folder.mkdir()
-            lock = os.open(folder, os.O_RDONLY)
+            try:
+                lock = os.open(folder, os.O_RDONLY)
+            except FileNotFoundError:  # another writer's sweep came between
+                continue
             with suppress(OSError):  # a file system without locks
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            if folder.exists():  # else a sweep came between
+            if folder.exists():  # else that sweep has had the lock first
                 break
             os.close(lock)
+            lock = -1
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -123,7 +123,7 @@ def train(
     sources = {name: getattr(job, field) for name, field in paths[stage].items()}
     tracking.check()
     run = tracking.run(stage, params, inputs=inputs, sources=sources, folder=folder)
-    with locked(folder.local) if folder.local else nullcontext(), run as log:
+    with locked(folder.local) if folder.local else nullcontext(), _kept(folder), run as log:
         for name in folder.names():
             if name.startswith("stop-"):  # of a start that was killed
                 folder.delete(name)
@@ -176,6 +176,17 @@ def train(
         log.tag("model_digest", trained.digest)
         folder.remove()  # a run that is forced finds nothing finished
     return trained
+
+
+@contextmanager
+def _kept(folder: Location) -> Iterator[None]:
+    """Leave nothing of a run that fails before there is anything to resume from."""
+    try:
+        yield
+    except BaseException:
+        if not folder.folders() and not folder.exists(_BEFORE):
+            folder.remove()
+        raise
 
 
 def _loop(

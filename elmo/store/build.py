@@ -5,6 +5,7 @@ from who embeds it or when, so interrupted work resumes from the parts whose foo
 fingerprint asked for.
 """
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 
 from elmo.embedder import Embedder
 from elmo.errors import ElmoError
-from elmo.files import digest
+from elmo.files import check_above, digest
 from elmo.location import Folder, Location
 from elmo.model_config import CONFIG, TRAINING, Config, read_config
 from elmo.settings import PRECISIONS, Precision
@@ -372,8 +373,10 @@ def run_in_process(
 
 def _store_or_nothing(location: Location) -> Manifest | None:
     """The newest manifest in `location`; `ElmoError` where there are files that are no store's."""
-    if location.local is not None and location.local.exists() and not location.local.is_dir():
-        raise ElmoError(f"{location}: is a file; name a folder for the store")
+    if location.local is not None:
+        check_above(location.local)
+        if os.path.lexists(location.local) and not location.local.is_dir():
+            raise ElmoError(f"{location}: is no folder; name a folder for the store")
     names = location.names()
     if "manifest.json" in names or versions(location):
         return read_manifest(location)

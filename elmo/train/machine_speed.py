@@ -21,7 +21,7 @@ from elmo.files import read_record, write_json
 from elmo.settings import PRECISIONS, Precision
 
 WORTH = 1.25  # a precision is called faster from this factor on
-_ROWS, _WIDTH, _REPEATS = 512, 1024, 25  # the best of many: other work on the machine passes
+_ROWS, _WIDTH, _REPEATS = 512, 1024, 25  # the best of many
 _PROBE_ROWS = 16  # of a first product, which shows whether the whole one takes too long
 _LONGEST = 0.5  # seconds a product may take to be timed whole, and all of one precision
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -109,8 +109,11 @@ def _measure(precision: torch.dtype, device: torch.device) -> float:
 
 
 def _seconds(a: torch.Tensor, b: torch.Tensor, device: torch.device) -> float:
-    began = time.perf_counter()
-    torch.mm(a, b)
     if device.type == "cuda":
+        began = time.perf_counter()
+        torch.mm(a, b)
         torch.cuda.synchronize(device)
-    return time.perf_counter() - began
+        return time.perf_counter() - began
+    began = time.process_time()  # of all threads; what other processes take is left out
+    torch.mm(a, b)
+    return max(time.process_time() - began, 1e-6) / torch.get_num_threads()

@@ -1,6 +1,7 @@
 """Nothing half-written, nothing lost."""
 
 import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -123,6 +124,23 @@ def test_an_interrupt_while_a_hidden_folder_is_made_leaves_nothing(
         with pytest.raises(KeyboardInterrupt), new:
             raise AssertionError("unreachable")
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_hidden_folder_that_a_sweep_takes_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = os.open
+
+    def swept_first(path: Path, flags: int) -> int:
+        monkeypatch.setattr("elmo.files.os.open", opened)
+        with new_folder(tmp_path / "out"):
+            pass
+        return opened(path, flags)
+
+    monkeypatch.setattr("elmo.files.os.open", swept_first)
+    with new_folder(tmp_path / "out") as new:
+        (new / "whole").touch()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["whole"]
 
 
 def test_a_failed_file_leaves_the_old_one(tmp_path: Path) -> None:

@@ -47,9 +47,11 @@ def listing(folder: Path, *, work: bool = False) -> dict[str, str]:
     return entries
 
 
-def refused(*arguments: object, cwd: Path, names: str = "", usage: bool = False) -> str:
-    """Run a command that must be refused; return its line."""
-    before = listing(cwd, work=True)
+def refused(
+    *arguments: object, cwd: Path, names: str = "", usage: bool = False, work: bool = False
+) -> str:
+    """Run a command that must be refused; return its line. It may leave `work` to resume from."""
+    before = listing(cwd, work=not work)
     code, out, err = elmo(*arguments, cwd=cwd)
     assert code == (2 if usage else 1), f"exit code {code}\n{out}{err}"
     (line,) = [row for row in err.splitlines() if not row.startswith(("  ", "warning: "))]
@@ -59,7 +61,7 @@ def refused(*arguments: object, cwd: Path, names: str = "", usage: bool = False)
     assert names in line, f"{names} is not named in: {line}"
     rest = line.removeprefix("error: ").split(": ", 1)[-1]
     assert len(rest.split()) >= 2, f"says too little: {line}"
-    assert listing(cwd, work=True) == before
+    assert listing(cwd, work=not work) == before
     return line
 
 

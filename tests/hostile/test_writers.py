@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from elmo.files import locked
+from elmo.location import Location
 from elmo.store import FeatureStore
 from elmo.store.maintenance import verify
 from tests.hostile.commands import COMMANDS
@@ -47,10 +48,15 @@ def test_a_work_folder_has_one_owner(
     }  # fmt: skip
     if name not in work:  # its name follows from the inputs: found by a run that refuses nothing
         copy = shutil.copytree(case, case.with_name("copy"), copy_function=shutil.copyfile)
-        monkeypatch.setattr("pipeline.workers.fit", lambda *_, **__: "stopped here")
+        folders = []
+
+        def fit(*_: object, storage: Location, **__: object) -> str:
+            folders.append(storage.local)
+            return "stopped here"
+
+        monkeypatch.setattr("pipeline.workers.fit", fit)
         assert elmo(*COMMANDS[name], cwd=copy)[0] == 1
-        (folder,) = [p for p in (copy / "runs" / name).iterdir() if p.name != "unsent"]
-        work[name] = f"{name}/{folder.name}"
+        work[name] = f"{name}/{folders[0].name}"
     with locked(case / "runs" / work[name]):
         line = refused(*COMMANDS[name], cwd=case, names="is at work here")
     assert "process" in line
