@@ -10,7 +10,7 @@ import shutil
 import socket
 import stat
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -38,19 +38,22 @@ JSON_LIMIT = 64 << 20  # bytes of a JSON file that is read at all
 
 
 @contextmanager
-def new_folder(out: Path, *, ours: Sequence[str] = (), kind: str | None = None) -> Iterator[Path]:
+def new_folder(
+    out: Path, *, ours: Sequence[str] = (), also: str = ".*", kind: str | None = None
+) -> Iterator[Path]:
     """Yield an empty folder beside `out` that becomes `out` on success and vanishes on any failure.
 
     An existing `out` stays until the new folder is complete, then is replaced: if it is empty, or
-    holds all files named in `ours`, which mark what this project has written, and its
-    `manifest.json`, where `kind` is given, is of that kind. Anything else is refused before work
-    starts. What killed writers of `out` left beside it is removed.
+    holds all files named in `ours`, which mark what this project has written, no others than those
+    that the regular expression `also` names and hidden ones, and its `manifest.json`, where `kind`
+    is given, is of that kind. Anything else is refused before work starts. What killed writers of
+    `out` left beside it is removed.
     """
-    check_folder(out, ours=ours, kind=kind)
+    check_folder(out, ours=ours, also=also, kind=kind)
     try:
         with _locked_folder(out) as beside:
             yield beside
-            check_folder(out, ours=ours, kind=kind)
+            check_folder(out, ours=ours, also=also, kind=kind)
             old = _beside(out)
             if out.exists():
                 os.rename(out, old)
@@ -92,7 +95,12 @@ def new_output(out: Path) -> Iterator[Path]:
 
 
 def check_folder(
-    out: Path, *, ours: Sequence[str], kind: str | None = None, never: str = ""
+    out: Path,
+    *,
+    ours: Sequence[str],
+    also: str = ".*",
+    kind: str | None = None,
+    never: str = "",
 ) -> None:
     """Refuse an output folder that is a link, a file, or holds what is not this project's.
 
@@ -114,10 +122,21 @@ def check_folder(
             f"{out}: holds {min(names)}, and no {' and '.join(ours) or 'output'} of this project; "
             "it is not replaced: name another folder, or empty it"
         )
+    check_names(str(out), names, ours=ours, also=also)
     if kind is not None and names:
         check_kind(str(out), read_record(out / "manifest.json", Kind).kind, kind)
     if never in names:
         raise ElmoError(f"{out}: holds {never}, another output; name another folder, or empty it")
+
+
+def check_names(out: str, names: Iterable[str], *, ours: Sequence[str], also: str) -> None:
+    """Refuse an output folder with a file that no stage has put there."""
+    for name in sorted(names):
+        if not (name.startswith(".") or name in ours or re.fullmatch(also, name)):
+            raise ElmoError(
+                f"{out}: holds {name}, which no stage has written; it is not replaced: move that "
+                "away, or name another folder"
+            )
 
 
 def check_kind(out: str, kind: str, wanted: str) -> None:

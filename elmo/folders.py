@@ -30,7 +30,9 @@ def name_of(folder: Folder) -> str:
 
 
 @contextmanager
-def new_folder(out: Folder, *, ours: Sequence[str] = (), kind: str | None = None) -> Iterator[Path]:
+def new_folder(
+    out: Folder, *, ours: Sequence[str] = (), also: str = ".*", kind: str | None = None
+) -> Iterator[Path]:
     """Yield an empty local folder that becomes `out` on success, as `elmo.files.new_folder` does.
 
     For a URL it is a temporary one whose files, those of its folders too, are put there in the end,
@@ -38,14 +40,14 @@ def new_folder(out: Folder, *, ours: Sequence[str] = (), kind: str | None = None
     """
     location = Location.of(out)
     if location.local is not None:
-        with files.new_folder(location.local, ours=ours, kind=kind) as new:
+        with files.new_folder(location.local, ours=ours, also=also, kind=kind) as new:
             yield new
         return
-    check_folder(location, ours=ours, kind=kind)
+    check_folder(location, ours=ours, also=also, kind=kind)
     with tempfile.TemporaryDirectory(dir=scratch()) as name:
         new = Path(name)
         yield new
-        with replaced(out, ours=ours, kind=kind) as there:
+        with replaced(out, ours=ours, also=also, kind=kind) as there:
             written = [path for path in sorted(new.rglob("*")) if path.is_file()]
             last = [new / one for one in ours[:1]]
             for path in [path for path in written if path not in last] + last:
@@ -54,7 +56,7 @@ def new_folder(out: Folder, *, ours: Sequence[str] = (), kind: str | None = None
 
 @contextmanager
 def replaced(
-    out: Folder, *, ours: Sequence[str] = (), kind: str | None = None
+    out: Folder, *, ours: Sequence[str] = (), also: str = ".*", kind: str | None = None
 ) -> Iterator[Location]:
     """Yield where to write the files of `out`, in place of those it has.
 
@@ -63,10 +65,10 @@ def replaced(
     """
     location = Location.of(out)
     if location.local is not None:
-        with files.new_folder(location.local, ours=ours, kind=kind) as new:
+        with files.new_folder(location.local, ours=ours, also=also, kind=kind) as new:
             yield Location(new)
         return
-    check_folder(location, ours=ours, kind=kind)
+    check_folder(location, ours=ours, also=also, kind=kind)
     for manifest in ours[:1]:
         location.delete(manifest)
     location.write(_UNFINISHED, b"")
@@ -80,12 +82,17 @@ def replaced(
 
 
 def check_folder(
-    location: Location, *, ours: Sequence[str], kind: str | None = None, never: str = ""
+    location: Location,
+    *,
+    ours: Sequence[str],
+    also: str = ".*",
+    kind: str | None = None,
+    never: str = "",
 ) -> None:
     """Refuse an output folder that holds what is not this project's, or is another stage's: see
     `elmo.files.check_folder`."""
     if location.local is not None:
-        files.check_folder(location.local, ours=ours, kind=kind, never=never)
+        files.check_folder(location.local, ours=ours, also=also, kind=kind, never=never)
         return
     names = location.names()
     if names and _UNFINISHED not in names and not (ours and set(names).issuperset(ours)):
@@ -93,6 +100,7 @@ def check_folder(
             f"{location}: holds {names[0]}, and no {' and '.join(ours) or 'output'} of this "
             "project; it is not replaced: name another folder, or empty it"
         )
+    files.check_names(str(location), names, ours=ours, also=also)
     if kind is not None and "manifest.json" in names:
         files.check_kind(str(location), location.record("manifest.json", files.Kind).kind, kind)
     if never in names:

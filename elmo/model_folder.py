@@ -30,6 +30,8 @@ from elmo.weights import load_weights, save_weights, weight_shapes
 WEIGHTS = "weights.safetensors"
 _PIECES = (WEIGHTS, "words.txt", "characters.json")
 _OPTIONAL = "counts.txt"
+# What a model folder holds besides its marks, and the card of `save_pretrained`.
+NAMES = r"words\.txt|counts\.txt|characters\.json|training\.json|README\.md"
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -79,7 +81,7 @@ def save_model(
     check_widths(bilm.config, characters, where=str(folder))
     weights = {f"bilm.{name}": value for name, value in bilm.state_dict().items()}
     weights |= {f"softmax.{name}": value for name, value in (softmax or {}).items()}
-    with new_folder(folder, ours=(CONFIG, WEIGHTS)) as new:
+    with new_folder(folder, ours=(CONFIG, WEIGHTS), also=NAMES) as new:
         floats = {name: value.float() for name, value in weights.items()}
         pieces = {WEIGHTS: save_weights(new / WEIGHTS, floats)}
         vocabulary.save(new)

@@ -39,6 +39,7 @@ from elmo.tokenizer import NONE, Tokenization
 SCHEMA_VERSION = 2
 Split = Literal["train", "heldout"]
 SPLITS: tuple[Split, Split] = ("train", "heldout")
+NAMES = r"(train|heldout)-[\d-]+\.arrow"  # the shards that a folder holds, whoever wrote them
 _METADATA = {"kind": "elmo.shard", "schema": str(SCHEMA_VERSION)}
 SCHEMA = pa.schema(
     [
@@ -396,7 +397,7 @@ def write_shards(
         "train": [i for i in range(len(rows)) if i not in heldout],
         "heldout": sorted(heldout),
     }
-    with new_folder(out, ours=("manifest.json",), kind="shards") as folder:
+    with new_folder(out, ours=("manifest.json",), also=NAMES, kind="shards") as folder:
         infos = []
         for split, ids in split_ids.items():
             for number, start in enumerate(range(0, len(ids), shard_sentences)):

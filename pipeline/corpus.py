@@ -97,7 +97,7 @@ def run(out: Folder, params: Corpus, *, runs: Folder) -> dict[str, float]:
             "corpus.task, or those of corpus.general again"
         )
     working = work_folder(runs, "corpus", out)
-    written = new_folder(out, ours=("manifest.json",), kind="corpus")
+    written = new_folder(out, ours=("manifest.json",), also="general|task", kind="corpus")
     with working as work, written as folder:
         if params.task:  # first, since a package may not be there
             task = _own(params.task, params.column, work)

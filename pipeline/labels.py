@@ -51,7 +51,7 @@ def run(out: Path, params: Labels) -> dict[str, int]:
                 continue
             seen.add(tokens)
             sentences[tokens, tags] = hashlib.sha256(" ".join(tokens).encode()).hexdigest()
-    with new_folder(out, ours=("train.jsonl", "dev.jsonl", "test.jsonl")) as folder:
+    with new_folder(out, ours=("train.jsonl", "dev.jsonl", "test.jsonl"), also="") as folder:
         for split, sentences in by_split.items():
             chosen = sorted(sentences, key=sentences.__getitem__)[: wanted[split]]
             if not chosen:

@@ -109,7 +109,7 @@ def _write(
     }
     read = {"model": version["model_digest"], "store": opened.digest}
     with tracking.run("report", params, inputs=read, sources=sources) as log:
-        with new_folder(out, ours=("index.html", "curves.png")) as folder:
+        with new_folder(out, ours=("index.html", "curves.png"), also=r"\w+\.png") as folder:
             pictures.curves(folder / "curves.png", lines, unigram)
             pictures.perplexity(folder / "perplexity.png", _bars(scores))
             pictures.layers(folder / "layers.png", layers)

@@ -73,7 +73,7 @@ def run(
             arm: _train(work / arm, data, tracked, params.seeds, model, device)
             for arm, tracked in arms.items()
         }
-        with new_folder(out, ours=tuple(arms)[:1]) as new:
+        with new_folder(out, ours=tuple(arms)[:1], also="|".join(ARMS)) as new:
             for arm in arms:
                 shutil.copytree(work / arm, new / arm, copy_function=link_or_copy)
         first, tracked = next(iter(arms.items()))

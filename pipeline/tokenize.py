@@ -15,6 +15,7 @@ from elmo.errors import ElmoError
 from elmo.folders import absolute, check_folder, replaced
 from elmo.location import Folder, Location
 from elmo.shards import (
+    NAMES,
     SPLITS,
     Counts,
     ShardEntry,
@@ -74,7 +75,7 @@ def tokenize(
 
     Finished pieces wait in `runs` until all are done; the next run takes them from there.
     """
-    check_folder(Location(absolute(out)), ours=("manifest.json",), kind="shards")
+    check_folder(Location(absolute(out)), ours=("manifest.json",), also=NAMES, kind="shards")
     description = _description(params)
     with ThreadPoolExecutor() as threads:
         list(threads.map(check_input, inputs))
@@ -97,7 +98,7 @@ def tokenize(
             "train": total.train_documents,
             "heldout": total.heldout_documents,
         }
-        with replaced(absolute(out), ours=("manifest.json",), kind="shards") as folder:
+        with replaced(absolute(out), ours=("manifest.json",), also=NAMES, kind="shards") as folder:
             shards = _publish(work, folder, results)
             write_manifest(
                 folder,

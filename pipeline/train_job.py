@@ -17,7 +17,7 @@ from elmo.errors import ElmoError
 from elmo.files import locked, sweep
 from elmo.folders import Flag, absolute, check_folder, name_of, new_folder
 from elmo.location import Folder, Location
-from elmo.model_folder import save_model
+from elmo.model_folder import NAMES, save_model
 from elmo.settings import Checkpointing, Training
 from elmo.tokenizer import Tokenization
 from elmo.train.checkpoints import Checkpoint
@@ -109,8 +109,8 @@ def train(
     """
     if absolute(out) == absolute(curves):
         raise ElmoError(f"{out}: is named for the model and for its curves; name two folders")
-    check_folder(Location(out), ours=("config.json", "weights.safetensors"))
-    check_folder(Location(curves), ours=tuple(CURVES))
+    check_folder(Location(out), ours=("config.json", "weights.safetensors"), also=NAMES)
+    check_folder(Location(curves), ours=tuple(CURVES), also="")
     if training.start_from:
         start = absolute(training.start_from)
         training = replace(training, start_from=str(start))
@@ -161,7 +161,7 @@ def train(
         if ended is None:
             raise KeyboardInterrupt
         trained = Trained(*ended)
-        with new_folder(curves, ours=tuple(CURVES)) as new:
+        with new_folder(curves, ours=tuple(CURVES), also="") as new:
             for name in CURVES:
                 (new / name).write_bytes(folder.read(name))
         flat = {

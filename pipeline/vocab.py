@@ -30,6 +30,7 @@ from .text.hashing import hash_strings
 from .text.work import work_folder
 
 _FILES = ("words.txt", "characters.json")  # that mark a folder as this stage's output
+_ALSO = r"counts\.txt"
 _PIECE = 4_000_000  # rows of shards' counts that are merged at a time
 
 
@@ -67,7 +68,9 @@ def run(
         raise ElmoError(
             f"vocab.max_words must be 0 (no limit) or 4 or more, found {params.max_words}"
         )
-    check_folder(Location(absolute(out)), ours=_FILES, never="config.json")  # a model has words too
+    check_folder(
+        Location(absolute(out)), ours=_FILES, also=_ALSO, never="config.json"
+    )  # a model has words too
     with work_folder(runs, "vocab", out) as work:
         train, heldout = count(Shards(absolute(shards)), work=work, cluster=cluster)
         words, counts = _words(train, params)
@@ -79,7 +82,7 @@ def run(
         marks = [train.sentences, train.sentences, train.tokens - known]
         lines = pa.concat_arrays([pa.array([BOS, EOS, UNK]), words])
         characters = _characters(train, params)
-        with new_folder(out, ours=_FILES) as folder:
+        with new_folder(out, ours=_FILES, also=_ALSO) as folder:
             _write_lines(folder / "words.txt", lines)
             _write_lines(
                 folder / "counts.txt", pa.array(np.append(marks, counts)).cast(pa.string())

@@ -98,7 +98,7 @@ class Tagger(nn.Module):
             "hidden": self.hidden,
             "dropout": self.dropout,
         }
-        with new_folder(folder, ours=("tagger.json", "weights.safetensors")) as new:
+        with new_folder(folder, ours=("tagger.json", "weights.safetensors"), also="") as new:
             write_json(new / "tagger.json", shape)
             save_weights(new / "weights.safetensors", self.state_dict())
 

@@ -48,6 +48,7 @@ from elmo.tokenizer import NONE, Tokenization
 from elmo.weights import load_weights, save_weights
 
 RESULTS_VERSION = 1  # bumped where a task's numbers change
+_NAMES = r"words\.json|model|seed-\d+"  # what a task folder holds besides task.json
 CHUNK = 512  # examples predicted at a time
 MODELS = {
     "tagging": "TaggingModel",
@@ -160,7 +161,7 @@ def train_task(
     are read from it; it must hold the very sentences, embedded by `model`.
     """
     _check(settings, model, train, dev)
-    check_folder(out, ours=("task.json",))
+    check_folder(out, ours=("task.json",), also=_NAMES)
     sentences = distinct([*train.examples, *dev.examples])
     vectors, shape = _vectors(settings, sentences, model, store, work, device)
     record = _new_record(kind, settings, train, dev, tokenizer, shape, seeds)
@@ -186,7 +187,7 @@ def train_task(
         report("seed", {"seed": seed})
         with locked(folders[seed]):
             trained(seed)
-    with new_folder(out, ours=("task.json",)) as new:
+    with new_folder(out, ours=("task.json",), also=_NAMES) as new:
         write_json(new / "words.json", words.words)
         if model is not None:
             shutil.copytree(model, new / "model", copy_function=link_or_copy)
