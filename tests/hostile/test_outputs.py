@@ -1,6 +1,7 @@
 """Outputs that are not ours, or can't be made: refused before work, and left as they are."""
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -118,6 +119,24 @@ def test_refusals_leave_no_work_in_progress(case: Path) -> None:
     refused(*COMMANDS["vocab"], cwd=case, names="words")
     assert "runs" not in {path.name for path in case.iterdir()}
     assert not [name for name in listing(case) if "/." in name or name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    ("command", "output", "ours"),
+    [
+        ("tokenize", "shards", "task"),
+        ("vocab", "words", "vocab"),
+        ("pretrain", "trained", "model"),
+        ("finetune", "tuned", "model"),
+    ],
+)
+def test_a_file_of_theirs_among_ours_stays(
+    case: Path, command: str, output: str, ours: str
+) -> None:
+    prepare(case, command)
+    shutil.copytree(case / ours, case / output)
+    (case / output / "thesis.txt").write_text("years of work")
+    refused(*COMMANDS[command], cwd=case, names="thesis.txt")
 
 
 # The outputs of other stages are nobody's to replace, though they are this project's.
