@@ -23,7 +23,7 @@ def run(name: str, params_file: Path) -> list[str]:
     own = params_file.parent / "presets"
     presets = {path.stem: path for folder in (OURS, own) for path in folder.glob("*.yaml")}
     if name not in presets:
-        raise ElmoError(f"{own}: no preset {name}; there are {', '.join(sorted(presets))}")
+        raise ElmoError(f"no preset {name}; there are {', '.join(sorted(presets))}")
     source = presets[name]
     text, changes = overlay(params_file, source)
     with new_file(params_file) as new:
@@ -37,8 +37,8 @@ def run(name: str, params_file: Path) -> list[str]:
 
 def overlay(params_file: Path, source: Path) -> tuple[str, list[str]]:
     """The text of `params_file` with the values of `source`, and what changed."""
+    root, chosen = strict_yaml.tree(params_file), strict_yaml.tree(source)  # refuse what is no file
     text = params_file.read_text(encoding="utf-8")
-    root, chosen = strict_yaml.tree(params_file), strict_yaml.tree(source)
     for path, node in ((params_file, root), (source, chosen)):
         if node is None or node.id != "mapping":
             raise ElmoError(f"{path}: must hold sections of settings")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from elmo.errors import ElmoError
+from elmo.files import check_readable
 from elmo.settings import check_value, hints
 
 Settings = TypeVar("Settings")
@@ -42,13 +43,9 @@ def tree(path: Path) -> Any:
     """The YAML nodes of a file; None where it holds nothing."""
     import yaml
 
-    try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST + 1)
-    except FileNotFoundError:
-        raise ElmoError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise ElmoError(f"{path}: is a folder; name a YAML file") from None
+    check_readable(path)
+    with path.open("rb") as file:
+        data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
         raise ElmoError(f"{path}: is larger than {LARGEST:,} bytes; it can't be a file of settings")
     try:

@@ -19,6 +19,7 @@ from elmo.errors import ElmoError
 from elmo.mix import Elmo, ScalarMix
 from elmo.model_folder import Model
 from elmo.tasks.examples import Tokens
+from elmo.tasks.lines import lines_of
 from elmo.tasks.settings import Settings
 from elmo.tasks.vectors import Vectors
 
@@ -191,32 +192,26 @@ def read_vectors(
     """Vectors from a word2vec or GloVe text: the `needed` words and the first of the file."""
     words: dict[str, int] = {}
     rows: list[npt.NDArray[np.float32]] = []
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                fields = line.rstrip("\n").rstrip(" ").rsplit(" ", dim)
-                if number == 1 and len(line.split()) == 2 and dim != 1:
-                    if line.split()[1] != str(dim):
-                        raise ElmoError(
-                            f"{path}:1: has {line.split()[1]} numbers per word, word_dim is {dim}"
-                        )
-                    continue
-                try:
-                    vector = np.array(fields[1:], np.float32)
-                except ValueError:
-                    vector = np.empty(0, np.float32)
-                if len(vector) != dim or not np.isfinite(vector).all() or not fields[0]:
-                    raise ElmoError(
-                        f"{path}:{number}: must be a word and {dim} numbers; set "
-                        "word_dim to the width of the vectors"
-                    )
-                if (number <= FILE_WORDS or fields[0] in needed) and fields[0] not in words:
-                    words[fields[0]] = len(words)
-                    rows.append(vector)
-    except FileNotFoundError:
-        raise ElmoError(f"{path}: no such file") from None
-    except UnicodeDecodeError:
-        raise ElmoError(f"{path}: not UTF-8 text; write the vectors in text format") from None
+    for number, line in lines_of(path):
+        fields = line.rstrip(" ").rsplit(" ", dim)
+        if number == 1 and len(line.split()) == 2 and dim != 1:
+            if line.split()[1] != str(dim):
+                raise ElmoError(
+                    f"{path}:1: has {line.split()[1]} numbers per word, word_dim is {dim}"
+                )
+            continue
+        try:
+            vector = np.array(fields[1:], np.float32)
+        except ValueError:
+            vector = np.empty(0, np.float32)
+        if len(vector) != dim or not np.isfinite(vector).all() or not fields[0]:
+            raise ElmoError(
+                f"{path}:{number}: must be a word and {dim} numbers; set "
+                "word_dim to the width of the vectors"
+            )
+        if (number <= FILE_WORDS or fields[0] in needed) and fields[0] not in words:
+            words[fields[0]] = len(words)
+            rows.append(vector)
     if not words:
         raise ElmoError(f"{path}: holds no vectors")
     return list(words), np.stack(rows)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from elmo.embedder import Embedder
 from elmo.errors import ElmoError
+from elmo.files import check_readable
 from elmo.tasks.lines import lines_of
 
 BATCH = 512
@@ -99,6 +100,7 @@ def read_raganato(path: Path, gold: Path) -> list[Sentence]:
                 raise ElmoError(f"{gold}:{number}: has no sense key after {name}")
             keys[name] = tuple(right)
     sentences = []
+    check_readable(path)
     try:
         for text in ElementTree.parse(path).getroot().iter("text"):
             for element in text.iter("sentence"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from elmo.errors import ElmoError
+from elmo.settings import NonNegative, check_value
 
 from .options import DEVICE, PATH
 from .task import KINDS
@@ -188,6 +189,7 @@ def probe(
     from .. import tasks
     from ..findings.probes import tags
 
+    check_value("--l2", l2, NonNegative)
     fields = tasks.named("--columns", columns.split(",") if columns else [])
     how = {"format": format_, "columns": fields, "scheme": "plain"}
     _write(out, lambda: tags(model, train, test, l2=l2, device=device, **how))

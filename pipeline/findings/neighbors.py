@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from elmo.embedder import Embedder
-from elmo.errors import ElmoError
 from elmo.neighbors import neighbors, parse_query
 from elmo.store import FeatureStore
 from elmo.tasks.inputs import read_vectors, train_vectors
+from elmo.tasks.lines import lines_of
 
 from ..task_runs import source_digest
 from .finding import Finding, Row, command_line
@@ -35,7 +35,7 @@ def in_context(
     neighbours in context that are the same word.
     """
     embedder, opened = Embedder.load(model, device=device), FeatureStore(store, model=model)
-    lines = [line for line in _lines(queries) if line.strip()]
+    lines = [line for _, line in lines_of(queries) if line.strip()]
     asked = [parse_query(line, tokenize=embedder.tokenize) for line in lines]
     words, static = _static(opened, vectors, {tokens[position] for tokens, position in asked})
     rows, listed = [], {}
@@ -67,18 +67,11 @@ def in_context(
     )
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ElmoError(f"{path}: not readable as UTF-8 text ({error})") from None
-
-
 def _static(store: FeatureStore, vectors: Path | None, needed: set[str]) -> tuple[list[str], Any]:
     if vectors is None:
         texts = [store.tokens(k) for k in range(len(store))]
         return train_vectors(texts, dim=DIM, min_count=MIN_COUNT)
-    first = next(iter(_lines(vectors)), "").split()
+    first = next((line for _, line in lines_of(vectors)), "").split()
     dim = int(first[1]) if len(first) == 2 and first[1].isdecimal() else len(first) - 1
     return read_vectors(vectors, needed, dim=max(1, dim))
 

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from elmo.errors import ElmoError
-from elmo.files import new_file
+from elmo.files import check_readable, new_file
 
 from .finding import Finding, Row, read
 
@@ -21,6 +21,7 @@ def redraw(folder: Path, page: Path) -> tuple[int, int]:
 
     A file that no mark names is an error, so that none is forgotten.
     """
+    check_readable(page)
     try:
         text = page.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -78,7 +78,7 @@ def test_records_by_their_column(tmp_path: Path) -> None:
     ("given", "message"),
     [
         ({"text": ["no.txt"]}, "no.txt: no such file"),
-        ({"preset_name": "huge"}, "no preset huge; there are korean"),
+        ({"preset_name": "huge"}, "^no preset huge; there are korean"),
     ],
 )
 def test_nothing_is_written_where_something_is_wrong(

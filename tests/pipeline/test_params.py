@@ -1,5 +1,6 @@
 """Every refusal of params.yaml: the line, the key, and what it must be."""
 
+import os
 from dataclasses import is_dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -202,5 +203,8 @@ def test_what_yaml_makes_of_a_value_is_refused(tmp_path: Path, value: str, messa
 def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ElmoError, match=r"absent\.yaml: no such file"):
         load(tmp_path / "absent.yaml")
-    with pytest.raises(ElmoError, match="is a folder; name a YAML file"):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ElmoError, match="is a pipe or a device; a file is needed"):
+        load(tmp_path / "pipe")
+    with pytest.raises(ElmoError, match="is a folder; a file is needed"):
         load(tmp_path)

@@ -79,7 +79,14 @@ def read(
     )
     labels = readers[chosen](request)
     if not labels.examples and not empty:
-        raise ElmoError(f"{path}: holds no examples of {kind} ({labels.counts})")
+        counted = [f"{name.replace('_', ' ')} {n:,}" for name, n in labels.counts.items() if n]
+        found = f"; counted: {', '.join(counted)}" if counted else ""
+        raise ElmoError(f"{path}: holds no examples of {kind}{found}")
+    for example in labels.examples:
+        for sentence in example.sentences:
+            if "" in sentence:
+                where = sentence.index("") + 1
+                raise ElmoError(f"{example.source}: token {where} of its sentence is empty")
     return labels
 
 

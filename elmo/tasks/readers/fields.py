@@ -1,6 +1,5 @@
 """What readers share: requests, blocks of columns, rows of tables, JSON lines, and their fields."""
 
-import gzip
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +14,7 @@ from elmo.tasks.examples import (
     Range,
     Tokens,
 )
-from elmo.tasks.lines import lines_of
+from elmo.tasks.lines import lines_of, open_data
 from elmo.tokenizer import NONE, TextTokenizer, Tokenization, sentence_splitter, tokenizer
 
 Columns = Mapping[str, str]
@@ -148,6 +147,11 @@ def table(request: Request, needed: Sequence[str]) -> Iterator[tuple[int, dict[s
                     f"the header has no {missing[0]!r}; name its columns with --columns, by "
                     "number from 1 where there is no header",
                 )
+            twice = [name for name in names if name and names.count(name) > 1]
+            if twice:
+                raise broken(
+                    request.path, number, f"the header names {twice[0]!r} twice; rename one"
+                )
         elif len(fields) != len(names):
             raise broken(request.path, number, f"{len(fields)} columns, {len(names)} before")
         else:
@@ -257,13 +261,8 @@ def column_number(column: str, name: str) -> int:
 
 def read_bytes(path: Path) -> bytes:
     """The bytes of a file, also gzip; `ElmoError` where it is absent, too large or damaged."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            data = file.read(_JSON_LIMIT + 1)
-    except FileNotFoundError:
-        raise ElmoError(f"{path}: no such file") from None
-    except (EOFError, gzip.BadGzipFile) as error:
-        raise ElmoError(f"{path}: truncated or no gzip file ({error})") from None
+    with open_data(path) as file:
+        data = file.read(_JSON_LIMIT + 1)
     if len(data) > _JSON_LIMIT:
         raise ElmoError(f"{path}: has over {_JSON_LIMIT:,} bytes; cut it into files, or JSON lines")
     return data

@@ -111,6 +111,8 @@ def _tagged(
         if not tokens:
             counts["dropped_empty"] += 1
             continue
+        if tags is not None and "" in tags:
+            raise broken(request.path, lines[tags.index("")], "a token has an empty tag")
         if tags is not None and scheme != "plain":
             try:
                 marked = schemes.spans(tags, scheme)

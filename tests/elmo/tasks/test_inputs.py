@@ -76,6 +76,12 @@ def test_broken_vectors_are_refused(tmp_path: Path, text: str, line: int, messag
     with pytest.raises(ElmoError) as refused:
         read_vectors(path, set(), dim=3)
     assert str(refused.value).startswith(f"{path}:{line}: ") and message in str(refused.value)
+    with pytest.raises(ElmoError, match="is a pipe or a device"):
+        read_vectors(Path("/dev/zero"), set(), dim=3)
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # sparse: takes no room
+    with pytest.raises(ElmoError, match="v.txt:1: the line has more than 16,777,216 bytes"):
+        read_vectors(path, set(), dim=3)
     path.write_text("")
     with pytest.raises(ElmoError, match="holds no vectors"):
         read_vectors(path, set(), dim=3)

@@ -256,6 +256,13 @@ def test_text_is_read_for_predicting_alone(tmp_path: Path) -> None:
         ("tagging", "x.jsonl", '{"tokens": ["a"], "tags": []}\n', 1, "1 tokens and 0 tags"),
         ("tagging", "x.jsonl", '\n{"tokens": "a"}\n', 2, "tokens: Expected `array`"),
         ("tagging", "x.jsonl", "{\n", 1, "not a JSON object"),
+        ("tagging", "x.conll", "a\tO\n\nb\tO\rc\tB-X\r", 3, "a carriage return within the line"),
+        ("tagging", "x.conll", "a\tO\nb\t\n", 2, "a token has an empty tag"),
+        ("tagging", "x.conll", "a\tO\n\nb\tO\n\tO\n", 3, "token 2 of its sentence is empty"),
+        ("tagging", "x.jsonl", '{"tokens": ["", "b"], "tags": ["O", "O"]}', 1, "token 1 of its"),
+        ("tagging", "x.jsonl", '{"tokens": ["a", "b"], "tags": ["O", ""]}', 1, "an empty tag"),
+        ("classification", "x.jsonl", '{"tokens": [""], "label": "b"}', 1, "token 1 of its"),
+        ("classification", "x.tsv", "text\tlabel\ttext\n", 1, "names 'text' twice; rename one"),
         ("classification", "x.tsv", "text\tlabel\na\n", 2, "1 columns, 2 before"),
         ("classification", "x.tsv", "good\t3\n", 1, "the header has no 'text'"),
         ("classification", "x.jsonl", '{"text": "a"}\n', 1, "has no 'label'"),
@@ -295,8 +302,22 @@ def test_broken_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "latin.conll").write_bytes("a\tO\né\tO\n".encode("latin-1"))
     with pytest.raises(ElmoError, match=r"latin.conll:2: byte 1 of the line is not UTF-8"):
         read("tagging", tmp_path / "latin.conll")
-    with pytest.raises(ElmoError, match="holds no examples"):
+    with pytest.raises(ElmoError, match="holds no examples of tagging$"):
         read("tagging", written(tmp_path, "empty.conll", ""))
+    with pytest.raises(ElmoError, match="holds no examples of tagging; counted: document marks 1$"):
+        read("tagging", written(tmp_path, "mark.conll", "-DOCSTART- O\n"))
+    for name in ("p.conll", "p.jsonl", "p.conll.gz"):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(ElmoError, match=f"{name}: is a pipe or a device; a file is needed"):
+            read("tagging", tmp_path / name)
+    os.mkfifo(tmp_path / "p.json")
+    with pytest.raises(ElmoError, match="p.json: is a pipe or a device; a file is needed"):
+        read("questions", tmp_path / "p.json")
+    damaged = bytearray(gzip.compress(b"a\tO\n" * 999))
+    damaged[12] ^= 255
+    (tmp_path / "d.conll.gz").write_bytes(damaged)
+    with pytest.raises(ElmoError, match="d.conll.gz: truncated or no gzip file"):
+        read("tagging", tmp_path / "d.conll.gz")
     with pytest.raises(ElmoError, match=r"tagging has no 'label'"):
         read("tagging", written(tmp_path, "y.conll", "a\tO\n"), columns={"label": "1"})
     moved = squad([{"text": "Rome", "answer_start": 2}])
