@@ -49,7 +49,7 @@ RESULTS = Results(
     features=2,
     register=2,
     labels=1,
-    tasks=1,
+    tasks=2,
     report=2,
 )
 

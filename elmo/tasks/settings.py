@@ -8,6 +8,7 @@ from msgspec import Meta
 from elmo.errors import ElmoError
 
 Positive = Annotated[int, Meta(ge=1, le=1 << 20)]
+Width = Annotated[int, Meta(ge=1, le=1 << 15)]
 Natural = Annotated[int, Meta(ge=0, le=1 << 20)]
 Share = Annotated[float, Meta(ge=0, lt=1)]
 Size = Annotated[float, Meta(ge=0, le=1e6)]
@@ -34,11 +35,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     l2: Size = 0.001
     words: Literal["learned", "file", "trained", "none"] = "learned"
     word_file: str = ""
-    word_dim: Positive = 100
+    word_dim: Width = 100
     min_count: Positive = 2
-    characters: Natural = 64
-    hidden: Positive = 100
-    depth: Positive = 1
+    characters: Annotated[int, Meta(ge=0, le=1 << 15)] = 64
+    hidden: Width = 100
+    depth: Annotated[int, Meta(ge=1, le=64)] = 1
     dropout: Share = 0.3
     optimizer: Literal["adam", "adadelta"] = "adam"
     lr: Size = 0.001

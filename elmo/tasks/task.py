@@ -1,8 +1,8 @@
 """A trained task as a folder: train it, load it, evaluate it, predict with it.
 
-The folder holds `task.json` (kind, settings, labels, model, scores, digests of the other files),
-`words.json`, the model it was trained with (linked where the file system allows) and `seed-N/` with
-`weights.safetensors`, `curve.jsonl` and `mix.json`.
+The folder holds `task.json` (kind, settings, labels, model, scores, digests of the other files and
+of itself), `words.json`, the model it was trained with (linked where the file system allows) and
+`seed-N/` with `weights.safetensors`, `curve.jsonl` and `mix.json`.
 """
 
 import hashlib
@@ -29,6 +29,7 @@ from elmo.files import (
     digest,
     locked,
     new_folder,
+    read_json,
     read_record,
     sha256,
     write_json,
@@ -37,6 +38,7 @@ from elmo.model_config import Config, read_config
 from elmo.model_folder import load_model
 from elmo.store import FeatureStore, model_digest
 from elmo.store.layout import Mix
+from elmo.tasks import schemes
 from elmo.tasks.examples import Example, distinct
 from elmo.tasks.inputs import Inputs, WordTable, word_table
 from elmo.tasks.metrics import Scores
@@ -47,6 +49,7 @@ from elmo.tasks.vectors import EmbeddedVectors, StoredVectors, Vectors, store_of
 from elmo.tokenizer import NONE, Tokenization
 from elmo.weights import load_weights, save_weights
 
+FORMAT = 2  # of task.json
 RESULTS_VERSION = 1  # bumped where a task's numbers change
 _NAMES = r"words\.json|model|seed-\d+"  # what a task folder holds besides task.json
 CHUNK = 512  # examples predicted at a time
@@ -69,7 +72,7 @@ class BiLMShape(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Record(msgspec.Struct, forbid_unknown_fields=True):
-    """`task.json`."""
+    """`task.json`; `digest` is that of all the rest."""
 
     format: int
     kind: str
@@ -83,6 +86,7 @@ class Record(msgspec.Struct, forbid_unknown_fields=True):
     counts: dict[str, dict[str, Count]]
     data: dict[str, Sha256]
     files: dict[str, Sha256]
+    digest: Sha256
 
 
 class Task:
@@ -195,6 +199,7 @@ def train_task(
             record.scores[str(seed)] = _write_seed(new / f"seed-{seed}", *trained(seed))
         written = [new / "words.json", *sorted(new.glob("seed-*/*"))]
         record.files = {path.relative_to(new).as_posix(): sha256(path) for path in written}
+        record.digest = identity(msgspec.to_builtins(record))
         write_json(new / "task.json", msgspec.to_builtins(record))
     for folder in folders.values():
         shutil.rmtree(folder, ignore_errors=True)
@@ -224,7 +229,7 @@ def _new_record(
 ) -> Record:
     """The record of a task before training: no scores yet."""
     return Record(
-        format=1,
+        format=FORMAT,
         kind=kind,
         settings=settings,
         labels=_model_class(kind).labels_of(train.examples),
@@ -236,17 +241,36 @@ def _new_record(
         counts={"train": train.counts, "dev": dev.counts},
         data={"train": _digest(train.examples), "dev": _digest(dev.examples)},
         files={},
+        digest="",
     )
 
 
 def read_task(folder: Path) -> Record:
-    """The `task.json` of a folder."""
-    record = read_record(folder / "task.json", Record)
-    if record.format != 1 or record.kind not in MODELS or not record.seeds:
-        raise ElmoError(f"{folder / 'task.json'}: no task that this version knows")
+    """The `task.json` of a folder; `ElmoError` where it is none, of another format, or edited."""
+    file = folder / "task.json"
+    given = read_json(file)
+    if given.get("format") != FORMAT:
+        raise ElmoError(
+            f"{file}: format must be {FORMAT}, found {str(given.get('format'))[:20]}; train the "
+            "task again with this version"
+        )
+    record = read_record(file, Record)
+    known = record.kind in MODELS and record.scheme in schemes.SCHEMES
+    if not known or not record.seeds:
+        raise ElmoError(f"{file}: no task that this version knows")
     if (record.bilm is None) != (record.settings.elmo == "none"):
-        raise ElmoError(f"{folder / 'task.json'}: bilm and settings.elmo contradict each other")
+        raise ElmoError(f"{file}: bilm and settings.elmo contradict each other")
+    if identity(given) != record.digest:
+        raise ElmoError(
+            f"{file}: was altered (its digest is {identity(given)[:12]}…, it says "
+            f"{record.digest[:12]}…); restore it or train the task again"
+        )
     return record
+
+
+def identity(record: dict[str, Any]) -> str:
+    """The digest of a `task.json`, which must be its `digest`."""
+    return digest({key: value for key, value in record.items() if key != "digest"})
 
 
 def read_curve(folder: Path, seed: int) -> list[dict[str, float]]:

@@ -46,7 +46,13 @@ def task() -> None:
 @click.option("--out", type=FOLDER, required=True, help="Where the trained task goes.")
 @click.option("--without-elmo", is_flag=True, help="The baseline: nothing else is changed.")
 @click.option("--layers", help="Which layers are mixed, such as 0,2; default: all.")
-@click.option("--seeds", default=1, show_default=True, help="How many, from 0; one run for each.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, 100),
+    default=1,
+    show_default=True,
+    help="How many, from 0; one run for each.",
+)
 @click.option("--epochs", type=int, help="At most; it ends sooner without gain on dev.")
 @click.option("--batch-size", type=int, help="Examples in a step.")
 @click.option("--hidden", type=int, help="The width of the recurrent layers.")
@@ -103,10 +109,11 @@ def train(
     from ..text_commands import check_device
 
     check_device(device)
-    if seeds < 1:
-        raise ElmoError(f"--seeds must be 1 or more, found {seeds}")
     if not without_elmo and model is None:
         raise ElmoError("--model is missing; name a model folder, or say --without-elmo")
+    named = tasks.named("--set", changes)
+    if without_elmo and named.get("elmo", "none") != "none":
+        raise ElmoError(f"--without-elmo and --set elmo={named['elmo']}: leave out one of them")
     chosen: dict[str, Any] = {"elmo": "none"} if without_elmo else {}
     given = {
         "layers": layers,
@@ -116,7 +123,7 @@ def train(
         "lr": lr,
     }
     chosen |= {name: value for name, value in given.items() if value is not None}
-    settings = choose(kind, tasks.named("--set", changes) | chosen)
+    settings = choose(kind, named | chosen)
     fields = _columns(columns)
     if tokenizer is None and model is not None:
         cuts = read_config(model).tokenizer

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 
 from elmo.errors import ElmoError
+from elmo.files import read_json, write_json
 from elmo.shards import write_shards
 from elmo.store.build import build
 from elmo.store.layout import Mix, StoreSettings
@@ -29,7 +29,7 @@ from elmo.tasks.examples import (
 from elmo.tasks.inputs import Inputs, WordTable
 from elmo.tasks.readers import Labelled
 from elmo.tasks.settings import Settings, choose
-from elmo.tasks.task import Task, train_task
+from elmo.tasks.task import Task, identity, train_task
 from elmo.tasks.train import Progress, TaskModel, _judge, fit, predictions
 from elmo.tasks.vectors import Floats, Vectors
 from tests.elmo.tasks.toys import DIM, LAYERS, examples, word_vectors
@@ -363,6 +363,34 @@ def test_one_altered_byte_of_a_trained_task_is_refused(
         Task.load(folder)
 
 
+def sealed(folder: Path, changes: dict[str, Any]) -> None:
+    """Change the record, and its digest with it."""
+    record = read_json(folder / "task.json") | changes
+    write_json(folder / "task.json", record | {"digest": identity(record)})
+
+
+def test_an_edited_record_of_a_task_is_refused(tmp_path: Path, tiny_model_folder: Path) -> None:
+    folder = trained("tagging", tmp_path, tiny_model_folder, changes={"epochs": 1, "l2": 0})
+    record = read_json(folder / "task.json")
+    assert Task.load(folder).record.digest == record["digest"] == identity(record)
+    for changes in (
+        {"labels": record["labels"][::-1]},
+        {"labels": ["O"] * len(record["labels"])},
+        {"scores": {"0": {"f1": 1.0}}},
+        {"digest": "0" * 64},
+    ):
+        write_json(folder / "task.json", record | changes)
+        with pytest.raises(ElmoError, match=r"task.json: was altered \(its digest is"):
+            Task.load(folder)
+    write_json(folder / "task.json", record | {"format": 1})
+    with pytest.raises(ElmoError, match="format must be 2, found 1; train the task again"):
+        Task.load(folder)
+    write_json(folder / "task.json", record)
+    sealed(folder, {"scheme": "martian"})
+    with pytest.raises(ElmoError, match="no task that this version knows"):
+        Task.load(folder)
+
+
 def test_what_does_not_fit_is_refused(tmp_path: Path, tiny_model_folder: Path) -> None:
     folder = trained("tagging", tmp_path, tiny_model_folder, changes={"epochs": 1})
     with pytest.raises(ElmoError, match="has no seed 7; it has"):
@@ -371,13 +399,11 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, tiny_model_folder: Path) -
         Task.load(folder).evaluate(Labelled(examples("tagging", 2), {}, "plain"))
     with pytest.raises(ElmoError, match="no such file"):
         Task.load(tmp_path)
-    record = msgspec.json.decode((folder / "task.json").read_bytes())
-    wide = record | {"settings": record["settings"] | {"hidden": 9}}
-    (folder / "task.json").write_bytes(msgspec.json.encode(wide))
+    wide = {"settings": read_json(folder / "task.json")["settings"] | {"hidden": 9}}
+    sealed(folder, wide)
     with pytest.raises(ElmoError, match="does not fit task.json"):
         Task.load(folder)
-    other = record | {"bilm": record["bilm"] | {"digest": "0" * 64}}
-    (folder / "task.json").write_bytes(msgspec.json.encode(other))
+    sealed(folder, {"bilm": read_json(folder / "task.json")["bilm"] | {"digest": "0" * 64}})
     with pytest.raises(ElmoError, match="is not the model the task was trained with"):
         Task.load(folder)
     with pytest.raises(ElmoError, match="name a model, or leave ELMo out"):
@@ -393,6 +419,10 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, tiny_model_folder: Path) -
     ("changes", "message"),
     [
         ({"hiden": 3}, "no setting 'hiden'"),
+        ({"depth": 100_000}, "depth: Expected `int` <= 64"),
+        ({"hidden": 1 << 20}, "hidden: Expected `int` <= 32768"),
+        ({"characters": 1 << 20}, "characters: Expected `int` <= 32768"),
+        ({"word_dim": 1 << 20}, "word_dim: Expected `int` <= 32768"),
         ({"dropout": "1.0"}, "dropout: Expected `float` < 1.0"),
         ({"words": "glove"}, "words: Invalid enum value 'glove'"),
         ({"elmo": "none", "words": "none", "characters": 0}, "nothing is left to read"),

@@ -136,7 +136,7 @@ def test_the_baseline_needs_no_model(folder: Path) -> None:
     [
         ([], "--model is missing; name a model folder, or say --without-elmo"),
         (["--model", "none"], "none: no such model folder"),
-        (["--model", "model", "--seeds", 0], "--seeds must be 1 or more, found 0"),
+        (["--without-elmo", "--set", "elmo=frozen"], "and --set elmo=frozen: leave out one"),
         (["--model", "model", "--layers", "top"], "layers must be all or numbers"),
         (["--model", "model", "--layers", "0,7"], "layers must be among 0 to 2, found 7"),
         (["--model", "model", "--set", "dropout"], "--set must be NAME=VALUE, found 'dropout'"),
