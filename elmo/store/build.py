@@ -43,6 +43,7 @@ from elmo.store.manifest import (
     version_name,
     versions,
 )
+from elmo.store.reader import check_layout, open_parquet
 from elmo.store.writer import Origin, Rows, find_part, is_whole, write_part
 
 
@@ -248,6 +249,9 @@ def check_append(
     for part in before.parts:
         for entry in (part.types, part):
             location.check(entry.file, size=entry.bytes)
+    for part in before.parts[:1]:  # all have one layout
+        footer = open_parquet(location, part.file).schema_arrow
+        check_layout(location.name(part.file), footer, before.layout)
     return before, corpus
 
 

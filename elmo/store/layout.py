@@ -53,8 +53,7 @@ class StoreSettings:
     precision: str = "float32"
 
 
-@dataclass(frozen=True)
-class Mix:
+class Mix(Struct, frozen=True, forbid_unknown_fields=True):
     """Σ_j weights[j] · layer j, times gamma: what a task has learned."""
 
     weights: Annotated[tuple[float, ...], Meta(min_length=1, max_length=MOST_LAYERS)]
@@ -83,8 +82,7 @@ class _MixFile(Struct):
     gamma: float
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True, forbid_unknown_fields=True):
     """How the vectors of a store are kept; the same for all its parts.
 
     `layers` are the names of what is kept, in order: `layer_0` to `layer_L`, or `average` or `mix`
@@ -265,16 +263,26 @@ def types_schema(layout: Layout, *, metadata: dict[str, str]) -> pa.Schema:
     return pa.schema(fields, metadata=_describe(layout, columns, "elmo.store.types", metadata))
 
 
+def described(layout: Layout) -> dict[str, str]:
+    """What every file of a store says of its layout, under `elmo.`, in its schema's metadata."""
+    return {
+        "dtype": DTYPES[layout.dtype],
+        "dim": str(layout.dim),
+        "layers": json.dumps(layout.layers),
+    }
+
+
 def _describe(
     layout: Layout, columns: dict[str, Any], kind: str, metadata: dict[str, str]
 ) -> dict[str, str]:
+    said = described(layout)
     return {
         "elmo.kind": kind,
         "elmo.schema": str(SCHEMA_VERSION),
-        "elmo.dtype": DTYPES[layout.dtype],
+        "elmo.dtype": said["dtype"],
         "elmo.byte_order": "little",
-        "elmo.dim": str(layout.dim),
-        "elmo.layers": json.dumps(layout.layers),
+        "elmo.dim": said["dim"],
+        "elmo.layers": said["layers"],
         "elmo.columns": json.dumps(columns, sort_keys=True),
         **metadata,
     }

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pyarrow.parquet as pq
 from elmo.errors import ElmoError
 from elmo.files import digest, sha256
 from elmo.location import Location
-from elmo.store.layout import DTYPES, ENTRY, SCALE, Layout, part_schema, types_schema
+from elmo.store.layout import DTYPES, ENTRY, SCALE, Layout, described, part_schema, types_schema
 from elmo.store.manifest import (
     WRITTEN,
     Manifest,
@@ -29,7 +28,7 @@ from elmo.store.manifest import (
     version_name,
     versions,
 )
-from elmo.store.reader import flat, open_parquet
+from elmo.store.reader import check_layout, flat, open_parquet
 from elmo.store.writer import (
     Origin,
     PartWriter,
@@ -92,7 +91,10 @@ def lineage(store: Where, *, version: int | None = None) -> dict[str, Any]:
         "run": training.get("run_id"),
         "training": training,
         "corpus": [{key: corpus[key] for key in keys} for corpus in sources],
-        "settings": {**asdict(manifest.layout), **msgspec.to_builtins(manifest.params)},
+        "settings": {
+            **msgspec.to_builtins(manifest.layout),
+            **msgspec.to_builtins(manifest.params),
+        },
         "counts": msgspec.to_builtins(manifest.counts),
     }
 
@@ -279,7 +281,8 @@ def _mismatches(
     if largest >= types:
         yield f"{name}: names type {largest}, {part.types.file} has {types}"
     footer = {key: value.decode() for key, value in (file.schema_arrow.metadata or {}).items()}
-    for key, value in {"fingerprint": part.fingerprint, "split": part.split}.items():
+    stated = {"fingerprint": part.fingerprint, "split": part.split, **described(layout)}
+    for key, value in stated.items():
         if footer.get(f"elmo.{key}".encode()) != value:
             yield f"{name}: its {key} is not the manifest's"
     ids.append(sentence_ids)
@@ -318,6 +321,7 @@ def _join(
                         f"{location.name(file.file)}: altered (its sha256 is not the manifest's), "
                         "so nothing is joined; elmo verify says where; restore it first"
                     )
+                check_layout(location.name(file.file), pq.read_schema(path), layout)
                 copies.append(path)
         tables = [pq.read_table(path, partitioning=None) for path in copies[::2]]
         types, columns, rows_of = _join_types(tables, layout)

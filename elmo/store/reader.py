@@ -24,7 +24,7 @@ from elmo.errors import ElmoError
 from elmo.files import first_line
 from elmo.location import Location
 from elmo.ragged import runs
-from elmo.store.layout import DTYPES, ENTRY, SCALE, Floats, Ints, Layout
+from elmo.store.layout import DTYPES, ENTRY, SCALE, Floats, Ints, Layout, described
 from elmo.store.manifest import PartEntry
 
 _HEADER = 4096  # bytes: no page's header is longer
@@ -52,6 +52,7 @@ class ParquetColumns:
     def __init__(self, location: Location, file: str, layout: Layout) -> None:
         self.name = location.name(file)
         self._file = open_parquet(location, file)
+        check_layout(self.name, self._file.schema_arrow, layout)
         self._metadata = self._file.metadata
         self._columns = {name: i for i, name in enumerate(_leaves(self._file))}
         rows = [self._metadata.row_group(g).num_rows for g in range(self._file.num_row_groups)]
@@ -356,6 +357,17 @@ def open_parquet(location: Location, file: str, *, checksums: bool = False) -> p
         raise ElmoError(
             f"{location.name(file)}: truncated or altered ({first_line(error)})"
         ) from None
+
+
+def check_layout(name: str, schema: pa.Schema, layout: Layout) -> None:
+    """Refuse a file whose vectors are not kept as the manifest says."""
+    for key, value in described(layout).items():
+        found = (schema.metadata or {}).get(f"elmo.{key}".encode(), b"nothing").decode()
+        if found != value:
+            raise ElmoError(
+                f"{name}: says {key} {found[:100]}, the manifest's layout {value[:100]}; restore "
+                "what was altered, or make the store again"
+            )
 
 
 def _leaves(file: pq.ParquetFile) -> list[str]:

@@ -152,6 +152,28 @@ def test_a_part_of_another_store_signed_in(case: Path) -> None:
     refused("verify", "store", cwd=case, names=one["file"])
 
 
+LAYOUTS = {"int8": {"dtype": "int8"}, "float32": {"dtype": "float32"}, "half": {"dim": 2}}
+
+
+@pytest.mark.parametrize("what", LAYOUTS)
+@pytest.mark.parametrize("command", [*READERS, "append"])
+def test_a_layout_that_is_not_the_parts(case: Path, command: str, what: str) -> None:
+    path = case / "store" / "_manifest-000002.json"
+    value = json.loads(path.read_text())
+    value["layout"] |= LAYOUTS[what]
+    path.write_text(json.dumps(value))
+    refused(*COMMANDS[command], cwd=case, names="store/")
+
+
+@pytest.mark.parametrize("command", ["verify", "compact", "append"])
+def test_a_layout_with_an_unknown_key(case: Path, command: str) -> None:
+    path = case / "store" / "_manifest-000002.json"
+    value = json.loads(path.read_text())
+    value["layout"]["zz"] = 1
+    path.write_text(json.dumps(value))
+    refused(*COMMANDS[command], cwd=case, names="_manifest-000002.json: layout: ")
+
+
 def replaced(make: Callable[[Path], object]) -> Callable[[Path], None]:
     def do(path: Path) -> None:
         shutil.rmtree(path)
