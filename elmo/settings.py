@@ -58,6 +58,8 @@ def describe(kind: Any) -> str:
         return " or ".join("null" if one is type(None) else describe(one) for one in get_args(kind))
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(str(one) for one in get_args(kind))
+    if get_origin(kind) is tuple:
+        return "a list"
     if get_origin(kind) is not Annotated:
         return plain.get(kind, f"a {getattr(kind, '__name__', kind)}")
     base, *metas = get_args(kind)
@@ -74,13 +76,16 @@ def describe(kind: Any) -> str:
         )
         if bound is not None
     ]
+    if get_origin(base) is tuple and meta.min_length:
+        entries = "entry" if meta.min_length == 1 else "entries"
+        bounds.append(f"of at least {meta.min_length} {entries}")
     return " ".join([describe(base), " and ".join(bounds)]).strip()
 
 
 def _shown(value: Any) -> str:
     """A value for a message: on one line, and not longer than is read."""
     try:
-        text = repr(value)
+        text = repr(list(value) if isinstance(value, tuple) else value)
     except ValueError:
         return f"a number of more than {sys.get_int_max_str_digits():,} digits"
     return text if len(text) <= 60 else text[:57] + "…"

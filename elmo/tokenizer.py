@@ -93,6 +93,12 @@ class TextTokenizer:
                 "the model was trained on token lists and has no tokenizer of its own; give it "
                 "token lists (on the command line: --pretokenized)"
             )
+        if tokenization.name not in TOKENIZERS:
+            raise ElmoError(
+                f"the model's config.json: tokenizer: no {tokenization.name[:40]!r}; there are "
+                f"{', '.join(TOKENIZERS)}; install the version of this package that trained the "
+                "model, or give it token lists"
+            )
         self.tokenization = tokenization
         _check_versions(tokenization.libraries, tokenization.name)
         self._words = tokenizer(tokenization.name)
@@ -117,7 +123,7 @@ class TextTokenizer:
 def tokenizer(name: str) -> Tokenizer:
     """The tokenizer of that name; `ElmoError` where its library is not installed."""
     if name not in _MAKERS:
-        raise ElmoError(f"tokenize.tokenizer: no {name!r}; there are {', '.join(_MAKERS)}")
+        raise ElmoError(f"tokenizer: no {name!r}; there are {', '.join(TOKENIZERS)}")
     return _MAKERS[name]()
 
 
@@ -205,6 +211,7 @@ _MAKERS: dict[str, Callable[[], Tokenizer]] = {
     "korean": _korean,
     "japanese": _japanese,
 }
+TOKENIZERS = tuple(_MAKERS)
 
 
 def _at_starts(text: str, starts: Sequence[int]) -> list[str]:

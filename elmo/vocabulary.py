@@ -65,6 +65,9 @@ class Vocabulary:
         lines = _read_lines(file)
         kept = [i for i, word in enumerate(lines) if word != _MAX_TERM_ID]
         words = [lines[i] for i in kept]
+        if "" in words:
+            line = kept[words.index("")] + 1
+            raise ElmoError(f"{file}:{line}: is blank, and no word; delete the line")
         beside = file.with_name("counts.txt")
         counts = None
         if file.name == "words.txt" and beside.exists():

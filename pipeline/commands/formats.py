@@ -5,6 +5,8 @@ from pathlib import Path
 
 import click
 
+from elmo.tokenizer import TOKENIZERS
+
 from .options import FOLDER, PATH, Folder, say_done
 from .run_stage import human_size
 
@@ -19,6 +21,7 @@ from .run_stage import human_size
 @click.option("--embedding", type=PATH, help="Its word embedding, where a separate file holds it.")
 @click.option(
     "--tokenizer",
+    type=click.Choice(TOKENIZERS),
     default="whitespace",
     show_default=True,
     help="The tokenizer of its training text: the files do not record it.",
@@ -75,7 +78,13 @@ def export_serving(model: Path, out: Path) -> None:
 @click.command()
 @click.argument("store", type=FOLDER)
 @click.argument("out", type=PATH)
-@click.option("--layout", default="all", show_default=True, help="One of the layouts above.")
+@click.option(
+    "--layout",
+    type=click.Choice(["all", "top", "average", "bilm-tf", "lists", "datasets"]),
+    default="all",
+    show_default=True,
+    help="One of the layouts above.",
+)
 def dump(store: Folder, out: Path, layout: str) -> None:
     """Write STORE for other tools: HDF5 as in 2018, list columns, Hugging Face datasets.
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from elmo.errors import ElmoError
+from elmo.tokenizer import TOKENIZERS
 
 from .options import say_done
 
@@ -59,7 +60,11 @@ def task() -> None:
 @click.option("--lr", type=float, help="The learning rate.")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Any other setting.")
 @click.option("--store", type=FOLDER, help="A store of these very sentences; default: one is made.")
-@click.option("--tokenizer", help="What cuts text; default: the model's own, else unicode.")
+@click.option(
+    "--tokenizer",
+    type=click.Choice(TOKENIZERS),
+    help="What cuts text; default: the model's own, else unicode.",
+)
 @click.option("--track", is_flag=True, help="One MLflow run for each seed.")
 @click.option(
     "--runs",

@@ -55,7 +55,10 @@ def other(**changes: Any) -> Tokenization:
     ("tokenization", "message"),
     [
         (NONE, r"has no tokenizer of its own; give it token lists .*--pretokenized"),
-        (other(name="nltk"), "no 'nltk'; there are whitespace, unicode, korean, japanese"),
+        (
+            other(name="nltk"),
+            "config.json: tokenizer: no 'nltk'; there are whitespace, unicode, korean, japanese",
+        ),
         (
             other(name="whitespace", libraries={"numpy": "0.1"}),
             r"needs numpy 0\.1, .* is installed; run: pip install 'numpy==0\.1'",

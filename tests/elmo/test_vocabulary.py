@@ -36,6 +36,7 @@ def test_the_marks_are_found_by_name(tmp_path: Path) -> None:
     [
         (b"<S>\n</S>\nthe\n", r"words\.txt: the vocabulary has no <UNK>"),
         (b"<S>\n</S>\n<UNK>\na\na\n", r"words\.txt: the word 'a' stands twice"),
+        (b"<S>\n</S>\n<UNK>\na\n\nb\n", r"words\.txt:5: is blank, and no word"),
         (b"<S>\n</S>\n<UNK>\n\xff\n", r"words\.txt:4: byte 15 is not UTF-8"),
     ],
 )

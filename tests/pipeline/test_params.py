@@ -66,6 +66,7 @@ def test_the_projects_own_files_are_good() -> None:
             "a number above 0 and at most 1e+06 or null, found '3'",
         ),
         ("pretrain.network.filters", [], "a list of 1 to 100 pairs"),
+        ("report.neighbors_of", [], "a list of at least 1 entry, found []"),
         ("tokenize.tokenizer", "moses", "one of whitespace, unicode, korean, japanese"),
         ("tokenize.heldout", 1, "a number of at least 0 and below 1"),
         ("corpus.general", [1], "a file, folder, glob or URL, found 1"),
