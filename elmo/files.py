@@ -173,7 +173,8 @@ def check_absent(out: Path) -> None:
 
 
 def check_file(out: Path, *, ours: bytes = b"") -> None:
-    """Refuse an output file that is a link, a folder, or does not begin as files of its kind do."""
+    """Refuse an output file that is a link, a folder, or does not begin as files of its kind do:
+    by the regular expression `ours`, in the first KiB."""
     check_above(out)
     if out.is_symlink():
         raise ElmoError(
@@ -185,11 +186,46 @@ def check_file(out: Path, *, ours: bytes = b"") -> None:
         raise ElmoError(f"{out}: is a pipe or a device; name a file")
     if ours and out.exists():
         with out.open("rb") as file:
-            if file.read(len(ours)) not in (b"", ours):
-                raise ElmoError(
-                    f"{out}: is a file of another kind, and is not replaced: name another, or "
-                    "delete it"
-                )
+            head = file.read(1024)
+        if head and not re.match(ours, head, re.DOTALL):
+            raise ElmoError(
+                f"{out}: is a file of another kind, and is not replaced: name another, or delete it"
+            )
+
+
+def check_output(out: Path, *, ours: bytes = b"") -> None:
+    """Refuse, before work, an output file as `check_file` does, or where none can be made."""
+    check_file(out, ours=ours)
+    above = next(path for path in out.absolute().parents if path.is_dir())
+    probe = above / f".{uuid.uuid4().hex[:8]}"
+    try:
+        probe.touch(exist_ok=False)
+        probe.unlink()
+    except OSError as error:
+        raise ElmoError(
+            f"{out}: {above} takes no files ({error.strerror}); name another place"
+        ) from None
+
+
+def check_record(out: Path, kind: Any) -> None:
+    """Refuse, before work, an output file that does not read as the JSON that is to be written."""
+    check_output(out, ours=rb"\s*[{\[]")
+    if out.exists() and out.stat().st_size:
+        with replaceable(out):
+            read_record(out, kind)
+
+
+@contextmanager
+def replaceable(out: Path | str) -> Iterator[None]:
+    """Say of what can't be read that it is not replaced."""
+    try:
+        yield
+    except ElmoError as error:
+        reason = str(error).removeprefix(f"{out}").lstrip(": /")
+        raise ElmoError(
+            f"{out}: is no output of this command ({reason}), and is not replaced: name another, "
+            "or delete it"
+        ) from None
 
 
 @contextmanager
@@ -311,7 +347,7 @@ def write_json(path: Path, value: Any) -> None:
 
     A number that is not finite becomes null, since JSON has none such.
     """
-    check_file(path, ours=b"{" if isinstance(value, dict) else b"[")
+    check_file(path, ours=rb"\{" if isinstance(value, dict) else rb"\[")
     with new_file(path) as beside:
         beside.write_text(json_text(value), encoding="utf-8")
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from elmo.errors import ElmoError
-from elmo.files import new_folder
+from elmo.files import check_folder, new_folder, sha256, write_json
 from elmo.tasks.readers.fields import TextTokens
 from elmo.tokenizer import sentence_splitter
 
@@ -27,6 +27,7 @@ _MARKUP = re.compile(
     r":[\w:.+-]+:`~?(?P<role>[^`]*)`|``(?P<literal>[^`]*)``|`(?P<link>[^`<]*?)\s*<[^`>]*>`_*"
     r"|`(?P<name>[^`]*)`_?|(?<!\w)\*\*?(?P<emphasis>\w[^*]*)\*\*?(?!\w)|\s*\[[\w\s]+\]_"
 )
+_OURS = ("manifest.json", "train.jsonl", "dev.jsonl", "test.jsonl")
 _CODE = ("role", "literal", "name")
 
 Sentence = tuple[tuple[str, ...], tuple[str, ...]]  # tokens and their BIO tags
@@ -35,9 +36,12 @@ Sentence = tuple[tuple[str, ...], tuple[str, ...]]  # tokens and their BIO tags
 def run(out: Path, params: Labels) -> dict[str, int]:
     """Write `train.jsonl`, `dev.jsonl` and `test.jsonl` to `out`; return what was counted.
 
+    `manifest.json` has their digests, and tells them from a user's files of the same names.
+
     All sentences of a docstring are in one file, and no sentence comes twice. Of more sentences
     than are asked for, those with the lowest hashes are taken: a larger file holds the smaller one.
     """
+    check_folder(out, ours=_OURS, also="", kind="labels")
     wanted = {"train": params.train, "dev": params.dev, "test": params.test}
     counts: Counter[str] = Counter()
     by_split: dict[str, dict[Sentence, str]] = {split: {} for split in wanted}
@@ -51,7 +55,7 @@ def run(out: Path, params: Labels) -> dict[str, int]:
                 continue
             seen.add(tokens)
             sentences[tokens, tags] = hashlib.sha256(" ".join(tokens).encode()).hexdigest()
-    with new_folder(out, ours=("train.jsonl", "dev.jsonl", "test.jsonl"), also="") as folder:
+    with new_folder(out, ours=_OURS, also="", kind="labels") as folder:
         for split, sentences in by_split.items():
             chosen = sorted(sentences, key=sentences.__getitem__)[: wanted[split]]
             if not chosen:
@@ -67,6 +71,8 @@ def run(out: Path, params: Labels) -> dict[str, int]:
             counts[f"{split}_sentences"] = len(chosen)
             counts["tokens"] += sum(len(tokens) for tokens, _ in chosen)
             counts["code"] += sum(tag == "B-CODE" for _, tags in chosen for tag in tags)
+        digests = {name: sha256(folder / name) for name in sorted(_OURS[1:])}
+        write_json(folder / "manifest.json", {"kind": "labels", "sha256": digests})
     return dict(counts)
 
 

@@ -12,9 +12,17 @@ import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, PercentFormatter  # noqa: E402
 
+from elmo.files import check_output  # noqa: E402
+
 BLUE, ORANGE, GREY, PALE = "#2b6cb0", "#dd6b20", "#a0aec0", "#90cdf4"
 KINDS = {"unigram model": GREY, "pretrained": BLUE, "fine-tuned": ORANGE}
 Curve = dict[str, list[float]]
+MARK = "elmo-pipeline"  # what a PNG of ours names as its software
+
+
+def check_out(path: Path) -> None:
+    """Refuse, before work, a file that is no picture of ours."""
+    check_output(path, ours=rb"\x89PNG.*tEXtSoftware\0" + MARK.encode())
 
 
 def curves(path: Path, by_stage: dict[str, dict[str, Curve]], unigram: dict[str, float]) -> None:
@@ -165,5 +173,5 @@ def _save(figure: Any, path: Path) -> None:
         axis.spines[["top", "right"]].set_visible(False)
         axis.set_axisbelow(True)
     figure.tight_layout()
-    figure.savefig(path, format="png", dpi=120, metadata={"Software": None})
+    figure.savefig(path, format="png", dpi=120, metadata={"Software": MARK})
     plt.close(figure)

@@ -7,9 +7,9 @@ It runs in every pass, since nothing in the project tells what a registry holds:
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
-from elmo.files import check_file, digest, write_json
+from elmo.files import check_record, digest, write_json
 from elmo.folders import local_folder
 from elmo.location import Folder, Location
 
@@ -23,6 +23,23 @@ class Lineage(Struct):
     run_id: str = ""
     stage: str = ""
     perplexity: dict[str, dict[str, dict[str, float | None]]] = {}
+
+
+class Registered(Struct, forbid_unknown_fields=True):
+    """What this stage writes."""
+
+    model_digest: str
+    name: str
+    uri: str
+    version: int
+
+
+class Figures(Struct, forbid_unknown_fields=True):
+    """What `run` returns."""
+
+    version: int
+    uri: str
+    decision: str
 
 
 def run(
@@ -39,7 +56,7 @@ def run(
 
     from .pretrain import vocabulary_digest
 
-    check_file(out, ours=b"{")
+    check_record(out, Registered)
     content = model_digest(model)
     lineage = Location(model).record("training.json", Lineage)
     opened = FeatureStore(store, model=content)
@@ -88,7 +105,7 @@ def run(
             params.name, version, tags=tags, **{key: names[key] for key in ("alias", "margin")}
         )
     uri = f"models:/{params.name}/{version}"
-    write_json(out, {"model_digest": content, "name": params.name, "uri": uri, "version": version})
+    write_json(out, to_builtins(Registered(content, params.name, uri, version)))
     return {"version": version, "uri": uri, "decision": decision}
 
 

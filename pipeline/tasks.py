@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elmo.errors import ElmoError
-from elmo.files import locked, new_file, new_folder
+from elmo.files import check_folder, check_output, locked, new_file, new_folder
 from elmo.store import model_digest
 from elmo.tasks.settings import Settings, choose
 
@@ -51,6 +51,10 @@ def run(
 
     from . import plots
 
+    arms = _arms(params)
+    check_folder(out, ours=tuple(arms)[:1], also="|".join(ARMS))
+    check_output(curve, ours=rb"epoch(\telmo)?(\tbaseline)?\n")
+    plots.check_out(picture)
     sources = {split: Path(getattr(params, split)) for split in ("train", "dev", "test")}
     inputs = {split: source_digest(split, path) for split, path in sources.items()}
     inputs |= {"model": model_digest(model), "task_results": str(RESULTS_VERSION)}
@@ -64,21 +68,20 @@ def run(
     )
     work = runs.absolute() / f"{name}-{fingerprint('tasks', params, inputs)}"
     read = {**sources, "model": model}
-    arms = {
-        arm: Runs(name, params.kind, settings, read, runs)
-        for arm, settings in _arms(params).items()
+    tracked_arms = {
+        arm: Runs(name, params.kind, settings, read, runs) for arm, settings in arms.items()
     }
     with locked(work):
         scores = {
             arm: _train(work / arm, data, tracked, params.seeds, model, device)
-            for arm, tracked in arms.items()
+            for arm, tracked in tracked_arms.items()
         }
         with new_folder(out, ours=tuple(arms)[:1], also="|".join(ARMS)) as new:
             for arm in arms:
                 shutil.copytree(work / arm, new / arm, copy_function=link_or_copy)
-        first, tracked = next(iter(arms.items()))
+        first, tracked = next(iter(tracked_arms.items()))
         tracked.log_model(out / first, best_seed(out / first))
-    for tracked in arms.values():
+    for tracked in tracked_arms.values():
         tracked.forget(range(params.seeds))
     curves = {arm: _mean_curve(out / arm) for arm in scores}
     _write_curve(curve, curves)

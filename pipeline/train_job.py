@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from elmo.errors import ElmoError
-from elmo.files import locked, sweep
+from elmo.files import check_output, locked, sweep
 from elmo.folders import Flag, absolute, check_folder, name_of, new_folder
 from elmo.location import Folder, Location
 from elmo.model_folder import NAMES, save_model
@@ -111,6 +111,8 @@ def train(
         raise ElmoError(f"{out}: is named for the model and for its curves; name two folders")
     check_folder(Location(out), ours=("config.json", "weights.safetensors"), also=NAMES)
     check_folder(Location(curves), ours=tuple(CURVES), also="")
+    for name, columns in CURVES.items():
+        check_output(curves / name, ours="\t".join(columns).encode() + b"\n")
     if training.start_from:
         start = absolute(training.start_from)
         training = replace(training, start_from=str(start))

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from elmo.characters import Characters
 from elmo.errors import ElmoError
-from elmo.folders import absolute, cached, check_folder, new_folder
+from elmo.files import replaceable
+from elmo.folders import absolute, cached, check_folder, local_folder, new_folder
 from elmo.location import Folder, Location
 from elmo.shards import SPLITS, ShardEntry, Shards, open_shard
 from elmo.vocabulary import BOS, EOS, NOT_WORDS, UNK
@@ -71,6 +72,9 @@ def run(
     check_folder(
         Location(absolute(out)), ours=_FILES, also=_ALSO, never="config.json"
     )  # a model has words too
+    if Location(absolute(out)).exists("characters.json"):
+        with replaceable(out), local_folder(out) as there:
+            Characters.load(there / "characters.json")
     with work_folder(runs, "vocab", out) as work:
         train, heldout = count(Shards(absolute(shards)), work=work, cluster=cluster)
         words, counts = _words(train, params)

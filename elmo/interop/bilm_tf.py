@@ -19,8 +19,11 @@ from elmo.characters import MAX_CHARACTERS, Characters
 from elmo.embedder import Embedder
 from elmo.errors import ElmoError
 from elmo.files import new_output, read_json, sha256, write_json
+from elmo.folders import check_folder
 from elmo.interop.hdf5 import create_hdf5, open_hdf5
-from elmo.model_folder import load_model, save_model
+from elmo.location import Location
+from elmo.model_config import CONFIG
+from elmo.model_folder import NAMES, WEIGHTS, load_model, save_model
 from elmo.nn.bilm import BiLM, Config
 from elmo.tokenizer import describe
 from elmo.vocabulary import BOS, EOS, UNK, Vocabulary
@@ -53,6 +56,11 @@ def import_2018(
     default `whitespace`, for text whose tokens stand between spaces.
     Raises `ElmoError` naming the option or the dataset that is missing or does not fit.
     """
+    check_folder(Location(out), ours=(CONFIG, WEIGHTS), also=NAMES)
+    if there := Location(out).names():
+        raise ElmoError(
+            f"{out}: holds {there[0]}, and is not replaced; name another folder, or delete it"
+        )
     options, weights = Path(options), Path(weights)
     vocabulary = None if vocabulary is None else Path(vocabulary)
     embedding = None if embedding is None else Path(embedding)

@@ -245,12 +245,14 @@ def page(folder: Path, out: Path) -> None:
 
 def _write(out: Path, measure: Callable[[], "Finding"]) -> None:
     """Measure, write the file and its picture, and print the rows."""
+    from .. import plots
     from ..findings import finding as files
     from ..findings.picture import draw
 
     if out.suffix != ".json":
         raise ElmoError(f"--out {out}: must end in .json")
     files.check_out(out)
+    plots.check_out(out.with_suffix(".png"))
     finding = measure()
     out.parent.mkdir(parents=True, exist_ok=True)
     draw(out.with_suffix(".png"), finding)

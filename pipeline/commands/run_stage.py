@@ -1,5 +1,6 @@
 """What the commands of all stages do: read the params, run, write the figures, print a line."""
 
+import os
 import time
 from collections.abc import Callable
 from functools import partial, wraps
@@ -7,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from elmo.errors import ElmoError
 
 from .options import METRICS, PARAMS, SET, say_done, values_set
 
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
 
 
 Run = Callable[..., None]  # `run_stage` for the files that a command was given
+# What `--metrics` holds: numbers by name, or by arm and name.
+FIGURES = dict[str, float | None | dict[str, float | None]]
+_OUTPUTS = ("out", "curves", "curve", "picture", "metrics")
 
 
 def stage_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -36,16 +42,19 @@ def run_stage(
     params_file: Path,
     metrics: Path | None,
     cluster: "Cluster | None" = None,
+    figures_kind: Any = FIGURES,
 ) -> None:
     """Run a stage, write its figures, and print what it did and how long it took."""
-    from elmo.files import check_file, write_json
+    from elmo.files import check_record, write_json
 
     from .. import params as settings
     from .. import results, storage
 
     began = time.monotonic()
+    given = click.get_current_context().params
+    _check_apart(name, given)
     if metrics is not None:
-        check_file(metrics, ours=b"{")
+        check_record(metrics, figures_kind)
     params = settings.load(params_file, values_set())
     results.check(name.split()[0], params.results, params_file)
     if cluster is not None:
@@ -53,12 +62,39 @@ def run_stage(
 
         params = settled_params(params, name, gpu=cluster.gpu, say=partial(click.echo, err=True))
     figures = work(params)
-    storage.leave_manifests(click.get_current_context().params["out"])
+    storage.leave_manifests(given["out"])
     if metrics is not None:
         rounded = {key: _rounded(value) for key, value in figures.items()}
         write_json(metrics, rounded)
     seconds = time.monotonic() - began
     say_done(f"{name}: {describe(figures)} ({_duration(seconds)})")
+
+
+def _check_apart(name: str, given: dict[str, Any]) -> None:
+    """Refuse an output that is, holds or lies in an input or another output.
+
+    Figures may go beside what was read.
+    """
+    paths = {
+        key: value
+        for key, value in given.items()
+        if isinstance(value, Path) or (isinstance(value, str) and "://" in value)
+    }
+    named = _OUTPUTS if name != "report" else ("out", "metrics")  # a report reads the curves
+    outputs = [key for key in named if key in paths]
+    for k, output in enumerate(outputs):
+        inputs = [key for key in paths if key not in (*outputs, "runs")]
+        for other in outputs[:k] + (inputs if output != "metrics" else []):
+            one, two = _real(paths[output]), _real(paths[other])
+            if one.startswith(two) or two.startswith(one):
+                where = "is" if one == two else "lies in" if one.startswith(two) else "holds"
+                what = "another output" if other in outputs else "which is read"
+                raise ElmoError(f"{paths[output]}: {where} {paths[other]}, {what}; name another")
+
+
+def _real(path: Any) -> str:
+    """A path without links, or a URL, with a slash at its end."""
+    return f"{path if '://' in str(path) else os.path.realpath(path)}".rstrip("/") + "/"
 
 
 def _rounded(value: Any) -> Any:

@@ -208,6 +208,7 @@ def register(
         "register",
         lambda p: stage.run(model, store, out, p.register, general=general, task=task),
         lambda f: f"version {f['version']}, {f['uri']}; {f['decision']}",
+        figures_kind=stage.Figures,
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from elmo.files import Count, Sha256, check_file, read_record, write_json
+from elmo.files import Count, Sha256, check_record, read_record, write_json
 
 from .. import urls
 
@@ -102,4 +102,4 @@ def over_sentences(name: str, right: npt.NDArray[np.bool_], lengths: Sequence[in
 
 def check_out(out: Path) -> None:
     """Refuse a file that is not ours before work starts."""
-    check_file(out, ours=b"{")
+    check_record(out, Finding)

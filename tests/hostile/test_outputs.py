@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import listing, refused
@@ -169,3 +170,149 @@ def test_devices_that_are_not_there(case: Path) -> None:
         refused(*task, cwd=case, names="--device")
     if not torch.cuda.is_available():
         refused(*COMMANDS["append"], "--gpu", cwd=case, names="no CUDA device")
+
+
+MINE = '{"text": "years of work"}\n'  # as JSON begins, and as nothing here writes
+
+
+@pytest.mark.parametrize("command", ["vocab", "register"])
+@pytest.mark.parametrize(
+    "theirs", ["model/config.json", "store/_manifest-000001.json", "task/manifest.json", "t.jsonl"]
+)
+def test_figures_replace_no_json_but_figures(case: Path, command: str, theirs: str) -> None:
+    (case / "t.jsonl").write_text(MINE)
+    words = [theirs if word == "metrics.json" else word for word in COMMANDS[command]]
+    refused(*words, cwd=case, names=theirs)
+
+
+def test_figures_of_before_are_replaced(case: Path) -> None:
+    words = COMMANDS["vocab"]
+    assert elmo(*words, cwd=case)[0] == 0
+    before = (case / "metrics.json").read_bytes()
+    assert elmo(*words, cwd=case)[0] == 0
+    assert (case / "metrics.json").read_bytes() == before
+
+
+def test_the_record_of_register_replaces_no_other_json(case: Path) -> None:
+    (case / "version.json").write_text('{"mine": 1}')
+    refused(*COMMANDS["register"], cwd=case, names="version.json")
+
+
+PROBE = [
+    "findings", "probe", "--model", "model", "--train", "a.conll", "--test", "a.conll", "--out",
+    "o.json",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text"), [("o.json", '{"mine": 1}'), ("o.png", "\x89PNG mine")])
+def test_a_finding_replaces_no_other_json_and_no_other_picture(
+    case: Path, name: str, text: str
+) -> None:
+    (case / "a.conll").write_text("the\tDET\ngift\tNOUN\n\nhe\tPRON\nhas\tVERB\n")
+    (case / name).write_text(text, encoding="latin-1")
+    refused(*PROBE, cwd=case, names=name)
+    (case / name).unlink()
+    for _ in range(2):  # its own it replaces
+        code, _, error = elmo(*PROBE, cwd=case)
+        assert code == 0, error
+
+
+TASK = [
+    "tasks", "mine", "model", "o", "--curve", "c.tsv", "--picture", "c.png", "--runs", "runs",
+    "--metrics", "metrics.json",
+]  # fmt: skip
+
+
+@pytest.fixture
+def task_case(case: Path) -> Path:
+    """A project with a task."""
+    settings = yaml.safe_load((case / "params.yaml").read_text())
+    files = {split: f"{split}.conll" for split in ("train", "dev", "test")}
+    small = {"epochs": 1, "hidden": 4, "characters": 0, "word_dim": 4, "min_count": 1}
+    task = {"kind": "tagging", **files, "format": "", "columns": "", "scheme": "", "seeds": 1}
+    settings["tasks"] = {"mine": {**task, "baseline": False, "settings": small}}
+    (case / "params.yaml").write_text(yaml.safe_dump(settings))
+    for k, file in enumerate(files.values()):
+        (case / file).write_text("the\tO\ngift\tB-X\n" + "he\tO\n" * k)
+    return case
+
+
+@pytest.mark.parametrize("output", ["c.tsv", "c.png", "o"])
+@pytest.mark.parametrize("what", THEIRS)
+def test_a_task_replaces_nothing_of_theirs(task_case: Path, output: str, what: str) -> None:
+    THEIRS[what](task_case / output)
+    refused(*TASK, cwd=task_case, names=output)
+
+
+@pytest.mark.parametrize("output", ["c.tsv", "c.png", "o", "metrics.json"])
+def test_a_task_looks_for_a_place_before_work(task_case: Path, output: str) -> None:
+    words = [f"text.txt/{word}" if word == output else word for word in TASK]
+    refused(*words, cwd=task_case, names=f"text.txt/{output}")
+    if output != "o":
+        words = [f"/proc/{word}" if word == output else word for word in TASK]
+        assert "/." not in refused(*words, cwd=task_case, names=f"/proc/{output}")
+
+
+def test_a_task_replaces_its_own(task_case: Path) -> None:
+    for _ in range(2):
+        code, _, error = elmo(*TASK, cwd=task_case)
+        assert code == 0, error
+
+
+@pytest.mark.parametrize(
+    "place", ["words", "words/m.json", "/proc/m.json"], ids=["output", "in output", "proc"]
+)
+def test_figures_have_a_place_of_their_own(case: Path, place: str) -> None:
+    words = [place if word == "metrics.json" else word for word in COMMANDS["vocab"]]
+    assert "/." not in refused(*words, cwd=case, names=place)
+
+
+# An output that is, holds or lies in an input: what would be read is not replaced.
+ONTO = {
+    "finetune": ("tuned", ["model", "./model", "linked", "model/tuned", "."]),
+    "pretrain": ("trained", ["vocab/trained", "vocab"]),
+    "features": ("vectors", ["task", "model/vectors"]),
+    "register": ("version.json", ["model/version.json", "store/version.json"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [(command, place) for command, (_, all_) in ONTO.items() for place in all_],
+)
+def test_an_output_is_no_input(case: Path, command: str, place: str) -> None:
+    (case / "linked").symlink_to("model")
+    words = [place if word == ONTO[command][0] else word for word in COMMANDS[command]]
+    assert "which is read" in refused(*words, cwd=case, names=Path(place).name)
+
+
+def test_an_import_replaces_no_model(case: Path) -> None:
+    assert elmo(*COMMANDS["export"], cwd=case)[0] == 0
+    words = ["import", "options.json", "weights.hdf5", "model"]
+    refused(*words, cwd=case, names="model")
+    assert elmo(*words[:-1], "another", cwd=case)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "output", "files"),
+    [
+        ("pretrain", "curves", ["train.tsv", "heldout.tsv"]),
+        ("vocab", "words", ["words.txt", "counts.txt", "characters.json"]),
+        ("labels", "labels", ["train.jsonl", "dev.jsonl", "test.jsonl"]),
+    ],
+)
+def test_names_alone_do_not_make_a_folder_ours(
+    case: Path, command: str, output: str, files: list[str]
+) -> None:
+    (case / output).mkdir()
+    for file in files:
+        (case / output / file).write_text("{}\n")
+    refused(*COMMANDS.get(command, ["labels", "labels"]), cwd=case, names=output)
+
+
+def test_labels_replace_their_own(case: Path) -> None:
+    for _ in range(2):
+        code, _, error = elmo("labels", "labels", cwd=case)
+        assert code == 0, error
+    names = {path.name for path in (case / "labels").iterdir()}
+    assert names == {"manifest.json", "train.jsonl", "dev.jsonl", "test.jsonl"}
