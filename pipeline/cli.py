@@ -126,6 +126,8 @@ def _end(error: Exception) -> None:
     from .urls import without_credentials
 
     if isinstance(error, OSError):
+        if error.filename is None and not _written():
+            error.filename = "standard output"
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or exiting flushes again
         if isinstance(error, BrokenPipeError):
             sys.exit(1)
@@ -133,6 +135,15 @@ def _end(error: Exception) -> None:
     if message is None or os.environ.get("ELMO_VERBOSE"):
         raise error
     sys.exit(f"error: {printable(without_credentials(message))}")
+
+
+def _written() -> bool:
+    """Whether standard output takes what was printed."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return False
+    return True
 
 
 def _terminated(*_: object) -> None:

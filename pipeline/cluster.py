@@ -22,6 +22,13 @@ Minutes = Annotated[float, Meta(gt=0, le=100_000)]
 Address = Annotated[
     str, Meta(pattern=r"\A[^\s\x00]{0,1000}\Z", description="an address without spaces, or empty")
 ]
+Url = Annotated[
+    str,
+    Meta(
+        pattern=r"\A([A-Za-z][A-Za-z0-9+.-]*:///?[^\s\x00/][^\s\x00]{0,1000})?\Z",
+        description="a URL such as s3://bucket/elmo, or empty",
+    ),
+]
 _OTHERS_NAMES = {"address": "RAY_ADDRESS", "tracking_uri": "MLFLOW_TRACKING_URI"}
 
 
@@ -49,7 +56,7 @@ class Cluster:
     """How many of the last checkpoints stay; the best one stays besides."""
     wait_minutes: Minutes = 10.0
     """Minutes to wait for what can't be placed on the cluster, before giving up."""
-    storage: Address = ""
+    storage: Url = ""
     """The URL of a folder for data and models, as s3://bucket/elmo, where the machines share none;
     empty: the project's folder.
     """

@@ -85,14 +85,13 @@ def _changed(root: Any, change: str) -> Any:
     source = f"-S {change if len(change) <= 80 else change[:77] + '…'}"
     if not sign or not all(key.split(".")):
         raise ElmoError(f"{source}: write it as section.key=value")
-    loader = yaml.SafeLoader(text)
-    loader.name = source  # what errors name
     try:
+        loader = yaml.SafeLoader(text)
+        loader.name = source  # what errors name
         value = loader.get_single_node()
+        loader.dispose()
     except yaml.YAMLError:
         raise ElmoError(f"{source}: the value is not valid YAML") from None
-    finally:
-        loader.dispose()
     mark = yaml.Mark(source, 0, 0, 0, None, None)
     value = value or yaml.ScalarNode("tag:yaml.org,2002:null", "", mark, mark)
     *sections, last = key.split(".")
@@ -198,7 +197,11 @@ class _Reader:
 
         loader = yaml.SafeLoader("")
         try:
-            return loader.construct_object(node, deep=True)
+            value = loader.construct_object(node, deep=True)
+            str(value).encode()
+            return value
+        except UnicodeEncodeError:
+            self.refuse(node, f"{key} has half a character, a surrogate; write a whole one")
         except (ValueError, OverflowError) as error:
             self.refuse(node, f"{key} can't be read ({error})")
         except yaml.YAMLError:

@@ -8,6 +8,7 @@ E character vector, N tokens, P projection, C cells.
 """
 
 import copy
+import io
 import json
 import logging
 import warnings
@@ -166,8 +167,9 @@ def _write_program(
     served: Serving, ids_BTK: Tensor, axes: dict[str, Any], out: Path, notes: dict[str, str]
 ) -> None:
     program = torch.export.export(served, (ids_BTK,), dynamic_shapes=axes)
-    with out.open("wb") as file:
-        torch.export.save(program, file, extra_files={"elmo.json": json.dumps(notes)})
+    archive = io.BytesIO()  # torch ends the process where a disk is full
+    torch.export.save(program, archive, extra_files={"elmo.json": json.dumps(notes)})
+    out.write_bytes(archive.getbuffer())
 
 
 def _write_onnx(

@@ -10,6 +10,7 @@ import yaml
 
 from pipeline.cluster import Cluster, variable_of
 from pipeline.params import Params
+from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import DAMAGE, refused, sample
 from tests.hostile.schemas import altered, breakages
 from tests.pipeline.command_line import ROOT
@@ -102,3 +103,17 @@ def test_variables_out_of_range(
 ) -> None:
     monkeypatch.setenv(variable_of(name), value)
     refused("append", "store", "shards", "model", cwd=tmp_path, names=variable_of(name))
+
+
+def test_half_a_character(case: Path) -> None:
+    words = [*COMMANDS["corpus"], "-S", r'corpus.column="\uD800"']
+    assert "corpus.column has half a character" in refused(*words, cwd=case, names="-S corpus")
+    path = case / "params.yaml"
+    path.write_text(path.read_text().replace("column: text", r'column: "\uD800"'))
+    line = refused(*COMMANDS["corpus"], cwd=case, names="params.yaml:")
+    assert "corpus.column has half a character" in line
+
+
+def test_a_control_character_names_the_setting(case: Path) -> None:
+    words = [*COMMANDS["vocab"], "-S", "vocab.min_count=\x01"]
+    refused(*words, cwd=case, names=r"-S vocab.min_count=\x01: the value is not valid YAML")

@@ -58,7 +58,9 @@ def test_standard_output_is_full(case: Path, command: str, monkeypatch: pytest.M
     monkeypatch.setattr(cli, "run", full)
     before = listing(case)
     code, _, error = elmo(*COMMANDS[command], cwd=case)
-    assert code == 1 and error.splitlines()[-1].startswith("error: No space left on device")
+    assert code == 1 and error.splitlines()[-1].startswith(
+        "error: standard output: No space left on device"
+    )
     assert error.count("\n") == 1 and listing(case) == before
 
 

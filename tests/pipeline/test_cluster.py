@@ -68,3 +68,21 @@ def test_a_bad_file_is_named_with_its_line(tmp_path: Path) -> None:
     file.write_text("workers: 1\nkeep: 0\n")
     with pytest.raises(ElmoError, match="cluster.yaml:2: keep must be a whole number of at least"):
         cluster.load(file)
+
+
+@pytest.mark.parametrize("text", ["relative/dir", "/shared", "s3://", "file:///", "s3:/bucket"])
+def test_storage_is_a_url_with_a_bucket_or_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(f"storage: {text}\n")
+    with pytest.raises(ElmoError, match="cluster.yaml:1: storage must be a URL such as s3://"):
+        cluster.load(file)
+    monkeypatch.setenv("ELMO_STORAGE", text)
+    with pytest.raises(ElmoError, match="ELMO_STORAGE must be a URL such as s3://"):
+        cluster.load(tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize("text", ["", "s3://bucket/elmo", "file:///tmp/x", "gs://b", "memory://x"])
+def test_storage_takes_urls(text: str) -> None:
+    assert Cluster(storage=text).storage == text
