@@ -246,14 +246,3 @@ def _call(folder: Path, *command: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         command, cwd=folder, env=os.environ | quiet, capture_output=True, text=True
     )
-
-
-def repro(arguments: Sequence[str]) -> None:
-    """Become `dvc repro ARGUMENTS` of this installation, in the project of the current folder."""
-    if not Path("dvc.yaml").is_file():
-        raise ElmoError("dvc.yaml: no such file; go to a project's folder, or make one: elmo init")
-    path = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), os.environ.get("PATH")]))
-    environment = {"DVC_NO_ANALYTICS": "1"} | os.environ | {"PATH": path}
-    sys.stdout.flush()
-    command = [sys.executable, "-m", "dvc", "repro", *arguments]
-    os.execve(sys.executable, command, environment)

@@ -1,9 +1,12 @@
 """A project and its settings: init, run, preset, schema."""
 
 import json
+import sys
 from pathlib import Path
 
 import click
+
+from elmo.errors import ElmoError
 
 from .options import PARAMS, PATH, say_done
 
@@ -73,9 +76,14 @@ def run_stages(stages: tuple[str, ...]) -> None:
     \b
     Example: elmo run pretrain
     """
-    from .. import init as projects
+    from .. import repro
 
-    projects.repro(stages)
+    code, wrong = repro.repro(stages)
+    if code == repro.USAGE:
+        raise click.UsageError(wrong)
+    if wrong and code:
+        raise ElmoError(wrong)
+    sys.exit(1 if code else 0)
 
 
 @click.command()

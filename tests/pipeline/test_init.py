@@ -99,11 +99,6 @@ def test_a_project_is_not_overwritten_and_other_files_stay(tmp_path: Path) -> No
         new(Path("."))
 
 
-def test_run_needs_a_project() -> None:
-    with pytest.raises(ElmoError, match="dvc.yaml: no such file; .*elmo init"):
-        init.repro([])
-
-
 @pytest.mark.slow
 def test_the_wheel_holds_two_packages_and_the_project(tmp_path: Path) -> None:
     wheel = built_wheel(tmp_path)
