@@ -16,7 +16,7 @@ from elmo.folders import absolute
 from elmo.location import Folder, Location
 from elmo.store.layout import StoreSettings
 
-from . import registry, results, tracking, workers
+from . import progress, registry, results, tracking, workers
 from .cluster import Cluster
 from .params import Features
 
@@ -63,7 +63,10 @@ def run(
 
 
 def append(store: Folder, shards: Folder, model: Folder, *, cluster: Cluster) -> dict[str, float]:
-    """Add the sentences of `shards` to a store as a new version; return its counts."""
+    """Add the sentences of `shards` to a store as a new version; return its counts.
+
+    Where an append of them was interrupted once its version was published, that is recorded alone.
+    """
     from elmo.shards import Shards
     from elmo.store import FeatureStore
     from elmo.store import build as store_build
@@ -71,12 +74,21 @@ def append(store: Folder, shards: Folder, model: Folder, *, cluster: Cluster) ->
     from .precision import warn_of_store
 
     before = FeatureStore(store, model=model)
+    corpus, newest = Shards(shards).digest, before.manifest
+    if newest.made_by == "append" and newest.sources[-1].digest == corpus:
+        progress.say(f"{store}: its newest version has the sentences of {shards} already")
+        inputs = {"model": newest.model.digest, "shards": corpus}
+        with tracking.run(
+            "append", before.layout, inputs=inputs, sources={"shards": shards}
+        ) as log:
+            _record(log, newest, store)
+        return metrics(newest)
     store_build.check_append(store, shards=shards, model=model)
     say = partial(print, file=sys.stderr)
     warn_of_store(before.manifest.params.precision, device=_device(cluster), say=say)
     inputs = {
         "model": before.manifest.model.digest,
-        "shards": Shards(shards).digest,
+        "shards": corpus,
         "store": before.digest,
     }
     sources = {"shards": shards, "store": store}

@@ -58,7 +58,6 @@ def test_killed_at_any_instant_and_run_again(
     again = begin("killed", KILLS)
     code = again.wait()
     published = {
-        "append": "store: holds the sentences of new already",
         "embed": "out.npz: exists, and is not replaced",
         "dump": "dump.hdf5: exists, and is not replaced",
         "dump-tokens": "tokens.hdf5: exists, and is not replaced",

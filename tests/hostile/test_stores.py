@@ -198,3 +198,15 @@ FOLDERS: dict[str, Callable[[Path], object]] = {
 def test_folders_that_are_no_store(case: Path, command: str, what: str) -> None:
     FOLDERS[what](case / "store")
     refused(*COMMANDS[command], cwd=case, names="store")
+
+
+def test_an_append_that_was_published_is_done_again_without_a_change(case: Path) -> None:
+    """As after an interrupt too late to stop it; sentences of an older version are refused."""
+    words = COMMANDS["append"]
+    assert elmo(*words, cwd=case)[0] == 0
+    before = listing(case / "store")
+    code, _, error = elmo(*words, cwd=case)
+    assert code == 0 and "its newest version has the sentences of new already" in error
+    assert listing(case / "store") == before
+    refused("append", "store", "more", "model", cwd=case, names="holds the sentences of more")
+    refused("append", "store", "task", "model", cwd=case, names="holds the sentences of task")
