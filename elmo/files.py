@@ -1,6 +1,7 @@
 """Files and folders written whole or not at all, typed JSON records, and digests."""
 
 import fcntl
+import filecmp
 import hashlib
 import json
 import math
@@ -80,15 +81,17 @@ def new_file(out: Path, *, beside: Path | None = None) -> Iterator[Path]:
 
 
 @contextmanager
-def new_output(out: Path) -> Iterator[Path]:
+def new_output(out: Path, *, same: bool = False) -> Iterator[Path]:
     """Like `new_file`, for a file that a user names: one that is there is never replaced, and what
-    killed writers of `out` left is removed."""
-    check_absent(out)
+    killed writers of `out` left is removed. With `same`, one that has the same bytes is left."""
+    if not same:
+        check_absent(out)
     try:
         with _locked_folder(out) as folder:
             yield folder / out.name
-            check_absent(out)
-            os.replace(folder / out.name, out)
+            if not (same and out.is_file() and filecmp.cmp(folder / out.name, out, shallow=False)):
+                check_absent(out)
+                os.replace(folder / out.name, out)
     except BaseException as error:
         _say_where(error, out)
         raise

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from elmo.errors import ElmoError
 from elmo.files import digest
 from elmo.settings import Positive
@@ -69,12 +71,18 @@ def version(stage: str) -> int:
     return int(getattr(RESULTS, stage, 1))
 
 
+def plain(params: Any) -> dict[str, Any]:
+    """A section of params, or a record, as a dictionary."""
+    value = msgspec.to_builtins(params) if isinstance(params, msgspec.Struct) else asdict(params)
+    return dict(value)
+
+
 def fingerprint(stage: str, params: Any, inputs: Mapping[str, str]) -> str:
     """What work in progress is keyed by: params, inputs, and the results version of the code."""
     key = {
         "stage": stage,
         "results": version(stage),
-        "params": asdict(params),
+        "params": plain(params),
         "inputs": dict(inputs),
     }
     return digest(key)[:16]

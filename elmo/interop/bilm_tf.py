@@ -120,7 +120,8 @@ def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> 
     state = loaded.bilm.state_dict()
     with new_output(Path(options)) as new:  # both files, or neither
         write_json(new, _options(config))
-        with create_hdf5(Path(weights)) as (file, check):
+        # Killed between the two, it left the weights; the next export finds them the same.
+        with create_hdf5(Path(weights), same=True) as (file, check):
             for name, datasets in _datasets(config, None):
                 arrays = _split(name, state[name])
                 for (dataset, shape), array in zip(datasets, arrays, strict=True):

@@ -32,7 +32,7 @@ def open_hdf5(path: Path) -> Any:
 
 
 @contextmanager
-def create_hdf5(out: Path) -> Iterator[tuple[Any, Callable[[], None]]]:
+def create_hdf5(out: Path, *, same: bool = False) -> Iterator[tuple[Any, Callable[[], None]]]:
     """Yield an open h5py file, which becomes `out` when it is whole, and a check to call after
     each dataset, which raises what the disk said.
 
@@ -40,7 +40,7 @@ def create_hdf5(out: Path) -> Iterator[tuple[Any, Callable[[], None]]]:
     through a file that never fails to its eyes.
     """
     h5py = load_h5py()
-    with new_output(out) as path, path.open("w+b", buffering=0) as file:
+    with new_output(out, same=same) as path, path.open("w+b", buffering=0) as file:
         stream = _Unfailing(file)
         try:
             with h5py.File(stream, "w") as hdf5:

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from elmo.files import digest
 from elmo.location import Folder, Location, scratch
 
 from ..progress import say
-from ..results import fingerprint
+from ..results import fingerprint, plain
 from ..urls import clean, without_credentials
 from . import origin
 from .client import (
@@ -240,7 +240,7 @@ def _begin(
     name = " ".join(filter(None, [stage, os.environ.get("DVC_EXP_NAME"), key]))
     tags["mlflow.note.content"] = origin.description(stage, inputs, locations, tags)
     run_id = str(client.create_run(experiment_id(client), run_name=name, tags=tags).info.run_id)
-    flat = {name: str(clean(value)) for name, value in _flat(asdict(params)).items()}
+    flat = {name: str(clean(value)) for name, value in _flat(plain(params)).items()}
     client.log_batch(run_id, params=[Param(name, value) for name, value in flat.items()])
     datasets = []
     for name, value in inputs.items():

@@ -58,6 +58,7 @@ def test_killed_at_any_instant_and_run_again(
     again = begin("killed", KILLS)
     code = again.wait()
     published = {
+        "export": "options.json: exists, and is not replaced",
         "embed": "out.npz: exists, and is not replaced",
         "dump": "dump.hdf5: exists, and is not replaced",
         "dump-tokens": "tokens.hdf5: exists, and is not replaced",

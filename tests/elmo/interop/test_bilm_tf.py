@@ -95,9 +95,11 @@ def test_an_imported_model_has_no_softmax_and_knows_where_it_came_from(tmp_path:
     assert model.training["stage"] == "import"
     assert model.tokenizer == Tokenization("whitespace")
     with pytest.raises(ElmoError, match="no 'nltk'; there are whitespace, unicode"):
-        import_2018(options, weights, tmp_path / "model", tokenizer="nltk")
-    import_2018(str(options), str(weights), str(tmp_path / "model"), tokenizer="unicode")
-    assert load_model(tmp_path / "model").tokenizer == describe("unicode")
+        import_2018(options, weights, tmp_path / "other", tokenizer="nltk")
+    with pytest.raises(ElmoError, match="model: holds characters.json, and is not replaced"):
+        import_2018(options, weights, tmp_path / "model")
+    import_2018(str(options), str(weights), str(tmp_path / "other"), tokenizer="unicode")
+    assert load_model(tmp_path / "other").tokenizer == describe("unicode")
 
 
 def option(section: str, key: str, value: object) -> Callable[[Path, Path], None]:
