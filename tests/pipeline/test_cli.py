@@ -150,7 +150,8 @@ def test_a_full_disk_is_one_line() -> None:
             )
         assert done.returncode == 1
         assert done.stderr.decode().strip() == (
-            "error: No space left on device; make room, and run the same command again"
+            "error: standard output: No space left on device; make room, and run the same command "
+            "again"
         )
 
 
