@@ -142,7 +142,7 @@ def test_commands_on_stores_take_urls() -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_a_full_disk_is_one_line() -> None:
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    for own in ({}, {"PYTHONUNBUFFERED": "1"}):
+    for own, where in (({}, "standard output: "), ({"PYTHONUNBUFFERED": "1"}, "")):
         command = [sys.executable, "-m", "pipeline", "--help"]
         with Path("/dev/full").open("wb") as full:
             done = subprocess.run(
@@ -150,8 +150,7 @@ def test_a_full_disk_is_one_line() -> None:
             )
         assert done.returncode == 1
         assert done.stderr.decode().strip() == (
-            "error: standard output: No space left on device; make room, and run the same command "
-            "again"
+            f"error: {where}No space left on device; make room, and run the same command again"
         )
 
 
