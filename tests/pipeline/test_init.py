@@ -1,4 +1,4 @@
-"""`elmo init` and `elmo run`."""
+"""`elmo init` and `elmo run`; from the wheel in an empty folder: test_pages.py."""
 
 from pathlib import Path
 
