@@ -53,7 +53,7 @@ def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return environment(built_wheel(tmp_path_factory.mktemp("wheel")))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_the_tutorial(variables: dict[str, str], tmp_path: Path) -> None:
     folder = follow(TUTORIAL, tmp_path, variables).folder
@@ -61,7 +61,7 @@ def test_the_tutorial(variables: dict[str, str], tmp_path: Path) -> None:
     assert (folder / "report" / "index.html").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_the_guide_to_korean_reviews(variables: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("kiwipiepy", reason="the Korean tokenizer is not installed")
