@@ -149,7 +149,8 @@ def prune(store: Where, *, keep: int = 1) -> list[str]:
     """Delete all versions but the last `keep`, and all files of theirs that no kept one names.
 
     Also what interrupted work left behind, but for parts that a living process may still publish.
-    Files that no writer of stores has named are left alone. Returns the names of what was deleted.
+    Files that no writer of stores has named are left alone. `ElmoError`, and nothing is deleted,
+    where a file of a kept version is missing or cut. Returns the names of what was deleted.
     """
     if keep < 1:
         raise ElmoError(f"keep must be 1 or more, found {keep}")
@@ -159,6 +160,10 @@ def prune(store: Where, *, keep: int = 1) -> list[str]:
         if not present:
             raise ElmoError(f"{location.url}: has no manifest of a store; name a store's folder")
         kept, dropped = present[-keep:], present[:-keep]
+        for version in kept:  # before what they came from is deleted
+            for part in read_manifest(location, version=version).parts:
+                for entry in (part.types, part):
+                    location.check(entry.file, size=entry.bytes)
         named, unneeded = _files(location, kept), _files(location, dropped)
         deleted = [version_name(version) for version in dropped]
         for name in location.names():

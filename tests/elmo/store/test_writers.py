@@ -150,6 +150,16 @@ def test_a_compaction_that_begins_during_a_prune_waits_for_it(
     assert verify(store).made_by == "compact"
 
 
+def test_a_prune_keeps_all_where_what_it_keeps_is_damaged(store: Path) -> None:
+    compact(store, part_tokens=1000)
+    (new,) = [part.file for part in verify(store).parts]
+    (store / new).write_bytes((store / new).read_bytes()[:-20])
+    before = files(store)
+    with pytest.raises(ElmoError, match=new):
+        prune(store)
+    assert files(store) == before
+
+
 def test_what_a_killed_append_left_is_resumed_or_pruned(
     store: Path, shards: Path, tiny_model_folder: Path, writers: list[Writer]
 ) -> None:
