@@ -206,7 +206,7 @@ def check_output(out: Path, *, ours: bytes = b"") -> None:
         probe.unlink()
     except OSError as error:
         raise ElmoError(
-            f"{out}: {above} takes no files ({error.strerror}); name another place"
+            f"{out}: {above} takes no files ({error.strerror}); name another path"
         ) from None
 
 

@@ -19,14 +19,14 @@ class _Errors(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.first = ""
-        self.said = False  # by a stage, on its own
+        self.reported = False  # by a stage, on its own
 
     def emit(self, record: logging.LogRecord) -> None:
         """Hear of a record."""
         parts, error = [record.getMessage()], record.exc_info[1] if record.exc_info else None
         while error is not None:
             parts.append(str(error).rstrip("."))
-            self.said |= parts[-1].endswith((", exited with 1", ", exited with 2"))
+            self.reported |= parts[-1].endswith((", exited with 1", ", exited with 2"))
             error = error.__cause__
         line = " ".join(": ".join(filter(None, parts)).split())
         if record.levelno < logging.ERROR:
@@ -37,7 +37,7 @@ class _Errors(logging.Handler):
 
 def repro(arguments: Sequence[str]) -> tuple[int, str]:
     """`dvc repro ARGUMENTS` in the project of the current folder: its exit code, and what is wrong,
-    where no stage has said it."""
+    where no stage has reported it."""
     if not Path("dvc.yaml").is_file():
         raise ElmoError("dvc.yaml: no such file; go to a project's folder, or make one: elmo init")
     path = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), os.environ.get("PATH")]))
@@ -60,4 +60,4 @@ def repro(arguments: Sequence[str]) -> tuple[int, str]:
     code = main(words)
     if code == 252:
         raise KeyboardInterrupt
-    return code, "" if errors.said else errors.first
+    return code, "" if errors.reported else errors.first

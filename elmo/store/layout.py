@@ -275,14 +275,14 @@ def described(layout: Layout) -> dict[str, str]:
 def _describe(
     layout: Layout, columns: dict[str, Any], kind: str, metadata: dict[str, str]
 ) -> dict[str, str]:
-    said = described(layout)
+    vectors = described(layout)
     return {
         "elmo.kind": kind,
         "elmo.schema": str(SCHEMA_VERSION),
-        "elmo.dtype": said["dtype"],
+        "elmo.dtype": vectors["dtype"],
         "elmo.byte_order": "little",
-        "elmo.dim": said["dim"],
-        "elmo.layers": said["layers"],
+        "elmo.dim": vectors["dim"],
+        "elmo.layers": vectors["layers"],
         "elmo.columns": json.dumps(columns, sort_keys=True),
         **metadata,
     }

@@ -362,10 +362,10 @@ def open_parquet(location: Location, file: str, *, checksums: bool = False) -> p
 def check_layout(name: str, schema: pa.Schema, layout: Layout) -> None:
     """Refuse a file whose vectors are not kept as the manifest says."""
     for key, value in described(layout).items():
-        found = (schema.metadata or {}).get(f"elmo.{key}".encode(), b"nothing").decode()
-        if found != value:
+        actual = (schema.metadata or {}).get(f"elmo.{key}".encode(), b"nothing").decode()
+        if actual != value:
             raise ElmoError(
-                f"{name}: says {key} {found[:100]}, the manifest's layout {value[:100]}; restore "
+                f"{name}: says {key} {actual[:100]}, the manifest's layout {value[:100]}; restore "
                 "what was altered, or make the store again"
             )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import numpy as np
 
+from elmo.errors import ElmoError
 from elmo.files import digest, locked, read_record, write_json
 from elmo.store import model_digest
 from elmo.tasks.settings import Settings, choose
@@ -62,6 +63,7 @@ class Question:
 
 def compare(question: Question, comparison: Comparison, *, work: Path) -> Finding:
     """Train the ways of a comparison, each with all seeds, and score them on the test file."""
+    _check(question, WAYS[comparison])
     data = _read(question)
     ways = {
         name: _train(name, question, data, _settings(question, changes), work=work)
@@ -76,6 +78,7 @@ def labels(question: Question, shares: Sequence[float], *, work: Path) -> Findin
 
     A share holds every smaller one, and all seeds read the same examples.
     """
+    _check(question, WAYS["elmo"])
     data = _read(question)
     examples = data["train"].examples
     order = np.random.default_rng(0).permutation(len(examples))
@@ -122,6 +125,14 @@ def _count_updates(baseline: _Way | None, ways: Sequence[_Way]) -> None:
         epochs = epochs_to_reach(way.curves, goals)
         if epochs is not None:
             way.row.more["updates_to_baseline"] = epochs * way.updates
+
+
+def _check(question: Question, ways: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse a setting that is what the ways differ in: their names would be false."""
+    compared = {name for changes in ways.values() for name in changes} - {"elmo"}
+    for name, value in question.settings.items():
+        if name in compared or (name, value) == ("elmo", "none"):
+            raise ElmoError(f"--set {name}={value}: {name} is what is compared; leave it out")
 
 
 def _settings(question: Question, changes: Mapping[str, Any]) -> Settings:

@@ -77,7 +77,7 @@ def test_what_is_not_ours_stays(case: Path, command: str, output: str, what: str
     refused(*COMMANDS[command], cwd=case, names=output)
 
 
-# A place that no file can be made in, as NAME/x.
+# Where no file can be made: an output NAME/x below one of these.
 NOWHERE: dict[str, Callable[[Path], object]] = {
     "below a file": lambda path: path.write_text("a file"),
     "below a loop": lambda path: path.symlink_to(path.name),
@@ -260,11 +260,11 @@ def test_a_task_replaces_its_own(task_case: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["words", "words/m.json", "/proc/m.json"], ids=["output", "in output", "proc"]
+    "output", ["words", "words/m.json", "/proc/m.json"], ids=["output", "in output", "proc"]
 )
-def test_figures_have_a_place_of_their_own(case: Path, place: str) -> None:
-    words = [place if word == "metrics.json" else word for word in COMMANDS["vocab"]]
-    assert "/." not in refused(*words, cwd=case, names=place)
+def test_figures_go_to_a_file_of_their_own(case: Path, output: str) -> None:
+    words = [output if word == "metrics.json" else word for word in COMMANDS["vocab"]]
+    assert "/." not in refused(*words, cwd=case, names=output)
 
 
 # An output that is, holds or lies in an input: what would be read is not replaced.
@@ -277,13 +277,13 @@ ONTO = {
 
 
 @pytest.mark.parametrize(
-    ("command", "place"),
-    [(command, place) for command, (_, all_) in ONTO.items() for place in all_],
+    ("command", "output"),
+    [(command, output) for command, (_, all_) in ONTO.items() for output in all_],
 )
-def test_an_output_is_no_input(case: Path, command: str, place: str) -> None:
+def test_an_output_is_no_input(case: Path, command: str, output: str) -> None:
     (case / "linked").symlink_to("model")
-    words = [place if word == ONTO[command][0] else word for word in COMMANDS[command]]
-    assert "which is read" in refused(*words, cwd=case, names=Path(place).name)
+    words = [output if word == ONTO[command][0] else word for word in COMMANDS[command]]
+    assert "which is read" in refused(*words, cwd=case, names=Path(output).name)
 
 
 def test_an_import_replaces_no_model(case: Path) -> None:

@@ -156,6 +156,16 @@ def test_wrong_words_are_refused(folder: Path, words: list[str], message: str) -
     assert isinstance(done.exception, ElmoError) and message in str(done.exception)
 
 
+@pytest.mark.parametrize(
+    ("ways", "setting"),
+    [("elmo", "elmo=none"), ("layers", "l2=0.5"), ("positions", "elmo_output=true")],
+)
+def test_what_is_compared_can_not_be_set(folder: Path, ways: str, setting: str) -> None:
+    words = ["compare", "tagging", "--ways", ways, *task(folder), "--set", setting]
+    with pytest.raises(ElmoError, match=f"--set {setting.split('=')[0]}=.* is what is compared"):
+        measure(folder, *words)
+
+
 def test_a_weight_below_0_is_refused(folder: Path) -> None:
     files = ["--train", folder / "train.conll", "--test", folder / "test.conll"]
     with pytest.raises(ElmoError, match="--l2 must be a number of at least 0"):

@@ -80,8 +80,8 @@ def read(
     labels = readers[chosen](request)
     if not labels.examples and not empty:
         counted = [f"{name.replace('_', ' ')} {n:,}" for name, n in labels.counts.items() if n]
-        found = f"; counted: {', '.join(counted)}" if counted else ""
-        raise ElmoError(f"{path}: holds no examples of {kind}{found}")
+        counts = f"; counted: {', '.join(counted)}" if counted else ""
+        raise ElmoError(f"{path}: holds no examples of {kind}{counts}")
     for example in labels.examples:
         for sentence in example.sentences:
             if "" in sentence:
