@@ -104,16 +104,29 @@ def prepare(home: Path, megabytes: float) -> None:
             file.write(" ".join(draw.choices(WORDS, k=draw.randint(4, 30))) + "\n")
             file.write("\n" * (draw.random() < 0.1))
     shape = Config(
-        char_dim=8, filters=((1, 16), (2, 16), (3, 32)), activation="relu", highways=1, cells=128,
-        projection=32, layers=2, cell_clip=3.0, projection_clip=3.0, skip=True, input_words=None,
-    )  # fmt: skip
+        char_dim=8,
+        filters=((1, 16), (2, 16), (3, 32)),
+        activation="relu",
+        highways=1,
+        cells=128,
+        projection=32,
+        layers=2,
+        cell_clip=3.0,
+        projection_clip=3.0,
+        skip=True,
+        input_words=None,
+    )
     bilm = BiLM(shape, characters=Characters().size)
     bilm.reset_parameters(1)
     save_model(
-        home / "model", bilm=bilm, vocabulary=Vocabulary(["<S>", "</S>", "<UNK>", *WORDS]),
-        characters=Characters(), softmax=None, training={},
+        home / "model",
+        bilm=bilm,
+        vocabulary=Vocabulary(["<S>", "</S>", "<UNK>", *WORDS]),
+        characters=Characters(),
+        softmax=None,
+        training={},
         tokenizer=describe("whitespace", "line"),
-    )  # fmt: skip
+    )
 
 
 def drive(home: Path, out: Path) -> None:
@@ -136,9 +149,13 @@ def drive(home: Path, out: Path) -> None:
                 inputs, out / "shards", how, column="text", runs=runs, cluster=cluster
             )
         build(
-            out / "store", shards=out / "shards", model=home / "model", settings=StoreSettings(),
-            work=runs / "features", run=features._on(cluster),
-        )  # fmt: skip
+            out / "store",
+            shards=out / "shards",
+            model=home / "model",
+            settings=StoreSettings(),
+            work=runs / "features",
+            run=features._on(cluster),
+        )
 
 
 def undisturbed(home: Path) -> set[str]:
@@ -311,9 +328,12 @@ class Nodes:
         ray += ["--include-dashboard=false"] if "--head" in options else []
         ray += ["--object-store-memory=100000000", "--disable-usage-stats"]
         return subprocess.Popen(
-            ray, env=_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            ray,
+            env=_environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             start_new_session=True,
-        )  # fmt: skip
+        )
 
 
 def _working(pid: int) -> list[psutil.Process]:
@@ -377,10 +397,14 @@ def table(trial: Trial, options: argparse.Namespace) -> None:
         for kills in [[kill for kill in trial.kills if kill.what == kind]]
     }
     totals = {
-        "minutes": options.minutes, "seed": options.seed, "passes": trial.passes,
-        "passes_with_other_bytes": trial.wrong, "drivers_that_ended_early": trial.ended_early,
-        "longest_terminal_silence_s": round(trial.longest_silent, 1), "by_kind": by_kind,
-    }  # fmt: skip
+        "minutes": options.minutes,
+        "seed": options.seed,
+        "passes": trial.passes,
+        "passes_with_other_bytes": trial.wrong,
+        "drivers_that_ended_early": trial.ended_early,
+        "longest_terminal_silence_s": round(trial.longest_silent, 1),
+        "by_kind": by_kind,
+    }
     show(totals)
 
 

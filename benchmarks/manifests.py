@@ -25,9 +25,18 @@ from elmo.vocabulary import Vocabulary
 
 WORDS = "the cat sat on a mat while an old dog slept".split()
 SHAPE = Config(
-    char_dim=4, filters=((1, 4),), activation="relu", highways=1, cells=8, projection=4, layers=1,
-    cell_clip=None, projection_clip=None, skip=True, input_words=None,
-)  # fmt: skip
+    char_dim=4,
+    filters=((1, 4),),
+    activation="relu",
+    highways=1,
+    cells=8,
+    projection=4,
+    layers=1,
+    cell_clip=None,
+    projection_clip=None,
+    skip=True,
+    input_words=None,
+)
 
 
 def main() -> None:
@@ -52,9 +61,13 @@ def main() -> None:
         bilm.reset_parameters(1)
         vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", *WORDS])
         save_model(
-            model, bilm=bilm, vocabulary=vocabulary, characters=Characters(), softmax=None,
+            model,
+            bilm=bilm,
+            vocabulary=vocabulary,
+            characters=Characters(),
+            softmax=None,
             training={},
-        )  # fmt: skip
+        )
         settings = StoreSettings()
         timed(
             "store written, s",

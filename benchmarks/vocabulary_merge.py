@@ -39,11 +39,14 @@ def main() -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert merged.tokens == written
     figures = {
-        "shards": options.shards, "rows": options.shards * options.rows,
-        "distinct types": len(merged.types), "seconds": round(seconds, 1),
-        "peak_mb": round(peak / 1024), "peak_mb_before": round(before / 1024),
+        "shards": options.shards,
+        "rows": options.shards * options.rows,
+        "distinct types": len(merged.types),
+        "seconds": round(seconds, 1),
+        "peak_mb": round(peak / 1024),
+        "peak_mb_before": round(before / 1024),
         "types_mb": round((merged.types.nbytes + merged.counts.nbytes) / 2**20),
-    }  # fmt: skip
+    }
     show(figures)
 
 

@@ -3,7 +3,7 @@
 A file is written elsewhere and then gets its name, so a name stands for a whole file or for none.
 `create` gives a name once: of two writers one gets it, and `create` returns false to the other.
 That is all that several writers need to agree on: what is published has a name of its own and is
-never changed.
+never changed. A store of another kind needs its fsspec package (the extra `cluster` has s3fs).
 
 A temporary file is locked by the process that writes it, so `sweep` knows those of dead writers.
 """

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from elmo.errors import ElmoError
 from elmo.settings import Count, Network, Positive, Requested, Training
+from elmo.tasks import Kind
 
 from . import strict_yaml
 from .results import Results
@@ -91,7 +92,7 @@ class Labels:
 class Task:
     """A downstream task on labelled files: what `elmo task train` does, with and without ELMo."""
 
-    kind: Literal["tagging", "classification", "pairs", "questions", "roles", "coreference"]
+    kind: Kind
     """The kind of task, which is a model and a metric."""
     train: LabelledFile
     """The labelled file, or folder of files, to learn from."""

@@ -1,4 +1,7 @@
-"""The pictures of the report: curves, perplexities, layers, vocabulary."""
+"""The pictures of the report: curves, perplexities, layers, vocabulary.
+
+`report.py` calls each and puts it on the page; `occurrences.py` has the one of a word.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -92,74 +92,96 @@ def _ask(
 
 
 def looker() -> Callable[[dict[str, Any]], list[str]]:
-    """What a node runs: nothing but the standard library until the project is known to be there."""
+    """What a node runs: nothing but the standard library until the project is known to be there.
 
-    def look(wanted: dict[str, Any]) -> list[str]:
-        import importlib
+    All is nested in one function, so that Ray sends all of it by value.
+    """
+
+    def environment(wanted: dict[str, Any]) -> str | None:
         import importlib.metadata
-        import pathlib
-        import shutil
         import sys
-        import tempfile
-        import time
-        import urllib.request
 
         if list(sys.version_info[:2]) != wanted["python"]:
             there, here = (".".join(map(str, v)) for v in (sys.version_info[:2], wanted["python"]))
-            return [f"Python {there}, and the driver has {here}; use one image for all"]
+            return f"Python {there}, and the driver has {here}; use one image for all"
         for name, version in wanted["packages"].items():
             try:
                 there = importlib.metadata.version(name).partition("+")[0]
             except importlib.metadata.PackageNotFoundError:
-                return [f"{name} is not installed; use one image for all"]
+                return f"{name} is not installed; use one image for all"
             if there != version:
-                return [f"{name} {there}, and the driver has {version}; use one image for all"]
+                return f"{name} {there}, and the driver has {version}; use one image for all"
+        return None
+
+    def shared_folders(wanted: dict[str, Any]) -> str | None:
+        import pathlib
+        import time
+
+        def is_there(marker: pathlib.Path, content: str) -> bool:
+            try:
+                return marker.read_text() == content if content else marker.parent.is_dir()
+            except OSError:
+                return False
+
         for folder, (name, content) in wanted["markers"].items():
             until = time.monotonic() + wanted["stale"]
-            marker = pathlib.Path(folder, name)
-            while True:
-                try:
-                    if marker.parent.is_dir() if not name else marker.read_text() == content:
-                        break
-                except OSError:
-                    pass
+            while not is_there(pathlib.Path(folder, name or "any"), content if name else ""):
                 if time.monotonic() > until:
-                    there = (
-                        "is not the driver's folder" if marker.parent.is_dir() else "is not there"
-                    )
-                    return [f"{folder} {there}; mount the shared storage there"]
+                    there = pathlib.Path(folder).is_dir()
+                    what = "is not the driver's folder" if there else "is not there"
+                    return f"{folder} {what}; mount the shared storage there"
                 time.sleep(0.5)
+        return None
+
+    def room(wanted: dict[str, Any]) -> str | None:
+        import shutil
+        import tempfile
+
         for folder in {*wanted["markers"], tempfile.gettempdir()}:
             free = shutil.disk_usage(folder).free
             if free < wanted["free"]:
                 least = wanted["free"] / 1e6
-                return [f"{free / 1e6:.0f} MB free in {folder}; {least:.0f} MB are needed"]
+                return f"{free / 1e6:.0f} MB free in {folder}; {least:.0f} MB are needed"
+        return None
+
+    def code(wanted: dict[str, Any]) -> str | None:
+        import importlib
+        import pathlib
+        import sys
+
         try:
             for name in ("torch", "elmo.nn.bilm", wanted["module"]):
                 importlib.import_module(name)
         except Exception as error:
-            return [f"can't import {name} ({error}); send the code (elmo submit) or mount it"]
+            return f"can't import {name} ({error}); send the code (elmo submit) or mount it"
         own: Any = sys.modules[wanted["module"]]
         if own.code_digest() != wanted["code"]:
             folder = pathlib.Path(own.__file__).parents[1]
-            return [
-                f"{folder} holds another version of the code; send it (elmo submit) or mount it"
-            ]
+            return f"{folder} holds another version of the code; send it (elmo submit) or mount it"
+        return None
+
+    def servers(wanted: dict[str, Any]) -> str | None:
+        import urllib.request
+
         for url, name in wanted["urls"].items():
             try:
                 from elmo.location import Location
 
                 if not Location(url).exists(name):
-                    return [f"{url} does not hold there what the driver has put in it"]
+                    return f"{url} does not hold there what the driver has put in it"
             except Exception as error:
-                return [f"{error}; does this node have the address and the credentials?"]
+                return f"{error}; does this node have the address and the credentials?"
         if uri := wanted["tracking_uri"]:
             try:
                 urllib.request.urlopen(uri.rstrip("/") + "/health", timeout=20).close()
             except OSError as error:
-                return [
-                    f"the tracking server does not answer ({error}); is its address right there?"
-                ]
+                return f"the tracking server does not answer ({error}); is its address right there?"
+        return None
+
+    def look(wanted: dict[str, Any]) -> list[str]:
+        for check in (environment, shared_folders, room, code, servers):
+            if cause := check(wanted):
+                return [cause]
         return []
 
     return look

@@ -1,7 +1,8 @@
 """What the terminal shows when a worker in training is lost and all begin again.
 
 The workers and Ray Train's controller, wherever they run, leave small files in the run's folder;
-the driver shows what is new in them.
+the driver shows what is new in them. The restart itself is in `workers.fit`; the wait for room
+before it is `pool.Waiting`.
 """
 
 import re

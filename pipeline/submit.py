@@ -26,11 +26,21 @@ from elmo.errors import ElmoError
 from . import job as on_cluster
 
 ALLOWED = (
-    "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION",
-    "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AZURE_STORAGE_*",
-    "GOOGLE_CLOUD_PROJECT", "FSSPEC_*", "MLFLOW_TRACKING_*", "MLFLOW_EXPERIMENT_NAME",
-    "MLFLOW_S3_ENDPOINT_URL", "ELMO_*",
-)  # fmt: skip
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AZURE_STORAGE_*",
+    "GOOGLE_CLOUD_PROJECT",
+    "FSSPEC_*",
+    "MLFLOW_TRACKING_*",
+    "MLFLOW_EXPERIMENT_NAME",
+    "MLFLOW_S3_ENDPOINT_URL",
+    "ELMO_*",
+)
 STOP_SECONDS = 600  # for a checkpoint to be saved; Ray's own default is 3
 _ANSWER = 30.0  # seconds in which the cluster must answer a request
 _LOST_AFTER = 60.0  # seconds without a log line after which the cluster is asked for the job
@@ -85,9 +95,12 @@ def submit(
         client = connect(address)
         with _answers(client):
             _send(
-                client, job, working_dir=package, what=command or " ".join(["dvc repro", *stages]),
+                client,
+                job,
+                working_dir=package,
+                what=command or " ".join(["dvc repro", *stages]),
                 entrypoint=shlex.join(["exec", "python", "elmo_job.py", folder or "-", *run]),
-            )  # fmt: skip
+            )
     say(f"submitted {job} to {client.address}; sent of the environment: {', '.join(sent) or '-'}")
     return client, job
 

@@ -34,7 +34,12 @@ from .urls import clean
 
 Figures = dict[str, dict[str, float | None]]  # of each text, by name
 
-_LIVE, _BEFORE = "live.json", "before.json"  # files of a run's folder
+_LIVE, _BEFORE, _STOP = "live.json", "before.json", "stop-"  # files of a run's folder
+# What a stage's run names as its datasets, and where its job has them.
+_SOURCES = {
+    "pretrain": {"corpus": "shards", "vocabulary": "vocab"},
+    "finetune": {"corpus": "task", "general": "general", "parent": "model"},
+}
 _SELDOM = 2.0  # seconds between two looks at a URL, and between two figures put there
 SILENCE = 40.0  # seconds without figures after which the terminal shows it
 
@@ -107,35 +112,21 @@ def train(
 
     The first worker writes the model folder `out`, once.
     """
-    if absolute(out) == absolute(curves):
-        raise ElmoError(f"{out}: is named for the model and for its curves; name two folders")
-    check_folder(Location(out), ours=("config.json", "weights.safetensors"), also=NAMES)
-    check_folder(Location(curves), ours=tuple(CURVES), also="")
-    for name, columns in CURVES.items():
-        check_output(curves / name, ours="\t".join(columns).encode() + b"\n")
+    _check_outputs(out, curves)
     if training.start_from:
         start = absolute(training.start_from)
         training = replace(training, start_from=str(start))
         inputs = inputs | {"start_from": Checkpoint.digest(start)}
     folder = Location(absolute(runs)) / stage / results.fingerprint(stage, params, inputs)
-    paths = {
-        "pretrain": {"corpus": "shards", "vocabulary": "vocab"},
-        "finetune": {"corpus": "task", "general": "general", "parent": "model"},
-    }
-    sources = {name: getattr(job, field) for name, field in paths[stage].items()}
+    sources = {name: getattr(job, field) for name, field in _SOURCES[stage].items()}
     tracking.check()
     run = tracking.run(stage, params, inputs=inputs, sources=sources, folder=folder)
     with locked(folder.local) if folder.local else nullcontext(), _kept(folder), run as log:
-        for name in folder.names():
-            if name.startswith("stop-"):  # of a start that was killed
-                folder.delete(name)
-        if folder.local:
-            sweep(folder.local)
-        folder.sweep()
+        _sweep(folder)
         settings = RunSettings(
             stage=stage,
             folder=folder,
-            stop=Flag(folder, f"stop-{uuid.uuid4().hex[:8]}"),
+            stop=Flag(folder, f"{_STOP}{uuid.uuid4().hex[:8]}"),
             out=absolute(out),
             training=training,
             checkpointing=Checkpointing(minutes=cluster.checkpoint_minutes, keep=cluster.keep),
@@ -149,35 +140,65 @@ def train(
                 "params": clean(asdict(params)),
             },
         )
-        with _shown(stage, folder, training.precision):
-            ended = ray_cluster.fit(
-                _loop,
-                {"job": job, "settings": settings},
-                cluster=cluster,
-                name=f"{stage}-{name_of(folder.url)}",
-                storage=folder,
-                stop=settings.stop,
-            )
-        if isinstance(ended, str):
-            raise ElmoError(ended)
-        if ended is None:
-            raise KeyboardInterrupt
-        trained = Trained(*ended)
+        trained = _on_workers(job, settings, cluster)
         with new_folder(curves, ours=tuple(CURVES), also="") as new:
             for name in CURVES:
                 (new / name).write_bytes(folder.read(name))
-        flat = {
-            f"{when}.{text}.{name}": value
-            for when, texts in (("before", trained.before), ("after", trained.after))
-            for text, figures in texts.items()
-            for name, value in figures.items()
-            if value is not None
-        }
-        log.metrics(flat, step=trained.steps)
+        log.metrics(_flat(trained), step=trained.steps)
         log.artifact(curves)
         log.tag("model_digest", trained.digest)
         folder.remove()  # a run that is forced finds nothing finished
     return trained
+
+
+def _check_outputs(out: Folder, curves: Path) -> None:
+    """Refuse outputs that are each other's, or would replace what is not a stage's own."""
+    if absolute(out) == absolute(curves):
+        raise ElmoError(f"{out}: is named for the model and for its curves; name two folders")
+    check_folder(Location(out), ours=("config.json", "weights.safetensors"), also=NAMES)
+    check_folder(Location(curves), ours=tuple(CURVES), also="")
+    for name, columns in CURVES.items():
+        check_output(curves / name, ours="\t".join(columns).encode() + b"\n")
+
+
+def _sweep(folder: Location) -> None:
+    """Delete what a start that was killed has left in the run's folder, but its checkpoints."""
+    for name in folder.names():
+        if name.startswith(_STOP):
+            folder.delete(name)
+    if folder.local:
+        sweep(folder.local)
+    folder.sweep()
+
+
+def _on_workers(job: StageJob, settings: RunSettings, cluster: Cluster) -> Trained:
+    """Train the job on the workers, showing how it goes; `KeyboardInterrupt` where it was stopped
+    and has saved."""
+    with _shown(settings.stage, settings.folder, settings.training.precision):
+        ended = ray_cluster.fit(
+            _loop,
+            {"job": job, "settings": settings},
+            cluster=cluster,
+            name=f"{settings.stage}-{name_of(settings.folder.url)}",
+            storage=settings.folder,
+            stop=settings.stop,
+        )
+    if isinstance(ended, str):
+        raise ElmoError(ended)
+    if ended is None:
+        raise KeyboardInterrupt
+    return Trained(*ended)
+
+
+def _flat(trained: Trained) -> dict[str, float]:
+    """The figures by `when.text.name`, as MLflow names metrics."""
+    return {
+        f"{when}.{text}.{name}": value
+        for when, texts in (("before", trained.before), ("after", trained.after))
+        for text, figures in texts.items()
+        for name, value in figures.items()
+        if value is not None
+    }
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,20 +26,22 @@ from .progress import Progress, say
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_QUIET = {
+_QUIET = {  # Ray's own chatter off
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "0",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+_PATIENCE = {  # how soon Ray Train sees that a worker is lost, and gives up on one that starts
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "30",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 
 
 @contextmanager
 def session() -> Iterator[Any]:
     """Connect to Ray, and shut down what was started here."""
-    _quiet()
+    _set_up()
     import ray
 
     if ray.is_initialized():
@@ -166,74 +168,91 @@ def fit(
             f"RAY_ADDRESS is {os.environ['RAY_ADDRESS']} and workers is 0, which trains on this "
             "machine; set --workers (or ELMO_WORKERS) to 1 or more, or unset RAY_ADDRESS"
         )
-    _quiet()
-    from ray.train import (
-        ControllerError,
-        FailureConfig,
-        RunConfig,
-        ScalingConfig,
-        TrainingFailedError,
-        UserCallback,
-    )
+    _set_up()
     from ray.train.torch import TorchConfig, TorchTrainer
 
     logging.getLogger("ray.train").setLevel(logging.WARNING)
     distributed = cluster.workers > 0
     folder = Location(absolute(str(storage)))
-    # Ray Train's own notes; on a disk they are in the run's folder, and go with it.
-    notes = folder.local or scratch() / "ray-train"
+    run = _run_config(name, folder, cluster)
+    scaling = _scaling(cluster)
+
+    def trainer() -> Any:
+        return TorchTrainer(
+            _Entry(loop, config, folder, gpu=cluster.gpu),
+            torch_config=TorchConfig(backend="nccl" if cluster.gpu else "gloo"),
+            scaling_config=scaling,
+            run_config=run,
+        )
+
+    if not distributed:
+        if cluster.gpu and not has_cuda():
+            raise ElmoError("gpu is set and this machine has no CUDA device; set --no-gpu")
+        return trainer().fit().return_value
+    with session() as ray:
+        pool.await_room(ray, cluster, label=name, here=not elsewhere())
+        return _survive_losses(lambda: trainer().fit(), name, folder, stop).return_value
+
+
+def _run_config(name: str, folder: Location, cluster: Cluster) -> Any:
+    """What Ray Train is to do when a worker is lost, and where its own notes are."""
+    from ray.train import FailureConfig, RunConfig, UserCallback
 
     class Losses(UserCallback):  # its methods run in Ray Train's controller, on any node
         def after_exception(self, run_context: Any, worker_exceptions: dict[int, Any]) -> None:
             restarts.lost(folder, worker_exceptions)
 
-    run = RunConfig(
+    notes = folder.local or scratch() / "ray-train"  # on a disk they go with the run's folder
+    on_workers: dict[str, Any] = {}
+    if cluster.workers > 0:
+        env_vars = {"OMP_NUM_THREADS": str(cluster.cpus)}
+        on_workers = {"callbacks": [Losses()], "worker_runtime_env": {"env_vars": env_vars}}
+    return RunConfig(
         name=name,
         storage_path=str(notes),
         failure_config=FailureConfig(max_failures=restarts.MOST),
-        callbacks=[Losses()] if distributed else None,
-        worker_runtime_env={"env_vars": {"OMP_NUM_THREADS": str(cluster.cpus)}}
-        if distributed
-        else None,
+        **on_workers,
     )
-    scaling = ScalingConfig(
-        num_workers=(cluster.workers, cluster.max_workers)
-        if cluster.max_workers > cluster.workers
-        else cluster.workers,
+
+
+def _scaling(cluster: Cluster) -> Any:
+    """How many workers, with what; a range of numbers makes the training elastic."""
+    from ray.train import ScalingConfig
+
+    elastic = cluster.max_workers > cluster.workers
+    return ScalingConfig(
+        num_workers=(cluster.workers, cluster.max_workers) if elastic else cluster.workers,
         elastic_resize_monitor_interval_s=30,
         use_gpu=cluster.gpu,
-        resources_per_worker={"CPU": cluster.cpus} if distributed else None,
+        resources_per_worker={"CPU": cluster.cpus} if cluster.workers > 0 else None,
     )
-    with session() if distributed else nullcontext() as ray:
-        if ray is not None:
-            pool.await_room(ray, cluster, label=name, here=not elsewhere())
-        elif cluster.gpu and not has_cuda():
-            raise ElmoError("gpu is set and this machine has no CUDA device; set --no-gpu")
-        for start in range(restarts.MOST + 1):
-            trainer = TorchTrainer(
-                _Entry(loop, config, folder, gpu=cluster.gpu),
-                torch_config=TorchConfig(backend="nccl" if cluster.gpu else "gloo"),
-                scaling_config=scaling,
-                run_config=run,
-            )
-            if not distributed:
-                return trainer.fit().return_value
-            try:
-                with restarts.shown(folder, label=name):
-                    return _stoppable(trainer.fit, stop).return_value
-            except ControllerError as error:  # Ray Train gives up on one that dies as it starts
-                if not restarts.is_loss(error):
-                    raise
-                if start == restarts.MOST:
-                    raise _lost(name, error) from None
-                again = f"starting again, {start + 1} of {restarts.MOST}"
-                say(f"{name}: a worker was lost while all started; {again}")
-            except TrainingFailedError as error:
-                for cause in getattr(error, "worker_failures", {}).values():
-                    if restarts.is_loss(cause):
-                        raise _lost(name, cause) from None
-                    raise getattr(cause, "cause", cause) from None
+
+
+def _survive_losses(
+    train: Callable[[], Any], name: str, folder: Location, stop: Flag | Path
+) -> Any:
+    """Train, and start again where workers are lost as they start, which Ray Train gives up on."""
+    from ray.train import ControllerError, TrainingFailedError
+
+    losses = 0
+    while True:
+        try:
+            with restarts.shown(folder, label=name):
+                return _stoppable(train, stop)
+        except ControllerError as error:
+            if not restarts.is_loss(error):
                 raise
+            losses += 1
+            if losses > restarts.MOST:
+                raise _lost(name, error) from None
+            again = f"starting again, {losses} of {restarts.MOST}"
+            say(f"{name}: a worker was lost while all started; {again}")
+        except TrainingFailedError as error:
+            for cause in getattr(error, "worker_failures", {}).values():
+                if restarts.is_loss(cause):
+                    raise _lost(name, cause) from None
+                raise getattr(cause, "cause", cause) from None
+            raise
 
 
 def _lost(name: str, error: BaseException) -> ElmoError:
@@ -345,9 +364,9 @@ def _short(name: Callable[[Any], str]) -> Callable[[Any], str]:
     return lambda item: name(item)[:200]
 
 
-def _quiet() -> None:
-    """Ray's own chatter off, before it is imported; what the user set stays."""
-    for name, value in _QUIET.items():
+def _set_up() -> None:
+    """Ray's own settings, which it reads as it is imported; what the user set stays."""
+    for name, value in (_QUIET | _PATIENCE).items():
         os.environ.setdefault(name, value)
     if not elsewhere():
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")

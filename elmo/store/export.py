@@ -1,7 +1,8 @@
 """Stores for other tools: HDF5 as in 2018, list columns, Hugging Face datasets.
 
 A sentence without tokens is exported where it was a blank line of the input, since its number
-matters there, and left out where a tokenizer cut the sentences.
+matters there, and left out where a tokenizer cut the sentences. The command `elmo dump`
+(`pipeline/commands/formats.py`) offers each.
 
 Shapes: T tokens of a sentence.
 """

@@ -9,9 +9,9 @@ import click
 
 from elmo.errors import ElmoError
 from elmo.settings import NonNegative, check_value
+from elmo.tasks import KINDS
 
 from .options import DEVICE, PATH
-from .task import KINDS
 
 if TYPE_CHECKING:
     from ..findings.compare import Question

@@ -3,17 +3,21 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from elmo.errors import ElmoError
+from elmo.tasks import KINDS
 from elmo.tokenizer import TOKENIZERS
 
 from .options import say_done
 
+if TYPE_CHECKING:
+    from elmo.tasks.settings import Settings
+    from elmo.tokenizer import Tokenization
+
 FOLDER = click.Path(path_type=Path)
-KINDS = ["tagging", "classification", "pairs", "questions", "roles", "coreference"]
 
 
 def _reading(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -103,37 +107,20 @@ def train(
     Example: elmo task train tagging --train train.conll --dev dev.conll \\
         --model models/finetune --out models/ner
     """
-    from elmo.model_config import read_config
     from elmo.tasks.readers import read
-    from elmo.tasks.settings import choose
     from elmo.tasks.task import train_task
-    from elmo.tokenizer import describe
 
     from .. import tasks
     from ..task_runs import Runs
     from ..text_commands import check_device
 
     check_device(device)
-    if not without_elmo and model is None:
-        raise ElmoError("--model is missing; name a model folder, or say --without-elmo")
-    named = tasks.named("--set", changes)
-    if without_elmo and named.get("elmo", "none") != "none":
-        raise ElmoError(f"--without-elmo and --set elmo={named['elmo']}: leave out one of them")
-    chosen: dict[str, Any] = {"elmo": "none"} if without_elmo else {}
-    given = {
-        "layers": layers,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "hidden": hidden,
-        "lr": lr,
-    }
-    chosen |= {name: value for name, value in given.items() if value is not None}
-    settings = choose(kind, named | chosen)
+    _check_paths(model, without_elmo=without_elmo, store=store, out=out, runs=runs)
+    options: dict[str, Any] = {"layers": layers, "epochs": epochs, "batch_size": batch_size}
+    options |= {"hidden": hidden, "lr": lr, "elmo": "none" if without_elmo else None}
+    settings = _chosen(kind, options, changes)
+    cuts = _tokenization(tokenizer, model)
     fields = _columns(columns)
-    if tokenizer is None and model is not None:
-        cuts = read_config(model).tokenizer
-    else:
-        cuts = describe(tokenizer or "unicode")
     data = [
         read(kind, path, format=format_, columns=fields, scheme=scheme, tokenizer=cuts)
         for path in (train, dev)
@@ -162,6 +149,43 @@ def train(
         tracked.forget(range(seeds))
     figures = tasks.over_seeds(list(record.scores.values()))
     say_done(f"task train: {out}: {_said(figures)} on dev")
+
+
+def _check_paths(
+    model: Path | None, *, without_elmo: bool, store: Path | None, out: Path, runs: Path
+) -> None:
+    """Refuse options that contradict each other, before anything is read."""
+    if not without_elmo and model is None:
+        raise ElmoError("--model is missing; name a model folder, or say --without-elmo")
+    if without_elmo and store is not None:
+        raise ElmoError("--without-elmo and --store: no vectors are read; leave out one of them")
+    if runs.absolute().is_relative_to(out.absolute()):
+        raise ElmoError(f"--out {out} holds --runs {runs}; name another folder for one of them")
+
+
+def _chosen(kind: str, options: dict[str, Any], changes: tuple[str, ...]) -> "Settings":
+    """The settings that the options and `--set` name; the kind's own where they do not."""
+    from elmo.tasks.settings import choose
+
+    from .. import tasks
+
+    given = {name: value for name, value in options.items() if value is not None}
+    named = tasks.named("--set", changes)
+    for name in given.keys() & named.keys():
+        flag = "--without-elmo" if name == "elmo" else f"--{name.replace('_', '-')}"
+        if str(given[name]) != named[name]:
+            raise ElmoError(f"{flag} and --set {name}={named[name]}: leave out one of them")
+    return choose(kind, named | given)
+
+
+def _tokenization(tokenizer: str | None, model: Path | None) -> "Tokenization":
+    """What cuts text: what was asked for, else what the model's text was cut by."""
+    from elmo.model_config import read_config
+    from elmo.tokenizer import describe
+
+    if tokenizer is None and model is not None:
+        return read_config(model).tokenizer
+    return describe(tokenizer or "unicode")
 
 
 @task.command()

@@ -63,9 +63,13 @@ def test_a_step_sends_what_the_formula_says(
     shape = replace(scale.SMALL, cells=cells, projection=projection)
     filters = scale.FILTERS
     network = replace(
-        launches.ORIGINAL, char_dim=16, filters=filters, highways=1, cells=cells,
+        launches.ORIGINAL,
+        char_dim=16,
+        filters=filters,
+        highways=1,
+        cells=cells,
         projection=projection,
-    )  # fmt: skip
+    )
     monkeypatch.setattr(launches, "ORIGINAL", network)
     made = launches.stepper(rows=8, window=5, samples=50)
     made = Stepper(made.bilm, made.softmax, made.optimizer, made.settings, Workers(0, 8))

@@ -11,7 +11,14 @@ COMMANDS: dict[str, list[str]] = {
     "finetune": ["finetune", "model", "task", "task", "tuned", *_TRAINING],
     "features": ["features", "task", "model", "vectors", *_STAGE],
     "register": [
-        "register", "model", "store", "version.json", "--general", "task", "--task", "task",
+        "register",
+        "model",
+        "store",
+        "version.json",
+        "--general",
+        "task",
+        "--task",
+        "task",
         *_SETTINGS,
     ],
     "embed": ["embed", "model", "--input", "in.txt", "--output", "out.npz"],
@@ -26,4 +33,4 @@ COMMANDS: dict[str, list[str]] = {
     "dump": ["dump", "store", "dump.hdf5"],
     "dump lists": ["dump", "store", "dump.parquet", "--layout", "lists"],
     "dump-tokens": ["dump-tokens", "model", "vocab/words.txt", "tokens.hdf5"],
-}  # fmt: skip
+}

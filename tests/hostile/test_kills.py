@@ -19,9 +19,22 @@ from tests.hostile.processes import Command
 
 KILLS = 3
 NAMES = [
-    "corpus", "tokenize", "vocab", "pretrain", "finetune", "features", "register", "embed",
-    "append", "compact", "prune", "export", "dump", "dump lists", "dump-tokens",
-]  # fmt: skip
+    "corpus",
+    "tokenize",
+    "vocab",
+    "pretrain",
+    "finetune",
+    "features",
+    "register",
+    "embed",
+    "append",
+    "compact",
+    "prune",
+    "export",
+    "dump",
+    "dump lists",
+    "dump-tokens",
+]
 # What a command writes that says when or where it ran: the run of MLflow, seconds.
 WHEN = {"metrics.json", "version.json", "training.json", "config.json"}
 

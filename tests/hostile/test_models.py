@@ -142,10 +142,8 @@ FILES: dict[str, bytes] = {
     "a shape below 0": header({"a": ONE | {"shape": [-2]}}, bytes(8)),
     "no such type": header({"a": ONE | {"dtype": "F99"}}, bytes(8)),
     "more bytes than tensors": header({"a": ONE}, bytes(80)),
-    "a tensor twice": header(
-        b'{"a": %s, "a": %s}' % ((json.dumps(ONE).encode(),) * 2), bytes(8)
-    ),
-}  # fmt: skip
+    "a tensor twice": header(b'{"a": %s, "a": %s}' % ((json.dumps(ONE).encode(),) * 2), bytes(8)),
+}
 
 
 @pytest.mark.parametrize("what", FILES)
@@ -176,14 +174,16 @@ WORDS: dict[str, tuple[str, bytes]] = {
     "counts of other words": ("counts.txt", b"1\n" * 4),
     "counts that are none": ("counts.txt", b"one\n" * 9),
     "another kind of characters": (
-        "characters.json", b'{"kind": "letters", "max_characters": 50, "symbols": []}',
+        "characters.json",
+        b'{"kind": "letters", "max_characters": 50, "symbols": []}',
     ),
     "other characters": (
-        "characters.json", b'{"kind": "unicode", "max_characters": 50, "symbols": ["a"]}',
+        "characters.json",
+        b'{"kind": "unicode", "max_characters": 50, "symbols": ["a"]}',
     ),
     "training that is a list": ("training.json", b"[]"),
     "training that is no JSON": ("training.json", b"{"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", WORDS)

@@ -199,9 +199,17 @@ def test_the_record_of_register_replaces_no_other_json(case: Path) -> None:
 
 
 PROBE = [
-    "findings", "probe", "--model", "model", "--train", "a.conll", "--test", "a.conll", "--out",
+    "findings",
+    "probe",
+    "--model",
+    "model",
+    "--train",
+    "a.conll",
+    "--test",
+    "a.conll",
+    "--out",
     "o.json",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "text"), [("o.json", '{"mine": 1}'), ("o.png", "\x89PNG mine")])
@@ -218,9 +226,19 @@ def test_a_finding_replaces_no_other_json_and_no_other_picture(
 
 
 TASK = [
-    "tasks", "mine", "model", "o", "--curve", "c.tsv", "--picture", "c.png", "--runs", "runs",
-    "--metrics", "metrics.json",
-]  # fmt: skip
+    "tasks",
+    "mine",
+    "model",
+    "o",
+    "--curve",
+    "c.tsv",
+    "--picture",
+    "c.png",
+    "--runs",
+    "runs",
+    "--metrics",
+    "metrics.json",
+]
 
 
 @pytest.fixture

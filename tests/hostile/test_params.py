@@ -56,9 +56,15 @@ def broken(folder: Path, value: Any) -> None:
 def test_params_out_of_their_schema(tmp_path: Path, what: str) -> None:
     broken(tmp_path, altered(SETTINGS, PARAMS[what]))
     refused(
-        "corpus", "out", "--runs", "runs", "--params", "broken.yaml", cwd=tmp_path,
+        "corpus",
+        "out",
+        "--runs",
+        "runs",
+        "--params",
+        "broken.yaml",
+        cwd=tmp_path,
         names="broken.yaml",
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("what", BY_CLUSTER)
@@ -68,18 +74,30 @@ def test_cluster_out_of_its_schema(
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     broken(tmp_path, altered(CLUSTER, BY_CLUSTER[what]))
     refused(
-        "append", "store", "shards", "model", "--cluster", "broken.yaml", cwd=tmp_path,
+        "append",
+        "store",
+        "shards",
+        "model",
+        "--cluster",
+        "broken.yaml",
+        cwd=tmp_path,
         names="broken.yaml",
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("what", TEXTS)
 def test_files_that_are_no_settings(tmp_path: Path, what: str) -> None:
     (tmp_path / "broken.yaml").write_text(TEXTS[what])
     refused(
-        "corpus", "out", "--runs", "runs", "--params", "broken.yaml", cwd=tmp_path,
+        "corpus",
+        "out",
+        "--runs",
+        "runs",
+        "--params",
+        "broken.yaml",
+        cwd=tmp_path,
         names="broken.yaml",
-    )  # fmt: skip
+    )
 
 
 # A shell hands over what it makes as a pipe: settings are read from it as from any other file.
@@ -88,9 +106,15 @@ def test_damaged_files_of_settings(tmp_path: Path, what: str) -> None:
     broken(tmp_path, SETTINGS)
     DAMAGE[what](tmp_path / "broken.yaml")
     refused(
-        "corpus", "out", "--runs", "runs", "--params", "broken.yaml", cwd=tmp_path,
+        "corpus",
+        "out",
+        "--runs",
+        "runs",
+        "--params",
+        "broken.yaml",
+        cwd=tmp_path,
         names="broken.yaml",
-    )  # fmt: skip
+    )
 
 
 TEXTUAL = ("address", "storage", "tracking_uri", "gpu")

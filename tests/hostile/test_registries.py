@@ -173,7 +173,7 @@ def test_a_server_that(
         "mysql://user:hunter2@127.0.0.1:1/mlflow",
         "a b",
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("command", FEW)
 def test_an_address_that_is_none(
     case: Path, monkeypatch: pytest.MonkeyPatch, command: str, uri: str

@@ -155,7 +155,7 @@ WORDS: dict[str, tuple[str, bytes]] = {
     "an endless count": ("counts.txt", b"9" * 5000 + b"\n"),
     "a count too few": ("counts.txt", b"1\n" * 8),
     "Arabic digits": ("counts.txt", "٣\n".encode() * 9),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", WORDS)

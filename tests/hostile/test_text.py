@@ -21,9 +21,7 @@ from tests.pipeline.command_line import ROOT, elmo
 SETTINGS = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
 GOOD = "".join(f"A sentence of some words, number {k}.\n\n" for k in range(40))
 CORPUS = ["corpus", "corpus", "--runs", "runs", "--params", "params.yaml"]
-TOKENIZE = [
-    "tokenize", "corpus", "general", "shards", "--runs", "runs", "--params", "params.yaml"
-]  # fmt: skip
+TOKENIZE = ["tokenize", "corpus", "general", "shards", "--runs", "runs", "--params", "params.yaml"]
 
 
 def settings(folder: Path, *names: str, **tokenize: Any) -> None:

@@ -31,8 +31,10 @@ def wrong() -> Iterator[tuple[str, list[str]]]:
         if any(p.required for p in needed):
             yield f"{label} without arguments", [*name]
         given = ["x" if not isinstance(p.type, click.Choice) else p.type.choices[0] for p in needed]
-        given = ["1" if isinstance(p.type, click.types.IntParamType) else g
-                 for p, g in zip(needed, given, strict=True)]  # fmt: skip
+        given = [
+            "1" if isinstance(p.type, click.types.IntParamType) else g
+            for p, g in zip(needed, given, strict=True)
+        ]
         if all(p.nargs == 1 for p in command.params if isinstance(p, click.Argument)):
             yield f"{label} with one argument more", [*name, *given, "one-more"]
         for param in command.params:
@@ -42,9 +44,15 @@ def wrong() -> Iterator[tuple[str, list[str]]]:
             if isinstance(
                 param.type, click.Choice | click.types.IntParamType | click.types.FloatParamType
             ):
-                yield f"{label} {param.opts[0]} of no such value", [
-                    *name, *given, param.opts[0], "neither",
-                ]  # fmt: skip
+                yield (
+                    f"{label} {param.opts[0]} of no such value",
+                    [
+                        *name,
+                        *given,
+                        param.opts[0],
+                        "neither",
+                    ],
+                )
 
 
 USAGE = sample(dict(wrong()), 60)

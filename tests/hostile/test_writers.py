@@ -43,9 +43,7 @@ def test_a_work_folder_has_one_owner(
 
     if name == "tokenize":
         assert elmo(*COMMANDS["corpus"], cwd=case)[0] == 0
-    work = {
-        "corpus": "corpus-corpus", "tokenize": "tokenize-shards", "vocab": "vocab-words"
-    }  # fmt: skip
+    work = {"corpus": "corpus-corpus", "tokenize": "tokenize-shards", "vocab": "vocab-words"}
     if name not in work:  # its name follows from the inputs: found by a run that refuses nothing
         copy = shutil.copytree(case, case.with_name("copy"), copy_function=shutil.copyfile)
         folders = []

@@ -38,8 +38,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_tiny_model(home / "model")
     sentences = [["the", "gift", "has"], ["a", "gift", "for"], ["he", "has", "the", "zoo"]]
     write_shards(home / "shards", sentences)
-    build(home / "store", shards=home / "shards", model=home / "model",
-          settings=StoreSettings(), work=home / "work")  # fmt: skip
+    build(
+        home / "store",
+        shards=home / "shards",
+        model=home / "model",
+        settings=StoreSettings(),
+        work=home / "work",
+    )
     (home / "semcor.tsv").write_text(SEMCOR)
     for k, name in enumerate(("train", "dev", "test")):
         tags = {"the": "DET", "a": "DET", "gift": "NOUN", "zoo": "NOUN", "has": "VERB"}
@@ -215,8 +220,19 @@ PAGE = (
 
 def test_a_page_is_redrawn_and_says_what_was_not_measured(tmp_path: Path) -> None:
     rows = [Row("with | ELMo", 0.5, 0.4, 0.6, {"0": 0.5}, {"weight_layer_0": 0.25})]
-    made = Finding(1, "elmo", "tagging", "f1", "elmo findings compare", "a" * 64, {},
-                   {"train": 1200}, [0], {}, rows)  # fmt: skip
+    made = Finding(
+        1,
+        "elmo",
+        "tagging",
+        "f1",
+        "elmo findings compare",
+        "a" * 64,
+        {},
+        {"train": 1200},
+        [0],
+        {},
+        rows,
+    )
     results, out = tmp_path / "results", tmp_path / "results.md"
     results.mkdir()
     finding.write(results / "a.json", made)

@@ -33,8 +33,12 @@ def test_a_project_has_the_repositorys_stages_and_complete_settings(tmp_path: Pa
     assert (tmp_path / "p" / "params.schema.json").exists()
     ignored = (tmp_path / "p" / ".gitignore").read_text().splitlines()
     assert set(ignored) <= set((ROOT / ".gitignore").read_text().splitlines())
-    written = [out for s in yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"].values()
-               for out in s.get("do", s)["outs"] if isinstance(out, str)]  # fmt: skip
+    written = [
+        out
+        for s in yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"].values()
+        for out in s.get("do", s)["outs"]
+        if isinstance(out, str)
+    ]
     assert {f"/{out.split('/')[0]}/" for out in written} <= set(ignored)
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.ray
 def sixteen_cores_and_two_gpus() -> Iterator[Any]:
     import ray
 
-    workers._quiet()
+    workers._set_up()
     ray.init(
         address="local",
         num_cpus=16,

@@ -18,7 +18,7 @@ class Double:
 
 
 def test_a_pool_starts_from_nothing_when_a_node_comes() -> None:
-    workers._quiet()
+    workers._set_up()
     import ray
     from ray.cluster_utils import Cluster as Nodes
 

@@ -91,6 +91,10 @@ def test_workers_that_die_each_time_end_in_one_line(
     monkeypatch.setattr(restarts, "MOST", 1)
     with pytest.raises(ElmoError, match=r"workers were lost 2 times.*run the same command again"):
         cluster.fit(
-            at_once, {}, cluster=Cluster(workers=1, cpus=1), name="train", storage=tmp_path,
+            at_once,
+            {},
+            cluster=Cluster(workers=1, cpus=1),
+            name="train",
+            storage=tmp_path,
             stop=tmp_path / "stop",
-        )  # fmt: skip
+        )

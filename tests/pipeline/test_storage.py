@@ -163,9 +163,15 @@ def test_a_url_to_work_at_needs_a_tracking_server(monkeypatch: pytest.MonkeyPatc
     for checkout, message in ((True, "not a URL"), (False, "name an MLflow server")):
         with pytest.raises(ElmoError, match=message):
             submit.submit(
-                [], address="http://127.0.0.1:1", folder="s3://bucket/x", checkout=checkout,
-                command=None, variables=[], params=Path("params.yaml"), say=print,
-            )  # fmt: skip
+                [],
+                address="http://127.0.0.1:1",
+                folder="s3://bucket/x",
+                checkout=checkout,
+                command=None,
+                variables=[],
+                params=Path("params.yaml"),
+                say=print,
+            )
 
 
 @pytest.mark.slow

@@ -124,17 +124,28 @@ class Cluster:
             "RAY_AUTH_TOKEN": TOKEN,
         }
         options = [
-            "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={free_port()}",
-            "--num-cpus=2", f"--ray-client-server-port={free_port()}",
-            "--dashboard-host=127.0.0.1", f"--dashboard-port={self.port}",
-            f"--dashboard-agent-listen-port={free_port()}", "--object-store-memory=100000000",
-            "--disable-usage-stats", f"--temp-dir={self.session}",
-        ]  # fmt: skip
+            "--head",
+            "--block",
+            "--node-ip-address=127.0.0.1",
+            f"--port={free_port()}",
+            "--num-cpus=2",
+            f"--ray-client-server-port={free_port()}",
+            "--dashboard-host=127.0.0.1",
+            f"--dashboard-port={self.port}",
+            f"--dashboard-agent-listen-port={free_port()}",
+            "--object-store-memory=100000000",
+            "--disable-usage-stats",
+            f"--temp-dir={self.session}",
+        ]
         clean = {k: v for k, v in self.environment.items() if k != "PYTHONPATH"}
         self.head = subprocess.Popen(
-            [str(bin / "ray"), "start", *options], env=clean, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, start_new_session=True, cwd=home,
-        )  # fmt: skip
+            [str(bin / "ray"), "start", *options],
+            env=clean,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd=home,
+        )
         for _ in range(240):
             if self.call("jobs").returncode == 0:
                 return
@@ -152,9 +163,12 @@ class Cluster:
         """The same, in the background."""
         return subprocess.Popen(
             [sys.executable, "-m", "pipeline", *command, "--address", self.door.address],
-            env=self.environment | variables, cwd=ROOT, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            env=self.environment | variables,
+            cwd=ROOT,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     def end(self) -> None:
         """Stop the head and everything of its session."""
@@ -219,9 +233,13 @@ def elmo(
 ) -> subprocess.CompletedProcess[str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("RAY")}
     return subprocess.run(
-        [sys.executable, "-m", "pipeline", *command], env=environment or kept, cwd=cwd,
-        capture_output=True, text=True, timeout=500,
-    )  # fmt: skip
+        [sys.executable, "-m", "pipeline", *command],
+        env=environment or kept,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -250,9 +268,12 @@ def test_the_exit_code_the_log_and_the_variables_are_the_jobs(
     script = tmp_path / "script.py"
     script.write_text(code)
     done = cluster.call(
-        "submit", "--command", f"python {script}",
-        AWS_SECRET_ACCESS_KEY=SECRET, MLFLOW_TRACKING_PASSWORD=SECRET,
-    )  # fmt: skip
+        "submit",
+        "--command",
+        f"python {script}",
+        AWS_SECRET_ACCESS_KEY=SECRET,
+        MLFLOW_TRACKING_PASSWORD=SECRET,
+    )
     assert done.returncode == 7, done.stderr
     assert f"worker has {SECRET[:6]} {len(SECRET)}" in done.stdout
     assert "working_dir_files" in done.stdout.split("code ")[1]
@@ -423,9 +444,12 @@ def test_a_jobs_own_runtime_env_is_merged(cluster: Cluster, tmp_path: Path) -> N
     code += f"e = {{'env_vars': {variables!r}}}; "
     code += f"print(c.submit_job(entrypoint='python {script}', runtime_env=e))"
     job = subprocess.run(
-        [sys.executable, "-c", code], env=cluster.environment, check=True, text=True,
+        [sys.executable, "-c", code],
+        env=cluster.environment,
+        check=True,
+        text=True,
         stdout=subprocess.PIPE,
-    ).stdout.split()[-1]  # fmt: skip
+    ).stdout.split()[-1]
     done = cluster.call("attach", job)
     assert done.returncode == 0, done.stdout
     assert "threads 3" in done.stdout

@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from elmo.errors import ElmoError
+from elmo.tasks import KINDS
 from elmo.tasks.examples import Tagged
-from elmo.tasks.readers import KINDS, read
+from elmo.tasks.readers import read
 from elmo.tasks.task import Task as TrainedTask
 from pipeline import params, task_pyfunc, tasks, tracking
 from pipeline.cli import cli

@@ -143,7 +143,4 @@ _FIELDS = {
 }
 
 
-KINDS = tuple(_READERS)
-
-
-__all__ = ["KINDS", "Labelled", "read"]
+__all__ = ["Labelled", "read"]
