@@ -37,7 +37,7 @@ from elmo.store.manifest import (
     MadeWith,
     ModelOf,
     PartEntry,
-    Source,
+    StoreSource,
     count_parts,
     new_manifest,
     publish,
@@ -203,7 +203,7 @@ def _write_store(path: Path, text: Text, layout: Layout) -> None:
 
 def _publish(location: Location, layout: Layout, parts: list[PartEntry]) -> None:
     counts = count_parts(parts)
-    source = Source(
+    source = StoreSource(
         digest="0" * 64,
         tokenizer={},
         inputs=[],

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from elmo.files import new_folder
 from elmo.shards import (
-    Counts,
     Shards,
+    ShardsCounts,
     TokenizerEntry,
     describe_shard,
     shard_name,
@@ -77,7 +77,7 @@ def _write(out: Path, texts: dict[str, list[list[str]]]) -> None:
             shards=infos,
             documents=splits,
             tokenizer=TokenizerEntry("whitespace"),
-            counts=Counts(blank_lines=0, token_bytes=totals["bytes"], dropped={}, **totals),
+            counts=ShardsCounts(blank_lines=0, token_bytes=totals["bytes"], dropped={}, **totals),
             inputs=[],
             quality={},
         )

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from elmo.arrays import Floats, Ints
 from elmo.characters import SENTENCE_BEGIN, SENTENCE_END, check_token_lists
 from elmo.errors import ElmoError
 from elmo.files import new_file
@@ -29,8 +30,6 @@ from elmo.ragged import runs
 from elmo.settings import PRECISIONS, Precision
 from elmo.tokenizer import TextTokenizer
 
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.integer]
 ENCODE_TOKENS = 4096  # distinct tokens encoded at a time
 PADDED_STEPS = 32  # time steps read at once where launches count
 WINDOW_TOKENS = 512  # rows × time steps read at once: stays in cache, bounds a long sentence

@@ -28,7 +28,7 @@ Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 FileName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9._-]*\Z", max_length=128)]
 
 
-class Kind(msgspec.Struct):
+class ManifestKind(msgspec.Struct):
     """What a manifest says it is the manifest of."""
 
     kind: str = "files without a kind"
@@ -127,7 +127,7 @@ def check_folder(
         )
     check_names(str(out), names, ours=ours, also=also)
     if kind is not None and names:
-        check_kind(str(out), read_record(out / "manifest.json", Kind).kind, kind)
+        check_kind(str(out), read_record(out / "manifest.json", ManifestKind).kind, kind)
     if never in names:
         raise ElmoError(f"{out}: holds {never}, another output; name another folder, or empty it")
 

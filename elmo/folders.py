@@ -102,7 +102,9 @@ def check_folder(
         )
     files.check_names(str(location), names, ours=ours, also=also)
     if kind is not None and "manifest.json" in names:
-        files.check_kind(str(location), location.record("manifest.json", files.Kind).kind, kind)
+        files.check_kind(
+            str(location), location.record("manifest.json", files.ManifestKind).kind, kind
+        )
     if never in names:
         raise ElmoError(f"{location}: holds {never}, another output; name another folder")
 

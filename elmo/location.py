@@ -19,17 +19,16 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, cast
 
 from elmo.errors import ElmoError
-from elmo.files import JSON_LIMIT, first_line, json_text, parse_record, read_record
+from elmo.files import JSON_LIMIT, Record, first_line, json_text, parse_record, read_record
 
 try:
     import fcntl
 except ImportError:  # Windows has no such locks: then age alone tells
     fcntl = None  # type: ignore[assignment]
 
-Record = TypeVar("Record")
 Folder = str | Path  # a folder on a disk, or the URL of one as text
 _MODE = 0o644  # less the umask: readable by the group
 _TEMPORARY = re.compile(r"\.new-[0-9a-f]{16}")

@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from elmo.arrays import Floats
 from elmo.embedder import Embedder
 from elmo.errors import ElmoError
 from elmo.store import FeatureStore
-from elmo.store.layout import Floats, layer_name, layer_number
+from elmo.store.layout import layer_name, layer_number
 from elmo.store.reader import VectorBlock
 
 Tokens = tuple[str, ...]

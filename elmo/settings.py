@@ -19,7 +19,7 @@ from msgspec import Meta
 from elmo.errors import ElmoError
 
 Value = TypeVar("Value")
-Count = Annotated[int, Meta(ge=0, le=2**31)]
+WholeNumber = Annotated[int, Meta(ge=0, le=2**31)]
 Positive = Annotated[int, Meta(ge=1, le=2**31)]
 Seed = Annotated[int, Meta(ge=0, le=2**31)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
@@ -132,7 +132,7 @@ class OptimizerSettings:
     """
     lr: AboveZero
     """The highest learning rate, reached when the warm-up ends."""
-    warmup_steps: Count
+    warmup_steps: WholeNumber
     """Steps in which the learning rate rises linearly from near 0 to `lr`."""
     decay: Literal["constant", "linear", "cosine"]
     """How the learning rate falls from the end of the warm-up to the last step."""
@@ -227,7 +227,7 @@ class Training:
     """Steps between two measurements of held-out perplexity; one is taken at the end too."""
     evaluate_tokens: Annotated[int, Meta(ge=0, le=2**40)]
     """Held-out tokens that a measurement during training reads, or a few more; 0: all of them."""
-    patience: Count
+    patience: WholeNumber
     """Measurements without a better one after which training stops; 0: never."""
     start_from: Annotated[
         str,

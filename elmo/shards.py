@@ -89,7 +89,7 @@ class Dropped(Struct, frozen=True, forbid_unknown_fields=True):
     bytes: Count
 
 
-class Counts(Struct, frozen=True, forbid_unknown_fields=True):
+class ShardsCounts(Struct, frozen=True, forbid_unknown_fields=True):
     """What a corpus holds: each byte is in a token or dropped for one of the reasons."""
 
     documents: Count
@@ -109,7 +109,7 @@ class SplitCounts(Struct, frozen=True, forbid_unknown_fields=True):
     tokens: Count
 
 
-class Source(Struct, frozen=True, forbid_unknown_fields=True):
+class CorpusFile(Struct, frozen=True, forbid_unknown_fields=True):
     """One file of the corpus, and the digest of what it held."""
 
     name: str
@@ -148,17 +148,17 @@ class TextQuality(TypedDict, total=False):
     scripts: dict[str, int]
 
 
-class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
+class ShardsManifest(Struct, frozen=True, forbid_unknown_fields=True):
     """What `manifest.json` holds."""
 
     kind: Literal["shards"]
     schema: Count
     tokenizer: TokenizerEntry
-    counts: Counts
+    counts: ShardsCounts
     quality: TextQuality
     splits: dict[Split, SplitCounts]
     shards: tuple[ShardEntry, ...]
-    inputs: tuple[Source, ...]
+    inputs: tuple[CorpusFile, ...]
 
 
 class _Header(Struct):
@@ -215,7 +215,7 @@ class Shards:
                 f"{path}: has schema {header.schema}, this version reads {SCHEMA_VERSION}; make "
                 "the shards again"
             )
-        self.manifest = self.location.record("manifest.json", Manifest)
+        self.manifest = self.location.record("manifest.json", ShardsManifest)
         _check_manifest(path, self.manifest)
         self.digest = digest(msgspec.to_builtins(self.manifest))
 
@@ -348,12 +348,12 @@ def write_manifest(
     shards: Sequence[ShardEntry],
     documents: dict[Split, int],
     tokenizer: TokenizerEntry,
-    counts: Counts,
-    inputs: Sequence[Source],
+    counts: ShardsCounts,
+    inputs: Sequence[CorpusFile],
     quality: TextQuality,
 ) -> None:
     """Write `manifest.json`, the last file of a folder of shards; `documents` is by split."""
-    manifest = Manifest(
+    manifest = ShardsManifest(
         kind="shards",
         schema=SCHEMA_VERSION,
         tokenizer=tokenizer,
@@ -405,7 +405,7 @@ def write_shards(
                 path = folder / shard_name(split, number)
                 infos.append(_write_rows(path, split, chosen, [rows[i] for i in chosen]))
         size = sum(len(token.encode()) for row in rows for token in row)
-        counts = Counts(
+        counts = ShardsCounts(
             documents=len(rows),
             sentences=len(rows),
             blank_lines=sum(not row for row in rows),
@@ -434,7 +434,7 @@ def _write_rows(path: Path, split: Split, ids: list[int], rows: list[Sequence[st
     return describe_shard(path, split=split)
 
 
-def _check_manifest(path: str, manifest: Manifest) -> None:
+def _check_manifest(path: str, manifest: ShardsManifest) -> None:
     """Whether a manifest's numbers agree with each other."""
     names = [info.file for info in manifest.shards]
     if len(set(names)) != len(names):

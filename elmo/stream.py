@@ -22,11 +22,11 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from elmo.arrays import Int64s
 from elmo.errors import ElmoError
 from elmo.shards import Shard, ShardEntry, Shards
 from elmo.vocabulary import Vocabulary
 
-Ints = npt.NDArray[np.int64]
 SHARDS_MIXED = 32  # shards whose blocks are shuffled together: what must be open at a time
 _OOV = np.int64(1) << 32
 
@@ -48,21 +48,21 @@ class Window:
     `count` is the number of predictions of *all* rows, two per token.
     """
 
-    index_STB: Ints
-    targets_STB: Ints
+    index_STB: Int64s
+    targets_STB: Int64s
     mask_TB: npt.NDArray[np.bool_]
     reset_TB: npt.NDArray[np.bool_]
     types_NK: npt.NDArray[np.int32]
-    bytes_N: Ints
-    words: Ints
+    bytes_N: Int64s
+    words: Int64s
     count: int
 
 
 class TokenBlock(NamedTuple):
     """A run of sentences in both reading orders: keys and word ids (S, n), starts (n)."""
 
-    keys_Sn: Ints
-    words_Sn: Ints
+    keys_Sn: Int64s
+    words_Sn: Int64s
     starts_n: npt.NDArray[np.bool_]
 
 
@@ -96,7 +96,7 @@ class Stream:
         self.mine = np.arange(rows) if mine is None else np.asarray(mine)
         self._tables: OrderedDict[int, _Table] = OrderedDict()
         self._orders: dict[int, npt.NDArray[np.int32]] = {}
-        self._words: tuple[npt.NDArray[np.signedinteger], Ints] | None = None
+        self._words: tuple[npt.NDArray[np.signedinteger], Int64s] | None = None
         blocks = [-(-info.sentences // block_sentences) for info in self.infos]
         self._blocks = np.array(blocks, np.int64)
         self._lengths: list[Any] = [None] * len(blocks)  # of each shard's blocks, once asked for
@@ -142,8 +142,8 @@ class Stream:
 
     def _window(
         self,
-        keys: Ints,
-        words: Ints,
+        keys: Int64s,
+        words: Int64s,
         mask: npt.NDArray[np.bool_],
         starts: npt.NDArray[np.bool_],
         count: int,
@@ -159,7 +159,7 @@ class Stream:
             count,
         )
 
-    def _characters(self, keys: Ints) -> tuple[npt.NDArray[np.int32], Ints]:
+    def _characters(self, keys: Int64s) -> tuple[npt.NDArray[np.int32], Int64s]:
         """Characters and bytes of distinct tokens: of words from a table, of others one by one."""
         if self._words is None:
             words = self.vocabulary.words
@@ -289,8 +289,8 @@ class _Table:
     """A shard with the word id of each of its types, and a key that tells distinct tokens apart."""
 
     shard: Shard
-    words: Ints
-    keys: Ints
+    words: Int64s
+    keys: Int64s
 
     @classmethod
     def of(
@@ -303,7 +303,7 @@ class _Table:
         return cls(shard, words, np.where(unknown, own, words))
 
 
-def byte_lengths(tokens: Sequence[str]) -> Ints:
+def byte_lengths(tokens: Sequence[str]) -> Int64s:
     """The length of each token in UTF-8."""
     return np.array([len(token.encode()) for token in tokens], np.int64)
 
@@ -313,7 +313,7 @@ def _narrow(ids: npt.NDArray[np.int32]) -> npt.NDArray[np.signedinteger]:
     return ids.astype(np.int16) if ids.max(initial=0) <= np.iinfo(np.int16).max else ids
 
 
-def both_ways(keys: Ints, words: Ints, lengths: Ints, vocabulary: Vocabulary) -> TokenBlock:
+def both_ways(keys: Int64s, words: Int64s, lengths: Int64s, vocabulary: Vocabulary) -> TokenBlock:
     """Lay sentences end to end in both reading orders, with their boundaries."""
     ends = np.cumsum(lengths + 2)
     inside = np.ones(int((lengths + 2).sum()), bool)

@@ -21,7 +21,7 @@ WORD_PATTERN = r"\p{Han}|\d+(?:[.,]\d+)*|[\w&&[^\p{Han}]]+(?:['’][\w&&[^\p{Han
 _MAY_END = re.compile(r"[.!?…:;。！？][^\w\s]*\s*\S")
 _FULL_STOP = re.compile(r"(?<=[。！？])(?![。！？」』）])")
 
-Split = Callable[[Sequence[str]], list[list[str]]]
+SplitTexts = Callable[[Sequence[str]], list[list[str]]]
 
 
 class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -79,7 +79,7 @@ class Tokenizer:
     name: str
     apart: bool
     whole: str
-    split: Split
+    split: SplitTexts
     libraries: dict[str, str]
     pattern: str = ""
 

@@ -57,7 +57,7 @@ _COMMON = frozenset(
 Documents = Iterable[list[str]]
 
 
-class Source(Struct, frozen=True, forbid_unknown_fields=True):
+class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
     """A file of a text: at `url`, without its login, or without one in the corpus folder itself."""
 
     name: str
@@ -76,12 +76,12 @@ class Text(Struct, frozen=True, forbid_unknown_fields=True):
     """One text: its files, the column of those that are records, and what was counted."""
 
     column: str
-    inputs: Annotated[tuple[Source, ...], Meta(min_length=1)]
+    inputs: Annotated[tuple[TextFile, ...], Meta(min_length=1)]
     counts: dict[str, Count]
     dropped_paragraphs: dict[str, Count]
 
 
-class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
+class CorpusManifest(Struct, frozen=True, forbid_unknown_fields=True):
     """What a corpus folder's `manifest.json` holds."""
 
     kind: Literal["corpus"]
@@ -109,7 +109,7 @@ def run(out: Folder, params: Corpus, *, runs: Folder) -> dict[str, float]:
             general = _own(params.general, params.column, work)
         else:
             general = _write(folder, "general", _general())
-        manifest = Manifest("corpus", SCHEMA_VERSION, {"general": general, "task": task})
+        manifest = CorpusManifest("corpus", SCHEMA_VERSION, {"general": general, "task": task})
         write_json(folder / "manifest.json", to_builtins(manifest))
     return {
         f"{name}_{what}": number
@@ -118,10 +118,13 @@ def run(out: Folder, params: Corpus, *, runs: Folder) -> dict[str, float]:
     }
 
 
-def read_manifest(folder: Folder) -> Manifest:
+def read_manifest(folder: Folder) -> CorpusManifest:
     """Read the manifest of a corpus folder; `ElmoError` where a name in it leaves the folder."""
     location = Location.of(folder)
-    path, manifest = location.name("manifest.json"), location.record("manifest.json", Manifest)
+    path, manifest = (
+        location.name("manifest.json"),
+        location.record("manifest.json", CorpusManifest),
+    )
     for name, text in manifest.texts.items():
         for source in text.inputs:
             inside = source.name.split("/")
@@ -241,7 +244,7 @@ def _write(folder: Path, text: TextName, files: dict[str, Iterator[str]]) -> Tex
                 file.write("\n" * (file.tell() > 0) + "".join(f"{line}\n" for line in document))
                 documents += 1
                 words += sum(len(line.split()) for line in document)
-        inputs.append(Source(f"{text}/{name}", path.stat().st_size, sha256(path)))
+        inputs.append(TextFile(f"{text}/{name}", path.stat().st_size, sha256(path)))
     counts = {"documents": documents, "words": words, "bytes": sum(i.bytes for i in inputs)}
     return Text("text", tuple(inputs), counts, dict(dropped))
 
@@ -262,7 +265,7 @@ def _own(patterns: tuple[str, ...], column: str, work: Location) -> Text:
     inputs = find_inputs(patterns, work=work)
     for input_ in inputs:
         check_readable(input_, column)
-    sources = tuple(Source(i.name, i.bytes, i.sha256, without_credentials(i.url)) for i in inputs)
+    sources = tuple(TextFile(i.name, i.bytes, i.sha256, without_credentials(i.url)) for i in inputs)
     counts = {"files": len(inputs), "bytes": sum(i.bytes for i in inputs)}
     return Text(column, sources, counts, {})
 

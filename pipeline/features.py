@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import ray.data
 
     from elmo.store.build import EmbedJob, JobRunner
-    from elmo.store.manifest import Manifest, PartEntry
+    from elmo.store.manifest import PartEntry, StoreManifest
 
 STAGES = ("features", "append")
 
@@ -180,7 +180,7 @@ def settings(params: Features) -> StoreSettings:
     )
 
 
-def metrics(manifest: "Manifest") -> dict[str, float]:
+def metrics(manifest: "StoreManifest") -> dict[str, float]:
     """The counts of a store, and how many bytes a token takes."""
     import msgspec
 
@@ -188,7 +188,7 @@ def metrics(manifest: "Manifest") -> dict[str, float]:
     return {**counts, "bytes_per_token": round(counts["bytes"] / max(1, counts["tokens"]), 1)}
 
 
-def _record(log: tracking.Run, manifest: "Manifest", out: str | Path) -> None:
+def _record(log: tracking.Run, manifest: "StoreManifest", out: str | Path) -> None:
     log.metrics(metrics(manifest))
     log.tag("model_digest", manifest.model.digest)
     log.tag("store", manifest.digest)

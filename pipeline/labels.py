@@ -30,7 +30,7 @@ _MARKUP = re.compile(
 _OURS = ("manifest.json", "train.jsonl", "dev.jsonl", "test.jsonl")
 _CODE = ("role", "literal", "name")
 
-Sentence = tuple[tuple[str, ...], tuple[str, ...]]  # tokens and their BIO tags
+LabelledSentence = tuple[tuple[str, ...], tuple[str, ...]]  # tokens and their BIO tags
 
 
 def run(out: Path, params: Labels) -> dict[str, int]:
@@ -44,7 +44,7 @@ def run(out: Path, params: Labels) -> dict[str, int]:
     check_folder(out, ours=_OURS, also="", kind="labels")
     wanted = {"train": params.train, "dev": params.dev, "test": params.test}
     counts: Counter[str] = Counter()
-    by_split: dict[str, dict[Sentence, str]] = {split: {} for split in wanted}
+    by_split: dict[str, dict[LabelledSentence, str]] = {split: {} for split in wanted}
     seen: set[tuple[str, ...]] = set()
     cut, split_text = TextTokens("unicode"), sentence_splitter()[0]
     for docstring in package_docstrings(params.package, setting="labels.package"):
@@ -82,7 +82,7 @@ def labelled(
     *,
     cut: TextTokens,
     split_text: Callable[[str], list[str]],
-) -> Iterator[Sentence]:
+) -> Iterator[LabelledSentence]:
     """The sentences of a docstring that have marked code; what is left out is counted."""
     for paragraph in marked_prose(docstring, Counter()):
         plain, code = without_marks(" ".join(paragraph.split()))

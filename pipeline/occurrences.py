@@ -12,10 +12,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from elmo.arrays import Floats
+
 if TYPE_CHECKING:
     from elmo.store import FeatureStore
 
-Floats = npt.NDArray[np.float32]
 MOST = 400  # points of a picture
 READ = 4000  # occurrences that are read, of which the picture shows as many, evenly
 FEWEST = 4  # occurrences that make a picture

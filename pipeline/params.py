@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from elmo.errors import ElmoError
-from elmo.settings import Count, Network, Positive, Requested, Training
-from elmo.tasks import Kind
+from elmo.settings import Network, Positive, Requested, Training, WholeNumber
+from elmo.tasks import TaskKind
 
 from . import strict_yaml
 from .results import Results
@@ -89,10 +89,10 @@ class Labels:
 
 
 @dataclass(frozen=True)
-class Task:
+class ProjectTask:
     """A downstream task on labelled files: what `elmo task train` does, with and without ELMo."""
 
-    kind: Kind
+    kind: TaskKind
     """The kind of task, which is a model and a metric."""
     train: LabelledFile
     """The labelled file, or folder of files, to learn from."""
@@ -161,7 +161,7 @@ class Vocab:
     """How often a token must occur to become a word, a target of the softmax; rarer ones are
     `<UNK>` there, and keep vectors of their own.
     """
-    max_words: Count
+    max_words: WholeNumber
     """The largest number of words, the most frequent ones; 0: no limit, else 4 or more."""
     characters: Literal["bytes", "unicode"]
     """What the char-CNN reads: `bytes` of UTF-8 as in 2018, or `unicode` characters, which suit
@@ -188,7 +188,7 @@ class Finetune:
     """Training on task text, from a pretrained model."""
 
     training: Training
-    new_words: Count
+    new_words: WholeNumber
     """How often a task token must occur to become a word of its own; 0: none does."""
     freeze: tuple[
         Annotated[
@@ -273,7 +273,7 @@ class Params:
     features: Features
     register: Register
     labels: Labels
-    tasks: dict[TaskName, Task]
+    tasks: dict[TaskName, ProjectTask]
     """Tasks on labelled files, each by a name of your own; {}: none."""
     report: Report
     results: Results

@@ -25,7 +25,7 @@ class Lineage(Struct):
     perplexity: dict[str, dict[str, dict[str, float | None]]] = {}
 
 
-class Registered(Struct, forbid_unknown_fields=True):
+class RegisterRecord(Struct, forbid_unknown_fields=True):
     """What this stage writes."""
 
     model_digest: str
@@ -34,7 +34,7 @@ class Registered(Struct, forbid_unknown_fields=True):
     version: int
 
 
-class Figures(Struct, forbid_unknown_fields=True):
+class RegisterFigures(Struct, forbid_unknown_fields=True):
     """What `run` returns."""
 
     version: int
@@ -56,7 +56,7 @@ def run(
 
     from .pretrain import vocabulary_digest
 
-    check_record(out, Registered)
+    check_record(out, RegisterRecord)
     content = model_digest(model)
     lineage = Location(model).record("training.json", Lineage)
     opened = FeatureStore(store, model=content)
@@ -105,7 +105,7 @@ def run(
             params.name, version, tags=tags, **{key: names[key] for key in ("alias", "margin")}
         )
     uri = f"models:/{params.name}/{version}"
-    write_json(out, to_builtins(Registered(content, params.name, uri, version)))
+    write_json(out, to_builtins(RegisterRecord(content, params.name, uri, version)))
     return {"version": version, "uri": uri, "decision": decision}
 
 

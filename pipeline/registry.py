@@ -230,7 +230,7 @@ def _log_checked(folder: Path, run_id: str, content: str) -> str:
         if len(answer) != len(given) or not all(np.isfinite(one).all() for one in answer):
             raise ElmoError("its vectors are not all finite numbers")
 
-    served = Served(
+    served = ServedModel(
         name="elmo",
         code=Path(pyfunc.__file__),
         artifacts={"model": folder},
@@ -250,7 +250,7 @@ def _log_checked(folder: Path, run_id: str, content: str) -> str:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """A model as MLflow serves it: the file of its code, what it loads, and an example."""
 
     name: str
@@ -264,7 +264,7 @@ class Served:
     tags: dict[str, Any] | None = None
 
 
-def log_checked(served: Served, run_id: str) -> str:
+def log_checked(served: ServedModel, run_id: str) -> str:
     """Log a model to a run, load it as a server does and ask it its example; return its URI.
 
     A model that fails is deleted again: `ElmoError` says why.
@@ -320,7 +320,7 @@ def _experiment_of(experiment_id: str) -> Iterator[None]:
         os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
-def _try(model_uri: str, served: Served) -> None:
+def _try(model_uri: str, served: ServedModel) -> None:
     """Load a logged model as a server does, and look at what it answers."""
     import mlflow
     from mlflow.pyfunc.scoring_server import predictions_to_json

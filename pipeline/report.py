@@ -37,7 +37,7 @@ TEXTS = {"general": "general text", "task": "task text"}
 INPUTS = {"corpus": "Task text", "general": "General text", "parent": "Pretrained model"}
 
 
-class Figures(dict[str, Any]):
+class FileFigures(dict[str, Any]):
     """The figures of a JSON file; one that is missing is an `ElmoError` naming the file."""
 
     def __init__(self, path: Path, values: dict[str, Any]) -> None:
@@ -47,9 +47,9 @@ class Figures(dict[str, Any]):
     def __missing__(self, key: str) -> Any:
         raise ElmoError(f"{self.path}: has no {key}; run the stage that writes it again")
 
-    def under(self, key: str) -> "Figures":
+    def under(self, key: str) -> "FileFigures":
         """The object at `key`."""
-        return Figures(self.path, self[key])
+        return FileFigures(self.path, self[key])
 
 
 def run(
@@ -158,11 +158,11 @@ def layer_statistics(store: "FeatureStore") -> dict[str, dict[str, float]]:
     }
 
 
-def _read(path: Path) -> Figures:
-    return Figures(path, read_json(path))
+def _read(path: Path) -> FileFigures:
+    return FileFigures(path, read_json(path))
 
 
-def _registered(path: Path, store: "FeatureStore") -> Figures:
+def _registered(path: Path, store: "FeatureStore") -> FileFigures:
     registered = _read(path)
     model = store.manifest.model.digest
     if registered["model_digest"] != model:
@@ -184,7 +184,7 @@ def _counts(vocab: Path) -> "np.ndarray[Any, np.dtype[np.int64]]":
     return np.sort(known)[::-1]
 
 
-def _curves(folder: Path, scores: Figures) -> dict[str, dict[str, "Curve"]]:
+def _curves(folder: Path, scores: FileFigures) -> dict[str, dict[str, "Curve"]]:
     """The curves of both stages; the fine-tuned held-out one begins before the first step."""
     pretrain, finetune = (
         {name: _columns(folder / stage / f"{name}.tsv", COLUMNS[name]) for name in COLUMNS}
@@ -226,7 +226,7 @@ def _page(title: str, summary: str, sections: dict[str, str]) -> str:
     )
 
 
-def _summary(figures: dict[str, Figures]) -> str:
+def _summary(figures: dict[str, FileFigures]) -> str:
     pretrain, tuned = figures["pretrain"], figures["finetune"]
     return (
         f"Held-out perplexity {pretrain['heldout_perplexity']:.1f} on general text, "
@@ -237,9 +237,9 @@ def _summary(figures: dict[str, Figures]) -> str:
 
 
 def _what(
-    figures: dict[str, Figures],
-    version: Figures,
-    training: Figures,
+    figures: dict[str, FileFigures],
+    version: FileFigures,
+    training: FileFigures,
     model: Path,
     store: "FeatureStore",
 ) -> str:
@@ -268,7 +268,7 @@ def _what(
     return _table(rows)
 
 
-def _network(network: Figures) -> str:
+def _network(network: FileFigures) -> str:
     filters = sum(count for _, count in network["filters"])
     return (
         f"{filters} character filters, {network['highways']} highway, {network['layers']} layers "
@@ -277,7 +277,7 @@ def _network(network: Figures) -> str:
     )
 
 
-def _bars(scores: Figures) -> dict[str, dict[str, float]]:
+def _bars(scores: FileFigures) -> dict[str, dict[str, float]]:
     before, after = scores.under("before"), scores.under("after")
     return {
         title: {
@@ -289,7 +289,7 @@ def _bars(scores: Figures) -> dict[str, dict[str, float]]:
     }
 
 
-def _perplexities(figures: dict[str, Figures], scores: Figures) -> str:
+def _perplexities(figures: dict[str, FileFigures], scores: FileFigures) -> str:
     rows = []
     for text, title in TEXTS.items():
         before, after = scores.under("before").under(text), scores.under("after").under(text)
@@ -330,14 +330,14 @@ def _perplexities(figures: dict[str, Figures], scores: Figures) -> str:
     return _table(rows, head=head) + _note(note)
 
 
-def _training(figures: dict[str, Figures]) -> str:
+def _training(figures: dict[str, FileFigures]) -> str:
     return _note(
         "Held-out perplexity is the mean of both directions under the full softmax. Training "
         "perplexity is that of the loss: with dropout, and under the softmax of the settings."
     )
 
 
-def _corpus(figures: dict[str, Figures]) -> str:
+def _corpus(figures: dict[str, FileFigures]) -> str:
     both = [figures[f"tokenize-{text}"] for text in TEXTS]
     names = {
         "documents": "Documents",
@@ -374,7 +374,7 @@ def _reason(name: str) -> str:
     return f"{reason.replace('_', ' ')} ({unit})"
 
 
-def _vocabulary(figures: dict[str, Figures]) -> str:
+def _vocabulary(figures: dict[str, FileFigures]) -> str:
     vocab = figures["vocab"]
     rows = [
         ("Words", f"{vocab['words']:,}"),
@@ -388,7 +388,7 @@ def _vocabulary(figures: dict[str, Figures]) -> str:
     return _table(rows, numbers=True)
 
 
-def _tasks(by_task: dict[str, Figures], pictures: Path) -> str:
+def _tasks(by_task: dict[str, FileFigures], pictures: Path) -> str:
     """What each task scored on its test file with ELMo and without."""
     from .tasks import ARMS, rank
 
@@ -410,7 +410,7 @@ def _tasks(by_task: dict[str, Figures], pictures: Path) -> str:
     return "".join(parts)
 
 
-def _score(figures: Figures, name: str) -> str:
+def _score(figures: FileFigures, name: str) -> str:
     deviation = f" ± {figures[name + '_sd']:.3f}" if name + "_sd" in figures else ""
     return f"{figures[name]:.3f}{deviation}"
 

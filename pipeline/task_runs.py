@@ -12,7 +12,7 @@ import msgspec
 from elmo.errors import ElmoError
 from elmo.files import digest, sha256
 from elmo.store import model_digest
-from elmo.tasks.settings import Settings
+from elmo.tasks.settings import TaskSettings
 
 from . import tracking
 from .progress import say
@@ -38,7 +38,7 @@ class Runs:
 
     task: str
     kind: str
-    settings: Settings
+    settings: TaskSettings
     sources: Mapping[str, Path]
     work: Path | None = None
 
@@ -78,7 +78,7 @@ class Runs:
             if len(answer) != len(example) or not all(answer):
                 raise ElmoError(f"it answers {answer!r}")
 
-        served = registry.Served(
+        served = registry.ServedModel(
             name=self.task,
             code=Path(task_pyfunc.__file__),
             artifacts={"task": folder},

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 from elmo.errors import ElmoError
 from elmo.files import check_folder, check_output, locked, new_file, new_folder
 from elmo.store import model_digest
-from elmo.tasks.settings import Settings, choose
+from elmo.tasks.settings import TaskSettings, choose
 
-from .params import Params, Task
+from .params import Params, ProjectTask
 from .progress import say
 from .results import fingerprint
 from .task_runs import Runs, source_digest
 
 if TYPE_CHECKING:
     from elmo.tasks.readers import Labelled
-    from elmo.tasks.train import Report
+    from elmo.tasks.train import ReportEpoch
 
 FIRST = ("f1", "exact_match", "accuracy")  # the field's metric comes first
 NOT_SCORES = ("epoch", "loss", "lr")  # what an epoch has besides its scores
@@ -34,7 +34,7 @@ def run(
     name: str,
     model: Path,
     out: Path,
-    params: Task,
+    params: ProjectTask,
     *,
     curve: Path,
     picture: Path,
@@ -93,7 +93,7 @@ def run(
     return figures
 
 
-def chosen(params: Params, name: str, params_file: Path) -> Task:
+def chosen(params: Params, name: str, params_file: Path) -> ProjectTask:
     """The task of that name in the params."""
     if name not in params.tasks:
         there = ", ".join(params.tasks) or "none"
@@ -162,7 +162,7 @@ def named(option: str, parts: Iterable[str]) -> dict[str, str]:
     return pairs
 
 
-def _arms(params: Task) -> dict[str, Settings]:
+def _arms(params: ProjectTask) -> dict[str, TaskSettings]:
     """What is trained: with ELMo where the settings leave it in, and without where asked for."""
     settings = choose(params.kind, dict(params.settings))
     without = choose(params.kind, {**params.settings, "elmo": "none"})
@@ -229,13 +229,13 @@ def train_arm(
     out: Path,
     data: Mapping[str, "Labelled"],
     kind: str,
-    settings: Settings,
+    settings: TaskSettings,
     *,
     seeds: int,
     model: Path,
     work: Path,
     device: str,
-    report: "Report",
+    report: "ReportEpoch",
 ) -> None:
     """Train a task with the seeds 0, 1, … to the folder `out`, unless it is there."""
     from elmo.model_config import read_config
@@ -259,11 +259,10 @@ def train_arm(
 
 def scores_on(folder: Path, test: "Labelled", *, device: str) -> list[dict[str, float]]:
     """What each seed of a trained task scores on the test examples."""
-    from elmo.tasks.task import Task as TrainedTask
-    from elmo.tasks.task import read_task
+    from elmo.tasks.task import Task, read_task
 
     return [
-        TrainedTask.load(folder, seed=seed, device=device).evaluate(test)
+        Task.load(folder, seed=seed, device=device).evaluate(test)
         for seed in read_task(folder).seeds
     ]
 

@@ -17,9 +17,9 @@ from elmo.location import Folder, Location
 from elmo.shards import (
     NAMES,
     SPLITS,
-    Counts,
+    CorpusFile,
     ShardEntry,
-    Source,
+    ShardsCounts,
     Split,
     TextQuality,
     TokenizerEntry,
@@ -35,7 +35,7 @@ from .results import version
 from .text import accounting, quality
 from .text.accounting import Accounting
 from .text.inputs import Input, check_input
-from .text.shard_builder import Piece, Result, finished, tokenize_piece
+from .text.shard_builder import Piece, PieceResult, finished, tokenize_piece
 from .text.spans import plan
 from .text.work import discard, work_folder
 
@@ -106,13 +106,13 @@ def tokenize(
                 documents=documents,
                 tokenizer=description,
                 counts=counts,
-                inputs=[Source(i.name, i.bytes, i.sha256) for i in inputs],
+                inputs=[CorpusFile(i.name, i.bytes, i.sha256) for i in inputs],
                 quality=report,
             )
     return _metrics(counts, report, shards)
 
 
-def _results(pieces: Sequence[Piece], cluster: Cluster) -> list[Result]:
+def _results(pieces: Sequence[Piece], cluster: Cluster) -> list[PieceResult]:
     """The results of all pieces in order; those finished before are not done again."""
     with ThreadPoolExecutor() as threads:
         results = list(threads.map(finished, pieces))
@@ -122,7 +122,7 @@ def _results(pieces: Sequence[Piece], cluster: Cluster) -> list[Result]:
     return [result or by_number[number] for number, result in enumerate(results)]
 
 
-def _publish(work: Location, folder: Location, results: Sequence[Result]) -> list[ShardEntry]:
+def _publish(work: Location, folder: Location, results: Sequence[PieceResult]) -> list[ShardEntry]:
     """Move the finished shards to the output; their manifest entries, train first.
 
     A shard's name follows from its piece and its order there. Offsets are the sentences and
@@ -142,7 +142,7 @@ def _publish(work: Location, folder: Location, results: Sequence[Result]) -> lis
 
 
 def _check_splits(
-    inputs: Sequence[Input], total: Accounting, results: Sequence[Result], params: Tokenize
+    inputs: Sequence[Input], total: Accounting, results: Sequence[PieceResult], params: Tokenize
 ) -> None:
     if not total.tokens:
         raise ElmoError(f"{inputs[0].url}: no tokens in this text; it holds white space alone")
@@ -182,7 +182,9 @@ def _description(params: Tokenize) -> TokenizerEntry:
     )
 
 
-def _metrics(counts: Counts, report: TextQuality, shards: Sequence[ShardEntry]) -> dict[str, float]:
+def _metrics(
+    counts: ShardsCounts, report: TextQuality, shards: Sequence[ShardEntry]
+) -> dict[str, float]:
     numbers = {name: value for name, value in report.items() if isinstance(value, int | float)}
     return {
         "documents": counts.documents,

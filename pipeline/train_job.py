@@ -32,7 +32,7 @@ from .cluster import Cluster
 from .progress import Progress, say
 from .urls import clean
 
-Figures = dict[str, dict[str, float | None]]  # of each text, by name
+TextFigures = dict[str, dict[str, float | None]]  # of each text, by name
 
 _LIVE, _BEFORE, _STOP = "live.json", "before.json", "stop-"  # files of a run's folder
 # What a stage's run names as its datasets, and where its job has them.
@@ -88,8 +88,8 @@ class RunSettings:
 class Trained(NamedTuple):
     """What training has given: figures by text before (where compared) and after it."""
 
-    before: Figures
-    after: Figures
+    before: TextFigures
+    after: TextFigures
     steps: int
     tokens: int
     words_added: int
@@ -232,7 +232,7 @@ def _work(stage_job: StageJob, settings: RunSettings, workers: Workers) -> Train
     job = prepared.job
     job.bilm.to(workers.device)
     job.softmax.to(workers.device)
-    before: Figures = {}
+    before: TextFigures = {}
     if prepared.compared:
         before = _remembered(settings.folder, workers, lambda: _figures(prepared, workers, None))
     live = _Live(settings) if workers.rank == 0 else None
@@ -257,7 +257,9 @@ def _work(stage_job: StageJob, settings: RunSettings, workers: Workers) -> Train
     return Trained(before, after, progress.step, progress.tokens, prepared.words_added, digest)
 
 
-def _figures(prepared: Prepared, workers: Workers, own: dict[str, float | None] | None) -> Figures:
+def _figures(
+    prepared: Prepared, workers: Workers, own: dict[str, float | None] | None
+) -> TextFigures:
     """Perplexities on all of the held-out texts; those of the job's own text may be known."""
     own = own or heldout_perplexity(prepared.job, workers=workers).to_dict()
     others = {
@@ -267,14 +269,16 @@ def _figures(prepared: Prepared, workers: Workers, own: dict[str, float | None] 
     return {prepared.text: own, **others}
 
 
-def _remembered(folder: Location, workers: Workers, compute: Callable[[], Figures]) -> Figures:
+def _remembered(
+    folder: Location, workers: Workers, compute: Callable[[], TextFigures]
+) -> TextFigures:
     """What was computed before the first step: the weights it needs are gone after a restart.
 
     Only the first worker reads it, and only it needs it.
     """
     first = workers.rank == 0
     if workers.total([float(first and folder.exists(_BEFORE))])[0] > 0:
-        return folder.record(_BEFORE, Figures) if first else {}
+        return folder.record(_BEFORE, TextFigures) if first else {}
     figures = compute()
     if first:
         folder.write_json(_BEFORE, figures)

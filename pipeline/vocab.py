@@ -36,7 +36,7 @@ _PIECE = 4_000_000  # rows of shards' counts that are merged at a time
 
 
 @dataclass(frozen=True)
-class Counts:
+class TypeCounts:
     """How often each type occurs, and how many sentences with tokens there are."""
 
     types: pa.StringArray
@@ -53,12 +53,12 @@ class Counts:
 class Hashed:
     """A shard's counts by rising hash of their types."""
 
-    counts: Counts
+    counts: TypeCounts
     hashes: npt.NDArray[np.uint64]
 
-    def rows(self, start: int, stop: int) -> Counts:
+    def rows(self, start: int, stop: int) -> TypeCounts:
         """The counts of some rows, without their sentences."""
-        return Counts(self.counts.types[start:stop], self.counts.counts[start:stop], 0)
+        return TypeCounts(self.counts.types[start:stop], self.counts.counts[start:stop], 0)
 
 
 def run(
@@ -104,7 +104,7 @@ def run(
     }
 
 
-def count(shards: Shards, *, work: Location, cluster: Cluster) -> tuple[Counts, Counts]:
+def count(shards: Shards, *, work: Location, cluster: Cluster) -> tuple[TypeCounts, TypeCounts]:
     """Count the types of both splits, a task for each shard; their order does not matter."""
     jobs = [
         (shards.location, info, work, f"{info.sha256}-{version('vocab')}-by-hash.arrow")
@@ -142,11 +142,11 @@ def _read_counts(work: Location, name: str) -> Hashed:
         with reading(work.name(name)), pa.ipc.open_file(pa.memory_map(str(path))) as file:
             batch = file.get_batch(0)
             sentences = int(batch.schema.metadata[b"sentences"])
-    counts = Counts(batch.column("type"), batch.column("count").to_numpy(), sentences)
+    counts = TypeCounts(batch.column("type"), batch.column("count").to_numpy(), sentences)
     return Hashed(counts, batch.column("hash").to_numpy())
 
 
-def merge(parts: Sequence[Hashed]) -> Counts:
+def merge(parts: Sequence[Hashed]) -> TypeCounts:
     """Add up counts, one range of hashes after another.
 
     Each row is merged once, and what merging takes in memory is that of one range: the parts stay
@@ -162,19 +162,21 @@ def merge(parts: Sequence[Hashed]) -> Counts:
         )
     types = pa.concat_arrays([piece.types for piece in merged])
     counts = np.concatenate([piece.counts for piece in merged])
-    return Counts(types, counts, sum(part.counts.sentences for part in parts))
+    return TypeCounts(types, counts, sum(part.counts.sentences for part in parts))
 
 
-def _add(parts: list[Counts]) -> Counts:
+def _add(parts: list[TypeCounts]) -> TypeCounts:
     if len(parts) < 2:
-        return parts[0] if parts else Counts(pa.array([], pa.string()), np.zeros(0, np.int64), 0)
+        return (
+            parts[0] if parts else TypeCounts(pa.array([], pa.string()), np.zeros(0, np.int64), 0)
+        )
     merged = pa.chunked_array([part.types for part in parts]).combine_chunks().dictionary_encode()
     counts = np.zeros(len(merged.dictionary), np.int64)
     np.add.at(counts, merged.indices.to_numpy(), np.concatenate([part.counts for part in parts]))
-    return Counts(merged.dictionary, counts, sum(part.sentences for part in parts))
+    return TypeCounts(merged.dictionary, counts, sum(part.sentences for part in parts))
 
 
-def _words(train: Counts, params: Vocab) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
+def _words(train: TypeCounts, params: Vocab) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
     """The words but the three marks, by falling count and then by codepoint, and their counts."""
     kept = train.counts >= params.min_count
     for mark in NOT_WORDS:
@@ -187,12 +189,12 @@ def _words(train: Counts, params: Vocab) -> tuple[pa.StringArray, npt.NDArray[np
     return table["word"].combine_chunks(), table["count"].to_numpy()
 
 
-def _covered(counts: Counts, words: pa.StringArray) -> int:
+def _covered(counts: TypeCounts, words: pa.StringArray) -> int:
     """How many tokens are among these words."""
     return int(counts.counts[_mask(pc.is_in(counts.types, value_set=words))].sum())
 
 
-def _occurrences(counts: Counts, token: str) -> int:
+def _occurrences(counts: TypeCounts, token: str) -> int:
     return int(counts.counts[_mask(pc.equal(counts.types, token))].sum())
 
 
@@ -200,7 +202,7 @@ def _mask(values: pa.BooleanArray) -> npt.NDArray[np.bool_]:
     return values.to_numpy(zero_copy_only=False)
 
 
-def _characters(train: Counts, params: Vocab) -> Characters:
+def _characters(train: TypeCounts, params: Vocab) -> Characters:
     if params.characters == "bytes":
         return Characters(max_characters=params.max_characters)
     lengths = pc.utf8_length(train.types).to_numpy()
@@ -211,7 +213,7 @@ def _characters(train: Counts, params: Vocab) -> Characters:
     return Characters(tuple(chr(i) for i in order), params.max_characters)
 
 
-def _long(counts: Counts, characters: Characters) -> int:
+def _long(counts: TypeCounts, characters: Characters) -> int:
     """How many tokens do not fit in the characters of a token and are cut."""
     measure = pc.binary_length if characters.kind == "bytes" else pc.utf8_length
     return int(

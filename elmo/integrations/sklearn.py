@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from elmo.embedder import Embedder, Floats
+from elmo.arrays import Floats
+from elmo.embedder import Embedder
 from elmo.errors import ElmoError
 
 try:

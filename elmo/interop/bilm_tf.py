@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from elmo.arrays import Floats
 from elmo.characters import MAX_CHARACTERS, Characters
 from elmo.embedder import Embedder
 from elmo.errors import ElmoError
@@ -36,7 +36,6 @@ _HIGHWAY = {
     "transform_weight": "W_transform",
     "transform_bias": "b_transform",
 }
-Floats = npt.NDArray[np.float32]
 
 
 def import_2018(

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from elmo.arrays import Floats
 from elmo.errors import ElmoError
 from elmo.interop.hdf5 import create_hdf5, load_h5py, open_hdf5
 
-Floats = npt.NDArray[np.float32]
 LAYOUTS = ("bilm-tf", "all", "top", "average")
 _INDEX = "sentence_to_index"
 

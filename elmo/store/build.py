@@ -31,11 +31,11 @@ from elmo.store.layout import (
 from elmo.store.manifest import (
     WRITTEN,
     MadeWith,
-    Manifest,
     ModelOf,
     PartEntry,
-    Shard,
-    Source,
+    SourceShard,
+    StoreManifest,
+    StoreSource,
     new_manifest,
     next_number,
     publish,
@@ -137,7 +137,7 @@ def build(
     work: Folder | Location | None = None,
     device: str = "cpu",
     run: JobRunner | None = None,
-) -> Manifest:
+) -> StoreManifest:
     """Write the store of a shards folder to `out`, whose manifest comes last.
 
     `work` is where parts wait until all are there, by default `out` itself. A store that is in
@@ -186,7 +186,7 @@ def append(
     model: Folder,
     device: str = "cpu",
     run: JobRunner | None = None,
-) -> Manifest:
+) -> StoreManifest:
     """Add the sentences of another shards folder to a store, as a new version of it.
 
     They get the numbers after the store's last sentence and document. Readers of the version
@@ -229,7 +229,7 @@ def append(
 
 def check_append(
     store: str | Path | Location, *, shards: Folder, model: Folder
-) -> tuple[Manifest, Shards]:
+) -> tuple[StoreManifest, Shards]:
     """The store's manifest and the shards, or `ElmoError` where these can't be added to it.
 
     It takes no time worth naming: checksums are compared as files are read.
@@ -295,7 +295,7 @@ def _corpus(shards: Folder, model: Folder) -> Shards:
     return corpus
 
 
-def _check_layout(location: Location, store: Manifest, model: Folder) -> None:
+def _check_layout(location: Location, store: StoreManifest, model: Folder) -> None:
     """Refuse a manifest whose vectors are not as wide, or of as many layers, as its model's."""
     shape = Config.from_dict(read_config(model).model, source=f"{model}/{CONFIG}")
     for name, recorded, actual in (
@@ -338,7 +338,7 @@ def _jobs(
             "elmo.precision": precision,
             "elmo.device": device,
         }
-        shards = (Shard(file=shard.file, sha256=shard.sha256),)
+        shards = (SourceShard(file=shard.file, sha256=shard.sha256),)
         origin = Origin(shard.split, digest(made_from), shards, metadata)
         jobs.append(EmbedJob(number, shard, sentences, documents, origin))
     return jobs
@@ -351,10 +351,10 @@ def _model(folder: Folder) -> ModelOf:
     return ModelOf(record.digest, record.tokenizer, training)
 
 
-def _source(corpus: Shards, device: str, *, sentences: int, documents: int) -> Source:
+def _source(corpus: Shards, device: str, *, sentences: int, documents: int) -> StoreSource:
     """What the manifest says of the shards; their first sentence and document in the store."""
     counts = corpus.manifest.counts
-    return Source(
+    return StoreSource(
         digest=corpus.digest,
         tokenizer=corpus.manifest.tokenizer,
         inputs=msgspec.to_builtins(corpus.manifest.inputs),
@@ -375,7 +375,7 @@ def run_in_process(
     return (embedder(job) for job in jobs)
 
 
-def _store_or_nothing(location: Location) -> Manifest | None:
+def _store_or_nothing(location: Location) -> StoreManifest | None:
     """The newest manifest in `location`; `ElmoError` where there are files that are no store's."""
     if location.local is not None:
         check_above(location.local)
@@ -395,8 +395,8 @@ def _store_or_nothing(location: Location) -> Manifest | None:
 
 
 def _publish(
-    location: Location, manifest: Manifest, before: Manifest | None, unfinished: Location
-) -> Manifest:
+    location: Location, manifest: StoreManifest, before: StoreManifest | None, unfinished: Location
+) -> StoreManifest:
     """Move the parts to their location and publish the manifest, unless that version is there."""
     with location.writing():
         if unfinished != location:
@@ -417,7 +417,7 @@ def _publish(
         return manifest
 
 
-def _content(manifest: Manifest) -> Manifest:
+def _content(manifest: StoreManifest) -> StoreManifest:
     return msgspec.structs.replace(manifest, version=1, before=None, made_by="")
 
 

@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from elmo.arrays import Floats
 from elmo.errors import ElmoError
 from elmo.files import new_folder, new_output
 from elmo.interop.vectors_hdf5 import write_dump
 from elmo.store import FeatureStore
-from elmo.store.layout import Floats, layer_names
+from elmo.store.layout import layer_names
 
 if TYPE_CHECKING:
     import datasets

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from msgspec import Meta, Struct
 
+from elmo.arrays import Floats, Ints
 from elmo.errors import ElmoError
 from elmo.files import read_record, write_json
 
@@ -32,9 +33,6 @@ ENTRY = "<i4"
 MOST_LAYERS = 1024
 MAX_DIM = 2**20
 MAX_VALUE_BYTES = 2**31 - 2**20  # bytes of one value: Arrow's binary has 32-bit offsets
-
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.integer]
 
 
 @dataclass(frozen=True)

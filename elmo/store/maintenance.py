@@ -18,8 +18,8 @@ from elmo.location import Location
 from elmo.store.layout import DTYPES, ENTRY, SCALE, Layout, described, part_schema, types_schema
 from elmo.store.manifest import (
     WRITTEN,
-    Manifest,
     PartEntry,
+    StoreManifest,
     TypesEntry,
     new_manifest,
     next_number,
@@ -42,7 +42,7 @@ Where = str | Path | Location
 _UNFINISHED_HOURS = 24  # at a URL, where nobody can tell whether a writer is alive
 
 
-def verify(store: Where, *, version: int | None = None) -> Manifest:
+def verify(store: Where, *, version: int | None = None) -> StoreManifest:
     """Check every checksum and count of a store; return its manifest.
 
     `ElmoError` names all that is wrong, on one line.
@@ -99,7 +99,7 @@ def lineage(store: Where, *, version: int | None = None) -> dict[str, Any]:
     }
 
 
-def compact(store: Where, *, part_tokens: int) -> Manifest:
+def compact(store: Where, *, part_tokens: int) -> StoreManifest:
     """Join neighbouring parts of a split into ones of at most `part_tokens` tokens.
 
     The vectors stay the same bit for bit. It makes a new version; `prune` frees the space of the
@@ -195,7 +195,7 @@ def _unfinished(location: Location, name: str, busy: bool) -> bool:
 
 def _broken_chain(location: Location) -> Iterator[str]:
     """Where a version does not follow the one before it, of those that are there."""
-    older: Manifest | None = None
+    older: StoreManifest | None = None
     for version in versions(location):
         try:
             manifest = read_manifest(location, version=version)

@@ -29,7 +29,7 @@ _MANIFEST = re.compile(r"_manifest-([0-9]{6})\.json")
 _OLD_MANIFEST = "manifest.json"  # of schema 1
 
 
-class Shard(Struct, frozen=True, forbid_unknown_fields=True):
+class SourceShard(Struct, frozen=True, forbid_unknown_fields=True):
     """A shard that a part was embedded from."""
 
     file: FileName
@@ -61,10 +61,10 @@ class PartEntry(Struct, frozen=True, forbid_unknown_fields=True):
     sha256: Sha256
     fingerprint: str
     types: TypesEntry
-    shards: tuple[Shard, ...]
+    shards: tuple[SourceShard, ...]
 
 
-class Source(Struct, frozen=True, forbid_unknown_fields=True):
+class StoreSource(Struct, frozen=True, forbid_unknown_fields=True):
     """A folder of shards whose sentences the store holds, and which device embedded them."""
 
     digest: Sha256
@@ -93,7 +93,7 @@ class MadeWith(Struct, frozen=True, forbid_unknown_fields=True):
     precision: str
 
 
-class Counts(Struct, frozen=True, forbid_unknown_fields=True):
+class StoreCounts(Struct, frozen=True, forbid_unknown_fields=True):
     """Sums over the parts."""
 
     sentences: Count
@@ -103,7 +103,7 @@ class Counts(Struct, frozen=True, forbid_unknown_fields=True):
     bytes: Count
 
 
-class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
+class StoreManifest(Struct, frozen=True, forbid_unknown_fields=True):
     """One version of a store; `before` is the digest of the version it follows."""
 
     kind: Literal["store"]
@@ -114,9 +114,9 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     layout: Layout
     model: ModelOf
     params: MadeWith
-    sources: tuple[Source, ...]
+    sources: tuple[StoreSource, ...]
     parts: tuple[PartEntry, ...]
-    counts: Counts
+    counts: StoreCounts
 
     @property
     def digest(self) -> str:
@@ -148,14 +148,14 @@ def new_manifest(
     layout: Layout,
     model: ModelOf,
     params: MadeWith,
-    sources: Sequence[Source],
+    sources: Sequence[StoreSource],
     parts: Sequence[PartEntry],
     made_by: str,
-    before: Manifest | None = None,
-) -> Manifest:
+    before: StoreManifest | None = None,
+) -> StoreManifest:
     """A manifest of `parts`, in the order of their names; `before` is the version it follows."""
     ordered = tuple(sorted(parts, key=lambda part: part.file))
-    return Manifest(
+    return StoreManifest(
         kind="store",
         schema=SCHEMA_VERSION,
         version=1 if before is None else before.version + 1,
@@ -170,9 +170,9 @@ def new_manifest(
     )
 
 
-def count_parts(parts: Sequence[PartEntry]) -> Counts:
+def count_parts(parts: Sequence[PartEntry]) -> StoreCounts:
     """The sums over parts that a manifest states."""
-    return Counts(
+    return StoreCounts(
         sentences=sum(part.sentences for part in parts),
         tokens=sum(part.tokens for part in parts),
         types=sum(part.types.rows for part in parts),
@@ -191,7 +191,7 @@ def versions(location: Location) -> list[int]:
     return sorted(int(match[1]) for match in matches if match)
 
 
-def read_manifest(location: Location, *, version: int | None = None) -> Manifest:
+def read_manifest(location: Location, *, version: int | None = None) -> StoreManifest:
     """The newest version of a store's manifest, or a given one; `ElmoError` where it is none."""
     for attempt in range(3):
         present = versions(location)
@@ -208,7 +208,7 @@ def read_manifest(location: Location, *, version: int | None = None) -> Manifest
     raise AssertionError
 
 
-def publish(location: Location, manifest: Manifest) -> None:
+def publish(location: Location, manifest: StoreManifest) -> None:
     """Make `manifest` the newest version of a store.
 
     `ElmoError` where a file that it names is missing, or another writer has published that version;
@@ -242,7 +242,7 @@ def version_name(version: int) -> str:
     return f"_manifest-{version:06d}.json"
 
 
-def _read(location: Location, version: int) -> Manifest:
+def _read(location: Location, version: int) -> StoreManifest:
     name = version_name(version)
     source = location.name(name)
     head = location.record(name, _Head)
@@ -251,7 +251,7 @@ def _read(location: Location, version: int) -> Manifest:
     if head.schema != SCHEMA_VERSION:
         raise ElmoError(_other_schema(source, head.schema))
     try:
-        manifest = location.record(name, Manifest)
+        manifest = location.record(name, StoreManifest)
     except ElmoError as error:
         text = str(error)
         raise ElmoError(text if text.startswith(source) else f"{source}: layout: {text}") from None

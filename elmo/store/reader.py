@@ -20,11 +20,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from elmo.arrays import Floats, Ints
 from elmo.errors import ElmoError
 from elmo.files import first_line
 from elmo.location import Location
 from elmo.ragged import runs
-from elmo.store.layout import DTYPES, ENTRY, SCALE, Floats, Ints, Layout, described
+from elmo.store.layout import DTYPES, ENTRY, SCALE, Layout, described
 from elmo.store.manifest import PartEntry
 
 _HEADER = 4096  # bytes: no page's header is longer

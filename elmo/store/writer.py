@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from elmo.arrays import Floats, Ints
 from elmo.errors import ElmoError
 from elmo.files import sha256
 from elmo.location import Location
@@ -31,21 +32,19 @@ from elmo.store.layout import (
     CODECS,
     ENTRY,
     MAX_VALUE_BYTES,
-    Floats,
-    Ints,
     Layout,
     contextual_columns,
     part_schema,
     stored,
     types_schema,
 )
-from elmo.store.manifest import PartEntry, Shard, TypesEntry
+from elmo.store.manifest import PartEntry, SourceShard, TypesEntry
 
 MAX_ROWS = 16384  # of a row group: pyarrow begins a new page after 20,000
 _ONE_PAGE = 1 << 30
 
 
-class Vectors(Protocol):
+class SegmentVectors(Protocol):
     """Sentences `start` to `stop` of a part; `contextual[l - 1]` is layer l of them, (T, D)."""
 
     @property
@@ -81,7 +80,7 @@ class Origin:
 
     split: str
     fingerprint: str
-    shards: tuple[Shard, ...]
+    shards: tuple[SourceShard, ...]
     metadata: dict[str, str]  # what else its footer says
 
     @property
@@ -100,7 +99,7 @@ def write_part(
     *,
     rows: Rows,
     x_NP: Floats,
-    segments: Iterable[Vectors],
+    segments: Iterable[SegmentVectors],
     layout: Layout,
     origin: Origin,
 ) -> PartEntry:
@@ -294,7 +293,7 @@ def _describe_part(path: Path, number: int, *, types: TypesEntry, origin: Origin
 
 
 def _write_segment(
-    writer: PartWriter, rows: Rows, x_NP: Floats, segment: Vectors, layout: Layout
+    writer: PartWriter, rows: Rows, x_NP: Floats, segment: SegmentVectors, layout: Layout
 ) -> None:
     first = int(rows.offsets[segment.start])
     last = int(rows.offsets[segment.stop])

@@ -2,5 +2,5 @@
 
 from typing import Literal, get_args
 
-Kind = Literal["tagging", "classification", "pairs", "questions", "roles", "coreference"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+TaskKind = Literal["tagging", "classification", "pairs", "questions", "roles", "coreference"]
+KINDS: tuple[TaskKind, ...] = get_args(TaskKind)

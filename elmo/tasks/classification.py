@@ -17,7 +17,7 @@ from elmo.tasks.examples import Classified
 from elmo.tasks.inputs import Inputs
 from elmo.tasks.metrics import Scores, accuracy
 from elmo.tasks.modules import Recurrent, masked_max, masked_mean, masked_softmax
-from elmo.tasks.settings import Settings
+from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 
 POOL = 4  # values of which a maxout unit takes the largest
@@ -38,7 +38,7 @@ class Maxout(nn.Module):
 class ClassificationModel(nn.Module):
     """Gives each text one label."""
 
-    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: Settings) -> None:
+    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
         self.inputs, self.labels = inputs, list(labels)
         self._numbers = {label: k for k, label in enumerate(labels)}

@@ -18,7 +18,7 @@ from elmo.tasks.examples import Document, Range
 from elmo.tasks.inputs import Inputs
 from elmo.tasks.metrics import Scores, coreference_scores, link_scores
 from elmo.tasks.modules import Recurrent
-from elmo.tasks.settings import Settings
+from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 
 FEATURE_DIM = 20
@@ -29,7 +29,7 @@ Clusters = list[list[Range]]
 class CoreferenceModel(nn.Module):
     """Finds which spans of a document mean the same; one document at a time."""
 
-    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: Settings) -> None:
+    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
         self.inputs, self.labels, self.settings = inputs, list(labels), settings
         hidden = settings.hidden

@@ -20,7 +20,7 @@ from elmo.mix import Elmo, ScalarMix
 from elmo.model_folder import Model
 from elmo.tasks.examples import Tokens
 from elmo.tasks.lines import lines_of
-from elmo.tasks.settings import Settings
+from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 
 PAD, UNKNOWN = "<pad>", "<unk>"
@@ -71,7 +71,7 @@ class Inputs(nn.Module):
 
     def __init__(
         self,
-        settings: Settings,
+        settings: TaskSettings,
         table: WordTable,
         *,
         layers: int = 0,
@@ -169,7 +169,9 @@ class Inputs(nn.Module):
         return [mix(layers_LBTD, mask_BT) * mask_BT.unsqueeze(-1) for mix in self.mixes]
 
 
-def word_table(settings: Settings, train: Iterable[Tokens], others: Iterable[Tokens]) -> WordTable:
+def word_table(
+    settings: TaskSettings, train: Iterable[Tokens], others: Iterable[Tokens]
+) -> WordTable:
     """The words a task knows: those of its training text, or of a file of vectors."""
     if settings.words == "none":
         return WordTable([PAD, UNKNOWN], None)

@@ -21,7 +21,7 @@ from elmo.errors import ElmoError
 
 BATCH = 512
 CHUNK = 65536  # tokens in a product: bounds memory
-Tagged = tuple[Sequence[str], Sequence[str]]  # the tokens of a sentence and their tags
+TaggedTokens = tuple[Sequence[str], Sequence[str]]  # the tokens of a sentence and their tags
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class ProbeScores:
 
 def probe_layers(
     embedder: Embedder,
-    train: Sequence[Tagged],
-    test: Sequence[Tagged],
+    train: Sequence[TaggedTokens],
+    test: Sequence[TaggedTokens],
     *,
     l2: float = 1e-5,
     iterations: int = 100,
@@ -78,7 +78,7 @@ def probe_layers(
     )
 
 
-def _vectors(embedder: Embedder, sentences: Sequence[Tagged], layer: int) -> Tensor:
+def _vectors(embedder: Embedder, sentences: Sequence[TaggedTokens], layer: int) -> Tensor:
     """One layer of every token, (N, D)."""
     vectors_ND = np.empty((sum(len(tokens) for tokens, _ in sentences), embedder.dim), np.float32)
     start = 0
@@ -117,7 +117,7 @@ def _fit(
     return weight_CD.detach(), bias_C.detach()
 
 
-def _most_frequent(train: Iterable[Tagged], test: Iterable[Tagged]) -> float:
+def _most_frequent(train: Iterable[TaggedTokens], test: Iterable[TaggedTokens]) -> float:
     """The accuracy of each type's most frequent tag."""
     by_type: dict[str, Counter[str]] = {}
     for tokens, tags in train:

@@ -17,14 +17,14 @@ from elmo.tasks.examples import Pair, Tokens
 from elmo.tasks.inputs import Inputs
 from elmo.tasks.metrics import Scores, accuracy
 from elmo.tasks.modules import Recurrent, SharedDropout, masked_max, masked_mean, masked_softmax
-from elmo.tasks.settings import Settings
+from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 
 
 class PairsModel(nn.Module):
     """Gives each pair of sentences one label."""
 
-    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: Settings) -> None:
+    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
         self.inputs, self.labels = inputs, list(labels)
         self._numbers = {label: k for k, label in enumerate(labels)}

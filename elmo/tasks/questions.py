@@ -17,7 +17,7 @@ from elmo.tasks.examples import Question, Range
 from elmo.tasks.inputs import Encoded, Inputs
 from elmo.tasks.metrics import Scores, squad_scores
 from elmo.tasks.modules import Recurrent, SharedDropout, masked_softmax
-from elmo.tasks.settings import Settings
+from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 
 
@@ -60,7 +60,7 @@ class SelfAttention(nn.Module):
 class QuestionsModel(nn.Module):
     """Finds the answer of a question in its paragraph."""
 
-    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: Settings) -> None:
+    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
         self.inputs, self.labels = inputs, list(labels)
         self.answer_tokens = settings.answer_tokens

@@ -18,7 +18,7 @@ from elmo.tasks.inputs import Inputs
 from elmo.tasks.metrics import Scores, role_f1
 from elmo.tasks.modules import FORBIDDEN, padded_labels, viterbi
 from elmo.tasks.schemes import lenient_spans
-from elmo.tasks.settings import Settings
+from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 
 INDICATOR_DIM = 100
@@ -61,7 +61,7 @@ class HighwayLSTM(nn.Module):
 class RolesModel(nn.Module):
     """Finds the arguments of one predicate of a sentence."""
 
-    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: Settings) -> None:
+    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
         self.inputs, self.labels = inputs, list(labels)
         self._numbers = {tag: k for k, tag in enumerate(labels)}

@@ -29,7 +29,7 @@ _TAGS = {"NOUN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
 
 
 @dataclass(frozen=True)
-class Occurrence:
+class SenseOccurrence:
     """Tokens `start` to `stop - 1` of a sentence, with the WordNet keys that are right.
 
     `first` says whether the first sense of the word is right, where the file tells.
@@ -43,22 +43,22 @@ class Occurrence:
 
 
 @dataclass(frozen=True)
-class Sentence:
+class SenseSentence:
     """A sentence with its sense-tagged words; `document` is the name of the text it is from."""
 
     document: str
     tokens: tuple[str, ...]
-    occurrences: tuple[Occurrence, ...]
+    occurrences: tuple[SenseOccurrence, ...]
 
 
-def read_semcor(path: Path) -> list[Sentence]:
+def read_semcor(path: Path) -> list[SenseSentence]:
     """SemCor as columns: number, form, tag, lemma, keys between `;`, sense numbers between `;`.
 
     `# sent_id = SECTION.DOCUMENT.SENTENCE` comes before each sentence; `_` stands for nothing, and
     between the tokens of a form.
     """
     sentences = []
-    document, tokens, occurrences = "", list[str](), list[Occurrence]()
+    document, tokens, occurrences = "", list[str](), list[SenseOccurrence]()
     for number, line in lines_of(path):
         if line.startswith("#"):
             name, _, value = line.removeprefix("#").partition("=")
@@ -66,7 +66,7 @@ def read_semcor(path: Path) -> list[Sentence]:
                 document = value.strip().rpartition(".")[0]
         elif not line:
             if tokens:
-                sentences.append(Sentence(document, tuple(tokens), tuple(occurrences)))
+                sentences.append(SenseSentence(document, tuple(tokens), tuple(occurrences)))
             tokens, occurrences = [], []
         else:
             fields = line.split("\t")
@@ -82,15 +82,15 @@ def read_semcor(path: Path) -> list[Sentence]:
                 right = tuple(keys.split(";"))
                 word = lemma.lower(), part_of_speech(right[0], path, number)
                 first = "1" in senses.split(";")
-                occurrences.append(Occurrence(start, len(tokens), word, right, first))
+                occurrences.append(SenseOccurrence(start, len(tokens), word, right, first))
     if tokens:
-        sentences.append(Sentence(document, tuple(tokens), tuple(occurrences)))
+        sentences.append(SenseSentence(document, tuple(tokens), tuple(occurrences)))
     if not any(sentence.occurrences for sentence in sentences):
         raise ElmoError(f"{path}: has no sense-tagged words")
     return sentences
 
 
-def read_raganato(path: Path, gold: Path) -> list[Sentence]:
+def read_raganato(path: Path, gold: Path) -> list[SenseSentence]:
     """The XML of the unified evaluation framework, and its file of an id and keys on each line."""
     keys = {}
     for number, line in lines_of(gold):
@@ -114,7 +114,7 @@ def read_raganato(path: Path, gold: Path) -> list[Sentence]:
 
 def _sentence(
     element: ElementTree.Element, document: str, keys: Mapping[str, tuple[str, ...]], path: Path
-) -> Sentence:
+) -> SenseSentence:
     tokens: list[str] = []
     occurrences = []
     for word in element:
@@ -129,8 +129,8 @@ def _sentence(
                 )
             right = keys[str(word.get("id"))]
             named = lemma.lower(), _TAGS[tag]
-            occurrences.append(Occurrence(start, len(tokens), named, right))
-    return Sentence(document, tuple(tokens), tuple(occurrences))
+            occurrences.append(SenseOccurrence(start, len(tokens), named, right))
+    return SenseSentence(document, tuple(tokens), tuple(occurrences))
 
 
 def part_of_speech(key: str, path: Path, number: int) -> str:
@@ -160,7 +160,7 @@ class _Vectors:
 
     sums: dict[Word, dict[str, npt.NDArray[np.float64]]] = field(default_factory=dict)
 
-    def add(self, occurrence: Occurrence, vector_LD: npt.NDArray[np.float32]) -> None:
+    def add(self, occurrence: SenseOccurrence, vector_LD: npt.NDArray[np.float32]) -> None:
         """Count an occurrence towards each of its senses, at unit length in each layer."""
         unit_LD = _unit(vector_LD)
         senses = self.sums.setdefault(occurrence.word, {})
@@ -204,8 +204,8 @@ class SenseScores:
 
 def word_senses(
     embedder: Embedder,
-    train: Iterable[Sentence],
-    test: Iterable[Sentence],
+    train: Iterable[SenseSentence],
+    test: Iterable[SenseSentence],
     *,
     first_senses: Mapping[Word, str] | None = None,
 ) -> SenseScores:
@@ -250,17 +250,17 @@ def word_senses(
     )
 
 
-def _first_is_right(occurrence: Occurrence, first_senses: Mapping[Word, str] | None) -> bool:
+def _first_is_right(occurrence: SenseOccurrence, first_senses: Mapping[Word, str] | None) -> bool:
     if first_senses is not None and occurrence.word in first_senses:
         return first_senses[occurrence.word] in occurrence.keys
     return bool(occurrence.first)
 
 
 def _occurrences(
-    embedder: Embedder, sentences: Iterable[Sentence]
-) -> Iterator[tuple[Occurrence, npt.NDArray[np.float32]]]:
+    embedder: Embedder, sentences: Iterable[SenseSentence]
+) -> Iterator[tuple[SenseOccurrence, npt.NDArray[np.float32]]]:
     """Each sense-tagged word with its vector in every layer (L, D), some sentences at a time."""
-    batch: list[Sentence] = []
+    batch: list[SenseSentence] = []
     for sentence in sentences:
         if sentence.occurrences:
             batch.append(sentence)
@@ -271,8 +271,8 @@ def _occurrences(
 
 
 def _embedded(
-    embedder: Embedder, batch: Sequence[Sentence]
-) -> Iterator[tuple[Occurrence, npt.NDArray[np.float32]]]:
+    embedder: Embedder, batch: Sequence[SenseSentence]
+) -> Iterator[tuple[SenseOccurrence, npt.NDArray[np.float32]]]:
     vectors = embedder.embed([list(sentence.tokens) for sentence in batch])
     for sentence, layers_LTD in zip(batch, vectors, strict=True):
         for occurrence in sentence.occurrences:

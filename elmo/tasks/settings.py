@@ -7,14 +7,14 @@ from msgspec import Meta
 
 from elmo.errors import ElmoError
 
-Positive = Annotated[int, Meta(ge=1, le=1 << 20)]
+SmallPositive = Annotated[int, Meta(ge=1, le=1 << 20)]
 Width = Annotated[int, Meta(ge=1, le=1 << 15)]
 Natural = Annotated[int, Meta(ge=0, le=1 << 20)]
 Share = Annotated[float, Meta(ge=0, lt=1)]
 Size = Annotated[float, Meta(ge=0, le=1e6)]
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is trained and how.
 
     `elmo` is `frozen` (vectors from a store), `tuned` (the biLM is trained too) or `none` (the
@@ -36,7 +36,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     words: Literal["learned", "file", "trained", "none"] = "learned"
     word_file: str = ""
     word_dim: Width = 100
-    min_count: Positive = 2
+    min_count: SmallPositive = 2
     characters: Annotated[int, Meta(ge=0, le=1 << 15)] = 64
     hidden: Width = 100
     depth: Annotated[int, Meta(ge=1, le=64)] = 1
@@ -46,21 +46,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     halve_after: Natural = 0  # epochs without gain after which the rate is halved; 0: never
     gradient_norm: Size = 5.0
     average: Share = 0.0  # of the moving average of weights that is evaluated; 0: none
-    batch_size: Positive = 32
-    epochs: Positive = 30
-    patience: Positive = 5
-    answer_tokens: Positive = 17
-    span_tokens: Positive = 10
+    batch_size: SmallPositive = 32
+    epochs: SmallPositive = 30
+    patience: SmallPositive = 5
+    answer_tokens: SmallPositive = 17
+    span_tokens: SmallPositive = 10
     spans_per_token: Annotated[float, Meta(gt=0, le=1)] = 0.4
-    antecedents: Positive = 50
-    sentences: Positive = 50  # of a document that are trained on at a time
+    antecedents: SmallPositive = 50
+    sentences: SmallPositive = 50  # of a document that are trained on at a time
 
 
-DEFAULTS: dict[str, Settings] = {
-    "tagging": Settings(l2=0.1, elmo_dropout=0.0, dropout=0.5, epochs=40, patience=10),
-    "classification": Settings(l2=0.0, elmo_dropout=0.25, dropout=0.25),
-    "pairs": Settings(lr=0.0004, halve_after=1, dropout=0.5, gradient_norm=10.0, elmo_output=True),
-    "questions": Settings(
+DEFAULTS: dict[str, TaskSettings] = {
+    "tagging": TaskSettings(l2=0.1, elmo_dropout=0.0, dropout=0.5, epochs=40, patience=10),
+    "classification": TaskSettings(l2=0.0, elmo_dropout=0.25, dropout=0.25),
+    "pairs": TaskSettings(
+        lr=0.0004, halve_after=1, dropout=0.5, gradient_norm=10.0, elmo_output=True
+    ),
+    "questions": TaskSettings(
         optimizer="adadelta",
         lr=1.0,
         hidden=90,
@@ -70,7 +72,7 @@ DEFAULTS: dict[str, Settings] = {
         elmo_output=True,
         gradient_norm=0.0,
     ),
-    "roles": Settings(
+    "roles": TaskSettings(
         optimizer="adadelta",
         lr=1.0,
         depth=4,
@@ -79,11 +81,11 @@ DEFAULTS: dict[str, Settings] = {
         gradient_norm=1.0,
         batch_size=64,
     ),
-    "coreference": Settings(l2=0.0, dropout=0.2, batch_size=1),
+    "coreference": TaskSettings(l2=0.0, dropout=0.2, batch_size=1),
 }
 
 
-def choose(kind: str, changes: dict[str, Any]) -> Settings:
+def choose(kind: str, changes: dict[str, Any]) -> TaskSettings:
     """The settings of a kind with some changed; text is read as the setting's type.
 
     `layers` may also be a text: `all`, or numbers such as `0,2`.
@@ -97,7 +99,7 @@ def choose(kind: str, changes: dict[str, Any]) -> Settings:
     if isinstance(changes.get("layers"), str | int):
         changes = {**changes, "layers": _numbers(str(changes["layers"]))}
     try:
-        settings = msgspec.convert({**values, **changes}, Settings, strict=False)
+        settings = msgspec.convert({**values, **changes}, TaskSettings, strict=False)
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$.")
         raise ElmoError(f"{where.removesuffix('`')}: {what}") from None
@@ -105,7 +107,7 @@ def choose(kind: str, changes: dict[str, Any]) -> Settings:
     return settings
 
 
-def _check(settings: Settings) -> None:
+def _check(settings: TaskSettings) -> None:
     if settings.elmo == "none" and settings.words == "none" and not settings.characters:
         raise ElmoError("nothing is left to read: no ELMo, words none and characters 0")
     if settings.elmo != "none" and not settings.elmo_input:

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from elmo.arrays import Floats
 from elmo.errors import ElmoError
 from elmo.files import new_folder, read_json, write_json
 from elmo.mix import ScalarMix
 from elmo.store import FeatureStore
 from elmo.store.datasets import Sentences, collate
-from elmo.store.layout import Floats, Mix
+from elmo.store.layout import Mix
 from elmo.weights import load_weights, save_weights
 
 Tags = Sequence[Sequence[str]]

@@ -17,14 +17,14 @@ from elmo.tasks.inputs import Encoded, Inputs
 from elmo.tasks.metrics import Scores, accuracy, span_f1
 from elmo.tasks.modules import FORBIDDEN, Recurrent, padded_labels, viterbi
 from elmo.tasks.schemes import find_scheme, lenient_spans, may_follow
-from elmo.tasks.settings import Settings
+from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 
 
 class TaggingModel(nn.Module):
     """Tags each token of a sentence."""
 
-    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: Settings) -> None:
+    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
         self.inputs, self.labels = inputs, list(labels)
         self._numbers = {tag: k for k, tag in enumerate(labels)}

@@ -43,8 +43,8 @@ from elmo.tasks.examples import Example, distinct
 from elmo.tasks.inputs import Inputs, WordTable, word_table
 from elmo.tasks.metrics import Scores
 from elmo.tasks.readers import Labelled
-from elmo.tasks.settings import Settings
-from elmo.tasks.train import Progress, Report, TaskModel, fit, predictions
+from elmo.tasks.settings import TaskSettings
+from elmo.tasks.train import ReportEpoch, TaskModel, TaskProgress, fit, predictions
 from elmo.tasks.vectors import EmbeddedVectors, StoredVectors, Vectors, store_of
 from elmo.tokenizer import NONE, Tokenization
 from elmo.weights import load_weights, save_weights
@@ -71,12 +71,12 @@ class BiLMShape(msgspec.Struct, forbid_unknown_fields=True):
     dim: Annotated[int, Meta(ge=1, le=1 << 20)]
 
 
-class Record(msgspec.Struct, forbid_unknown_fields=True):
+class TaskRecord(msgspec.Struct, forbid_unknown_fields=True):
     """`task.json`; `digest` is that of all the rest."""
 
     format: int
     kind: str
-    settings: Settings
+    settings: TaskSettings
     labels: list[str]
     scheme: str
     tokenizer: Tokenization
@@ -92,7 +92,7 @@ class Record(msgspec.Struct, forbid_unknown_fields=True):
 class Task:
     """A trained task, one seed of it."""
 
-    def __init__(self, record: Record, model: TaskModel, vectors: Vectors | None) -> None:
+    def __init__(self, record: TaskRecord, model: TaskModel, vectors: Vectors | None) -> None:
         self.record, self.model, self.vectors = record, model, vectors
 
     @classmethod
@@ -149,15 +149,15 @@ def train_task(
     dev: Labelled,
     *,
     out: Path,
-    settings: Settings,
+    settings: TaskSettings,
     model: Path | None,
     seeds: Sequence[int] = (0,),
     work: Path,
     store: Path | None = None,
     tokenizer: Tokenization = NONE,
     device: str = "cpu",
-    report: Report = lambda kind, figures: None,
-) -> Record:
+    report: ReportEpoch = lambda kind, figures: None,
+) -> TaskRecord:
     """Train a task, once for each seed, and write its folder.
 
     `work` keeps what is unfinished, and the store of the sentences' vectors: a run that was
@@ -172,7 +172,7 @@ def train_task(
     words = word_table(settings, distinct(train.examples), distinct(dev.examples))
     folders = {seed: work / _fingerprint(record, words, seed) for seed in seeds}
 
-    def trained(seed: int) -> tuple[TaskModel, Progress]:
+    def trained(seed: int) -> tuple[TaskModel, TaskProgress]:
         """The network of a seed; at once where its run has ended."""
         network = _untrained(record, words, model, device, seed=seed)
         progress = fit(
@@ -206,7 +206,7 @@ def train_task(
     return record
 
 
-def _check(settings: Settings, model: Path | None, train: Labelled, dev: Labelled) -> None:
+def _check(settings: TaskSettings, model: Path | None, train: Labelled, dev: Labelled) -> None:
     if (model is None) != (settings.elmo == "none"):
         raise ElmoError("name a model, or leave ELMo out (elmo: none); not both, not neither")
     if (train.scheme == "plain") != (dev.scheme == "plain"):
@@ -220,15 +220,15 @@ def _check(settings: Settings, model: Path | None, train: Labelled, dev: Labelle
 
 def _new_record(
     kind: str,
-    settings: Settings,
+    settings: TaskSettings,
     train: Labelled,
     dev: Labelled,
     tokenizer: Tokenization,
     shape: BiLMShape | None,
     seeds: Sequence[int],
-) -> Record:
+) -> TaskRecord:
     """The record of a task before training: no scores yet."""
-    return Record(
+    return TaskRecord(
         format=FORMAT,
         kind=kind,
         settings=settings,
@@ -245,7 +245,7 @@ def _new_record(
     )
 
 
-def read_task(folder: Path) -> Record:
+def read_task(folder: Path) -> TaskRecord:
     """The `task.json` of a folder; `ElmoError` where it is none, of another format, or edited."""
     file = folder / "task.json"
     given = read_json(file)
@@ -254,7 +254,7 @@ def read_task(folder: Path) -> Record:
             f"{file}: format must be {FORMAT}, found {str(given.get('format'))[:20]}; train the "
             "task again with this version"
         )
-    record = read_record(file, Record)
+    record = read_record(file, TaskRecord)
     known = record.kind in MODELS and record.scheme in schemes.SCHEMES
     if not known or not record.seeds:
         raise ElmoError(f"{file}: no task that this version knows")
@@ -284,7 +284,7 @@ def read_curve(folder: Path, seed: int) -> list[dict[str, float]]:
 
 
 def _vectors(
-    settings: Settings,
+    settings: TaskSettings,
     sentences: Sequence[Any],
     model: Path | None,
     store: Path | None,
@@ -306,7 +306,7 @@ def _vectors(
 
 
 def _untrained(
-    record: Record, words: WordTable, model: Path | None, device: str, *, seed: int
+    record: TaskRecord, words: WordTable, model: Path | None, device: str, *, seed: int
 ) -> TaskModel:
     """The network of a seed before training; torch's own generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
@@ -314,7 +314,7 @@ def _untrained(
         return _network(record, words, model, device)
 
 
-def _network(record: Record, words: WordTable, model: Path | None, device: str) -> TaskModel:
+def _network(record: TaskRecord, words: WordTable, model: Path | None, device: str) -> TaskModel:
     """The untrained network; the caller seeds torch."""
     shape = record.bilm
     tuned = None
@@ -340,7 +340,7 @@ def _model_class(kind: str) -> Any:
     return getattr(import_module(f"elmo.tasks.{kind}"), MODELS[kind])
 
 
-def _write_seed(folder: Path, network: TaskModel, progress: Progress) -> dict[str, float]:
+def _write_seed(folder: Path, network: TaskModel, progress: TaskProgress) -> dict[str, float]:
     """Write what a seed has learned; return its scores on dev."""
     folder.mkdir()
     save_weights(folder / "weights.safetensors", cast(torch.nn.Module, network).state_dict())
@@ -354,7 +354,7 @@ def _write_seed(folder: Path, network: TaskModel, progress: Progress) -> dict[st
     return {name: best[name] for name in best if name not in ("loss", "lr")}
 
 
-def _fingerprint(record: Record, words: WordTable, seed: int) -> str:
+def _fingerprint(record: TaskRecord, words: WordTable, seed: int) -> str:
     """What a seed's checkpoints are named by: all that its result depends on."""
     vectors = None if words.vectors is None else hashlib.sha256(words.vectors.tobytes()).hexdigest()
     made_from = [

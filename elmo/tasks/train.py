@@ -21,13 +21,13 @@ from elmo.files import Sha256, check_sha256, new_folder, read_record, write_json
 from elmo.tasks.examples import length
 from elmo.tasks.inputs import Inputs
 from elmo.tasks.metrics import Scores
-from elmo.tasks.settings import Settings
+from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 from elmo.weights import load_weights, save_weights
 
 T = TypeVar("T")
 POOL = 50  # batches that are sorted by length together
-Report = Callable[[str, dict[str, float]], None]
+ReportEpoch = Callable[[str, dict[str, float]], None]
 
 
 class TaskModel(Protocol):
@@ -49,7 +49,7 @@ class TaskModel(Protocol):
         """A prediction as JSON."""
 
 
-class Progress(msgspec.Struct):
+class TaskProgress(msgspec.Struct):
     """How far a run is. `curve` has one record per epoch: loss, rate and the scores on dev."""
 
     epoch: int = 0
@@ -61,10 +61,10 @@ class Progress(msgspec.Struct):
     curve: list[dict[str, float]] = []
 
 
-class Checkpoint(msgspec.Struct, forbid_unknown_fields=True):
+class TaskCheckpoint(msgspec.Struct, forbid_unknown_fields=True):
     """`checkpoint.json`: how far the run was, and the digest of its `state.safetensors`."""
 
-    progress: Progress
+    progress: TaskProgress
     sha256: Sha256
 
 
@@ -74,11 +74,11 @@ def fit(
     dev: Sequence[Any],
     *,
     vectors: Vectors | None,
-    settings: Settings,
+    settings: TaskSettings,
     seed: int,
     work: Path,
-    report: Report,
-) -> Progress:
+    report: ReportEpoch,
+) -> TaskProgress:
     """Train `model` and leave its best weights in it; `work` holds the run's checkpoints.
 
     `report("epoch", figures)` hears of each epoch.
@@ -136,7 +136,7 @@ def batches(examples: Sequence[T], size: int, random: np.random.Generator) -> li
     return [cut[k] for k in random.permutation(len(cut))]
 
 
-def _judge(progress: Progress, score: float, settings: Settings) -> None:
+def _judge(progress: TaskProgress, score: float, settings: TaskSettings) -> None:
     """Whether an epoch is the best so far; without gain the learning rate may be halved.
 
     Patience begins when something is learned: while the score is 0 the latest epoch is the best.
@@ -152,7 +152,7 @@ def _judge(progress: Progress, score: float, settings: Settings) -> None:
 class _Run:
     """The optimizer, the moving average and the checkpoints of one run."""
 
-    def __init__(self, model: TaskModel, settings: Settings, work: Path) -> None:
+    def __init__(self, model: TaskModel, settings: TaskSettings, work: Path) -> None:
         self.model, self.settings, self.work = model, settings, work
         self.module = _module(model)
         self.learned = [p for p in self.module.parameters() if p.requires_grad]
@@ -163,7 +163,7 @@ class _Run:
         self.average = [p.detach().clone() for p in self.learned] if settings.average else []
 
     def epoch(
-        self, progress: Progress, batches: Sequence[Sequence[Any]], vectors: Vectors | None
+        self, progress: TaskProgress, batches: Sequence[Sequence[Any]], vectors: Vectors | None
     ) -> float:
         """Take a step for each batch; return the mean loss of an example."""
         self.module.train()
@@ -191,7 +191,7 @@ class _Run:
         """Within it the module has the averaged weights."""
         return _Swapped(self.learned, self.average)
 
-    def resume(self) -> Progress:
+    def resume(self) -> TaskProgress:
         """Continue from the newest checkpoint, or begin."""
         for epoch in reversed(self._epochs()):
             try:
@@ -199,22 +199,22 @@ class _Run:
             except ElmoError as error:
                 print(f"warning: {error}; training resumes from before it", file=sys.stderr)
                 shutil.rmtree(self._folder(epoch))
-        return Progress(lr=self.settings.lr)
+        return TaskProgress(lr=self.settings.lr)
 
-    def save(self, progress: Progress) -> None:
+    def save(self, progress: TaskProgress) -> None:
         """Write a checkpoint; that of the best epoch stays."""
         tensors = {f"module.{k}": v for k, v in self.module.state_dict().items()}
         tensors |= {f"average.{k}": v for k, v in enumerate(self.average)}
         for number, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{number}.{name}": value for name, value in state.items()}
         with new_folder(self._folder(progress.epoch)) as new:
-            checkpoint = Checkpoint(progress, save_weights(new / "state.safetensors", tensors))
+            checkpoint = TaskCheckpoint(progress, save_weights(new / "state.safetensors", tensors))
             write_json(new / "checkpoint.json", msgspec.to_builtins(checkpoint))
         for epoch in self._epochs():
             if epoch not in (progress.epoch, progress.best_epoch):
                 shutil.rmtree(self._folder(epoch), ignore_errors=True)
 
-    def take_best(self, progress: Progress) -> None:
+    def take_best(self, progress: TaskProgress) -> None:
         """Leave the best epoch's weights, averaged where they are, in the module."""
         self._restore(progress.best_epoch)
         with torch.no_grad():
@@ -228,8 +228,8 @@ class _Run:
     def _epochs(self) -> list[int]:
         return sorted(int(p.name.removeprefix("epoch-")) for p in self.work.glob("epoch-*"))
 
-    def _restore(self, epoch: int) -> Progress:
-        checkpoint = read_record(self._folder(epoch) / "checkpoint.json", Checkpoint)
+    def _restore(self, epoch: int) -> TaskProgress:
+        checkpoint = read_record(self._folder(epoch) / "checkpoint.json", TaskCheckpoint)
         path = self._folder(epoch) / "state.safetensors"
         check_sha256(path, checkpoint.sha256)
         tensors = load_weights(path)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from elmo.arrays import Floats
 from elmo.embedder import Embedder
 from elmo.errors import ElmoError
 from elmo.files import digest
@@ -18,7 +18,6 @@ from elmo.store.build import build
 from elmo.store.layout import StoreSettings
 from elmo.tasks.examples import Tokens
 
-Floats = npt.NDArray[np.float32]
 # Sentences → their layers, float32 (L, T, D) each.
 Vectors = Callable[[Sequence[Tokens]], list[Floats]]
 

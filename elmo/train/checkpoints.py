@@ -28,7 +28,7 @@ HIDDEN = 90.0  # seconds for which shared storage may hide what another machine 
 
 
 @dataclass
-class Progress:
+class TrainingProgress:
     """How far a training is: all that a checkpoint holds beside the tensors.
 
     `best` is the lowest held-out perplexity, taken at `best_step`; `figures` are all that belongs
@@ -60,7 +60,7 @@ class CheckpointRecord(msgspec.Struct, forbid_unknown_fields=True):
     corpus: str
     steps: Count
     settings: Training
-    progress: Progress
+    progress: TrainingProgress
     sha256: Sha256
 
 
@@ -72,7 +72,7 @@ class Checkpoint:
     """
 
     tensors: dict[str, Tensor]
-    progress: Progress
+    progress: TrainingProgress
     settings: Training
     steps: int
     corpus: str

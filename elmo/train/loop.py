@@ -27,7 +27,7 @@ from elmo.nn.softmax import AnySoftmax, Softmax
 from elmo.settings import PRECISIONS, Checkpointing, Training
 from elmo.shards import Shards
 from elmo.stream import Stream, prefetched
-from elmo.train.checkpoints import Checkpoint, Checkpoints, Progress, restore, state_of
+from elmo.train.checkpoints import Checkpoint, Checkpoints, TrainingProgress, restore, state_of
 from elmo.train.curves import Curves, Means
 from elmo.train.machine_speed import gflops
 from elmo.train.optimizer import Optimizer
@@ -101,7 +101,7 @@ class TrainingJob:
         return HeldOut(stream, evaluator, reset=self.settings.reset == "sentence")
 
 
-def fit(job: TrainingJob, *, workers: Workers, report: Reporter) -> Progress:
+def fit(job: TrainingJob, *, workers: Workers, report: Reporter) -> TrainingProgress:
     """Train until the epochs are over; leave the best weights in the job's model and softmax.
 
     Maximises the log likelihood of both directions jointly (section 3.1 of the paper).
@@ -146,7 +146,7 @@ class _Fit:
         self.saved = time.monotonic()
         self.newest: int | None = None  # the step of the newest checkpoint
 
-    def run(self) -> Progress:
+    def run(self) -> TrainingProgress:
         with _interruptible(self.job.stop) as interrupted:
             progress, state = self._begin()
             if not progress.finished:
@@ -162,7 +162,9 @@ class _Fit:
         self.optimizer.catch_up_all(step=last)
         return progress
 
-    def _train(self, progress: Progress, state: State, interrupted: Callable[[], bool]) -> None:
+    def _train(
+        self, progress: TrainingProgress, state: State, interrupted: Callable[[], bool]
+    ) -> None:
         """Take the steps that are left; `progress` is kept up to date."""
         windows = prefetched(self.stream.windows(progress.position))
         try:
@@ -198,7 +200,7 @@ class _Fit:
         if not progress.finished:
             raise KeyboardInterrupt
 
-    def _begin(self) -> tuple[Progress, State]:
+    def _begin(self) -> tuple[TrainingProgress, State]:
         """Start, resume from the newest checkpoint, or start from one of another run."""
         checkpoint = self._chosen(self.checkpoints.newest() if self.workers.rank == 0 else None)
         carry = None
@@ -209,7 +211,7 @@ class _Fit:
         elif self.settings.start_from:
             progress, carry = self._start_from(self.settings.start_from)
         else:
-            progress = Progress(0, 0, self.stream.begin())
+            progress = TrainingProgress(0, 0, self.stream.begin())
         if self.workers.rank == 0:
             self.curves.resume(progress.step)
         rows = self.settings.rows
@@ -249,7 +251,7 @@ class _Fit:
     def _restore(self, checkpoint: Checkpoint, source: Location) -> None:
         restore(checkpoint.tensors, self.job.modules(), self.optimizer.slots, source=source)
 
-    def _start_from(self, folder: str) -> tuple[Progress, dict[str, torch.Tensor]]:
+    def _start_from(self, folder: str) -> tuple[TrainingProgress, dict[str, torch.Tensor]]:
         """The weights, the position in the text and, of the same kind of optimizer, the moments."""
         checkpoint = Checkpoint.load(folder)
         progress, theirs, ours = checkpoint.progress, checkpoint.settings, self.settings
@@ -271,7 +273,9 @@ class _Fit:
                 slot.fill_(progress.step)
             elif name in before.slots:
                 slot.copy_(before.slots[name])
-        started = Progress(progress.step, progress.tokens, progress.position, means=progress.means)
+        started = TrainingProgress(
+            progress.step, progress.tokens, progress.position, means=progress.means
+        )
         return started, checkpoint.tensors
 
     def _optimizer(self, settings: Training, steps: int) -> Optimizer:
@@ -292,7 +296,7 @@ class _Fit:
         stopping, due = self.workers.total([float(interrupted()), float(late and first)])
         return stopping > 0, due > 0
 
-    def _save(self, progress: Progress, state: State) -> None:
+    def _save(self, progress: TrainingProgress, state: State) -> None:
         tensors = state_of(self.job.modules(), self.optimizer.slots)
         # Nothing that is not finite may become what training resumes from.
         broken = not all(is_finite(value) for value in tensors.values())
@@ -328,10 +332,10 @@ class _Fit:
             whole.append(torch.cat([p[:, :, :n] for p, n in zip(gathered, counts, strict=True)], 2))
         return State(*whole)
 
-    def _enough(self, progress: Progress) -> bool:
+    def _enough(self, progress: TrainingProgress) -> bool:
         return 0 < self.settings.patience <= progress.stale
 
-    def _evaluate(self, progress: Progress, interrupted: Callable[[], bool]) -> bool:
+    def _evaluate(self, progress: TrainingProgress, interrupted: Callable[[], bool]) -> bool:
         """Take the held-out perplexity; false where that was interrupted."""
         try:
             with self.optimizer.caught_up(step=progress.step):
@@ -353,7 +357,7 @@ class _Fit:
         self.speed.restart()
         return True
 
-    def _show(self, progress: Progress, measured: Measured) -> None:
+    def _show(self, progress: TrainingProgress, measured: Measured) -> None:
         """Add a step to the running means; write and report them every few steps."""
         progress.means.add(
             nats=sum(measured.nats),
@@ -377,7 +381,7 @@ class _Fit:
         live = {"tokens_per_second": self.speed.rate, "seconds_left": left / self.speed.rate}
         self.report("train", row | live | _memory(self.workers.device))
 
-    def _judge(self, progress: Progress, means: Means) -> None:
+    def _judge(self, progress: TrainingProgress, means: Means) -> None:
         """Raise where the loss is far above chance; where it is near the lowest, the newest
         checkpoint from before these steps has shown to be sound, and the next one is tried."""
         nats = means.nats_per_prediction
@@ -392,7 +396,7 @@ class _Fit:
         if self.workers.rank == 0:
             self.curves.add(name, row)
 
-    def _diverged(self, progress: Progress) -> ElmoError:
+    def _diverged(self, progress: TrainingProgress) -> ElmoError:
         if self.workers.rank == 0:
             self.curves.flush()
         self.checkpoints.wait()

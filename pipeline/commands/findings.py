@@ -14,7 +14,7 @@ from elmo.tasks import KINDS
 from .options import DEVICE, PATH
 
 if TYPE_CHECKING:
-    from ..findings.compare import Question
+    from ..findings.compare import ComparedTask
     from ..findings.finding import Finding
 
 OUT = click.option("--out", type=PATH, required=True, help="NAME.json; the picture is NAME.png.")
@@ -27,23 +27,23 @@ def findings() -> None:
 
 
 def _task_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say which task is trained, handed on as `question`."""
+    """The options that say which task is trained, handed on as `compared`."""
 
     @wraps(command)
-    def with_question(**given: Any) -> None:
+    def with_task(**given: Any) -> None:
         from .. import tasks
-        from ..findings.compare import Question
+        from ..findings.compare import ComparedTask
 
         names = ("kind", "model", "seeds", "columns", "scheme", "device")
         taken: dict[str, Any] = {name: given.pop(name) or "" for name in names}
         sources = {split: given.pop(split) for split in ("train", "dev", "test")}
-        question = Question(
+        compared = ComparedTask(
             sources=sources,
             settings=tasks.named("--set", given.pop("changes")),
             format=given.pop("format_") or "",
             **taken,
         )
-        command(question=question, **given)
+        command(compared=compared, **given)
 
     files = {"train": "learn from", "dev": "choose the epoch by", "test": "score"}
     options = [
@@ -79,8 +79,8 @@ def _task_options(command: Callable[..., None]) -> Callable[..., None]:
         DEVICE,
     ]
     for option in reversed(options):
-        with_question = option(with_question)
-    return with_question
+        with_task = option(with_task)
+    return with_task
 
 
 @findings.command()
@@ -92,7 +92,7 @@ def _task_options(command: Callable[..., None]) -> Callable[..., None]:
     help="What is compared: with and without ELMo; which layers; where it enters; context alone.",
 )
 @_task_options
-def compare(question: "Question", ways: Any, runs: Path, out: Path) -> None:
+def compare(compared: "ComparedTask", ways: Any, runs: Path, out: Path) -> None:
     """Train a task of KIND in several ways, all else equal: Tables 1, 2 and 3, Figure 2.
 
     \b
@@ -101,7 +101,7 @@ def compare(question: "Question", ways: Any, runs: Path, out: Path) -> None:
     """
     from ..findings.compare import compare as measure
 
-    _write(out, lambda: measure(question, ways, work=runs))
+    _write(out, lambda: measure(compared, ways, work=runs))
 
 
 @findings.command()
@@ -109,7 +109,7 @@ def compare(question: "Question", ways: Any, runs: Path, out: Path) -> None:
     "--shares", default="1,3,10,30,100", show_default=True, help="Percent of the examples."
 )
 @_task_options
-def labels(question: "Question", shares: str, runs: Path, out: Path) -> None:
+def labels(compared: "ComparedTask", shares: str, runs: Path, out: Path) -> None:
     """Train a task of KIND on growing shares of its labels, with ELMo and without: Figure 1.
 
     \b
@@ -124,7 +124,7 @@ def labels(question: "Question", shares: str, runs: Path, out: Path) -> None:
         parts = [0.0]
     if not all(0 < part <= 1 for part in parts):
         raise ElmoError(f"--shares must be percents such as 1,10,100; found {shares!r}")
-    _write(out, lambda: measure(question, parts, work=runs))
+    _write(out, lambda: measure(compared, parts, work=runs))
 
 
 @findings.command()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..params import Params
 
 
-Run = Callable[..., None]  # `run_stage` for the files that a command was given
+RunStage = Callable[..., None]  # `run_stage` for the files that a command was given
 # What `--metrics` holds: numbers by name, or by arm and name.
 FIGURES = dict[str, float | None | dict[str, float | None]]
 _OUTPUTS = ("out", "curves", "curve", "picture", "metrics")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import CURVES, FOLDER, PATH, RUNS, Folder, with_cluster
-from .run_stage import Run, human_size, stage_options
+from .run_stage import RunStage, human_size, stage_options
 
 if TYPE_CHECKING:
     from ..cluster import Cluster
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.argument("out", type=FOLDER)
 @RUNS
 @stage_options
-def corpus(run: Run, out: Folder, runs: Folder) -> None:
+def corpus(run: RunStage, out: Folder, runs: Folder) -> None:
     """Collect the text: your own files, or English prose that comes with Python."""
     from .. import corpus as stage
 
@@ -39,7 +39,7 @@ def corpus(run: Run, out: Folder, runs: Folder) -> None:
 @stage_options
 @with_cluster
 def tokenize(
-    run: Run,
+    run: RunStage,
     corpus: Folder,
     text: str,
     out: Folder,
@@ -71,7 +71,7 @@ def tokenize(
 @stage_options
 @with_cluster
 def vocab(
-    run: Run,
+    run: RunStage,
     shards: Folder,
     out: Folder,
     runs: Folder,
@@ -96,7 +96,7 @@ def vocab(
 @stage_options
 @with_cluster
 def pretrain(
-    run: Run,
+    run: RunStage,
     shards: Folder,
     vocab: Folder,
     out: Folder,
@@ -131,7 +131,7 @@ def pretrain(
 @stage_options
 @with_cluster
 def finetune(
-    run: Run,
+    run: RunStage,
     model: Folder,
     task: Folder,
     general: Folder,
@@ -165,7 +165,7 @@ def finetune(
 @stage_options
 @with_cluster
 def features(
-    run: Run,
+    run: RunStage,
     shards: Folder,
     model: Folder,
     out: Folder,
@@ -194,7 +194,7 @@ def features(
 @click.option("--task", type=FOLDER, required=True, help="Shards it was fine-tuned on.")
 @stage_options
 def register(
-    run: Run,
+    run: RunStage,
     model: Folder,
     store: Folder,
     out: Path,
@@ -208,14 +208,14 @@ def register(
         "register",
         lambda p: stage.run(model, store, out, p.register, general=general, task=task),
         lambda f: f"version {f['version']}, {f['uri']}; {f['decision']}",
-        figures_kind=stage.Figures,
+        figures_kind=stage.RegisterFigures,
     )
 
 
 @click.command()
 @click.argument("out", type=PATH)
 @stage_options
-def labels(run: Run, out: Path) -> None:
+def labels(run: RunStage, out: Path) -> None:
     """Label which words of a package's docstrings are code, by their markup: a task to try."""
     from .. import labels as stage
 
@@ -239,7 +239,7 @@ def labels(run: Run, out: Path) -> None:
 @stage_options
 @with_cluster
 def tasks(
-    run: Run,
+    run: RunStage,
     name: str,
     model: Folder,
     out: Path,
@@ -279,7 +279,7 @@ def tasks(
 @click.option("--registered", type=PATH, required=True, help="What register wrote.")
 @stage_options
 def report(
-    run: Run,
+    run: RunStage,
     out: Path,
     metrics_in: Path,
     curves: Path,

@@ -14,7 +14,7 @@ from elmo.tokenizer import TOKENIZERS
 from .options import say_done
 
 if TYPE_CHECKING:
-    from elmo.tasks.settings import Settings
+    from elmo.tasks.settings import TaskSettings
     from elmo.tokenizer import Tokenization
 
 FOLDER = click.Path(path_type=Path)
@@ -163,7 +163,7 @@ def _check_paths(
         raise ElmoError(f"--out {out} holds --runs {runs}; name another folder for one of them")
 
 
-def _chosen(kind: str, options: dict[str, Any], changes: tuple[str, ...]) -> "Settings":
+def _chosen(kind: str, options: dict[str, Any], changes: tuple[str, ...]) -> "TaskSettings":
     """The settings that the options and `--set` name; the kind's own where they do not."""
     from elmo.tasks.settings import choose
 

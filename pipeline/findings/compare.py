@@ -13,13 +13,13 @@ import numpy as np
 from elmo.errors import ElmoError
 from elmo.files import digest, locked, read_record, write_json
 from elmo.store import model_digest
-from elmo.tasks.settings import Settings, choose
+from elmo.tasks.settings import TaskSettings, choose
 from elmo.tasks.task import RESULTS_VERSION
 
 from .. import tasks
 from ..progress import say
 from ..task_runs import source_digest
-from .finding import Finding, Kind, Row, command_line, over_seeds
+from .finding import Finding, FindingKind, Row, command_line, over_seeds
 
 if TYPE_CHECKING:
     from elmo.tasks.readers import Labelled
@@ -47,7 +47,7 @@ SHARES = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 
 @dataclass(frozen=True)
-class Question:
+class ComparedTask:
     """What is compared: a kind of task, its files, a model, and how often each way is trained."""
 
     kind: str
@@ -61,25 +61,25 @@ class Question:
     device: str = "cpu"
 
 
-def compare(question: Question, comparison: Comparison, *, work: Path) -> Finding:
+def compare(compared: ComparedTask, comparison: Comparison, *, work: Path) -> Finding:
     """Train the ways of a comparison, each with all seeds, and score them on the test file."""
-    _check(question, WAYS[comparison])
-    data = _read(question)
+    _check(compared, WAYS[comparison])
+    data = _read(compared)
     ways = {
-        name: _train(name, question, data, _settings(question, changes), work=work)
+        name: _train(name, compared, data, _settings(compared, changes), work=work)
         for name, changes in WAYS[comparison].items()
     }
     _count_updates(ways.get("without ELMo"), list(ways.values()))
-    return _finding(question, comparison, data, list(ways.values()))
+    return _finding(compared, comparison, data, list(ways.values()))
 
 
-def labels(question: Question, shares: Sequence[float], *, work: Path) -> Finding:
+def labels(compared: ComparedTask, shares: Sequence[float], *, work: Path) -> Finding:
     """Train with a growing share of the training examples, with ELMo and without.
 
     A share holds every smaller one, and all seeds read the same examples.
     """
-    _check(question, WAYS["elmo"])
-    data = _read(question)
+    _check(compared, WAYS["elmo"])
+    data = _read(compared)
     examples = data["train"].examples
     order = np.random.default_rng(0).permutation(len(examples))
     ways = []
@@ -88,12 +88,12 @@ def labels(question: Question, shares: Sequence[float], *, work: Path) -> Findin
         chosen = [examples[k] for k in sorted(order[:count])]
         part = {**data, "train": replace(data["train"], examples=chosen)}
         for name, changes in WAYS["elmo"].items():
-            settings = _settings(question, changes)
-            way = _train(f"{name}, {share:.3g}", question, part, settings, work=work)
+            settings = _settings(compared, changes)
+            way = _train(f"{name}, {share:.3g}", compared, part, settings, work=work)
             way.row.more |= {"share": share, "train_examples": count}
             ways.append(way)
         _count_updates(ways[-2], ways[-2:])
-    return _finding(question, "labels", data, ways)
+    return _finding(compared, "labels", data, ways)
 
 
 def epochs_to_reach(curves: Sequence[Sequence[float]], goals: Sequence[float]) -> float | None:
@@ -127,52 +127,52 @@ def _count_updates(baseline: _Way | None, ways: Sequence[_Way]) -> None:
             way.row.more["updates_to_baseline"] = epochs * way.updates
 
 
-def _check(question: Question, ways: Mapping[str, Mapping[str, Any]]) -> None:
+def _check(compared: ComparedTask, ways: Mapping[str, Mapping[str, Any]]) -> None:
     """Refuse a setting that is what the ways differ in: their names would be false."""
-    compared = {name for changes in ways.values() for name in changes} - {"elmo"}
-    for name, value in question.settings.items():
-        if name in compared or (name, value) == ("elmo", "none"):
+    differing = {name for changes in ways.values() for name in changes} - {"elmo"}
+    for name, value in compared.settings.items():
+        if name in differing or (name, value) == ("elmo", "none"):
             raise ElmoError(f"--set {name}={value}: {name} is what is compared; leave it out")
 
 
-def _settings(question: Question, changes: Mapping[str, Any]) -> Settings:
+def _settings(compared: ComparedTask, changes: Mapping[str, Any]) -> TaskSettings:
     from elmo.model_folder import load_model
 
-    chosen = {**question.settings, **changes}
+    chosen = {**compared.settings, **changes}
     if chosen.get("layers") == "last":
-        chosen["layers"] = str(load_model(question.model).bilm.config.layers)
-    return choose(question.kind, chosen)
+        chosen["layers"] = str(load_model(compared.model).bilm.config.layers)
+    return choose(compared.kind, chosen)
 
 
-def _read(question: Question) -> dict[str, "Labelled"]:
+def _read(compared: ComparedTask) -> dict[str, "Labelled"]:
     from elmo.model_config import read_config
 
     return tasks.read_labelled(
-        question.kind,
-        question.sources,
-        format=question.format,
-        columns=question.columns,
-        scheme=question.scheme,
-        tokenizer=read_config(question.model).tokenizer,
+        compared.kind,
+        compared.sources,
+        format=compared.format,
+        columns=compared.columns,
+        scheme=compared.scheme,
+        tokenizer=read_config(compared.model).tokenizer,
     )
 
 
 def _train(
     name: str,
-    question: Question,
+    compared: ComparedTask,
     data: Mapping[str, "Labelled"],
-    settings: Settings,
+    settings: TaskSettings,
     *,
     work: Path,
 ) -> _Way:
     """Train and score one way; what was finished before an interruption is kept in `work`."""
     made_from = [
-        question.kind,
+        compared.kind,
         msgspec.to_builtins(settings),
-        {split: source_digest(split, path) for split, path in question.sources.items()},
-        [question.format, question.columns, question.scheme, question.seeds],
+        {split: source_digest(split, path) for split, path in compared.sources.items()},
+        [compared.format, compared.columns, compared.scheme, compared.seeds],
         len(data["train"].examples),
-        model_digest(question.model),
+        model_digest(compared.model),
         RESULTS_VERSION,
     ]
     folder = work.absolute() / f"way-{digest(made_from)[:16]}"
@@ -181,16 +181,16 @@ def _train(
         tasks.train_arm(
             trained,
             data,
-            question.kind,
+            compared.kind,
             settings,
-            seeds=question.seeds,
-            model=question.model,
+            seeds=compared.seeds,
+            model=compared.model,
             work=work.absolute(),
-            device=question.device,
+            device=compared.device,
             report=lambda kind, figures: None,
         )
         if not kept.exists():
-            write_json(kept, tasks.scores_on(trained, data["test"], device=question.device))
+            write_json(kept, tasks.scores_on(trained, data["test"], device=compared.device))
     scores = read_record(kept, list[dict[str, float]])
     means = tasks.over_seeds(scores)
     metric = next(iter(means))
@@ -222,18 +222,18 @@ def _weights(folder: Path) -> dict[str, float]:
 
 
 def _finding(
-    question: Question, kind: Kind, data: Mapping[str, "Labelled"], ways: Sequence[_Way]
+    compared: ComparedTask, kind: FindingKind, data: Mapping[str, "Labelled"], ways: Sequence[_Way]
 ) -> Finding:
     return Finding(
         format=1,
         kind=kind,
-        task=question.kind,
+        task=compared.kind,
         metric=ways[0].metric,
         command=command_line(),
-        model=model_digest(question.model),
-        data={split: source_digest(split, path) for split, path in question.sources.items()},
+        model=model_digest(compared.model),
+        data={split: source_digest(split, path) for split, path in compared.sources.items()},
         examples={split: len(labelled.examples) for split, labelled in data.items()},
-        seeds=list(range(question.seeds)),
-        settings=dict(question.settings),
+        seeds=list(range(compared.seeds)),
+        settings=dict(compared.settings),
         rows=[way.row for way in ways],
     )

@@ -17,7 +17,9 @@ from elmo.files import Count, Sha256, check_record, read_record, write_json
 
 from .. import urls
 
-Kind = Literal["elmo", "layers", "positions", "context", "labels", "senses", "probe", "neighbors"]
+FindingKind = Literal[
+    "elmo", "layers", "positions", "context", "labels", "senses", "probe", "neighbors"
+]
 DRAWS = 2000  # of the bootstrap
 # Two-sided 95 % points of Student's t for 1 to 30 degrees of freedom; beyond, those of the normal.
 _T95 = (
@@ -74,7 +76,7 @@ class Finding(msgspec.Struct, forbid_unknown_fields=True):
     """The JSON file. `data` are the digests of the files read, by their option."""
 
     format: Literal[1]
-    kind: Kind
+    kind: FindingKind
     task: str
     metric: str
     command: str

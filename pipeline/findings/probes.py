@@ -88,7 +88,7 @@ def _layer_rows(right_LN: Any, lengths: Sequence[int]) -> list[Row]:
     ]
 
 
-def _senses_of(path: Path, gold: Path | None) -> list[senses.Sentence]:
+def _senses_of(path: Path, gold: Path | None) -> list[senses.SenseSentence]:
     """SemCor's columns, or with `gold` the XML of the unified evaluation framework."""
     if gold is not None:
         return senses.read_raganato(path, gold)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from elmo.files import Count
-from elmo.shards import Counts, Dropped
+from elmo.shards import Dropped, ShardsCounts
 
 
 class Accounting(Struct):
@@ -32,7 +32,7 @@ class Accounting(Struct):
     train_documents: Count = 0
     heldout_documents: Count = 0
 
-    def counts(self) -> Counts:
+    def counts(self) -> ShardsCounts:
         """The counts as a manifest records them; every byte read is in one of its entries."""
         newlines = self.lines - self.added
         dropped = {
@@ -45,7 +45,7 @@ class Accounting(Struct):
         }
         total = self.token_bytes + sum(reason.bytes for reason in dropped.values())
         assert total == self.bytes, f"{self.bytes} bytes read, {total} accounted for"
-        return Counts(
+        return ShardsCounts(
             documents=self.train_documents + self.heldout_documents,
             sentences=self.sentences,
             blank_lines=self.blank_lines,

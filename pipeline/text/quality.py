@@ -38,7 +38,7 @@ SCRIPTS = sorted(set(_NAMES))
 _NO_LETTER = len(SCRIPTS)
 
 
-class Figures(Struct, frozen=True, forbid_unknown_fields=True):
+class QualityFigures(Struct, frozen=True, forbid_unknown_fields=True):
     """A report that can be written to a file; `hashes` as bytes."""
 
     sentences: Count
@@ -89,10 +89,10 @@ class QualityCounts:
         self.not_text += int(not_text.sum())
         self.scripts.update({name: int(n) for name, n in zip(SCRIPTS, main, strict=True) if n})
 
-    def figures(self) -> Figures:
+    def figures(self) -> QualityFigures:
         """The counts, to be written to a file and merged."""
         hashes = np.concatenate(self.hashes) if self.hashes else np.zeros(0, np.uint64)
-        return Figures(
+        return QualityFigures(
             self.sentences,
             self.long_tokens,
             self.not_text,
@@ -107,7 +107,7 @@ def sample(size: int) -> int:
     return 1 + size // (50 * _SAMPLE)
 
 
-def merge(reports: Sequence[Figures]) -> TextQuality:
+def merge(reports: Sequence[QualityFigures]) -> TextQuality:
     """One report in plain numbers: what the manifest of the shards holds."""
     scripts = sum((Counter(report.scripts) for report in reports), Counter[str]())
     hashes = np.frombuffer(b"".join(report.hashes for report in reports), "<u8")

@@ -19,14 +19,14 @@ from elmo.errors import ElmoError
 from ..failures import reading
 from ..text.accounting import Accounting
 from ..text.inputs import Input, open_input, read_bytes
-from ..text.spans import BLANK_LINES, Span, open_parquet
+from ..text.spans import BLANK_LINES, FileSpan, open_parquet
 
 BLOCK = 4 << 20
 LINE_LIMIT = 16 << 20  # bytes of one line, record or value; memory grows with the longest
 
 
 @dataclass(frozen=True)
-class Block:
+class TextBlock:
     """Whole lines of UTF-8, each ended by a newline.
 
     `records` gives each line the number of its record where records and lines differ; `begins`
@@ -50,14 +50,14 @@ def check_readable(input_: Input, column: str) -> None:
         head = read_bytes(input_, file, 1 << 16)
     _check_no_nul(input_, head, 0)
     if input_.format == "jsonl":
-        span = Span(input_, 0, 0, input_.bytes if input_.compression is None else -1, 0)
+        span = FileSpan(input_, 0, 0, input_.bytes if input_.compression is None else -1, 0)
         for _ in _json_blocks(span, 1 << 16, column, Accounting()):
             break
 
 
 def read_blocks(
-    span: Span, *, column: str, documents: str, size: int, accounting: Accounting
-) -> Iterator[Block]:
+    span: FileSpan, *, column: str, documents: str, size: int, accounting: Accounting
+) -> Iterator[TextBlock]:
     """Yield a span's lines in blocks of about `size` bytes; `accounting` gains what is no text.
 
     With `documents` "blank" a document begun in a block ends there or fills the block.
@@ -73,11 +73,11 @@ def read_blocks(
     if documents == "blank" and format_ != "text":
         blocks = _recut(blocks, size)
     for number, (text, records) in enumerate(blocks):
-        yield Block(text, records, begins=number == 0 and span.start == 0)
+        yield TextBlock(text, records, begins=number == 0 and span.start == 0)
 
 
 def _text_blocks(
-    span: Span, size: int, documents: str, accounting: Accounting
+    span: FileSpan, size: int, documents: str, accounting: Accounting
 ) -> Iterator[tuple[bytes, None]]:
     for text, offset in _raw_blocks(span, size, documents):
         _check_utf8(span, text, offset)
@@ -108,7 +108,7 @@ def _recut(
 
 
 def _json_blocks(
-    span: Span, size: int, column: str, accounting: Accounting
+    span: FileSpan, size: int, column: str, accounting: Accounting
 ) -> Iterator[tuple[bytes, npt.NDArray[np.int64]]]:
     first = 0
     for raw, offset in _raw_blocks(span, size, "line"):
@@ -131,7 +131,7 @@ def _json_blocks(
 
 
 def _parquet_blocks(
-    span: Span, size: int, column: str, accounting: Accounting
+    span: FileSpan, size: int, column: str, accounting: Accounting
 ) -> Iterator[tuple[bytes, npt.NDArray[np.int64]]]:
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -198,7 +198,7 @@ def _field(line: bytes, column: str) -> bytes:
         raise ValueError(f"field {column!r} holds half a surrogate pair, no character") from None
 
 
-def _raw_blocks(span: Span, size: int, documents: str) -> Iterator[tuple[bytes, int]]:
+def _raw_blocks(span: FileSpan, size: int, documents: str) -> Iterator[tuple[bytes, int]]:
     """Whole lines of a span, about `size` bytes at a time, and where each block begins."""
     offset, left = span.start, span.end - span.start if span.end >= 0 else -1
     with open_input(span.input.url, compression=span.input.compression) as file:
@@ -224,7 +224,7 @@ def _raw_blocks(span: Span, size: int, documents: str) -> Iterator[tuple[bytes, 
         yield rest, offset
 
 
-def _check_lines(span: Span, text: bytes, offset: int) -> None:
+def _check_lines(span: FileSpan, text: bytes, offset: int) -> None:
     start = 0
     for line in text.split(b"\n"):
         if len(line) > LINE_LIMIT:
@@ -277,7 +277,7 @@ def _first_names(names: Iterable[str]) -> str:
     return ", ".join(name[:60] for name in names[:12]) + (", …" if len(names) > 12 else "")
 
 
-def _check_utf8(span: Span, text: bytes, offset: int) -> None:
+def _check_utf8(span: FileSpan, text: bytes, offset: int) -> None:
     nul = text.find(0)
     if nul >= 0:
         _check_no_nul(span.input, text[nul : nul + 1], _line_number(span, offset + nul))
@@ -315,7 +315,7 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-def _line_number(span: Span, offset: int) -> int:
+def _line_number(span: FileSpan, offset: int) -> int:
     """The number, from 1, of the line that holds byte `offset` of the (uncompressed) file."""
     line = 1
     with open_input(span.input.url, compression=span.input.compression) as file:

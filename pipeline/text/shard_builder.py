@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct, to_builtins
 
+from elmo.arrays import Int64s
 from elmo.files import Sha256, digest
 from elmo.location import Location
 from elmo.shards import SPLITS, ShardEntry, Split, TokenizerEntry, describe_shard, write_shard
@@ -23,13 +24,12 @@ from elmo.tokenizer import Tokenizer, sentence_splitter, tokenizer
 from ..params import Tokenize
 from ..text.accounting import Accounting
 from ..text.hashing import Hashes, combine, hash_strings
-from ..text.quality import Figures, QualityCounts
-from ..text.readers import BLOCK, Block, read_blocks
-from ..text.spans import Span, document_rule
+from ..text.quality import QualityCounts, QualityFigures
+from ..text.readers import BLOCK, TextBlock, read_blocks
+from ..text.spans import FileSpan, document_rule
 
 _HASHED = 1 << 16
 _NEWLINE = 10
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Piece:
     """
 
     number: int
-    spans: tuple[Span, ...]
+    spans: tuple[FileSpan, ...]
     folder: Location
     params: Tokenize
     column: str
@@ -68,7 +68,7 @@ class Piece:
         return f"{self.digest}-{index:05d}.arrow"
 
 
-class Result(Struct, frozen=True, forbid_unknown_fields=True):
+class PieceResult(Struct, frozen=True, forbid_unknown_fields=True):
     """What one task did. The ids of its shards are counted from the piece's start.
 
     The hashes of its documents are between `lowest` and `highest`, which say which shares of text
@@ -78,23 +78,23 @@ class Result(Struct, frozen=True, forbid_unknown_fields=True):
     piece: Sha256
     shards: tuple[ShardEntry, ...]
     accounting: Accounting
-    quality: Figures
+    quality: QualityFigures
     lowest: int
     highest: int
 
 
-def finished(piece: Piece) -> Result | None:
+def finished(piece: Piece) -> PieceResult | None:
     """The result of a piece that was finished before, with all its shards as they were written."""
     if not piece.folder.exists(piece.record):
         return None
-    result = piece.folder.record(piece.record, Result)
+    result = piece.folder.record(piece.record, PieceResult)
     for info in result.shards:
         if not piece.folder.exists(info.file) or piece.folder.sha256(info.file) != info.sha256:
             return None
     return result
 
 
-def tokenize_piece(piece: Piece) -> Result:
+def tokenize_piece(piece: Piece) -> PieceResult:
     """Tokenize one piece of the corpus and write its shards: what each worker runs."""
     split = sentence_splitter()[0] if piece.params.sentences == "split" else None
     accounting, quality = Accounting(), QualityCounts()
@@ -113,11 +113,11 @@ def tokenize_piece(piece: Piece) -> Result:
             if builder.bytes >= piece.params.shard_bytes:
                 builder.write()
             lines = _lines(block.text)
-            rows = _Rows.of(block.text, lines)
+            rows = _TextRows.of(block.text, lines)
             of_line, heldout = documents.assign(block, lines[0], rows, span, rule)
             builder.add(block.text, lines, rows, of_line, heldout, split)
     builder.write()
-    result = Result(
+    result = PieceResult(
         piece.digest,
         tuple(builder.shards),
         accounting,
@@ -141,8 +141,8 @@ class _Documents:
         self._text_seen = False
 
     def assign(
-        self, block: Block, starts: Ints, rows: "_Rows", span: Span, rule: str
-    ) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        self, block: TextBlock, starts: Int64s, rows: "_TextRows", span: FileSpan, rule: str
+    ) -> tuple[Int64s, npt.NDArray[np.bool_]]:
         """The document id and the held-out mark of each line of a block.
 
         A document is known by those of its lines that begin in its first 64 KiB.
@@ -178,7 +178,7 @@ class _Documents:
             self.lowest = min(self.lowest, int(hashes.min()))
             self.highest = max(self.highest, int(hashes.max()))
 
-    def _firsts(self, block: Block, rows: "_Rows", rule: str) -> npt.NDArray[np.bool_]:
+    def _firsts(self, block: TextBlock, rows: "_TextRows", rule: str) -> npt.NDArray[np.bool_]:
         """Which lines begin a document."""
         blank = rows.counts == 0
         if rule == "line":
@@ -197,7 +197,7 @@ class _Documents:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _TextRows:
     """Rows of text as stretches between ASCII white space.
 
     `distinct` holds each stretch at least once, `ids` says which of them stand in the text, and
@@ -206,11 +206,11 @@ class _Rows:
 
     distinct: pa.StringArray
     ids: npt.NDArray[np.int32]
-    counts: Ints
+    counts: Int64s
     hashes: Hashes
 
     @classmethod
-    def of(cls, text: bytes, rows: tuple[Ints, Ints]) -> "_Rows":
+    def of(cls, text: bytes, rows: tuple[Int64s, Int64s]) -> "_TextRows":
         """Find the stretches of each row; the white space after one is cut off only once."""
         data = np.frombuffer(text, np.uint8)
         space = (data == 32) | (data - np.uint8(9) < 5)
@@ -232,10 +232,10 @@ class _Part:
     is held out. `lost` bytes that are not white space stand in no token.
     """
 
-    rows: _Rows
-    line_of: Ints
-    line_bytes: Ints
-    documents: Ints
+    rows: _TextRows
+    line_of: Int64s
+    line_bytes: Int64s
+    documents: Int64s
     heldout: npt.NDArray[np.bool_]
     lost: int
 
@@ -259,9 +259,9 @@ class _Builder:
     def add(
         self,
         text: bytes,
-        lines: tuple[Ints, Ints],
-        rows: _Rows,
-        documents: Ints,
+        lines: tuple[Int64s, Int64s],
+        rows: _TextRows,
+        documents: Int64s,
         heldout: npt.NDArray[np.bool_],
         split: Callable[[str], list[str]] | None,
     ) -> None:
@@ -270,7 +270,7 @@ class _Builder:
         line_of, lost = np.arange(len(documents)), 0
         if split is not None:
             text, line_of = _sentences(text, split)
-            rows = _Rows.of(text, _lines(text))
+            rows = _TextRows.of(text, _lines(text))
         if not self.tokenizer.apart:
             rows, lost = _whole_rows(text, rows, self.tokenizer)
         sizes = lines[1] - lines[0]
@@ -303,7 +303,7 @@ class _Builder:
         self.bytes, self._parts = 0, []
 
     def _write_shard(
-        self, split: Split, numbers: Ints, documents: Ints, offsets: Ints, tokens: Any
+        self, split: Split, numbers: Int64s, documents: Int64s, offsets: Int64s, tokens: Any
     ) -> None:
         name = self.piece.shard(len(self.shards))
         with self.piece.folder.new(name) as path:
@@ -316,7 +316,7 @@ class _Builder:
             )
             self.shards.append(describe_shard(path, split=split, name=name))
 
-    def _tokenized(self) -> tuple[pa.StringArray, list[tuple[npt.NDArray[np.int32], Ints]]]:
+    def _tokenized(self) -> tuple[pa.StringArray, list[tuple[npt.NDArray[np.int32], Int64s]]]:
         """The distinct tokens, and of each part all tokens as ids and how many each row has."""
         distinct = pa.concat_arrays([part.rows.distinct for part in self._parts])
         distinct = distinct.dictionary_encode()
@@ -342,11 +342,11 @@ class _Builder:
 
 def _expand(
     stretches: npt.NDArray[np.int32],
-    stretches_of: Ints,
+    stretches_of: Int64s,
     pieces: npt.NDArray[np.int32],
-    begins: Ints,
-    counts: Ints,
-) -> tuple[npt.NDArray[np.int32], Ints]:
+    begins: Int64s,
+    counts: Int64s,
+) -> tuple[npt.NDArray[np.int32], Int64s]:
     """The tokens of stretches end to end, and how many tokens each row has."""
     if (counts == 1).all():
         return pieces[begins][stretches], stretches_of
@@ -358,7 +358,7 @@ def _expand(
 
 
 def _account(
-    total: Accounting, part: _Part, sizes: npt.NDArray[np.int32], lengths: Ints, lost: int
+    total: Accounting, part: _Part, sizes: npt.NDArray[np.int32], lengths: Int64s, lost: int
 ) -> None:
     """Account for a part's lines, given its tokens' bytes and its rows' tokens."""
     blank = np.bincount(part.line_of, lengths, len(part.line_bytes)) == 0
@@ -372,7 +372,7 @@ def _account(
     total.tokens += len(sizes)
 
 
-def _whole_rows(text: bytes, rows: _Rows, tokenizer: Tokenizer) -> tuple[_Rows, int]:
+def _whole_rows(text: bytes, rows: _TextRows, tokenizer: Tokenizer) -> tuple[_TextRows, int]:
     """The same rows with tokens instead of stretches, and the bytes that are in none."""
     texts = text.decode("utf-8").split("\n")[:-1]
     token_lists = tokenizer.split(texts)
@@ -380,12 +380,12 @@ def _whole_rows(text: bytes, rows: _Rows, tokenizer: Tokenizer) -> tuple[_Rows, 
     encoded = tokens.dictionary_encode()
     counts = np.array([len(tokens) for tokens in token_lists])
     lost = sum(_lost(text, tokens) for text, tokens in zip(texts, token_lists, strict=True))
-    return _Rows(encoded.dictionary, encoded.indices.to_numpy(), counts, rows.hashes), lost
+    return _TextRows(encoded.dictionary, encoded.indices.to_numpy(), counts, rows.hashes), lost
 
 
 def _pieces(
     stretches: pa.StringArray, tokenizer: Tokenizer
-) -> tuple[pa.StringArray, npt.NDArray[np.int32], Ints, Ints, Ints]:
+) -> tuple[pa.StringArray, npt.NDArray[np.int32], Int64s, Int64s, Int64s]:
     """Split each distinct stretch: the distinct tokens; tokens as ids into these; and of each
     stretch where its tokens begin among them, how many they are, and how many bytes are lost.
     """
@@ -423,13 +423,13 @@ def _encode(ids: npt.NDArray[np.int32], types: pa.StringArray) -> pa.DictionaryA
     return pa.DictionaryArray.from_arrays(pa.array(renumber[ids]), types.take(pa.array(order)))
 
 
-def _lines(text: bytes) -> tuple[Ints, Ints]:
+def _lines(text: bytes) -> tuple[Int64s, Int64s]:
     """Where each line begins and ends (its newline not counted)."""
     ends = np.flatnonzero(np.frombuffer(text, np.uint8) == _NEWLINE)
     return np.append(0, ends[:-1] + 1), ends
 
 
-def _sentences(text: bytes, split: Callable[[str], list[str]]) -> tuple[bytes, Ints]:
+def _sentences(text: bytes, split: Callable[[str], list[str]]) -> tuple[bytes, Int64s]:
     """The text with one sentence per line, and which line each sentence comes from."""
     sentences: list[str] = []
     counts = []

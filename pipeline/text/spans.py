@@ -12,7 +12,7 @@ BLANK_LINES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+(?=[ \t\r\f\v]*\S)")
 
 
 @dataclass(frozen=True)
-class Span:
+class FileSpan:
     """A part of one input: bytes of a plain file, row groups of a Parquet one; `end` -1: the rest.
 
     `document` is the input's index in the corpus, `size` about how many bytes of text are in it.
@@ -35,14 +35,16 @@ def document_rule(documents: str, format_: str) -> str:
     return "blank" if format_ == "text" else "line"
 
 
-def plan(inputs: Sequence[Input], *, shard_bytes: int, documents: str) -> list[tuple[Span, ...]]:
+def plan(
+    inputs: Sequence[Input], *, shard_bytes: int, documents: str
+) -> list[tuple[FileSpan, ...]]:
     """Divide inputs into pieces of about `shard_bytes` of text: large files at line ends.
 
     Follows from the inputs and the arguments alone. With `documents` "blank" no document is
     divided. Small files share a piece.
     """
-    pieces: list[tuple[Span, ...]] = []
-    gathered: list[Span] = []
+    pieces: list[tuple[FileSpan, ...]] = []
+    gathered: list[FileSpan] = []
     for index, input_ in enumerate(inputs):
         rule = document_rule(documents, input_.format)
         for span in _spans(input_, index, shard_bytes, rule):
@@ -53,15 +55,15 @@ def plan(inputs: Sequence[Input], *, shard_bytes: int, documents: str) -> list[t
     return [*pieces, tuple(gathered)] if gathered else pieces
 
 
-def _spans(input_: Input, index: int, size: int, documents: str) -> list[Span]:
+def _spans(input_: Input, index: int, size: int, documents: str) -> list[FileSpan]:
     if not input_.bytes:
         return []
     if input_.format == "parquet":
         return _row_groups(input_, index, size, documents)
     if input_.compression is not None:
-        return [Span(input_, index, 0, -1, 4 * input_.bytes)]
+        return [FileSpan(input_, index, 0, -1, 4 * input_.bytes)]
     if input_.bytes <= size or (input_.format, documents) == ("jsonl", "blank"):
-        return [Span(input_, index, 0, input_.bytes, input_.bytes)]
+        return [FileSpan(input_, index, 0, input_.bytes, input_.bytes)]
     starts = [0]
     with open_input(input_.url) as file:
         for wanted in range(size, input_.bytes, size):
@@ -69,7 +71,7 @@ def _spans(input_: Input, index: int, size: int, documents: str) -> list[Span]:
                 starts.append(_next_start(input_, file, wanted, documents))
     starts = [start for start in starts if start < input_.bytes]
     ends = [*starts[1:], input_.bytes]
-    return [Span(input_, index, a, b, b - a) for a, b in zip(starts, ends, strict=True)]
+    return [FileSpan(input_, index, a, b, b - a) for a, b in zip(starts, ends, strict=True)]
 
 
 def _next_start(input_: Input, file: BinaryIO, offset: int, documents: str) -> int:
@@ -93,12 +95,12 @@ def _next_start(input_: Input, file: BinaryIO, offset: int, documents: str) -> i
     return begin + len(rest)
 
 
-def _row_groups(input_: Input, index: int, size: int, documents: str) -> list[Span]:
+def _row_groups(input_: Input, index: int, size: int, documents: str) -> list[FileSpan]:
     with open_parquet(input_) as file:
         groups = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
     if documents == "blank" or sum(groups) <= size:
-        return [Span(input_, index, 0, -1, sum(groups))]
-    return [Span(input_, index, i, i + 1, bytes_) for i, bytes_ in enumerate(groups)]
+        return [FileSpan(input_, index, 0, -1, sum(groups))]
+    return [FileSpan(input_, index, i, i + 1, bytes_) for i, bytes_ in enumerate(groups)]
 
 
 def open_parquet(input_: Input) -> Any:

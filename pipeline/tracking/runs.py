@@ -28,7 +28,7 @@ from .client import (
     one_line,
     shown_uri,
 )
-from .spool import Record, Refused, Spool, waiting
+from .spool import Refused, Spool, SpooledRecord, waiting
 
 _PROCESS = "elmo.process"  # the tag of a run that says which process opened it
 FLUSH = 60.0  # seconds a finished stage waits for its last figures to go out
@@ -72,7 +72,7 @@ class Run:
         spool = _SPOOLS.pop(self.spool, None) if self.spool else None
         return spool.close(wait) if spool else 0
 
-    def _log(self, record: Record) -> None:
+    def _log(self, record: SpooledRecord) -> None:
         whole = {"run": self.run_id} | record
         if self.spool is None:
             with answers():
@@ -175,7 +175,7 @@ def unsent(folder: Path) -> int:
     return waiting(folder)
 
 
-def _send_or_explain(records: Sequence[Record]) -> None:
+def _send_or_explain(records: Sequence[SpooledRecord]) -> None:
     """Send records; `Refused` where they can never be taken, `ElmoError` where not now."""
     for record in records:
         if not isinstance(record, dict) or not isinstance(record.get("run"), str):
@@ -191,7 +191,7 @@ def _send_or_explain(records: Sequence[Record]) -> None:
         raise ElmoError(explain(error)) from error
 
 
-def _send(records: Sequence[Record]) -> None:
+def _send(records: Sequence[SpooledRecord]) -> None:
     """Send records in their order, the metrics of a run together."""
     from mlflow.entities import Metric
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-Record = dict[str, Any]
+SpooledRecord = dict[str, Any]
 _BATCH = 1 << 16  # bytes read at a time
 _PAUSES = (0.5, 1, 2, 5, 10, 30)  # seconds after each failure in a row
 
@@ -35,7 +35,7 @@ class _File:
     descriptor: int
     sent: int = 0
 
-    def read(self) -> tuple[list[Record], int]:
+    def read(self) -> tuple[list[SpooledRecord], int]:
         """The next records and where they end; what a kill cut short is left out."""
         block = os.pread(self.descriptor, _BATCH, self.sent)
         while block and b"\n" not in block:
@@ -57,7 +57,7 @@ class Spool:
     def __init__(
         self,
         folder: Path,
-        send: Callable[[Sequence[Record]], None],
+        send: Callable[[Sequence[SpooledRecord]], None],
         *,
         say: Callable[[str], None],
     ) -> None:
@@ -70,7 +70,7 @@ class Spool:
         self._thread = threading.Thread(target=self._work, daemon=True, name="spool")
         self._thread.start()
 
-    def add(self, record: Record) -> None:
+    def add(self, record: SpooledRecord) -> None:
         """Keep a record; it goes out as soon as the server takes it."""
         line = (json.dumps(record, separators=(",", ":")) + "\n").encode()
         with self._changed:
@@ -142,7 +142,7 @@ class Spool:
             closing = self._closing
             self._changed.wait_for(lambda: self._abandoned or self._closing != closing, seconds)
 
-    def _offer(self, records: list[Record]) -> None:
+    def _offer(self, records: list[SpooledRecord]) -> None:
         """Send records together, and one by one where the server refuses them together."""
         try:
             self._send(records)
@@ -163,7 +163,7 @@ def waiting(folder: Path) -> int:
     return count
 
 
-def _records(lines: bytes) -> Iterator[Record]:
+def _records(lines: bytes) -> Iterator[SpooledRecord]:
     for line in lines.splitlines():
         with contextlib.suppress(ValueError):  # bytes of a broken disk
             yield json.loads(line)

@@ -13,8 +13,8 @@ from elmo.characters import _Record as CharactersRecord
 from elmo.files import digest, sha256
 from elmo.model_config import ModelConfig
 from elmo.settings import Network
-from elmo.shards import Manifest as ShardsManifest
-from elmo.store.manifest import Manifest as StoreManifest
+from elmo.shards import ShardsManifest
+from elmo.store.manifest import StoreManifest
 from tests.hostile.harness import DAMAGE, refused, sample
 from tests.hostile.schemas import Breakage, altered, breakages
 

@@ -12,10 +12,10 @@ from elmo.errors import ElmoError
 from elmo.tasks import KINDS
 from elmo.tasks.examples import Tagged
 from elmo.tasks.readers import read
-from elmo.tasks.task import Task as TrainedTask
+from elmo.tasks.task import Task
 from pipeline import params, task_pyfunc, tasks, tracking
 from pipeline.cli import cli
-from pipeline.params import Task
+from pipeline.params import ProjectTask
 from tests.elmo.conftest import save_tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,7 +64,7 @@ def run(folder: Path, **changes: Any) -> dict[str, Any]:
         "ner",
         folder / "model",
         folder / "out",
-        Task(**(PLAIN | changes)),
+        ProjectTask(**(PLAIN | changes)),
         curve=folder / "curves" / "ner.tsv",
         picture=folder / "curves" / "ner.png",
         runs=folder / "runs" / "tasks",
@@ -78,12 +78,12 @@ def test_with_and_without_elmo(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert figures["gain"] == pytest.approx(figures["elmo"]["f1"] - figures["baseline"]["f1"])
     assert figures["examples"] == {"train": 1, "dev": 1, "test": 1}
     assert tasks.summary(figures).startswith("f1 ")
-    assert TrainedTask.load(folder / "out" / "baseline", seed=1).record.bilm is None
+    assert Task.load(folder / "out" / "baseline", seed=1).record.bilm is None
     lines = (folder / "curves" / "ner.tsv").read_text().splitlines()
     assert lines[0] == "epoch\telmo\tbaseline" and len(lines) == 4
     columns = list(zip(*(map(float, line.split("\t")) for line in lines[1:]), strict=True))
     assert all(list(column) == sorted(column) for column in columns)
-    records = TrainedTask.load(folder / "out" / "elmo").record.scores.values()
+    records = Task.load(folder / "out" / "elmo").record.scores.values()
     best = sum(record["f1"] for record in records) / len(records)
     assert columns[1][-1] == pytest.approx(best, abs=1e-5)  # not another of the scores
     runs = tracking.runs_of("tasks")
@@ -180,7 +180,7 @@ def test_the_model_in_mlflow_predicts_as_the_task_does(folder: Path) -> None:
     paths = list(sys.path)
     model = mlflow.pyfunc.load_model(f"models:/{logged.model_id}")
     sys.path[:] = paths
-    task = TrainedTask.load(folder / "out" / "elmo")
+    task = Task.load(folder / "out" / "elmo")
     tokens = ("Ann", "sees", "Rome")
     ((example, guess),) = task.predict([Tagged("x:1", tokens, None)])
     expected = task.describe(example, guess)

@@ -102,7 +102,7 @@ class Begin(tuple[int, str]):
         return self[1]
 
 
-Block = list[tuple[int, list[str]]]
+LineBlock = list[tuple[int, list[str]]]
 
 
 def blocks(path: Path, *, documents: bool = False) -> Iterator[Any]:
@@ -112,7 +112,7 @@ def blocks(path: Path, *, documents: bool = False) -> Iterator[Any]:
     file with tabs, or a " = " in a file without. With `documents`, their beginnings are yielded.
     """
     tabs = "\t" in next((t for _, t in lines_of(path) if t.strip() and t[0] != "#"), "")
-    block: Block = []
+    block: LineBlock = []
     for number, text in lines_of(path):
         mark = text.startswith(("#begin document", "#end document"))
         if not text.strip() or mark:

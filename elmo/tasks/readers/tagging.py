@@ -12,8 +12,8 @@ from elmo.tasks.examples import (
 )
 from elmo.tasks.readers.fields import (
     CONLLU,
-    Block,
     Labelled,
+    LineBlock,
     Request,
     blocks,
     broken,
@@ -55,7 +55,7 @@ def from_conllu(request: Request) -> Labelled:
     rows, numbers = [], []
     word, tag = request.column("word", "FORM"), request.column("tag", "UPOS")
     for block in blocks(request.path):
-        kept: Block = []
+        kept: LineBlock = []
         for number, fields in block:
             if len(fields) != len(CONLLU):
                 raise broken(request.path, number, f"{len(fields)} columns, CoNLL-U has 10")

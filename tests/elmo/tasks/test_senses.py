@@ -8,8 +8,8 @@ from elmo.embedder import Embedder
 from elmo.errors import ElmoError
 from elmo.model_folder import Model
 from elmo.tasks.senses import (
-    Occurrence,
-    Sentence,
+    SenseOccurrence,
+    SenseSentence,
     read_first_senses,
     read_raganato,
     read_semcor,
@@ -52,7 +52,7 @@ def test_the_xml_of_the_evaluation_framework(tmp_path: Path) -> None:
     (sentence,) = read_raganato(tmp_path / "data.xml", tmp_path / "gold.txt")
     assert sentence.tokens == ("The", "art", "change-ringing", "of", "bells")
     assert sentence.occurrences == (
-        Occurrence(1, 2, ("art", "n"), ("art%1:04:00::", "art%1:09:00::")),
+        SenseOccurrence(1, 2, ("art", "n"), ("art%1:04:00::", "art%1:09:00::")),
     )
 
 
@@ -71,10 +71,10 @@ def test_broken_files_are_one_line(line: str, message: str, tmp_path: Path) -> N
         read_semcor(path)
 
 
-def sentence(tokens: str, key: str, *, first: bool, lemma: str = "bank") -> Sentence:
+def sentence(tokens: str, key: str, *, first: bool, lemma: str = "bank") -> SenseSentence:
     words = tuple(tokens.split())
     at = words.index(lemma)
-    return Sentence("d", words, (Occurrence(at, at + 1, (lemma, "n"), (key,), first),))
+    return SenseSentence("d", words, (SenseOccurrence(at, at + 1, (lemma, "n"), (key,), first),))
 
 
 TRAIN = [

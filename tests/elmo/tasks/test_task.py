@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from elmo.arrays import Floats
 from elmo.errors import ElmoError
 from elmo.files import read_json, write_json
 from elmo.shards import write_shards
@@ -28,10 +29,10 @@ from elmo.tasks.examples import (
 )
 from elmo.tasks.inputs import Inputs, WordTable
 from elmo.tasks.readers import Labelled
-from elmo.tasks.settings import Settings, choose
+from elmo.tasks.settings import TaskSettings, choose
 from elmo.tasks.task import Task, identity, train_task
-from elmo.tasks.train import Progress, TaskModel, _judge, fit, predictions
-from elmo.tasks.vectors import Floats, Vectors
+from elmo.tasks.train import TaskModel, TaskProgress, _judge, fit, predictions
+from elmo.tasks.vectors import Vectors
 from tests.elmo.tasks.toys import DIM, LAYERS, examples, word_vectors
 
 KINDS = [*tasks.MODELS]
@@ -73,11 +74,11 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def settings_of(kind: str, **changes: Any) -> Settings:
+def settings_of(kind: str, **changes: Any) -> TaskSettings:
     return choose(kind, SMALL | RECIPES[kind] | changes)
 
 
-def network(kind: str, settings: Settings, train: Sequence[Example]) -> TaskModel:
+def network(kind: str, settings: TaskSettings, train: Sequence[Example]) -> TaskModel:
     torch.manual_seed(0)
     inputs = Inputs(settings, WordTable(["<pad>", "<unk>"], None), layers=LAYERS, dim=DIM)
     model_class = tasks._model_class(kind)
@@ -186,7 +187,7 @@ def test_the_gradient_reaches_every_weight(kind: str) -> None:
 
 def test_patience_begins_when_something_is_learned() -> None:
     settings = choose("pairs", {"lr": 1.0, "halve_after": 2})
-    progress, seen = Progress(lr=1.0), []
+    progress, seen = TaskProgress(lr=1.0), []
     for epoch, score in enumerate((0.0, 0.0, 0.3, 0.3, 0.2, 0.4), 1):
         progress.epoch = epoch
         _judge(progress, score, settings)

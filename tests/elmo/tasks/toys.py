@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from elmo.arrays import Floats
 from elmo.tasks.examples import (
     Classified,
     Document,
@@ -19,7 +20,6 @@ from elmo.tasks.examples import (
     Tagged,
     Tokens,
 )
-from elmo.tasks.vectors import Floats
 
 NAMES = ["ann", "bob", "cat", "dan", "eve", "fay"]
 VERBS = ["sees", "hears", "likes", "wants"]

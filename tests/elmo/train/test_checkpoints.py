@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from elmo.errors import ElmoError
 from elmo.nn.cell import cell_for
-from elmo.train.checkpoints import Checkpoint, Checkpoints, Progress
+from elmo.train.checkpoints import Checkpoint, Checkpoints, TrainingProgress
 from elmo.train.loop import fit, heldout_perplexity
 from elmo.train.perplexity import Evaluator
 from elmo.train.step import Workers
@@ -388,7 +388,7 @@ class Made(TorchDispatchMode):
 def test_a_checkpoint_is_copied_once(tmp_path: Path) -> None:
     """Counted: what training waits for is one copy, and what is written is that copy."""
     job = make_job(tmp_path / "job")
-    progress = Progress(3, 9, job.stream("train", ALONE, epochs=1, seed=1).begin())
+    progress = TrainingProgress(3, 9, job.stream("train", ALONE, epochs=1, seed=1).begin())
     tensors = {"a": torch.ones(300, 7), "b": torch.ones(5, 2, dtype=torch.int64)}
     size = sum(value.nbytes for value in tensors.values())
     kept = Checkpoints(tmp_path / "kept", keep=1)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.tracking.spool import Record, Refused, Spool, waiting
+from pipeline.tracking.spool import Refused, Spool, SpooledRecord, waiting
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -18,11 +18,11 @@ class Server:
     """Takes records while it is open."""
 
     def __init__(self) -> None:
-        self.taken: list[Record] = []
+        self.taken: list[SpooledRecord] = []
         self.open = threading.Event()
         self.asked = threading.Event()
 
-    def __call__(self, records: Sequence[Record]) -> None:
+    def __call__(self, records: Sequence[SpooledRecord]) -> None:
         self.asked.set()
         if not self.open.is_set():
             raise ConnectionError("no answer")
@@ -128,7 +128,7 @@ for part in range(5):
 def test_a_record_that_is_refused_keeps_no_other_back(tmp_path: Path) -> None:
     taken: list[int] = []
 
-    def send(records: Sequence[Record]) -> None:
+    def send(records: Sequence[SpooledRecord]) -> None:
         if any(record["n"] == 3 for record in records):
             raise Refused("not a number")
         taken.extend(record["n"] for record in records)
