@@ -131,8 +131,8 @@ def prepare(home: Path, megabytes: float) -> None:
 
 def drive(home: Path, out: Path) -> None:
     """Both stages, on the cluster of RAY_ADDRESS or here; finished work is taken up again."""
+    from elmo.settings import StoreSettings
     from elmo.store.build import build
-    from elmo.store.layout import StoreSettings
     from pipeline import features, tokenize, workers
     from pipeline.cluster import Cluster
     from pipeline.params import Tokenize

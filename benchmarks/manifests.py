@@ -17,10 +17,10 @@ from benchmarks.machine import show
 from elmo.characters import Characters
 from elmo.model_folder import save_model
 from elmo.nn.bilm import BiLM, Config
+from elmo.settings import StoreSettings
 from elmo.shards import Shards, write_shards
 from elmo.store import FeatureStore
 from elmo.store.build import build
-from elmo.store.layout import StoreSettings
 from elmo.vocabulary import Vocabulary
 
 WORDS = "the cat sat on a mat while an old dog slept".split()

@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 
 from benchmarks.machine import show
+from elmo.settings import StoreSettings
 from elmo.shards import write_shards
 from elmo.store.build import build
-from elmo.store.layout import StoreSettings
 
 
 def main() -> None:

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import show
+from elmo.settings import StoreSettings
 from elmo.shards import write_shards
 from elmo.store import FeatureStore
 from elmo.store.build import build
-from elmo.store.layout import StoreSettings
 from elmo.tasks.tagger import accuracy, train
 
 WAYS = {

@@ -19,18 +19,17 @@ from msgspec import Meta
 
 from elmo.errors import ElmoError
 from elmo.files import read_record, write_json
+from elmo.settings import MOST_CHARACTERS
 
 SENTENCE_BEGIN, SENTENCE_END = "<S>", "</S>"
 MAX_CHARACTERS = 50
-
-LONGEST = 1024  # characters of a token, at most
 
 
 class _Record(msgspec.Struct, forbid_unknown_fields=True):
     """`characters.json`."""
 
     kind: Literal["bytes", "unicode"]
-    max_characters: Annotated[int, Meta(ge=3, le=LONGEST)]
+    max_characters: Annotated[int, Meta(ge=3, le=MOST_CHARACTERS)]
     symbols: tuple[Annotated[str, Meta(min_length=1, max_length=1)], ...] | None = None
 
 
@@ -47,9 +46,9 @@ class Characters:
 
     def __post_init__(self) -> None:
         """Refuse a length that no token has, before anything is allocated."""
-        if type(self.max_characters) is not int or not 3 <= self.max_characters <= LONGEST:
+        if type(self.max_characters) is not int or not 3 <= self.max_characters <= MOST_CHARACTERS:
             raise ElmoError(
-                f"max_characters must be an integer from 3 to {LONGEST}, "
+                f"max_characters must be an integer from 3 to {MOST_CHARACTERS}, "
                 f"found {self.max_characters!r}"
             )
 

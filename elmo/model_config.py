@@ -13,21 +13,12 @@ import msgspec
 from elmo.errors import ElmoError
 from elmo.files import FileName, Sha256, digest, write_json
 from elmo.location import Folder, Location
-from elmo.settings import Network
+from elmo.settings import Network, Positive, check_value, hints
 from elmo.tokenizer import Tokenization
 
 FORMAT = 2
 CONFIG, TRAINING = "config.json", "training.json"
-# The largest value of each number: far above any model, far below what fills a machine's memory.
-LIMITS = {
-    "char_dim": 1 << 14,
-    "highways": 64,
-    "cells": 1 << 17,
-    "projection": 1 << 17,
-    "layers": 256,
-    "input_words": 1 << 31,
-}
-MAX_FILTERS, MAX_FILTER_WIDTH, MAX_FILTER_COUNT = 256, 1024, 1 << 17
+_OF_CHARACTERS = ("char_dim", "filters", "highways", "activation")
 
 
 @dataclass(frozen=True)
@@ -35,14 +26,16 @@ class Config(Network):
     """What `config.json` says of a model: its shape, no weights and no training settings.
 
     `input_words` is None for a model that reads characters, else the number of rows of its word
-    table (2018 files with `embedding`), and then the settings of the char-CNN have no meaning. A
-    model from elsewhere may be larger than `params.yaml` allows: `LIMITS` bound it.
+    table (2018 files with `embedding`), and then the settings of the char-CNN have no meaning.
     """
 
-    input_words: int | None
+    input_words: Positive | None
 
     def __post_init__(self) -> None:
-        _check(self)
+        unused = () if self.input_words is None else _OF_CHARACTERS
+        for name, kind in hints(Config).items():
+            if name not in unused:
+                check_value(name, getattr(self, name), kind)
 
     @property
     def dim(self) -> int:
@@ -126,39 +119,3 @@ def read_config(folder: Folder) -> ModelConfig:
             f"{record.digest[:12]}…); restore it or make the model again"
         )
     return record
-
-
-def _check(config: Config) -> None:
-    for name in ("cells", "projection", "layers"):
-        _check_size(name, getattr(config, name), LIMITS[name])
-    if config.input_words is not None:
-        _check_size("input_words", config.input_words, LIMITS["input_words"])
-    else:
-        _check_size("char_dim", config.char_dim, LIMITS["char_dim"])
-        if not 0 < len(config.filters) <= MAX_FILTERS:
-            raise ElmoError(
-                f"filters must not be empty or more than {MAX_FILTERS}, found {len(config.filters)}"
-            )
-        for width, count in config.filters:
-            _check_size("filters: width", width, MAX_FILTER_WIDTH)
-            _check_size("filters: count", count, MAX_FILTER_COUNT)
-        if type(config.highways) is not int or not 0 <= config.highways <= LIMITS["highways"]:
-            raise ElmoError(
-                f"highways must be 0 or more and at most {LIMITS['highways']}, "
-                f"found {config.highways!r}"
-            )
-        if config.activation not in ("relu", "tanh"):
-            raise ElmoError(f"activation must be 'relu' or 'tanh', found {config.activation!r}")
-    for name in ("cell_clip", "projection_clip"):
-        clip = getattr(config, name)
-        if clip is not None and not (type(clip) in (int, float) and 0 < clip < float("inf")):
-            raise ElmoError(f"{name} must be a positive number or null, found {clip!r}")
-    if type(config.skip) is not bool:
-        raise ElmoError(f"skip must be true or false, found {config.skip!r}")
-
-
-def _check_size(name: str, value: Any, limit: int) -> None:
-    if type(value) is not int or value < 1:
-        raise ElmoError(f"{name} must be a positive integer, found {value!r}")
-    if value > limit:
-        raise ElmoError(f"{name} must be at most {limit:,}, found {value:,}")

@@ -1,4 +1,5 @@
-"""The settings of the network and of training, each with its range, checked when constructed.
+"""The settings of the network, of training and of a store, each with its range, checked when
+constructed.
 
 Light to import: no torch.
 
@@ -29,6 +30,10 @@ AboveZero = Annotated[float, Meta(gt=0, le=1e6)]
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 Requested = Literal["auto", "float32", "bfloat16"]
+Dtype = Literal["float16", "float32", "int8"]
+Codec = Literal["none", "zstd"]
+MOST_LAYERS = 256  # LSTM layers in each direction
+MOST_CHARACTERS = 1024  # of a token, read by the char-CNN
 
 
 def check_value(name: str, value: Any, kind: Any) -> Any:
@@ -99,20 +104,24 @@ class Network:
     """The width of a character's vector."""
     filters: Annotated[
         tuple[
-            tuple[Annotated[int, Meta(ge=1, le=1000)], Annotated[int, Meta(ge=1, le=2**16)]], ...
+            tuple[
+                Annotated[int, Meta(ge=1, le=MOST_CHARACTERS)],
+                Annotated[int, Meta(ge=1, le=2**17)],
+            ],
+            ...,
         ],
-        Meta(min_length=1, max_length=100, description="a list of 1 to 100 pairs"),
+        Meta(min_length=1, max_length=256, description="a list of 1 to 256 pairs"),
     ]
     """The char-CNN's filters: pairs of a width in characters and how many of that width."""
     activation: Literal["relu", "tanh"]
     """What follows the filters."""
-    highways: Annotated[int, Meta(ge=0, le=100)]
+    highways: Annotated[int, Meta(ge=0, le=64)]
     """Highway layers above the filters."""
-    cells: Annotated[int, Meta(ge=1, le=2**16)]
+    cells: Annotated[int, Meta(ge=1, le=2**17)]
     """Cells of each LSTM, in each layer and direction."""
-    projection: Annotated[int, Meta(ge=1, le=2**14)]
+    projection: Annotated[int, Meta(ge=1, le=2**17)]
     """What each LSTM's output is projected to; a vector of a token is twice as wide."""
-    layers: Annotated[int, Meta(ge=1, le=100)]
+    layers: Annotated[int, Meta(ge=1, le=MOST_LAYERS)]
     """LSTM layers in each direction; a token has one representation more."""
     cell_clip: AboveZero | None
     """A bound on each number of the LSTM's cell state; null: none."""
@@ -257,4 +266,33 @@ class Checkpointing:
 
     def __post_init__(self) -> None:
         """Refuse what is out of its range."""
+        check_fields(self)
+
+
+@dataclass(frozen=True)
+class StoreSettings:
+    """What a store holds of each token."""
+
+    layers: Annotated[
+        str,
+        Meta(
+            pattern=r"\A(all|top|average|mix|\d{1,3}(,\d{1,3})*)\Z",
+            description="all, top, average, mix or numbers between commas, in quotes",
+        ),
+    ] = "all"
+    """Which layers a store keeps of each token, or one vector: the `top` layer, the `average`, or a
+    learned `mix`.
+    """
+    mix: Annotated[str, Meta(pattern=r"\A[^\x00]{0,4096}\Z", description="the path of a mix")] = ""
+    """The file of the learned mix, where `layers` is mix."""
+    dtype: Dtype = "float16"
+    """How numbers are stored; int8 is half of float16, at a relative error below one percent."""
+    codec: Codec = "none"
+    """Compression of the stored vectors."""
+    row_group_tokens: Annotated[int, Meta(ge=1, le=10**7)] = 2048
+    """About how many tokens a row group holds, the least that is read at a time."""
+    precision: Requested = "float32"
+    """What the vectors are computed in; `auto` times both on this machine, once."""
+
+    def __post_init__(self) -> None:
         check_fields(self)

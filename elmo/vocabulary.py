@@ -11,9 +11,10 @@ from elmo.errors import ElmoError
 from elmo.files import check_readable, new_file
 
 LARGEST = 1 << 30  # bytes of a file of words
-BOS, EOS, UNK = SENTENCE_BEGIN, SENTENCE_END, "<UNK>"
+UNK = "<UNK>"
 _MAX_TERM_ID = "!!!MAXTERMID"  # a line that readers of this format skip since 2018
-NOT_WORDS = (BOS, EOS, UNK, _MAX_TERM_ID)  # tokens of a text that cannot become words
+MARKS = (SENTENCE_BEGIN, SENTENCE_END, UNK)  # words of every vocabulary
+NOT_WORDS = (*MARKS, _MAX_TERM_ID)  # tokens of a text that cannot become words
 
 
 class Vocabulary:
@@ -30,7 +31,7 @@ class Vocabulary:
             seen: set[str] = set()
             twice = next(word for word in self.words if word in seen or seen.add(word))  # type: ignore[func-returns-value]
             raise ElmoError(f"the word {twice!r} stands twice in the vocabulary; remove one")
-        for word in (BOS, EOS, UNK):
+        for word in MARKS:
             if word not in self._ids:
                 raise ElmoError(f"the vocabulary has no {word}; add a line {word} at its head")
         if _MAX_TERM_ID in self._ids:
@@ -39,7 +40,7 @@ class Vocabulary:
             raise ElmoError(
                 f"{len(self.words)} words but {len(self.counts)} counts; make both again"
             )
-        self.bos, self.eos, self.unk = (self._ids[word] for word in (BOS, EOS, UNK))
+        self.bos, self.eos, self.unk = (self._ids[word] for word in MARKS)
 
     def __len__(self) -> int:
         return len(self.words)

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 from elmo.errors import ElmoError
 from elmo.folders import absolute
 from elmo.location import Folder, Location
-from elmo.store.layout import StoreSettings
+from elmo.settings import StoreSettings
 
 from . import progress, registry, results, tracking, workers
 from .cluster import Cluster
-from .params import Features
 
 if TYPE_CHECKING:
     import ray.data
@@ -30,7 +29,13 @@ STAGES = ("features", "append")
 
 
 def run(
-    shards: Folder, model: Folder, out: Folder, params: Features, *, runs: Folder, cluster: Cluster
+    shards: Folder,
+    model: Folder,
+    out: Folder,
+    params: StoreSettings,
+    *,
+    runs: Folder,
+    cluster: Cluster,
 ) -> dict[str, float]:
     """Write the store of all sentences of `shards` to `out`, a folder or URL; return its counts.
 
@@ -41,7 +46,7 @@ def run(
     from elmo.store import build as store_build
     from elmo.store import model_digest
 
-    store_build.check_build(out, shards=shards, model=model, settings=settings(params))
+    store_build.check_build(out, shards=shards, model=model, settings=params)
     inputs = {"model": model_digest(model), "shards": Shards(shards).digest}
     work = Location(absolute(runs)) / results.fingerprint("features", params, inputs)
     sources = {"model": model, "shards": shards}
@@ -51,7 +56,7 @@ def run(
                 absolute(out),
                 shards=absolute(shards),
                 model=absolute(model),
-                settings=settings(params),
+                settings=params,
                 work=None if "://" in str(out) else work,
                 device=_device(cluster),
                 run=_on(cluster),
@@ -166,18 +171,6 @@ class _PartRows:
         from elmo.store.export import rows
 
         return rows(FeatureStore(self.store, layers=self.layers), numbers=[number])
-
-
-def settings(params: Features) -> StoreSettings:
-    """The settings that a params section asks for."""
-    return StoreSettings(
-        layers=params.layers,
-        mix=params.mix,
-        dtype=params.dtype,
-        codec=params.codec,
-        row_group_tokens=params.row_group_tokens,
-        precision=params.precision,
-    )
 
 
 def metrics(manifest: "StoreManifest") -> dict[str, float]:

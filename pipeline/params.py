@@ -12,7 +12,14 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from elmo.errors import ElmoError
-from elmo.settings import Network, Positive, Requested, Training, WholeNumber
+from elmo.settings import (
+    MOST_CHARACTERS,
+    Network,
+    Positive,
+    StoreSettings,
+    Training,
+    WholeNumber,
+)
 from elmo.tasks import TaskKind
 
 from . import strict_yaml
@@ -171,7 +178,7 @@ class Vocab:
     """How often a Unicode character must occur to be told apart from unknown ones; `bytes` ignores
     it.
     """
-    max_characters: Annotated[int, Meta(ge=3, le=10_000)]
+    max_characters: Annotated[int, Meta(ge=3, le=MOST_CHARACTERS)]
     """The characters of a token that are read, with the two marks around it; 2018: 50."""
 
 
@@ -205,32 +212,6 @@ class Finetune:
     """What the learning rate is multiplied by, once for each layer below the softmax; 1: all learn
     alike.
     """
-
-
-@dataclass(frozen=True)
-class Features:
-    """What a store holds of each token."""
-
-    layers: Annotated[
-        str,
-        Meta(
-            pattern=r"\A(all|top|average|mix|\d{1,3}(,\d{1,3})*)\Z",
-            description="all, top, average, mix or numbers between commas, in quotes",
-        ),
-    ]
-    """Which layers a store keeps of each token, or one vector: the `top` layer, the `average`, or a
-    learned `mix`.
-    """
-    mix: Annotated[str, Meta(pattern=r"\A[^\x00]{0,4096}\Z", description="the path of a mix")]
-    """The file of the learned mix, where `layers` is mix."""
-    dtype: Literal["float16", "float32", "int8"]
-    """How numbers are stored; int8 is half of float16, at a relative error below one percent."""
-    codec: Literal["none", "zstd"]
-    """Compression of the stored vectors."""
-    row_group_tokens: Annotated[int, Meta(ge=1, le=10**7)]
-    """About how many tokens a row group holds, the least that is read at a time."""
-    precision: Requested
-    """What the vectors are computed in; `auto` times both on this machine, once."""
 
 
 @dataclass(frozen=True)
@@ -270,7 +251,7 @@ class Params:
     vocab: Vocab
     pretrain: Pretrain
     finetune: Finetune
-    features: Features
+    features: StoreSettings
     register: Register
     labels: Labels
     tasks: dict[TaskName, ProjectTask]
@@ -284,4 +265,4 @@ _MOVED = {"cluster": "move it to cluster.yaml, a file of its own (see cluster.ex
 
 def load(path: Path, changes: Sequence[str] = ()) -> Params:
     """Read `params.yaml`; `ElmoError` names what is wrong. `changes`: see `strict_yaml.read`."""
-    return strict_yaml.read(path, Params, moved=_MOVED, changes=changes)
+    return strict_yaml.read(path, Params, complete=True, moved=_MOVED, changes=changes)

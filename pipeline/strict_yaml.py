@@ -22,16 +22,18 @@ def read(
     path: Path,
     kind: type[Settings],
     *,
+    complete: bool = False,
     moved: Mapping[str, str] | None = None,
     changes: Sequence[str] = (),
 ) -> Settings:
     """Read a YAML file as `kind`; `ElmoError` names the file, line and key of what is wrong.
 
-    A key that is absent takes the default of its field, where the field has one. `moved` says of
-    keys that such a file once had where they are now. `changes` are `section.key=value` each, with
-    the value as the file would have it, and go before what the file says.
+    A key that is absent takes the default of its field, where the field has one and the file need
+    not be `complete`. `moved` says of keys that such a file once had where they are now. `changes`
+    are `section.key=value` each, with the value as the file would have it, and go before what the
+    file says.
     """
-    reader = _Reader(path, moved or {})
+    reader = _Reader(path, complete, moved or {})
     root = tree(path)
     for change in changes:
         root = _changed(root, change)
@@ -119,8 +121,8 @@ def _is_branch(node: Any) -> bool:
 class _Reader:
     """Turns the nodes of one file into settings."""
 
-    def __init__(self, path: Path, moved: Mapping[str, str]) -> None:
-        self.path, self.moved = path, moved
+    def __init__(self, path: Path, complete: bool, moved: Mapping[str, str]) -> None:
+        self.path, self.complete, self.moved = path, complete, moved
 
     def build(self, node: Any, kind: Any, key: str) -> Any:
         """A node as `kind`; `key` is its name from the root, with dots."""
@@ -157,7 +159,7 @@ class _Reader:
         types = hints(kind)
         built = {name: self.build(one, types[name], prefix + name) for name, one in given.items()}
         for name, field in known.items():
-            if name not in given and field.default is MISSING:
+            if name not in given and (self.complete or field.default is MISSING):
                 self.refuse(node, f"{prefix}{name} is missing")
         try:
             return kind(**built)

@@ -14,13 +14,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elmo.characters import Characters
+from elmo.characters import SENTENCE_BEGIN, SENTENCE_END, Characters
 from elmo.errors import ElmoError
 from elmo.files import replaceable
 from elmo.folders import absolute, cached, check_folder, local_folder, new_folder
 from elmo.location import Folder, Location
 from elmo.shards import SPLITS, ShardEntry, Shards, open_shard
-from elmo.vocabulary import BOS, EOS, NOT_WORDS, UNK
+from elmo.vocabulary import MARKS, NOT_WORDS
 
 from . import workers
 from .cluster import Cluster
@@ -82,9 +82,11 @@ def run(
             raise ElmoError(
                 f"vocab.min_count {params.min_count} leaves no word of {shards}; lower it"
             )
-        known = int(counts.sum()) + sum(_occurrences(train, mark) for mark in (BOS, EOS))
+        known = int(counts.sum()) + sum(
+            _occurrences(train, mark) for mark in (SENTENCE_BEGIN, SENTENCE_END)
+        )
         marks = [train.sentences, train.sentences, train.tokens - known]
-        lines = pa.concat_arrays([pa.array([BOS, EOS, UNK]), words])
+        lines = pa.concat_arrays([pa.array([*MARKS]), words])
         characters = _characters(train, params)
         with new_folder(out, ours=_FILES, also=_ALSO) as folder:
             _write_lines(folder / "words.txt", lines)
@@ -92,7 +94,7 @@ def run(
                 folder / "counts.txt", pa.array(np.append(marks, counts)).cast(pa.string())
             )
             characters.save(folder / "characters.json")
-    covered = _covered(heldout, pa.concat_arrays([words, pa.array([BOS, EOS])]))
+    covered = _covered(heldout, pa.concat_arrays([words, pa.array([SENTENCE_BEGIN, SENTENCE_END])]))
     return {
         "words": len(words) + 3,
         "types": len(train.types),

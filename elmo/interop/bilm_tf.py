@@ -26,7 +26,7 @@ from elmo.model_config import CONFIG
 from elmo.model_folder import NAMES, WEIGHTS, load_model, save_model
 from elmo.nn.bilm import BiLM, Config
 from elmo.tokenizer import describe
-from elmo.vocabulary import BOS, EOS, UNK, Vocabulary
+from elmo.vocabulary import MARKS, Vocabulary
 
 CHARACTERS = 261
 _LSTM = {"weight": "W_0", "bias": "B", "project": "W_P_0"}
@@ -65,7 +65,7 @@ def import_2018(
     embedding = None if embedding is None else Path(embedding)
     tokenization = describe(tokenizer)
     config = read_options(options)
-    words = Vocabulary.load(vocabulary) if vocabulary else Vocabulary([BOS, EOS, UNK])
+    words = Vocabulary.load(vocabulary) if vocabulary else Vocabulary([*MARKS])
     table = embedding or weights
     with open_hdf5(weights) as file, open_hdf5(table) as table_file:
         if config.input_words is not None:

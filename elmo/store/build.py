@@ -19,15 +19,9 @@ from elmo.errors import ElmoError
 from elmo.files import check_above, digest
 from elmo.location import Folder, Location
 from elmo.model_config import CONFIG, TRAINING, Config, read_config
-from elmo.settings import PRECISIONS, Precision
+from elmo.settings import PRECISIONS, Precision, StoreSettings
 from elmo.shards import ShardEntry, Shards
-from elmo.store.layout import (
-    SCHEMA_VERSION,
-    Layout,
-    Mix,
-    StoreSettings,
-    choose_layers,
-)
+from elmo.store.layout import SCHEMA_VERSION, Layout, Mix, choose_layers
 from elmo.store.manifest import (
     WRITTEN,
     MadeWith,

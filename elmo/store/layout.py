@@ -12,9 +12,8 @@ Shapes: N distinct tokens, T tokens, P projection, D = 2P.
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -24,37 +23,21 @@ from msgspec import Meta, Struct
 from elmo.arrays import Floats, Ints
 from elmo.errors import ElmoError
 from elmo.files import read_record, write_json
+from elmo.settings import MOST_LAYERS, Codec
 
 SCHEMA_VERSION = 2
 DTYPES = {"float16": "<f2", "float32": "<f4", "int8": "|i1"}
-CODECS = {"none": "none", "zstd": "zstd"}
 SCALE = "<f4"
 ENTRY = "<i4"
-MOST_LAYERS = 1024
+MOST_ENTRIES = MOST_LAYERS + 1  # layer 0 is the char-CNN's
 MAX_DIM = 2**20
 MAX_VALUE_BYTES = 2**31 - 2**20  # bytes of one value: Arrow's binary has 32-bit offsets
-
-
-@dataclass(frozen=True)
-class StoreSettings:
-    """What a store keeps of each token.
-
-    `layers` is `all`, `top`, `average`, `mix` or numbers between commas; `mix` is the file a task
-    wrote, for `layers="mix"`. `precision` is that of the model's products.
-    """
-
-    layers: str = "all"
-    mix: str = ""
-    dtype: str = "float16"
-    codec: str = "none"
-    row_group_tokens: int = 2048
-    precision: str = "float32"
 
 
 class Mix(Struct, frozen=True, forbid_unknown_fields=True):
     """Σ_j weights[j] · layer j, times gamma: what a task has learned."""
 
-    weights: Annotated[tuple[float, ...], Meta(min_length=1, max_length=MOST_LAYERS)]
+    weights: Annotated[tuple[float, ...], Meta(min_length=1, max_length=MOST_ENTRIES)]
     gamma: float
 
     def __post_init__(self) -> None:
@@ -76,7 +59,7 @@ class Mix(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _MixFile(Struct):
-    weights: Annotated[tuple[float, ...], Meta(min_length=1, max_length=MOST_LAYERS)]
+    weights: Annotated[tuple[float, ...], Meta(min_length=1, max_length=MOST_ENTRIES)]
     gamma: float
 
 
@@ -87,9 +70,9 @@ class Layout(Struct, frozen=True, forbid_unknown_fields=True):
     alone. `dim` is D; `model_layers` is L + 1.
     """
 
-    layers: Annotated[tuple[str, ...], Meta(min_length=1, max_length=MOST_LAYERS)]
+    layers: Annotated[tuple[str, ...], Meta(min_length=1, max_length=MOST_ENTRIES)]
     dim: Annotated[int, Meta(ge=2, le=MAX_DIM)]
-    model_layers: Annotated[int, Meta(ge=1, le=MOST_LAYERS)]
+    model_layers: Annotated[int, Meta(ge=1, le=MOST_ENTRIES)]
     dtype: str
     codec: str
     row_group_tokens: Annotated[int, Meta(ge=1, le=2**31)]
@@ -99,8 +82,10 @@ class Layout(Struct, frozen=True, forbid_unknown_fields=True):
         """Refuse what cannot be."""
         if self.dtype not in DTYPES:
             raise ElmoError(f"dtype must be one of {', '.join(DTYPES)}, found {self.dtype!r}")
-        if self.codec not in CODECS:
-            raise ElmoError(f"codec must be one of {', '.join(CODECS)}, found {self.codec!r}")
+        if self.codec not in get_args(Codec):
+            raise ElmoError(
+                f"codec must be one of {', '.join(get_args(Codec))}, found {self.codec!r}"
+            )
         if self.row_group_tokens < 1:
             raise ElmoError(f"row_group_tokens must be 1 or more, found {self.row_group_tokens}")
         named = layer_names(self.model_layers)

@@ -29,7 +29,6 @@ from elmo.files import sha256
 from elmo.location import Location
 from elmo.ragged import runs
 from elmo.store.layout import (
-    CODECS,
     ENTRY,
     MAX_VALUE_BYTES,
     Layout,
@@ -330,7 +329,7 @@ def _writer(path: Path, schema: pa.Schema, layout: Layout) -> pq.ParquetWriter:
     return pq.ParquetWriter(
         path,
         schema,
-        compression=CODECS[layout.codec],
+        compression=layout.codec,
         use_dictionary=False,
         write_statistics=[name for name in schema.names if name in ("sentence_id", "document_id")],
         data_page_size=_ONE_PAGE,

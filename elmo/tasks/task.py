@@ -36,6 +36,7 @@ from elmo.files import (
 )
 from elmo.model_config import Config, read_config
 from elmo.model_folder import load_model
+from elmo.settings import MOST_LAYERS
 from elmo.store import FeatureStore, model_digest
 from elmo.store.layout import Mix
 from elmo.tasks import schemes
@@ -67,7 +68,7 @@ class BiLMShape(msgspec.Struct, forbid_unknown_fields=True):
     """The model whose vectors a task reads, and how many layers of what width it takes."""
 
     digest: Sha256
-    layers: Annotated[int, Meta(ge=1, le=1000)]
+    layers: Annotated[int, Meta(ge=1, le=MOST_LAYERS + 1)]
     dim: Annotated[int, Meta(ge=1, le=1 << 20)]
 
 

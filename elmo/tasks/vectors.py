@@ -12,10 +12,10 @@ from elmo.arrays import Floats
 from elmo.embedder import Embedder
 from elmo.errors import ElmoError
 from elmo.files import digest
+from elmo.settings import StoreSettings
 from elmo.shards import write_shards
 from elmo.store import FeatureStore, model_digest
 from elmo.store.build import build
-from elmo.store.layout import StoreSettings
 from elmo.tasks.examples import Tokens
 
 # Sentences → their layers, float32 (L, T, D) each.

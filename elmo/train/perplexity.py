@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from elmo.characters import SENTENCE_BEGIN, SENTENCE_END
 from elmo.errors import ElmoError
 from elmo.model_folder import Model
 from elmo.nn.bilm import BiLM
@@ -25,7 +26,7 @@ from elmo.nn.encoder import CharacterEncoder
 from elmo.nn.lstm import State
 from elmo.nn.softmax import AnySoftmax, evaluate, softmax_from
 from elmo.stream import Stream, Window, both_ways, byte_lengths, prefetched
-from elmo.vocabulary import BOS, EOS, Vocabulary
+from elmo.vocabulary import Vocabulary
 
 TOKENS_AT_ONCE = 4096  # of sentences in memory, and of a long one
 LEAST_STEPS = 64  # of a long row that are read at once, however many rows there are
@@ -271,7 +272,7 @@ def _window(model: Model, sentences: list[Sequence[str]]) -> Window:
     index = np.zeros((2, steps, rows), np.int64)
     targets = np.zeros((2, steps, rows), np.int64)
     mask = np.zeros((steps, rows), bool)
-    boundaries = [types.setdefault(word, len(types)) for word in (BOS, EOS)]
+    boundaries = [types.setdefault(word, len(types)) for word in (SENTENCE_BEGIN, SENTENCE_END)]
     for row, sentence in enumerate(sentences):
         keys = np.array([types.setdefault(token, len(types)) for token in sentence], np.int64)
         words = vocabulary.ids(sentence).astype(np.int64)

@@ -169,11 +169,11 @@ BIAS, SOFTMAX = "bilm.lstm.bias.1", "softmax.weight"
             r"softmax\.extra is no part of a softmax",
         ),
         (weights(lambda t: t.update(more=torch.zeros(2))), "more is no part of the model"),
-        (shape("layers", 10**6), "layers must be at most 256, found 1,000,000"),
-        (shape("cells", 2**40), "cells must be at most"),
+        (shape("layers", 10**6), "at most 256, found 1000000"),
+        (shape("cells", 2**40), "cells must be a whole number of at least 1 and at most"),
         (shape("cells", 2**17), r"lstm\.weight\.0 has shape"),
         (shape("filters", [[1, 4], [60, 8]]), "a filter is 60 characters wide"),
-        (shape("filters", [[1, 4]] * 999), "filters must not be empty or more than 256"),
+        (shape("filters", [[1, 4]] * 999), "filters must be a list of 1 to 256 pairs"),
         (shape("cell_clip", float("1e999")), "not valid JSON|cell_clip"),
         (
             change(
@@ -208,9 +208,12 @@ BIAS, SOFTMAX = "bilm.lstm.bias.1", "softmax.weight"
         (shape("layers", 1), r"bilm\.lstm\..*\.1 is no part of the model"),
         (
             shape("activation", "gelu"),
-            "activation must be 'relu' or 'tanh', found 'gelu'",
+            "activation must be one of relu, tanh, found 'gelu'",
         ),
-        (shape("cells", "64"), "cells must be a positive integer, found '64'"),
+        (
+            shape("cells", "64"),
+            "cells must be a whole number of at least 1 and at most 131,072, found '64'",
+        ),
         (shape("gates", 4), "gates is not a setting of a model"),
         (
             change("words.txt", fewer_words),

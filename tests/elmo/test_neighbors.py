@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from elmo.embedder import Embedder
 from elmo.errors import ElmoError
 from elmo.neighbors import neighbors, parse_query
+from elmo.settings import StoreSettings
 from elmo.shards import write_shards
 from elmo.store import FeatureStore
 from elmo.store.build import build
-from elmo.store.layout import Mix, StoreSettings
+from elmo.store.layout import Mix
 
 QUERY = ["He", "has", "a", "gift", "for", "music"]
 

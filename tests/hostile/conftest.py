@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from elmo.characters import Characters
+from elmo.settings import StoreSettings
 from elmo.shards import write_shards
 from elmo.store.build import append, build
-from elmo.store.layout import StoreSettings
 from elmo.vocabulary import Vocabulary
 from pipeline import tracking
 from tests.elmo.conftest import TINY, WHITESPACE, WORDS, save_tiny_model

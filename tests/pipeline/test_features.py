@@ -19,6 +19,7 @@ from elmo.characters import Characters
 from elmo.errors import ElmoError
 from elmo.model_folder import save_model
 from elmo.nn.bilm import BiLM
+from elmo.settings import StoreSettings
 from elmo.shards import write_shards
 from elmo.store import FeatureStore
 from elmo.store.build import ShardEmbedder
@@ -26,11 +27,10 @@ from elmo.store.maintenance import verify
 from elmo.vocabulary import Vocabulary
 from pipeline import features, workers
 from pipeline.cluster import Cluster
-from pipeline.params import Features
 from tests.elmo.run_job import NETWORK
 
 pytestmark = pytest.mark.usefixtures("own_mlflow")
-PARAMS = Features(
+PARAMS = StoreSettings(
     layers="all",
     mix="",
     dtype="float16",
@@ -83,7 +83,7 @@ def expected(given: Path) -> dict[str, bytes]:
     return files(given / "expected")
 
 
-def run(given: Path, out: Path, params: Features, actors: int | None) -> None:
+def run(given: Path, out: Path, params: StoreSettings, actors: int | None) -> None:
     """The stage on `actors` actors, or (None) here without any."""
     if actors is None:
         from elmo.store import build as store_build
@@ -148,7 +148,7 @@ DRIVER = """
     from pipeline import features
     from pipeline import workers as cluster
     from pipeline.cluster import Cluster
-    from pipeline.params import Features
+    from elmo.settings import StoreSettings
 
     class Slow(store_build.ShardEmbedder):
         def __call__(self, job):
@@ -157,7 +157,7 @@ DRIVER = """
 
     store_build.ShardEmbedder = Slow
     given, out = Path(sys.argv[1]), Path(sys.argv[2])
-    params = Features("all", "", "float16", "none", 256, "float32")
+    params = StoreSettings("all", "", "float16", "none", 256, "float32")
     with cluster.session():
         print("started", flush=True)
         features.run(

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from elmo.errors import ElmoError
+from elmo.settings import StoreSettings
 from elmo.shards import write_shards
 from elmo.store.build import build
-from elmo.store.layout import StoreSettings
 from pipeline.cli import cli
 from pipeline.commands.findings import findings
 from pipeline.findings import finding, page

@@ -18,9 +18,9 @@ from elmo.embedder import Embedder
 from elmo.errors import ElmoError
 from elmo.files import read_json
 from elmo.model_folder import load_model, save_model
+from elmo.settings import StoreSettings
 from elmo.shards import write_shards
 from elmo.store.build import build
-from elmo.store.layout import StoreSettings
 from pipeline import pyfunc, register, registry, tracking
 from pipeline.cli import cli
 from pipeline.params import Register

@@ -22,10 +22,10 @@ from elmo.errors import ElmoError
 from elmo.files import write_json
 from elmo.model_folder import save_model
 from elmo.nn.bilm import BiLM
+from elmo.settings import StoreSettings
 from elmo.shards import write_shards
 from elmo.store import FeatureStore, model_digest
 from elmo.store import build as store_build
-from elmo.store.layout import StoreSettings
 from elmo.tokenizer import Tokenization
 from elmo.vocabulary import Vocabulary
 from pipeline import occurrences, report

@@ -13,9 +13,9 @@ import pytest
 
 from elmo.embedder import Embedder
 from elmo.errors import ElmoError
+from elmo.settings import StoreSettings
 from elmo.shards import write_shards
 from elmo.store.build import build
-from elmo.store.layout import StoreSettings
 from elmo.tokenizer import Tokenization, describe
 from pipeline import text_commands, tokenize, workers
 from pipeline.cluster import Cluster

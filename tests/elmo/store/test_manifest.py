@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from elmo.errors import ElmoError
+from elmo.settings import StoreSettings
 from elmo.shards import write_shards
 from elmo.store import FeatureStore
 from elmo.store.build import append, build
-from elmo.store.layout import Mix, StoreSettings
+from elmo.store.layout import Mix
 from elmo.store.maintenance import compact, prune, verify
 
 MANIFEST = "_manifest-000001.json"

@@ -16,10 +16,11 @@ from msgspec.structs import replace
 from elmo.embedder import Embedder
 from elmo.errors import ElmoError
 from elmo.location import Location
+from elmo.settings import StoreSettings
 from elmo.shards import write_shards
 from elmo.store import FeatureStore
 from elmo.store.build import append, build
-from elmo.store.layout import Mix, StoreSettings, choose_layers
+from elmo.store.layout import Mix, choose_layers
 from elmo.store.maintenance import compact, lineage, problems, prune, verify
 from elmo.store.manifest import count_parts, new_manifest, publish
 
@@ -369,8 +370,11 @@ def test_settings_that_cannot_be_are_refused(
     wrong = {
         "dtype": ("float64", "dtype must be one of float16, float32, int8, found 'float64'"),
         "codec": ("lz4", "codec must be one of none, zstd, found 'lz4'"),
-        "precision": ("half", "precision must be one of float32, bfloat16, found 'half'"),
-        "row_group_tokens": (0, "row_group_tokens must be 1 or more, found 0"),
+        "precision": ("half", "precision must be one of auto, float32, bfloat16, found 'half'"),
+        "row_group_tokens": (
+            0,
+            "row_group_tokens must be a whole number of at least 1 and at most",
+        ),
         "layers": ("3", "layers must be all, top, average, mix or numbers from 0 to 2"),
     }
     for name, (value, message) in wrong.items():

@@ -12,10 +12,10 @@ import pytest
 
 from elmo.errors import ElmoError
 from elmo.location import Location
+from elmo.settings import StoreSettings
 from elmo.shards import write_shards
 from elmo.store import FeatureStore, maintenance
 from elmo.store.build import append, build, run_in_process
-from elmo.store.layout import StoreSettings
 from elmo.store.maintenance import compact, prune, verify
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,7 +25,7 @@ import sys
 from pathlib import Path
 from elmo.errors import ElmoError
 from elmo.store.build import append, build, run_in_process
-from elmo.store.layout import StoreSettings
+from elmo.settings import StoreSettings
 
 command, store, shards, model, work = sys.argv[1:]
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from elmo.errors import ElmoError
+from elmo.settings import StoreSettings
 from elmo.shards import write_shards
 from elmo.store import FeatureStore
 from elmo.store.build import build
-from elmo.store.layout import Mix, StoreSettings
+from elmo.store.layout import Mix
 from elmo.tasks.tagger import Tagger, accuracy, train
 
 WORDS = ["the", "gift", "late", "music", "for", "he"]

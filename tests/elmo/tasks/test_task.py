@@ -13,9 +13,10 @@ import torch
 from elmo.arrays import Floats
 from elmo.errors import ElmoError
 from elmo.files import read_json, write_json
+from elmo.settings import StoreSettings
 from elmo.shards import write_shards
 from elmo.store.build import build
-from elmo.store.layout import Mix, StoreSettings
+from elmo.store.layout import Mix
 from elmo.tasks import task as tasks
 from elmo.tasks.examples import (
     Classified,
