@@ -265,7 +265,7 @@ def _memmap(text: Text, path: Path) -> Side:
 
 
 def _lists(path: Path, store: Path) -> Side:
-    """A row a token, as `export_lists` writes it; a sentence is found by a filter."""
+    """One row per token, as `export_lists` writes it; a sentence is found by a filter."""
     import pyarrow.dataset as ds
 
     def scan(opened: Any) -> int:
@@ -322,7 +322,7 @@ def _datasets(text: Text, path: Path) -> Side:
 
 
 def _lance(text: Text, path: Path) -> Side:
-    """A row a sentence with one binary value a layer, as a store has it."""
+    """One row per sentence with one binary value per layer, as a store has it."""
     import lance
     import pyarrow as pa
 

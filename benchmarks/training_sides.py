@@ -132,7 +132,7 @@ def count(step: Step, window: Window, number: int) -> int:
 def _ours(bilm: BiLM, softmax: Softmax, recipe: Training, workers: Workers) -> Step:
     named = {f"bilm.{n}": p.data for n, p in bilm.named_parameters()}
     named |= {f"softmax.{n}": p.data for n, p in softmax.named_parameters()}
-    optimizer = Optimizer(ADAGRAD, named, steps=1000, lr_of={}, by_rows=WORD_MATRIX)
+    optimizer = Optimizer(ADAGRAD, named, steps=1000, lr_of={}, word_matrix=WORD_MATRIX)
     stepper = Stepper(bilm, softmax, optimizer, recipe, workers)
     state = bilm.lstm.zero_state(len(workers.mine(recipe.rows)))
 
@@ -255,11 +255,11 @@ class _Fused(nn.Module):
 def _encoded(bilm: BiLM, window: Window, *, every: bool) -> Tensor:
     """Layer 0 of a window, by distinct tokens, or as others do: convolved for every token."""
     index = torch.from_numpy(window.index_STB)
-    types_NK = torch.from_numpy(window.types_NK)
+    characters_NK = torch.from_numpy(window.characters_NK)
     if not every:
-        return bilm.encode(types_NK)[index]
+        return bilm.encode(characters_NK)[index]
     encoder: Any = bilm.encoder
-    x_NEK = nn.functional.embedding(types_NK[index.flatten()], encoder.char_embedding).mT
+    x_NEK = nn.functional.embedding(characters_NK[index.flatten()], encoder.char_embedding).mT
     pooled = []
     for width, weight, bias in zip(
         encoder.widths, encoder.conv_weight, encoder.conv_bias, strict=True

@@ -24,14 +24,14 @@ from elmo.characters import SENTENCE_BEGIN, SENTENCE_END, check_token_lists
 from elmo.errors import ElmoError
 from elmo.files import new_file
 from elmo.model_folder import Model, load_model, save_model
-from elmo.nn.device import repeated_rows, repeated_steps, sent, wants_few_launches
+from elmo.nn.device import repeated_rows, repeated_time_steps, sent, wants_few_launches
 from elmo.nn.lstm import State
 from elmo.ragged import runs
 from elmo.settings import PRECISIONS, Precision
 from elmo.tokenizer import TextTokenizer
 
 ENCODE_TOKENS = 4096  # distinct tokens encoded at a time
-PADDED_STEPS = 32  # time steps read at once where launches count
+PADDED_TIME_STEPS = 32  # time steps read at once where launches count
 WINDOW_TOKENS = 512  # rows × time steps read at once: stays in cache, bounds a long sentence
 SEGMENT_TOKENS = 32768  # of a shard, embedded together
 ROWS = 256
@@ -425,15 +425,15 @@ class Embedder:
         All rows of a window are read to its end; what lies beyond a sentence is left where it is.
         """
         batch = _Batch(sentences)
-        longest, rows = repeated_steps(batch.longest), repeated_rows(len(sentences))
+        longest, rows = repeated_time_steps(batch.longest), repeated_rows(len(sentences))
         index_STB = np.zeros((2, longest, rows), np.int64)
         index_STB[:, : batch.longest, : len(sentences)] = _index(
             [sentences[row] for row in batch.order], x_NP.shape[0]
         )
         windows = []
-        for start in range(0, longest, PADDED_STEPS):
+        for start in range(0, longest, PADDED_TIME_STEPS):
             if active := batch.active(start):
-                stop, width = min(longest, start + PADDED_STEPS), repeated_rows(active)
+                stop, width = min(longest, start + PADDED_TIME_STEPS), repeated_rows(active)
                 windows.append((start, stop, width, batch.scattered(start, stop, width)))
         index = sent(index_STB, x_NP.device)
         scattered = sent(np.concatenate([part for *_, part in windows], -1), x_NP.device)

@@ -108,7 +108,7 @@ def check_folder(
     """Refuse an output folder that is a link, a file, or holds what is not this project's.
 
     What another stage has written is refused too: by the `kind` of its `manifest.json`, or a file
-    `never` that this kind of output has not.
+    `never` that this kind of output never has.
     """
     check_above(out)
     if out.is_symlink():

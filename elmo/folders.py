@@ -47,11 +47,11 @@ def new_folder(
     with tempfile.TemporaryDirectory(dir=scratch()) as name:
         new = Path(name)
         yield new
-        with replaced(out, ours=ours, also=also, kind=kind) as there:
+        with replaced(out, ours=ours, also=also, kind=kind) as target:
             written = [path for path in sorted(new.rglob("*")) if path.is_file()]
             last = [new / one for one in ours[:1]]
             for path in [path for path in written if path not in last] + last:
-                there.put(path.relative_to(new).as_posix(), path)
+                target.put(path.relative_to(new).as_posix(), path)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from elmo.characters import SENTENCE_BEGIN, SENTENCE_END, Characters
 from elmo.errors import ElmoError
 from elmo.model_folder import Model, load_model
-from elmo.nn.device import repeated_rows, repeated_steps, wants_few_launches
+from elmo.nn.device import repeated_rows, repeated_time_steps, wants_few_launches
 
 LayerNorm = Literal["bilm-tf", "allennlp"]
 _EPSILON = {"bilm-tf": 1e-12, "allennlp": 1e-13}
@@ -132,9 +132,9 @@ class Elmo(nn.Module):
             ids_BTK = self.batch_to_ids(ids_BTK)
         with torch.set_grad_enabled(self.trainable and torch.is_grad_enabled()):
             layers_LBTD, lengths_B = self._layers(ids_BTK)
-        steps = torch.arange(layers_LBTD.shape[2], device=ids_BTK.device)
-        whole_BT = steps < (lengths_B + 2)[:, None]
-        inner_BT = steps[:-2] < lengths_B[:, None]
+        time_steps = torch.arange(layers_LBTD.shape[2], device=ids_BTK.device)
+        whole_BT = time_steps < (lengths_B + 2)[:, None]
+        inner_BT = time_steps[:-2] < lengths_B[:, None]
         mixed = []
         for mix in self.mixes:
             if self.keep_sentence_boundaries or mix.layer_norm == "allennlp":
@@ -164,15 +164,15 @@ class Elmo(nn.Module):
         with torch.autocast(device, enabled=False):
             x_NP, index_BT, mask_BT = self._tokens(ids_BTK, precision)
             lengths_B = mask_BT.sum(1)
-            steps = torch.arange(index_BT.shape[1] + 2, device=ids_BTK.device)
+            time_steps = torch.arange(index_BT.shape[1] + 2, device=ids_BTK.device)
             begin, end = len(x_NP) - 2, len(x_NP) - 1
             forward_BT = nn.functional.pad(index_BT, (1, 1), value=begin)
-            forward_BT = torch.where(steps > lengths_B[:, None], end, forward_BT)
-            turned_BT = (lengths_B[:, None] + 1 - steps).clamp(min=0)
+            forward_BT = torch.where(time_steps > lengths_B[:, None], end, forward_BT)
+            turned_BT = (lengths_B[:, None] + 1 - time_steps).clamp(min=0)
             index_SBT = torch.stack([forward_BT, forward_BT.gather(1, turned_BT)])
             S, B, T = index_SBT.shape
             if wants_few_launches(index_SBT.device):  # shapes that repeat are captured
-                beyond = (0, repeated_steps(T) - T, 0, repeated_rows(B) - B)
+                beyond = (0, repeated_time_steps(T) - T, 0, repeated_rows(B) - B)
                 index_SBT = nn.functional.pad(index_SBT, beyond)
             read_STBP = nn.functional.embedding(index_SBT.transpose(1, 2), x_NP)
             ys, _ = self.bilm.lstm(read_STBP, self.bilm.lstm.zero_state(index_SBT.shape[1]))

@@ -107,7 +107,7 @@ def neighbors(
         part = store.part(number)
         texts: dict[bytes, Tokens] = {}  # of the part's types, by their numbers
         for block in part.blocks(names):
-            if len(block.types):
+            if len(block.type_ids):
                 nearest.add(block, _cosine(block.vectors, query_D), part.types.tokens, texts)
     return nearest.neighbors()
 
@@ -132,10 +132,10 @@ class _Nearest:
         highest = np.maximum.reduceat(cosine_T, block.offsets[rows])
         for row in rows[highest >= self._farthest]:
             start, stop = block.offsets[row], block.offsets[row + 1]
-            key = block.types[start:stop].tobytes()
+            key = block.type_ids[start:stop].tobytes()
             text = texts.get(key)
             if text is None:
-                text = tuple(types.take(pa.array(block.types[start:stop])).to_pylist())
+                text = tuple(types.take(pa.array(block.type_ids[start:stop])).to_pylist())
                 texts[key] = text
             if text == self._without:
                 continue

@@ -9,7 +9,7 @@ seed and the number of rows, never on the workers: each knows from the lengths o
 which row takes which block, and reads the blocks of its own rows.
 
 Shapes: S directions (0 forward, 1 backward), T time steps, B rows, N distinct tokens, K characters,
-n time steps of a block.
+V words, n time steps of a block.
 """
 
 import queue
@@ -42,8 +42,8 @@ class Position(TypedDict):
 class Window:
     """One step's tokens for the rows of one worker.
 
-    `index_STB` points into `types_NK`, the characters of the distinct tokens, and `bytes_N`, their
-    lengths in UTF-8; `targets_STB` are word ids; where `mask_TB` is false a row has run dry;
+    `index_STB` points into `characters_NK`, the characters of the distinct tokens, and `bytes_N`,
+    their lengths in UTF-8; `targets_STB` are word ids; where `mask_TB` is false a row has run dry;
     `reset_TB` marks where sentences begin. `words` are the distinct targets of this worker's rows;
     `count` is the number of predictions of *all* rows, two per token.
     """
@@ -52,7 +52,7 @@ class Window:
     targets_STB: Int64s
     mask_TB: npt.NDArray[np.bool_]
     reset_TB: npt.NDArray[np.bool_]
-    types_NK: npt.NDArray[np.int32]
+    characters_NK: npt.NDArray[np.int32]
     bytes_N: Int64s
     words: Int64s
     count: int
@@ -123,9 +123,9 @@ class Stream:
         ] = {}  # of each row of this worker, with its number
         shape = (self.window, len(self.mine))
         while count := rows.advance():
-            keys, words = np.zeros((2, *shape), np.int64), np.zeros((2, *shape), np.int64)
-            mask, starts = np.zeros(shape, bool), np.zeros(shape, bool)
-            keys[0], keys[1] = self.vocabulary.bos, self.vocabulary.eos
+            keys_STB, words_STB = np.zeros((2, *shape), np.int64), np.zeros((2, *shape), np.int64)
+            mask_TB, starts_TB = np.zeros(shape, bool), np.zeros(shape, bool)
+            keys_STB[0], keys_STB[1] = self.vocabulary.bos, self.vocabulary.eos
             for column, row in own:
                 filled = 0
                 for number, offset, tokens in rows.pieces(row):
@@ -133,29 +133,30 @@ class Stream:
                         blocks[row] = number, self._read(number)
                     block = blocks[row][1]
                     source, target = slice(offset, offset + tokens), slice(filled, filled + tokens)
-                    keys[:, target, column] = block.keys_Sn[:, source]
-                    words[:, target, column] = block.words_Sn[:, source]
-                    starts[target, column] = block.starts_n[source]
+                    keys_STB[:, target, column] = block.keys_Sn[:, source]
+                    words_STB[:, target, column] = block.words_Sn[:, source]
+                    starts_TB[target, column] = block.starts_n[source]
                     filled += tokens
-                mask[:filled, column] = True
-            yield self._window(keys, words, mask, starts, 2 * count), rows.position()
+                mask_TB[:filled, column] = True
+            window = self._window(keys_STB, words_STB, mask_TB, starts_TB, 2 * count)
+            yield window, rows.position()
 
     def _window(
         self,
-        keys: Int64s,
-        words: Int64s,
-        mask: npt.NDArray[np.bool_],
-        starts: npt.NDArray[np.bool_],
+        keys_STB: Int64s,
+        words_STB: Int64s,
+        mask_TB: npt.NDArray[np.bool_],
+        starts_TB: npt.NDArray[np.bool_],
         count: int,
     ) -> Window:
-        distinct, index = np.unique(keys, return_inverse=True)
+        distinct, index = np.unique(keys_STB, return_inverse=True)
         return Window(
-            index.reshape(keys.shape),
-            words,
-            mask,
-            starts,
+            index.reshape(keys_STB.shape),
+            words_STB,
+            mask_TB,
+            starts_TB,
             *self._characters(distinct),
-            np.unique(words[:, mask]),
+            np.unique(words_STB[:, mask_TB]),
             count,
         )
 
@@ -164,20 +165,20 @@ class Stream:
         if self._words is None:
             words = self.vocabulary.words
             self._words = _narrow(self.encode(words)), byte_lengths(words)
-        words_NK, bytes_N = self._words
+        of_words_VK, word_lengths = self._words
         known = keys < _OOV
-        characters = np.empty((len(keys), words_NK.shape[1]), np.int32)
-        characters[known] = words_NK[keys[known]]
+        characters_NK = np.empty((len(keys), of_words_VK.shape[1]), np.int32)
+        characters_NK[known] = of_words_VK[keys[known]]
         lengths = np.empty(len(keys), np.int64)
-        lengths[known] = bytes_N[keys[known]]
+        lengths[known] = word_lengths[keys[known]]
         others = keys[~known]
         tokens = [
             self._table(int(key // _OOV) - 1).shard.dictionary[int(key % _OOV)].as_py()
             for key in others
         ]
         if tokens:
-            characters[~known], lengths[~known] = self.encode(tokens), byte_lengths(tokens)
-        return characters, lengths
+            characters_NK[~known], lengths[~known] = self.encode(tokens), byte_lengths(tokens)
+        return characters_NK, lengths
 
     def _read(self, number: int) -> TokenBlock:
         """Read a block by its number in the order of all epochs."""

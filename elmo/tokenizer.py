@@ -101,8 +101,8 @@ class TextTokenizer:
             )
         self.tokenization = tokenization
         _check_versions(tokenization.libraries, tokenization.name)
-        self._words = tokenizer(tokenization.name)
-        if self._words.pattern != tokenization.pattern:
+        self._tokenizer = tokenizer(tokenization.name)
+        if self._tokenizer.pattern != tokenization.pattern:
             raise ElmoError(
                 f"the model's tokenizer {tokenization.name} cuts words by another pattern than "
                 "this version does; install the version of this package that trained the model"
@@ -117,7 +117,7 @@ class TextTokenizer:
         lines = text.split("\n")
         if self._sentences is not None:
             lines = [sentence for line in lines for sentence in self._sentences(line)]
-        return [tokens for tokens in self._words.split(lines) if tokens]
+        return [tokens for tokens in self._tokenizer.split(lines) if tokens]
 
 
 def tokenizer(name: str) -> Tokenizer:
@@ -130,9 +130,9 @@ def tokenizer(name: str) -> Tokenizer:
 def describe(name: str, sentences: Literal["line", "split"] = "line") -> Tokenization:
     """What a tokenizer of that name, and sentences cut this way, record of themselves, as
     installed."""
-    words = tokenizer(name)
+    chosen = tokenizer(name)
     splitter = sentence_splitter()[1] if sentences == "split" else {}
-    return Tokenization(name, words.libraries, words.pattern, sentences, splitter)
+    return Tokenization(name, chosen.libraries, chosen.pattern, sentences, splitter)
 
 
 def sentence_splitter() -> tuple[Callable[[str], list[str]], dict[str, str]]:
@@ -142,7 +142,7 @@ def sentence_splitter() -> tuple[Callable[[str], list[str]], dict[str, str]]:
     after which no space stands, are cut at first.
     """
     segmenter = _library("syntok.segmenter", "text", "tokenize.sentences: split")
-    words = import_module("syntok.tokenizer").Tokenizer(
+    syntok = import_module("syntok.tokenizer").Tokenizer(
         emit_hyphen_or_underscore_sep=True, replace_not_contraction=False
     )
 
@@ -154,7 +154,7 @@ def sentence_splitter() -> tuple[Callable[[str], list[str]], dict[str, str]]:
     def _by_syntok(part: str) -> list[str]:
         if not _MAY_END.search(part):
             return [part] if part else []
-        starts = [s[0].offset for s in segmenter.split(words.tokenize(part)) if s]
+        starts = [s[0].offset for s in segmenter.split(syntok.tokenize(part)) if s]
         ends = [*starts[1:], len(part)]
         starts[:1] = [0]
         return [part[start:end] for start, end in zip(starts, ends, strict=True)]
@@ -172,10 +172,10 @@ def _whitespace() -> Tokenizer:
 def _unicode() -> Tokenizer:
     library = _library("tokenizers", "text", "tokenizer unicode")
     pattern = library.Regex(WORD_PATTERN)
-    words = library.pre_tokenizers.Split(pattern, behavior="removed", invert=True)
+    splitter = library.pre_tokenizers.Split(pattern, behavior="removed", invert=True)
 
     def split(texts: Sequence[str]) -> list[list[str]]:
-        return [[token for token, _ in words.pre_tokenize_str(text)] for text in texts]
+        return [[token for token, _ in splitter.pre_tokenize_str(text)] for text in texts]
 
     return Tokenizer("unicode", True, "[A-Za-z]+", split, _versions("tokenizers"), WORD_PATTERN)
 

@@ -94,17 +94,17 @@ def drop_stale(project: Path, location: Any) -> list[str]:
     for mark in sorted(project.rglob(STORED)):
         local = mark.parent
         name = local.relative_to(project).as_posix()
-        there = location / name
+        stored = location / name
         files = [path for path in local.iterdir() if path.name != STORED]
-        if any(_differs(path, there) for path in files):
+        if any(_differs(path, stored) for path in files):
             shutil.rmtree(local)
             dropped.append(name)
     return dropped
 
 
-def _differs(path: Path, there: Any) -> bool:
+def _differs(path: Path, stored: Any) -> bool:
     try:
-        return there.read(path.name) != path.read_bytes()
+        return stored.read(path.name) != path.read_bytes()
     except FileNotFoundError:
         return True
 
@@ -160,12 +160,12 @@ def _prepare(home: Path, variables: dict[str, str]) -> None:
     if not (home / ".dvc").exists():
         _init(home, variables)
     for name in PROJECT_FILES:
-        sent, there = PACKAGE / name, home / name
-        if not sent.exists() or (there.exists() and filecmp.cmp(sent, there, shallow=False)):
+        sent, current = PACKAGE / name, home / name
+        if not sent.exists() or (current.exists() and filecmp.cmp(sent, current, shallow=False)):
             continue
         new = home / f".{name}.{os.getpid()}"
         shutil.copyfile(sent, new)
-        new.replace(there)
+        new.replace(current)
 
 
 def _init(home: Path, variables: dict[str, str]) -> None:

@@ -17,7 +17,7 @@ from elmo.arrays import Floats
 if TYPE_CHECKING:
     from elmo.store import FeatureStore
 
-MOST = 400  # points of a picture
+POINTS = 400  # points of a picture
 READ = 4000  # occurrences that are read, of which the picture shows as many, evenly
 FEWEST = 4  # occurrences that make a picture
 GROUPS = 3
@@ -50,11 +50,11 @@ def occurrences(store: "FeatureStore", word: str) -> list[Occurrence]:
         if type_id < 0:
             continue
         for block in part.blocks(store.layers):
-            at = np.flatnonzero(block.types == type_id)
-            rows = np.searchsorted(block.offsets, at, side="right") - 1
-            for index, row in zip(at.tolist(), rows.tolist(), strict=True):
+            indices = np.flatnonzero(block.type_ids == type_id)
+            rows = np.searchsorted(block.offsets, indices, side="right") - 1
+            for index, row in zip(indices.tolist(), rows.tolist(), strict=True):
                 start, stop = int(block.offsets[row]), int(block.offsets[row + 1])
-                tokens = part.types.tokens.take(pa.array(block.types[start:stop])).to_pylist()
+                tokens = part.types.tokens.take(pa.array(block.type_ids[start:stop])).to_pylist()
                 vector_D = block.vectors[:, index].mean(0)
                 first.append(Occurrence(vector_D, index - start, tokens))
             if len(first) >= READ:
@@ -65,7 +65,7 @@ def occurrences(store: "FeatureStore", word: str) -> list[Occurrence]:
 def picture(occurrences: Sequence[Occurrence]) -> str:
     """The occurrences as an SVG, and the most typical one of each group as a list; HTML."""
     last = len(occurrences) - 1
-    kept = [occurrences[k] for k in np.linspace(0, last, min(MOST, last + 1)).astype(int)]
+    kept = [occurrences[k] for k in np.linspace(0, last, min(POINTS, last + 1)).astype(int)]
     vectors_ND = np.stack([one.vector_D for one in kept])
     groups_N, typical_G = groups(vectors_ND)
     points_N2 = plane(vectors_ND)

@@ -131,18 +131,19 @@ def run_actors(
             ray.kill(actor)
 
 
-def await_room(ray: Any, cluster: Cluster, *, label: str, here: bool) -> None:
+def await_room(ray: Any, cluster: Cluster, *, label: str, own: bool) -> None:
     """Wait until the cluster has room for all that train; refuse at once where none can come.
 
-    `here` says that Ray was started by this process, so no node will be added.
+    `own` says that this process started Ray, so no node will be added.
     """
     needs = f"{cluster.workers} × {cluster.cpus} cores" + " and 1 GPU" * cluster.gpu
     waiting = Waiting(label, cluster)
     asked = False
     while placeable(ray, cpus=cluster.cpus, gpus=int(cluster.gpu)) < cluster.workers:
-        if here:
+        if own:
             raise ElmoError(
-                f"{label}: {cluster.workers} workers need {needs}, and there are {_there(ray)}; "
+                f"{label}: {cluster.workers} workers need {needs}, and there are "
+                f"{_resources(ray)}; "
                 "lower workers or cpus"
             )
         if not asked:
@@ -212,12 +213,12 @@ class Waiting:
         if now - self.began > self.limit:
             raise ElmoError(
                 f"{self.label}: waited {_duration(self.limit)} for {what}, and there are "
-                f"{_there(ray)}; add nodes, ask for less, or raise wait_minutes"
+                f"{_resources(ray)}; add nodes, ask for less, or raise wait_minutes"
             )
         if now - self.reported > 30:
             self.reported = now
             say(
-                f"{self.label}: waiting for {what}: {_there(ray)} are there, "
+                f"{self.label}: waiting for {what}: {_resources(ray)} are there, "
                 f"{_duration(now - self.began)} of {_duration(self.limit)}"
             )
 
@@ -256,11 +257,11 @@ def _actor_class(
 
     class Actor:
         def start(self) -> str:
-            self.made = kind(*arguments)
+            self.instance = kind(*arguments)
             return f"{socket.gethostname()} (process {os.getpid()})"
 
         def do(self, item: Any) -> Any:
-            return self.made(item)
+            return self.instance(item)
 
     cores = placeable(ray, cpus=1, gpus=0)
     many = min(cluster.actors, items)
@@ -277,7 +278,7 @@ def _lost(ray: Any) -> tuple[type[Exception], ...]:
     return tuple(getattr(ray.exceptions, name) for name in [*names.split(), "LocalRayletDiedError"])
 
 
-def _there(ray: Any) -> str:
+def _resources(ray: Any) -> str:
     has = ray.cluster_resources()
     return f"{has.get('CPU', 0):.0f} cores and {has.get('GPU', 0):.0f} GPUs"
 

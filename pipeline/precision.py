@@ -23,7 +23,7 @@ Say = Callable[[str], None]
 def settled(requested: Requested, *, setting: str, device: str, say: Say) -> Precision:
     """The precision to compute in on a device; `setting` is the name of what asked for it.
 
-    A GPU that this machine has not is taken to be fast in bfloat16. On a Ray cluster, `auto` goes
+    A GPU that this machine lacks is taken to be fast in bfloat16. On a Ray cluster, `auto` goes
     by the machine that this runs on.
     """
     if requested == "float32":

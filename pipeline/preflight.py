@@ -102,15 +102,15 @@ def looker() -> Callable[[dict[str, Any]], list[str]]:
         import sys
 
         if list(sys.version_info[:2]) != wanted["python"]:
-            there, here = (".".join(map(str, v)) for v in (sys.version_info[:2], wanted["python"]))
-            return f"Python {there}, and the driver has {here}; use one image for all"
+            node, driver = (".".join(map(str, v)) for v in (sys.version_info[:2], wanted["python"]))
+            return f"Python {node}, and the driver has {driver}; use one image for all"
         for name, version in wanted["packages"].items():
             try:
-                there = importlib.metadata.version(name).partition("+")[0]
+                installed = importlib.metadata.version(name).partition("+")[0]
             except importlib.metadata.PackageNotFoundError:
                 return f"{name} is not installed; use one image for all"
-            if there != version:
-                return f"{name} {there}, and the driver has {version}; use one image for all"
+            if installed != version:
+                return f"{name} {installed}, and the driver has {version}; use one image for all"
         return None
 
     def shared_folders(wanted: dict[str, Any]) -> str | None:
@@ -127,8 +127,8 @@ def looker() -> Callable[[dict[str, Any]], list[str]]:
             until = time.monotonic() + wanted["stale"]
             while not is_there(pathlib.Path(folder, name or "any"), content if name else ""):
                 if time.monotonic() > until:
-                    there = pathlib.Path(folder).is_dir()
-                    what = "is not the driver's folder" if there else "is not there"
+                    exists = pathlib.Path(folder).is_dir()
+                    what = "is not the driver's folder" if exists else "is not there"
                     return f"{folder} {what}; mount the shared storage there"
                 time.sleep(0.5)
         return None

@@ -71,9 +71,9 @@ def run(
     `model` is a fine-tuned model and `store` one that it made: `ElmoError` where they disagree, or
     where a figure is missing.
     """
-    with local_folder(vocab) as words, local_folder(model) as here:
+    with local_folder(vocab) as words, local_folder(model) as local_model:
         sources = {"model": model, "store": store}
-        folders = {"metrics": metrics, "curves": curves, "vocab": words, "model": here}
+        folders = {"metrics": metrics, "curves": curves, "vocab": words, "model": local_model}
         return _write(out, params, store, registered, tasks, sources=sources, **folders)
 
 

@@ -18,7 +18,7 @@ from elmo.location import Location
 
 from .progress import say
 
-MOST = 3  # restarts after a loss
+MAX_RESTARTS = 3  # restarts after a loss
 LOSSES = {
     r"node (has )?died|node failure|NodeDied": "its node was lost",
     r"OutOfMemory|running low on memory": "it ran out of memory",
@@ -100,9 +100,10 @@ def _line(label: str, causes: dict[str, str], workers: dict[str, Any], count: in
     what = "; ".join(
         f"worker {', '.join(sorted(who))} lost: {why}" for why, who in by_cause.items()
     )
-    if count > MOST:
-        return f"{label}: {what}; given up after {MOST} restarts"
-    return f"{label}: {what}; resuming from the newest checkpoint, restart {count} of {MOST}"
+    if count > MAX_RESTARTS:
+        return f"{label}: {what}; given up after {MAX_RESTARTS} restarts"
+    restart = f"restart {count} of {MAX_RESTARTS}"
+    return f"{label}: {what}; resuming from the newest checkpoint, {restart}"
 
 
 def _workers(folder: Location) -> dict[str, Any]:

@@ -14,8 +14,8 @@ HEADER = f"# yaml-language-server: $schema={FILE}\n"
 
 def json_schema(kind: type) -> dict[str, Any]:
     """The JSON schema of a dataclass of settings: types, ranges, effects, no other keys."""
-    made = msgspec.json.schema(kind)
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
+    generated = msgspec.json.schema(kind)
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **generated}
     by_name = {one.__name__: one for one in _classes(kind)}
     for name, section in schema["$defs"].items():
         section["additionalProperties"] = False

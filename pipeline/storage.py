@@ -35,11 +35,11 @@ def leave_manifests(out: Folder) -> None:
     root = url()
     if not root or not str(out).startswith(f"{root}/"):
         return
-    local, there = Path(str(out).removeprefix(f"{root}/")), Location(out)
-    names = there.names()
+    local, location = Path(str(out).removeprefix(f"{root}/")), Location(out)
+    names = location.names()
     kept = [name for name in names if name in _MANIFESTS or name.startswith("_manifest-")]
     shutil.rmtree(local, ignore_errors=True)
     with new_folder(local) as new:
         for name in kept or names:
-            there.get(name, new / name)
+            location.get(name, new / name)
         (new / STORED).touch()

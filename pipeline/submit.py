@@ -134,11 +134,11 @@ def pack(package: Path, sent: dict[str, str], *, code: bool, params: Path) -> No
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(Path(source).parent, package / name, ignore=ignored)
     for name in on_cluster.PROJECT_FILES:
-        here = params if name == "params.yaml" else Path(name)
-        if here.exists():
-            shutil.copyfile(here, package / name)
+        path = params if name == "params.yaml" else Path(name)
+        if path.exists():
+            shutil.copyfile(path, package / name)
         elif name != "cluster.yaml":
-            raise ElmoError(f"{here}: no such file; submit from the project's folder")
+            raise ElmoError(f"{path}: no such file; submit from the project's folder")
 
 
 def _send(client: Any, job: str, *, working_dir: Path, what: str, entrypoint: str) -> None:

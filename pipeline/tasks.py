@@ -96,8 +96,8 @@ def run(
 def chosen(params: Params, name: str, params_file: Path) -> ProjectTask:
     """The task of that name in the params."""
     if name not in params.tasks:
-        there = ", ".join(params.tasks) or "none"
-        raise ElmoError(f"{params_file}: tasks has no {name}; there are: {there}")
+        names = ", ".join(params.tasks) or "none"
+        raise ElmoError(f"{params_file}: tasks has no {name}; there are: {names}")
     return params.tasks[name]
 
 

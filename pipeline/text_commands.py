@@ -229,9 +229,9 @@ def _lines(
                 "convert the file to UTF-8"
             ) from None
         sentences = [[t for t in text.split(" ") if t]] if tokenize is None else tokenize(text)
-        if (found := sum(map(len, sentences))) > tokens:
+        if (count := sum(map(len, sentences))) > tokens:
             raise ElmoError(
-                f"{name}:{number}: the line has {found:,} tokens, at most {tokens:,} are "
+                f"{name}:{number}: the line has {count:,} tokens, at most {tokens:,} are "
                 "read; cut it into sentences, one on each line"
             )
         yield sentences

@@ -73,8 +73,8 @@ def run(
         Location(absolute(out)), ours=_FILES, also=_ALSO, never="config.json"
     )  # a model has words too
     if Location(absolute(out)).exists("characters.json"):
-        with replaceable(out), local_folder(out) as there:
-            Characters.load(there / "characters.json")
+        with replaceable(out), local_folder(out) as old:
+            Characters.load(old / "characters.json")
     with work_folder(runs, "vocab", out) as work:
         train, heldout = count(Shards(absolute(shards)), work=work, cluster=cluster)
         words, counts = _words(train, params)
@@ -113,8 +113,8 @@ def count(shards: Shards, *, work: Location, cluster: Cluster) -> tuple[TypeCoun
         for split in SPLITS
         for info in shards.infos(split)
     ]
-    there = set(work.names())
-    missing = [job for job in jobs if job[3] not in there]
+    present = set(work.names())
+    missing = [job for job in jobs if job[3] not in present]
     for _ in workers.tasks(count_shard, missing, cluster=cluster, label="vocab"):
         pass
     counted = [_read_counts(work, name) for _, _, _, name in jobs]

@@ -51,8 +51,8 @@ def session() -> Iterator[Any]:
     if not elsewhere():
         quiet |= {"address": "local", "include_dashboard": False}
         quiet |= {"object_store_memory": 512 << 20}
-    here = str(Path(__file__).resolve().parents[1])
-    paths = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
+    root = str(Path(__file__).resolve().parents[1])
+    paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     terminated = signal.getsignal(signal.SIGTERM)
     given = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env") or {}
     env_vars = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
@@ -95,7 +95,7 @@ def tasks(
     if not work:
         return
     with Progress(label, len(work), unit="shards") as progress:
-        if _here(work, cluster):
+        if _in_this_process(work, cluster):
             for item in work:
                 yield function(item)
                 progress.advance()
@@ -123,10 +123,10 @@ def actors(
     if not work:
         return
     with Progress(label, len(work), unit="shards") as progress:
-        if _here(work, cluster):
-            made = kind(*arguments)
+        if _in_this_process(work, cluster):
+            actor = kind(*arguments)
             for item in work:
-                yield made(item)
+                yield actor(item)
                 progress.advance()
             return
         options: dict[str, Any] = {"cluster": cluster, "label": label, "name": _short(name)}
@@ -190,7 +190,7 @@ def fit(
             raise ElmoError("gpu is set and this machine has no CUDA device; set --no-gpu")
         return trainer().fit().return_value
     with session() as ray:
-        pool.await_room(ray, cluster, label=name, here=not elsewhere())
+        pool.await_room(ray, cluster, label=name, own=not elsewhere())
         return _survive_losses(lambda: trainer().fit(), name, folder, stop).return_value
 
 
@@ -210,7 +210,7 @@ def _run_config(name: str, folder: Location, cluster: Cluster) -> Any:
     return RunConfig(
         name=name,
         storage_path=str(notes),
-        failure_config=FailureConfig(max_failures=restarts.MOST),
+        failure_config=FailureConfig(max_failures=restarts.MAX_RESTARTS),
         **on_workers,
     )
 
@@ -243,9 +243,9 @@ def _survive_losses(
             if not restarts.is_loss(error):
                 raise
             losses += 1
-            if losses > restarts.MOST:
+            if losses > restarts.MAX_RESTARTS:
                 raise _lost(name, error) from None
-            again = f"starting again, {losses} of {restarts.MOST}"
+            again = f"starting again, {losses} of {restarts.MAX_RESTARTS}"
             say(f"{name}: a worker was lost while all started; {again}")
         except TrainingFailedError as error:
             for cause in getattr(error, "worker_failures", {}).values():
@@ -257,7 +257,7 @@ def _survive_losses(
 
 def _lost(name: str, error: BaseException) -> ElmoError:
     return ElmoError(
-        f"{name}: workers were lost {restarts.MOST + 1} times, the last time: "
+        f"{name}: workers were lost {restarts.MAX_RESTARTS + 1} times, the last time: "
         f"{restarts.cause_of(error)}; run the same command again to resume"
     )
 
@@ -350,7 +350,7 @@ class _Entry:
         return self.loop(self.config, rank, size, str(get_device()) if self.gpu else "cpu")
 
 
-def _here(work: Sequence[Any], cluster: Cluster) -> bool:
+def _in_this_process(work: Sequence[Any], cluster: Cluster) -> bool:
     """Whether one process does all the work, so that this one may."""
     return not elsewhere() and (len(work) < 2 or cluster.actors == 1)
 

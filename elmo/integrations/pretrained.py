@@ -56,7 +56,7 @@ def _registered(uri: str) -> Path:
 
 def card(model: Model, *, licence: str, title: str, language: str | None) -> str:
     """The model card: YAML that Hugging Face reads, then what the model is and came from."""
-    config, made = model.bilm.config, model.training
+    config, training = model.bilm.config, model.training
     head = [f"license: {licence}", "library_name: elmo-pipeline", "tags: [elmo, word-vectors]"]
     if language:
         head.insert(1, f"language: {language}")
@@ -73,32 +73,34 @@ def card(model: Model, *, licence: str, title: str, language: str | None) -> str
         ("Licence", licence),
     ]
     lines = ["---", *head, "---", "", f"# {title}", "", *_table(("what", "value"), facts), ""]
-    lines += ["## Data", "", *_data(made), "", "## Perplexity", "", *_perplexities(made), ""]
+    lines += ["## Data", "", *_data(training), ""]
+    lines += ["## Perplexity", "", *_perplexities(training), ""]
     lines += ["## Use", "", "```python", "import elmo", ""]
     lines += ['embedder = elmo.Embedder.from_pretrained("THIS FOLDER")']
     lines += ['vectors = embedder.encode(["A sentence."])  # (texts, dim)', "```", ""]
     return "\n".join(lines)
 
 
-def _data(made: Mapping[str, Any]) -> list[str]:
+def _data(training: Mapping[str, Any]) -> list[str]:
     """The digests of what the model was trained on, and how many tokens were read."""
-    rows = [(f"{name}", f"`{value}`") for name, value in (made.get("inputs") or {}).items()]
-    heldout = (made.get("perplexity") or {}).get("after") or {}
+    rows = [(f"{name}", f"`{value}`") for name, value in (training.get("inputs") or {}).items()]
+    heldout = (training.get("perplexity") or {}).get("after") or {}
     rows += [
         (f"held-out tokens, {text}", f"{figures['tokens']:,}")
         for text, figures in heldout.items()
         if figures.get("tokens") is not None
     ]
-    epochs = ((made.get("params") or {}).get("training") or {}).get("epochs")
+    epochs = ((training.get("params") or {}).get("training") or {}).get("epochs")
     if epochs is not None:
-        rows.append((f"epochs of {made.get('stage', 'training')}", str(epochs)))
+        rows.append((f"epochs of {training.get('stage', 'training')}", str(epochs)))
     return _table(("input", "digest or count"), rows) if rows else ["Not recorded in the model."]
 
 
-def _perplexities(made: Mapping[str, Any]) -> list[str]:
+def _perplexities(training: Mapping[str, Any]) -> list[str]:
+    stage = training.get("stage", "training")
     rows = [
-        (f"{text}, {when} {made.get('stage', 'training')}", *(_figure(figures, k) for k in _SIDES))
-        for when, texts in (made.get("perplexity") or {}).items()
+        (f"{text}, {when} {stage}", *(_figure(figures, k) for k in _SIDES))
+        for when, texts in (training.get("perplexity") or {}).items()
         for text, figures in texts.items()
     ]
     return _table(("held-out text", *_SIDES), rows) if rows else ["Not recorded in the model."]

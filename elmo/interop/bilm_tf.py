@@ -56,9 +56,9 @@ def import_2018(
     Raises `ElmoError` naming the option or the dataset that is missing or does not fit.
     """
     check_folder(Location(out), ours=(CONFIG, WEIGHTS), also=NAMES)
-    if there := Location(out).names():
+    if files := Location(out).names():
         raise ElmoError(
-            f"{out}: holds {there[0]}, and is not replaced; name another folder, or delete it"
+            f"{out}: holds {files[0]}, and is not replaced; name another folder, or delete it"
         )
     options, weights = Path(options), Path(weights)
     vocabulary = None if vocabulary is None else Path(vocabulary)

@@ -5,7 +5,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-STEPS_APART = 8
+TIME_STEPS_APART = 8
 
 
 def wants_few_launches(device: torch.device) -> bool:
@@ -13,10 +13,10 @@ def wants_few_launches(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
-def repeated_steps(steps: int) -> int:
+def repeated_time_steps(time_steps: int) -> int:
     """A number of time steps, rounded up to one of few where launches count: shapes then repeat,
     and a loop is captured once."""
-    return -(-steps // STEPS_APART) * STEPS_APART
+    return -(-time_steps // TIME_STEPS_APART) * TIME_STEPS_APART
 
 
 def repeated_rows(rows: int) -> int:

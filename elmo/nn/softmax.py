@@ -257,7 +257,7 @@ class _Loss(torch.autograd.Function):
         if gradients is not None:
             dweight_UP, dbias_U = gradients.sums()
             if row_of_M is not None:
-                dweight_UP, dbias_U = gradients.by_row(len(weight_UP), row_of_M)
+                dweight_UP, dbias_U = gradients.by_word_row(len(weight_UP), row_of_M)
                 dweight_UP.index_add_(0, target_N, dtrue_N[:, None] * h_NP.float())
                 dbias_U.index_add_(0, target_N, dtrue_N)
             ctx.save_for_backward(gradients.dh_NP, dweight_UP, dbias_U)
@@ -313,11 +313,11 @@ class _Gradients:
             return zeros_MP, zeros_MP.new_zeros(len(zeros_MP))
         return self._sums
 
-    def by_row(self, rows: int, row_of_M: Tensor) -> tuple[Tensor, Tensor]:
+    def by_word_row(self, word_rows: int, row_of_M: Tensor) -> tuple[Tensor, Tensor]:
         """The sums as gradients of all rows in use, by weights (U, P) and by biases (U)."""
         dweight_MP, dbias_M = self.sums()
-        dweight_UP = dweight_MP.new_zeros(rows, dweight_MP.shape[1])
-        dbias_U = dbias_M.new_zeros(rows)
+        dweight_UP = dweight_MP.new_zeros(word_rows, dweight_MP.shape[1])
+        dbias_U = dbias_M.new_zeros(word_rows)
         dweight_UP[row_of_M] = dweight_MP
         dbias_U[row_of_M] = dbias_M
         return dweight_UP, dbias_U

@@ -54,12 +54,12 @@ def export_lists(store: FeatureStore, out: Path) -> int:
                 columns = [
                     pa.array(np.repeat(block.sentence_ids, lengths)),
                     pa.array(np.repeat(part.document_ids[first:last], lengths)),
-                    pa.array((np.arange(len(block.types)) - starts).astype(np.int32)),
-                    part.types.tokens.take(pa.array(block.types)),
+                    pa.array((np.arange(len(block.type_ids)) - starts).astype(np.int32)),
+                    part.types.tokens.take(pa.array(block.type_ids)),
                     *(_lists(vectors) for vectors in block.vectors),
                 ]
                 writer.write_table(pa.Table.from_arrays(columns, schema=schema), _ROWS)
-                written += len(block.types)
+                written += len(block.type_ids)
     return written
 
 
@@ -132,8 +132,8 @@ def export_datasets(store: FeatureStore, out: Path) -> None:
     """Write the folder that `datasets.load_from_disk` reads."""
     with new_folder(out, ours=("dataset_info.json", "state.json")) as folder:
         with TemporaryDirectory(dir=folder) as cache:
-            made = to_datasets(store, cache_dir=Path(cache))
-            made.save_to_disk(str(folder))
+            dataset = to_datasets(store, cache_dir=Path(cache))
+            dataset.save_to_disk(str(folder))
 
 
 def _lists(vectors_TD: np.typing.NDArray[np.float32]) -> pa.Array:

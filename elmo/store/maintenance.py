@@ -242,7 +242,7 @@ def _mismatches(
     name = location.name(part.file)
     file = open_parquet(location, part.file)
     table_of_types = open_parquet(location, part.types.file)
-    types = table_of_types.metadata.num_rows
+    type_count = table_of_types.metadata.num_rows
     widths = {name: layout.width for name in layout.contextual} | {"types": 4}
     if layout.dtype == "int8":
         widths |= {f"{name}_scale": 4 for name in layout.contextual}
@@ -268,7 +268,7 @@ def _mismatches(
     counted = {
         "sentences": (len(sentence_ids), part.sentences),
         "tokens": (tokens, part.tokens),
-        "types": (types, part.types.rows),
+        "types": (type_count, part.types.rows),
         "row groups": (file.num_row_groups, part.row_groups),
     }
     if len(sentence_ids):
@@ -283,8 +283,8 @@ def _mismatches(
             yield f"{name}: {what}: {number}, the manifest says {recorded}"
     if (np.diff(sentence_ids) <= 0).any():
         yield f"{name}: its sentences are not in order"
-    if largest >= types:
-        yield f"{name}: names type {largest}, {part.types.file} has {types}"
+    if largest >= type_count:
+        yield f"{name}: names type {largest}, {part.types.file} has {type_count}"
     footer = {key: value.decode() for key, value in (file.schema_arrow.metadata or {}).items()}
     stated = {"fingerprint": part.fingerprint, "split": part.split, **described(layout)}
     for key, value in stated.items():
@@ -338,11 +338,13 @@ def _join(
         schema = part_schema(layout, types_file=entry.file, metadata=origin.footer)
         with location.temporary() as path:
             with PartWriter(path, schema, layout) as writer:
-                for source, types_rows in zip(copies[1::2], rows_of, strict=True):
+                for source, new_type_ids in zip(copies[1::2], rows_of, strict=True):
                     with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
                         for group in range(parquet.num_row_groups):
-                            _copy(parquet.read_row_group(group), writer, types, types_rows, layout)
-            joined = publish_part(location, path, number, types=entry, origin=origin)
+                            _copy(
+                                parquet.read_row_group(group), writer, types, new_type_ids, layout
+                            )
+            joined = publish_part(location, path, number, types_entry=entry, origin=origin)
         new += [] if joined.file in present else [joined.file]
     return joined
 
@@ -374,7 +376,7 @@ def _copy(
     table: pa.Table,
     writer: PartWriter,
     types: pa.StringArray,
-    types_rows: npt.NDArray[np.int32],
+    new_type_ids: npt.NDArray[np.int32],
     layout: Layout,
 ) -> None:
     lengths = table["length"].to_numpy()
@@ -382,7 +384,7 @@ def _copy(
         table["sentence_id"].to_numpy(),
         table["document_id"].to_numpy(),
         np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
-        types_rows[flat(table["types"], ENTRY)],
+        new_type_ids[flat(table["types"], ENTRY)],
         types,
     )
     columns: dict[str, npt.NDArray[Any]] = {}

@@ -37,13 +37,13 @@ _MAX_DECODED = 8  # values of row groups that one part keeps decoded
 class VectorBlock(NamedTuple):
     """Sentences of one row group, end to end.
 
-    `offsets` (sentences + 1) says where each begins; `types` (T,) are rows of the part's table of
-    distinct tokens; `vectors` is float32 (layers, T, D).
+    `offsets` (sentences + 1) says where each begins; `type_ids` (T,) are rows of the part's table
+    of distinct tokens; `vectors` is float32 (layers, T, D).
     """
 
     sentence_ids: npt.NDArray[np.int64]
     offsets: npt.NDArray[np.int64]
-    types: npt.NDArray[np.int32]
+    type_ids: npt.NDArray[np.int32]
     vectors: Floats
 
 

@@ -111,8 +111,8 @@ def write_part(
         columns = stored_x(x_NP, layout) if "layer_0" in layout.layers else {}
         schema = types_schema(layout, metadata=origin.footer)
         write_types(path, schema, layout, rows.types, columns)
-        types = publish_types(location, path, number)
-    schema = part_schema(layout, types_file=types.file, metadata=origin.footer)
+        types_entry = publish_types(location, path, number)
+    schema = part_schema(layout, types_file=types_entry.file, metadata=origin.footer)
     with location.temporary() as path:
         with PartWriter(path, schema, layout) as writer, ThreadPoolExecutor(1) as thread:
             pending = None
@@ -122,21 +122,21 @@ def write_part(
                 pending = thread.submit(_write_segment, writer, rows, x_NP, segment, layout)
             if pending is not None:
                 pending.result()
-        return publish_part(location, path, number, types=types, origin=origin)
+        return publish_part(location, path, number, types_entry=types_entry, origin=origin)
 
 
 def publish_types(location: Location, path: Path, number: int) -> TypesEntry:
     """Give a written types table its name."""
-    types = _describe_types(path, number)
-    _publish(location, path, types)
-    return types
+    types_entry = _describe_types(path, number)
+    _publish(location, path, types_entry)
+    return types_entry
 
 
 def publish_part(
-    location: Location, path: Path, number: int, *, types: TypesEntry, origin: Origin
+    location: Location, path: Path, number: int, *, types_entry: TypesEntry, origin: Origin
 ) -> PartEntry:
     """Give a written part its name; its types table has one already."""
-    part = _describe_part(path, number, types=types, origin=origin)
+    part = _describe_part(path, number, types_entry=types_entry, origin=origin)
     _publish(location, path, part)
     return part
 
@@ -171,11 +171,11 @@ def find_part(
                     continue
                 types_file = json.loads(footer["elmo.columns"])["types"]["of"]
                 with location.local_copy(types_file) as types_path:
-                    types = _describe_types(types_path, number)
-                part = _describe_part(path, number, types=types, origin=origin)
+                    types_entry = _describe_types(types_path, number)
+                part = _describe_part(path, number, types_entry=types_entry, origin=origin)
         except (OSError, ElmoError, KeyError, ValueError, pa.ArrowException):
             continue  # damaged, or moved by an equal run: it is made again
-        if (part.file, types.file) == (name, types_file):
+        if (part.file, types_entry.file) == (name, types_file):
             return part
     return None
 
@@ -266,7 +266,9 @@ def _describe_types(path: Path, number: int) -> TypesEntry:
     return TypesEntry(file=name, rows=rows, bytes=path.stat().st_size, sha256=digest)
 
 
-def _describe_part(path: Path, number: int, *, types: TypesEntry, origin: Origin) -> PartEntry:
+def _describe_part(
+    path: Path, number: int, *, types_entry: TypesEntry, origin: Origin
+) -> PartEntry:
     """The manifest's entry of a part: counts, id ranges, bytes and SHA-256 of its two files."""
     with pq.ParquetFile(path) as file:
         table = file.read(["sentence_id", "document_id", "length"])
@@ -286,7 +288,7 @@ def _describe_part(path: Path, number: int, *, types: TypesEntry, origin: Origin
         bytes=path.stat().st_size,
         sha256=digest,
         fingerprint=origin.fingerprint,
-        types=types,
+        types=types_entry,
         shards=origin.shards,
     )
 

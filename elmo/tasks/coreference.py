@@ -120,9 +120,10 @@ class CoreferenceModel(nn.Module):
         kept = self._prune(document, spans, mention_S)
         chosen = torch.tensor(kept, device=g_SD.device)
         g_MD, mention_M = g_SD[chosen], mention_S[chosen]
-        steps_MA = torch.arange(len(kept))[:, None] - 1
-        steps_MA = steps_MA - torch.arange(min(self.settings.antecedents, max(1, len(kept) - 1)))
-        antecedents_MA = steps_MA.clamp(min=-1).to(g_SD.device)
+        previous_M1 = torch.arange(len(kept))[:, None] - 1
+        count = min(self.settings.antecedents, max(1, len(kept) - 1))
+        earlier_MA = previous_M1 - torch.arange(count)
+        antecedents_MA = earlier_MA.clamp(min=-1).to(g_SD.device)
         scores_MA = self._score_pairs(g_MD, mention_M, antecedents_MA)
         none_M1 = scores_MA.new_zeros(len(kept), 1)
         return [spans[k] for k in kept], torch.cat([none_M1, scores_MA], 1), antecedents_MA
@@ -146,12 +147,12 @@ class CoreferenceModel(nn.Module):
         if document.links:
             return list(range(len(spans)))
         tokens = sum(map(len, document.tokens_of))
-        most = max(1, int(self.settings.spans_per_token * tokens))
+        limit = max(1, int(self.settings.spans_per_token * tokens))
         kept: list[int] = []
         furthest: dict[int, int] = {}  # start → the largest stop of a kept span
         nearest: dict[int, int] = {}  # last token → the smallest start of a kept span
         for k in mention_S.detach().argsort(descending=True, stable=True).tolist():
-            if len(kept) == most:
+            if len(kept) == limit:
                 break
             start, stop = spans[k]
             crosses = any(furthest.get(t, 0) > stop for t in range(start + 1, stop)) or any(

@@ -232,8 +232,8 @@ def word_senses(
             frequent.append(first[-1])
         else:
             right.append([key in occurrence.keys for key in chosen])
-            most = max(sorted(senses), key=lambda key: senses[key])
-            frequent.append(most in occurrence.keys)
+            frequent_sense = max(sorted(senses), key=lambda key: senses[key])
+            frequent.append(frequent_sense in occurrence.keys)
     if not right:
         raise ElmoError("the test text has no sense-tagged words")
     right_NL, several_N = np.array(right), np.array(ambiguous)

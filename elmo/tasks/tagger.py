@@ -78,16 +78,16 @@ class Tagger(nn.Module):
         """The tags of sentences, each as vectors (L, T, D) of a store or of `embed`."""
         self.eval()
         rows = [
-            {"sentence_id": k, "vectors": torch.from_numpy(np.array(some, np.float32))}
-            for k, some in enumerate(sentences)
+            {"sentence_id": k, "vectors": torch.from_numpy(np.array(layers_LTD, np.float32))}
+            for k, layers_LTD in enumerate(sentences)
         ]
         if not rows:
             return []
         batch = collate(rows)
         best_BT = self(batch["vectors"], batch["mask"]).argmax(-1)
         return [
-            [self.tags[tag] for tag in best_T[: some.shape[1]].tolist()]
-            for best_T, some in zip(best_BT, sentences, strict=True)
+            [self.tags[tag] for tag in best_T[: layers_LTD.shape[1]].tolist()]
+            for best_T, layers_LTD in zip(best_BT, sentences, strict=True)
         ]
 
     def save(self, folder: Path) -> None:

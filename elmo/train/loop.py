@@ -1,6 +1,6 @@
 """The training loop: plain torch, given where to keep its work and what to report to.
 
-Shapes: L layers, S directions, B rows, P projection, C cells.
+Shapes: L layers, S directions, B rows, P projection, C cells, W either of these two.
 """
 
 import math
@@ -285,7 +285,7 @@ class _Fit:
             self.parameters,
             steps=steps,
             lr_of=self.job.lr_of,
-            by_rows=WORD_MATRIX if sampled else (),
+            word_matrix=WORD_MATRIX if sampled else (),
         )
 
     def _asked(self, interrupted: Callable[[], bool]) -> tuple[bool, bool]:
@@ -323,13 +323,14 @@ class _Fit:
             for rank in range(self.workers.size)
         ]
         whole = []
-        for part in state:
-            L, S, _, width = part.shape
-            padded = part.new_zeros(L, S, max(counts), width)
-            padded[:, :, : part.shape[2]] = part
-            gathered = [torch.empty_like(padded) for _ in counts]
-            dist.all_gather(gathered, padded)
-            whole.append(torch.cat([p[:, :, :n] for p, n in zip(gathered, counts, strict=True)], 2))
+        for part_LSBW in state:
+            L, S, B, W = part_LSBW.shape
+            padded_LSBW = part_LSBW.new_zeros(L, S, max(counts), W)
+            padded_LSBW[:, :, :B] = part_LSBW
+            gathered = [torch.empty_like(padded_LSBW) for _ in counts]
+            dist.all_gather(gathered, padded_LSBW)
+            cut = [each[:, :, :n] for each, n in zip(gathered, counts, strict=True)]
+            whole.append(torch.cat(cut, 2))
         return State(*whole)
 
     def _enough(self, progress: TrainingProgress) -> bool:

@@ -5,7 +5,7 @@ written here, in the matrix and in the optimizer's state. For Adagrad that equal
 Under AdamW a row also moves and decays in the steps that do not use it: `catch_up` makes up for
 them when the row is next used, so that the result is that of the dense update (but for epsilon).
 
-Shapes: R rows of a parameter.
+Shapes: R word rows.
 """
 
 import math
@@ -22,15 +22,15 @@ from elmo.nn.device import sent
 from elmo.settings import OptimizerSettings
 
 NEGLIGIBLE = 1e-12  # of the first move of an unused row: what later ones may be before they are 0
-ROWS_AT_ONCE = 1 << 16  # so that catching up a large matrix needs little memory beside it
+WORD_ROWS_AT_ONCE = 1 << 16  # so that catching up a large matrix needs little memory beside it
 
 
 class Optimizer:
     """Updates tensors in place from gradients; its own state is `slots`, tensors by name.
 
     A training takes `steps` steps. `lr_of[name]` multiplies the learning rate of a parameter. The
-    parameters named in `by_rows` get gradients of the rows in use: `catch_up` those before they are
-    read.
+    parameters named in `word_matrix` have a row for each word and get gradients of the rows in use:
+    `catch_up` those before they are read.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Optimizer:
         *,
         steps: int,
         lr_of: dict[str, float],
-        by_rows: Iterable[str] = (),
+        word_matrix: Iterable[str] = (),
     ) -> None:
         self.settings, self.parameters = settings, parameters
         self.steps, self.lr_of = steps, lr_of
@@ -51,18 +51,20 @@ class Optimizer:
                 self.slots[f"{name}.{kind}"] = torch.full_like(parameter, first)
         self._missed: dict[str, _Missed] = {}
         if settings.name == "adamw" and settings.row_updates == "exact":
-            for name in by_rows:
+            for name in word_matrix:
                 # How many steps each row has taken; on the CPU, where the rows are chosen.
                 self.slots[f"{name}.taken"] = torch.zeros(len(parameters[name]), dtype=torch.int64)
                 decay = settings.weight_decay if decays(name) else 0.0
                 self._missed[name] = _Missed(settings, decay, self._rate_of(name))
 
     @torch.no_grad()
-    def update(self, gradients: dict[str, Tensor], *, step: int, rows: dict[str, Tensor]) -> None:
+    def update(
+        self, gradients: dict[str, Tensor], *, step: int, word_rows: dict[str, Tensor]
+    ) -> None:
         """Take one step, the first being 0.
 
-        `rows[name]` are the rows of a parameter, without repetition, that `gradients[name]` stands
-        for, where it does not stand for all.
+        `word_rows[name]` are the rows of a parameter, without repetition, that `gradients[name]`
+        stands for, where it does not stand for all.
         """
         groups: dict[tuple[float, float], list[_Move]] = {}
         scattered = []
@@ -73,13 +75,13 @@ class Optimizer:
             tensors = [self.parameters[name], *(self.slots[f"{name}.{k}"] for k in self._kinds())]
             decay = self.settings.weight_decay if decays(name) else 0.0
             used = tensors
-            if name in rows:
-                self.catch_up(name, rows[name], step=step)
-                chosen = sent(rows[name].cpu().numpy(), tensors[0].device)
+            if name in word_rows:
+                self.catch_up(name, word_rows[name], step=step)
+                chosen = sent(word_rows[name].cpu().numpy(), tensors[0].device)
                 used = [tensor[chosen] for tensor in tensors]
                 scattered.append((tensors, chosen, used))
                 if name in self._missed:
-                    self.slots[f"{name}.taken"].numpy()[rows[name].cpu().numpy()] = step + 1
+                    self.slots[f"{name}.taken"].numpy()[word_rows[name].cpu().numpy()] = step + 1
             groups.setdefault((rate, decay), []).append(_Move(gradient, *used))
         for (rate, decay), moves in groups.items():
             self._move(moves, step, rate, decay)
@@ -88,10 +90,10 @@ class Optimizer:
                 tensor[chosen] = moved
 
     @torch.no_grad()
-    def catch_up(self, name: str, rows: Tensor, *, step: int) -> None:
+    def catch_up(self, name: str, word_rows: Tensor, *, step: int) -> None:
         """Give rows of a parameter, in place, the moves of the steps before `step` that did not use
         them: call it before the rows are read for that step."""
-        self._catch_up(name, rows, step, state=True)
+        self._catch_up(name, word_rows, step, state=True)
 
     @torch.no_grad()
     def catch_up_all(self, *, step: int) -> None:
@@ -115,17 +117,17 @@ class Optimizer:
 
     def _catch_up_all(self, step: int, *, state: bool) -> None:
         for name in self._missed:
-            rows = torch.arange(len(self.parameters[name]))
-            for part in torch.split(rows, ROWS_AT_ONCE):
+            word_rows = torch.arange(len(self.parameters[name]))
+            for part in torch.split(word_rows, WORD_ROWS_AT_ONCE):
                 self._catch_up(name, part, step, state=state)
 
     @torch.no_grad()
-    def _catch_up(self, name: str, rows: Tensor, step: int, *, state: bool) -> None:
+    def _catch_up(self, name: str, word_rows: Tensor, step: int, *, state: bool) -> None:
         """`catch_up`; with `state` false the weights alone move."""
         if name not in self._missed or self.lr_of.get(name) == 0:
             return
         parameter, taken = self.parameters[name], self.slots[f"{name}.taken"].numpy()
-        resting = rows.cpu().numpy()
+        resting = word_rows.cpu().numpy()
         resting = resting[taken[resting] < step]
         if len(resting) == 0:
             return

@@ -21,7 +21,7 @@ from elmo.characters import SENTENCE_BEGIN, SENTENCE_END
 from elmo.errors import ElmoError
 from elmo.model_folder import Model
 from elmo.nn.bilm import BiLM
-from elmo.nn.device import repeated_rows, repeated_steps, sent, wants_few_launches
+from elmo.nn.device import repeated_rows, repeated_time_steps, sent, wants_few_launches
 from elmo.nn.encoder import CharacterEncoder
 from elmo.nn.lstm import State
 from elmo.nn.softmax import AnySoftmax, evaluate, softmax_from
@@ -29,7 +29,7 @@ from elmo.stream import Stream, Window, both_ways, byte_lengths, prefetched
 from elmo.vocabulary import Vocabulary
 
 TOKENS_AT_ONCE = 4096  # of sentences in memory, and of a long one
-LEAST_STEPS = 64  # of a long row that are read at once, however many rows there are
+LEAST_TIME_STEPS = 64  # of a long row that are read at once, however many rows there are
 TYPES_AT_ONCE = 8192  # distinct tokens encoded at a time
 BLOCK_TOKENS = 1 << 18  # of sentences from which those of like length are read together
 Item = TypeVar("Item")
@@ -125,36 +125,36 @@ class Evaluator:
         _, T, B = index_STB.shape
         if state is None:
             state = self.bilm.lstm.zero_state(B)
-        x_NP = self._encode(window.types_NK, device)
+        x_NP = self._encode(window.characters_NK, device)
         starts_STB = sent(window.reset_TB, device).expand(2, -1, -1)
         nats = []
-        steps = max(LEAST_STEPS, TOKENS_AT_ONCE // B)
-        for piece in (slice(start, start + steps) for start in range(0, T, steps)):
+        time_steps = max(LEAST_TIME_STEPS, TOKENS_AT_ONCE // B)
+        for piece in (slice(start, start + time_steps) for start in range(0, T, time_steps)):
             x_STBP = x_NP[sent(index_STB[:, piece], device)]
-            starting = starts_STB[:, piece] if reset else None
-            ys, state = self.bilm.lstm(x_STBP, state, reset_STB=starting)
-            targets = sent(targets_STB[:, piece], device)
+            reset_STB = starts_STB[:, piece] if reset else None
+            ys, state = self.bilm.lstm(x_STBP, state, reset_STB=reset_STB)
+            piece_STB = sent(targets_STB[:, piece], device)
             h_NP = ys[-1].reshape(-1, ys[-1].shape[-1])
-            nats_N = evaluate(self.softmax, h_NP, targets.reshape(-1))
-            nats.append(nats_N.view(targets.shape))
+            nats_N = evaluate(self.softmax, h_NP, piece_STB.reshape(-1))
+            nats.append(nats_N.view(piece_STB.shape))
         return torch.cat(nats, 1), state
 
-    def _encode(self, types_NK: np.ndarray, device: torch.device) -> Tensor:
+    def _encode(self, characters_NK: np.ndarray, device: torch.device) -> Tensor:
         """The vectors of distinct tokens (N, P); where launches count, of a few more."""
         encoder = self.bilm.encoder
         if wants_few_launches(device) and isinstance(encoder, CharacterEncoder):
-            types_NK = encoder.padded(types_NK)
-        parts = torch.split(sent(types_NK, device), TYPES_AT_ONCE)
+            characters_NK = encoder.padded(characters_NK)
+        parts = torch.split(sent(characters_NK, device), TYPES_AT_ONCE)
         return torch.cat([self.bilm.encode(part, precision=self.precision) for part in parts])
 
     def _count(self, window: Window, nats_STB: Tensor) -> np.ndarray:
-        mask = torch.from_numpy(window.mask_TB).to(nats_STB.device)
-        nats = (nats_STB.double() * mask).sum((1, 2)).cpu().numpy()
-        targets = window.targets_STB[:, window.mask_TB]
+        mask_TB = torch.from_numpy(window.mask_TB).to(nats_STB.device)
+        nats = (nats_STB.double() * mask_TB).sum((1, 2)).cpu().numpy()
+        targets_SN = window.targets_STB[:, window.mask_TB]
         inputs = window.index_STB[0][window.mask_TB & ~window.reset_TB]
-        unigram = -self._unigram_SV[[[0], [1]], targets].sum(1)
+        unigram = -self._unigram_SV[[[0], [1]], targets_SN].sum(1)
         starts = int((window.reset_TB & window.mask_TB).sum())
-        sizes = (window.mask_TB.sum(), starts, (targets[0] == self.vocabulary.unk).sum())
+        sizes = (window.mask_TB.sum(), starts, (targets_SN[0] == self.vocabulary.unk).sum())
         return np.array([*nats, *sizes, window.bytes_N[inputs].sum() + len(inputs), *unigram])
 
 
@@ -231,8 +231,8 @@ def scores(model: Model, sentences: Sequence[Sequence[str]]) -> list[Score]:
     evaluator = _evaluator(model)
     for rows, window in _windows(model, sentences):
         nats_STB, _ = evaluator.nats(window, None, reset=True)
-        mask = torch.from_numpy(window.mask_TB)
-        forward, backward = (nats_STB.cpu().double() * mask).sum(1)[:, : len(rows)].tolist()
+        mask_TB = torch.from_numpy(window.mask_TB)
+        forward, backward = (nats_STB.cpu().double() * mask_TB).sum(1)[:, : len(rows)].tolist()
         for row, *both in zip(rows, forward, backward, strict=True):
             scored[row] = Score(*both)
     if not np.isfinite(scored).all():
@@ -266,12 +266,12 @@ def _windows(
 def _window(model: Model, sentences: list[Sequence[str]]) -> Window:
     vocabulary = model.vocabulary
     types: dict[str, int] = {}
-    steps, rows = max(map(len, sentences)) + 1, len(sentences)
+    time_steps, rows = max(map(len, sentences)) + 1, len(sentences)
     if wants_few_launches(model.bilm.lstm.weight[0].device):  # shapes that repeat are captured
-        steps, rows = repeated_steps(steps), repeated_rows(rows)
-    index = np.zeros((2, steps, rows), np.int64)
-    targets = np.zeros((2, steps, rows), np.int64)
-    mask = np.zeros((steps, rows), bool)
+        time_steps, rows = repeated_time_steps(time_steps), repeated_rows(rows)
+    index_STB = np.zeros((2, time_steps, rows), np.int64)
+    targets_STB = np.zeros((2, time_steps, rows), np.int64)
+    mask_TB = np.zeros((time_steps, rows), bool)
     boundaries = [types.setdefault(word, len(types)) for word in (SENTENCE_BEGIN, SENTENCE_END)]
     for row, sentence in enumerate(sentences):
         keys = np.array([types.setdefault(token, len(types)) for token in sentence], np.int64)
@@ -279,22 +279,28 @@ def _window(model: Model, sentences: list[Sequence[str]]) -> Window:
         length = np.array([len(sentence)])
         block = both_ways(keys, words, length, vocabulary)
         n = len(sentence) + 1
-        index[:, :n, row], targets[:, :n, row] = block.keys_Sn, block.words_Sn
-        index[0, 0, row], index[1, 0, row] = boundaries
-        mask[:n, row] = True
-    starts = np.zeros_like(mask)
-    starts[0] = True
-    encoded = model.inputs(list(types))
-    words_used = np.unique(targets[:, mask])
-    size = byte_lengths(list(types))
-    return Window(index, targets, mask, starts, encoded, size, words_used, 2 * int(mask.sum()))
+        index_STB[:, :n, row], targets_STB[:, :n, row] = block.keys_Sn, block.words_Sn
+        index_STB[0, 0, row], index_STB[1, 0, row] = boundaries
+        mask_TB[:n, row] = True
+    starts_TB = np.zeros_like(mask_TB)
+    starts_TB[0] = True
+    return Window(
+        index_STB,
+        targets_STB,
+        mask_TB,
+        starts_TB,
+        model.inputs(list(types)),
+        byte_lengths(list(types)),
+        words=np.unique(targets_STB[:, mask_TB]),
+        count=2 * int(mask_TB.sum()),
+    )
 
 
 def _unigram(vocabulary: Vocabulary) -> np.ndarray:
     """log p of each word by its count, for forward targets (no `<S>`) and backward (no `</S>`)."""
     if vocabulary.counts is None:
         return np.full((2, len(vocabulary)), np.nan)
-    counts = np.tile(np.maximum(np.array(vocabulary.counts, np.float64), 1), (2, 1))
-    counts[0, vocabulary.bos] = counts[1, vocabulary.eos] = 0
+    counts_SV = np.tile(np.maximum(np.array(vocabulary.counts, np.float64), 1), (2, 1))
+    counts_SV[0, vocabulary.bos] = counts_SV[1, vocabulary.eos] = 0
     with np.errstate(divide="ignore"):
-        return np.log(counts / counts.sum(1, keepdims=True))
+        return np.log(counts_SV / counts_SV.sum(1, keepdims=True))

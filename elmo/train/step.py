@@ -95,14 +95,14 @@ class Body(nn.Module):
 
     def forward(
         self,
-        types_NK: Tensor,
+        characters_NK: Tensor,
         index_STB: Tensor,
         state: State,
         reset_STB: Tensor | None,
         drop: Drop,
     ) -> tuple[Tensor, State]:
         """The dropped top layer (S, T, B, P) and the state after the window."""
-        x_NP = self.bilm.encode(types_NK, precision=self.precision)
+        x_NP = self.bilm.encode(characters_NK, precision=self.precision)
         x_STBP = nn.functional.embedding(index_STB, x_NP)
         ys, state = self.bilm.lstm(x_STBP, state, reset_STB=reset_STB, drop=drop)
         return drop(ys[-1], self.bilm.config.layers), state
@@ -139,17 +139,17 @@ class Stepper:
         reset_STB = None
         if settings.reset == "sentence":
             reset_STB = sent(window.reset_TB, device).expand(2, -1, -1)
-        types_NK = window.types_NK
+        characters_NK = window.characters_NK
         if wants_few_launches(device) and isinstance(self.bilm.encoder, CharacterEncoder):
-            types_NK = self.bilm.encoder.padded(types_NK)
+            characters_NK = self.bilm.encoder.padded(characters_NK)
         h_STBP, after = self.body(
-            sent(types_NK, device),
+            sent(characters_NK, device),
             sent(window.index_STB, device),
             state,
             reset_STB,
             self._drop(step),
         )
-        loss, nats_S, rows, leaves = self._loss(h_STBP, window, step)
+        loss, nats_S, word_rows, leaves = self._loss(h_STBP, window, step)
         torch.autograd.backward(loss * (settings.loss_scale * self.workers.size / self.predictions))
         gradients = {
             f"bilm.{name}": parameter.grad
@@ -175,7 +175,7 @@ class Stepper:
         clipped = 0 < settings.optimizer.clip < norm
         if clipped:
             torch._foreach_mul_(tensors, settings.optimizer.clip / norm)
-        self.optimizer.update(gradients, step=step, rows=rows)
+        self.optimizer.update(gradients, step=step, word_rows=word_rows)
         return Measured((nats[0], nats[1]), window.count // 2, norm, clipped), after
 
     def _loss(

@@ -257,9 +257,9 @@ def tasks(
         params_file = click.get_current_context().params["params_file"]
         task = stage.chosen(params, name, params_file)
         device = "cuda" if cluster.gpu else "cpu"
-        with local_folder(model) as here:
+        with local_folder(model) as local_model:
             return stage.run(
-                name, here, out, task, curve=curve, picture=picture, runs=runs, device=device
+                name, local_model, out, task, curve=curve, picture=picture, runs=runs, device=device
             )
 
     run(

@@ -61,7 +61,7 @@ def table(finding: Finding) -> str:
         lines.append(_line(cells))
     for query, both in finding.neighbors.items():
         lines += ["", f"{query}:", ""]
-        lines += [f"- {kind}: {'; '.join(found) or 'none'}" for kind, found in both.items()]
+        lines += [f"- {kind}: {'; '.join(neighbors) or 'none'}" for kind, neighbors in both.items()]
     counted = ", ".join(f"{name} {count:,}" for name, count in finding.examples.items())
     seeds = f"seeds {', '.join(map(str, finding.seeds))}; " if finding.seeds else ""
     lines += ["", f"{counted}; {seeds}model {finding.model[:12]}.", "", f"`{finding.command}`", ""]

@@ -139,7 +139,7 @@ def spool_of(folder: Location) -> Path:
 
 def end_killed(stage: str) -> None:
     """Say of a stage's runs whose process on this machine is gone that it was killed: nobody else
-    would, and they would seem to run for ever."""
+    would, and they would seem to run without end."""
     with answers():
         _end_killed(mlflow_client(), stage)
 

@@ -72,7 +72,7 @@ def test_a_long_sentence_in_pieces_is_the_same(
 
 
 def test_carried_rows_grow_and_shrink(tiny_model: Model) -> None:
-    """Row k goes on from row k; rows beyond a batch keep their state."""
+    """Row k begins with the state that row k ended with; rows beyond a batch keep theirs."""
     embedder = Embedder(tiny_model)
     batches = [[GIFT], [["a"], ["b", "c"], []], [["late"]], [["d"], GIFT]]
     carry = Carry()

@@ -51,7 +51,7 @@ def windows(stream: Stream) -> list[Window]:
 def texts(window: Window) -> np.ndarray:
     """The input tokens (S, T, B) read back from their characters, bytes between BOW and EOW."""
     found = []
-    for row in window.types_NK:
+    for row in window.characters_NK:
         inside = [c for c in row.tolist() if c < 258]
         special = {256: "<S>", 257: "</S>"}
         found.append(special[inside[0]] if inside[0] in special else bytes(inside).decode())
@@ -186,10 +186,10 @@ def test_a_position_taken_anywhere_continues_with_the_same_windows(shards: Shard
 
 def test_each_distinct_token_of_a_window_is_encoded_once(shards: Shards) -> None:
     for window in windows(stream(shards)):
-        rows = {row.tobytes() for row in window.types_NK}
+        rows = {row.tobytes() for row in window.characters_NK}
         # An unknown token has a key in each shard, so it may stand twice when shards meet.
-        assert len(window.types_NK) - len(rows) <= 3 * 4
-        assert set(window.index_STB.flat) == set(range(len(window.types_NK)))
+        assert len(window.characters_NK) - len(rows) <= 3 * 4
+        assert set(window.index_STB.flat) == set(range(len(window.characters_NK)))
 
 
 def test_tokens_counts_the_predictions_of_an_epoch(shards: Shards) -> None:
@@ -249,5 +249,5 @@ def test_ids_of_more_characters_than_16_bits_hold(shards: Shards, count: int) ->
         seed=1,
     )
     for window in windows(made):
-        assert window.types_NK.min() >= 0
-        assert window.types_NK.max() == characters.pad
+        assert window.characters_NK.min() >= 0
+        assert window.characters_NK.max() == characters.pad

@@ -93,12 +93,12 @@ def test_training_that_has_no_room_here_is_refused_at_once(tmp_path: Path) -> No
     )
 
 
-def test_room_that_never_comes_is_waited_for_aloud_and_given_up(
+def test_room_that_never_comes_is_waited_for_with_a_line_and_given_up(
     sixteen_cores_and_two_gpus: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     few = Cluster(workers=3, cpus=1, gpu=True, wait_minutes=0.2)
     with pytest.raises(ElmoError, match=r"pretrain: waited 12 s for 3 × 1 cores and 1 GPU, and"):
-        pool.await_room(sixteen_cores_and_two_gpus, few, label="pretrain", here=False)
+        pool.await_room(sixteen_cores_and_two_gpus, few, label="pretrain", own=False)
     said = capsys.readouterr().err
     assert "pretrain: waiting for 3 × 1 cores and 1 GPU: 16 cores and 2 GPUs are there, 1" in said
 

@@ -88,7 +88,7 @@ def at_once(config: dict[str, Any], rank: int, size: int, device: str) -> None:
 def test_workers_that_die_each_time_end_in_one_line(
     tmp_path: Path, one_session: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(restarts, "MOST", 1)
+    monkeypatch.setattr(restarts, "MAX_RESTARTS", 1)
     with pytest.raises(ElmoError, match=r"workers were lost 2 times.*run the same command again"):
         cluster.fit(
             at_once,

@@ -1,4 +1,4 @@
-"""A captured loop gives what the plain one gives: the books here, the capture where a GPU is."""
+"""A captured loop gives what the plain one gives: its bookkeeping here, the capture on a GPU."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,11 +14,11 @@ from elmo.nn.lstm import LSTMStack, State
 
 @pytest.fixture(autouse=True)
 def empty() -> Iterator[None]:
-    for books in (graphs._calls, graphs._captured):
-        books.clear()
+    for kept in (graphs._calls, graphs._captured):
+        kept.clear()
     yield
-    for books in (graphs._calls, graphs._captured):
-        books.clear()
+    for kept in (graphs._calls, graphs._captured):
+        kept.clear()
 
 
 def twice(x: Tensor, y: Tensor | None, factor: float) -> tuple[Tensor, None]:
@@ -100,7 +100,7 @@ def test_the_graph_used_longest_ago_makes_room(
     assert len(graphs._captured) == 3 and len(made) == 5
 
 
-def test_the_books_of_shapes_that_come_once_are_bounded(
+def test_what_is_kept_of_shapes_that_come_once_is_bounded(
     pretended: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(graphs, "MAX_COUNTED", 10)

@@ -208,7 +208,7 @@ def test_shuffled_vectors_are_those_of_the_store(store: FeatureStore) -> None:
         np.testing.assert_array_equal(sentence["vectors"].numpy(), store[sentence["sentence_id"]])
 
 
-def test_list_columns_hold_a_row_a_token(store: FeatureStore, tmp_path: Path) -> None:
+def test_list_columns_hold_one_row_per_token(store: FeatureStore, tmp_path: Path) -> None:
     written = export_lists(store, tmp_path / "lists.parquet")
     table = pq.read_table(tmp_path / "lists.parquet").sort_by(
         [("sentence_id", "ascending"), ("position", "ascending")]

@@ -117,7 +117,7 @@ def stepper(**changed: Any) -> Stepper:
     softmax.reset_parameters(1)
     parameters = {f"bilm.{name}": p.data for name, p in bilm.named_parameters()}
     parameters |= {f"softmax.{name}": p.data for name, p in softmax.named_parameters()}
-    adamw = Optimizer(optimizer, parameters, steps=10, lr_of={}, by_rows=WORD_MATRIX)
+    adamw = Optimizer(optimizer, parameters, steps=10, lr_of={}, word_matrix=WORD_MATRIX)
     return Stepper(bilm, softmax, adamw, settings, Workers())
 
 
@@ -130,7 +130,7 @@ def window(seed: int = 0, *, rows: int = B, steps: int = T) -> Window:
         targets_STB=targets,
         mask_TB=np.ones((steps, rows), bool),
         reset_TB=random.random((steps, rows)) < 0.05,
-        types_NK=types.astype(np.int32),
+        characters_NK=types.astype(np.int32),
         bytes_N=np.ones(TYPES, np.int64),
         words=np.unique(targets),
         count=2 * steps * rows,

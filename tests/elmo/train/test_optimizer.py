@@ -27,16 +27,16 @@ def matrix(seed: int) -> Tensor:
 
 
 def make(
-    settings: OptimizerSettings, w: Tensor, *, by_rows: bool = False, share: float = 1.0
+    settings: OptimizerSettings, w: Tensor, *, by_word_rows: bool = False, share: float = 1.0
 ) -> Any:
-    names = ["w"] if by_rows else []
-    return Optimizer(settings, {"w": w}, steps=1000, lr_of={"w": share}, by_rows=names)
+    names = ["w"] if by_word_rows else []
+    return Optimizer(settings, {"w": w}, steps=1000, lr_of={"w": share}, word_matrix=names)
 
 
 def take(optimizer: Optimizer, gradient: Tensor, step: int, rows: Tensor | None = None) -> None:
     if rows is not None:
         optimizer.catch_up("w", rows, step=step)
-    optimizer.update({"w": gradient}, step=step, rows={} if rows is None else {"w": rows})
+    optimizer.update({"w": gradient}, step=step, word_rows={} if rows is None else {"w": rows})
 
 
 @pytest.mark.parametrize("settings", [ADAGRAD, ADAMW], ids=["adagrad", "adamw"])
@@ -57,14 +57,14 @@ def test_dense_updates_are_torchs_own(settings: OptimizerSettings) -> None:
 
 def test_adagrad_on_rows_equals_the_dense_result() -> None:
     rows, whole = matrix(0), matrix(0)
-    by_rows, dense = make(ADAGRAD, rows, by_rows=True), make(ADAGRAD, whole)
+    by_word_rows, dense = make(ADAGRAD, rows, by_word_rows=True), make(ADAGRAD, whole)
     for step in range(5):
         used = torch.tensor([[0, 2], [2, 5], [1, 2], [0, 1], [3, 4]][step])
         gradient = matrix(10 + step)[used]
-        take(by_rows, gradient, step, used)
+        take(by_word_rows, gradient, step, used)
         take(dense, torch.zeros(6, 3).index_copy_(0, used, gradient), step)
         torch.testing.assert_close(rows, whole)
-        torch.testing.assert_close(by_rows.slots, dense.slots)
+        torch.testing.assert_close(by_word_rows.slots, dense.slots)
 
 
 V, STEPS = 40, 300
@@ -102,7 +102,7 @@ def test_adamw_on_sparse_rows_is_torchs_adamw_on_the_whole_matrix(
     for kind, near in (("exact", True), ("lazy", False)):
         w = start.clone()
         chosen = replace(settings, row_updates=kind)
-        optimizer = Optimizer(chosen, {"w": w}, steps=STEPS, lr_of={}, by_rows=["w"])
+        optimizer = Optimizer(chosen, {"w": w}, steps=STEPS, lr_of={}, word_matrix=["w"])
         for step, (rows, gradient) in enumerate(sparse_steps()):
             take(optimizer, gradient, step, rows)
         before = w.clone()
@@ -117,11 +117,11 @@ def test_adamw_on_sparse_rows_is_torchs_adamw_on_the_whole_matrix(
 def test_catching_up_after_a_restart_is_catching_up_without_one() -> None:
     """What a checkpoint holds is enough: the learning rates of missed steps come from settings."""
     whole, cut = matrix(0), matrix(0)
-    one, two = make(ADAMW, whole, by_rows=True), make(ADAMW, cut, by_rows=True)
+    one, two = make(ADAMW, whole, by_word_rows=True), make(ADAMW, cut, by_word_rows=True)
     for step in range(9):
         if step == 5:
             slots = {name: slot.clone() for name, slot in two.slots.items()}
-            two = make(ADAMW, cut, by_rows=True)
+            two = make(ADAMW, cut, by_word_rows=True)
             for name, slot in slots.items():
                 two.slots[name].copy_(slot)
         used = torch.tensor([[0, 2], [2, 5], [1]][step % 3])
@@ -137,9 +137,9 @@ def test_catching_up_after_a_restart_is_catching_up_without_one() -> None:
 def test_every_row_used_is_the_dense_update() -> None:
     for settings in (ADAGRAD, ADAMW, replace(ADAMW, row_updates="lazy")):
         rows, whole = matrix(0), matrix(0)
-        by_rows, dense = make(settings, rows, by_rows=True), make(settings, whole)
+        by_word_rows, dense = make(settings, rows, by_word_rows=True), make(settings, whole)
         for step in range(3):
-            take(by_rows, matrix(step), step, torch.arange(6))
+            take(by_word_rows, matrix(step), step, torch.arange(6))
             take(dense, matrix(step), step)
         torch.testing.assert_close(rows, whole)
 
@@ -156,7 +156,7 @@ def test_weight_decay_spares_the_biases_of_the_real_model_and_nothing_else() -> 
     }
     optimizer = Optimizer(ADAMW, parameters, steps=10, lr_of={})
     nothing = {name: torch.zeros_like(value) for name, value in parameters.items()}
-    optimizer.update(nothing, step=0, rows={})
+    optimizer.update(nothing, step=0, word_rows={})
     spared = {name for name, value in parameters.items() if bool((value == 1).all())}
     assert spared == {name for name in parameters if "bias" in name}
     assert {"bilm.lstm.bias.0", "bilm.encoder.conv_bias.0", "softmax.bias"} < spared

@@ -47,7 +47,7 @@ def test_a_long_line_in_pieces_has_the_same_scores(
     lines = [line(tiny_model, 700), ["a"], line(tiny_model, 5), line(tiny_model, 300)]
     whole, whole_scores = perplexity(tiny_model, lines), scores(tiny_model, lines)
     monkeypatch.setattr(module, "TOKENS_AT_ONCE", 100)
-    monkeypatch.setattr(module, "LEAST_STEPS", 64)
+    monkeypatch.setattr(module, "LEAST_TIME_STEPS", 64)
     pieces = perplexity(tiny_model, lines)
     assert vars(pieces) == pytest.approx(vars(whole), rel=1e-6, nan_ok=True)
     np.testing.assert_allclose(scores(tiny_model, lines), whole_scores, rtol=1e-6)

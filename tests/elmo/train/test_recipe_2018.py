@@ -89,7 +89,7 @@ def loss_of(
     weights: dict[str, Tensor], window: Window, states: dict[tuple[int, int, int], tuple], step: int
 ) -> tuple[Tensor, list[float]]:
     """½ (mean forward + mean backward) × window, one row, one step, one layer at a time."""
-    x_NP = [encode(weights, row) for row in torch.from_numpy(window.types_NK).long()]
+    x_NP = [encode(weights, row) for row in torch.from_numpy(window.characters_NK).long()]
     sums = []
     for way in (0, 1):
         draw = candidates(step, way)
