@@ -3,6 +3,8 @@
 Ids here are *raw*: the 2018 inference files' shift by one (0 for a masked position) exists only in
 `Characters.batch`. A token is laid out as [BOW, characters…, EOW, PAD…], and PAD is a learned
 character like any other: the convolution sees it.
+
+Shapes: B sentences, T tokens of the longest, K characters of a token.
 """
 
 from collections.abc import Iterable, Sequence
@@ -97,10 +99,10 @@ class Characters:
         shifted by one, 0 where there is no token."""
         check_token_lists(sentences)
         longest = max(map(len, sentences), default=0)
-        ids = np.zeros((len(sentences), longest, self.max_characters), np.int64)
+        ids_BTK = np.zeros((len(sentences), longest, self.max_characters), np.int64)
         for row, sentence in enumerate(sentences):
-            ids[row, : len(sentence)] = self.encode(list(sentence)).astype(np.int64) + 1
-        return ids
+            ids_BTK[row, : len(sentence)] = self.encode(list(sentence)).astype(np.int64) + 1
+        return ids_BTK
 
     def longer(self, tokens: Iterable[str]) -> int:
         """How many of the tokens do not fit and would be cut."""

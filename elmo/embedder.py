@@ -555,12 +555,12 @@ def _by_length(lengths: Sequence[int], rows: int) -> list[npt.NDArray[np.int64]]
 def _index(sentences: list[Ints], rows: int) -> npt.NDArray[np.int64]:
     """(S, T, B) indices into the table of vectors, whose last two rows are `<S>` and `</S>`."""
     longest = max(len(s) for s in sentences) + 2
-    index = np.zeros((2, longest, len(sentences)), np.int64)
+    index_STB = np.zeros((2, longest, len(sentences)), np.int64)
     for row, sentence in enumerate(sentences):
         line = np.concatenate([[rows - 2], sentence, [rows - 1]])
-        index[0, : len(line), row] = line
-        index[1, : len(line), row] = line[::-1]
-    return index
+        index_STB[0, : len(line), row] = line
+        index_STB[1, : len(line), row] = line[::-1]
+    return index_STB
 
 
 class _Batch:

@@ -192,8 +192,8 @@ class Elmo(nn.Module):
             if self.cached_NP is None:
                 raise ElmoError("no tokens are cached; pass cached=… or the ids of batch_to_ids")
             mask_BT = ids_BTK > 0
-            vectors = torch.cat([self.cached_NP.to(precision), marks_2P])
-            return vectors, (ids_BTK - 1).clamp(min=0), mask_BT
+            vectors_NP = torch.cat([self.cached_NP.to(precision), marks_2P])
+            return vectors_NP, (ids_BTK - 1).clamp(min=0), mask_BT
         if ids_BTK.dim() != 3 or ids_BTK.shape[2] != self.characters.max_characters:
             raise ElmoError(
                 f"ids must be (sentences, tokens, {self.characters.max_characters}), as "

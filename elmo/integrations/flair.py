@@ -4,6 +4,8 @@ from elmo.integrations.flair import ElmoEmbeddings
 sentence = Sentence("He has a gift .")
 ElmoEmbeddings("models/finetune").embed(sentence)
 sentence[0].embedding    # the mean of the layers
+
+Shapes: L layers, T tokens of a sentence, D width of a layer.
 """
 
 from collections.abc import Sequence

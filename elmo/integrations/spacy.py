@@ -6,6 +6,8 @@ nlp.add_pipe("elmo", config={"model": "models/finetune"})
 doc = nlp("He has a gift.")
 doc._.elmo       # (layers, tokens, dim)
 doc[0].vector    # the mean of the layers; doc.vector and similarity use it too
+
+Shapes: L layers, T tokens of a text, D width of a layer.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

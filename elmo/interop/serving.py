@@ -4,7 +4,7 @@ The file takes character ids as `Embedder.ids` makes them, of any number of sent
 and gives every layer. Its loop over time is a scan, so no length is written into it.
 
 Shapes: L layers, S directions, B sentences, T tokens of the longest, K characters of a token,
-E character vector, N tokens, P projection, C cells.
+E character vector, N tokens, P projection, D width of a layer, C cells.
 """
 
 import copy

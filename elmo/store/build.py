@@ -3,6 +3,8 @@
 What a part holds follows from the model, its shard, the settings and the kind of device, never
 from who embeds it or when, so interrupted work resumes from the parts whose footers carry the
 fingerprint asked for.
+
+Shapes: N distinct tokens, P projection.
 """
 
 import os

@@ -4,7 +4,7 @@ A sentence without tokens is exported where it was a blank line of the input, si
 matters there, and left out where a tokenizer cut the sentences. The command `elmo dump`
 (`pipeline/commands/formats.py`) offers each.
 
-Shapes: T tokens of a sentence.
+Shapes: T tokens of a sentence, D width of a layer.
 """
 
 from collections.abc import Iterator, Sequence

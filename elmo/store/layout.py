@@ -272,7 +272,7 @@ def _describe(
 
 
 def _mixed(x_TP: Floats, layers: Sequence[Floats], weights: Sequence[float]) -> Floats:
-    total = np.concatenate([x_TP, x_TP], 1) * np.float32(weights[0])
+    total_TD = np.concatenate([x_TP, x_TP], 1) * np.float32(weights[0])
     for weight, layer in zip(weights[1:], layers, strict=True):
-        total += layer * np.float32(weight)
-    return total
+        total_TD += layer * np.float32(weight)
+    return total_TD

@@ -4,7 +4,7 @@ An uncompressed local part is memory-mapped: its footer says where a column of a
 the lengths of the sentences say where each value lies in it, and the length that Parquet keeps
 before each value says whether that was right. All else goes through pyarrow.
 
-Shapes: N distinct tokens, T tokens, P projection, D = 2P.
+Shapes: L layers, N distinct tokens, T tokens, P projection, D = 2P.
 """
 
 import mmap
@@ -217,17 +217,17 @@ class Part:
         return self._value(row, layer, DTYPES[self._layout.dtype], self._layout.dim)
 
     def vectors(self, row: int, layers: Sequence[str]) -> Floats:
-        """A row's vectors, float32 (layers, T, D)."""
+        """A row's vectors, float32 (L, T, D)."""
         length = int(self.offsets[row + 1] - self.offsets[row])
-        vectors = np.empty((len(layers), length, self._layout.dim), np.float32)
+        vectors_LTD = np.empty((len(layers), length, self._layout.dim), np.float32)
         for index, layer in enumerate(layers):
             if layer == "layer_0":
-                _fill_twice(vectors[index], self.types.x(self.ids(row)))
+                _fill_twice(vectors_LTD[index], self.types.x(self.ids(row)))
             else:
-                widen(self.raw(row, layer), vectors[index])
+                widen(self.raw(row, layer), vectors_LTD[index])
                 if self._layout.dtype == "int8":
-                    vectors[index] *= self._value(row, f"{layer}_scale", SCALE, 1)
-        return vectors
+                    vectors_LTD[index] *= self._value(row, f"{layer}_scale", SCALE, 1)
+        return vectors_LTD
 
     def block(self, group: int, layers: Sequence[str]) -> VectorBlock:
         """All sentences of a row group."""
@@ -237,17 +237,17 @@ class Part:
         columns += [f"{layer}_scale" for layer in columns if scaled]
         table = self._parquet.read(["types", *columns], group)
         ids = flat(table["types"], ENTRY)
-        vectors = np.empty((len(layers), len(ids), self._layout.dim), np.float32)
+        vectors_LTD = np.empty((len(layers), len(ids), self._layout.dim), np.float32)
         for index, layer in enumerate(layers):
             if layer == "layer_0":
-                _fill_twice(vectors[index], self.types.x(ids))
+                _fill_twice(vectors_LTD[index], self.types.x(ids))
                 continue
             values = flat(table[layer], DTYPES[self._layout.dtype])
-            widen(values.reshape(len(ids), self._layout.dim), vectors[index])
+            widen(values.reshape(len(ids), self._layout.dim), vectors_LTD[index])
             if scaled:
-                vectors[index] *= flat(table[f"{layer}_scale"], SCALE)[:, None]
+                vectors_LTD[index] *= flat(table[f"{layer}_scale"], SCALE)[:, None]
         offsets = self.offsets[start : stop + 1] - self.offsets[start]
-        return VectorBlock(self.sentence_ids[start:stop], offsets, ids, vectors)
+        return VectorBlock(self.sentence_ids[start:stop], offsets, ids, vectors_LTD)
 
     def blocks(self, layers: Sequence[str]) -> Iterator[VectorBlock]:
         """All sentences in order: a row group at a time, or fewer where the part is mapped.
@@ -265,17 +265,17 @@ class Part:
     def _mapped_block(self, start: int, stop: int, layers: Sequence[str]) -> VectorBlock:
         offsets = self.offsets[start : stop + 1] - self.offsets[start]
         ids = np.concatenate([self.ids(row) for row in range(start, stop)])
-        vectors = np.empty((len(layers), len(ids), self._layout.dim), np.float32)
+        vectors_LTD = np.empty((len(layers), len(ids), self._layout.dim), np.float32)
         for index, layer in enumerate(layers):
             if layer == "layer_0":
-                _fill_twice(vectors[index], self.types.x(ids))
+                _fill_twice(vectors_LTD[index], self.types.x(ids))
                 continue
             for row in range(start, stop):
-                row_TD = vectors[index, offsets[row - start] : offsets[row - start + 1]]
+                row_TD = vectors_LTD[index, offsets[row - start] : offsets[row - start + 1]]
                 widen(self.raw(row, layer), row_TD)
                 if self._layout.dtype == "int8":
                     row_TD *= self._value(row, f"{layer}_scale", SCALE, 1)
-        return VectorBlock(self.sentence_ids[start:stop], offsets, ids, vectors)
+        return VectorBlock(self.sentence_ids[start:stop], offsets, ids, vectors_LTD)
 
     def block_rows(self, group: int) -> tuple[int, int]:
         """The first row of a row group, and the one after its last."""

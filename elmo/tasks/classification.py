@@ -4,7 +4,7 @@
 [X; X − C; X ∘ C] → [h; ELMo] → max, min, mean and self-attentive pooling → three maxout layers.
 With one sentence both sides of the attention are that sentence, so one is computed.
 
-Shapes: B texts, T tokens, D width, K labels.
+Shapes: B texts, T tokens, W width of x, D width of other vectors, K labels.
 """
 
 from collections.abc import Sequence

@@ -5,7 +5,8 @@
 `spans_per_token` share is kept → each is linked to the best of the `antecedents` kept before it, or
 to none (score 0). Clusters are what the links connect.
 
-Shapes: N tokens of the document, S spans, M kept spans, A antecedents of each, D width.
+Shapes: B sentences, T tokens of the longest, N tokens of the document, W width of x, D width of
+other vectors, S spans, L tokens of the longest, M kept spans, A antecedents of each.
 """
 
 from collections.abc import Sequence
@@ -175,8 +176,8 @@ class CoreferenceModel(nn.Module):
             distance_MA, torch.tensor(BUCKETS, device=g_MD.device), right=True
         )
         features_MAD = self.dropout(self.distance(bucket_MA))
-        pair = torch.cat([mine_MAD, other_MAD, mine_MAD * other_MAD, features_MAD], -1)
-        scores_MA = mention_M[:, None] + mention_M[index_MA] + self.pair(pair).squeeze(-1)
+        pairs_MAD = torch.cat([mine_MAD, other_MAD, mine_MAD * other_MAD, features_MAD], -1)
+        scores_MA = mention_M[:, None] + mention_M[index_MA] + self.pair(pairs_MAD).squeeze(-1)
         return scores_MA.masked_fill(is_none_MA, float("-inf"))
 
     def _cut(self, document: Document) -> Document:

@@ -4,7 +4,8 @@ The probe is multinomial logistic regression, fitted by L-BFGS from zero, so it 
 Beside the layers stand two controls: the most frequent tag of each type (its own, or for a type
 that the training text lacks the most frequent of all), and layer 0, which sees no context.
 
-Shapes: N tokens, L layers, D width of a vector, C tags.
+Shapes: N tokens, n of them in a product, T tokens of a sentence, L layers, D width of a vector,
+C tags.
 """
 
 from collections import Counter

@@ -4,7 +4,8 @@ A shared biLSTM reads premise and hypothesis → [h; ELMo] → each token attend
 sentence → [a; ã; a − ã; a ∘ ã] → a ReLU layer → a shared composition biLSTM → mean and maximum of
 each side → a hidden layer → labels.
 
-Shapes: B pairs, T tokens of premises, U of hypotheses, D width, K labels.
+Shapes: B pairs, T tokens of premises, U of hypotheses, W width of x, D width of other vectors,
+K labels.
 """
 
 from collections.abc import Sequence

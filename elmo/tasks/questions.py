@@ -4,7 +4,8 @@ A shared biGRU reads paragraph and question → [h; ELMo] → attention from the
 question and back → a ReLU layer → plus a residual branch of a biGRU and attention of the paragraph
 to itself, which may also attend to nothing → a biGRU for the start and another for the end.
 
-Shapes: B questions, T tokens of paragraphs, Q tokens of questions, D width.
+Shapes: B questions, T tokens of paragraphs, Q tokens of questions, W width of x, D width of other
+vectors.
 """
 
 from collections.abc import Sequence

@@ -4,7 +4,7 @@
 one below → [h; ELMo] → a softmax over BIO tags for each token; no CRF. Decoding is Viterbi over
 log-probabilities in which I-X follows B-X or I-X alone.
 
-Shapes: B predicates, T tokens, D width, H hidden, K tags.
+Shapes: B predicates, T tokens, W width of x, D width of other vectors, H hidden, K tags.
 """
 
 from collections.abc import Sequence

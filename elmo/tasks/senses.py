@@ -5,7 +5,7 @@ gets the sense of the same lemma and part of speech whose vector has the highest
 own; a lemma that the tagged text lacks gets its first sense. A word of several tokens (`primary
 election`) is their mean. Every occurrence is answered, so F1 is accuracy.
 
-Shapes: L layers, D width of a vector.
+Shapes: N occurrences, S senses of a word, T tokens of a sentence, L layers, D width of a vector.
 """
 
 import xml.etree.ElementTree as ElementTree

@@ -3,7 +3,7 @@
 [x; ELMo] → dropout → biLSTM → [h; ELMo] → dropout → a score for each tag; a linear-chain CRF over
 them. The likelihood runs over all paths; only decoding heeds what BIOES allows.
 
-Shapes: B sentences, T tokens, K tags.
+Shapes: B sentences, T tokens, W width of x, D width of other vectors, K tags.
 """
 
 from collections.abc import Sequence

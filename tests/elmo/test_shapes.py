@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ELMO = Path(__file__).parents[2] / "elmo"
-FILES = sorted([*ELMO.glob("*.py"), *(ELMO / "nn").glob("*.py"), *(ELMO / "train").glob("*.py")])
+FILES = sorted(ELMO.rglob("*.py"))
 SUFFIX = re.compile(r"[a-z][a-z0-9_]*_(n|[A-Zn0-9]*[A-Z][A-Zn0-9]*)\Z")
 
 

@@ -1,6 +1,7 @@
-"""One dependency, one file: read from the syntax trees."""
+"""Rules of the whole repository that no linter has, such as: one dependency, one file."""
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
@@ -59,6 +60,13 @@ def test_each_engine_is_imported_in_its_own_files_only(package: str) -> None:
         if package in imported(path)
     }
     assert users == HOMES[package]
+
+
+def test_the_formatter_alone_decides_how_code_is_laid_out() -> None:
+    folders = ("benchmarks", "docs", "elmo", "examples", "pipeline", "tests")
+    paths = [path for folder in folders for path in sources(folder)]
+    off = re.compile(r"#\s*fmt:\s*(skip|off)")
+    assert [path for path in paths if off.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_the_library_knows_nothing_of_the_pipeline() -> None:
