@@ -412,11 +412,6 @@ def parse_record(data: bytes, kind: type[Record], *, source: str) -> Record:
         raise ElmoError(f"{source}: not valid JSON ({error})") from None
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of a library's message, for use inside one of ours."""
-    return (str(error).splitlines() or [""])[0][:200]
-
-
 def _say_where(error: BaseException, out: Path) -> None:
     """Name what was being written where the system did not, as when a disk is full."""
     if isinstance(error, OSError) and error.filename is None:

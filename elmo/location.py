@@ -21,8 +21,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from elmo.errors import ElmoError
-from elmo.files import JSON_LIMIT, Record, first_line, json_text, parse_record, read_record
+from elmo.errors import ElmoError, first_line
+from elmo.files import JSON_LIMIT, Record, json_text, parse_record, read_record
 
 try:
     import fcntl

@@ -22,14 +22,13 @@ import numpy.typing as npt
 import pyarrow as pa
 from msgspec import Struct
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, first_line
 from elmo.files import (
     Count,
     FileName,
     Sha256,
     check_sha256,
     digest,
-    first_line,
     sha256,
 )
 from elmo.folders import cached, new_folder

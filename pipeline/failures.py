@@ -8,7 +8,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, first_line
 
 # The package that defines an exception, and what a user knows it as.
 _LIBRARIES = {
@@ -32,7 +32,6 @@ _LIBRARIES = {
     "zipfile": "a zip file",
     "zstandard": "Zstandard",
 }
-_LONGEST = 500
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_MEMORY = ("can't allocate memory", "out of memory", "Unable to allocate", "bad_alloc")
 
@@ -50,12 +49,6 @@ def one_line(error: BaseException) -> str | None:
         remedy = "; make room, and run the same command again" * (error.errno in _DISK_FULL)
         return f"{where}{error.strerror or first_line(error)}{remedy}"
     return None
-
-
-def first_line(error: BaseException, *, longest: int = _LONGEST) -> str:
-    """The first line of an error's text that is not blank, or else the name of its type."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:longest]
 
 
 def printable(message: str) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from elmo.shards import Shards
     from elmo.vocabulary import Vocabulary
 
-    from .train_job import Prepared, RunSettings
+    from .train_job import Prepared, RunSettings, Trained
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,6 @@ def run(
 
     from . import train_job
 
-    if not 0 < params.layer_decay <= 1:
-        raise ElmoError(f"finetune.layer_decay must be in (0, 1], found {params.layer_decay}")
     parent = load_model(model)
     for shards in (task, general):
         parent.tokenizer.check_shards(Shards(shards).tokenization, model=model, shards=shards)
@@ -123,11 +121,17 @@ def run(
             "general": Shards(general).digest,
             "parent": parent.digest,
         },
+        sources={"corpus": absolute(task), "general": absolute(general), "parent": absolute(model)},
         out=out,
         curves=curves,
         runs=runs,
         cluster=cluster,
     )
+    return _metrics(trained)
+
+
+def _metrics(trained: "Trained") -> dict[str, float]:
+    """The gain on the task text, the forgetting of the general one, and how much was read."""
     before, after = (
         {text: _average(figures[text]) for text in ("task", "general")}
         for figures in (trained.before, trained.after)

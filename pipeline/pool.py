@@ -80,55 +80,100 @@ def run_actors(
 
     Only actors that have started are given items, so one that can't be placed holds up nothing.
     """
-    remote = _actor_class(ray, kind, arguments, cluster, len(work))
     gpus = int(cluster.gpu)
-    waiting = Waiting(label, cluster)
-    retries, room = Retries(label, name), Room(ray, cluster, gpus=gpus)
+    waiting, room = Waiting(label, cluster), Room(ray, cluster, gpus=gpus)
+    remote = _actor_class(ray, kind, arguments, cluster, len(work))
+    actors = _Actors(ray, remote, Retries(label, name))
     queue = deque(work)
-    starting: dict[Any, Any] = {}
-    hosts: dict[Any, str] = {}
-    idle: list[Any] = []
-    busy: dict[Any, tuple[Any, Any]] = {}
     try:
-        while queue or busy:
-            wanted = min(room.many(), len(queue) + len(busy))
-            while len(starting) + len(idle) + len(busy) < wanted:
-                actor = remote.remote()
-                starting[actor.start.remote()] = actor
-            while queue and idle:
-                actor, item = idle.pop(), queue.popleft()
-                busy[actor.do.remote(item)] = (actor, item)
-            ready, _ = ray.wait([*busy, *starting], num_returns=1, timeout=PAUSE)
-            if not ready and not busy:
+        while queue or actors.busy:
+            wanted = min(room.many(), len(queue) + len(actors.busy))
+            while len(actors) < wanted:
+                actors.start()
+            while queue and actors.idle:
+                actors.give(queue.popleft())
+            ready = actors.ready()
+            if not ready and not actors.busy:
                 waiting.on("a core and a GPU" if gpus else "a core", ray)
             for reference in ready:
                 waiting.over()
-                if reference in starting:
-                    actor = starting.pop(reference)
-                    try:
-                        hosts[actor] = get(ray, reference)
-                        idle.append(actor)
-                    except _lost(ray) as error:
-                        retries.count(None, error)
+                if reference in actors.starting:
+                    actors.started(reference)
                     continue
-                actor, item = busy.pop(reference)
+                item = actors.busy[reference][1]
                 try:
-                    result = get(ray, reference)
-                except _lost(ray) as error:
-                    ray.kill(actor)
-                    retries.count(item, error, host=hosts.pop(actor, ""))
+                    result = actors.result(reference)
+                except _lost(ray):  # counted
                     queue.appendleft(item)
                     continue
-                idle.append(actor)
                 progress.advance()
                 yield result
     except Exception:
-        if busy:  # what fails after Ray has gone complains on the terminal
-            ray.wait(list(busy), num_returns=len(busy), timeout=5)
+        actors.finish()
         raise
     finally:
-        for actor in [*starting.values(), *idle, *(actor for actor, _ in busy.values())]:
-            ray.kill(actor)
+        actors.kill()
+
+
+class _Actors:
+    """Actors that are starting, idle, or busy with an item."""
+
+    def __init__(self, ray: Any, remote: Any, retries: "Retries") -> None:
+        self.ray, self.remote, self.retries = ray, remote, retries
+        self.starting: dict[Any, Any] = {}  # by what Ray gives back once they have started
+        self.idle: list[Any] = []
+        self.busy: dict[Any, tuple[Any, Any]] = {}  # the actor and its item, by its result
+        self.hosts: dict[Any, str] = {}
+
+    def __len__(self) -> int:
+        return len(self.starting) + len(self.idle) + len(self.busy)
+
+    def start(self) -> None:
+        """Ask Ray for one more."""
+        actor = self.remote.remote()
+        self.starting[actor.start.remote()] = actor
+
+    def give(self, item: Any) -> None:
+        """Give an idle one an item."""
+        actor = self.idle.pop()
+        self.busy[actor.do.remote(item)] = (actor, item)
+
+    def ready(self) -> list[Any]:
+        """Which have started or are done with their item; after a pause, none."""
+        references = [*self.busy, *self.starting]
+        ready: list[Any] = self.ray.wait(references, num_returns=1, timeout=PAUSE)[0]
+        return ready
+
+    def started(self, reference: Any) -> None:
+        """One is idle now, or was lost as it started."""
+        actor = self.starting.pop(reference)
+        try:
+            self.hosts[actor] = get(self.ray, reference)
+            self.idle.append(actor)
+        except _lost(self.ray) as error:
+            self.retries.count(None, error)
+
+    def result(self, reference: Any) -> Any:
+        """What one made of its item; raises where the actor was lost, once that is counted."""
+        actor, item = self.busy.pop(reference)
+        try:
+            result = get(self.ray, reference)
+        except _lost(self.ray) as error:
+            self.ray.kill(actor)
+            self.retries.count(item, error, host=self.hosts.pop(actor, ""))
+            raise
+        self.idle.append(actor)
+        return result
+
+    def finish(self) -> None:
+        """Wait for those that are busy: what fails after Ray has gone complains on the terminal."""
+        if self.busy:
+            self.ray.wait(list(self.busy), num_returns=len(self.busy), timeout=5)
+
+    def kill(self) -> None:
+        """Free what they hold."""
+        for actor in [*self.starting.values(), *self.idle, *(a for a, _ in self.busy.values())]:
+            self.ray.kill(actor)
 
 
 def await_room(ray: Any, cluster: Cluster, *, label: str, own: bool) -> None:

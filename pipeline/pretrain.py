@@ -88,6 +88,7 @@ def run(
         params.training,
         PretrainJob(absolute(shards), absolute(vocab), params.network),
         inputs=inputs,
+        sources={"corpus": absolute(shards), "vocabulary": absolute(vocab)},
         out=out,
         curves=curves,
         runs=runs,

@@ -61,6 +61,7 @@ def run(
     lineage = Location(model).record("training.json", Lineage)
     opened = FeatureStore(store, model=content)
     shards = {"general": Shards(general), "task": Shards(task)}
+    scores = _scores(lineage)
     tags = {
         "model_digest": content,
         "corpus": shards["general"].digest,
@@ -69,44 +70,60 @@ def run(
         "words": Location(model).sha256("words.txt"),
         "training_run": lineage.run_id,
         f"store.{opened.digest[:12]}": str(store),
+        **{f"heldout.{text}": heldout_digest(held_shards) for text, held_shards in shards.items()},
+        **{name: f"{value:.6g}" for name, value in scores.items()},
     }
-    tags |= {f"heldout.{text}": heldout_digest(held_shards) for text, held_shards in shards.items()}
-    scores = {
-        f"perplexity.{when}.{text}": average
-        for when, texts in lineage.perplexity.items()
-        for text, figures in texts.items()
-        # A model without a softmax had none before.
-        if (average := figures.get("average")) is not None
-    }
-    tags |= {name: f"{value:.6g}" for name, value in scores.items()}
-    names: dict[str, Any] = {"name": params.name, "alias": params.alias, "margin": params.margin}
     version = registry.find(params.name, content)
     if version is None:
         inputs = {"model": content, "store": opened.digest}
         sources = {"model": model, "store": store}
         with tracking.run("register", params, inputs=inputs, sources=sources) as log:
-            log.metrics(scores)
-            with tracking.answers():
-                trained = bool(lineage.run_id) and tracking.exists(lineage.run_id)
-            with local_folder(model) as local:
-                registered = registry.register(
-                    local,
-                    tags=tags,
-                    run_id=lineage.run_id if trained else log.run_id,
-                    description=_description(lineage, scores),
-                    **names,
-                )
-            version, decision = registered.version, registered.decision
-            log.tag("model_version", str(version))
-            log.tag("model_digest", content)
+            version, decision = _new_version(model, lineage, log, tags, scores, params)
     else:
         tracking.end_killed("register")
         decision = registry.appoint(
-            params.name, version, tags=tags, **{key: names[key] for key in ("alias", "margin")}
+            params.name, version, tags=tags, alias=params.alias, margin=params.margin
         )
     uri = f"models:/{params.name}/{version}"
     write_json(out, to_builtins(RegisterRecord(content, params.name, uri, version)))
     return {"version": version, "uri": uri, "decision": decision}
+
+
+def _scores(lineage: Lineage) -> dict[str, float]:
+    """The perplexities by name; a model without a softmax had none before."""
+    return {
+        f"perplexity.{when}.{text}": average
+        for when, texts in lineage.perplexity.items()
+        for text, figures in texts.items()
+        if (average := figures.get("average")) is not None
+    }
+
+
+def _new_version(
+    model: Folder,
+    lineage: Lineage,
+    log: tracking.Run,
+    tags: dict[str, str],
+    scores: dict[str, float],
+    params: Register,
+) -> tuple[int, str]:
+    """Register a model that the registry does not have: its version, and what that became."""
+    log.metrics(scores)
+    with tracking.answers():
+        trained = bool(lineage.run_id) and tracking.exists(lineage.run_id)
+    with local_folder(model) as local:
+        registered = registry.register(
+            local,
+            tags=tags,
+            run_id=lineage.run_id if trained else log.run_id,
+            description=_description(lineage, scores),
+            name=params.name,
+            alias=params.alias,
+            margin=params.margin,
+        )
+    log.tag("model_version", str(registered.version))
+    log.tag("model_digest", tags["model_digest"])
+    return registered.version, registered.decision
 
 
 def heldout_digest(shards: Any) -> str:

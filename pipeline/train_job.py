@@ -35,11 +35,6 @@ from .urls import clean
 TextFigures = dict[str, dict[str, float | None]]  # of each text, by name
 
 _LIVE, _BEFORE, _STOP = "live.json", "before.json", "stop-"  # files of a run's folder
-# What a stage's run names as its datasets, and where its job has them.
-_SOURCES = {
-    "pretrain": {"corpus": "shards", "vocabulary": "vocab"},
-    "finetune": {"corpus": "task", "general": "general", "parent": "model"},
-}
 _SELDOM = 2.0  # seconds between two looks at a URL, and between two figures put there
 SILENCE = 40.0  # seconds without figures after which the terminal shows it
 
@@ -103,6 +98,7 @@ def train(
     job: StageJob,
     *,
     inputs: dict[str, str],
+    sources: dict[str, Folder],
     out: Folder,
     curves: Path,
     runs: Folder,
@@ -110,6 +106,7 @@ def train(
 ) -> Trained:
     """Train a stage's job, or resume where a killed run of the same inputs and params stopped.
 
+    `inputs` are digests; `sources` are what the run shows as its datasets.
     The first worker writes the model folder `out`, once.
     """
     _check_outputs(out, curves)
@@ -118,7 +115,6 @@ def train(
         training = replace(training, start_from=str(start))
         inputs = inputs | {"start_from": Checkpoint.digest(start)}
     folder = Location(absolute(runs)) / stage / results.fingerprint(stage, params, inputs)
-    sources = {name: getattr(job, field) for name, field in _SOURCES[stage].items()}
     tracking.check()
     run = tracking.run(stage, params, inputs=inputs, sources=sources, folder=folder)
     with locked(folder.local) if folder.local else nullcontext(), _kept(folder), run as log:

@@ -14,13 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, first_line
 from elmo.folders import Flag, absolute
 from elmo.location import Folder, Location, scratch
 
 from . import pool, restarts
 from .cluster import Cluster
-from .failures import first_line
 from .progress import Progress, say
 
 Item = TypeVar("Item")
@@ -306,7 +305,7 @@ def _start(ray: Any, options: dict[str, Any]) -> None:
             return
         except Exception as error:
             ray.shutdown()
-            reason = first_line(error, longest=300)
+            reason = first_line(error)
             if elsewhere():
                 raise ElmoError(
                     f"RAY_ADDRESS {os.environ['RAY_ADDRESS']}: no Ray cluster answers there "

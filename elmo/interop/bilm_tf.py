@@ -69,14 +69,14 @@ def import_2018(
     table = embedding or weights
     with open_hdf5(weights) as file, open_hdf5(table) as table_file:
         if config.input_words is not None:
-            rows = _shape(table_file, table, "embedding")
             if vocabulary is None:
                 raise ElmoError(f"{weights}: reads words; name their list with --vocabulary")
-            if len(rows) != 2 or rows[0] != len(words):
+            shape = _shape(table_file, table, "embedding")
+            if len(shape) != 2 or shape[0] != len(words):
                 raise ElmoError(
-                    f"{table}: embedding has shape {rows}, {vocabulary} has {len(words)} words"
+                    f"{table}: embedding has shape {shape}, {vocabulary} has {len(words)} words"
                 )
-            config = replace(config, input_words=rows[0])
+            config = replace(config, input_words=shape[0])
         elif embedding is not None:
             raise ElmoError(f"{options}: the model reads characters; leave out --embedding")
         with torch.device("meta"):

@@ -21,8 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from elmo.arrays import Floats, Ints
-from elmo.errors import ElmoError
-from elmo.files import first_line
+from elmo.errors import ElmoError, first_line
 from elmo.location import Location
 from elmo.ragged import runs
 from elmo.store.layout import DTYPES, ENTRY, SCALE, Layout, described

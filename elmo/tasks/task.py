@@ -20,7 +20,7 @@ import torch
 from msgspec import Meta
 
 from elmo.embedder import Embedder
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, first_line
 from elmo.files import (
     Count,
     Sha256,
@@ -112,7 +112,7 @@ class Task:
         try:
             cast(torch.nn.Module, model).load_state_dict(load_weights(path, device=device))
         except RuntimeError as error:
-            what = str(error).splitlines()[0]
+            what = first_line(error)
             raise ElmoError(f"{path}: does not fit task.json ({what}); train again") from None
         cast(torch.nn.Module, model).eval()
         vectors = None

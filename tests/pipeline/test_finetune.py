@@ -217,7 +217,6 @@ def test_run_again_it_remembers_what_came_before(inputs: Path, tmp_path: Path) -
     ("params", "message"),
     [
         (replace(PARAMS, freeze=("lstm.3",)), "finetune.freeze may name encoder, lstm.1, lstm.2"),
-        (replace(PARAMS, layer_decay=0.0), "finetune.layer_decay must be in"),
         (
             replace(PARAMS, freeze=("encoder", "lstm.1", "lstm.2", "softmax")),
             "every layer is frozen",

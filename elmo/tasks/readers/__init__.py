@@ -78,6 +78,12 @@ def read(
         path, chosen, {**defaults, **(columns or {})}, scheme, TextTokens(tokenizer), labelled
     )
     labels = readers[chosen](request)
+    _check_examples(path, kind, labels, empty=empty)
+    return labels
+
+
+def _check_examples(path: Path, kind: str, labels: Labelled, *, empty: bool) -> None:
+    """Refuse a file without examples, unless it may be empty, and tokens without text."""
     if not labels.examples and not empty:
         counted = [f"{name.replace('_', ' ')} {n:,}" for name, n in labels.counts.items() if n]
         counts = f"; counted: {', '.join(counted)}" if counted else ""
@@ -87,7 +93,6 @@ def read(
             if "" in sentence:
                 where = sentence.index("") + 1
                 raise ElmoError(f"{example.source}: token {where} of its sentence is empty")
-    return labels
 
 
 def _joined(path: Path, parts: Sequence[Labelled]) -> Labelled:
