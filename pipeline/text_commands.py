@@ -27,7 +27,7 @@ from .progress import Progress
 
 LINE_BYTES = 4 << 20  # the longest line that is read
 LINE_TOKENS = 32_768  # and the most tokens of one whose vectors are in memory at once
-Line = list[list[str]]  # the sentences of a line, each a list of tokens
+LineSentences = list[list[str]]  # the sentences of a line, each a list of tokens
 
 
 def embed(
@@ -205,7 +205,7 @@ def _lines(
     *,
     tokens: int,
     progress: Progress | None = None,
-) -> Iterator[Line]:
+) -> Iterator[LineSentences]:
     """The sentences of each line, or one of its tokens between spaces where `tokenize` is None.
 
     `ElmoError` names a line that is not UTF-8 or too long.

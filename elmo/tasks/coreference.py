@@ -17,14 +17,13 @@ from torch import Tensor, nn
 
 from elmo.tasks.examples import Document, Range
 from elmo.tasks.inputs import Inputs
-from elmo.tasks.metrics import Scores, coreference_scores, link_scores
+from elmo.tasks.metrics import Clusters, Scores, coreference_scores, link_scores
 from elmo.tasks.modules import Recurrent
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 
 FEATURE_DIM = 20
 BUCKETS = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # first distances, in kept spans, of the next bucket
-Clusters = list[list[Range]]
 
 
 class CoreferenceModel(nn.Module):

@@ -4,6 +4,8 @@ import ast
 import re
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -67,6 +69,25 @@ def test_the_formatter_alone_decides_how_code_is_laid_out() -> None:
     paths = [path for folder in folders for path in sources(folder)]
     off = re.compile(r"#\s*fmt:\s*(skip|off)")
     assert [path for path in paths if off.search(path.read_text(encoding="utf-8"))] == []
+
+
+def meanings(tree: ast.Module, path: str) -> Iterator[tuple[str, str]]:
+    """The names of classes and of types such as `Ids = list[int]`, each with its meaning."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name, path
+        elif isinstance(node, ast.Assign) and isinstance(name := node.targets[0], ast.Name):
+            if re.fullmatch(r"_?[A-Z]\w*[a-z]\w*", name.id):
+                yield name.id, ast.unparse(node.value)
+
+
+def test_a_class_or_type_name_has_one_meaning() -> None:
+    known = defaultdict[str, set[str]](set)
+    for path in [*sources("elmo"), *sources("pipeline")]:
+        for name, meaning in meanings(ast.parse(path.read_text(encoding="utf-8")), str(path)):
+            known[name].add(meaning)
+    assert len(known) > 200
+    assert {name: several for name, several in known.items() if len(several) > 1} == {}
 
 
 def test_the_library_knows_nothing_of_the_pipeline() -> None:
