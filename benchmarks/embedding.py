@@ -55,17 +55,17 @@ def main() -> None:
 def _figures(
     options: argparse.Namespace, runs: dict[str, list[dict[str, float]]], peaks: dict[str, float]
 ) -> dict[str, object]:
-    found: dict[str, object] = {"size": options.size, "matrix_peak_gflops": peaks}
+    figures: dict[str, object] = {"size": options.size, "matrix_peak_gflops": peaks}
     for way, each in runs.items():
-        found[way] = {
+        figures[way] = {
             "tokens_per_second": round(median(run["rate"] for run in each)),
             "peak_memory_mb": round(max(run["memory"] for run in each)),
             "runs": [round(run["rate"]) for run in each],
         }
         if way.startswith("ours") and options.peer:
             pairs = zip(each, runs["peer float32"], strict=True)
-            found[f"{way} / peer"] = round(median(a["rate"] / b["rate"] for a, b in pairs), 2)
-    return found
+            figures[f"{way} / peer"] = round(median(a["rate"] / b["rate"] for a, b in pairs), 2)
+    return figures
 
 
 def _run(options: argparse.Namespace, folder: str, side: str, precision: str) -> dict[str, float]:
@@ -92,8 +92,8 @@ def _run(options: argparse.Namespace, folder: str, side: str, precision: str) ->
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
         sys.exit(f"error: {side} failed: {done.stderr.strip().splitlines()[-1]}")
-    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    figures: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return figures
 
 
 def _ours(options: argparse.Namespace) -> dict[str, float]:
@@ -104,7 +104,7 @@ def _ours(options: argparse.Namespace) -> dict[str, float]:
     torch.set_num_threads(options.threads)
     sentences = sentences_of(options)
     embedder = Embedder.load(options.weights / "model", precision=options.precision, compiled=True)
-    return _timed(lambda some: embedder.embed(some), sentences)
+    return _timed(lambda batch: embedder.embed(batch), sentences)
 
 
 def _peer(options: argparse.Namespace) -> dict[str, float]:

@@ -247,10 +247,10 @@ def _memmap(text: Text, path: Path) -> Side:
     shape = (text.tokens, text.layers, text.dim)
 
     def write(path: Path) -> None:
-        found = np.memmap(path, "<f2", "w+", shape=shape)
+        mapped = np.memmap(path, "<f2", "w+", shape=shape)
         for k, vectors in enumerate(text.vectors()):
-            found[offsets[k] : offsets[k + 1]] = vectors.transpose(1, 0, 2)
-        found.flush()
+            mapped[offsets[k] : offsets[k + 1]] = vectors.transpose(1, 0, 2)
+        mapped.flush()
 
     def one(store: Any, k: int) -> npt.NDArray[np.float32]:
         return np.asarray(store[offsets[k] : offsets[k + 1]].transpose(1, 0, 2), np.float32)
@@ -303,10 +303,10 @@ def _datasets(text: Text, path: Path) -> Side:
         kind = datasets.Array2D((None, text.dim), "float32")
         features = datasets.Features({name: kind for name in names})
         cache = str(path) + "-cache"
-        made = datasets.Dataset.from_generator(
+        dataset = datasets.Dataset.from_generator(
             rows, features=features, cache_dir=cache, fingerprint=str(time.time_ns())
         )
-        made.save_to_disk(str(path))
+        dataset.save_to_disk(str(path))
         shutil.rmtree(cache)
 
     def one(opened: Any, k: int) -> npt.NDArray[np.float32]:
@@ -424,16 +424,16 @@ def _random(seed: int, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
 
 
 def _lines(path: Path, tokens: int) -> list[list[str]]:
-    found: list[list[str]] = []
+    sentences: list[list[str]] = []
     total = 0
     with path.open(encoding="utf-8") as file:
         for line in file:
             if total >= tokens:
                 break
-            if tokens := line.split():
-                found.append(tokens)
-                total += len(tokens)
-    return found
+            if sentence := line.split():
+                sentences.append(sentence)
+                total += len(sentence)
+    return sentences
 
 
 def _options() -> argparse.Namespace:

@@ -46,8 +46,8 @@ def main() -> None:
         ours = Embedder.load(folder / "model").embed(sentences, BATCH, state="carry")
         worst = np.max([np.abs(v - theirs[str(k)]).max((1, 2)) for k, v in enumerate(ours)], axis=0)
         largest = float(np.max([np.abs(v).max() for v in ours]))
-    found = {"size": options.size, "sentences": len(ours), "largest_value": round(largest, 2)}
-    show(found | {"largest_difference_by_layer": [float(w) for w in worst]})
+    figures = {"size": options.size, "sentences": len(ours), "largest_value": round(largest, 2)}
+    show(figures | {"largest_difference_by_layer": [float(w) for w in worst]})
     sys.exit(int(worst.max() > 1e-5))
 
 
@@ -56,20 +56,20 @@ def _peer(options: argparse.Namespace) -> dict[str, np.ndarray]:
     import torch
     from allennlp.nn.util import remove_sentence_boundaries
 
-    found: dict[str, np.ndarray] = {}
+    embedded: dict[str, np.ndarray] = {}
     sentences = embedding.sentences_of(options)
     with torch.no_grad():
-        for at in range(0, len(sentences), BATCH):
-            some = sentences[at : at + BATCH]
-            output = model(batch_to_ids(some))
+        for start in range(0, len(sentences), BATCH):
+            batch = sentences[start : start + BATCH]
+            output = model(batch_to_ids(batch))
             layers = [
                 remove_sentence_boundaries(layer, output["mask"])[0]
                 for layer in output["activations"]
             ]
-            for row, sentence in enumerate(some):
+            for row, sentence in enumerate(batch):
                 vectors = [layer[row, : len(sentence)].numpy() for layer in layers]
-                found[str(at + row)] = np.stack(vectors)
-    return found
+                embedded[str(start + row)] = np.stack(vectors)
+    return embedded
 
 
 def _options() -> argparse.Namespace:

@@ -50,28 +50,28 @@ def _first(lines: list[list[str]], tokens: int) -> list[list[str]]:
 
 
 def _write(out: Path, texts: dict[str, list[list[str]]]) -> None:
-    infos, splits, totals, at = [], {}, Counter[str](), 0
+    infos, splits, totals, first_id = [], {}, Counter[str](), 0
     with new_folder(out, ours=("manifest.json",)) as folder:
         for split, lines in texts.items():
             splits[split] = len(lines)
             for number, start in enumerate(range(0, len(lines), SHARD_SENTENCES)):
-                some = lines[start : start + SHARD_SENTENCES]
+                chunk = lines[start : start + SHARD_SENTENCES]
                 path = folder / shard_name(split, number)
-                ids = np.arange(at, at + len(some), dtype=np.int64)
-                tokens = [token for line in some for token in line]
+                ids = np.arange(first_id, first_id + len(chunk), dtype=np.int64)
+                tokens = [token for line in chunk for token in line]
                 write_shard(
                     path,
                     sentence_ids=ids,
                     document_ids=ids,
-                    offsets=np.cumsum([0, *map(len, some)], dtype=np.int32),
+                    offsets=np.cumsum([0, *map(len, chunk)], dtype=np.int32),
                     tokens=pa.array(tokens, pa.string()).dictionary_encode(),
                 )
                 infos.append(describe_shard(path, split=split))
                 size = sum(len(token.encode()) for token in tokens)
                 totals += Counter(
-                    sentences=len(some), documents=len(some), tokens=len(tokens), bytes=size
+                    sentences=len(chunk), documents=len(chunk), tokens=len(tokens), bytes=size
                 )
-                at += len(some)
+                first_id += len(chunk)
         write_manifest(
             folder,
             shards=infos,

@@ -67,18 +67,18 @@ def _peak() -> int:
 
 def _sentences(path: Path, tokens: int, longest: int) -> list[list[str]]:
     lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
-    found: list[list[str]] = []
+    sentences: list[list[str]] = []
     total = 0
     while total < tokens:
         for line in lines:
-            found.append(line)
+            sentences.append(line)
             total += len(line)
             if total >= tokens:
                 break
     if longest:
         words = [word for line in lines for word in line]
-        found.insert(len(found) // 2, (words * (longest // len(words) + 1))[:longest])
-    return found
+        sentences.insert(len(sentences) // 2, (words * (longest // len(words) + 1))[:longest])
+    return sentences
 
 
 def _options() -> argparse.Namespace:

@@ -72,7 +72,7 @@ def main() -> None:
 
 def _errors(exact: FeatureStore, other: FeatureStore) -> dict[str, Any]:
     """For each layer: the mean and lowest cosine, and the largest and relative error."""
-    found = {}
+    figures = {}
     for layer in exact.layers:
         cosines, largest, wrong, size = [], 0.0, 0.0, 0.0
         blocks = zip(exact.blocks(layers=[layer]), other.blocks(layers=[layer]), strict=True)
@@ -83,14 +83,14 @@ def _errors(exact: FeatureStore, other: FeatureStore) -> dict[str, Any]:
             largest = max(largest, float(np.abs(a - b).max(initial=0)))
             wrong += float(((a - b) ** 2).sum())
             size += float((a**2).sum())
-        every = np.concatenate(cosines)
-        found[layer] = {
-            "mean cosine": round(float(every.mean()), 7),
-            "lowest cosine": round(float(every.min()), 6),
+        all_cosines = np.concatenate(cosines)
+        figures[layer] = {
+            "mean cosine": round(float(all_cosines.mean()), 7),
+            "lowest cosine": round(float(all_cosines.min()), 6),
             "largest error": float(f"{largest:.3g}"),
             "relative L2 error": float(f"{(wrong / size) ** 0.5:.3g}"),
         }
-    return found
+    return figures
 
 
 def _bytes(store: FeatureStore) -> float:
@@ -98,7 +98,7 @@ def _bytes(store: FeatureStore) -> float:
     return counts.bytes / counts.tokens
 
 
-def _read(path: Path, most: int) -> tuple[list[list[str]], list[list[str]]]:
+def _read(path: Path, limit: int) -> tuple[list[list[str]], list[list[str]]]:
     """The first sentences of a CoNLL-U file, and their universal part-of-speech tags."""
     opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open()
     sentences: list[list[str]] = [[]]
@@ -110,12 +110,12 @@ def _read(path: Path, most: int) -> tuple[list[list[str]], list[list[str]]]:
                 if not line.strip() and sentences[-1]:
                     sentences.append([])
                     tags.append([])
-                    if len(sentences) > most:
+                    if len(sentences) > limit:
                         break
             elif fields[0].isdecimal():
                 sentences[-1].append(fields[1])
                 tags[-1].append(fields[3])
-    return sentences[:most], tags[:most]
+    return sentences[:limit], tags[:limit]
 
 
 def _options() -> argparse.Namespace:

@@ -58,7 +58,7 @@ def main() -> None:
     began = time.monotonic()
     progress = fit(job, workers=workers, report=_show)
     seconds = round(time.monotonic() - began)
-    found = heldout_perplexity(job, workers=workers)
+    heldout = heldout_perplexity(job, workers=workers)
     weights = {name: value.detach() for name, value in softmax.state_dict().items()}
     save_model(
         options.out / "model",
@@ -71,7 +71,7 @@ def main() -> None:
     )
     record = {"recipe": options.recipe, "set": options.set, "training": asdict(recipe)}
     record |= {"steps": progress.step, "tokens": progress.tokens, "seconds": seconds}
-    record |= {"heldout": found.to_dict()}
+    record |= {"heldout": heldout.to_dict()}
     show(record)
 
 

@@ -32,7 +32,7 @@ def main() -> None:
     with options.text.open(encoding="utf-8") as file:
         lines = [line for line in map(str.strip, file) if line][: options.requests]
     embedder = mlflow.pyfunc.load_model(options.model).unwrap_python_model().embedder
-    found = {
+    figures = {
         "requests": len(lines),
         "tokens a sentence": round(sum(len(line.split()) for line in lines) / len(lines), 1),
         "embedder": _timed(lines, lambda line: embedder.embed([line.split()])),
@@ -62,10 +62,10 @@ def main() -> None:
     try:
         _wait(f"http://127.0.0.1:{port}/ping", server)
         address = f"http://127.0.0.1:{port}/invocations"
-        found["mlflow models serve"] = _timed(lines, lambda line: _ask(address, line))
+        figures["mlflow models serve"] = _timed(lines, lambda line: _ask(address, line))
     finally:
         os.killpg(server.pid, signal.SIGTERM)
-    show(found)
+    show(figures)
 
 
 def _ask(address: str, line: str) -> object:

@@ -65,15 +65,15 @@ def _theirs(datasets: Any, text: Path, out: Path, options: argparse.Namespace) -
             words.append(tokenizer(options.tokenizer))
         return {"tokens": words[0].split(batch["text"])}
 
-    found: dict[str, Any] = {}
+    stages: dict[str, Any] = {}
 
     def load() -> None:
-        found["lines"] = datasets.load_dataset(
+        stages["lines"] = datasets.load_dataset(
             "text", data_files=str(text), cache_dir=str(out), split="train"
         )
 
     def map_() -> None:
-        found["tokens"] = found["lines"].map(
+        stages["tokens"] = stages["lines"].map(
             split,
             batched=True,
             num_proc=options.processes,
@@ -82,7 +82,7 @@ def _theirs(datasets: Any, text: Path, out: Path, options: argparse.Namespace) -
         )
 
     loading, mapping = _seconds(load), _seconds(map_)
-    column = found["tokens"].data.column("tokens")
+    column = stages["tokens"].data.column("tokens")
     tokens = sum(len(chunk.flatten()) for chunk in column.chunks)
     return {"map": mapping, "whole": loading + mapping, "tokens": tokens}
 
@@ -115,8 +115,8 @@ def _one_file(texts: list[str], folder: Path, megabytes: int) -> Path:
     """All the text, decompressed, in one file: what both sides can read."""
     out = folder / "text.txt"
     with out.open("wb") as file:
-        for found in find_inputs(texts):
-            with open_input(found.url, compression=found.compression) as source:
+        for text in find_inputs(texts):
+            with open_input(text.url, compression=text.compression) as source:
                 while (more := source.read(1 << 20)) and file.tell() < megabytes * 10**6:
                     file.write(more)
     return out

@@ -65,50 +65,50 @@ def _steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
         for side, each in runs.items():
             each.append(_run(options, folder, side)[0])
     peak = _run(options, folder, "peak float32")[0]
-    found: dict[str, Any] = {"peak_gflops": peak}
-    found["mflop_a_token"] = _run(options, folder, "count float32")[0]["mflop_a_token"]
+    figures: dict[str, Any] = {"peak_gflops": peak}
+    figures["mflop_a_token"] = _run(options, folder, "count float32")[0]["mflop_a_token"]
     for side, each in runs.items():
-        found[side] = _figures(each)
+        figures[side] = _figures(each)
     for precision in ("float32", "bfloat16"):
-        rate = found[f"ours {precision}"]["tokens_per_second"] * found["mflop_a_token"] / 1000
-        found[f"ours {precision} / matrix peak"] = round(rate / peak[f"{precision}_gflops"], 2)
+        rate = figures[f"ours {precision}"]["tokens_per_second"] * figures["mflop_a_token"] / 1000
+        figures[f"ours {precision} / matrix peak"] = round(rate / peak[f"{precision}_gflops"], 2)
     for ours in ("ours float32", "ours bfloat16"):
         for side in SIDES["steps"][2:]:
-            found[f"{ours} / {side}"] = _ratio(runs[ours], runs[side])
+            figures[f"{ours} / {side}"] = _ratio(runs[ours], runs[side])
     scaled = BILM_TF["tokens_per_second"] * (
-        found["peak_gflops"]["float32_gflops"] / BILM_TF["float32_gflops"]
+        figures["peak_gflops"]["float32_gflops"] / BILM_TF["float32_gflops"]
     )
     for ours in ("ours float32", "ours bfloat16"):
-        rate = found[ours]["tokens_per_second"]
-        found[f"{ours} / bilm-tf scaled by the float32 peak"] = round(rate / scaled, 2)
-    return found
+        rate = figures[ours]["tokens_per_second"]
+        figures[f"{ours} / bilm-tf scaled by the float32 peak"] = round(rate / scaled, 2)
+    return figures
 
 
 def _workers(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     options.threads = 1
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for side in SIDES["words"]:
         one, two = [], []
         for _ in range(options.repeat):
             one.append(_run(options, folder, side)[0])
             two.append(_run(options, folder, side, size=2)[0])
-        found[side] = {"one": _figures(one), "two": _figures(two), "ratio": _ratio(two, one)}
-        found[side]["mb_sent_a_step"] = {k: round(two[0][k], 1) for k in two[0] if "mb_" in k}
-    return found
+        figures[side] = {"one": _figures(one), "two": _figures(two), "ratio": _ratio(two, one)}
+        figures[side]["mb_sent_a_step"] = {k: round(two[0][k], 1) for k in two[0] if "mb_" in k}
+    return figures
 
 
 def _words(options: argparse.Namespace, folder: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for side in SIDES["words"]:
         runs: dict[int, list[dict[str, float]]] = {33: [], 300: [], 800: []}
         for _ in range(options.repeat):
             for thousand, each in runs.items():
                 each.append(_run(options, folder, side, words=1000 * thousand)[0])
         for thousand, each in runs.items():
-            found[f"{side}, {thousand} thousand words"] = _figures(each) | {
+            figures[f"{side}, {thousand} thousand words"] = _figures(each) | {
                 "time against 33 thousand": _ratio(runs[33], each)
             }
-    return found
+    return figures
 
 
 def _figures(runs: list[dict[str, float]]) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def _side(options: argparse.Namespace) -> dict[str, float]:
 def _peak() -> dict[str, float]:
     import torch
 
-    found = {}
+    figures = {}
     for precision in ("float32", "bfloat16"):
         a = torch.ones(4096, 4096, dtype=getattr(torch, precision))
         best = float("inf")
@@ -213,8 +213,8 @@ def _peak() -> dict[str, float]:
             began = time.perf_counter()
             a @ a
             best = min(best, time.perf_counter() - began)
-        found[f"{precision}_gflops"] = round(2 * 4096**3 / best / 1e9)
-    return found
+        figures[f"{precision}_gflops"] = round(2 * 4096**3 / best / 1e9)
+    return figures
 
 
 def _text(text: Path, folder: Path) -> None:

@@ -112,7 +112,7 @@ def prepare(
     softmax.reset_parameters(2)
     if side == "ours":
         return windows, _ours(bilm, softmax, recipe, workers), _sent(bilm, softmax, windows)
-    body = _Fused(bilm) if side == "nn.LSTM" else _Plain(bilm, every="every" in side)
+    body = _Fused(bilm) if side == "nn.LSTM" else _Plain(bilm, every_token="every" in side)
     return windows, _plain(body, softmax, recipe), {}
 
 
@@ -178,25 +178,25 @@ def _plain(body: nn.Module, softmax: Softmax, recipe: Training) -> Step:
 def _sampled(h_NP: Tensor, window: Window, softmax: Softmax, number: int) -> Tensor:
     draw = sample(SAMPLES, len(softmax.weight), np.random.default_rng(number))
     targets = window.targets_STB.reshape(-1)
-    at, words = torch.from_numpy(targets), torch.from_numpy(draw.words)
-    true_N = (h_NP * softmax.weight[at]).sum(1) + softmax.bias[at]
+    targets_N, words = torch.from_numpy(targets), torch.from_numpy(draw.words)
+    true_N = (h_NP * softmax.weight[targets_N]).sum(1) + softmax.bias[targets_N]
     true_N = true_N - torch.from_numpy(draw.log_expected(targets))
     logits_NM = h_NP @ softmax.weight[words].T + softmax.bias[words]
     logits_NM = logits_NM - torch.from_numpy(draw.log_expected(draw.words))
-    logits_NM = logits_NM.masked_fill(at[:, None] == words, -torch.inf)
+    logits_NM = logits_NM.masked_fill(targets_N[:, None] == words, -torch.inf)
     whole = torch.cat([true_N[:, None], logits_NM], 1)
-    return (whole.logsumexp(1) - true_N).sum() / len(at)
+    return (whole.logsumexp(1) - true_N).sum() / len(targets_N)
 
 
 class _Plain(nn.Module):
     """The same weights, a loop over time, no gradient of our own."""
 
-    def __init__(self, bilm: BiLM, *, every: bool) -> None:
+    def __init__(self, bilm: BiLM, *, every_token: bool) -> None:
         super().__init__()
-        self.bilm, self.every = bilm, every
+        self.bilm, self.every_token = bilm, every_token
 
     def forward(self, window: Window, carry: Any) -> tuple[Tensor, Any]:
-        x_STBP = _encoded(self.bilm, window, every=self.every)
+        x_STBP = _encoded(self.bilm, window, every_token=self.every_token)
         new = []
         for layer in range(SMALL.layers):
             x_STBP = nn.functional.dropout(x_STBP, 0.1)
@@ -238,7 +238,7 @@ class _Fused(nn.Module):
         bilm.lstm.requires_grad_(False)
 
     def forward(self, window: Window, carry: Any) -> tuple[Tensor, Any]:
-        x_STBP = _encoded(self.bilm, window, every=False)
+        x_STBP = _encoded(self.bilm, window, every_token=False)
         new = []
         for layer in range(SMALL.layers):
             x_STBP = nn.functional.dropout(x_STBP, 0.1)
@@ -252,11 +252,11 @@ class _Fused(nn.Module):
         return x_STBP, new
 
 
-def _encoded(bilm: BiLM, window: Window, *, every: bool) -> Tensor:
+def _encoded(bilm: BiLM, window: Window, *, every_token: bool) -> Tensor:
     """Layer 0 of a window, by distinct tokens, or as others do: convolved for every token."""
     index = torch.from_numpy(window.index_STB)
     characters_NK = torch.from_numpy(window.characters_NK)
-    if not every:
+    if not every_token:
         return bilm.encode(characters_NK)[index]
     encoder: Any = bilm.encoder
     x_NEK = nn.functional.embedding(characters_NK[index.flatten()], encoder.char_embedding).mT

@@ -137,7 +137,7 @@ class Serving(nn.Module):
         project = lstm.project[layer][way] if lstm.project else None
         cell_clip, projection_clip = lstm.cell_clip, lstm.projection_clip
 
-        def step(
+        def time_step(
             carry: tuple[Tensor, Tensor], x_BP: Tensor
         ) -> tuple[tuple[Tensor, Tensor], Tensor]:
             h_BP, c_BC = carry
@@ -154,7 +154,7 @@ class Serving(nn.Module):
 
         rows = x_TBP.shape[1]
         start = (x_TBP.new_zeros(rows, lstm.projection), x_TBP.new_zeros(rows, lstm.cells))
-        _, y_TBP = scan(step, start, x_TBP, dim=0)
+        _, y_TBP = scan(time_step, start, x_TBP, dim=0)
         return y_TBP
 
 

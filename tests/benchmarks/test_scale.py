@@ -86,9 +86,9 @@ def test_a_step_sends_what_the_formula_says(
     all_reduce, update = dist.all_reduce, made.optimizer.update
     monkeypatch.setattr(dist, "all_reduce", lambda x: (sent.append(x.nbytes), all_reduce(x)))
 
-    def moved(gradients: Any, *, step: int, rows: Any) -> None:
-        used.append(len(rows["softmax.weight"]))
-        update(gradients, step=step, rows=rows)
+    def moved(gradients: Any, *, step: int, word_rows: Any) -> None:
+        used.append(len(word_rows["softmax.weight"]))
+        update(gradients, step=step, word_rows=word_rows)
 
     monkeypatch.setattr(made.optimizer, "update", moved)
     window = launches.window(rows=1, steps=5)
