@@ -25,6 +25,7 @@ from elmo.folders import absolute, new_folder
 from elmo.location import Folder, Location
 
 from .params import Corpus
+from .progress import human_size
 from .text.inputs import Input, find_inputs
 from .text.readers import check_readable
 from .text.work import work_folder
@@ -116,6 +117,14 @@ def run(out: Folder, params: Corpus, *, runs: Folder) -> dict[str, float]:
         for name, text in manifest.texts.items()
         for what, number in text.counts.items()
     }
+
+
+def summary(figures: dict[str, float], out: Folder) -> str:
+    """What was collected, in words."""
+    return (
+        f"{human_size(figures['general_bytes'])} general ({listing(out, 'general')}), "
+        f"{human_size(figures['task_bytes'])} task ({listing(out, 'task')})"
+    )
 
 
 def read_manifest(folder: Folder) -> CorpusManifest:

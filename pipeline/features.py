@@ -67,6 +67,15 @@ def run(
     return metrics(manifest)
 
 
+def summary(figures: dict[str, float]) -> str:
+    """What the store holds, in words."""
+    return (
+        f"{figures['tokens']:,} tokens in {figures['parts']} parts, "
+        f"{progress.human_size(figures['bytes'])}, "
+        f"{figures['bytes_per_token']:,.0f} bytes per token"
+    )
+
+
 def append(store: Folder, shards: Folder, model: Folder, *, cluster: Cluster) -> dict[str, float]:
     """Add the sentences of `shards` to a store as a new version; return its counts.
 

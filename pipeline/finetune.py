@@ -130,6 +130,15 @@ def run(
     return _metrics(trained)
 
 
+def summary(figures: dict[str, float]) -> str:
+    """The gain and the forgetting, in words."""
+    return (
+        f"task perplexity {figures['task_perplexity_before']:.1f} → "
+        f"{figures['task_perplexity_after']:.1f} ({-figures['task_gain']:+.1%}), general "
+        f"{figures['general_perplexity_before']:.1f} → {figures['general_perplexity_after']:.1f}"
+    )
+
+
 def _metrics(trained: "Trained") -> dict[str, float]:
     """The gain on the task text, the forgetting of the general one, and how much was read."""
     before, after = (

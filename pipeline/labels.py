@@ -76,6 +76,14 @@ def run(out: Path, params: Labels) -> dict[str, int]:
     return dict(counts)
 
 
+def summary(figures: dict[str, int]) -> str:
+    """How many sentences each file has, in words."""
+    return (
+        f"{figures['train_sentences']:,} sentences to learn from, {figures['dev_sentences']:,} for "
+        f"dev, {figures['test_sentences']:,} for test; {figures['code']:,} stretches of code"
+    )
+
+
 def labelled(
     docstring: str,
     counts: Counter[str],

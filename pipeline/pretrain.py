@@ -111,6 +111,15 @@ def run(
     return metrics | {"steps": trained.steps, "tokens_seen": trained.tokens}
 
 
+def summary(figures: dict[str, float]) -> str:
+    """The held-out perplexity, in words."""
+    return (
+        f"held-out perplexity {figures['heldout_perplexity']:.1f}, "
+        f"{figures['times_below_unigram']:.1f} × below the unigram model's "
+        f"{figures['unigram_perplexity']:.1f}"
+    )
+
+
 def _check(vocab: Folder, network: Network) -> None:
     """Refuse what no worker could train with, before a run is opened for it."""
     from elmo.model_folder import check_widths

@@ -89,6 +89,11 @@ def run(
     return {"version": version, "uri": uri, "decision": decision}
 
 
+def summary(figures: dict[str, str | int]) -> str:
+    """The version and what it became, in words."""
+    return f"version {figures['version']}, {figures['uri']}; {figures['decision']}"
+
+
 def _scores(lineage: Lineage) -> dict[str, float]:
     """The perplexities by name; a model without a softmax had none before."""
     return {

@@ -77,6 +77,11 @@ def run(
         return _write(out, params, store, registered, tasks, sources=sources, **folders)
 
 
+def summary(figures: dict[str, int], out: Path) -> str:
+    """Where the page is, in words."""
+    return f"open {out / 'index.html'} ({figures['pictures']} pictures)"
+
+
 def _write(
     out: Path,
     params: Report,

@@ -62,6 +62,14 @@ def run(
     return tokenize(inputs, out, params, column=column, runs=runs, cluster=cluster)
 
 
+def summary(figures: dict[str, float]) -> str:
+    """What the shards hold, in words."""
+    return (
+        f"{figures['tokens']:,} tokens in {figures['sentences']:,} sentences, "
+        f"{figures['shards']} shards"
+    )
+
+
 def tokenize(
     inputs: Sequence[Input],
     out: Folder,

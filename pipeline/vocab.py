@@ -106,6 +106,12 @@ def run(
     }
 
 
+def summary(figures: dict[str, float]) -> str:
+    """How many words there are, in words."""
+    covered = f"{figures['heldout_coverage']:.1%} of held-out tokens covered"
+    return f"{figures['words']:,} words, {covered}"
+
+
 def count(shards: Shards, *, work: Location, cluster: Cluster) -> tuple[TypeCounts, TypeCounts]:
     """Count the types of both splits, a task for each shard; their order does not matter."""
     jobs = [

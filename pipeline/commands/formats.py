@@ -8,7 +8,6 @@ import click
 from elmo.tokenizer import TOKENIZERS
 
 from .options import FOLDER, PATH, Folder, say_done
-from .run_stage import human_size
 
 
 @click.command("import")
@@ -72,6 +71,8 @@ def export_serving(model: Path, out: Path) -> None:
     from elmo.interop.serving import export_serving as write
 
     write(model, out)
+    from ..progress import human_size
+
     say_done(f"export-serving: {out} ({human_size(out.stat().st_size)})")
 
 

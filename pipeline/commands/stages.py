@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import CURVES, FOLDER, PATH, RUNS, Folder, with_cluster
-from .run_stage import RunStage, human_size, stage_options
+from .run_stage import RunStage, stage_options
 
 if TYPE_CHECKING:
     from ..cluster import Cluster
@@ -24,10 +24,7 @@ def corpus(run: RunStage, out: Folder, runs: Folder) -> None:
     run(
         "corpus",
         lambda p: stage.run(out, p.corpus, runs=runs),
-        lambda f: (
-            f"{human_size(f['general_bytes'])} general ({stage.listing(out, 'general')}), "
-            f"{human_size(f['task_bytes'])} task ({stage.listing(out, 'task')})"
-        ),
+        lambda figures: stage.summary(figures, out),
     )
 
 
@@ -60,7 +57,7 @@ def tokenize(
             cluster=cluster,
             given=(*p.corpus.general, *p.corpus.task),
         ),
-        lambda f: f"{f['tokens']:,} tokens in {f['sentences']:,} sentences, {f['shards']} shards",
+        stage.summary,
     )
 
 
@@ -83,7 +80,7 @@ def vocab(
     run(
         "vocab",
         lambda p: stage.run(shards, out, p.vocab, runs=runs, cluster=cluster),
-        lambda f: f"{f['words']:,} words, {f['heldout_coverage']:.1%} of held-out tokens covered",
+        stage.summary,
     )
 
 
@@ -112,11 +109,7 @@ def pretrain(
         lambda p: stage.run(
             shards, vocab, out, p.pretrain, curves=curves, runs=runs, cluster=cluster
         ),
-        lambda f: (
-            f"held-out perplexity {f['heldout_perplexity']:.1f}, "
-            f"{f['times_below_unigram']:.1f} × below the unigram model's "
-            f"{f['unigram_perplexity']:.1f}"
-        ),
+        stage.summary,
         cluster=cluster,
     )
 
@@ -148,11 +141,7 @@ def finetune(
         lambda p: stage.run(
             model, task, general, out, p.finetune, curves=curves, runs=runs, cluster=cluster
         ),
-        lambda f: (
-            f"task perplexity {f['task_perplexity_before']:.1f} → "
-            f"{f['task_perplexity_after']:.1f} ({-f['task_gain']:+.1%}), general "
-            f"{f['general_perplexity_before']:.1f} → {f['general_perplexity_after']:.1f}"
-        ),
+        stage.summary,
         cluster=cluster,
     )
 
@@ -178,10 +167,7 @@ def features(
     run(
         "features",
         lambda p: stage.run(shards, model, out, p.features, runs=runs, cluster=cluster),
-        lambda f: (
-            f"{f['tokens']:,} tokens in {f['parts']} parts, {human_size(f['bytes'])}, "
-            f"{f['bytes_per_token']:,.0f} bytes per token"
-        ),
+        stage.summary,
         cluster=cluster,
     )
 
@@ -207,7 +193,7 @@ def register(
     run(
         "register",
         lambda p: stage.run(model, store, out, p.register, general=general, task=task),
-        lambda f: f"version {f['version']}, {f['uri']}; {f['decision']}",
+        stage.summary,
         figures_kind=stage.RegisterFigures,
     )
 
@@ -222,10 +208,7 @@ def labels(run: RunStage, out: Path) -> None:
     run(
         "labels",
         lambda p: stage.run(out, p.labels),
-        lambda f: (
-            f"{f['train_sentences']:,} sentences to learn from, {f['dev_sentences']:,} for dev, "
-            f"{f['test_sentences']:,} for test; {f['code']:,} stretches of code"
-        ),
+        stage.summary,
     )
 
 
@@ -304,5 +287,5 @@ def report(
             registered=registered,
             tasks=tuple(p.tasks),
         ),
-        lambda f: f"open {out / 'index.html'} ({f['pictures']} pictures)",
+        lambda figures: stage.summary(figures, out),
     )
