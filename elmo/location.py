@@ -9,6 +9,7 @@ A temporary file is locked by the process that writes it, so `sweep` knows those
 """
 
 import errno
+import fcntl
 import hashlib
 import os
 import re
@@ -23,11 +24,6 @@ from typing import Any, BinaryIO, cast
 
 from elmo.errors import ElmoError, first_line
 from elmo.files import JSON_LIMIT, Record, json_text, parse_record, read_record
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks: then age alone tells
-    fcntl = None  # type: ignore[assignment]
 
 Folder = str | Path  # a folder on a disk, or the URL of one as text
 _MODE = 0o644  # less the umask: readable by the group
@@ -457,9 +453,8 @@ def _locked(folder: Path, prefix: str) -> Iterator[Path]:
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, _MODE)
         except FileNotFoundError:  # the folder was removed in between
             continue
-        if fcntl is not None:
-            with suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             break
         os.close(descriptor)  # a sweep was between the two calls
@@ -477,8 +472,6 @@ def _folder_lock(folder: Path, *, exclusive: bool) -> Iterator[bool | None]:
     descriptor = os.open(folder, os.O_RDONLY)
     held: bool | None = True
     try:
-        if fcntl is None:
-            raise OSError(errno.ENOLCK, "no locks")
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB if exclusive else fcntl.LOCK_SH)
     except BlockingIOError:
         held = False
@@ -497,8 +490,6 @@ def _delete_abandoned(path: Path) -> bool:
     except OSError:
         return not path.exists()
     try:
-        if fcntl is None:
-            raise OSError(errno.ENOLCK, "no locks")
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False

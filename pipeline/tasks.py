@@ -221,7 +221,7 @@ def _train(
     for seed, score in enumerate(scores):
         with tracked.open(seed) as log:
             log.metrics({f"test.{name}": value for name, value in score.items()})
-        say(f"{tracked.task} {ARMS[out.name]}, seed {seed}: {_listed(score)} on test")
+        say(f"{tracked.task} {ARMS[out.name]}, seed {seed}: {listed(score)} on test")
     return scores
 
 
@@ -271,7 +271,7 @@ class _Report:
     """Logs the figures of each epoch in the run of its seed."""
 
     def __init__(self, begin: Callable[[int], Callable[..., None]]) -> None:
-        self._begin, self._log = begin, _nothing
+        self._begin, self._log = begin, log_nothing
 
     def __call__(self, kind: str, figures: dict[str, float]) -> None:
         if kind == "seed":
@@ -280,8 +280,8 @@ class _Report:
             self._log(figures, step=int(figures["epoch"]))
 
 
-def _nothing(figures: dict[str, float], *, step: int) -> None:
-    """Before the first seed."""
+def log_nothing(figures: dict[str, float], *, step: int) -> None:
+    """Log to no run."""
 
 
 def _figures(
@@ -316,7 +316,8 @@ def _write_curve(path: Path, curves: Mapping[str, Sequence[float]]) -> None:
             table.writerow([epoch + 1, *row])
 
 
-def _listed(figures: Mapping[str, float]) -> str:
+def listed(figures: Mapping[str, float]) -> str:
+    """Scores in words."""
     return ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
 
 

@@ -148,7 +148,7 @@ def train(
         tracked.log_model(out, tasks.best_seed(out))
         tracked.forget(range(seeds))
     figures = tasks.over_seeds(list(record.scores.values()))
-    say_done(f"task train: {out}: {_said(figures)} on dev")
+    say_done(f"task train: {out}: {tasks.listed(figures)} on dev")
 
 
 def _check_paths(
@@ -234,7 +234,7 @@ def evaluate(
         click.echo(json.dumps({**figures, "examples": len(labelled.examples), "seeds": by_seed}))
     else:
         say_done(f"{data}: {_counts(labelled.counts)}")
-        say_done(f"task evaluate: {_said(figures)}")
+        say_done(f"task evaluate: {tasks.listed(figures)}")
 
 
 @task.command()
@@ -288,31 +288,27 @@ class _Progress:
     """Prints one line for each epoch; `open_run(seed)` gives what logs a seed's figures."""
 
     def __init__(self, open_run: Callable[[int], Callable[..., None]] | None) -> None:
+        from .. import tasks
+
         self._seed, self._best = 0, -1.0
-        self._open_run, self._log = open_run, _nothing
+        self._open_run, self._log = open_run, tasks.log_nothing
 
     def __call__(self, kind: str, figures: dict[str, float]) -> None:
         """Hear of a seed or an epoch."""
+        from .. import tasks
+
         if kind == "seed":
             self._seed, self._best = int(figures["seed"]), -1.0
             if self._open_run is not None:
                 self._log = self._open_run(self._seed)
             return
         self._log(figures, step=int(figures["epoch"]))
-        scores = {k: v for k, v in figures.items() if k not in ("epoch", "loss", "lr")}
+        scores = {k: v for k, v in figures.items() if k not in tasks.NOT_SCORES}
         first = next(iter(scores.values()))
         mark = ", best so far" if first > self._best else ""
         self._best = max(self._best, first)
-        epoch, loss = int(figures["epoch"]), figures["loss"]
-        click.echo(f"seed {self._seed} epoch {epoch}: loss {loss:.4g}, {_said(scores)}{mark}")
-
-
-def _nothing(figures: dict[str, float], *, step: int) -> None:
-    """Where no run is tracked."""
-
-
-def _said(figures: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        epoch = f"seed {self._seed} epoch {int(figures['epoch'])}"
+        click.echo(f"{epoch}: loss {figures['loss']:.4g}, {tasks.listed(scores)}{mark}")
 
 
 def _counts(counts: dict[str, int]) -> str:

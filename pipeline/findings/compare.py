@@ -19,7 +19,7 @@ from elmo.tasks.task import RESULTS_VERSION
 from .. import tasks
 from ..progress import say
 from ..task_runs import source_digest
-from .finding import Finding, FindingKind, Row, command_line, over_seeds
+from .finding import Finding, FindingKind, Row, command_line, mean_row
 
 if TYPE_CHECKING:
     from elmo.tasks.readers import Labelled
@@ -194,7 +194,7 @@ def _train(
     scores = read_record(kept, list[dict[str, float]])
     means = tasks.over_seeds(scores)
     metric = next(iter(means))
-    row = over_seeds(name, [score[metric] for score in scores], _weights(trained))
+    row = mean_row(name, [score[metric] for score in scores], _weights(trained))
     row.more |= {
         f"test_{key}": value
         for key, value in means.items()

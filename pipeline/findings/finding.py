@@ -104,7 +104,7 @@ def command_line() -> str:
     return urls.clean(shlex.join(["elmo", *sys.argv[1:]]))
 
 
-def over_seeds(name: str, scores: Sequence[float], more: Mapping[str, float]) -> Row:
+def mean_row(name: str, scores: Sequence[float], more: Mapping[str, float]) -> Row:
     """The mean of the seeds 0, 1, … with Student's interval."""
     mean, low, high = statistics.fmean(scores), None, None
     if len(scores) > 1:
