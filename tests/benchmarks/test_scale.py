@@ -91,7 +91,7 @@ def test_a_step_sends_what_the_formula_says(
         update(gradients, step=step, word_rows=word_rows)
 
     monkeypatch.setattr(made.optimizer, "update", moved)
-    window = launches.window(rows=1, steps=5)
+    window = launches.window(rows=1, time_steps=5)
     made.step(window, made.bilm.lstm.zero_state(1), step=0)
     ring = 2 * 7 / 8
     assert sum(sent) * ring == pytest.approx(scale.sent_bytes(shape, used[0], 8), rel=0.01)

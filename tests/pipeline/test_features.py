@@ -92,7 +92,7 @@ def run(given: Path, out: Path, params: StoreSettings, actors: int | None) -> No
             out,
             shards=given / "shards",
             model=given / "model",
-            settings=features.settings(params),
+            settings=params,
             work=out.parent / "runs",
         )
         return

@@ -121,19 +121,19 @@ def stepper(**changed: Any) -> Stepper:
     return Stepper(bilm, softmax, adamw, settings, Workers())
 
 
-def window(seed: int = 0, *, rows: int = B, steps: int = T) -> Window:
+def window(seed: int = 0, *, rows: int = B, time_steps: int = T) -> Window:
     random = np.random.default_rng(seed)
     types = Characters().encode([f"w{k}" * (1 + k % 3) for k in range(TYPES)])
-    targets = random.integers(0, WORDS, (2, steps, rows))
+    targets = random.integers(0, WORDS, (2, time_steps, rows))
     return Window(
-        index_STB=random.integers(0, TYPES, (2, steps, rows)),
+        index_STB=random.integers(0, TYPES, (2, time_steps, rows)),
         targets_STB=targets,
-        mask_TB=np.ones((steps, rows), bool),
-        reset_TB=random.random((steps, rows)) < 0.05,
+        mask_TB=np.ones((time_steps, rows), bool),
+        reset_TB=random.random((time_steps, rows)) < 0.05,
         characters_NK=types.astype(np.int32),
         bytes_N=np.ones(TYPES, np.int64),
         words=np.unique(targets),
-        count=2 * steps * rows,
+        count=2 * time_steps * rows,
     )
 
 
