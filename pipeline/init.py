@@ -13,6 +13,7 @@ from pathlib import Path
 
 from elmo.errors import ElmoError
 from elmo.neighbors import parse_query
+from elmo.settings import check_value
 from elmo.tokenizer import TextTokenizer, describe
 
 from . import params, preset, schema, strict_yaml
@@ -43,6 +44,8 @@ def run(
     for name in ("dvc.yaml", "params.yaml"):
         if (folder / name).exists():
             raise ElmoError(f"{folder / name}: is there already; name a new folder, or delete it")
+    if column is not None:
+        check_value("--column", column, params.Line)
     general_inputs = _readable(text, column)
     task_inputs = _readable(task, column) or general_inputs
     settings = _settings(

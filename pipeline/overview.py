@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from elmo.errors import ElmoError
+
 from . import registry, tracking
 from .registry import ModelVersion
 from .tracking import TrackedRun
@@ -53,6 +55,8 @@ class Tracked:
 
 def local_work(folder: Path, *, send: bool) -> LocalWork:
     """What is in progress; with `send`, what MLflow could not take before is sent first."""
+    if folder.exists() and not folder.is_dir():
+        raise ElmoError(f"{folder}: is no folder; name the one that --runs named for the stages")
     left = {
         str(spool): tracking.send_unsent(spool) if send else tracking.unsent(spool)
         for spool in sorted(folder.glob("*/unsent"))

@@ -333,12 +333,12 @@ def _backward(
         if projection_clip is not None:
             dm_SBP = torch.where(y_STBP[:, t].abs() < projection_clip, dm_SBP, 0)
         dm_STBP[:, t] = dm_SBP
-        dhidden = dm_SBP if project_SCP is None else torch.bmm(dm_SBP, project_SCP.mT)
+        dhidden_SBC = dm_SBP if project_SCP is None else torch.bmm(dm_SBP, project_SCP.mT)
         before_SBC = cells_STBC[:, t - 1] if t > 0 else c_SBC
         if keep_STB1 is not None:
             before_SBC = before_SBC * keep_STB1[:, t]
         dc_SBC = cell.backward(
-            dhidden,
+            dhidden_SBC,
             dc_SBC,
             gates_STBG[:, t],
             cells_STBC[:, t],
@@ -357,14 +357,14 @@ def _backward(
     dweight_SKG = torch.empty_like(weight_SKG)
     torch.bmm(x_STBI.reshape(S, T * B, -1).mT, dgates_SNG, out=dweight_SKG[:, :inputs])
     torch.bmm(h_STBP.view(S, T * B, -1).mT, dgates_SNG, out=dweight_SKG[:, inputs:])
-    dproject = (
+    dproject_SCP = (
         None
         if project_SCP is None
         else torch.bmm(hidden_STBC.view(S, T * B, -1).mT, dm_STBP.view(S, T * B, -1)).to(precision)
     )
     dx_SNI = torch.bmm(dgates_SNG, weight_SKG[:, :inputs].mT)
     dbias_SG = torch.bmm(dgates_SNG.new_ones(S, 1, T * B), dgates_SNG)[:, 0]
-    return dx_SNI.view_as(x_STBI), dweight_SKG.to(precision), dbias_SG.to(precision), dproject
+    return dx_SNI.view_as(x_STBI), dweight_SKG.to(precision), dbias_SG.to(precision), dproject_SCP
 
 
 def _with_forget_bias(bias_SG: Tensor) -> Tensor:

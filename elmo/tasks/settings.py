@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from elmo.errors import ElmoError
+from elmo.settings import describe, hints
 
 SmallPositive = Annotated[int, Meta(ge=1, le=1 << 20)]
 Width = Annotated[int, Meta(ge=1, le=1 << 15)]
@@ -101,8 +102,9 @@ def choose(kind: str, changes: dict[str, Any]) -> TaskSettings:
     try:
         settings = msgspec.convert({**values, **changes}, TaskSettings, strict=False)
     except msgspec.ValidationError as error:
-        what, _, where = str(error).partition(" - at `$.")
-        raise ElmoError(f"{where.removesuffix('`')}: {what}") from None
+        name = str(error).partition("`$.")[2].partition("`")[0].partition("[")[0]
+        wanted = describe(hints(TaskSettings)[name])
+        raise ElmoError(f"{name} must be {wanted}, found {changes[name]!r}") from None
     _check(settings)
     return settings
 

@@ -20,7 +20,14 @@ from .options import JSON, PARAMS, PATH
     type=PATH,
     help="Work in progress.",
 )
-@click.option("-n", "count", default=20, show_default=True, help="How many MLflow runs to list.")
+@click.option(
+    "-n",
+    "count",
+    type=click.IntRange(1, 10_000),
+    default=20,
+    show_default=True,
+    help="How many MLflow runs to list.",
+)
 @click.option("--send", is_flag=True, help="Send metrics that could not reach MLflow earlier.")
 @JSON
 @PARAMS

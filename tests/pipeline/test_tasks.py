@@ -154,7 +154,10 @@ def test_the_command_of_the_stage(folder: Path) -> None:
     [
         ("tasks.code.kind=parsing", "tasks.code.kind must be one of tagging"),
         ("tasks.code.dev=data/labels/test.jsonl", "tasks.code.train, dev and test must be three"),
-        ("tasks.code.settings.epochs=0", "tasks.code.settings: epochs: Expected `int` >= 1"),
+        (
+            "tasks.code.settings.epochs=0",
+            "tasks.code.settings: epochs must be a whole number of at",
+        ),
         ("tasks.code.settings.epoch=2", "tasks.code.settings: no setting 'epoch'; there are"),
         ("tasks.code.settings.layers=top", "tasks.code.settings: layers must be all or numbers"),
         ("tasks.code.settings=3", "tasks.code.settings must be a section of names"),
