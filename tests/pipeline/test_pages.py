@@ -9,6 +9,8 @@ from tests.pipeline.doc_page import Reader, Step, pattern, steps
 from tests.pipeline.installed import ROOT, built_wheel, environment
 
 TUTORIAL = ROOT / "docs" / "tutorial.md"
+KOREAN = ROOT / "docs" / "guides" / "korean.md"
+IN_KOREAN = ROOT / "docs" / "guides" / "korean.ko.md"
 # A network of seconds instead of minutes; the vectors keep their width, which the pages show.
 TINY = """
 tokenize:
@@ -59,8 +61,22 @@ def test_the_tutorial(variables: dict[str, str], tmp_path: Path) -> None:
     assert (folder / "report" / "index.html").exists()
 
 
-def test_only_the_installation_is_not_run() -> None:
-    text = TUTORIAL.read_text(encoding="utf-8")
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_the_guide_to_korean_reviews(variables: dict[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("kiwipiepy", reason="the Korean tokenizer is not installed")
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    assert follow(KOREAN, tmp_path, variables).folder == tmp_path / "reviews"
+
+
+def test_the_guide_in_korean_has_the_same_steps() -> None:
+    theirs, ours = steps(KOREAN), steps(IN_KOREAN)
+    assert [step[1:] for step in ours] == [step[1:] for step in theirs]
+
+
+@pytest.mark.parametrize("page", [TUTORIAL, KOREAN, IN_KOREAN], ids=lambda page: page.name)
+def test_only_the_installation_is_not_run(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
     assert set(re.findall(r"^```(\w+)$", text, re.MULTILINE)) == {"sh", "python", "text", "console"}
     (unrun,) = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert "pip install" in unrun

@@ -105,7 +105,7 @@ def test_flair(tiny_model_folder: Path, tmp_path: Path) -> None:
     import torch
     from flair.data import Sentence
     from flair.embeddings import DocumentPoolEmbeddings, StackedEmbeddings
-    from flair.embeddings.base import Embeddings
+    from flair.embeddings.base import load_embeddings
 
     from elmo.integrations.flair import ElmoEmbeddings
 
@@ -123,7 +123,48 @@ def test_flair(tiny_model_folder: Path, tmp_path: Path) -> None:
     pooled.embed(sentence)
     mean = embedder.embed([["a", "gift"]])[0].mean((0, 1))
     np.testing.assert_allclose(sentence.embedding.cpu(), mean, atol=1e-5)
+    empty = Sentence("")
+    embeddings.embed([empty, Sentence("the")])
+    assert len(empty) == 0
     saved = embeddings.save_embeddings(use_state_dict=False)
     assert len(str(saved)) < 1000  # the model's name, not its weights
-    (top,) = Embeddings.load_embedding(saved).embed([Sentence("the gift")])
-    assert top[0].embedding.shape == (embedder.dim,)
+    (top,) = load_embeddings(saved).embed([Sentence("the gift")])
+    torch.testing.assert_close(top[0].embedding, sentences[1][0].embedding)
+
+
+def test_a_saved_flair_tagger_finds_its_elmo(tiny_model_folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("flair", reason="flair is not installed")
+    import torch
+    from flair.data import Dictionary, Sentence
+    from flair.models import SequenceTagger
+
+    from elmo.integrations.flair import ElmoEmbeddings
+
+    tags = Dictionary(add_unk=False)
+    for tag in ("DET", "NOUN"):
+        tags.add_item(tag)
+    tagger = SequenceTagger(
+        ElmoEmbeddings(tiny_model_folder, layers=[1, 2]),
+        tag_dictionary=tags,
+        tag_type="pos",
+        hidden_size=8,
+        use_crf=False,
+        dropout=0.0,
+        word_dropout=0.0,
+        locked_dropout=0.0,
+    )
+    sentence = Sentence("he has a gift")
+    for token, tag in zip(sentence, ("NOUN", "NOUN", "DET", "NOUN"), strict=True):
+        token.add_label("pos", tag)
+    optimizer = torch.optim.Adam(tagger.parameters(), lr=0.1)
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss, _ = tagger.forward_loss([sentence])
+        loss.backward()
+        optimizer.step()
+    tagger.save(tmp_path / "tagger.pt")
+    loaded = SequenceTagger.load(tmp_path / "tagger.pt")
+    assert loaded.embeddings.layers == [1, 2]
+    again = Sentence("he has a gift")
+    loaded.predict(again)
+    assert [token.tag for token in again] == ["NOUN", "NOUN", "DET", "NOUN"]
