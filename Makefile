@@ -41,7 +41,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 # What the pipeline writes, but no trained model; distclean takes those and the environment too.
 clean:
-	rm -rf data curves report metrics build
+	rm -rf data curves report metrics figures build
 
 distclean: clean
 	rm -rf $(VENV) models runs mlruns mlflow.db

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .plots import Curve
 
 SENTENCES = 300
-METRICS = ("tokenize-general", "tokenize-task", "vocab", "pretrain", "finetune", "features")
+FIGURES = ("tokenize-general", "tokenize-task", "vocab", "pretrain", "finetune", "features")
 PICTURES = ("curves", "perplexity", "layers", "vocabulary")
 COLUMNS = {"train": ("tokens", "perplexity"), "heldout": ("tokens", "average")}
 TEXTS = {"general": "general text", "task": "task text"}
@@ -56,7 +56,7 @@ def run(
     out: Path,
     params: Report,
     *,
-    metrics: Path,
+    figures_in: Path,
     curves: Path,
     vocab: Folder,
     model: Folder,
@@ -73,7 +73,7 @@ def run(
     """
     with local_folder(vocab) as words, local_folder(model) as local_model:
         sources = {"model": model, "store": store}
-        folders = {"metrics": metrics, "curves": curves, "vocab": words, "model": local_model}
+        folders = {"figures_in": figures_in, "curves": curves, "vocab": words, "model": local_model}
         return _write(out, params, store, registered, tasks, sources=sources, **folders)
 
 
@@ -90,7 +90,7 @@ def _write(
     tasks: Sequence[str],
     *,
     sources: dict[str, Folder],
-    metrics: Path,
+    figures_in: Path,
     curves: Path,
     vocab: Path,
     model: Path,
@@ -99,8 +99,8 @@ def _write(
 
     from . import plots as pictures
 
-    figures = {name: _read(metrics / f"{name}.json") for name in METRICS}
-    by_task = {name: _read(metrics / f"tasks-{name}.json") for name in tasks}
+    figures = {name: _read(figures_in / f"{name}.json") for name in FIGURES}
+    by_task = {name: _read(figures_in / f"tasks-{name}.json") for name in tasks}
     training = _read(model / "training.json")
     scores = training.under("perplexity")
     opened = FeatureStore(store, model=model)

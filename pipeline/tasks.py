@@ -292,8 +292,9 @@ def _figures(
         arm: {name: float(f"{value:.6g}") for name, value in row.items()}
         for arm, row in means.items()
     }
+    metric = _metric(figures)
+    figures["score"] = next(figures[arm][metric] for arm in ARMS if arm in figures)
     if len(means) == 2:
-        metric = _metric(figures)
         figures["gain"] = means["elmo"][metric] - means["baseline"][metric]
     figures["seeds"] = len(next(iter(scores.values())))
     figures["examples"] = {split: len(labelled.examples) for split, labelled in data.items()}

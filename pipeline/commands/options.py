@@ -83,7 +83,10 @@ RUNS = click.option(
     "--runs", type=FOLDER, required=True, help="Where the work in progress is kept."
 )
 CURVES = click.option("--curves", type=PATH, required=True, help="Where the curves go.")
-METRICS = click.option("--metrics", type=PATH, help="Write the stage's metrics to this JSON file.")
+METRICS = click.option(
+    "--metrics", type=PATH, help="Write the stage's few main figures to this JSON file."
+)
+FIGURES = click.option("--figures", type=PATH, help="Write all its figures to this JSON file.")
 DEVICE = click.option(
     "--device",
     default="cpu",

@@ -11,7 +11,7 @@ import click
 
 from elmo.errors import ElmoError
 
-from .options import METRICS, PARAMS, SET, say_done, values_set
+from .options import FIGURES, METRICS, PARAMS, SET, say_done, values_set
 
 if TYPE_CHECKING:
     from ..cluster import Cluster
@@ -19,19 +19,32 @@ if TYPE_CHECKING:
 
 
 RunStage = Callable[..., None]  # `run_stage` for the files that a command was given
-# What `--metrics` holds: numbers by name, or by arm and name.
-FIGURES = dict[str, float | None | dict[str, float | None]]
-_OUTPUTS = ("out", "curves", "curve", "picture", "metrics")
+# What `--figures` holds: numbers by name, or by arm and name.
+FIGURES_KIND = dict[str, float | None | dict[str, float | None]]
+# What `--metrics` holds, for people to compare: each column of `dvc metrics show`, and its figure.
+METRICS_OF = {
+    "tokenize": {"tokens": "tokens"},
+    "vocab": {"words": "words", "coverage": "heldout_coverage"},
+    "pretrain": {"perplexity": "heldout_perplexity", "below_unigram": "times_below_unigram"},
+    "finetune": {"perplexity": "task_perplexity_after", "gain": "task_gain"},
+    "features": {"tokens": "tokens", "bytes": "bytes"},
+    "tasks": {"score": "score", "over_baseline": "gain"},
+}
+_FIGURES = ("metrics", "figures")
+_OUTPUTS = ("out", "curves", "curve", "picture", *_FIGURES)
 
 
 def stage_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a stage's command the options of all stages, and hand it `run` to do its work with."""
 
     @wraps(command)
-    def with_options(params_file: Path, metrics: Path | None, **given: Any) -> None:
-        command(run=partial(run_stage, params_file=params_file, metrics=metrics), **given)
+    def with_options(
+        params_file: Path, metrics: Path | None, figures: Path | None, **given: Any
+    ) -> None:
+        files = {"params_file": params_file, "metrics_file": metrics, "figures_file": figures}
+        command(run=partial(run_stage, **files), **given)
 
-    return PARAMS(SET(METRICS(with_options)))
+    return PARAMS(SET(METRICS(FIGURES(with_options))))
 
 
 def run_stage(
@@ -40,11 +53,12 @@ def run_stage(
     describe: Callable[[dict[str, Any]], str],
     *,
     params_file: Path,
-    metrics: Path | None,
+    metrics_file: Path | None,
+    figures_file: Path | None,
     cluster: "Cluster | None" = None,
-    figures_kind: Any = FIGURES,
+    figures_kind: Any = FIGURES_KIND,
 ) -> None:
-    """Run a stage, write its figures, and print what it did and how long it took."""
+    """Run a stage, write its figures and metrics, print what it did and how long it took."""
     from elmo.files import check_record, write_json
 
     from .. import params as settings
@@ -53,19 +67,26 @@ def run_stage(
     began = time.monotonic()
     given = click.get_current_context().params
     _check_apart(name, given)
-    if metrics is not None:
-        check_record(metrics, figures_kind)
+    for file in (metrics_file, figures_file):
+        if file is not None:
+            check_record(file, figures_kind)
     params = settings.load(params_file, values_set())
-    results.check(name.split()[0], params.results, params_file)
+    stage = name.split()[0]
+    results.check(stage, params.results, params_file)
     if cluster is not None:
         from ..precision import settled_params
 
         params = settled_params(params, name, gpu=cluster.gpu, say=partial(click.echo, err=True))
     figures = work(params)
     storage.leave_manifests(given["out"])
-    if metrics is not None:
-        rounded = {key: _rounded(value) for key, value in figures.items()}
-        write_json(metrics, rounded)
+    rounded = {key: _rounded(value) for key, value in figures.items()}
+    if figures_file is not None:
+        write_json(figures_file, rounded)
+    if metrics_file is not None:
+        names = METRICS_OF.get(stage, {key: key for key in rounded})
+        write_json(
+            metrics_file, {name: rounded[key] for name, key in names.items() if key in rounded}
+        )
     seconds = time.monotonic() - began
     say_done(f"{name}: {describe(figures)} ({_duration(seconds)})")
 
@@ -80,11 +101,11 @@ def _check_apart(name: str, given: dict[str, Any]) -> None:
         for key, value in given.items()
         if isinstance(value, Path) or (isinstance(value, str) and "://" in value)
     }
-    named = _OUTPUTS if name != "report" else ("out", "metrics")  # a report reads the curves
+    named = _OUTPUTS if name != "report" else ("out", *_FIGURES)  # a report reads the curves
     outputs = [key for key in named if key in paths]
     for k, output in enumerate(outputs):
         inputs = [key for key in paths if key not in (*outputs, "runs")]
-        for other in outputs[:k] + (inputs if output != "metrics" else []):
+        for other in outputs[:k] + (inputs if output not in _FIGURES else []):
             one, two = _real(paths[output]), _real(paths[other])
             if one.startswith(two) or two.startswith(one):
                 where = "is" if one == two else "lies in" if one.startswith(two) else "holds"

@@ -254,7 +254,7 @@ def tasks(
 
 @click.command()
 @click.argument("out", type=PATH)
-@click.option("--metrics-in", type=PATH, required=True, help="The folder of the stages' figures.")
+@click.option("--figures-in", type=PATH, required=True, help="The folder of the stages' figures.")
 @click.option("--curves", type=PATH, required=True, help="The folder of the curves.")
 @click.option("--vocab", type=FOLDER, required=True, help="The vocabulary.")
 @click.option("--model", type=FOLDER, required=True, help="The model.")
@@ -264,7 +264,7 @@ def tasks(
 def report(
     run: RunStage,
     out: Path,
-    metrics_in: Path,
+    figures_in: Path,
     curves: Path,
     vocab: Folder,
     model: Folder,
@@ -279,7 +279,7 @@ def report(
         lambda p: stage.run(
             out,
             p.report,
-            metrics=metrics_in,
+            figures_in=figures_in,
             curves=curves,
             vocab=vocab,
             model=model,

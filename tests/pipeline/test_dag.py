@@ -16,6 +16,7 @@ import yaml
 
 from elmo.embedder import Embedder
 from elmo.store import FeatureStore
+from pipeline.commands.run_stage import METRICS_OF
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(3600)]  # minutes on a busy machine
@@ -168,9 +169,11 @@ def test_a_changed_file_of_the_user_is_seen(
 def test_metrics_params_and_graph(project: Path) -> None:
     shown = call(project, "dvc", "metrics", "show", "--json")
     values = json.loads(shown)[""]["data"]
-    assert values["metrics/pretrain.json"]["data"]["times_below_unigram"] > 1
-    assert values["metrics/finetune.json"]["data"]["task_gain"] > 0
-    assert values["metrics/tasks-animals.json"]["data"]["baseline"]["f1"] >= 0
+    assert values["metrics/pretrain.json"]["data"]["below_unigram"] > 1
+    assert values["metrics/finetune.json"]["data"]["gain"] > 0
+    assert values["metrics/tasks-animals.json"]["data"]["score"] >= 0
+    columns = {name for file in values.values() for name in file["data"]}
+    assert columns == {name for of_stage in METRICS_OF.values() for name in of_stage}
     assert "finetune" in call(project, "dvc", "dag", "--mermaid")
     params = yaml.safe_load((project / "params.yaml").read_text())
     changed = params | {"features": params["features"] | {"dtype": "float32"}}
@@ -234,7 +237,7 @@ def test_the_report_needs_nothing_else(project: Path) -> None:
     page = (project / "report" / "index.html").read_text(encoding="utf-8")
     assert "http" not in page.split("<body>")[0]
     assert 'src="http' not in page and page.count("data:image/png;base64") == 5
-    metrics = json.loads((project / "metrics" / "pretrain.json").read_text())
+    metrics = json.loads((project / "figures" / "pretrain.json").read_text())
     assert f"{metrics['heldout_forward']:.1f}" in page
     for name in ("curves", "perplexity", "layers", "vocabulary"):
         assert (project / "report" / f"{name}.png").stat().st_size > 5000

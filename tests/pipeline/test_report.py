@@ -153,7 +153,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "curves" / stage / "train.tsv").write_text(TRAIN)
         (folder / "curves" / stage / "heldout.tsv").write_text(HELDOUT)
     for name, figures in METRICS.items():
-        write_json(folder / "metrics" / f"{name}.json", figures)
+        write_json(folder / "figures" / f"{name}.json", figures)
     digest = model_digest(folder / "model")
     registered = {"uri": "models:/elmo@champion", "version": 7, "model_digest": digest}
     write_json(folder / "registered.json", registered)
@@ -170,7 +170,7 @@ def run(given: Path, out: Path, params: Report = PARAMS) -> dict[str, int]:
     return report.run(
         out,
         params,
-        metrics=given / "metrics",
+        figures_in=given / "figures",
         curves=given / "curves",
         vocab=given / "vocab",
         model=given / "model",
@@ -350,7 +350,7 @@ def test_pictures_follow_the_figures(made: Path, page: str, given: Path, tmp_pat
 MISSING = [
     "curves/finetune/train.tsv",
     "curves/pretrain/heldout.tsv",
-    "metrics/vocab.json",
+    "figures/vocab.json",
     "registered.json",
     "vocab/words.txt",
     "vocab/counts.txt",
@@ -371,7 +371,7 @@ def test_a_missing_input_is_one_line_and_nothing_is_written(
 
 
 def test_a_missing_figure_names_its_file(given: Path, tmp_path: Path) -> None:
-    write_json(given / "metrics" / "vocab.json", {"words": 3, "tokens": 9})
+    write_json(given / "figures" / "vocab.json", {"words": 3, "tokens": 9})
     with pytest.raises(ElmoError, match=r"vocab\.json: has no types; run the stage"):
         run(given, tmp_path / "report")
     assert not list(tmp_path.glob("*report*"))

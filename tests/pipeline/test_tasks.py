@@ -74,7 +74,8 @@ def run(folder: Path, **changes: Any) -> dict[str, Any]:
 
 def test_with_and_without_elmo(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures = run(folder)
-    assert list(figures) == ["elmo", "baseline", "gain", "seeds", "examples"]
+    assert list(figures) == ["elmo", "baseline", "score", "gain", "seeds", "examples"]
+    assert figures["score"] == figures["elmo"]["f1"]
     assert figures["gain"] == pytest.approx(figures["elmo"]["f1"] - figures["baseline"]["f1"])
     assert figures["examples"] == {"train": 1, "dev": 1, "test": 1}
     assert tasks.summary(figures).startswith("f1 ")
@@ -140,11 +141,14 @@ def test_the_command_of_the_stage(folder: Path) -> None:
     settings = yaml.safe_load((ROOT / "params.yaml").read_text())
     settings["tasks"] = {"ner": PLAIN | {"seeds": 1, "baseline": False}}
     Path("params.yaml").write_text(yaml.safe_dump(settings))
-    words = "model out --curve c.tsv --picture c.png --runs runs/tasks --metrics m.json".split()
-    done = CliRunner().invoke(cli, ["tasks", "ner", *words])
+    words = "model out --curve c.tsv --picture c.png --runs runs/tasks".split()
+    files = "--metrics m.json --figures f.json".split()
+    done = CliRunner().invoke(cli, ["tasks", "ner", *words, *files])
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("tasks ner: f1 ")
-    assert json.loads(Path("m.json").read_text())["examples"]["test"] == 1
+    figures = json.loads(Path("f.json").read_text())
+    assert figures["examples"]["test"] == 1
+    assert json.loads(Path("m.json").read_text()) == {"score": figures["elmo"]["f1"]}
     other = CliRunner().invoke(cli, ["tasks", "pos", *words])
     assert str(other.exception) == "params.yaml: tasks has no pos; there are: ner"
 

@@ -1,0 +1,46 @@
+"""A stage's command writes the few metrics that people compare, and all figures beside them."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.pipeline.command_line import ROOT, elmo
+
+SHARDS = ("corpus", "general", "shards", "--runs", "runs")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "t.txt").write_text("".join(f"the cat sat {k}\n\n" for k in range(50)))
+    params = yaml.safe_load((ROOT / "params.yaml").read_text())
+    params["corpus"] |= {"general": ["t.txt"], "task": ["t.txt"]}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
+    code, _, errors = elmo("corpus", "corpus", "--runs", "runs", cwd=tmp_path)
+    assert code == 0, errors
+    return tmp_path
+
+
+def test_metrics_are_few_and_figures_are_all(project: Path) -> None:
+    files = ("--metrics", "metrics.json", "--figures", "figures.json", "--actors", "1")
+    code, _, errors = elmo("tokenize", *SHARDS, *files, cwd=project)
+    assert code == 0, errors
+    figures = json.loads((project / "figures.json").read_text())
+    assert {"documents": 50, "sentences": 50, "tokens": 200}.items() <= figures.items()
+    assert json.loads((project / "metrics.json").read_text()) == {"tokens": 200}
+
+
+@pytest.mark.parametrize(
+    ("files", "error"),
+    [
+        (("--figures", "t.txt"), "t.txt: is a file of another kind"),
+        (("--figures", "both", "--metrics", "both"), "both: is both, another output; name another"),
+    ],
+)
+def test_files_of_figures_are_checked_first(
+    project: Path, files: tuple[str, ...], error: str
+) -> None:
+    code, _, errors = elmo("tokenize", *SHARDS, *files, cwd=project)
+    assert code == 1 and errors.splitlines()[-1].startswith(f"error: {error}"), errors
+    assert not (project / "shards").exists()
