@@ -1,0 +1,121 @@
+"""The examples of README and of the guides: what can be run on a small model is run."""
+
+import contextlib
+import io
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import torch
+
+from elmo.characters import Characters
+from elmo.model_folder import save_model
+from elmo.nn.bilm import BiLM, Config
+from elmo.shards import write_shards
+from elmo.store.build import build
+from elmo.store.layout import StoreSettings
+from elmo.tokenizer import describe
+from elmo.vocabulary import Vocabulary
+from pipeline.cli import cli
+from tests.pipeline.command_line import ROOT, elmo
+from tests.pipeline.doc_page import FENCE, Step, pattern, steps
+
+README = ROOT / "README.md"
+PAGES = [README, *(ROOT / "docs").rglob("*.md")]
+BARE = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# Run by tests of their own, with what they need.
+ELSEWHERE = ("import mlflow", "sys.argv", "elmo export-serving")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folders that the examples name, with vectors as wide as those of the defaults."""
+    folder = tmp_path_factory.mktemp("project")
+    words = ["<S>", "</S>", "<UNK>", "a", "new", "array"]
+    config = Config(4, ((1, 4), (2, 8)), "relu", 1, 8, 128, 2, 3.0, 3.0, True, None)
+    torch.manual_seed(0)
+    bilm = BiLM(config, characters=Characters().size)
+    for parameter in bilm.parameters():
+        torch.nn.init.normal_(parameter, 0, 0.1)
+    save_model(
+        folder / "models" / "finetune",
+        bilm=bilm,
+        vocabulary=Vocabulary(words, [20, 20, 9, 8, 7, 6]),
+        characters=Characters(),
+        softmax={"weight": torch.randn(len(words), 128), "bias": torch.zeros(len(words))},
+        training={},
+        tokenizer=describe("unicode", "split"),
+    )
+    sentences = [f"it makes a new array of shape {k} .".split() for k in range(20)]
+    write_shards(
+        folder / "shards", sentences, heldout_every=5, tokenizer=describe("unicode", "split")
+    )
+    build(
+        folder / "data" / "features",
+        shards=folder / "shards",
+        model=folder / "models" / "finetune",
+        settings=StoreSettings(),
+        work=folder / "runs",
+    )
+    (folder / "text.txt").write_text("He has a gift.\nIt returns a new array. It is a copy.\n")
+    return folder
+
+
+def test_the_readmes_examples(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    names: dict[str, object] = {}
+    run = 0
+    for step in steps(README):
+        if any(word in step.source for word in ELSEWHERE):
+            continue
+        printed = _python(step, names) if step.kind == "python" else _command(step, project)
+        wanted = pattern(step.expected or "", exact=step.kind == "python")
+        assert wanted.fullmatch(printed), f"README.md:{step.line}: {step.source}\n{printed}"
+        run += 1
+    assert run == 7
+
+
+def _python(step: Step, names: dict[str, object]) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(step.source, f"README.md:{step.line}", "exec"), names)
+    return out.getvalue()
+
+
+def _command(step: Step, folder: Path) -> str:
+    program, *words = shlex.split(step.source, comments=True)
+    assert program == "elmo", step.source
+    code, printed, errors = elmo(*words, cwd=folder)
+    assert code == 0, errors
+    return printed
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Each `elmo` command of a block of the documentation, and its page."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        blocks = BARE.findall(text)
+        blocks += [content for kind, content in FENCE.findall(text) if kind in ("console", "sh")]
+        for line in "\n".join(blocks).splitlines():
+            if re.match(r"(\$ )?elmo ", line):
+                yield page.name, line.removeprefix("$ ")
+
+
+@pytest.mark.parametrize(("page", "line"), list(commands()))
+def test_a_command_has_the_options_that_are_shown(page: str, line: str) -> None:
+    command: click.Command = cli
+    words = shlex.split(line, comments=True)[1:]
+    context = click.Context(command)
+    while isinstance(command, click.Group):
+        chosen = command.get_command(context, words[0])
+        assert chosen is not None, f"{page}: there is no command {words[0]}"
+        command, words = chosen, words[1:]
+    try:
+        command.parse_args(click.Context(command), words)
+    except click.MissingParameter:
+        raise
+    except click.BadParameter:
+        pass  # a file or folder that is not there
