@@ -41,8 +41,12 @@ def stage_options(command: Callable[..., None]) -> Callable[..., None]:
     def with_options(
         params_file: Path, metrics: Path | None, figures: Path | None, **given: Any
     ) -> None:
-        files = {"params_file": params_file, "metrics_file": metrics, "figures_file": figures}
-        command(run=partial(run_stage, **files), **given)
+        command(
+            run=partial(
+                run_stage, params_file=params_file, metrics_file=metrics, figures_file=figures
+            ),
+            **given,
+        )
 
     return PARAMS(SET(METRICS(FIGURES(with_options))))
 

@@ -14,9 +14,9 @@ import torch
 from elmo.characters import Characters
 from elmo.model_folder import save_model
 from elmo.nn.bilm import BiLM, Config
+from elmo.settings import StoreSettings
 from elmo.shards import write_shards
 from elmo.store.build import build
-from elmo.store.layout import StoreSettings
 from elmo.tokenizer import describe
 from elmo.vocabulary import Vocabulary
 from pipeline.cli import cli
