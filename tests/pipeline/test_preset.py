@@ -79,3 +79,17 @@ def test_a_bad_preset_changes_nothing(
         preset.run(name, project)
     assert project.read_text() == before
     assert sorted(path.name for path in project.parent.iterdir()) == ["params.yaml", "presets"]
+
+
+def test_the_korean_preset_asks_for_neighbours_of_korean_tokens(project: Path) -> None:
+    pytest.importorskip("kiwipiepy", reason="the Korean tokenizer is not installed")
+    from elmo.neighbors import parse_query
+    from elmo.tokenizer import TextTokenizer, describe
+
+    preset.run("korean", project)
+    tokenize = TextTokenizer(describe("korean", "split"))
+    words = []
+    for text in params.load(project).report.neighbors_of:
+        tokens, position = parse_query(text, tokenize=tokenize)
+        words.append(tokens[position])
+    assert words == ["연기", "지루"]
