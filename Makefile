@@ -24,7 +24,7 @@ test: check
 	@python -m pytest -n 2 --dist loadfile
 
 fast: $(STAMP)
-	@python -m pytest -n 2 --dist loadfile -m "not slow and not ray and not cluster and not long"
+	@python -m pytest -n 2 --dist loadfile -m "not slow and not ray"
 
 docs: $(STAMP)
 	@sphinx-build -W --keep-going -q docs build/docs

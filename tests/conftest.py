@@ -16,6 +16,13 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes minutes is slow too: `-m "not slow"` replaces the choice of pyproject.toml."""
+    for item in items:
+        if item.get_closest_marker("long") or item.get_closest_marker("cluster"):
+            item.add_marker("slow")
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """A stage in this process sets as many as it was told."""
