@@ -57,6 +57,7 @@ def eight_workers() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("cells", "projection"), [(128, 32), (512, 128)])
+@pytest.mark.slow
 def test_a_step_sends_what_the_formula_says(
     cells: int, projection: int, eight_workers: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,7 @@ def test_only_what_the_dead_left_is_swept(tmp_path: Path) -> None:
     assert location.names() == [".new-of-mine"]
 
 
+@pytest.mark.slow
 def test_what_fails_at_a_url_is_one_line(tmp_path: Path) -> None:
     pytest.importorskip("s3fs")
     options = {"key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:9"}

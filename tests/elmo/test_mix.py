@@ -139,6 +139,7 @@ def test_a_batch_without_tokens_has_no_vectors(
     assert vectors.shape == (len(sentences), 2, 8) and mask.sum() == 2 * len(sentences)
 
 
+@pytest.mark.slow
 def test_autocast_is_near_and_compile_is_equal(tiny_model: Model) -> None:
     elmo = Elmo(tiny_model, dropout=0.0).eval()
     ids = batch_to_ids(SENTENCES)

@@ -298,6 +298,7 @@ def test_a_folder_that_is_no_model_is_not_replaced(tiny_model: Model, tmp_path: 
     assert list(tmp_path.iterdir()) == [mine]
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_an_oserror(tmp_path: Path) -> None:
     """A limit on a file's size is the nearest to a full disk that a process can make itself."""
     code = (

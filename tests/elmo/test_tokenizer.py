@@ -26,6 +26,7 @@ def needed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
+@pytest.mark.slow
 def test_a_description_names_every_package_that_cuts_words(name: str) -> None:
     needed(name)
     described = describe(name)

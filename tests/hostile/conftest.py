@@ -24,10 +24,11 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests of this folder are of the suite."""
+    """All tests of this folder are of the suite, which takes minutes."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.hostile)
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

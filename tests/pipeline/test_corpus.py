@@ -134,6 +134,7 @@ def test_no_paragraph_comes_twice(made: tuple[Path, dict[str, float]]) -> None:
     assert len(lines) == len(set(lines))
 
 
+@pytest.mark.slow
 def test_the_same_machine_gives_the_same_bytes(
     made: tuple[Path, dict[str, float]], tmp_path: Path
 ) -> None:

@@ -83,6 +83,7 @@ def run(
     )
 
 
+@pytest.mark.slow
 def test_the_tokenizer_travels_and_text_of_another_is_refused(inputs: Path, tmp_path: Path) -> None:
     run(inputs, tmp_path)
     models = [load_model(folder / "model") for folder in (inputs, tmp_path)]
@@ -113,6 +114,7 @@ def changed(inputs: Path, out: Path) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_it_learns_the_task_and_says_what_that_cost(inputs: Path, tmp_path: Path) -> None:
     metrics = run(inputs, tmp_path)
     assert metrics["task_gain"] > 0.2
@@ -136,6 +138,7 @@ def test_it_learns_the_task_and_says_what_that_cost(inputs: Path, tmp_path: Path
     assert set(tuned.training["perplexity"]) == {"before", "after"}
 
 
+@pytest.mark.slow
 def test_words_of_the_task_come_after_the_old_ones(inputs: Path, tmp_path: Path) -> None:
     metrics = run(inputs, tmp_path)
     found = load_model(tmp_path / "model").vocabulary
@@ -146,6 +149,7 @@ def test_words_of_the_task_come_after_the_old_ones(inputs: Path, tmp_path: Path)
     assert none["words_added"] == 0 and none["task_unk_rate"] > metrics["task_unk_rate"] == 0
 
 
+@pytest.mark.slow
 def test_frozen_layers_stay_as_they_were(inputs: Path, tmp_path: Path) -> None:
     run(inputs, tmp_path / "1", replace(PARAMS, freeze=("encoder", "lstm.1")))
     moved = changed(inputs, tmp_path / "1")
@@ -157,6 +161,7 @@ def test_frozen_layers_stay_as_they_were(inputs: Path, tmp_path: Path) -> None:
     assert not [name for name in changed(inputs, tmp_path / "2") if name.startswith("softmax")]
 
 
+@pytest.mark.slow
 def test_lower_layers_move_less_with_layer_decay(inputs: Path, tmp_path: Path) -> None:
     def moved(out: Path, name: str) -> float:
         tensors = [load_model(f / "model").bilm.state_dict()[name] for f in (inputs, out)]
@@ -171,6 +176,7 @@ def test_lower_layers_move_less_with_layer_decay(inputs: Path, tmp_path: Path) -
     assert shares[0] < 0.2 * shares[1] and shares[1] < 0.3 * shares[2] < 0.2
 
 
+@pytest.mark.slow
 def test_a_model_without_a_softmax_gets_a_new_one(inputs: Path, tmp_path: Path) -> None:
     parent = load_model(inputs / "model")
     save_model(
@@ -188,6 +194,7 @@ def test_a_model_without_a_softmax_gets_a_new_one(inputs: Path, tmp_path: Path) 
     assert found.softmax is not None and len(found.softmax["weight"]) == len(WORDS) + 2
 
 
+@pytest.mark.slow
 def test_a_softmax_is_tuned_as_the_kind_it_is(inputs: Path, tmp_path: Path) -> None:
     adaptive = replace(PARAMS, training=replace(PARAMS.training, softmax="adaptive"))
     with pytest.raises(ElmoError, match="has no adaptive softmax; choose as it has"):
@@ -209,6 +216,7 @@ def test_a_softmax_is_tuned_as_the_kind_it_is(inputs: Path, tmp_path: Path) -> N
         run(inputs, tmp_path, model=tmp_path / "adaptive")
 
 
+@pytest.mark.slow
 def test_run_again_it_remembers_what_came_before(inputs: Path, tmp_path: Path) -> None:
     assert run(inputs, tmp_path) == run(inputs, tmp_path)
 

@@ -81,6 +81,7 @@ def meanings(tree: ast.Module, path: str) -> Iterator[tuple[str, str]]:
                 yield name.id, ast.unparse(node.value)
 
 
+@pytest.mark.slow
 def test_a_class_or_type_name_has_one_meaning() -> None:
     known = defaultdict[str, set[str]](set)
     for path in [*sources("elmo"), *sources("pipeline")]:

@@ -65,6 +65,7 @@ def test_files_of_a_package_are_read_as_a_task(made: tuple[Path, dict[str, int]]
     assert counts["train_sentences"] == 40
 
 
+@pytest.mark.slow
 def test_a_larger_file_begins_with_the_smaller(
     made: tuple[Path, dict[str, int]], tmp_path: Path
 ) -> None:

@@ -125,6 +125,7 @@ def test_a_gpu_elsewhere_is_fast_in_bfloat16_and_a_cluster_is_not_warned_of(
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN's limit is one of x86-64")
+@pytest.mark.slow
 def test_a_processor_without_bfloat16_is_measured_as_such(tmp_path: Path) -> None:
     """oneDNN is kept from AVX-512 and AMX: a product in bfloat16 is then really emulated."""
     program = (

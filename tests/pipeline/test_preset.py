@@ -81,6 +81,7 @@ def test_a_bad_preset_changes_nothing(
     assert sorted(path.name for path in project.parent.iterdir()) == ["params.yaml", "presets"]
 
 
+@pytest.mark.slow
 def test_the_korean_preset_asks_for_neighbours_of_korean_tokens(project: Path) -> None:
     pytest.importorskip("kiwipiepy", reason="the Korean tokenizer is not installed")
     from elmo.neighbors import parse_query

@@ -61,6 +61,7 @@ def run(
     )
 
 
+@pytest.mark.slow
 def test_it_writes_a_model_its_curves_and_its_lineage(inputs: Path, tmp_path: Path) -> None:
     metrics = run(inputs, tmp_path)
     model = load_model(tmp_path / "model")
@@ -81,6 +82,7 @@ def test_it_writes_a_model_its_curves_and_its_lineage(inputs: Path, tmp_path: Pa
     )
 
 
+@pytest.mark.slow
 def test_the_perplexity_it_reports_is_that_of_the_model_it_writes(
     inputs: Path, tmp_path: Path
 ) -> None:
@@ -93,6 +95,7 @@ def test_the_perplexity_it_reports_is_that_of_the_model_it_writes(
     assert found.tokens == metrics["heldout_tokens"]
 
 
+@pytest.mark.slow
 def test_run_again_it_trains_again_to_the_same_model_and_leaves_no_work_folder(
     inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +109,7 @@ def test_run_again_it_trains_again_to_the_same_model_and_leaves_no_work_folder(
     assert {path.name for path in (tmp_path / "runs" / "pretrain").iterdir()} <= {"unsent"}
 
 
+@pytest.mark.slow
 def test_interrupted_and_started_again_it_ends_the_same(
     inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +135,7 @@ def work_folder(inputs: Path, out: Path, params: Pretrain = PARAMS) -> Path:
     return out / "runs" / "pretrain" / results.fingerprint("pretrain", params, digests)
 
 
+@pytest.mark.slow
 def test_what_a_killed_start_left_stops_nothing_and_is_swept(inputs: Path, tmp_path: Path) -> None:
     folder = work_folder(inputs, tmp_path)
     (folder / "checkpoints").mkdir(parents=True)
@@ -143,6 +148,7 @@ def test_what_a_killed_start_left_stops_nothing_and_is_swept(inputs: Path, tmp_p
     assert left == {"model", "curves", "runs"}
 
 
+@pytest.mark.slow
 def test_two_runs_in_one_work_folder_are_one_too_many(inputs: Path, tmp_path: Path) -> None:
     folder = work_folder(inputs, tmp_path)
     with locked(folder), pytest.raises(ElmoError, match=rf"process {os.getpid()} on .* is at work"):
@@ -152,6 +158,7 @@ def test_two_runs_in_one_work_folder_are_one_too_many(inputs: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("limit", [0, 30])
+@pytest.mark.slow
 def test_the_held_out_text_is_read_no_more_often_than_needed(
     inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
@@ -181,6 +188,7 @@ def test_the_held_out_text_is_read_no_more_often_than_needed(
     assert written == [tmp_path / "model"]
 
 
+@pytest.mark.slow
 def test_after_divergence_training_starts_from_the_checkpoint_that_was_named(
     inputs: Path, tmp_path: Path
 ) -> None:
@@ -209,6 +217,7 @@ def test_divergence_is_one_line(inputs: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.slow
 def test_params_train_the_2018_way_too(inputs: Path, tmp_path: Path) -> None:
     optimizer = replace(
         TRAINING.optimizer,

@@ -93,6 +93,7 @@ def aliases() -> dict[int, list[str]]:
     return {row.version: row.aliases for row in registry.versions("tiny")}
 
 
+@pytest.mark.slow
 def test_the_same_content_is_registered_once(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store(inputs)
     assert run(inputs)["version"] == 1
@@ -115,6 +116,7 @@ def test_the_same_content_is_registered_once(inputs: Path, monkeypatch: pytest.M
     assert aliases() == {1: ["candidate", "champion"]}
 
 
+@pytest.mark.slow
 def test_champion_moves_only_when_perplexity_is_lower_by_the_margin(inputs: Path) -> None:
     alter(inputs, by=0.0, perplexity=100.0)
     assert run(inputs)["decision"] == "champion is version 1, the first"
@@ -135,6 +137,7 @@ def test_champion_moves_only_when_perplexity_is_lower_by_the_margin(inputs: Path
     assert aliases() == {1: ["candidate"], 2: [], 3: ["champion"]}
 
 
+@pytest.mark.slow
 def test_another_heldout_text_or_no_figure_never_moves_champion(inputs: Path) -> None:
     alter(inputs, by=0.0, perplexity=100.0)
     run(inputs)
@@ -157,6 +160,7 @@ def test_another_heldout_text_or_no_figure_never_moves_champion(inputs: Path) ->
     assert "it was measured on other words" in run(inputs)["decision"]
 
 
+@pytest.mark.slow
 def test_promote_moves_champion_by_command(inputs: Path) -> None:
     for number in (0, 1):
         alter(inputs, by=number / 10, perplexity=100.0)
@@ -167,6 +171,7 @@ def test_promote_moves_champion_by_command(inputs: Path) -> None:
         registry.promote("tiny", 7, alias="champion")
 
 
+@pytest.mark.slow
 def test_a_version_belongs_to_the_run_that_trained_it(inputs: Path) -> None:
     with tracking.run("finetune", PARAMS, inputs={}) as log:
         log.metrics({"after.task.average": 100.0})
@@ -212,6 +217,7 @@ print(run(Path({str(inputs)!r}))["version"])
     assert aliases() == {1: ["candidate", "champion"]}
 
 
+@pytest.mark.slow
 def test_without_a_lock_the_first_of_two_versions_wins(
     inputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -309,6 +309,7 @@ def test_the_page_fits_the_width_in_a_browser(page: str, tmp_path: Path, width: 
     assert int(found) <= width
 
 
+@pytest.mark.slow
 def test_the_same_inputs_give_the_same_bytes(made: Path, page: str, tmp_path: Path) -> None:
     run(made, tmp_path / "again")
     for path in (made / "report").iterdir():

@@ -65,6 +65,7 @@ def test_a_stage_runs(stages: Path) -> None:
         ("x", "", ["killed"], 1, "failed to run: kill -9 $$, exited with -9"),
     ],
 )
+@pytest.mark.slow
 def test_what_dvc_refuses(
     stages: Path, file: str, text: str, arguments: list[str], expected: int, words: str
 ) -> None:

@@ -75,6 +75,7 @@ def test_a_log_read_again_is_printed_once(capsys: pytest.CaptureFixture[str]) ->
         (["pretrain", "--folder", "/x"], "--address"),
     ],
 )
+@pytest.mark.slow
 def test_a_wrong_submission_is_one_line(options: list[str], said: str) -> None:
     done = elmo({}, "submit", *options)
     assert done.returncode == 1

@@ -72,6 +72,7 @@ def run(folder: Path, **changes: Any) -> dict[str, Any]:
     )
 
 
+@pytest.mark.slow
 def test_with_and_without_elmo(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures = run(folder)
     assert list(figures) == ["elmo", "baseline", "score", "gain", "seeds", "examples"]
@@ -103,6 +104,7 @@ def digests(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
+@pytest.mark.slow
 def test_an_arm_that_is_done_is_not_trained_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +128,7 @@ def test_an_arm_that_is_done_is_not_trained_again(
     assert len(tracking.runs_of("tasks")) == 2
 
 
+@pytest.mark.slow
 def test_without_a_baseline_and_without_elmo(folder: Path) -> None:
     alone = run(folder, seeds=1, baseline=False)
     assert "baseline" not in alone and "gain" not in alone

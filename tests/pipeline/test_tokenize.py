@@ -373,6 +373,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_text(tmp_path: Path, ending: str) -> None:
     _, text = long_text(tmp_path)
     peaks = []
@@ -652,6 +653,7 @@ def contents(folder: Path) -> dict[str, bytes]:
         ("adopt", 3, 2),  # the shards of the second piece are on their way
     ],
 )
+@pytest.mark.slow
 def test_killed_and_run_again_gives_the_same_bytes_and_redoes_no_finished_piece(
     tmp_path: Path, name: str, at: int, again: int
 ) -> None:
@@ -686,6 +688,7 @@ def test_a_piece_done_twice_gives_the_same_bytes(
     assert in_order(once) == [line.split() for line in text]
 
 
+@pytest.mark.slow
 def test_another_text_or_setting_takes_nothing_from_finished_pieces(tmp_path: Path) -> None:
     path, _ = long_text(tmp_path, lines=600)
     assert stage(path, tmp_path / "out", "write_json", 4)[0] == -9
@@ -728,6 +731,7 @@ def test_a_tokenizer_without_its_library_says_what_to_install(
 
 
 @pytest.mark.parametrize(("name", "module"), [("korean", "kiwipiepy"), ("japanese", "fugashi")])
+@pytest.mark.slow
 def test_korean_and_japanese_tokens_are_the_text_cut(
     tmp_path: Path, name: str, module: str
 ) -> None:

@@ -218,6 +218,7 @@ def stage(shards: Shards, out: Path, killed_at: int = -1) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_killed_and_run_again_counts_no_shard_twice(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "s", SENTENCES, heldout_every=7, shard_sentences=2)
     names = [info.file for info in shards.infos()]

@@ -96,6 +96,7 @@ def test_the_table_names_every_library() -> None:
 
 
 @pytest.mark.parametrize(("library", "line"), rows())
+@pytest.mark.slow
 def test_the_line_runs(
     library: str,
     line: str,

@@ -39,6 +39,7 @@ print(json.dumps(found.tolist()))
 @pytest.mark.parametrize(
     "name", ["plain", "no_highway_tanh", "no_projection", "no_skip", "no_clip"]
 )
+@pytest.mark.slow
 def test_it_is_the_same_model_in_other_operations(name: str, tmp_path: Path) -> None:
     model = load_model(import_golden(name, tmp_path))
     expected = Embedder(model).embed(TEXTS[1])
@@ -75,6 +76,7 @@ def test_the_file_serves_without_the_package(
 
 
 @pytest.mark.parametrize("suffix", [".pt2", ".onnx"])
+@pytest.mark.slow
 def test_the_file_says_which_model_tokenizer_and_characters(
     suffix: str, tiny_model_folder: Path, tmp_path: Path
 ) -> None:

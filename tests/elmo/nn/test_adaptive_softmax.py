@@ -53,6 +53,7 @@ def test_weights_of_no_softmax_have_no_words() -> None:
     assert words_in({"other": torch.ones(3)}) == 0
 
 
+@pytest.mark.slow
 def test_it_trains_is_saved_and_gives_the_same_perplexity_when_loaded(tmp_path: Path) -> None:
     job = make_job(tmp_path, softmax="adaptive", epochs=15, evaluate_every=1000, dropout=0.0)
     fit(job, workers=Workers(), report=lambda kind, figures: None)

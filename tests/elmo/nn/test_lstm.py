@@ -78,6 +78,7 @@ def some(seed: int = 0) -> tuple[Tensor, State, Tensor]:
 
 @pytest.mark.parametrize("clip", [0.3, None])
 @pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.slow
 def test_outputs_and_gradients_agree_with_the_equations(
     kind: str, clip: float | None, skip: bool
 ) -> None:

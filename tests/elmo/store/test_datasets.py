@@ -319,6 +319,7 @@ def s3() -> Iterator[dict[str, object]]:
     running.stop()
 
 
+@pytest.mark.slow
 def test_s3_is_read(made: Path, s3: dict[str, object]) -> None:
     import s3fs
 
@@ -328,6 +329,7 @@ def test_s3_is_read(made: Path, s3: dict[str, object]) -> None:
     same(FeatureStore("s3://corpus/features", storage_options=s3), FeatureStore(made))
 
 
+@pytest.mark.slow
 def test_a_store_lives_on_s3_as_on_a_disk(
     tmp_path: Path, made: Path, s3: dict[str, object], tiny_model_folder: Path
 ) -> None:

@@ -313,6 +313,7 @@ def test_a_flipped_bit_is_named(tmp_path: Path, made: Path, column: str) -> None
         FeatureStore(folder, checked=True).ids()
 
 
+@pytest.mark.slow
 def test_whatever_byte_is_flipped_verify_says_so(tmp_path: Path, made: Path) -> None:
     folder = copy(made, tmp_path)
     for name in (part(folder, 2).name, part(folder, 2, "_types").name):

@@ -119,6 +119,7 @@ def test_two_appends_at_once_and_a_prune_lose_nothing(
     verify(store, version=1)
 
 
+@pytest.mark.slow
 def test_an_append_that_a_compaction_overtakes_is_told(
     store: Path, shards: Path, tiny_model_folder: Path, writers: list[Writer]
 ) -> None:
@@ -131,6 +132,7 @@ def test_an_append_that_a_compaction_overtakes_is_told(
     verify(store, version=1)
 
 
+@pytest.mark.slow
 def test_a_compaction_that_begins_during_a_prune_waits_for_it(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +162,7 @@ def test_a_prune_keeps_all_where_what_it_keeps_is_damaged(store: Path) -> None:
     assert files(store) == before
 
 
+@pytest.mark.slow
 def test_what_a_killed_append_left_is_resumed_or_pruned(
     store: Path, shards: Path, tiny_model_folder: Path, writers: list[Writer]
 ) -> None:

@@ -51,6 +51,7 @@ def test_tags_of_a_word_are_learned_from_the_context_free_layer(made: Path) -> N
     assert sum(tagger.mix.weights) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_a_bilstm_learns_what_the_neighbours_say(made: Path) -> None:
     store = FeatureStore(made, layers=[0])
     tags = [[*line[1:], "END"] if line else [] for line in TAGS]
@@ -105,6 +106,7 @@ def test_tags_that_do_not_fit_are_refused(made: Path) -> None:
         train(store, [[] for _ in TAGS])
 
 
+@pytest.mark.slow
 def test_the_example_runs_on_the_library_alone(made: Path, tmp_path: Path) -> None:
     (tmp_path / "tags.txt").write_text("\n".join(" ".join(tags) for tags in TAGS) + "\n")
     blocked = tmp_path / "blocked"

@@ -134,11 +134,13 @@ def shuffled(train: Sequence[Example]) -> list[Example]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_a_toy_problem_is_solved(kind: str, tmp_path: Path) -> None:
     assert learned(kind, examples(kind, COUNT.get(kind, 300)), tmp_path) > SOLVED[kind]
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_nothing_is_learned_from_shuffled_labels(kind: str, tmp_path: Path) -> None:
     score = learned(kind, shuffled(examples(kind, COUNT.get(kind, 300))), tmp_path, epochs=4)
     assert score < 0.7
@@ -156,6 +158,7 @@ def test_a_prediction_does_not_depend_on_the_batch(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_the_gradient_reaches_every_weight(kind: str) -> None:
     """All but the word table's unused rows; and it is the slope that differences give."""
     settings = settings_of(kind, elmo_output=True, l2=0.1)
@@ -227,6 +230,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes(
     kind: str, tmp_path: Path, tiny_model_folder: Path
 ) -> None:
@@ -238,6 +242,7 @@ def test_the_same_seed_gives_the_same_bytes(
 
 
 @pytest.mark.parametrize("kind", ["tagging", "questions", "coreference"])
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bytes(
     kind: str, tmp_path: Path, tiny_model_folder: Path
 ) -> None:
@@ -269,6 +274,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(
     ("kind", "elmo"),
     [*((kind, e) for kind in KINDS for e in ("frozen", "none")), ("pairs", "tuned")],
 )
+@pytest.mark.slow
 def test_a_loaded_task_scores_what_it_scored(
     kind: str,
     elmo: str,
@@ -287,6 +293,7 @@ def test_a_loaded_task_scores_what_it_scored(
 
 
 @pytest.mark.parametrize("killed_at", [1, 12])
+@pytest.mark.slow
 def test_a_kill_inside_an_epoch_changes_nothing(killed_at: int, tmp_path: Path) -> None:
     settings = settings_of("questions", epochs=3, dropout=0.3)
     train, dev = examples("questions", 40), examples("questions", 8, 1)

@@ -108,6 +108,7 @@ def test_bfloat16_trains_nearly_as_float32_and_keeps_float32_weights(tmp_path: P
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.slow
 def test_a_signal_saves_and_the_next_run_ends_as_one_never_stopped(
     tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -121,6 +122,7 @@ def test_a_signal_saves_and_the_next_run_ends_as_one_never_stopped(
 
 
 @pytest.mark.parametrize("which", [0, -1])
+@pytest.mark.slow
 def test_a_signal_ends_an_evaluation_and_the_next_run_takes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int
 ) -> None:
@@ -212,6 +214,7 @@ def test_more_workers_than_rows_are_refused() -> None:
         Workers(0, 3).mine(2)
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_set_aside_with_a_word_and_the_one_before_is_used(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,6 +234,7 @@ def test_a_damaged_checkpoint_is_set_aside_with_a_word_and_the_one_before_is_use
     assert not left.exists()
 
 
+@pytest.mark.slow
 def test_the_last_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
     # Rising rates make it worse after a while, so that the best is not among the last.
     rising = {"lr": 1.0, "warmup_steps": 100}
@@ -246,6 +250,7 @@ def test_the_last_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
     assert heldout_perplexity(job, workers=ALONE).average == best["average"]
 
 
+@pytest.mark.slow
 def test_evaluating_during_training_changes_nothing(tmp_path: Path) -> None:
     last = []
     for every in (3, 1000):
@@ -256,6 +261,7 @@ def test_evaluating_during_training_changes_nothing(tmp_path: Path) -> None:
     assert same(*last)
 
 
+@pytest.mark.slow
 def test_frozen_parameters_stay_and_do_not_count(tmp_path: Path) -> None:
     every = {f"bilm.{name}": 0.0 for name, _ in make_job(tmp_path).bilm.named_parameters()}
     job = make_job(tmp_path, lr_of=every)
@@ -276,6 +282,7 @@ def test_frozen_parameters_stay_and_do_not_count(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_does_not_fit_on_the_disk_is_one_line(tmp_path: Path) -> None:
     """A limit on the size of files is the nearest to a full disk that a process can make itself."""
     code = """

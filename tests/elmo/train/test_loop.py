@@ -78,6 +78,7 @@ def ignore(kind: str, figures: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize("change", [{}, {"softmax": "full"}, {"reset": "never"}])
+@pytest.mark.slow
 def test_it_learns_a_pattern(tmp_path: Path, change: dict[str, str]) -> None:
     made = job(tmp_path / "run", replace(SETTINGS, epochs=12, **change))
     before = heldout_perplexity(made, workers=Workers())
@@ -89,6 +90,7 @@ def test_it_learns_a_pattern(tmp_path: Path, change: dict[str, str]) -> None:
     assert {"train", "heldout"} <= set(heard)
 
 
+@pytest.mark.slow
 def test_2018_settings_learn_too(tmp_path: Path) -> None:
     settings = replace(
         SETTINGS, epochs=20, optimizer=ADAGRAD, draws="separate", loss_scale=5.0, reset="never"
@@ -104,6 +106,7 @@ class Killed(Exception):
 
 
 @pytest.mark.parametrize("at", [10, 20, 30])
+@pytest.mark.slow
 def test_killed_and_started_again_ends_the_same(tmp_path: Path, at: int) -> None:
     whole = job(tmp_path / "whole")
     fit(whole, workers=Workers(), report=ignore)
@@ -124,6 +127,7 @@ def test_killed_and_started_again_ends_the_same(tmp_path: Path, at: int) -> None
         assert ours == theirs
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     made = job(tmp_path / "run")
     fit(made, workers=Workers(), report=ignore)
@@ -147,6 +151,7 @@ def test_sigterm_saves_and_stops(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.slow
 def test_a_signal_before_the_first_step_saves_that_step(
     tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -159,6 +164,7 @@ def test_a_signal_before_the_first_step_saves_that_step(
     assert Checkpoints(tmp_path / "run" / "checkpoints", keep=1).steps() == [1]
 
 
+@pytest.mark.slow
 def test_cadence_and_number_of_checkpoints_change_nothing(tmp_path: Path) -> None:
     often, rarely = (job(tmp_path / str(minutes), minutes=minutes) for minutes in (0, 1e4))
     for made in (often, rarely):
@@ -167,6 +173,7 @@ def test_cadence_and_number_of_checkpoints_change_nothing(tmp_path: Path) -> Non
         assert torch.equal(value, weights(rarely)[name]), name
 
 
+@pytest.mark.slow
 def test_a_stop_file_of_another_start_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     for name in ("stop", "stop-1"):
@@ -179,6 +186,7 @@ def test_a_stop_file_of_another_start_stops_nothing(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path / "other" / "checkpoints", keep=1).steps() == [1]
 
 
+@pytest.mark.slow
 def test_held_out_text_is_read_up_to_a_limit_and_spelled_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +217,7 @@ def test_held_out_text_is_read_up_to_a_limit_and_spelled_once(
     assert sum(read) == whole.tokens + whole.sentences > 80
 
 
+@pytest.mark.slow
 def test_the_figures_of_the_best_weights_are_known_at_the_end(tmp_path: Path) -> None:
     """Where the whole held-out text was read, it need not be read again."""
     made = job(tmp_path / "run")
@@ -218,6 +227,7 @@ def test_the_figures_of_the_best_weights_are_known_at_the_end(tmp_path: Path) ->
     assert again.figures == progress.figures
 
 
+@pytest.mark.slow
 def test_weights_that_are_not_finite_become_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +251,7 @@ def test_weights_that_are_not_finite_become_no_checkpoint(
     )
 
 
+@pytest.mark.slow
 def test_after_divergence_a_run_starts_from_the_checkpoint_that_was_named(tmp_path: Path) -> None:
     """The rate rises until the loss does; what `keep` would have deleted is still there."""
     rising = replace(ADAMW, lr=8.0, warmup_steps=1200, clip=0.0)
@@ -300,6 +311,7 @@ def test_patience_stops_early(tmp_path: Path) -> None:
     assert progress.step == 6
 
 
+@pytest.mark.slow
 def test_frozen_parameters_stay(tmp_path: Path) -> None:
     made = job(tmp_path / "run", lr_of={"bilm.lstm.weight.0": 0.0})
     before = {name: value.clone() for name, value in weights(made).items()}
@@ -372,6 +384,7 @@ def test_one_two_and_three_workers_take_the_same_steps(tmp_path: Path) -> None:
         assert curves[size][0][2] == pytest.approx(curves[1][0][2], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_perplexity_of_shards_and_of_lists_agree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

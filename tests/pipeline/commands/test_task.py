@@ -67,6 +67,7 @@ TRAIN = [
 ]
 
 
+@pytest.mark.slow
 def test_train_evaluate_and_predict(folder: Path) -> None:
     lines = run(*TRAIN, "--model", "model", "--seeds", 2).splitlines()
     assert lines[0] == "ner.conll: spans 4, sentences 3, tokens 9"

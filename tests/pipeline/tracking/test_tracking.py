@@ -410,6 +410,7 @@ def test_the_overview_lists_what_there_is(database: Path, tmp_path: Path) -> Non
     }
 
 
+@pytest.mark.slow
 def test_runs_that_name_the_same_new_dataset_at_once_all_begin(database: Path) -> None:
     together = threading.Barrier(6)
 
