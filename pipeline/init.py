@@ -123,6 +123,7 @@ def _settings(
         own: dict[str, dict[str, object]] = {"corpus": {}}
         if general:
             own["corpus"]["general"] = general
+            own["labels"] = {"package": ""}
         if task:
             own["corpus"]["task"] = task
         if column is not None:

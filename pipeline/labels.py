@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from elmo.errors import ElmoError
@@ -36,12 +36,17 @@ LabelledSentence = tuple[tuple[str, ...], tuple[str, ...]]  # tokens and their B
 def run(out: Path, params: Labels) -> dict[str, int]:
     """Write `train.jsonl`, `dev.jsonl` and `test.jsonl` to `out`; return what was counted.
 
-    `manifest.json` has their digests, and tells them from a user's files of the same names.
+    `manifest.json` has their digests, and tells them from a user's files of the same names. Without
+    a package it is all that is written.
 
     All sentences of a docstring are in one file, and no sentence comes twice. Of more sentences
     than are asked for, those with the lowest hashes are taken: a larger file holds the smaller one.
     """
     check_folder(out, ours=_OURS, also="", kind="labels")
+    if not params.package:
+        with new_folder(out, ours=_OURS, also="", kind="labels") as folder:
+            _write_manifest(folder, ())
+        return {}
     wanted = {"train": params.train, "dev": params.dev, "test": params.test}
     counts: Counter[str] = Counter()
     by_split: dict[str, dict[LabelledSentence, str]] = {split: {} for split in wanted}
@@ -71,13 +76,19 @@ def run(out: Path, params: Labels) -> dict[str, int]:
             counts[f"{split}_sentences"] = len(chosen)
             counts["tokens"] += sum(len(tokens) for tokens, _ in chosen)
             counts["code"] += sum(tag == "B-CODE" for _, tags in chosen for tag in tags)
-        digests = {name: sha256(folder / name) for name in sorted(_OURS[1:])}
-        write_json(folder / "manifest.json", {"kind": "labels", "sha256": digests})
+        _write_manifest(folder, sorted(_OURS[1:]))
     return dict(counts)
+
+
+def _write_manifest(folder: Path, names: Sequence[str]) -> None:
+    digests = {name: sha256(folder / name) for name in names}
+    write_json(folder / "manifest.json", {"kind": "labels", "sha256": digests})
 
 
 def summary(figures: dict[str, int]) -> str:
     """How many sentences each file has, in words."""
+    if not figures:
+        return "none: labels.package is empty"
     return (
         f"{figures['train_sentences']:,} sentences to learn from, {figures['dev_sentences']:,} for "
         f"dev, {figures['test_sentences']:,} for test; {figures['code']:,} stretches of code"

@@ -85,8 +85,14 @@ class Corpus:
 class Labels:
     """The labelled text that every machine has: which words of docstrings are marked as code."""
 
-    package: PackageName
-    """The installed package whose docstrings are labelled."""
+    package: Annotated[
+        str,
+        Meta(
+            pattern=r"\A([A-Za-z_][\w.]{0,199})?\Z",
+            description="the name of a Python package, or nothing",
+        ),
+    ]
+    """The installed package whose docstrings are labelled; empty: none is, for no task asks."""
     train: Annotated[int, Meta(ge=1, le=10**6)]
     """How many sentences to learn from, at most."""
     dev: Annotated[int, Meta(ge=1, le=10**6)]

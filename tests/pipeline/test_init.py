@@ -52,6 +52,7 @@ def test_one_text_is_also_the_task_text(tmp_path: Path) -> None:
         "task text: the same; name the text of your domain with --task",
     ]
     assert made.report.neighbors_of[0] == "the cat sat on the [carpet]"
+    assert made.labels.package == ""
     assert made.tasks == {} and "tasks: {}\n\nreport:" in (tmp_path / "p/params.yaml").read_text()
 
 

@@ -82,3 +82,9 @@ def test_a_package_without_marks_is_refused(tmp_path: Path, package: str) -> Non
     with pytest.raises(ElmoError, match=f"labels.package: .*{package}"):
         labels.run(tmp_path / "out", Labels(package=package, train=5, dev=5, test=5))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_package_nothing_is_labelled(tmp_path: Path) -> None:
+    figures = labels.run(tmp_path / "out", Labels(package="", train=5, dev=5, test=5))
+    assert labels.summary(figures) == "none: labels.package is empty"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["manifest.json"]
