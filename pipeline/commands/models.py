@@ -63,7 +63,7 @@ def embed(
         precision=settled(precision, setting="--precision", device=device, say=say),
         device=device,
     )
-    say_done(f"embed: {count} sentences in {output}")
+    say_done(f"embed: {count:,} sentences in {output}")
 
 
 @click.command()
