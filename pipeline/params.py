@@ -29,8 +29,13 @@ Line = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f]{1,1000}\Z", description="one
 Source = Annotated[
     str, Meta(pattern=r"\A[^\x00]{1,4096}\Z", description="a file, folder, glob or URL")
 ]
+_PACKAGE = r"[A-Za-z_][\w.]{0,199}"
 PackageName = Annotated[
-    str, Meta(pattern=r"\A[A-Za-z_][\w.]{0,199}\Z", description="the name of a Python package")
+    str, Meta(pattern=rf"\A{_PACKAGE}\Z", description="the name of a Python package")
+]
+PackageNameOrNone = Annotated[
+    str,
+    Meta(pattern=rf"\A({_PACKAGE})?\Z", description="the name of a Python package, or nothing"),
 ]
 LabelledFile = Annotated[
     str, Meta(pattern=r"\A[^\x00]{1,4096}\Z", description="the path of a file or folder")
@@ -85,14 +90,8 @@ class Corpus:
 class Labels:
     """The labelled text that every machine has: which words of docstrings are marked as code."""
 
-    package: Annotated[
-        str,
-        Meta(
-            pattern=r"\A([A-Za-z_][\w.]{0,199})?\Z",
-            description="the name of a Python package, or nothing",
-        ),
-    ]
-    """The installed package whose docstrings are labelled; empty: none is, for no task asks."""
+    package: PackageNameOrNone
+    """The installed package whose docstrings are labelled; empty: no labelled text is made."""
     train: Annotated[int, Meta(ge=1, le=10**6)]
     """How many sentences to learn from, at most."""
     dev: Annotated[int, Meta(ge=1, le=10**6)]

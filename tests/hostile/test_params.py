@@ -47,6 +47,10 @@ TEXTS = {
 }
 
 
+CORPUS = ["corpus", "out", "--runs", "runs", "--params", "broken.yaml"]
+APPEND = ["append", "store", "shards", "model", "--cluster", "broken.yaml"]
+
+
 def broken(folder: Path, value: Any) -> None:
     text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     (folder / "broken.yaml").write_text(text)
@@ -55,16 +59,7 @@ def broken(folder: Path, value: Any) -> None:
 @pytest.mark.parametrize("what", sample(PARAMS, 160))
 def test_params_out_of_their_schema(tmp_path: Path, what: str) -> None:
     broken(tmp_path, altered(SETTINGS, PARAMS[what]))
-    refused(
-        "corpus",
-        "out",
-        "--runs",
-        "runs",
-        "--params",
-        "broken.yaml",
-        cwd=tmp_path,
-        names="broken.yaml",
-    )
+    refused(*CORPUS, cwd=tmp_path, names="broken.yaml")
 
 
 @pytest.mark.parametrize("what", BY_CLUSTER)
@@ -73,31 +68,13 @@ def test_cluster_out_of_its_schema(
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     broken(tmp_path, altered(CLUSTER, BY_CLUSTER[what]))
-    refused(
-        "append",
-        "store",
-        "shards",
-        "model",
-        "--cluster",
-        "broken.yaml",
-        cwd=tmp_path,
-        names="broken.yaml",
-    )
+    refused(*APPEND, cwd=tmp_path, names="broken.yaml")
 
 
 @pytest.mark.parametrize("what", TEXTS)
 def test_files_that_are_no_settings(tmp_path: Path, what: str) -> None:
     (tmp_path / "broken.yaml").write_text(TEXTS[what])
-    refused(
-        "corpus",
-        "out",
-        "--runs",
-        "runs",
-        "--params",
-        "broken.yaml",
-        cwd=tmp_path,
-        names="broken.yaml",
-    )
+    refused(*CORPUS, cwd=tmp_path, names="broken.yaml")
 
 
 # A shell hands over what it makes as a pipe: settings are read from it as from any other file.
@@ -105,16 +82,7 @@ def test_files_that_are_no_settings(tmp_path: Path, what: str) -> None:
 def test_damaged_files_of_settings(tmp_path: Path, what: str) -> None:
     broken(tmp_path, SETTINGS)
     DAMAGE[what](tmp_path / "broken.yaml")
-    refused(
-        "corpus",
-        "out",
-        "--runs",
-        "runs",
-        "--params",
-        "broken.yaml",
-        cwd=tmp_path,
-        names="broken.yaml",
-    )
+    refused(*CORPUS, cwd=tmp_path, names="broken.yaml")
 
 
 TEXTUAL = ("address", "storage", "tracking_uri", "gpu")
