@@ -132,6 +132,6 @@ def test_embed_on_a_terminal(tmp_path: Path) -> None:
             break
     os.close(main)
     out, _ = running.communicate()
-    assert running.returncode == 0 and out.startswith(b"embed: 20000 sentences")
+    assert running.returncode == 0 and out.startswith(b"embed: 20,000 sentences")
     bar = re.compile(rf"\r  embed: +\d+%\|[█▏▎▍▌▋▊▉ ]+\| {FIGURES}")
     assert bar.search(shown.decode()), shown.decode()
