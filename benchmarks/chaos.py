@@ -1,12 +1,15 @@
-"""Tokenize → features on several Ray nodes of this machine, while one thing at a time is killed.
+"""The pipeline, corpus to features, on Ray nodes of this machine, while one thing at a time dies.
 
-    python -m benchmarks.chaos [--minutes 15] [--every 10] [--nodes 3] [--seed 1] [--text-mb 8]
+    python -m benchmarks.chaos [--minutes 15] [--every 15] [--nodes 3] [--seed 1] [--text-kb 1500]
 
-Every few seconds while work is under way, at random by the seed, one is killed at once (SIGKILL): a
-process that works, an actor, a node, or the driver, which is then started again, as a user would.
-When both stages are done their files are compared with those of a run that nobody disturbed, and
-they begin anew in an empty folder. Prints a row for each kill: what it was, how many pieces of work
-were done again for it, and the seconds until the next piece was finished.
+`dvc repro features` runs again and again in an empty project on a Ray cluster with an MLflow
+server. Every few seconds one thing that is there is killed at once (SIGKILL), at random by the
+seed: a process that tokenizes or counts, an actor that embeds, a worker that trains, a node, a
+node's raylet alone, Ray's head, the tracking server, or the stage itself. What belongs to the
+cluster comes back after a few seconds, and the command is given again where it has ended, as a user
+would. At the end of each pass its files and losses are compared with those of a run that nobody
+disturbed. Prints a row for each kill: what it was, how much work was under way in it, how many
+training steps were taken again, and the seconds until more work was finished.
 """
 
 import argparse
@@ -19,28 +22,32 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+import yaml
 
 from benchmarks.machine import show
+from elmo.files import sha256
 
 ROOT = Path(__file__).resolve().parents[1]
-KINDS = ("worker", "actor", "node", "driver")
-BACK = 5.0  # seconds after which a killed node starts again
+BACK = 5.0  # seconds after which a part of the cluster starts again
 LOOK = 0.2  # seconds between two looks at what is finished
+TITLES = {"ray::Actor.": "actor", "ray::RayTrainWorker": "trainer", "ray::": "task"}
+IDLE = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::TrainController")
 WORDS = "a cat sat on the mat while an old dog slept near my open door and rain fell".split()
 
 
 @dataclass
 class Kill:
-    """One kill: when, what, how much work was under way in it, when the next piece was finished."""
+    """One kill: when, what, what was under way in it, steps taken again, when work went on."""
 
     at: float
     what: str
-    again: int
+    under_way: int
+    steps_again: int = 0
     silence: float | None = None
 
 
@@ -51,8 +58,8 @@ class Trial:
     kills: list[Kill] = field(default_factory=list)
     passes: int = 0
     wrong: int = 0
-    ended_early: int = 0
-    longest_silent: float = 0.0  # of the terminal, while a driver ran
+    ended: list[str] = field(default_factory=list)  # by what lines commands ended early
+    longest_silent: float = 0.0  # of the terminal, while a command ran
     began: float = field(default_factory=time.monotonic)
 
     def now(self) -> float:
@@ -60,7 +67,7 @@ class Trial:
         return time.monotonic() - self.began
 
     def heard(self) -> None:
-        """A piece was finished: no kill before it is followed by silence any longer."""
+        """Work was finished: no kill before it is followed by silence any longer."""
         for kill in self.kills:
             if kill.silence is None:
                 kill.silence = self.now() - kill.at
@@ -70,199 +77,170 @@ def main() -> None:
     """Run passes until the time is over, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=15.0)
-    parser.add_argument("--every", type=float, default=10.0, help="seconds between two kills")
+    parser.add_argument("--every", type=float, default=15.0, help="seconds between two kills")
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--text-mb", type=float, default=8.0)
-    parser.add_argument("--driver", nargs=2, metavar=("HOME", "OUT"), help=argparse.SUPPRESS)
+    parser.add_argument("--text-kb", type=int, default=1500)
     options = parser.parse_args()
-    if options.driver:
-        drive(*map(Path, options.driver))
-        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started ends as well
     with tempfile.TemporaryDirectory(prefix="chaos") as name:
         home = Path(name)
-        prepare(home, options.text_mb)
-        expected = undisturbed(home)
-        print(f"undisturbed: {len(expected)} files", flush=True)
-        with Nodes(options.nodes) as nodes:
-            trial = disturb(home, nodes, expected, options)
+        _write_text(home / "text.txt", options.text_kb)
+        calm = _project(home, "calm")
+        began = time.monotonic()
+        if code := Command(calm, {"ELMO_WORKERS": "1", "ELMO_CPUS": "1"}).process.wait():
+            sys.exit(f"undisturbed, it ended with {code}: {(calm / 'log').read_text()[-2000:]}")
+        expected = results(calm)
+        print(
+            f"undisturbed: {len(expected)} results in {time.monotonic() - began:.0f} s", flush=True
+        )
+        with Cluster(home, options.nodes) as cluster:
+            trial = disturb(home, cluster, expected, options)
     table(trial, options)
     sys.exit(1 if trial.wrong else 0)
 
 
-def prepare(home: Path, megabytes: float) -> None:
-    """Write a text and an untrained model."""
-    from elmo.characters import Characters
-    from elmo.model_folder import save_model
-    from elmo.nn.bilm import BiLM, Config
-    from elmo.tokenizer import describe
-    from elmo.vocabulary import Vocabulary
-
+def _write_text(path: Path, kilobytes: int) -> None:
     draw = random.Random(1)
-    with (home / "text.txt").open("w") as file:
-        while file.tell() < megabytes * 1e6:
+    with path.open("w") as file:
+        while file.tell() < 1000 * kilobytes:
             file.write(" ".join(draw.choices(WORDS, k=draw.randint(4, 30))) + "\n")
             file.write("\n" * (draw.random() < 0.1))
-    shape = Config(
-        char_dim=8,
-        filters=((1, 16), (2, 16), (3, 32)),
-        activation="relu",
-        highways=1,
-        cells=128,
-        projection=32,
-        layers=2,
-        cell_clip=3.0,
-        projection_clip=3.0,
-        skip=True,
-        input_words=None,
-    )
-    bilm = BiLM(shape, characters=Characters().size)
-    bilm.reset_parameters(1)
-    save_model(
-        home / "model",
-        bilm=bilm,
-        vocabulary=Vocabulary(["<S>", "</S>", "<UNK>", *WORDS]),
-        characters=Characters(),
-        softmax=None,
-        training={},
-        tokenizer=describe("whitespace", "line"),
-    )
 
 
-def drive(home: Path, out: Path) -> None:
-    """Both stages, on the cluster of RAY_ADDRESS or here; finished work is taken up again."""
-    from elmo.settings import StoreSettings
-    from elmo.store.build import build
-    from pipeline import features, tokenize, workers
-    from pipeline.cluster import Cluster
-    from pipeline.params import Tokenize
-    from pipeline.text.inputs import find_inputs
-
-    cluster, runs = Cluster(cpus=1), out / "runs"
-    how = Tokenize(
-        tokenizer="whitespace", sentences="line", documents="auto", heldout=0.1, shard_bytes=1 << 17
-    )
-    with workers.session():
-        if not (out / "shards" / "manifest.json").exists():
-            inputs = find_inputs([str(home / "text.txt")])
-            tokenize.tokenize(
-                inputs, out / "shards", how, column="text", runs=runs, cluster=cluster
-            )
-        build(
-            out / "store",
-            shards=out / "shards",
-            model=home / "model",
-            settings=StoreSettings(),
-            work=runs / "features",
-            run=features._on(cluster),
-        )
+def _project(home: Path, name: str) -> Path:
+    """An empty project with this graph, the text, and a tiny network."""
+    folder = home / name
+    folder.mkdir()
+    (folder / "dvc.yaml").write_text((ROOT / "dvc.yaml").read_text())
+    params = yaml.safe_load((ROOT / "params.yaml").read_text())
+    params["corpus"] |= {"general": [str(home / "text.txt")], "task": [str(home / "text.txt")]}
+    params["tokenize"] |= {"sentences": "line", "heldout": 0.1, "shard_bytes": 1 << 17}
+    params["pretrain"]["network"] |= {"char_dim": 8, "filters": [[1, 16], [2, 16], [3, 32]]}
+    params["pretrain"]["network"] |= {"cells": 128, "projection": 32}
+    params["pretrain"]["training"] |= {"epochs": 1, "samples": 16, "evaluate_tokens": 2000}
+    params["finetune"]["training"] |= {"epochs": 1, "samples": 16, "evaluate_tokens": 2000}
+    params["tasks"] = {}
+    (folder / "params.yaml").write_text(yaml.safe_dump(params))
+    command = [_program("dvc"), "init", "--no-scm", "--quiet"]
+    subprocess.run(command, cwd=folder, env=_environment(), check=True)
+    return folder
 
 
-def undisturbed(home: Path) -> set[str]:
-    """What both stages write when nothing is killed."""
-    command = [sys.executable, "-m", "benchmarks.chaos", "--driver", str(home), str(home / "calm")]
-    subprocess.run(command, cwd=ROOT, env=_environment(), check=True)
-    return digests(home / "calm")
+def results(project: Path) -> set[str]:
+    """Name and SHA-256 of shards, weights and parts, and the perplexity of each step noted."""
+    paths = [
+        project / "models" / stage / "weights.safetensors" for stage in ("pretrain", "finetune")
+    ]
+    paths += (project / "data" / "shards").rglob("*.arrow")
+    paths += (project / "data" / "features").glob("*.parquet")
+    files = {f"{path.relative_to(project)} {sha256(path)}" for path in paths if path.exists()}
+    curves = (project / "curves").glob("*/train.tsv")
+    noted = {
+        f"{path.parent.name} " + " ".join(line.split("\t")[:3])
+        for path in curves
+        for line in path.read_text().splitlines()
+    }
+    return files | noted
 
 
-def digests(out: Path) -> set[str]:
-    """The name and SHA-256 of each file of shards and parts."""
-    from elmo.files import sha256
-
-    paths = [*(out / "shards").glob("*.arrow"), *(out / "store").glob("*.parquet")]
-    return {f"{path.name} {sha256(path)}" for path in paths}
-
-
-def disturb(home: Path, nodes: "Nodes", expected: set[str], options: argparse.Namespace) -> Trial:
+def disturb(
+    home: Path, cluster: "Cluster", expected: set[str], options: argparse.Namespace
+) -> Trial:
     """Passes with kills until the time is over; the last pass ends in peace."""
     draw, trial = random.Random(options.seed), Trial()
-    while time.monotonic() - trial.began < 60 * options.minutes:
-        out = home / f"pass{trial.passes}"
-        _pass(home, out, nodes, trial, draw, options)
+    while trial.now() < 60 * options.minutes:
+        project = _project(home, f"pass{trial.passes}")
+        _pass(project, cluster, trial, draw, options)
         trial.passes += 1
-        same = digests(out) == expected
+        same = results(project) == expected
         trial.wrong += not same
         print(f"  pass {trial.passes}: {'equal' if same else 'NOT equal'}", flush=True)
     return trial
 
 
 def _pass(
-    home: Path,
-    out: Path,
-    nodes: "Nodes",
+    project: Path,
+    cluster: "Cluster",
     trial: Trial,
     draw: random.Random,
     options: argparse.Namespace,
 ) -> None:
-    """Both stages into `out`, with kills while there is time."""
-    driver = Driver(home, out, nodes.address)
-    next_kill, finished = trial.now() + options.every, _pieces(out)
+    """All stages in a project, with kills while there is time."""
+    command = Command(project, cluster.variables)
+    next_kill = trial.now() + options.every * draw.uniform(0.5, 1.5)
+    finished, steps = _finished(project), 0
     try:
-        while (code := driver.process.poll()) != 0:
+        while (code := command.process.poll()) != 0:
             time.sleep(LOOK)
-            nodes.revive()
-            if (pieces := _pieces(out)) != finished:
-                finished = pieces
+            cluster.tend()
+            if (now := _finished(project)) != finished:
+                finished = now
                 trial.heard()
-            trial.longest_silent = max(trial.longest_silent, driver.silent())
+            if (taken := _steps(project)) < steps and trial.kills:
+                trial.kills[-1].steps_again += steps - taken
+            steps = taken
+            trial.longest_silent = max(trial.longest_silent, command.silent())
             if code is not None:
-                trial.ended_early += 1
-                print(f"  the driver ended: {driver.lines[-1:]}", flush=True)
-                driver = Driver(home, out, nodes.address)
-            if next_kill < trial.now() < 60 * options.minutes:
-                if kill := strike(draw, nodes, driver):
-                    next_kill = trial.now() + options.every * draw.uniform(0.5, 1.5)
-                    kill.at = trial.now()
-                    trial.kills.append(kill)
-                    print(f"  {kill.at:6.0f} s: {kill.what}, {kill.again} under way", flush=True)
-                    if kill.what == "driver":
-                        driver = Driver(home, out, nodes.address)
+                trial.ended.append(command.error())
+                print(f"  {trial.now():6.0f} s: it ended: {trial.ended[-1]}", flush=True)
+                command = Command(project, cluster.variables)
+            elif next_kill < trial.now() < 60 * options.minutes:
+                next_kill = trial.now() + options.every * draw.uniform(0.5, 1.5)
+                what, under_way = strike(draw, cluster, command)
+                trial.kills.append(Kill(trial.now(), what, under_way))
+                print(f"  {trial.now():6.0f} s: {what}, {under_way} under way", flush=True)
         trial.heard()
     finally:
-        driver.process.kill()
-        driver.process.wait()
+        _kill_tree(command.process.pid)
+        command.process.wait()
 
 
-def strike(draw: random.Random, nodes: "Nodes", driver: "Driver") -> Kill | None:
-    """Kill one thing of a kind that is there; None where nothing is under way yet."""
-    busy = nodes.busy()
-    if not busy:
-        return None
-    present = {"driver", "node"} | {"actor" if _is_actor(process) else "worker" for process in busy}
-    kind = draw.choice([kind for kind in KINDS if kind in present])
-    if kind == "driver":
-        driver.process.send_signal(signal.SIGKILL)
-        driver.process.wait()
-        return Kill(0.0, kind, len(busy))
-    if kind == "node":
-        again = nodes.lose(draw)
-        return Kill(0.0, kind, again)
-    chosen = [p for p in busy if _is_actor(p) == (kind == "actor")]
-    if not chosen:
-        return None
-    with contextlib.suppress(psutil.Error):
-        draw.choice(chosen).kill()
-        return Kill(0.0, kind, 1)
-    return None
+def strike(draw: random.Random, cluster: "Cluster", command: "Command") -> tuple[str, int]:
+    """Kill one thing of a kind that is there; its kind, and what was under way in it."""
+    working = {process: kind for node in cluster.nodes for process, kind in _working(node)}
+    there = sorted({"stage", *cluster.kinds()})
+    kind = draw.choice(sorted(set(working.values())) * 2 or there)
+    if draw.random() < 0.4:
+        kind = draw.choice(there)
+    if kind == "stage":
+        _kill(command.stage())
+        return kind, len(working)
+    if kind in working.values():
+        _kill(draw.choice([process for process in working if working[process] == kind]))
+        return kind, 1
+    return kind, cluster.lose(kind, draw)
 
 
-class Driver:
-    """The process that runs the stages, and the lines it prints."""
+class Command:
+    """`dvc repro features`, and the lines it prints."""
 
-    def __init__(self, home: Path, out: Path, address: str) -> None:
-        self.log = home / "driver.log"
-        command = [sys.executable, "-m", "benchmarks.chaos", "--driver", str(home), str(out)]
-        with self.log.open("w") as log:
-            environment = _environment() | {"RAY_ADDRESS": address}
+    def __init__(self, project: Path, variables: dict[str, str]) -> None:
+        self.log = project / "log"
+        with self.log.open("a") as log:
+            self._began = log.tell()
             self.process = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdout=log, stderr=log
+                [_program("dvc"), "repro", "features"],
+                cwd=project,
+                env=_environment() | {"ELMO_CHECKPOINT_MINUTES": "0.1"} | variables,
+                stdout=log,
+                stderr=log,
             )
-        self._size, self._at = 0, time.monotonic()
+        self._size, self._at = self._began, time.monotonic()
 
-    @property
-    def lines(self) -> list[str]:
-        """What it has printed."""
-        return self.log.read_text().splitlines()
+    def stage(self) -> psutil.Process:
+        """The process of the stage that runs; DVC's own between two stages."""
+        own = psutil.Process(self.process.pid)
+        for child in own.children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if "elmo_pipeline" in child.cmdline():
+                    return child
+        return own
+
+    def error(self) -> str:
+        """The line that says why it ended."""
+        lines = self.log.read_bytes()[self._began :].decode(errors="replace").splitlines()
+        return next((line for line in lines if line.lower().startswith("error")), lines[-1])
 
     def silent(self) -> float:
         """Seconds since it printed anything."""
@@ -272,140 +250,193 @@ class Driver:
         return time.monotonic() - self._at
 
 
-class Nodes:
-    """A head that works on nothing, and nodes of one core each, on this machine."""
+class Cluster:
+    """Ray's head, which works on nothing, nodes of one core each, and MLflow's server."""
 
-    def __init__(self, count: int) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
-        self.count = count
-        self.running: list[subprocess.Popen[bytes]] = []
-        self.due: list[float] = []
+    def __init__(self, home: Path, count: int) -> None:
+        self.ray, tracking = (f"127.0.0.1:{_free_port()}" for _ in range(2))
+        address, port = f"--address={self.ray}", self.ray.rpartition(":")[2]
+        head = ["--head", f"--port={port}", "--num-cpus=0", "--include-dashboard=false"]
+        node = [address, "--num-cpus=1"]
+        ray = [_program("ray"), "start", "--block", "--disable-usage-stats"]
+        ray += ["--object-store-memory=100000000"]
+        self.commands = {"head": [*ray, *head]}
+        self.commands |= {f"node {k}": [*ray, *node] for k in range(count)}
+        server = [_program("mlflow"), "server", "--port", tracking.rpartition(":")[2]]
+        server += ["--backend-store-uri", f"sqlite:///{home}/mlflow.db", "--workers", "1"]
+        self.commands["server"] = [*server, "--artifacts-destination", str(home / "artifacts")]
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.due = dict.fromkeys(self.commands, 0.0)
+        self.variables = {
+            "RAY_ADDRESS": self.ray,
+            "MLFLOW_TRACKING_URI": f"http://{tracking}",
+            "ELMO_WORKERS": "1",
+            "ELMO_CPUS": "1",
+        }
 
-    def __enter__(self) -> "Nodes":
-        port = self.address.rpartition(":")[2]
-        self.head = self._start("--head", f"--port={port}", "--num-cpus=0")
-        for _ in range(120):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", int(port))):
-                break
-            time.sleep(0.5)
-        for _ in range(self.count):
-            self._add()
+    def __enter__(self) -> "Cluster":
+        self.tend()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in [*self.running, self.head]:
+        for process in self.running.values():
             _kill_tree(process.pid)
             process.wait()
 
-    def busy(self) -> list[psutil.Process]:
-        """The processes that work on something now."""
-        return [p for node in self.running for p in _working(node.pid)]
+    @property
+    def nodes(self) -> list[int]:
+        """The processes of the nodes that are there."""
+        return [self.running[name].pid for name in self.running if name.startswith("node")]
 
-    def lose(self, draw: random.Random) -> int:
-        """Kill a node with all that runs there; how much was under way."""
-        if not self.running:
-            return 0
-        node = self.running.pop(draw.randrange(len(self.running)))
-        again = len(_working(node.pid))
-        _kill_tree(node.pid)
-        node.wait()
-        self.due.append(time.monotonic() + BACK)
-        return again
+    def kinds(self) -> set[str]:
+        """What of it could be killed."""
+        there = {name.partition(" ")[0] for name in self.running}
+        return there | {"raylet"} if "node" in there else there
 
-    def revive(self) -> None:
-        """Start the nodes whose time has come."""
-        for due in [due for due in self.due if due < time.monotonic()]:
-            self.due.remove(due)
-            self._add()
+    def tend(self) -> None:
+        """Start what is down and due; what has ended by itself is due a while later."""
+        for name, process in list(self.running.items()):
+            if process.poll() is not None:
+                _kill_tree(process.pid)
+                self._down(name)
+        for name in [name for name, at in self.due.items() if at < time.monotonic()]:
+            if name.startswith("node") and not _answers(self.ray):
+                continue  # it would end: there is no head
+            del self.due[name]
+            quiet = subprocess.DEVNULL
+            self.running[name] = subprocess.Popen(
+                self.commands[name],
+                env=_environment(),
+                stdout=quiet,
+                stderr=quiet,
+                start_new_session=True,
+            )
 
-    def _add(self) -> None:
-        self.running.append(self._start(f"--address={self.address}", "--num-cpus=1"))
+    def lose(self, kind: str, draw: random.Random) -> int:
+        """Kill one of a kind with all that runs there; how much was under way in it."""
+        prefix = "node" if kind == "raylet" else kind
+        name = draw.choice([name for name in sorted(self.running) if name.startswith(prefix)])
+        pid = self.running[name].pid
+        under_way = len(_working(pid))
+        if kind == "raylet":
+            for process in psutil.Process(pid).children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    if Path(process.cmdline()[0]).name == "raylet":
+                        process.kill()
+            return under_way
+        _kill_tree(pid)
+        self.running[name].wait()
+        self._down(name)
+        return under_way
 
-    def _start(self, *options: str) -> subprocess.Popen[bytes]:
-        ray = [str(Path(sys.executable).parent / "ray"), "start", *options, "--block"]
-        ray += ["--include-dashboard=false"] if "--head" in options else []
-        ray += ["--object-store-memory=100000000", "--disable-usage-stats"]
-        return subprocess.Popen(
-            ray,
-            env=_environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+    def _down(self, name: str) -> None:
+        del self.running[name]
+        self.due[name] = time.monotonic() + BACK
 
 
-def _working(pid: int) -> list[psutil.Process]:
-    """Ray's processes below `pid` that do a task or an actor's method."""
+def _working(pid: int) -> list[tuple[psutil.Process, str]]:
+    """Ray's processes below `pid` that work on something, with the kind of each."""
     working = []
     with contextlib.suppress(psutil.Error):
         for process in psutil.Process(pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 title = " ".join(process.cmdline())
-                if title.startswith(("ray::tokenize_piece", "ray::Actor.do")):
-                    working.append(process)
+                if title.startswith("ray::") and not title.startswith(IDLE):
+                    kind = next(kind for start, kind in TITLES.items() if title.startswith(start))
+                    working.append((process, kind))
     return working
 
 
-def _is_actor(process: psutil.Process) -> bool:
+def _kill(process: psutil.Process) -> None:
     with contextlib.suppress(psutil.Error):
-        return "ray::Actor" in " ".join(process.cmdline())
-    return False
+        process.kill()
 
 
 def _kill_tree(pid: int) -> None:
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         for one in [process, *process.children(recursive=True)]:
-            with contextlib.suppress(psutil.Error):
-                one.kill()
+            _kill(one)
 
 
-def _pieces(out: Path) -> int:
-    """How many pieces of work are finished."""
-    runs = out / "runs"
-    published = sum(1 for _ in (out / "store").glob("part-*.parquet"))
-    return published + sum(1 for _ in _records(runs)) + (out / "shards").exists()
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port))):
+        return True
+    return False
 
 
-def _records(runs: Path) -> Iterator[Path]:
-    with contextlib.suppress(OSError):
-        yield from runs.glob("tokenize-*/*.json")
-        yield from runs.glob("features/*/part-*.parquet")
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
+def _finished(project: Path) -> tuple[int, int]:
+    """How many pieces of work are finished, and how many lines the curves have."""
+    pieces = lines = 0
+    for top in ("runs", "data", "models"):
+        for _, _, names in os.walk(project / top):
+            pieces += sum(name.endswith((".arrow", ".parquet", ".json")) for name in names)
+    for curve in (project / "runs").glob("*/*/train.tsv"):
+        with contextlib.suppress(OSError):
+            lines += curve.read_bytes().count(b"\n")
+    return pieces, lines
+
+
+def _steps(project: Path) -> int:
+    """The steps that the newest training has noted; fewer than before where it has gone back."""
+    curves = [*(project / "runs").glob("*/*/train.tsv")]
+    last = 0
+    for curve in curves:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            last += int(curve.read_text().splitlines()[-1].split("\t")[0])
+    return last
+
+
+def _program(name: str) -> str:
+    return str(Path(sys.executable).parent / name)
 
 
 def _environment() -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("RAY", "ELMO", "MLFLOW"))}
     one_thread = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "ELMO_COMPILE": "0"}
-    return kept | one_thread | {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT)}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
+    own = {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT), "PATH": path}
+    return kept | one_thread | own | {"DVC_NO_ANALYTICS": "1"}
 
 
 def table(trial: Trial, options: argparse.Namespace) -> None:
     """Print the table, a summary by kind, and the totals."""
-    print("| at, s | killed | pieces done again | silence, s |\n|---|---|---|---|")
+    print("| at, s | killed | under way in it | steps again | silence, s |\n|---|---|---|---|---|")
     for kill in trial.kills:
         silence = "-" if kill.silence is None else f"{kill.silence:.1f}"
-        print(f"| {kill.at:.0f} | {kill.what} | {kill.again} | {silence} |")
-    by_kind = {
-        kind: {
-            "kills": len(kills),
-            "pieces_done_again": sum(kill.again for kill in kills),
-            "longest_silence_s": round(max((k.silence or 0.0 for k in kills), default=0.0), 1),
+        cells = [f"{kill.at:.0f}", kill.what, kill.under_way, kill.steps_again, silence]
+        print("| " + " | ".join(map(str, cells)) + " |")
+    by_kind: dict[str, list[Kill]] = {}
+    for kill in trial.kills:
+        by_kind.setdefault(kill.what, []).append(kill)
+    show(
+        {
+            "minutes": options.minutes,
+            "seed": options.seed,
+            "passes": trial.passes,
+            "passes_with_other_results": trial.wrong,
+            "commands_that_ended": trial.ended,
+            "longest_terminal_silence_s": round(trial.longest_silent, 1),
+            "by_kind": {kind: _summary(kills) for kind, kills in sorted(by_kind.items())},
         }
-        for kind in KINDS
-        for kills in [[kill for kill in trial.kills if kill.what == kind]]
+    )
+
+
+def _summary(kills: Sequence[Kill]) -> dict[str, float]:
+    return {
+        "kills": len(kills),
+        "under_way": sum(kill.under_way for kill in kills),
+        "steps_again": sum(kill.steps_again for kill in kills),
+        "longest_silence_s": round(max(kill.silence or 0.0 for kill in kills), 1),
     }
-    totals = {
-        "minutes": options.minutes,
-        "seed": options.seed,
-        "passes": trial.passes,
-        "passes_with_other_bytes": trial.wrong,
-        "drivers_that_ended_early": trial.ended_early,
-        "longest_terminal_silence_s": round(trial.longest_silent, 1),
-        "by_kind": by_kind,
-    }
-    show(totals)
 
 
 if __name__ == "__main__":

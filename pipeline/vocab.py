@@ -213,9 +213,12 @@ def _mask(values: pa.BooleanArray) -> npt.NDArray[np.bool_]:
 def _characters(train: TypeCounts, params: Vocab) -> Characters:
     if params.characters == "bytes":
         return Characters(max_characters=params.max_characters)
-    lengths = pc.utf8_length(train.types).to_numpy()
-    text = "".join(train.types.to_pylist()).encode("utf-32-le")
-    seen = np.bincount(np.frombuffer(text, np.uint32), weights=np.repeat(train.counts, lengths))
+    seen = np.zeros(0x110000)
+    for start in range(0, len(train.types), _PIECE):
+        types, counts = train.types[start : start + _PIECE], train.counts[start : start + _PIECE]
+        text = np.frombuffer("".join(types.to_pylist()).encode("utf-32-le"), np.uint32)
+        lengths = pc.utf8_length(types).to_numpy()
+        seen += np.bincount(text, weights=np.repeat(counts, lengths), minlength=len(seen))
     chosen = np.flatnonzero(seen >= params.min_character_count)
     order = chosen[np.argsort(-seen[chosen], kind="stable")]
     return Characters(tuple(chr(i) for i in order), params.max_characters)

@@ -140,6 +140,10 @@ class Nodes:
         os.kill(self._child(self.running[k].pid), 9)
         self.running.pop(k).wait()
 
+    def cut_off(self, k: int) -> None:
+        """Take node `k` from the network; what runs there goes on."""
+        self._ip("-n", self._name(1), "link", "set", f"v{k}", "down")
+
     def down(self) -> None:
         """End all nodes."""
         for k in list(self.running):

@@ -54,27 +54,36 @@ def test_by_submission_on_three_nodes_as_on_this_machine(
     assert losses(two) == pytest.approx(losses(here), rel=1e-4)
 
 
-def test_a_node_that_lacks_the_shared_folder_is_named(
-    make_nodes: Callable[[int], Any], tmp_path: Path
+@pytest.mark.parametrize(
+    ("full", "said"), [(False, "/shared is not "), (True, r"\d+ MB free in /tmp/")]
+)
+def test_a_node_that_can_not_work_is_named(
+    make_nodes: Callable[[int], Any], tmp_path: Path, full: bool, said: str
 ) -> None:
+    """One that lacks the shared folder, and one whose temporary folder is nearly full."""
     nodes = make_nodes(3)
     shared = tmp_path / "shared"
     shared.mkdir()
     nodes.start(1, cpus=0)
     nodes.start(2, cpus=1)
-    nodes.start(3, cpus=1, hide=[shared])
+    nodes.start(3, cpus=1, hide=[] if full else [shared])
     nodes.await_nodes(3)
+    if full:
+        own = nodes.environment["TMPDIR"]
+        assert nodes.run(3, "fallocate", "-l", "1500M", f"{own}/large").returncode == 0
     here = project(tmp_path / "here")
     elmo = [sys.executable, "-m", "pipeline", "submit", "tokenize@general"]
     done = nodes.run(1, *elmo, "--address", ADDRESS, "--folder", str(shared), cwd=here)
     assert done.returncode != 0
     errors = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
-    assert re.match(r"error: node node3 \(10\.77\.0\.3\): .*shared", errors[0])
+    assert re.match(rf"error: node node3 \(10\.77\.0\.3\): .*{said}", errors[0])
 
 
-def test_a_lost_node_and_a_stop(make_nodes: Callable[[int], Any], tmp_path: Path) -> None:
-    """Training goes on with the worker that is left, and a stop saves what it has."""
+@pytest.mark.parametrize("how", ["lose", "cut_off"])
+def test_a_lost_node_and_a_stop(make_nodes: Callable[[int], Any], tmp_path: Path, how: str) -> None:
+    """A node dies, or no longer reaches the others: training goes on with the worker that is left,
+    and a stop saves what it has."""
     nodes = make_nodes(3)
     nodes.start(1, cpus=0)
     for k in (2, 3):
@@ -94,7 +103,7 @@ def test_a_lost_node_and_a_stop(make_nodes: Callable[[int], Any], tmp_path: Path
     log = (tmp_path / "log").open("w")
     running = subprocess.Popen(command, env=nodes.environment, stdout=log, stderr=log)
     await_line(tmp_path / "log", r"pretrain: step \d+, held-out", running)
-    nodes.lose(3)
+    getattr(nodes, how)(3)
     await_line(tmp_path / "log", r"worker \d on node3 lost: ", running)
     step = await_line(tmp_path / "log", r"pretrain: resuming from step (\d+)", running)
     assert int(step) > 0
