@@ -37,6 +37,9 @@ BACK = 5.0  # seconds after which a part of the cluster starts again
 LOOK = 0.2  # seconds between two looks at what is finished
 TITLES = {"ray::Actor.": "actor", "ray::RayTrainWorker": "trainer", "ray::": "task"}
 IDLE = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::TrainController")
+# How often a kind is chosen rather than the others that are there.
+RATHER = {"task": 6, "actor": 6, "trainer": 6, "node": 3, "raylet": 1, "stage": 1}
+RATHER |= {"head": 1, "server": 1}
 WORDS = "a cat sat on the mat while an old dog slept near my open door and rain fell".split()
 
 
@@ -199,10 +202,8 @@ def _pass(
 def strike(draw: random.Random, cluster: "Cluster", command: "Command") -> tuple[str, int]:
     """Kill one thing of a kind that is there; its kind, and what was under way in it."""
     working = {process: kind for node in cluster.nodes for process, kind in _working(node)}
-    there = sorted({"stage", *cluster.kinds()})
-    kind = draw.choice(sorted(set(working.values())) * 2 or there)
-    if draw.random() < 0.4:
-        kind = draw.choice(there)
+    kinds = [kind for kind in RATHER if kind in {"stage", *working.values(), *cluster.kinds()}]
+    kind = draw.choices(kinds, [RATHER[kind] for kind in kinds])[0]
     if kind == "stage":
         _kill(command.stage())
         return kind, len(working)

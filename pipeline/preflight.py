@@ -19,6 +19,7 @@ from elmo.location import Location
 PACKAGES = ("torch", "numpy", "pyarrow", "safetensors", "fsspec", "msgspec")
 LEAST_FREE = 1_000_000_000  # bytes in each folder and in the temporary one
 ANSWER = 300.0  # seconds in which a node must have looked; importing torch may take a minute
+ASKED = 5  # times a node is asked where what it runs is lost
 STALE = 40.0  # seconds for which a network file system may hide what another node wrote
 
 
@@ -69,26 +70,38 @@ def check(
 def _ask(
     ray: Any, nodes: Sequence[dict[str, Any]], wanted: dict[str, Any], answer: float
 ) -> list[tuple[str, str]]:
-    """What is wrong with each node; the check runs on all at once."""
+    """What is wrong with each node; the check runs on all at once.
+
+    Where it was lost it is asked for again, and a node that is lost has nothing wrong.
+    """
     pinned = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     remote = ray.remote(num_cpus=0, max_retries=0)(looker())
-    asked = {
-        remote.options(scheduling_strategy=pinned(node["NodeID"], soft=False)).remote(wanted): node
-        for node in nodes
-    }
-    ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=answer)
     problems = []
-    for reference, node in asked.items():
-        name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
-        if reference in late:
-            problems.append((name, f"did not answer in {answer:.0f} s"))
-            continue
-        try:
-            problems += [(name, cause) for cause in ray.get(reference)[:1]]
-        except Exception as error:  # of any kind: it is named
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            problems.append((name, (lines or [type(error).__name__])[-1][:300]))
-    return problems
+    for _ in range(ASKED):
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        asked = {}
+        for node in nodes:
+            if node["NodeID"] in alive:
+                there = pinned(node["NodeID"], soft=False)
+                asked[remote.options(scheduling_strategy=there).remote(wanted)] = node
+        if asked:
+            ray.wait(list(asked), num_returns=len(asked), timeout=answer)
+        nodes = []
+        for reference, node in asked.items():
+            try:
+                problems += [(_name(node), cause) for cause in ray.get(reference, timeout=0)[:1]]
+            except ray.exceptions.GetTimeoutError:
+                problems.append((_name(node), f"did not answer in {answer:.0f} s"))
+            except ray.exceptions.RayTaskError as error:  # of any kind: it is named
+                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+                problems.append((_name(node), (lines or [type(error).__name__])[-1][:300]))
+            except ray.exceptions.RayError:
+                nodes.append(node)
+    return problems + [(_name(node), f"the check was lost {ASKED} times") for node in nodes]
+
+
+def _name(node: dict[str, Any]) -> str:
+    return f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
 
 
 def looker() -> Callable[[dict[str, Any]], list[str]]:

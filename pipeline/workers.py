@@ -18,7 +18,7 @@ from elmo.errors import ElmoError, first_line
 from elmo.folders import Flag, absolute
 from elmo.location import Folder, Location, scratch
 
-from . import pool, restarts
+from . import head, pool, restarts
 from .cluster import Cluster
 from .progress import Progress, say
 
@@ -61,7 +61,8 @@ def session() -> Iterator[Any]:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, terminated)  # Ray has set its own
     try:
-        yield ray
+        with head.watched(ray.get_runtime_context().gcs_address):
+            yield ray
     finally:
         ray.shutdown()
 
@@ -302,6 +303,8 @@ def _start(ray: Any, options: dict[str, Any]) -> None:
     for last in (False, True):
         try:
             ray.init(**options)
+            # Raylets' messages, which Ray prints among the results; what was lost is said by us.
+            ray._private.worker._worker_logs_enabled = False
             return
         except Exception as error:
             ray.shutdown()

@@ -1,10 +1,12 @@
 """Each node is asked before a stage works: what it answers, and how a line names it."""
 
+import contextlib
 import http.server
 import threading
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from elmo.errors import ElmoError
@@ -105,5 +107,47 @@ def test_nodes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             with pytest.raises(ElmoError, match=r"^node \S+ \([\d.]+\): .* MB free in"):
                 preflight.check(ray, [tmp_path / "out"], tracking_uri=None)
         assert list(tmp_path.iterdir()) == []
+    finally:
+        whole.shutdown()
+
+
+@pytest.mark.ray
+def test_a_check_whose_process_dies_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tracking server, asked the first time, kills the process that asks."""
+    from ray.cluster_utils import Cluster
+
+    from pipeline import workers
+
+    killed: list[int] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            for process in psutil.process_iter(["pid"]):
+                with contextlib.suppress(psutil.Error):
+                    if not killed and process.cmdline()[:1] == ["ray::look"]:
+                        process.kill()
+                        killed.append(process.pid)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    options = {"object_store_memory": 80 << 20, "include_dashboard": False}
+    whole = Cluster(initialize_head=True, head_node_args=options | {"num_cpus": 0})
+    try:
+        whole.add_node(num_cpus=1, object_store_memory=80 << 20)
+        whole.wait_for_nodes()
+        monkeypatch.setenv("RAY_ADDRESS", whole.address)
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            uri = f"http://127.0.0.1:{server.server_port}"
+            with workers.session() as ray:
+                assert preflight.check(ray, [tmp_path / "out"], tracking_uri=uri) == 1
+            server.shutdown()
+        assert killed
     finally:
         whole.shutdown()
