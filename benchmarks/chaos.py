@@ -33,12 +33,13 @@ from benchmarks.machine import show
 from elmo.files import sha256
 
 ROOT = Path(__file__).resolve().parents[1]
-BACK = 5.0  # seconds after which a part of the cluster starts again
+BACK = 5.0  # seconds after which a part of the cluster starts again, or a command is given again
+SETTLED = 30.0  # seconds for which a part of the cluster is left in peace once it has started
 LOOK = 0.2  # seconds between two looks at what is finished
 TITLES = {"ray::Actor.": "actor", "ray::RayTrainWorker": "trainer", "ray::": "task"}
 IDLE = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::TrainController")
 # How often a kind is chosen rather than the others that are there.
-RATHER = {"task": 6, "actor": 6, "trainer": 6, "node": 3, "raylet": 1, "stage": 1}
+RATHER = {"task": 9, "actor": 9, "trainer": 9, "node": 3, "raylet": 2, "stage": 2}
 RATHER |= {"head": 1, "server": 1}
 WORDS = "a cat sat on the mat while an old dog slept near my open door and rain fell".split()
 
@@ -187,6 +188,7 @@ def _pass(
             if code is not None:
                 trial.ended.append(command.error())
                 print(f"  {trial.now():6.0f} s: it ended: {trial.ended[-1]}", flush=True)
+                time.sleep(BACK)
                 command = Command(project, cluster.variables)
             elif next_kill < trial.now() < 60 * options.minutes:
                 next_kill = trial.now() + options.every * draw.uniform(0.5, 1.5)
@@ -268,6 +270,7 @@ class Cluster:
         self.commands["server"] = [*server, "--artifacts-destination", str(home / "artifacts")]
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.due = dict.fromkeys(self.commands, 0.0)
+        self.since: dict[str, float] = {}
         self.variables = {
             "RAY_ADDRESS": self.ray,
             "MLFLOW_TRACKING_URI": f"http://{tracking}",
@@ -290,8 +293,9 @@ class Cluster:
         return [self.running[name].pid for name in self.running if name.startswith("node")]
 
     def kinds(self) -> set[str]:
-        """What of it could be killed."""
-        there = {name.partition(" ")[0] for name in self.running}
+        """What of it could be killed: what has been there for a while."""
+        old = [name for name in self.running if time.monotonic() - self.since[name] > SETTLED]
+        there = {name.partition(" ")[0] for name in old}
         return there | {"raylet"} if "node" in there else there
 
     def tend(self) -> None:
@@ -304,6 +308,7 @@ class Cluster:
             if name.startswith("node") and not _answers(self.ray):
                 continue  # it would end: there is no head
             del self.due[name]
+            self.since[name] = time.monotonic()
             quiet = subprocess.DEVNULL
             self.running[name] = subprocess.Popen(
                 self.commands[name],

@@ -61,7 +61,7 @@ def session() -> Iterator[Any]:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, terminated)  # Ray has set its own
     try:
-        with head.watched(ray.get_runtime_context().gcs_address):
+        with head.watched(ray):
             yield ray
     finally:
         ray.shutdown()
