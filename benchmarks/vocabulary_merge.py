@@ -1,9 +1,10 @@
-"""Merging the counts of many shards' types: time and peak memory by the number of distinct types.
+"""Merging the counts of many shards' types and choosing the words: time and peak memory.
 
     python -m benchmarks.vocabulary_merge [--types 50000000] [--shards 64] [--rows 1500000]
 
 Each of the shards counts `rows` types drawn from all, so that most are seen in a few shards. The
-counts lie in files, as the stage leaves them; files are made first and not timed. Prints JSON.
+counts lie in files, as the stage leaves them; files are made first and not timed. Words are those
+seen twice, characters those of all types. Prints JSON.
 """
 
 import argparse
@@ -19,7 +20,12 @@ import pyarrow.compute as pc
 from benchmarks.machine import show
 from elmo.location import Location
 from pipeline import vocab
+from pipeline.params import Vocab
 from pipeline.text.hashing import hash_strings
+
+WORDS = Vocab(
+    min_count=2, max_words=0, characters="unicode", min_character_count=1, max_characters=50
+)
 
 
 def main() -> None:
@@ -37,13 +43,21 @@ def main() -> None:
         merged = vocab.merge([vocab._read_counts(Location(folder), path.name) for path in paths])
         seconds = time.monotonic() - began
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        words, _ = vocab._words(merged, WORDS)
+        characters = vocab._characters(merged, WORDS)
+        all_seconds = time.monotonic() - began
     assert merged.tokens == written
+    assert characters.symbols is not None
     figures = {
         "shards": options.shards,
         "rows": options.shards * options.rows,
         "distinct types": len(merged.types),
-        "seconds": round(seconds, 1),
-        "peak_mb": round(peak / 1024),
+        "words": len(words),
+        "characters": len(characters.symbols),
+        "merging_s": round(seconds, 1),
+        "words_and_characters_s": round(all_seconds - seconds, 1),
+        "peak_mb_of_merging": round(peak / 1024),
+        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
         "peak_mb_before": round(before / 1024),
         "types_mb": round((merged.types.nbytes + merged.counts.nbytes) / 2**20),
     }

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from elmo.errors import ElmoError
+from elmo.location import Location
 from pipeline import pool, workers
 from pipeline.cluster import Cluster
 
@@ -75,6 +76,34 @@ def test_two_gpus_make_two_actors_whatever_the_cores() -> None:
     found = list(workers.actors(Process, [], range(8), cluster=here, label="features"))
     assert sorted(item for item, _ in found) == list(range(8))
     assert len({process for _, process in found}) == 2
+
+
+def note_gpus(config: dict[str, str]) -> None:
+    """What a worker in training has been given."""
+    import ray
+    from ray import train
+
+    context = train.get_context()
+    rank, size = context.get_world_rank(), context.get_world_size()
+    Path(config["folder"], f"rank{rank}").write_text(f"{size} {ray.get_gpu_ids()}")
+
+
+def test_two_gpus_train_two_workers_with_one_each(tmp_path: Path) -> None:
+    """What `fit` gives Ray Train, without torch's own backend, which needs real ones."""
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+    here = Cluster(workers=2, cpus=1, gpu=True)
+    with workers.session() as ray:
+        assert pool.placeable(ray, cpus=1, gpus=1) == 2
+    DataParallelTrainer(
+        note_gpus,
+        train_loop_config={"folder": str(tmp_path)},
+        scaling_config=workers._scaling(here),
+        run_config=workers._run_config("train", Location(tmp_path / "runs"), here),
+    ).fit()
+    found = {path.name: path.read_text() for path in tmp_path.glob("rank*")}
+    assert found.keys() == {"rank0", "rank1"}
+    assert set(found.values()) in ({"2 [0]", "2 [1]"}, {"2 ['0']", "2 ['1']"})
 
 
 def test_more_actors_asked_for_than_can_be_placed_hold_up_nothing() -> None:

@@ -154,10 +154,11 @@ def test_the_division_into_shards_does_not_show(tmp_path: Path) -> None:
 def test_merging_one_range_of_hashes_after_another_changes_nothing(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vocab.run(shards.folder, tmp_path / "one", params(), runs=tmp_path / "runs", cluster=CLUSTER)
+    runs, chosen = tmp_path / "runs", params(characters="unicode")
+    vocab.run(shards.folder, tmp_path / "one", chosen, runs=runs, cluster=CLUSTER)
     monkeypatch.setattr(vocab, "_PIECE", 3)
-    vocab.run(shards.folder, tmp_path / "two", params(), runs=tmp_path / "runs", cluster=CLUSTER)
-    for name in ("words.txt", "counts.txt"):
+    vocab.run(shards.folder, tmp_path / "two", chosen, runs=runs, cluster=CLUSTER)
+    for name in ("words.txt", "counts.txt", "characters.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
