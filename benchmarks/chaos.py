@@ -34,7 +34,7 @@ from elmo.files import sha256
 
 ROOT = Path(__file__).resolve().parents[1]
 BACK = 5.0  # seconds after which a part of the cluster starts again, or a command is given again
-SETTLED = 30.0  # seconds for which a part of the cluster is left in peace once it has started
+SETTLED = 25.0  # seconds for which what has been started is left in peace
 LOOK = 0.2  # seconds between two looks at what is finished
 TITLES = {"ray::Actor.": "actor", "ray::RayTrainWorker": "trainer", "ray::": "task"}
 IDLE = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::TrainController")
@@ -191,20 +191,23 @@ def _pass(
                 time.sleep(BACK)
                 command = Command(project, cluster.variables)
             elif next_kill < trial.now() < 60 * options.minutes:
-                next_kill = trial.now() + options.every * draw.uniform(0.5, 1.5)
-                what, under_way = strike(draw, cluster, command)
-                trial.kills.append(Kill(trial.now(), what, under_way))
-                print(f"  {trial.now():6.0f} s: {what}, {under_way} under way", flush=True)
+                if struck := strike(draw, cluster, command):
+                    next_kill = trial.now() + options.every * draw.uniform(0.5, 1.5)
+                    trial.kills.append(Kill(trial.now(), *struck))
+                    print("  {:6.0f} s: {}, {} under way".format(trial.now(), *struck), flush=True)
         trial.heard()
     finally:
         _kill_tree(command.process.pid)
         command.process.wait()
 
 
-def strike(draw: random.Random, cluster: "Cluster", command: "Command") -> tuple[str, int]:
+def strike(draw: random.Random, cluster: "Cluster", command: "Command") -> tuple[str, int] | None:
     """Kill one thing of a kind that is there; its kind, and what was under way in it."""
     working = {process: kind for node in cluster.nodes for process, kind in _working(node)}
-    kinds = [kind for kind in RATHER if kind in {"stage", *working.values(), *cluster.kinds()}]
+    there = {*working.values(), *cluster.kinds(), *command.kinds()}
+    if not there:
+        return None
+    kinds = [kind for kind in RATHER if kind in there]
     kind = draw.choices(kinds, [RATHER[kind] for kind in kinds])[0]
     if kind == "stage":
         _kill(command.stage())
@@ -230,6 +233,11 @@ class Command:
                 stderr=log,
             )
         self._size, self._at = self._began, time.monotonic()
+        self.since = time.monotonic()
+
+    def kinds(self) -> set[str]:
+        """Whether a stage could be killed: not before it can have come to its work."""
+        return {"stage"} if time.monotonic() - self.since > SETTLED else set()
 
     def stage(self) -> psutil.Process:
         """The process of the stage that runs; DVC's own between two stages."""

@@ -1,6 +1,6 @@
 """Merging the counts of many shards' types and choosing the words: time and peak memory.
 
-    python -m benchmarks.vocabulary_merge [--types 50000000] [--shards 64] [--rows 1500000]
+    python -m benchmarks.vocabulary_merge [--types 65000000] [--shards 64] [--rows 1500000]
 
 Each of the shards counts `rows` types drawn from all, so that most are seen in a few shards. The
 counts lie in files, as the stage leaves them; files are made first and not timed. Words are those
@@ -31,7 +31,7 @@ WORDS = Vocab(
 def main() -> None:
     """Make the files, merge them, print the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--types", type=int, default=50_000_000)
+    parser.add_argument("--types", type=int, default=65_000_000)
     parser.add_argument("--shards", type=int, default=64)
     parser.add_argument("--rows", type=int, default=1_500_000)
     options = parser.parse_args()
