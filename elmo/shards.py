@@ -10,7 +10,7 @@ what to add: a file once written never changes.
 import os
 import stat
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -192,6 +192,19 @@ class Shard:
     def counts(self) -> npt.NDArray[np.int64]:
         """How often each type occurs."""
         return np.bincount(self.ids, minlength=len(self.dictionary))
+
+    def rows(self, start: int, stop: int) -> "Shard":
+        """Rows `start` to `stop` as a shard: their distinct tokens, in the order of this one's."""
+        first, last = int(self.offsets[start]), int(self.offsets[stop])
+        used, ids = np.unique(self.ids[first:last], return_inverse=True)
+        return replace(
+            self,
+            sentence_ids=self.sentence_ids[start:stop],
+            document_ids=self.document_ids[start:stop],
+            offsets=self.offsets[start : stop + 1] - np.int32(first),
+            ids=ids.astype(np.int32),
+            dictionary=self.dictionary.take(pa.array(used)),
+        )
 
     def tokens(self, i: int) -> list[str]:
         """The tokens of row i (not of the sentence with that `sentence_id`)."""

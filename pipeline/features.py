@@ -1,4 +1,4 @@
-"""features: shards and a model → a store, one part per shard, on as many actors as there are.
+"""features: shards and a model → a store, a range of sentences at a time, on all actors there are.
 
 What a store is, and why its bytes do not depend on the actors, is in `elmo.store.build`; this
 module hands the shards out.
@@ -207,11 +207,14 @@ def _on(cluster: Cluster) -> "JobRunner":
     def run(
         kind: Callable[..., Any], arguments: Sequence[Any], jobs: "Sequence[EmbedJob]"
     ) -> "Iterable[PartEntry]":
-        return workers.actors(
-            kind, arguments, jobs, cluster=cluster, label="features", name=lambda j: j.shard.file
-        )
+        how: dict[str, Any] = {"cluster": cluster, "label": "features", "unit": "parts"}
+        return workers.actors(kind, arguments, jobs, name=_name, **how)
 
     return run
+
+
+def _name(job: "EmbedJob") -> str:
+    return f"{job.shard.file}, rows {job.start:,} to {job.stop - 1:,}"
 
 
 def _device(cluster: Cluster) -> str:

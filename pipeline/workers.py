@@ -112,17 +112,19 @@ def actors(
     *,
     cluster: Cluster,
     label: str,
+    unit: str = "items",
     name: Callable[[Item], str] = repr,
 ) -> Iterator[Any]:
     """Give each item to one of several actors `kind(*arguments)`, each called as `actor(item)`.
 
     Results come in the order of completion. An actor that dies is replaced and its item is done
     again. With one item, or one actor, and no cluster named, the work is done in this process.
+    `unit` is what the progress counts.
     """
     work = list(items)
     if not work:
         return
-    with Progress(label, len(work), unit="shards") as progress:
+    with Progress(label, len(work), unit=unit) as progress:
         if _in_this_process(work, cluster):
             actor = kind(*arguments)
             for item in work:

@@ -1,14 +1,14 @@
-"""A store from the shards of a corpus: each shard becomes one part, or nothing.
+"""A store from the shards of a corpus: each range of sentences becomes one part, or nothing.
 
-What a part holds follows from the model, its shard, the settings and the kind of device, never
-from who embeds it or when, so interrupted work resumes from the parts whose footers carry the
+What a part holds follows from the model, the range, the settings and the kind of device, never from
+who embeds it or when, so interrupted work resumes from the parts whose footers carry the
 fingerprint asked for.
 
 Shapes: N distinct tokens, P projection.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -42,13 +42,18 @@ from elmo.store.manifest import (
 from elmo.store.reader import check_layout, open_parquet
 from elmo.store.writer import Origin, Rows, find_part, is_whole, write_part
 
+PART_TOKENS = 1 << 18  # about how many tokens a part has at most: what a kill costs
+
 
 @dataclass(frozen=True)
 class EmbedJob:
-    """One shard to embed, as part `number`; its ids are shifted by those of the first ones."""
+    """Rows `start` to `stop` of a shard to embed, as part `number`; ids are shifted by the first
+    ones."""
 
     number: int
     shard: ShardEntry
+    start: int
+    stop: int
     first_sentence_id: int
     first_document_id: int
     origin: Origin
@@ -92,7 +97,7 @@ class ShardEmbedder:
             torch.set_num_threads(threads)
 
     def _write(self, job: EmbedJob) -> PartEntry:
-        shard = self.shards.open(job.shard)
+        shard = self.shards.open(job.shard).rows(job.start, job.stop)
         embedder = self._load()
         x_NP = embedder.encode_types(shard.types)
         return write_part(
@@ -316,12 +321,14 @@ def _jobs(
     sentences: int = 0,
     documents: int = 0,
 ) -> list[EmbedJob]:
-    jobs = []
-    for number, shard in enumerate(corpus.infos(), first_number):
+    jobs: list[EmbedJob] = []
+    for shard, start, stop in _ranges(corpus):
+        number = first_number + len(jobs)
         made_from = {
             "schema": SCHEMA_VERSION,
             "model": model,
             "shard": msgspec.to_builtins(shard),
+            "rows": [start, stop],
             "layout": msgspec.to_builtins(layout),
             "precision": precision,
             "device": device,
@@ -336,8 +343,16 @@ def _jobs(
         }
         shards = (SourceShard(file=shard.file, sha256=shard.sha256),)
         origin = Origin(shard.split, digest(made_from), shards, metadata)
-        jobs.append(EmbedJob(number, shard, sentences, documents, origin))
+        jobs.append(EmbedJob(number, shard, start, stop, sentences, documents, origin))
     return jobs
+
+
+def _ranges(corpus: Shards) -> Iterator[tuple[ShardEntry, int, int]]:
+    """The ranges of all shards, as equal in sentences as can be; they follow from the manifest."""
+    for shard in corpus.infos():
+        many = min(-(-shard.tokens // PART_TOKENS), shard.sentences) or 1
+        for k in range(many):
+            yield shard, shard.sentences * k // many, shard.sentences * (k + 1) // many
 
 
 def _model(folder: Folder) -> ModelOf:

@@ -312,7 +312,7 @@ def _join(
     """Write the part `number` that holds what the parts of `run` hold, once their bytes are
     checked; adds the files that were not there before to `new`."""
     fingerprint = digest(["join", [part.fingerprint for part in run]])
-    shards = tuple(shard for part in run for shard in part.shards)
+    shards = tuple(dict.fromkeys(shard for part in run for shard in part.shards))
     origin = Origin(run[0].split, fingerprint, shards, {})
     present = set(location.names())
     with ExitStack() as stack:

@@ -153,8 +153,8 @@ def new_manifest(
     made_by: str,
     before: StoreManifest | None = None,
 ) -> StoreManifest:
-    """A manifest of `parts`, in the order of their names; `before` is the version it follows."""
-    ordered = tuple(sorted(parts, key=lambda part: part.file))
+    """A manifest of `parts`, in the order of their numbers; `before` is the version it follows."""
+    ordered = tuple(sorted(parts, key=_number))
     return StoreManifest(
         kind="store",
         schema=SCHEMA_VERSION,
@@ -234,7 +234,11 @@ def publish(location: Location, manifest: StoreManifest) -> None:
 
 def next_number(parts: Sequence[PartEntry]) -> int:
     """The number of the part that comes after `parts`."""
-    return max([int(part.file.split("-")[1]) for part in parts], default=-1) + 1
+    return max(map(_number, parts), default=-1) + 1
+
+
+def _number(part: PartEntry) -> int:
+    return int(part.file.split("-")[1])
 
 
 def version_name(version: int) -> str:

@@ -1,4 +1,4 @@
-"""Writes the parts of a store: one part and its table of distinct tokens for each shard.
+"""Writes the parts of a store: one part and its table of distinct tokens after another.
 
 A file is named by its number and the first digits of its SHA-256, so two writers never use one
 name for different bytes, and the name of a file shows whether it is whole.

@@ -83,6 +83,37 @@ def test_float32_is_what_embed_gives(
         np.testing.assert_allclose(store[k], vectors, atol=1e-5)
 
 
+def test_a_shard_of_many_tokens_becomes_several_parts(
+    tmp_path: Path,
+    shards: Path,
+    made: Path,
+    tiny_model_folder: Path,
+    expected: list[np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each with its own distinct tokens; one that is lost is made again, the others stay."""
+    monkeypatch.setattr("elmo.store.build.PART_TOKENS", 30)
+    out = tmp_path / "store"
+    store, whole = make(out, shards, tiny_model_folder, dtype="float32"), FeatureStore(made)
+    parts, before = store.manifest.parts, whole.manifest.parts
+    assert len(parts) > 4 * len(before)
+    assert parts[0].types.rows < before[0].types.rows
+    for k, vectors in enumerate(expected):
+        assert store.tokens(k) == SENTENCES[k]
+        np.testing.assert_allclose(store[k], vectors, atol=1e-5)
+    columns = ["sentence_id", "document_id"]
+    tables = [
+        [pq.read_table(folder / entry.file, columns=columns) for entry in entries]
+        for folder, entries in ((out, parts), (made, before))
+    ]
+    assert pa.concat_tables(tables[0]).equals(pa.concat_tables(tables[1]))
+    kept = files(out)
+    verify(out)
+    part(out, 3).unlink()
+    make(out, shards, tiny_model_folder, dtype="float32")
+    assert files(out) == kept
+
+
 def test_float16_rounds_each_value_once(made: Path, expected: list[np.ndarray]) -> None:
     store = FeatureStore(made)
     for k, vectors in enumerate(expected):
