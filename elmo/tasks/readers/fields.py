@@ -182,7 +182,10 @@ def records(request: Request, fields: Sequence[str]) -> Iterator[tuple[int, dict
 def text_lines(request: Request, *, blank: bool = False) -> list[tuple[int, str]]:
     """The lines of plain text with their numbers; `ElmoError` where labels are asked for."""
     if request.labelled:
-        raise ElmoError(f"{request.path}: plain text has no labels; it can only be predicted")
+        raise ElmoError(
+            f"{request.path}: is read as plain text, which has no labels; where it has, name its "
+            "--format, such as conll or tsv"
+        )
     return [(n, text) for n, text in lines_of(request.path) if blank or text.strip()]
 
 

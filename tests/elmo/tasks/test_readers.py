@@ -238,7 +238,7 @@ def test_text_is_read_for_predicting_alone(tmp_path: Path) -> None:
         Tagged(f"{path}:1", ("Hello", "there", "!"), None),
         Tagged(f"{path}:3", ("Bye", "."), None),
     ]
-    with pytest.raises(ElmoError, match="plain text has no labels"):
+    with pytest.raises(ElmoError, match="is read as plain text, which has no labels"):
         read("tagging", path)
     documents = read("coreference", path, labelled=False).examples
     assert [d.sentences for d in documents] == [[("Hello", "there", "!")], [("Bye", ".")]]
