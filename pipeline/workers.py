@@ -58,6 +58,8 @@ def session() -> Iterator[Any]:
     for name in given.get("env_vars", {}):  # a submitted job's own count; Ray refuses both
         env_vars.pop(name, None)
     _start(ray, quiet | {"runtime_env": {"env_vars": env_vars}})
+    # Raylets' messages, which Ray prints among the results; what was lost is said by us.
+    ray._private.worker._worker_logs_enabled = False
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, terminated)  # Ray has set its own
     try:
@@ -305,8 +307,6 @@ def _start(ray: Any, options: dict[str, Any]) -> None:
     for last in (False, True):
         try:
             ray.init(**options)
-            # Raylets' messages, which Ray prints among the results; what was lost is said by us.
-            ray._private.worker._worker_logs_enabled = False
             return
         except Exception as error:
             ray.shutdown()

@@ -74,6 +74,7 @@ def test_killed_at_any_instant_and_run_again(
         "export": "options.json: exists, and is not replaced",
         "embed": "out.npz: exists, and is not replaced",
         "dump": "dump.hdf5: exists, and is not replaced",
+        "dump lists": "dump.parquet: exists, and is not replaced",
         "dump-tokens": "tokens.hdf5: exists, and is not replaced",
     }
     assert code == 0 or published.get(name, "no error") in again.said(), again.said()
