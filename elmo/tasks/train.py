@@ -5,9 +5,11 @@ epoch, so a resumed run ends with the same bytes as one never interrupted.
 """
 
 import math
+import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -86,7 +88,8 @@ def fit(
     run = _Run(model, settings, work)
     progress = run.resume()
     device = next(run.module.parameters()).device
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), _sums_in_order():
         while progress.epoch < settings.epochs and progress.stale < settings.patience:
             torch.manual_seed(
                 int(np.random.SeedSequence([seed, progress.epoch]).generate_state(1)[0])
@@ -103,6 +106,25 @@ def fit(
             report("epoch", figures)
     run.take_best(progress)
     return progress
+
+
+@contextmanager
+def _sums_in_order() -> Iterator[None]:
+    """Add up gradients in a fixed order: on one thread, and on a GPU by torch's own such sums.
+
+    With several threads the weights of two equal runs differ.
+    """
+    threads = torch.get_num_threads()
+    before = torch.are_deterministic_algorithms_enabled()
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which that needs on a GPU
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(before, warn_only=warned)
 
 
 def predictions(

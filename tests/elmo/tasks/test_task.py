@@ -205,14 +205,14 @@ def labelled(kind: str, count: int, seed: int = 0) -> Labelled:
 
 
 def trained(kind: str, folder: Path, model: Path | None, **options: Any) -> Path:
-    changes = options.pop("changes", {})
+    changes, count = options.pop("changes", {}), options.pop("count", 40)
     settings = choose(
         kind, {"hidden": 8, "epochs": 3, "words": "learned", "characters": 8, **changes}
     )
     out = folder / "task"
     train_task(
         kind,
-        labelled(kind, 40),
+        labelled(kind, count),
         labelled(kind, 12, 1),
         out=out,
         settings=settings,
@@ -239,6 +239,27 @@ def test_the_same_seed_gives_the_same_bytes(
     assert {"task.json", "words.json", "seed-0/weights.safetensors", "seed-0/mix.json"} <= set(
         first
     )
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_bytes_with_two_threads(
+    tmp_path: Path, two_threads: None
+) -> None:
+    """Batches large enough that torch divides the sums of gradients between threads."""
+    changes = {"hidden": 64, "characters": 64, "batch_size": 64, "epochs": 2, "elmo": "none"}
+    found = [
+        contents(trained("tagging", tmp_path / name, None, changes=changes, count=400))
+        for name in "abc"
+    ]
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize("kind", ["tagging", "questions", "coreference"])
