@@ -44,8 +44,9 @@ def _watch(ray: Any, over: threading.Event) -> None:
     away = False
     while not over.wait(LOOK):
         now = time.monotonic()
-        if _answers(address):
-            if away and ray._raylet.GcsClient(address=address).cluster_id != own:
+        there = _cluster_id(ray, address) if away else own if _answers(address) else None
+        if there is not None:
+            if there != own:
                 _end(address, "was started anew and does not know this work; run", over)
             heard, told, away = now, now, False
             continue
@@ -66,8 +67,16 @@ def _end(address: str, what: str, over: threading.Event) -> None:
     os._exit(1)
 
 
+def _cluster_id(ray: Any, address: str) -> Any:
+    """Which cluster the head is of; None where it does not answer."""
+    if _answers(address):
+        with suppress(ray.exceptions.RayError, RuntimeError, OSError):  # it is still starting
+            return ray._raylet.GcsClient(address=address).cluster_id
+    return None
+
+
 def _answers(address: str) -> bool:
     host, _, port = address.rpartition(":")
-    with suppress(OSError), socket.create_connection((host, int(port)), timeout=5):
+    with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=5):
         return True
     return False
