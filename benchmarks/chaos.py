@@ -31,6 +31,7 @@ import yaml
 
 from benchmarks.machine import show
 from elmo.files import sha256
+from pipeline.head import answers
 
 ROOT = Path(__file__).resolve().parents[1]
 BACK = 5.0  # seconds after which a part of the cluster starts again, or a command is given again
@@ -38,9 +39,9 @@ SETTLED = 25.0  # seconds for which what has been started is left in peace
 LOOK = 0.2  # seconds between two looks at what is finished
 TITLES = {"ray::Actor.": "actor", "ray::RayTrainWorker": "trainer", "ray::": "task"}
 IDLE = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::TrainController")
-# How often a kind is chosen rather than the others that are there.
-RATHER = {"task": 9, "actor": 9, "trainer": 9, "node": 3, "raylet": 2, "stage": 2}
-RATHER |= {"head": 1, "server": 1}
+# How likely each kind is chosen, relative to the others that are there.
+WEIGHTS = {"task": 9, "actor": 9, "trainer": 9, "node": 3, "raylet": 2, "stage": 2}
+WEIGHTS |= {"head": 1, "server": 1}
 WORDS = "a cat sat on the mat while an old dog slept near my open door and rain fell".split()
 
 
@@ -62,7 +63,9 @@ class Trial:
     kills: list[Kill] = field(default_factory=list)
     passes: int = 0
     wrong: int = 0
-    ended: list[str] = field(default_factory=list)  # by what lines commands ended early
+    ended: list[str] = field(
+        default_factory=list
+    )  # the error line of each command that ended early
     longest_silent: float = 0.0  # of the terminal, while a command ran
     began: float = field(default_factory=time.monotonic)
 
@@ -173,17 +176,16 @@ def _pass(
     """All stages in a project, with kills while there is time."""
     command = Command(project, cluster.variables)
     next_kill = trial.now() + options.every * draw.uniform(0.5, 1.5)
-    finished, steps = _finished(project), 0
+    done = _done(project)
     try:
         while (code := command.process.poll()) != 0:
             time.sleep(LOOK)
             cluster.tend()
-            if (now := _finished(project)) != finished:
-                finished = now
+            before, done = done, _done(project)
+            if done != before:
                 trial.heard()
-            if (taken := _steps(project)) < steps and trial.kills:
-                trial.kills[-1].steps_again += steps - taken
-            steps = taken
+            if 0 < done[1] < before[1] and trial.kills:
+                trial.kills[-1].steps_again += before[1] - done[1]
             trial.longest_silent = max(trial.longest_silent, command.silent())
             if code is not None:
                 trial.ended.append(command.error())
@@ -207,8 +209,8 @@ def strike(draw: random.Random, cluster: "Cluster", command: "Command") -> tuple
     there = {*working.values(), *cluster.kinds(), *command.kinds()}
     if not there:
         return None
-    kinds = [kind for kind in RATHER if kind in there]
-    kind = draw.choices(kinds, [RATHER[kind] for kind in kinds])[0]
+    kinds = [kind for kind in WEIGHTS if kind in there]
+    kind = draw.choices(kinds, [WEIGHTS[kind] for kind in kinds])[0]
     if kind == "stage":
         _kill(command.stage())
         return kind, len(working)
@@ -313,7 +315,7 @@ class Cluster:
                 _kill_tree(process.pid)
                 self._down(name)
         for name in [name for name, at in self.due.items() if at < time.monotonic()]:
-            if name.startswith("node") and not _answers(self.ray):
+            if name.startswith("node") and not answers(self.ray):
                 continue  # it would end: there is no head
             del self.due[name]
             self.since[name] = time.monotonic()
@@ -373,13 +375,6 @@ def _kill_tree(pid: int) -> None:
             _kill(one)
 
 
-def _answers(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    with contextlib.suppress(OSError), socket.create_connection((host, int(port))):
-        return True
-    return False
-
-
 def _free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -387,26 +382,16 @@ def _free_port() -> int:
     return port
 
 
-def _finished(project: Path) -> tuple[int, int]:
-    """How many pieces of work are finished, and how many lines the curves have."""
-    pieces = lines = 0
+def _done(project: Path) -> tuple[int, int]:
+    """How many pieces of work are finished, and the last training step that is noted."""
+    pieces = step = 0
     for top in ("runs", "data", "models"):
         for _, _, names in os.walk(project / top):
             pieces += sum(name.endswith((".arrow", ".parquet", ".json")) for name in names)
-    for curve in (project / "runs").glob("*/*/train.tsv"):
-        with contextlib.suppress(OSError):
-            lines += curve.read_bytes().count(b"\n")
-    return pieces, lines
-
-
-def _steps(project: Path) -> int:
-    """The steps that the newest training has noted; fewer than before where it has gone back."""
-    curves = [*(project / "runs").glob("*/*/train.tsv")]
-    last = 0
-    for curve in curves:
+    for curve in (project / "runs").glob("*/*/train.tsv"):  # of the one training under way
         with contextlib.suppress(OSError, ValueError, IndexError):
-            last += int(curve.read_text().splitlines()[-1].split("\t")[0])
-    return last
+            step = int(curve.read_text().splitlines()[-1].split("\t")[0])
+    return pieces, step
 
 
 def _program(name: str) -> str:

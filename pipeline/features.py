@@ -1,7 +1,7 @@
 """features: shards and a model → a store, a range of sentences at a time, on all actors there are.
 
 What a store is, and why its bytes do not depend on the actors, is in `elmo.store.build`; this
-module hands the shards out.
+module hands the ranges out.
 """
 
 import sys
@@ -207,8 +207,7 @@ def _on(cluster: Cluster) -> "JobRunner":
     def run(
         kind: Callable[..., Any], arguments: Sequence[Any], jobs: "Sequence[EmbedJob]"
     ) -> "Iterable[PartEntry]":
-        how: dict[str, Any] = {"cluster": cluster, "label": "features", "unit": "parts"}
-        return workers.actors(kind, arguments, jobs, name=_name, **how)
+        return workers.actors(kind, arguments, jobs, cluster=cluster, label="features", name=_name)
 
     return run
 

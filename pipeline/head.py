@@ -1,5 +1,7 @@
-"""Ray's head, watched: where it is gone, Ray says nothing for a minute and then ends the process;
-where another has taken its place, Ray crashes.
+"""Watches Ray's head while a session lasts.
+
+Without this, a head that is lost means a minute of silence and then Ray's abort of the process, and
+a head that was restarted without its state means a crash of Ray's C++ code in this process.
 
 This file is given Ray and imports it nowhere.
 """
@@ -15,47 +17,54 @@ from typing import Any
 
 from .progress import say
 
-LOOK = 1.0  # seconds between looks
+LOOK = 1.0  # seconds between two checks
 TOLD = 15.0  # seconds between two lines
-SOONER = 5.0  # seconds before Ray would end the process
+SOONER = 5.0  # seconds before Ray would abort the process
 
 
 @contextmanager
 def watched(ray: Any) -> Iterator[None]:
-    """While this lasts: say when the head does not answer; where it stays away as long as Ray waits
-    for it, or comes back without what it knew, end the process with one line and exit code 1.
+    """Say when the head does not answer. Where it stays away as long as Ray waits for it, or was
+    restarted without its state, end the process with one line and exit code 1.
 
-    A head that keeps its state elsewhere comes back with it, and the work goes on.
+    A head that comes back with its state is only reported.
     """
+    address = ray.get_runtime_context().gcs_address
+    cluster_id = ray._private.worker.global_worker.gcs_client.cluster_id
     over = threading.Event()
-    thread = threading.Thread(target=_watch, args=(ray, over), daemon=True)
+    thread = threading.Thread(target=_watch, args=(ray, address, cluster_id, over), daemon=True)
     thread.start()
     try:
         yield
     finally:
         over.set()
+        thread.join(2 * LOOK)
 
 
-def _watch(ray: Any, over: threading.Event) -> None:
-    address = ray.get_runtime_context().gcs_address
-    own = ray._private.worker.global_worker.gcs_client.cluster_id
-    patience = float(os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s", 60)) - SOONER
-    heard = told = time.monotonic()
+def _watch(ray: Any, address: str, cluster_id: Any, over: threading.Event) -> None:
+    limit = float(os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s", 60))
+    patience = max(limit - SOONER, LOOK)
+    answered = told = time.monotonic()
     away = False
     while not over.wait(LOOK):
         now = time.monotonic()
-        there = _cluster_id(ray, address) if away else own if _answers(address) else None
-        if there is not None:
-            if there != own:
-                _end(address, "was started anew and does not know this work; run", over)
-            heard, told, away = now, now, False
+        # Only a head that was away can be another one.
+        there = answers(address) and (_cluster_id(ray, address) if away else cluster_id)
+        if there:
+            if there != cluster_id:
+                _end(address, "was restarted without its state; run", over)
+            answered, told, away = now, now, False
             continue
         away = True
-        if now - heard > patience:
-            _end(address, f"has not answered for {now - heard:.0f} s; when it is back, run", over)
+        if now - answered > patience:
+            _end(
+                address, f"has not answered for {now - answered:.0f} s; when it is back, run", over
+            )
         elif now - told > TOLD:
             told = now
-            say(f"Ray's head at {address} does not answer, {now - heard:.0f} of {patience:.0f} s")
+            say(
+                f"Ray's head at {address} does not answer, {now - answered:.0f} of {patience:.0f} s"
+            )
 
 
 def _end(address: str, what: str, over: threading.Event) -> None:
@@ -68,14 +77,14 @@ def _end(address: str, what: str, over: threading.Event) -> None:
 
 
 def _cluster_id(ray: Any, address: str) -> Any:
-    """Which cluster the head is of; None where it does not answer."""
-    if _answers(address):
-        with suppress(ray.exceptions.RayError, RuntimeError, OSError):  # it is still starting
-            return ray._raylet.GcsClient(address=address).cluster_id
+    """The id of the head's cluster; None while the head is still starting."""
+    with suppress(ray.exceptions.RayError, RuntimeError, OSError):
+        return ray._raylet.GcsClient(address=address).cluster_id
     return None
 
 
-def _answers(address: str) -> bool:
+def answers(address: str) -> bool:
+    """Whether anything accepts connections at HOST:PORT."""
     host, _, port = address.rpartition(":")
     with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=5):
         return True

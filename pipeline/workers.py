@@ -58,7 +58,7 @@ def session() -> Iterator[Any]:
     for name in given.get("env_vars", {}):  # a submitted job's own count; Ray refuses both
         env_vars.pop(name, None)
     _start(ray, quiet | {"runtime_env": {"env_vars": env_vars}})
-    # Raylets' messages, which Ray prints among the results; what was lost is said by us.
+    # No messages of raylets on standard output, where results go; our own lines say what was lost.
     ray._private.worker._worker_logs_enabled = False
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, terminated)  # Ray has set its own
@@ -114,19 +114,17 @@ def actors(
     *,
     cluster: Cluster,
     label: str,
-    unit: str = "items",
     name: Callable[[Item], str] = repr,
 ) -> Iterator[Any]:
     """Give each item to one of several actors `kind(*arguments)`, each called as `actor(item)`.
 
     Results come in the order of completion. An actor that dies is replaced and its item is done
     again. With one item, or one actor, and no cluster named, the work is done in this process.
-    `unit` is what the progress counts.
     """
     work = list(items)
     if not work:
         return
-    with Progress(label, len(work), unit=unit) as progress:
+    with Progress(label, len(work), unit="parts") as progress:
         if _in_this_process(work, cluster):
             actor = kind(*arguments)
             for item in work:

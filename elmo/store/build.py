@@ -41,6 +41,7 @@ from elmo.store.manifest import (
 )
 from elmo.store.reader import check_layout, open_parquet
 from elmo.store.writer import Origin, Rows, find_part, is_whole, write_part
+from elmo.threads import one_thread
 
 PART_TOKENS = 1 << 18  # about how many tokens a part has at most: what a kill costs
 
@@ -89,12 +90,8 @@ class ShardEmbedder:
             part = find_part(location, names, job.number, origin=job.origin)
             if part is not None:
                 return part
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        with one_thread():
             return self._write(job)
-        finally:
-            torch.set_num_threads(threads)
 
     def _write(self, job: EmbedJob) -> PartEntry:
         shard = self.shards.open(job.shard).rows(job.start, job.stop)

@@ -5,11 +5,9 @@ epoch, so a resumed run ends with the same bytes as one never interrupted.
 """
 
 import math
-import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -25,6 +23,7 @@ from elmo.tasks.inputs import Inputs
 from elmo.tasks.metrics import Scores
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
+from elmo.threads import one_thread
 from elmo.weights import load_weights, save_weights
 
 T = TypeVar("T")
@@ -89,7 +88,7 @@ def fit(
     progress = run.resume()
     device = next(run.module.parameters()).device
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), _sums_in_order():
+    with torch.random.fork_rng(devices=devices), one_thread():
         while progress.epoch < settings.epochs and progress.stale < settings.patience:
             torch.manual_seed(
                 int(np.random.SeedSequence([seed, progress.epoch]).generate_state(1)[0])
@@ -106,25 +105,6 @@ def fit(
             report("epoch", figures)
     run.take_best(progress)
     return progress
-
-
-@contextmanager
-def _sums_in_order() -> Iterator[None]:
-    """Add up gradients in a fixed order: on one thread, and on a GPU by torch's own such sums.
-
-    With several threads the weights of two equal runs differ.
-    """
-    threads = torch.get_num_threads()
-    before = torch.are_deterministic_algorithms_enabled()
-    warned = torch.is_deterministic_algorithms_warn_only_enabled()
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which that needs on a GPU
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(before, warn_only=warned)
 
 
 def predictions(

@@ -141,7 +141,7 @@ class Nodes:
         self.running.pop(k).wait()
 
     def cut_off(self, k: int) -> None:
-        """Take node `k` from the network; what runs there goes on."""
+        """Take node `k` from the network; its processes keep running."""
         self._ip("-n", self._name(1), "link", "set", f"v{k}", "down")
 
     def down(self) -> None:

@@ -82,8 +82,8 @@ def test_a_node_that_can_not_work_is_named(
 
 @pytest.mark.parametrize("how", ["lose", "cut_off"])
 def test_a_lost_node_and_a_stop(make_nodes: Callable[[int], Any], tmp_path: Path, how: str) -> None:
-    """A node dies, or no longer reaches the others: training goes on with the worker that is left,
-    and a stop saves what it has."""
+    """A node dies, or no longer reaches the others: training continues with the other worker, and a
+    stop saves a checkpoint."""
     nodes = make_nodes(3)
     nodes.start(1, cpus=0)
     for k in (2, 3):

@@ -88,4 +88,30 @@ def test_a_head_that_is_gone_is_told_and_ends_the_process(
     assert told and told[0].startswith("  Ray's head at ")
     assert [line for line in lines if line.startswith("error: Ray's head at ")] == lines[-1:]
     assert lines[-1].endswith("run the same command again")
-    assert ("started anew" in lines[-1]) == comes_back
+    assert ("was restarted" in lines[-1]) == comes_back
+
+
+@pytest.mark.ray
+def test_messages_of_raylets_are_not_printed_among_results() -> None:
+    """One that a raylet could publish reaches the driver, which prints nothing of it."""
+    code = """
+import time
+from pipeline import workers
+with workers.session() as ray:
+    private = ray._private
+    own = private.worker.global_worker
+    if {printed}:
+        private.worker._worker_logs_enabled = True
+    private.utils.publish_error_to_driver("kind", "a node died", gcs_client=own.gcs_client)
+    time.sleep(5)
+"""
+    for printed in (True, False):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(printed=printed)],
+            env={k: v for k, v in ENVIRONMENT.items() if k != "RAY_ADDRESS"},
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert done.returncode == 0, done.stderr
+        assert ("a node died" in done.stdout) == printed

@@ -124,7 +124,7 @@ def test_a_check_whose_process_dies_is_made_again(
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            for process in psutil.process_iter(["pid"]):
+            for process in psutil.Process().children(recursive=True):
                 with contextlib.suppress(psutil.Error):
                     if not killed and process.cmdline()[:1] == ["ray::look"]:
                         process.kill()
