@@ -215,9 +215,9 @@ def _train(
             model=model,
             work=out.parent.parent,
             device=device,
-            report=_Report(tracked.opener(stack)),
+            report=TrainProgress(tracked.opener(stack), name=f"{tracked.task} {ARMS[out.name]}, "),
         )
-    scores = scores_on(out, data["test"], device=device)
+    scores = scores_on(out, data["test"], work=out.parent.parent, device=device)
     for seed, score in enumerate(scores):
         with tracked.open(seed) as log:
             log.metrics({f"test.{name}": value for name, value in score.items()})
@@ -257,27 +257,54 @@ def train_arm(
         )
 
 
-def scores_on(folder: Path, test: "Labelled", *, device: str) -> list[dict[str, float]]:
-    """What each seed of a trained task scores on the test examples."""
+def scores_on(folder: Path, test: "Labelled", *, work: Path, device: str) -> list[dict[str, float]]:
+    """What each seed of a trained task scores on the test examples, whose vectors `work` keeps."""
+    from elmo.tasks.examples import distinct
     from elmo.tasks.task import Task, read_task
+    from elmo.tasks.vectors import store_of
 
+    record = read_task(folder)
+    vectors = None
+    if record.settings.elmo == "frozen":
+        vectors = store_of(
+            distinct(test.examples),
+            model=folder / "model",
+            work=work,
+            layers=record.settings.layers,
+            device=device,
+        )
     return [
-        Task.load(folder, seed=seed, device=device).evaluate(test)
-        for seed in read_task(folder).seeds
+        Task.load(folder, seed=seed, device=device, vectors=vectors).evaluate(test)
+        for seed in record.seeds
     ]
 
 
-class _Report:
-    """Logs the figures of each epoch in the run of its seed."""
+class TrainProgress:
+    """Prints a line for each epoch, which begins with `name`.
 
-    def __init__(self, begin: Callable[[int], Callable[..., None]]) -> None:
-        self._begin, self._log = begin, log_nothing
+    `open_run(seed)` gives what logs a seed's figures.
+    """
+
+    def __init__(
+        self, open_run: Callable[[int], Callable[..., None]] | None = None, *, name: str = ""
+    ) -> None:
+        self._name, self._seed, self._best = name, 0, -1.0
+        self._open_run, self._log = open_run, log_nothing
 
     def __call__(self, kind: str, figures: dict[str, float]) -> None:
+        """Hear of a seed or an epoch."""
         if kind == "seed":
-            self._log = self._begin(int(figures["seed"]))
-        else:
-            self._log(figures, step=int(figures["epoch"]))
+            self._seed, self._best = int(figures["seed"]), -1.0
+            if self._open_run is not None:
+                self._log = self._open_run(self._seed)
+            return
+        self._log(figures, step=int(figures["epoch"]))
+        scores = {k: v for k, v in figures.items() if k not in NOT_SCORES}
+        first = next(iter(scores.values()))
+        mark = ", best so far" if first > self._best else ""
+        self._best = max(self._best, first)
+        epoch = f"{self._name}seed {self._seed} epoch {int(figures['epoch'])}"
+        say(f"{epoch}: loss {figures['loss']:.4g}, {listed(scores)}{mark}")
 
 
 def log_nothing(figures: dict[str, float], *, step: int) -> None:

@@ -6,7 +6,8 @@
 to none (score 0). Clusters are what the links connect.
 
 Shapes: B sentences, T tokens of the longest, N tokens of the document, W width of x, D width of
-other vectors, S spans, L tokens of the longest, M kept spans, A antecedents of each.
+other vectors, S spans, L tokens of the longest, M kept spans, A antecedents of each, F numbers of a
+feature, H hidden.
 """
 
 from collections.abc import Sequence
@@ -168,16 +169,30 @@ class CoreferenceModel(nn.Module):
         """m_i + m_j + pair(i, j) of each span and each of its antecedents, (M, A)."""
         is_none_MA = antecedents_MA < 0
         index_MA = antecedents_MA.clamp(min=0)
-        other_MAD = g_MD[index_MA]
-        mine_MAD = g_MD.unsqueeze(1).expand_as(other_MAD)
         distance_MA = torch.arange(len(g_MD), device=g_MD.device)[:, None] - index_MA
         bucket_MA = torch.bucketize(
             distance_MA, torch.tensor(BUCKETS, device=g_MD.device), right=True
         )
-        features_MAD = self.dropout(self.distance(bucket_MA))
-        pairs_MAD = torch.cat([mine_MAD, other_MAD, mine_MAD * other_MAD, features_MAD], -1)
-        scores_MA = mention_M[:, None] + mention_M[index_MA] + self.pair(pairs_MAD).squeeze(-1)
+        features_MAF = self.dropout(self.distance(bucket_MA))
+        pair_MA = self._pair(g_MD, index_MA, features_MAF)
+        scores_MA = mention_M[:, None] + mention_M[index_MA] + pair_MA
         return scores_MA.masked_fill(is_none_MA, float("-inf"))
+
+    def _pair(self, g_MD: Tensor, index_MA: Tensor, features_MAF: Tensor) -> Tensor:
+        """The pair network on [g_i; g_j; g_i ∘ g_j; features], (M, A).
+
+        The first layer's share of g_i and of g_j is computed once for each span, not for each pair.
+        """
+        first, rest = self.pair[0], self.pair[1:]
+        assert isinstance(first, nn.Linear)
+        D = g_MD.shape[1]
+        mine_HD, other_HD, both_HD, features_HF = torch.split(
+            first.weight, [D, D, D, FEATURE_DIM], 1
+        )
+        hidden_MAH = (g_MD.unsqueeze(1) * g_MD[index_MA]) @ both_HD.T
+        hidden_MAH = hidden_MAH + (g_MD @ mine_HD.T + first.bias).unsqueeze(1)
+        hidden_MAH = hidden_MAH + (g_MD @ other_HD.T)[index_MA] + features_MAF @ features_HF.T
+        return rest(hidden_MAH).squeeze(-1)
 
     def _cut(self, document: Document) -> Document:
         """`sentences` of the document in a row, drawn at random; a snippet of GAP stays whole."""

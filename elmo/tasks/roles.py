@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from elmo.tasks.examples import Predicate
 from elmo.tasks.inputs import Inputs
 from elmo.tasks.metrics import Scores, role_f1
-from elmo.tasks.modules import FORBIDDEN, padded_labels, viterbi
+from elmo.tasks.modules import FORBIDDEN, in_order, padded_labels, turned, viterbi
 from elmo.tasks.schemes import lenient_spans
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
@@ -40,22 +40,24 @@ class HighwayLSTM(nn.Module):
 
     def forward(self, x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
         """(B, T, D) → (B, T, H), 0 where masked; backward starts at each last token."""
-        B, T, _ = x_BTD.shape
-        inputs_BT6H = self.input(x_BTD)
-        h_BH = c_BH = x_BTD.new_zeros(B, self.hidden)
+        order_BT = turned(mask_BT) if self.backward else None
+        if order_BT is not None:
+            x_BTD = in_order(x_BTD, order_BT)
+        H = self.hidden
+        gates_BT5H, carry_BTH = self.input(x_BTD).split([5 * H, H], -1)
+        h_BH = c_BH = x_BTD.new_zeros(len(x_BTD), H)
         kept_BH = nn.functional.dropout(torch.ones_like(h_BH), self.dropout, self.training)
-        outputs: list[Tensor] = [h_BH] * T
-        for t in reversed(range(T)) if self.backward else range(T):
-            x_6 = inputs_BT6H[:, t].chunk(6, -1)
-            s_5 = self.state(h_BH * kept_BH).chunk(5, -1)
-            i, f, o, r = (torch.sigmoid(x + s) for x, s in zip(x_6[:4], s_5[:4], strict=True))
-            new_c_BH = f * c_BH + i * torch.tanh(x_6[4] + s_5[4])
-            new_h_BH = r * (o * torch.tanh(new_c_BH)) + (1 - r) * x_6[5]
-            inside_B1 = mask_BT[:, t : t + 1]
-            h_BH = torch.where(inside_B1, new_h_BH, torch.zeros_like(h_BH))
-            c_BH = torch.where(inside_B1, new_c_BH, torch.zeros_like(c_BH))
-            outputs[t] = h_BH
-        return torch.stack(outputs, 1)
+        outputs = []
+        for gates_B5H, carry_BH in zip(gates_BT5H.unbind(1), carry_BTH.unbind(1), strict=True):
+            open_B4H, new_BH = (gates_B5H + self.state(h_BH * kept_BH)).split([4 * H, H], -1)
+            i, f, o, r = open_B4H.sigmoid().chunk(4, -1)
+            c_BH = f * c_BH + i * new_BH.tanh()
+            h_BH = torch.lerp(carry_BH, o * c_BH.tanh(), r)
+            outputs.append(h_BH)
+        h_BTH = torch.stack(outputs, 1)
+        if order_BT is not None:
+            h_BTH = in_order(h_BTH, order_BT)
+        return h_BTH * mask_BT.unsqueeze(-1)
 
 
 class RolesModel(nn.Module):

@@ -108,9 +108,9 @@ def crf_log_likelihood(
     """log p of each sentence's tags (B): its score minus the log of the sum over all paths."""
     score_B = emissions_BTK.gather(2, tags_BT.unsqueeze(2)).squeeze(2).mul(mask_BT).sum(1)
     moves_BT = transitions_KK[tags_BT[:, :-1], tags_BT[:, 1:]] * mask_BT[:, 1:]
-    alpha_BK = emissions_BTK[:, 0]
-    for t in range(1, emissions_BTK.shape[1]):
-        next_BK = (alpha_BK.unsqueeze(2) + transitions_KK).logsumexp(1) + emissions_BTK[:, t]
+    alpha_BK, *later_TBK = emissions_BTK.unbind(1)
+    for t, emissions_BK in enumerate(later_TBK, 1):
+        next_BK = (alpha_BK.unsqueeze(2) + transitions_KK).logsumexp(1) + emissions_BK
         alpha_BK = torch.where(mask_BT[:, t : t + 1], next_BK, alpha_BK)
     return score_B + moves_BT.sum(1) - alpha_BK.logsumexp(1)
 

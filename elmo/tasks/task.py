@@ -50,8 +50,8 @@ from elmo.tasks.vectors import EmbeddedVectors, StoredVectors, Vectors, store_of
 from elmo.tokenizer import NONE, Tokenization
 from elmo.weights import load_weights, save_weights
 
-FORMAT = 2  # of task.json
-RESULTS_VERSION = 1  # bumped where a task's numbers change
+FORMAT = 3  # of task.json
+RESULTS_VERSION = 2  # bumped where a task's numbers change
 _NAMES = r"words\.json|model|seed-\d+"  # what a task folder holds besides task.json
 CHUNK = 512  # examples predicted at a time
 MODELS = {
@@ -97,8 +97,18 @@ class Task:
         self.record, self.model, self.vectors = record, model, vectors
 
     @classmethod
-    def load(cls, folder: Path, *, seed: int | None = None, device: str = "cpu") -> "Task":
-        """Load a folder that `train_task` wrote; `seed` None is the first."""
+    def load(
+        cls,
+        folder: Path,
+        *,
+        seed: int | None = None,
+        device: str = "cpu",
+        vectors: Vectors | None = None,
+    ) -> "Task":
+        """Load a folder that `train_task` wrote; `seed` None is the first.
+
+        `vectors` finds those of all sentences to come; without it they are embedded.
+        """
         record = read_task(folder)
         if seed is not None and seed not in record.seeds:
             raise ElmoError(f"{folder}: has no seed {seed}; it has {record.seeds}")
@@ -115,8 +125,7 @@ class Task:
             what = first_line(error)
             raise ElmoError(f"{path}: does not fit task.json ({what}); train again") from None
         cast(torch.nn.Module, model).eval()
-        vectors = None
-        if record.settings.elmo == "frozen":
+        if record.settings.elmo == "frozen" and vectors is None:
             embedder = Embedder.load(folder / "model", device=device)
             vectors = EmbeddedVectors(embedder, layers=record.settings.layers)
         return cls(record, model, vectors)

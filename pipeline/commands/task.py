@@ -142,7 +142,7 @@ def train(
             store=store,
             tokenizer=cuts,
             device=device,
-            report=_Progress(open_run),
+            report=tasks.TrainProgress(open_run),
         )
     if tracked is not None:
         tracked.log_model(out, tasks.best_seed(out))
@@ -282,33 +282,6 @@ def predict(
     for example, prediction in loaded.predict(labelled.examples):
         described = {"source": example.source, **loaded.describe(example, prediction)}
         click.echo(json.dumps(described, ensure_ascii=False))
-
-
-class _Progress:
-    """Prints one line for each epoch; `open_run(seed)` gives what logs a seed's figures."""
-
-    def __init__(self, open_run: Callable[[int], Callable[..., None]] | None) -> None:
-        from .. import tasks
-
-        self._seed, self._best = 0, -1.0
-        self._open_run, self._log = open_run, tasks.log_nothing
-
-    def __call__(self, kind: str, figures: dict[str, float]) -> None:
-        """Hear of a seed or an epoch."""
-        from .. import tasks
-
-        if kind == "seed":
-            self._seed, self._best = int(figures["seed"]), -1.0
-            if self._open_run is not None:
-                self._log = self._open_run(self._seed)
-            return
-        self._log(figures, step=int(figures["epoch"]))
-        scores = {k: v for k, v in figures.items() if k not in tasks.NOT_SCORES}
-        first = next(iter(scores.values()))
-        mark = ", best so far" if first > self._best else ""
-        self._best = max(self._best, first)
-        epoch = f"seed {self._seed} epoch {int(figures['epoch'])}"
-        click.echo(f"{epoch}: loss {figures['loss']:.4g}, {tasks.listed(scores)}{mark}")
 
 
 def _counts(counts: dict[str, int]) -> str:

@@ -2,7 +2,9 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -69,7 +71,7 @@ def compare(compared: ComparedTask, comparison: Comparison, *, work: Path) -> Fi
         name: _train(name, compared, data, _settings(compared, changes), work=work)
         for name, changes in WAYS[comparison].items()
     }
-    _count_updates(ways.get("without ELMo"), list(ways.values()))
+    _beside(ways.get("without ELMo"), list(ways.values()))
     return _finding(compared, comparison, data, list(ways.values()))
 
 
@@ -92,7 +94,7 @@ def labels(compared: ComparedTask, shares: Sequence[float], *, work: Path) -> Fi
             way = _train(f"{name}, {share:.3g}", compared, part, settings, work=work)
             way.row.more |= {"share": share, "train_examples": count}
             ways.append(way)
-        _count_updates(ways[-2], ways[-2:])
+        _beside(ways[-2], ways[-2:])
     return _finding(compared, "labels", data, ways)
 
 
@@ -116,12 +118,19 @@ class _Way:
     updates: int
 
 
-def _count_updates(baseline: _Way | None, ways: Sequence[_Way]) -> None:
-    """Note after how many updates each seed first has the baseline's best score on dev."""
+def _beside(baseline: _Way | None, ways: Sequence[_Way]) -> None:
+    """Note what each way gains over the baseline on the test file, seed by seed, and after how many
+    updates it first has the baseline's best score on dev."""
     if baseline is None:
         return
     goals = [curve[-1] for curve in baseline.curves]
     for way in ways:
+        if way is not baseline:
+            gains = [way.row.scores[seed] - score for seed, score in baseline.row.scores.items()]
+            gain = mean_row("gain", gains, {})
+            way.row.more["gain"] = gain.mean
+            if gain.low is not None and gain.high is not None:
+                way.row.more |= {"gain_low": gain.low, "gain_high": gain.high}
         epochs = epochs_to_reach(way.curves, goals)
         if epochs is not None:
             way.row.more["updates_to_baseline"] = epochs * way.updates
@@ -178,19 +187,23 @@ def _train(
     folder = work.absolute() / f"way-{digest(made_from)[:16]}"
     trained, kept = folder / "trained", folder / "scores.json"
     with locked(folder):
-        tasks.train_arm(
-            trained,
-            data,
-            compared.kind,
-            settings,
-            seeds=compared.seeds,
-            model=compared.model,
-            work=work.absolute(),
-            device=compared.device,
-            report=lambda kind, figures: None,
-        )
         if not kept.exists():
-            write_json(kept, tasks.scores_on(trained, data["test"], device=compared.device))
+            with _timed(folder / "seconds.json"):
+                tasks.train_arm(
+                    trained,
+                    data,
+                    compared.kind,
+                    settings,
+                    seeds=compared.seeds,
+                    model=compared.model,
+                    work=work.absolute(),
+                    device=compared.device,
+                    report=tasks.TrainProgress(name=f"{name}, "),
+                )
+                tested = tasks.scores_on(
+                    trained, data["test"], work=work.absolute(), device=compared.device
+                )
+            write_json(kept, tested)
     scores = read_record(kept, list[dict[str, float]])
     means = tasks.over_seeds(scores)
     metric = next(iter(means))
@@ -200,9 +213,21 @@ def _train(
         for key, value in means.items()
         if key != metric and not key.endswith("_sd")
     }
+    row.more["minutes"] = read_record(folder / "seconds.json", float) / 60 / compared.seeds
     say(f"{name}: {metric} {row.mean:.4f}")
     updates = math.ceil(len(data["train"].examples) / settings.batch_size)
     return _Way(row, metric, tasks.best_by_epoch(trained), updates)
+
+
+@contextmanager
+def _timed(path: Path) -> Iterator[None]:
+    """Add the seconds that the work within takes to those in a file."""
+    before = read_record(path, float) if path.exists() else 0.0
+    began = time.perf_counter()
+    try:
+        yield
+    finally:
+        write_json(path, before + time.perf_counter() - began)
 
 
 def _weights(folder: Path) -> dict[str, float]:
@@ -224,6 +249,8 @@ def _weights(folder: Path) -> dict[str, float]:
 def _finding(
     compared: ComparedTask, kind: FindingKind, data: Mapping[str, "Labelled"], ways: Sequence[_Way]
 ) -> Finding:
+    from elmo.tasks.examples import length
+
     return Finding(
         format=1,
         kind=kind,
@@ -232,7 +259,10 @@ def _finding(
         command=command_line(),
         model=model_digest(compared.model),
         data={split: source_digest(split, path) for split, path in compared.sources.items()},
-        examples={split: len(labelled.examples) for split, labelled in data.items()},
+        examples={
+            **{split: len(labelled.examples) for split, labelled in data.items()},
+            "train_tokens": sum(map(length, data["train"].examples)),
+        },
         seeds=list(range(compared.seeds)),
         settings=dict(compared.settings),
         rows=[way.row for way in ways],

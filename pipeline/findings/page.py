@@ -47,25 +47,38 @@ def redraw(folder: Path, page: Path) -> tuple[int, int]:
 def table(finding: Finding) -> str:
     """A finding as Markdown: its table, then the seeds, model and command."""
     weights = sorted({key for row in finding.rows for key in row.more if key.startswith("weight_")})
-    updates = any("updates_to_baseline" in row.more for row in finding.rows)
-    head = ["", finding.metric, "95 % interval"]
-    head += [key.removeprefix("weight_").replace("_", " ") for key in weights]
-    head += ["updates to the baseline's best"] if updates else []
-    lines = [_line(head), _line(["---"] * len(head))]
+    columns = {key: key.removeprefix("weight_").replace("_", " ") for key in weights}
+    columns |= {
+        "gain": "gain, seed by seed",
+        "updates_to_baseline": "updates to the baseline's best",
+        "minutes": "minutes a seed",
+    }
+    shown = {k: title for k, title in columns.items() if any(k in row.more for row in finding.rows)}
+    lines = [_line(["", finding.metric, "95 % interval", *shown.values()])]
+    lines.append(_line(["---"] * (3 + len(shown))))
     for row in finding.rows:
-        cells = [row.name, f"{row.mean:.3f}", _interval(row)]
-        cells += [f"{row.more[key]:.2f}" if key in row.more else "" for key in weights]
-        if updates:
-            count = row.more.get("updates_to_baseline")
-            cells.append("" if count is None else f"{count:,.0f}")
-        lines.append(_line(cells))
+        cells = [_cell(row, key) for key in shown]
+        lines.append(_line([row.name, f"{row.mean:.3f}", _interval(row), *cells]))
     for query, both in finding.neighbors.items():
         lines += ["", f"{query}:", ""]
         lines += [f"- {kind}: {'; '.join(neighbors) or 'none'}" for kind, neighbors in both.items()]
-    counted = ", ".join(f"{name} {count:,}" for name, count in finding.examples.items())
+    counted = ", ".join(
+        f"{name.replace('_', ' ')} {count:,}" for name, count in finding.examples.items()
+    )
     seeds = f"seeds {', '.join(map(str, finding.seeds))}; " if finding.seeds else ""
     lines += ["", f"{counted}; {seeds}model {finding.model[:12]}.", "", f"`{finding.command}`", ""]
     return "\n".join(lines)
+
+
+def _cell(row: Row, key: str) -> str:
+    """One of a row's other figures, empty where it has none."""
+    value = row.more.get(key)
+    if value is None:
+        return ""
+    if key == "gain":
+        low, high = row.more.get("gain_low"), row.more.get("gain_high")
+        return f"{value:+.3f}" + ("" if low is None else f" ({low:+.3f} to {high:+.3f})")
+    return f"{value:,.0f}" if key == "updates_to_baseline" else f"{value:.2f}"
 
 
 def _interval(row: Row) -> str:

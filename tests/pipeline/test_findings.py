@@ -92,7 +92,13 @@ def test_layers_with_their_weights_and_the_updates_to_the_baseline(folder: Path)
     for row in found.rows:
         assert row.mean == pytest.approx(np.mean(list(row.scores.values())))
         assert row.low is not None and row.high is not None and row.low <= row.mean <= row.high
-    assert rows["without ELMo"].more["updates_to_baseline"] in (1.0, 1.5, 2.0)
+    baseline, average = rows["without ELMo"], rows["average"]
+    assert baseline.more["updates_to_baseline"] in (1.0, 1.5, 2.0)
+    gains = [average.scores[seed] - baseline.scores[seed] for seed in ("0", "1")]
+    assert average.more["gain"] == pytest.approx(np.mean(gains)) and "gain" not in baseline.more
+    assert average.more["gain_low"] <= average.more["gain"] <= average.more["gain_high"]
+    assert all(row.more["minutes"] > 0 for row in found.rows)
+    assert found.examples["train_tokens"] == 10
     assert (found.kind, found.metric, found.seeds) == ("layers", "accuracy", [0, 1])
     assert set(found.data) == {"train", "dev", "test"} and "average: accuracy" in printed
 
@@ -219,7 +225,11 @@ PAGE = (
 
 
 def test_a_page_is_redrawn_and_says_what_was_not_measured(tmp_path: Path) -> None:
-    rows = [Row("with | ELMo", 0.5, 0.4, 0.6, {"0": 0.5}, {"weight_layer_0": 0.25})]
+    more = {"weight_layer_0": 0.25, "gain": 0.125, "gain_low": -0.01, "gain_high": 0.26}
+    rows = [
+        Row("without ELMo", 0.375, more={"minutes": 1.5}),
+        Row("with | ELMo", 0.5, 0.4, 0.6, {"0": 0.5}, more),
+    ]
     made = Finding(
         1,
         "elmo",
@@ -239,7 +249,8 @@ def test_a_page_is_redrawn_and_says_what_was_not_measured(tmp_path: Path) -> Non
     out.write_text(PAGE)
     assert page.redraw(results, out) == (1, 1)
     text = out.read_text()
-    assert "| with \\| ELMo | 0.500 | 0.400 to 0.600 | 0.25 |" in text
+    assert "| without ELMo | 0.375 |  |  |  | 1.50 |" in text
+    assert "| 0.500 | 0.400 to 0.600 | 0.25 | +0.125 (-0.010 to +0.260) |  |" in text
     assert "train 1,200; seeds 0; model aaaaaaaaaaaa." in text
     assert "<!-- finding b -->\nnot measured yet\n<!-- end -->\n" in text
     assert page.redraw(results, out) == (1, 1) and out.read_text() == text

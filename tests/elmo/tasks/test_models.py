@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from elmo.tasks.coreference import candidates, clusters_of
+from elmo.tasks.coreference import FEATURE_DIM, candidates, clusters_of
 from elmo.tasks.examples import Document, Link
-from elmo.tasks.modules import FORBIDDEN, SharedDropout, masked_softmax, viterbi
+from elmo.tasks.modules import FORBIDDEN, Recurrent, SharedDropout, masked_softmax, viterbi
 from elmo.tasks.questions import SelfAttention, best_spans
 from elmo.tasks.roles import HighwayLSTM
 from elmo.tasks.settings import choose
@@ -87,6 +88,24 @@ def test_the_highway_lstm_is_its_formula_and_padding_changes_nothing(backward: b
     assert lstm.state.bias.tolist()[:6] == [0, 0, 1, 1, 0, 0]
 
 
+@pytest.mark.parametrize("gru", [False, True])
+def test_a_recurrent_layer_is_the_library_s_own_of_packed_sentences(gru: bool) -> None:
+    torch.manual_seed(0)
+    ours = Recurrent(3, 4, depth=2, gru=gru)
+    kind = nn.GRU if gru else nn.LSTM
+    theirs = kind(3, 4, 2, batch_first=True, bidirectional=True)
+    for name, weight in theirs.named_parameters():
+        layer = int(name.split("_l")[1][0])
+        directions = ours.backwards if name.endswith("_reverse") else ours.forwards
+        own = name.replace("_reverse", "").replace(f"_l{layer}", "_l0")
+        weight.data = directions[layer].get_parameter(own).data
+    x = torch.randn(3, 5, 3)
+    lengths = (5, 3, 1)
+    packed = pack_padded_sequence(x, torch.tensor(lengths), batch_first=True)
+    expected, _ = pad_packed_sequence(theirs(packed)[0], batch_first=True)
+    torch.testing.assert_close(ours(x, masks(*lengths)), expected)
+
+
 def test_a_token_attends_to_others_or_to_nothing() -> None:
     torch.manual_seed(0)
     attention = SelfAttention(3)
@@ -137,6 +156,18 @@ def test_kept_spans_do_not_cross_and_are_the_best() -> None:
     assert [spans[k] for k in model._prune(text, spans, scores)] == [(0, 2)]  # 0.4 of 4 tokens
     model.settings = choose("coreference", {"spans_per_token": 0.75, "span_tokens": 3})
     assert [spans[k] for k in model._prune(text, spans, scores)] == [(0, 2), (0, 3), (1, 2)]
+
+
+def test_the_pair_network_reads_both_spans_their_product_and_the_features() -> None:
+    settings = choose("coreference", {"words": "none", "characters": 0, "hidden": 6})
+    model: Any = network("coreference", settings, [])
+    model.eval()
+    features, width = FEATURE_DIM, (model.pair[0].in_features - FEATURE_DIM) // 3
+    g, distances = torch.randn(5, width), torch.randn(5, 2, features)
+    index = torch.tensor([[0, 0], [0, 0], [1, 0], [2, 1], [3, 2]])
+    mine, other = g.unsqueeze(1).expand(5, 2, width), g[index]
+    expected = model.pair(torch.cat([mine, other, mine * other, distances], -1)).squeeze(-1)
+    torch.testing.assert_close(model._pair(g, index, distances), expected)
 
 
 def test_links_make_clusters() -> None:

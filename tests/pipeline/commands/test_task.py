@@ -69,9 +69,10 @@ TRAIN = [
 
 @pytest.mark.slow
 def test_train_evaluate_and_predict(folder: Path) -> None:
-    lines = run(*TRAIN, "--model", "model", "--seeds", 2).splitlines()
+    done = CliRunner().invoke(cli, ["task", *map(str, TRAIN), "--model", "model", "--seeds", "2"])
+    lines = done.stdout.splitlines()
     assert lines[0] == "ner.conll: spans 4, sentences 3, tokens 9"
-    assert lines[2].startswith("seed 0 epoch 1: loss ")
+    assert done.stderr.startswith("  seed 0 epoch 1: loss ")
     assert lines[-1] == (
         "task train: ner: f1 1.0000, accuracy 1.0000, precision 1.0000, recall 1.0000, "
         "f1_sd 0.0000 on dev"
