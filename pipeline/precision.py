@@ -1,7 +1,7 @@
 """The precision a command computes in: `auto` becomes one of the two before work starts, and
-bfloat16 where it is slow is named.
+bfloat16 where it is slow is refused.
 
-A slow precision is a warning and no refusal: a run begun on another machine can be finished here.
+With `ELMO_FORCE_BFLOAT16=1` that is a warning: a run begun on another machine can be finished here.
 """
 
 import os
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from elmo.errors import ElmoError
 from elmo.settings import Precision, Requested
 from elmo.train import machine_speed
 
@@ -18,13 +19,15 @@ if TYPE_CHECKING:
     from .params import Params
 
 Say = Callable[[str], None]
+FORCE = "ELMO_FORCE_BFLOAT16"
 
 
 def settled(requested: Requested, *, setting: str, device: str, say: Say) -> Precision:
     """The precision to compute in on a device; `setting` is the name of what asked for it.
 
     A GPU that this machine lacks is taken to be fast in bfloat16. On a Ray cluster, `auto` goes
-    by the machine that this runs on.
+    by the machine that this runs on. `ElmoError` refuses bfloat16 where it is the slower one,
+    unless it is forced.
     """
     if requested == "float32":
         return requested
@@ -39,25 +42,35 @@ def settled(requested: Requested, *, setting: str, device: str, say: Say) -> Pre
             "in bfloat16 as in float32"
         )
         return chosen
-    _warn(measured, f"set {setting} to float32 or auto", say)
+    if slow := _slow(measured):
+        if not os.environ.get(FORCE):
+            raise ElmoError(
+                f"{setting}: {slow}; set it to float32 or auto, or {FORCE}=1 to go on in bfloat16"
+            )
+        say(f"warning: {setting}: {slow}")
     return requested
 
 
 def warn_of_store(precision: str, *, device: str, say: Say) -> None:
-    """The warning of `settled` where a store has settled the precision."""
+    """A warning where a store has settled the precision."""
     if precision == "bfloat16" and (device == "cpu" or torch.cuda.is_available()):
-        measured = machine_speed.speeds(torch.device(device))
-        _warn(measured, "the store is of bfloat16: append to it on a machine that has them", say)
+        slow = _slow(machine_speed.speeds(torch.device(device)))
+        if slow:
+            say(
+                f"warning: {slow}; the store is of bfloat16: append to it on a machine that has "
+                "them"
+            )
 
 
-def _warn(measured: machine_speed.Speeds, what_to_do: str, say: Say) -> None:
+def _slow(measured: machine_speed.Speeds) -> str:
+    """Why bfloat16 is the wrong precision here; empty where it is not, or on a cluster."""
     factor = measured.factor("float32", "bfloat16")
-    if factor >= machine_speed.WORTH and not os.environ.get("RAY_ADDRESS"):
-        say(
-            f"warning: matrix products here are {_times(factor)} as fast in float32 as in bfloat16:"
-            " this machine has no instructions for bfloat16 (AVX-512 BF16 or AMX), or may not use "
-            f"them; {what_to_do}"
-        )
+    if factor < machine_speed.WORTH or os.environ.get("RAY_ADDRESS"):
+        return ""
+    return (
+        f"matrix products here are {_times(factor)} as fast in float32 as in bfloat16: this "
+        "machine has no instructions for bfloat16 (AVX-512 BF16 or AMX), or may not use them"
+    )
 
 
 def settled_params(params: "Params", stage: str, *, gpu: bool, say: Say) -> "Params":

@@ -1,4 +1,4 @@
-"""Every command that takes a precision settles it, and warns of a slow one, before work starts."""
+"""Every command that takes a precision settles it, and refuses a slow one, before work starts."""
 
 import os
 import platform
@@ -59,20 +59,27 @@ NAMES = ["pretrain", "finetune", "features", "embed"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_slow_bfloat16_is_named_before_anything_is_read(
+def test_a_slow_bfloat16_is_refused_before_anything_is_read_unless_forced(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments, setting = commands(tmp_path, "bfloat16")[name]
-    for speeds, warned in ((EMULATES, True), (HAS_UNITS, False)):
-        measured(monkeypatch, speeds)
+    slow = f"{setting}: matrix products here are 200 × as fast in float32 as in bfloat16"
+    ending = "; set it to float32 or auto, or ELMO_FORCE_BFLOAT16=1 to go on in bfloat16"
+
+    def printed() -> list[str]:
         code, _, error = elmo(name, *arguments)
-        assert code == 1  # the input is missing
-        warning = [line for line in error.splitlines() if line.startswith("warning: ")]
-        assert len(warning) == warned
-        if warned:
-            assert "are 200 × as fast in float32 as in bfloat16" in warning[0]
-            assert warning[0].endswith(f"set {setting} to float32 or auto")
-            assert error.index("warning: ") < error.index("error: ")
+        assert code == 1
+        return error.splitlines()
+
+    measured(monkeypatch, EMULATES)
+    (refusal,) = (line for line in printed() if line.startswith("error: "))
+    assert refusal.startswith(f"error: {slow}") and refusal.endswith(ending)
+    monkeypatch.setenv("ELMO_FORCE_BFLOAT16", "1")
+    warning, missing = (line for line in printed() if line.startswith(("warning: ", "error: ")))
+    assert warning.startswith(f"warning: {slow}") and str(tmp_path) in missing
+    monkeypatch.delenv("ELMO_FORCE_BFLOAT16")
+    measured(monkeypatch, HAS_UNITS)
+    assert not any(slow in line for line in printed())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -134,6 +141,7 @@ def test_a_processor_without_bfloat16_is_measured_as_such(tmp_path: Path) -> Non
         "    print(settled(asked, setting='features.precision', device='cpu', say=print))\n"
     )
     limits = {"ONEDNN_MAX_CPU_ISA": "AVX2", "XDG_CACHE_HOME": str(tmp_path)}
+    limits |= {"ELMO_FORCE_BFLOAT16": "1"}
     done = subprocess.run(
         [sys.executable, "-c", program],
         env=os.environ | limits | {"PYTHONPATH": str(ROOT)},
@@ -142,7 +150,7 @@ def test_a_processor_without_bfloat16_is_measured_as_such(tmp_path: Path) -> Non
         check=True,
     )
     warning, *lines = done.stdout.splitlines()
-    assert warning.startswith("warning: matrix products here are ")
+    assert warning.startswith("warning: features.precision: matrix products here are ")
     assert lines[0] == "bfloat16" and lines[2] == lines[4] == "float32"
     assert lines[1] == lines[3]  # measured once
     assert len(list((tmp_path / "elmo").iterdir())) == 1
