@@ -66,6 +66,9 @@ class TokenBlock(NamedTuple):
     starts_n: npt.NDArray[np.bool_]
 
 
+WindowAndAfter = tuple[Window, Callable[[], Position]]
+
+
 class Stream:
     """Windows over one split of a folder of shards, for `epochs` epochs, then it ends.
 
@@ -114,8 +117,8 @@ class Stream:
         """The position before the first window."""
         return {"block": 0, "rows": [[-1, 0]] * self.rows}
 
-    def windows(self, position: Position) -> Iterator[tuple[Window, Position]]:
-        """The windows from a position on, each with the position after it."""
+    def windows(self, position: Position) -> Iterator[WindowAndAfter]:
+        """The windows from a position on, each with what tells the position after it."""
         rows = _Rows(self, position)
         own = [(column, int(row)) for column, row in enumerate(self.mine)]
         blocks: dict[
@@ -139,7 +142,7 @@ class Stream:
                     filled += tokens
                 mask_TB[:filled, column] = True
             window = self._window(keys_STB, words_STB, mask_TB, starts_TB, 2 * count)
-            yield window, rows.position()
+            yield window, rows.position_after()
 
     def _window(
         self,
@@ -279,10 +282,11 @@ class _Rows:
         number, offset, tokens = (int(of[row]) for of in self._before)
         return [(number, offset, tokens)] if tokens else []
 
-    def position(self) -> Position:
-        """The position after this window."""
-        rows = np.stack([self.number, self.offset], 1).tolist()
-        return {"block": self.taken, "rows": rows}
+    def position_after(self) -> Callable[[], Position]:
+        """What tells the position after this window: as lists of all rows it costs more than the
+        window itself, and few positions are asked for."""
+        block, number, offset = self.taken, self.number, self.offset
+        return lambda: {"block": block, "rows": np.stack([number, offset], 1).tolist()}
 
 
 @dataclass(frozen=True)
@@ -337,8 +341,8 @@ def both_ways(keys: Int64s, words: Int64s, lengths: Int64s, vocabulary: Vocabula
 
 
 def prefetched(
-    windows: Iterator[tuple[Window, Position]], *, ahead: int = 2
-) -> Generator[tuple[Window, Position], None, None]:
+    windows: Iterator[WindowAndAfter], *, ahead: int = 2
+) -> Generator[WindowAndAfter, None, None]:
     """The same windows, prepared on another thread while the caller computes."""
     ready: queue.Queue[Any] = queue.Queue(ahead)
     stop = threading.Event()

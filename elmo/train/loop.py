@@ -26,7 +26,7 @@ from elmo.nn.lstm import State
 from elmo.nn.softmax import AnySoftmax, Softmax
 from elmo.settings import PRECISIONS, Checkpointing, Training
 from elmo.shards import Shards
-from elmo.stream import Stream, prefetched
+from elmo.stream import Position, Stream, prefetched
 from elmo.train.checkpoints import Checkpoint, Checkpoints, TrainingProgress, restore, state_of
 from elmo.train.curves import Curves, Means
 from elmo.train.machine_speed import gflops
@@ -167,28 +167,31 @@ class _Fit:
     ) -> None:
         """Take the steps that are left; `progress` is kept up to date."""
         windows = prefetched(self.stream.windows(progress.position))
+        position_after: Callable[[], Position] | None = None
         try:
             if progress.due:
                 progress.due = not self._evaluate(progress, interrupted)
             if progress.due:
                 raise KeyboardInterrupt
-            for window, after in iter(()) if self._enough(progress) else windows:
+            for window, position_after in iter(()) if self._enough(progress) else windows:
                 measured, state = self.stepper.step(window, state, step=progress.step)
                 progress.step += 1
                 progress.tokens += measured.predictions
-                progress.position = after
                 self._show(progress, measured)
                 evaluated = progress.step % self.settings.evaluate_every == 0
                 if evaluated:
                     progress.due = not self._evaluate(progress, interrupted)
                 stopping, late = self._asked(interrupted)
                 if evaluated or late or stopping:
+                    progress.position = position_after()
                     self._save(progress, state)
                 if stopping or progress.due:
                     self.checkpoints.wait()
                     raise KeyboardInterrupt
                 if self._enough(progress):
                     break
+            if position_after is not None:
+                progress.position = position_after()
             done = progress.step % self.settings.evaluate_every == 0
             progress.finished = done or self._evaluate(progress, interrupted)
             self._save(progress, state)

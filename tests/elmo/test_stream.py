@@ -176,12 +176,12 @@ def test_words_and_count_are_those_of_all_rows_that_still_read(shards: Shards) -
 def test_a_position_taken_anywhere_continues_with_the_same_windows(shards: Shards) -> None:
     whole = list(stream(shards, epochs=2).windows(stream(shards).begin()))
     for k in range(len(whole) - 1):
-        rest = stream(shards, epochs=2).windows(whole[k][1])
-        for (window, after), (expected, place) in zip(rest, whole[k + 1 :], strict=True):
+        rest = stream(shards, epochs=2).windows(whole[k][1]())
+        for (window, after), (expected, position_after) in zip(rest, whole[k + 1 :], strict=True):
             np.testing.assert_array_equal(texts(window), texts(expected))
             np.testing.assert_array_equal(window.targets_STB, expected.targets_STB)
             np.testing.assert_array_equal(window.mask_TB, expected.mask_TB)
-            assert after == place
+            assert after() == position_after()
 
 
 def test_each_distinct_token_of_a_window_is_encoded_once(shards: Shards) -> None:
@@ -211,8 +211,8 @@ def test_a_split_without_tokens_is_refused(tmp_path: Path) -> None:
 
 
 def test_prefetched_gives_the_same_windows_and_ends_its_thread(shards: Shards) -> None:
-    expected = [after for _, after in stream(shards).windows(stream(shards).begin())]
-    assert [after for _, after in prefetched(stream(shards).windows(stream(shards).begin()))] == (
+    expected = [after() for _, after in stream(shards).windows(stream(shards).begin())]
+    assert [after() for _, after in prefetched(stream(shards).windows(stream(shards).begin()))] == (
         expected
     )
     left = prefetched(stream(shards).windows(stream(shards).begin()))
