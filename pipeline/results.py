@@ -51,7 +51,7 @@ RESULTS = Results(
     features=3,
     register=2,
     labels=1,
-    tasks=2,
+    tasks=3,
     report=2,
 )
 
