@@ -29,6 +29,7 @@ WAYS = {
     "kept in float16": StoreSettings(dtype="float16"),
     "kept in int8": StoreSettings(dtype="int8"),
     "computed in bfloat16, kept in float16": StoreSettings(precision="bfloat16"),
+    "computed in int8, kept in float16": StoreSettings(precision="int8"),
 }
 
 

@@ -25,9 +25,10 @@ from elmo.errors import ElmoError
 from elmo.files import new_file
 from elmo.model_folder import Model, load_model, save_model
 from elmo.nn.device import repeated_rows, repeated_time_steps, sent, wants_few_launches
-from elmo.nn.lstm import State
+from elmo.nn.int8 import Int8Weights, is_exact
+from elmo.nn.lstm import AnyWeights, State
 from elmo.ragged import runs
-from elmo.settings import PRECISIONS, Precision
+from elmo.settings import EMBEDDING_PRECISIONS, EmbeddingPrecision
 from elmo.tokenizer import TextTokenizer
 
 ENCODE_TOKENS = 4096  # distinct tokens encoded at a time
@@ -62,7 +63,8 @@ class Embedder:
     """A model ready to embed. The same token list gets the same vectors, whatever stands beside it.
 
     `model` is a model folder, or a loaded `Model`, which is copied and stays as it is. `precision`
-    is `float32` or `bfloat16` (products in bfloat16, cell state in float32). `warm_up` sentences
+    is `float32`, `bfloat16` (products in bfloat16, cell state in float32) or `int8` (the LSTMs'
+    weights in 8 bits, on processors with VNNI; all else in float32). `warm_up` sentences
     are read once, and every sentence then starts from the state they leave instead of zeros:
     imported 2018 weights were trained without resets and expect some context. The LSTM cell is
     compiled (seconds) once `embed` has been given many tokens; `compiled`: from the first call, as
@@ -74,19 +76,22 @@ class Embedder:
         model: Model | str | Path,
         *,
         device: str | torch.device | None = None,
-        precision: Precision = "float32",
+        precision: EmbeddingPrecision = "float32",
         warm_up: Sequence[Sequence[str]] = (),
         compiled: bool = False,
     ) -> None:
-        if precision not in PRECISIONS:
-            raise ElmoError(f"precision must be 'float32' or 'bfloat16', found {precision!r}")
+        check_precision(precision, torch.device(device or "cpu"))
         if isinstance(model, Model):
             self.model, bilm = model, copy.deepcopy(model.bilm)
         else:
             self.model = load_model(model, device=device or "cpu")
             bilm = self.model.bilm
-        self.bilm = bilm.eval().requires_grad_(False).to(device, getattr(torch, precision))
-        self._weights = self.bilm.lstm.weights(getattr(torch, precision))
+        held = torch.float32 if precision == "int8" else getattr(torch, precision)
+        self.bilm = bilm.eval().requires_grad_(False).to(device, held)
+        weights = self.bilm.lstm.weights(held)
+        self._weights: Sequence[AnyWeights] = weights
+        if precision == "int8":
+            self._weights = [Int8Weights.of(layer) for layer in weights]
         self._boundaries_2P: Tensor | None = None
         self._start: State | None = None
         self._compiled, self._tokens_embedded = compiled, 0
@@ -102,7 +107,7 @@ class Embedder:
         folder: str | Path,
         *,
         device: str = "cpu",
-        precision: Precision = "float32",
+        precision: EmbeddingPrecision = "float32",
         warm_up: Sequence[Sequence[str]] = (),
         compiled: bool = False,
     ) -> "Embedder":
@@ -115,7 +120,7 @@ class Embedder:
         name: str | Path,
         *,
         device: str = "cpu",
-        precision: Literal["float32", "bfloat16"] = "float32",
+        precision: EmbeddingPrecision = "float32",
         warm_up: Sequence[Sequence[str]] = (),
         compiled: bool = False,
     ) -> "Embedder":
@@ -473,6 +478,18 @@ class Embedder:
     def _to_device(self, x_NP: Floats) -> Tensor:
         like = self.bilm.lstm.weight[0]
         return torch.from_numpy(x_NP).to(like.device, like.dtype)
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    """Refuse a precision that is none, or not possible on a device."""
+    if precision not in EMBEDDING_PRECISIONS:
+        known = ", ".join(EMBEDDING_PRECISIONS)
+        raise ElmoError(f"precision must be one of {known}, found {precision!r}")
+    if precision == "int8" and (device.type != "cpu" or not is_exact()):
+        raise ElmoError(
+            "precision int8 is for processors with VNNI, which multiply 8-bit numbers exactly; "
+            f"{'this one does not' if device.type == 'cpu' else 'not for a GPU'}: use float32"
+        )
 
 
 def _groups(

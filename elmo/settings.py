@@ -30,6 +30,10 @@ AboveZero = Annotated[float, Meta(gt=0, le=1e6)]
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 Requested = Literal["auto", "float32", "bfloat16"]
+# Embedding also knows int8: weights of the LSTMs in 8 bits.
+EmbeddingPrecision = Literal["float32", "bfloat16", "int8"]
+EMBEDDING_PRECISIONS: tuple[EmbeddingPrecision, ...] = get_args(EmbeddingPrecision)
+RequestedOfEmbedding = Literal["auto", "float32", "bfloat16", "int8"]
 Dtype = Literal["float16", "float32", "int8"]
 Codec = Literal["none", "zstd"]
 MOST_LAYERS = 256  # LSTM layers in each direction
@@ -291,8 +295,10 @@ class StoreSettings:
     """Compression of the stored vectors."""
     row_group_tokens: Annotated[int, Meta(ge=1, le=10**7)] = 2048
     """About how many tokens a row group holds, the least that is read at a time."""
-    precision: Requested = "float32"
-    """What the vectors are computed in; `auto` times both on this machine, once."""
+    precision: RequestedOfEmbedding = "float32"
+    """What the vectors are computed in; `auto` times float32 and bfloat16 here, once, and
+    `int8` rounds the LSTMs' weights, for processors with VNNI.
+    """
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from elmo.embedder import check_precision
 from elmo.errors import ElmoError
-from elmo.settings import Precision, Requested
+from elmo.settings import EmbeddingPrecision, RequestedOfEmbedding
 from elmo.train import machine_speed
 
 if TYPE_CHECKING:
@@ -22,14 +23,18 @@ Say = Callable[[str], None]
 FORCE = "ELMO_FORCE_BFLOAT16"
 
 
-def settled(requested: Requested, *, setting: str, device: str, say: Say) -> Precision:
+def settled(
+    requested: RequestedOfEmbedding, *, setting: str, device: str, say: Say
+) -> EmbeddingPrecision:
     """The precision to compute in on a device; `setting` is the name of what asked for it.
 
     A GPU that this machine lacks is taken to be fast in bfloat16. On a Ray cluster, `auto` goes
     by the machine that this runs on. `ElmoError` refuses bfloat16 where it is the slower one,
-    unless it is forced.
+    unless it is forced, and int8 where it is not possible.
     """
-    if requested == "float32":
+    if requested == "int8" and not os.environ.get("RAY_ADDRESS"):
+        check_precision(requested, torch.device(device))
+    if requested in ("float32", "int8"):
         return requested
     if device == "cuda" and not torch.cuda.is_available():
         return "bfloat16"

@@ -18,6 +18,7 @@ from elmo.files import check_absent, new_output
 from elmo.model_folder import load_model
 from elmo.neighbors import Neighbor, parse_query
 from elmo.neighbors import neighbors as nearest
+from elmo.settings import EmbeddingPrecision
 from elmo.store import FeatureStore
 from elmo.tokenizer import TextTokenizer
 from elmo.train.perplexity import blocks, scores
@@ -40,7 +41,7 @@ def embed(
     state: str,
     layers: str,
     dtype: str,
-    precision: Literal["float32", "bfloat16"] = "float32",
+    precision: EmbeddingPrecision = "float32",
     device: str = "cpu",
 ) -> int:
     """Embed each line into an .npz file; return how many. A blank line has no tokens.

@@ -1,6 +1,7 @@
 """The elementwise part of an LSTM cell, fused by torch.compile where a compiler is there.
 
-Shapes: S directions, B rows, C cells, G = 4C gates in the order i, j (new), f, o.
+Shapes: S directions, B rows, n of them still read, C cells, G = 4C gates in the order i, j (new),
+f, o.
 """
 
 import logging
@@ -18,9 +19,12 @@ log = logging.getLogger(__name__)
 
 
 class Cell(NamedTuple):
-    """Three elementwise functions: inference, training forward, training backward."""
+    """Elementwise functions: inference, the same in 8 bits, what scales a product in 8 bits,
+    training forward, training backward."""
 
     forward: Callable[[Tensor, Tensor, float | None], tuple[Tensor, Tensor]]
+    forward_int8: Callable[..., tuple[Tensor, Tensor]]
+    add_scaled: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
     forward_kept: Callable[..., tuple[Tensor, Tensor]]
     backward: Callable[..., Tensor]
     kind: str
@@ -40,6 +44,8 @@ def cell_for(device: torch.device) -> Cell:
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     compiled = Cell(
         torch.compile(EAGER.forward),
+        torch.compile(EAGER.forward_int8),
+        torch.compile(EAGER.add_scaled),
         torch.compile(EAGER.forward_kept),
         torch.compile(EAGER.backward),
         kind="compiled",
@@ -76,6 +82,25 @@ def _forward(gates_SBG: Tensor, c_SBC: Tensor, clip: float | None) -> tuple[Tens
     if clip is not None:
         c_SBC = c_SBC.clamp(-clip, clip)
     return c_SBC, (torch.sigmoid(o) * _tanh(c_SBC)).to(gates_SBG.dtype)
+
+
+def _add_scaled(
+    sum_SnG: Tensor, product_SnG: Tensor, rows_Sn1: Tensor, columns_SG: Tensor
+) -> Tensor:
+    """`sum_SnG` and a product of whole numbers, by the scales of its rows and columns."""
+    return sum_SnG + product_SnG.float() * rows_Sn1 * columns_SG.unsqueeze(1)
+
+
+def _forward_int8(
+    gates_SnG: Tensor,
+    product_SnG: Tensor,
+    rows_Sn1: Tensor,
+    columns_SG: Tensor,
+    c_SnC: Tensor,
+    clip: float | None,
+) -> tuple[Tensor, Tensor]:
+    """`_forward` of gates to which a product of whole numbers is still to be added."""
+    return _forward(_add_scaled(gates_SnG, product_SnG, rows_Sn1, columns_SG), c_SnC, clip)
 
 
 def _forward_kept(
@@ -115,4 +140,4 @@ def _backward(
     return dc * f
 
 
-EAGER = Cell(_forward, _forward_kept, _backward, kind="eager")
+EAGER = Cell(_forward, _forward_int8, _add_scaled, _forward_kept, _backward, kind="eager")

@@ -13,7 +13,7 @@ runs as each direction reads: time step 0 of the backward direction is the end o
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +43,35 @@ class Weights(NamedTuple):
     recurrent_SPG: Tensor
     bias_SG: Tensor
     project_SCP: Tensor | None
+
+    def gates_of(self, x_SNI: Tensor, cell: Cell) -> Tensor:
+        """What the input adds to the gates, with the bias, (S, N, G)."""
+        return torch.baddbmm(self.bias_SG[:, None], x_SNI, self.input_SIG)
+
+    def step(
+        self, gates_SnG: Tensor, h_SnP: Tensor, c_SnC: Tensor, clip: float | None, cell: Cell
+    ) -> tuple[Tensor, Tensor]:
+        """One time step: the new cell state and hidden (S, n, C). `gates_SnG` are overwritten."""
+        return cell.forward(gates_SnG.baddbmm_(h_SnP, self.recurrent_SPG), c_SnC, clip)
+
+    def projected(self, hidden_SnC: Tensor, cell: Cell) -> Tensor:
+        """The hidden state, projected: (S, n, P)."""
+        return hidden_SnC if self.project_SCP is None else torch.bmm(hidden_SnC, self.project_SCP)
+
+
+class AnyWeights(Protocol):
+    """`Weights`, or weights in another precision (elmo.nn.int8)."""
+
+    def gates_of(self, x_SNI: Tensor, cell: Cell) -> Tensor:
+        """As of `Weights`."""
+
+    def step(
+        self, gates_SnG: Tensor, h_SnP: Tensor, c_SnC: Tensor, clip: float | None, cell: Cell
+    ) -> tuple[Tensor, Tensor]:
+        """As of `Weights`."""
+
+    def projected(self, hidden_SnC: Tensor, cell: Cell) -> Tensor:
+        """As of `Weights`."""
 
 
 class LSTMStack(nn.Module):
@@ -112,7 +141,7 @@ class LSTMStack(nn.Module):
         reset_STB: Tensor | None = None,
         sizes: Sequence[int] | None = None,
         drop: Drop | None = None,
-        weights: Sequence[Weights] | None = None,
+        weights: Sequence[AnyWeights] | None = None,
         compiled: bool = True,
     ) -> tuple[list[Tensor], State]:
         """Read T time steps from `state`; return each layer's (S, T, B, P) outputs and the new
@@ -192,7 +221,7 @@ def _halves(weight_SKG: Tensor, inputs: int) -> tuple[Tensor, Tensor]:
 
 def _read(
     x_STBI: Tensor,
-    weights: Weights,
+    weights: AnyWeights,
     h_SBP: Tensor,
     c_SBC: Tensor,
     keep_STB1: Tensor | None,
@@ -203,10 +232,8 @@ def _read(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """One layer over T time steps: outputs (S, T, B, P), last output, last cell state, gates."""
     cell_clip, projection_clip = clips
-    input_SIG, recurrent_SPG, bias_SG, project_SCP = weights
     S, T, B, inputs = x_STBI.shape
-    product = torch.baddbmm(bias_SG[:, None], x_STBI.reshape(S, T * B, inputs), input_SIG)
-    gates_STBG = product.view(S, T, B, -1)
+    gates_STBG = weights.gates_of(x_STBI.reshape(S, T * B, inputs), cell).view(S, T, B, -1)
     y_STBP = torch.empty(S, T, B, h_SBP.shape[-1], dtype=x_STBI.dtype, device=x_STBI.device)
     h_SBP, c_SBC = h_SBP.clone(), c_SBC.clone()
     for t in range(T):
@@ -214,14 +241,19 @@ def _read(
         h_SnP, c_SnC = h_SBP[:, :n], c_SBC[:, :n]
         if keep_STB1 is not None:
             h_SnP, c_SnC = h_SnP * keep_STB1[:, t], c_SnC * keep_STB1[:, t]
-        gates_SnG = gates_STBG[:, t, :n].baddbmm_(h_SnP, recurrent_SPG)
+        gates_SnG = gates_STBG[:, t, :n]
         if kept is None:
-            c_SnC, hidden_SnC = cell.forward(gates_SnG, c_SnC, cell_clip)
+            c_SnC, hidden_SnC = weights.step(gates_SnG, h_SnP, c_SnC, cell_clip, cell)
         else:
+            assert isinstance(weights, Weights)
             c_SnC, hidden_SnC = cell.forward_kept(
-                gates_SnG, c_SnC, cell_clip, kept.cells_STBC[:, t], kept.hidden_STBC[:, t]
+                gates_SnG.baddbmm_(h_SnP, weights.recurrent_SPG),
+                c_SnC,
+                cell_clip,
+                kept.cells_STBC[:, t],
+                kept.hidden_STBC[:, t],
             )
-        h_SnP = hidden_SnC if project_SCP is None else torch.bmm(hidden_SnC, project_SCP)
+        h_SnP = weights.projected(hidden_SnC, cell)
         if projection_clip is not None:
             h_SnP = h_SnP.clamp_(-projection_clip, projection_clip)
         y_STBP[:, t, :n] = h_SnP

@@ -21,7 +21,7 @@ from elmo.errors import ElmoError
 from elmo.files import check_above, digest
 from elmo.location import Folder, Location
 from elmo.model_config import CONFIG, TRAINING, Config, read_config
-from elmo.settings import PRECISIONS, Precision, StoreSettings
+from elmo.settings import EMBEDDING_PRECISIONS, EmbeddingPrecision, StoreSettings
 from elmo.shards import ShardEntry, Shards
 from elmo.store.layout import SCHEMA_VERSION, Layout, Mix, choose_layers
 from elmo.store.manifest import (
@@ -116,7 +116,7 @@ class ShardEmbedder:
     def _load(self) -> Embedder:
         if self._embedder is None:
             model, device, precision = self._loading
-            chosen = cast(Precision, precision)
+            chosen = cast(EmbeddingPrecision, precision)
             self._embedder = Embedder.load(model, device=device, precision=chosen)
         return self._embedder
 
@@ -264,10 +264,9 @@ def check_build(
 
 def make_layout(model: Folder, settings: StoreSettings) -> Layout:
     """The layout of a store that `model` makes with `settings`."""
-    if settings.precision not in PRECISIONS:
-        raise ElmoError(
-            f"precision must be one of {', '.join(PRECISIONS)}, found {settings.precision!r}"
-        )
+    if settings.precision not in EMBEDDING_PRECISIONS:
+        known = ", ".join(EMBEDDING_PRECISIONS)
+        raise ElmoError(f"precision must be one of {known}, found {settings.precision!r}")
     shape = Config.from_dict(read_config(model).model, source=f"{model}/{CONFIG}")
     layers = shape.layers + 1
     if settings.layers == "mix" and not settings.mix:

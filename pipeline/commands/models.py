@@ -9,7 +9,7 @@ import click
 from .options import DEVICE, FOLDER, JSON, PATH, TEXT, Folder, say_done
 
 if TYPE_CHECKING:
-    from elmo.settings import Requested
+    from elmo.settings import RequestedOfEmbedding
 
 
 @click.command()
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 @click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32")
 @click.option(
     "--precision",
-    type=click.Choice(["auto", "float32", "bfloat16"]),
+    type=click.Choice(["auto", "float32", "bfloat16", "int8"]),
     default="float32",
     show_default=True,
-    help="Of the products; auto: the faster one here.",
+    help="Of the products; auto: the faster of float32 and bfloat16 here.",
 )
 @DEVICE
 def embed(
@@ -38,7 +38,7 @@ def embed(
     state: str,
     layers: str,
     dtype: str,
-    precision: "Requested",
+    precision: "RequestedOfEmbedding",
     device: str,
 ) -> None:
     """Embed each line: an array (layers, tokens, dim). The model's own tokenizer cuts the text.

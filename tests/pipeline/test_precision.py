@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from elmo.embedder import check_precision
+from elmo.errors import ElmoError
 from elmo.settings import Precision
 from elmo.train import machine_speed
 from elmo.train.machine_speed import Speeds
@@ -154,3 +156,17 @@ def test_a_processor_without_bfloat16_is_measured_as_such(tmp_path: Path) -> Non
     assert lines[0] == "bfloat16" and lines[2] == lines[4] == "float32"
     assert lines[1] == lines[3]  # measured once
     assert len(list((tmp_path / "elmo").iterdir())) == 1
+
+
+def test_int8_is_refused_before_anything_is_read_where_it_is_not_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("features", "embed"):
+        monkeypatch.setattr("elmo.embedder.is_exact", lambda: False)
+        code, _, error = elmo(name, *commands(tmp_path, "int8")[name][0])
+        assert code == 1 and "precision int8 is for processors with VNNI" in error
+        monkeypatch.setattr("elmo.embedder.is_exact", lambda: True)
+        code, _, error = elmo(name, *commands(tmp_path, "int8")[name][0])
+        assert code == 1 and "VNNI" not in error  # the input is missing
+    with pytest.raises(ElmoError, match="not for a GPU: use float32"):
+        check_precision("int8", torch.device("cuda"))

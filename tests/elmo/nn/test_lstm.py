@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmo.nn import cell
+from elmo.nn import cell, int8
 from elmo.nn.lstm import LSTMStack, State
 
 T, B, P, C = 7, 3, 4, 6
@@ -189,3 +189,42 @@ def test_without_a_compiler_a_gpu_gets_the_eager_cell(
     cell.cell_for.cache_clear()
     assert cell.cell_for(torch.device("cuda", 0)).kind == "compiled"  # not yet compiled
     cell.cell_for.cache_clear()
+
+
+needs_vnni = pytest.mark.skipif(
+    not int8.is_exact(), reason="this processor does not multiply 8-bit numbers exactly"
+)
+
+
+@needs_vnni
+@torch.inference_mode()
+def test_int8_weights_are_close_and_a_row_is_the_same_beside_any_others(kind: str) -> None:
+    torch.manual_seed(1)
+    made = stack().requires_grad_(False)
+    x_STBP = torch.randn(2, T, B, P)
+    x_STBP[:, :, 1] *= 30
+    weights = [int8.Int8Weights.of(layer) for layer in made.weights(torch.float32)]
+
+    def read(rows: slice) -> Tensor:
+        x = x_STBP[:, :, rows]
+        n = x.shape[2]
+        return made(x, made.zero_state(n), sizes=[n] * T, weights=weights)[0][-1]
+
+    whole, exact = read(slice(B)), made(x_STBP, made.zero_state(B))[0][-1]
+    assert 0 < float((whole - exact).norm() / exact.norm()) < 0.05
+    for row in range(B):
+        torch.testing.assert_close(read(slice(row, row + 1)), whole[:, :, row : row + 1])
+
+
+@needs_vnni
+def test_an_int8_product_is_that_of_the_rounded_numbers() -> None:
+    torch.manual_seed(2)
+    weight, x = torch.randn(2, 70, 33), torch.randn(2, 5, 70)
+    matrix = int8.Int8Matrix.of(weight)
+    product, rows, columns = matrix.product(x)
+    rounded = (x / rows).round()
+    assert rounded.abs().amax() == 127 == matrix.values_SGK.abs().amax()
+    torch.testing.assert_close(product.double(), rounded.double() @ matrix.values_SGK.double().mT)
+    torch.testing.assert_close(
+        product * rows * columns.unsqueeze(1), x @ weight, atol=0.3, rtol=0.1
+    )

@@ -402,7 +402,10 @@ def test_settings_that_cannot_be_are_refused(
     wrong = {
         "dtype": ("float64", "dtype must be one of float16, float32, int8, found 'float64'"),
         "codec": ("lz4", "codec must be one of none, zstd, found 'lz4'"),
-        "precision": ("half", "precision must be one of auto, float32, bfloat16, found 'half'"),
+        "precision": (
+            "half",
+            "precision must be one of auto, float32, bfloat16, int8, found 'half'",
+        ),
         "row_group_tokens": (
             0,
             "row_group_tokens must be a whole number of at least 1 and at most",
