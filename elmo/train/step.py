@@ -103,7 +103,8 @@ class Body(nn.Module):
     ) -> tuple[Tensor, State]:
         """The dropped top layer (S, T, B, P) and the state after the window."""
         x_NP = self.bilm.encode(characters_NK, precision=self.precision)
-        x_STBP = nn.functional.embedding(index_STB, x_NP)
+        # Looked up in float32, so that the gradients of a token's occurrences add up so.
+        x_STBP = nn.functional.embedding(index_STB, x_NP.float()).to(x_NP.dtype)
         ys, state = self.bilm.lstm(x_STBP, state, reset_STB=reset_STB, drop=drop)
         return drop(ys[-1], self.bilm.config.layers), state
 

@@ -26,7 +26,7 @@ from elmo.train import perplexity as evaluation
 from elmo.train.checkpoints import Checkpoint, Checkpoints
 from elmo.train.loop import TrainingJob, fit, heldout_perplexity
 from elmo.train.perplexity import perplexity, scores
-from elmo.train.step import Stepper, Workers
+from elmo.train.step import Body, Stepper, Workers
 from elmo.vocabulary import Vocabulary
 from tests.elmo.run_job import ADAGRAD, NETWORK, OPTIMIZER, TRAINING
 
@@ -312,6 +312,30 @@ def test_patience_stops_early(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_gradients_of_a_token_s_occurrences_add_up_in_float32() -> None:
+    """A token that fills a third of a window: in bfloat16 its sum would be several percent off."""
+    torch.manual_seed(0)
+    body = Body(BiLM(NETWORK, characters=Characters().size), torch.bfloat16)
+    body.bilm.reset_parameters(0)
+    x_NP = torch.randn(40, NETWORK.projection).bfloat16().requires_grad_()
+    body.bilm.encode = lambda characters, precision: x_NP  # type: ignore[method-assign]
+    index_STB = torch.randint(40, (2, 20, 64))
+    index_STB[:, :, ::3] = 5
+    upstream: list[torch.Tensor] = []
+
+    def listen(x_STBP: torch.Tensor, layer: int) -> torch.Tensor:
+        if layer == 0:
+            x_STBP.register_hook(upstream.append)
+        return x_STBP
+
+    ys, _ = body(index_STB, index_STB, body.bilm.lstm.zero_state(64), None, listen)
+    (ys.float() * torch.rand(ys.shape)).sum().backward()
+    exact = torch.zeros(x_NP.shape).double()
+    exact.index_add_(0, index_STB.flatten(), upstream[0].double().flatten(0, 2))
+    assert x_NP.grad is not None
+    assert float((x_NP.grad - exact).norm() / exact.norm()) < 0.004
+
+
 def test_frozen_parameters_stay(tmp_path: Path) -> None:
     made = job(tmp_path / "run", lr_of={"bilm.lstm.weight.0": 0.0})
     before = {name: value.clone() for name, value in weights(made).items()}
