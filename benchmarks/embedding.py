@@ -36,7 +36,7 @@ SIZES = {"small": (1024, 128, 1), "original": (4096, 512, 2)}
 
 def main() -> None:
     """Run both sides in turn and print the figures."""
-    from elmo.nn.int8 import is_exact  # the peer's environment lacks what elmo needs
+    from elmo.nn.int8 import is_supported  # the peer's environment lacks what elmo needs
 
     options = _options()
     if options.side:
@@ -44,7 +44,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         make_weights(Path(folder), options.size)
-        ways = ["ours float32", "ours bfloat16"] + ["ours int8"] * is_exact()
+        ways = ["ours float32", "ours bfloat16"] + ["ours int8"] * is_supported()
         ways += ["peer float32"] * bool(options.peer)
         runs: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
         peaks = {p: _run(options, folder, "peak", p)["gflops"] for p in ("float32", "bfloat16")}

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import show
+from elmo.nn.int8 import is_supported
 from elmo.settings import StoreSettings
 from elmo.shards import write_shards
 from elmo.store import FeatureStore
@@ -29,8 +30,9 @@ WAYS = {
     "kept in float16": StoreSettings(dtype="float16"),
     "kept in int8": StoreSettings(dtype="int8"),
     "computed in bfloat16, kept in float16": StoreSettings(precision="bfloat16"),
-    "computed in int8, kept in float16": StoreSettings(precision="int8"),
 }
+if is_supported():
+    WAYS["computed in int8, kept in float16"] = StoreSettings(precision="int8")
 
 
 def main() -> None:

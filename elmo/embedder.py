@@ -25,7 +25,7 @@ from elmo.errors import ElmoError
 from elmo.files import new_file
 from elmo.model_folder import Model, load_model, save_model
 from elmo.nn.device import repeated_rows, repeated_time_steps, sent, wants_few_launches
-from elmo.nn.int8 import Int8Weights, is_exact
+from elmo.nn.int8 import Int8Weights, is_supported
 from elmo.nn.lstm import AnyWeights, State
 from elmo.ragged import runs
 from elmo.settings import EMBEDDING_PRECISIONS, EmbeddingPrecision
@@ -80,12 +80,12 @@ class Embedder:
         warm_up: Sequence[Sequence[str]] = (),
         compiled: bool = False,
     ) -> None:
-        check_precision(precision, torch.device(device or "cpu"))
         if isinstance(model, Model):
             self.model, bilm = model, copy.deepcopy(model.bilm)
         else:
             self.model = load_model(model, device=device or "cpu")
             bilm = self.model.bilm
+        check_precision(precision, torch.device(device or bilm.lstm.weight[0].device))
         held = torch.float32 if precision == "int8" else getattr(torch, precision)
         self.bilm = bilm.eval().requires_grad_(False).to(device, held)
         weights = self.bilm.lstm.weights(held)
@@ -485,10 +485,12 @@ def check_precision(precision: str, device: torch.device) -> None:
     if precision not in EMBEDDING_PRECISIONS:
         known = ", ".join(EMBEDDING_PRECISIONS)
         raise ElmoError(f"precision must be one of {known}, found {precision!r}")
-    if precision == "int8" and (device.type != "cpu" or not is_exact()):
+    if precision == "int8" and device.type != "cpu":
+        raise ElmoError("precision int8 is for processors, not for a GPU: use bfloat16")
+    if precision == "int8" and not is_supported():
         raise ElmoError(
-            "precision int8 is for processors with VNNI, which multiply 8-bit numbers exactly; "
-            f"{'this one does not' if device.type == 'cpu' else 'not for a GPU'}: use float32"
+            "precision int8 is for x86-64 processors with VNNI, which multiply 8-bit numbers "
+            "exactly, and this one does not: use float32"
         )
 
 

@@ -118,7 +118,7 @@ class Stream:
         return {"block": 0, "rows": [[-1, 0]] * self.rows}
 
     def windows(self, position: Position) -> Iterator[WindowAndAfter]:
-        """The windows from a position on, each with what tells the position after it."""
+        """The windows from a position on, each with a function that gives the position after it."""
         rows = _Rows(self, position)
         own = [(column, int(row)) for column, row in enumerate(self.mine)]
         blocks: dict[
@@ -283,8 +283,8 @@ class _Rows:
         return [(number, offset, tokens)] if tokens else []
 
     def position_after(self) -> Callable[[], Position]:
-        """What tells the position after this window: as lists of all rows it costs more than the
-        window itself, and few positions are asked for."""
+        """A function that gives the position after this window: as lists of all rows it costs more
+        than the window itself, and few positions are asked for."""
         block, number, offset = self.taken, self.number, self.offset
         return lambda: {"block": block, "rows": np.stack([number, offset], 1).tolist()}
 

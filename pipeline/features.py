@@ -85,7 +85,7 @@ def append(store: Folder, shards: Folder, model: Folder, *, cluster: Cluster) ->
     from elmo.store import FeatureStore
     from elmo.store import build as store_build
 
-    from .precision import warn_of_store
+    from .precision import check_store_precision
 
     before = FeatureStore(store, model=model)
     corpus, newest = Shards(shards).digest, before.manifest
@@ -99,7 +99,7 @@ def append(store: Folder, shards: Folder, model: Folder, *, cluster: Cluster) ->
         return metrics(newest)
     store_build.check_append(store, shards=shards, model=model)
     say = partial(print, file=sys.stderr)
-    warn_of_store(before.manifest.params.precision, device=_device(cluster), say=say)
+    check_store_precision(before.manifest.params.precision, device=_device(cluster), say=say)
     inputs = {
         "model": before.manifest.model.digest,
         "shards": corpus,

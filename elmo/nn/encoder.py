@@ -141,7 +141,8 @@ class CharacterEncoder(nn.Module):
         return padded_NK
 
     def _pool(self, characters_NK: Tensor, precision: torch.dtype) -> Tensor:
-        # Rounded after the lookup, so that the gradients of a character's places add up in float32.
+        # Rounded after the lookup, so that the gradients of a character's occurrences add up in
+        # float32.
         x_NKE = nn.functional.embedding(characters_NK, self.char_embedding).to(precision)
         N, K, E = x_NKE.shape
         activate = torch.relu if self.activation == "relu" else torch.tanh

@@ -8,6 +8,7 @@ Shapes: S directions, n rows, N of all time steps, K numbers of a row, G columns
 input, P projection, C cells.
 """
 
+import platform
 from functools import cache
 from typing import NamedTuple
 
@@ -87,11 +88,14 @@ def _rounded(x_SnK: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @cache
-def is_exact() -> bool:
-    """Whether products of 8-bit numbers are right here.
+def is_supported() -> bool:
+    """Whether products of 8-bit numbers are right and fast here.
 
-    Processors without VNNI add them in 16 bits, which overflow; so does no processor with it.
+    Processors without VNNI add them in 16 bits, which overflows; without oneDNN, and so on other
+    processors than x86-64, they are slower than float32.
     """
-    ones = torch.full((32, 64), LARGEST, dtype=torch.int8)
-    wrong = torch._int_mm(ones, ones.T) != 64 * LARGEST**2
-    return not bool(wrong.any())
+    has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    if platform.machine() not in ("x86_64", "AMD64") or not has_onednn:
+        return False
+    most = torch.full((32, 64), LARGEST, dtype=torch.int8)
+    return bool((torch._int_mm(most, most.T) == 64 * LARGEST**2).all())

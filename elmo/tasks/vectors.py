@@ -12,10 +12,12 @@ from elmo.arrays import Floats
 from elmo.embedder import Embedder
 from elmo.errors import ElmoError
 from elmo.files import digest
+from elmo.location import Location
 from elmo.settings import StoreSettings
 from elmo.shards import write_shards
 from elmo.store import FeatureStore, model_digest
 from elmo.store.build import build
+from elmo.store.manifest import versions
 from elmo.tasks.examples import Tokens
 
 # Sentences → their layers, float32 (L, T, D) each.
@@ -80,7 +82,7 @@ def store_of(
     """
     made_from = digest([model_digest(model), [list(s) for s in sentences]])
     folder = work / made_from[:16]
-    if not (folder / "store").is_dir():
+    if not versions(Location.of(folder / "store")):
         write_shards(folder / "shards", sentences, shard_sentences=20_000)
         build(
             folder / "store",

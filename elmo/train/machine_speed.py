@@ -51,7 +51,7 @@ def speeds(device: torch.device) -> Speeds:
 
     `ElmoError` names the cached file where it is damaged.
     """
-    path = _cached(device)
+    path = cached(device)
     if path.exists():
         return read_record(path, Speeds)
     measured = Speeds(**gflops(device))
@@ -77,8 +77,9 @@ def hint(chosen: str, measured: dict[str, float]) -> str | None:
     )
 
 
-def _cached(device: torch.device) -> Path:
-    """The file for this machine as it is now: processor or GPU, threads, library, limits."""
+def cached(device: torch.device) -> Path:
+    """The file that keeps the speeds of this machine as it is now: processor or GPU, threads,
+    library, limits."""
     lines: list[str] = []
     if device.type == "cuda":
         lines.append(torch.cuda.get_device_name(device))

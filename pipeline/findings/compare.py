@@ -3,7 +3,7 @@
 import math
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from .finding import Finding, FindingKind, Row, command_line, mean_row
 
 if TYPE_CHECKING:
     from elmo.tasks.readers import Labelled
+    from elmo.tasks.train import ReportEpoch
 
 Comparison = Literal["elmo", "layers", "positions", "context"]
 WITHOUT: dict[str, Any] = {"elmo": "none"}
@@ -71,7 +72,7 @@ def compare(compared: ComparedTask, comparison: Comparison, *, work: Path) -> Fi
         name: _train(name, compared, data, _settings(compared, changes), work=work)
         for name, changes in WAYS[comparison].items()
     }
-    _beside(ways.get("without ELMo"), list(ways.values()))
+    _compare_with(ways.get("without ELMo"), list(ways.values()))
     return _finding(compared, comparison, data, list(ways.values()))
 
 
@@ -94,7 +95,7 @@ def labels(compared: ComparedTask, shares: Sequence[float], *, work: Path) -> Fi
             way = _train(f"{name}, {share:.3g}", compared, part, settings, work=work)
             way.row.more |= {"share": share, "train_examples": count}
             ways.append(way)
-        _beside(ways[-2], ways[-2:])
+        _compare_with(ways[-2], ways[-2:])
     return _finding(compared, "labels", data, ways)
 
 
@@ -118,9 +119,9 @@ class _Way:
     updates: int
 
 
-def _beside(baseline: _Way | None, ways: Sequence[_Way]) -> None:
-    """Note what each way gains over the baseline on the test file, seed by seed, and after how many
-    updates it first has the baseline's best score on dev."""
+def _compare_with(baseline: _Way | None, ways: Sequence[_Way]) -> None:
+    """Note what each way gains over the baseline on the test file, and after how many updates it
+    first has the baseline's best score on dev; both are means over seeds."""
     if baseline is None:
         return
     goals = [curve[-1] for curve in baseline.curves]
@@ -188,7 +189,7 @@ def _train(
     trained, kept = folder / "trained", folder / "scores.json"
     with locked(folder):
         if not kept.exists():
-            with _timed(folder / "seconds.json"):
+            with _timed(folder / "seconds.json") as note:
                 tasks.train_arm(
                     trained,
                     data,
@@ -198,7 +199,7 @@ def _train(
                     model=compared.model,
                     work=work.absolute(),
                     device=compared.device,
-                    report=tasks.TrainProgress(name=f"{name}, "),
+                    report=note(tasks.TrainProgress(name=f"{name}, ")),
                 )
                 tested = tasks.scores_on(
                     trained, data["test"], work=work.absolute(), device=compared.device
@@ -213,21 +214,39 @@ def _train(
         for key, value in means.items()
         if key != metric and not key.endswith("_sd")
     }
-    row.more["minutes"] = read_record(folder / "seconds.json", float) / 60 / compared.seeds
+    row.more["minutes"] = _seconds(folder / "seconds.json") / 60 / compared.seeds
     say(f"{name}: {metric} {row.mean:.4f}")
     updates = math.ceil(len(data["train"].examples) / settings.batch_size)
     return _Way(row, metric, tasks.best_by_epoch(trained), updates)
 
 
 @contextmanager
-def _timed(path: Path) -> Iterator[None]:
-    """Add the seconds that the work within takes to those in a file."""
-    before = read_record(path, float) if path.exists() else 0.0
+def _timed(path: Path) -> Iterator[Callable[["ReportEpoch"], "ReportEpoch"]]:
+    """Add the seconds that the work within takes to those in a file.
+
+    What it gives makes a report note them after each epoch too, in case the work is killed.
+    """
+    before = _seconds(path) if path.exists() else 0.0
     began = time.perf_counter()
+
+    def note() -> None:
+        write_json(path, {"seconds": before + time.perf_counter() - began})
+
+    def noting(report: "ReportEpoch") -> "ReportEpoch":
+        def heard(kind: str, figures: dict[str, float]) -> None:
+            report(kind, figures)
+            note()
+
+        return heard
+
     try:
-        yield
+        yield noting
     finally:
-        write_json(path, before + time.perf_counter() - began)
+        note()
+
+
+def _seconds(path: Path) -> float:
+    return read_record(path, dict[str, float])["seconds"]
 
 
 def _weights(folder: Path) -> dict[str, float]:
@@ -261,7 +280,7 @@ def _finding(
         data={split: source_digest(split, path) for split, path in compared.sources.items()},
         examples={
             **{split: len(labelled.examples) for split, labelled in data.items()},
-            "train_tokens": sum(map(length, data["train"].examples)),
+            "epoch_tokens": sum(map(length, data["train"].examples)),
         },
         seeds=list(range(compared.seeds)),
         settings=dict(compared.settings),

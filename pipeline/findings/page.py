@@ -49,7 +49,7 @@ def table(finding: Finding) -> str:
     weights = sorted({key for row in finding.rows for key in row.more if key.startswith("weight_")})
     columns = {key: key.removeprefix("weight_").replace("_", " ") for key in weights}
     columns |= {
-        "gain": "gain, seed by seed",
+        "gain": "mean gain of a seed",
         "updates_to_baseline": "updates to the baseline's best",
         "minutes": "minutes a seed",
     }

@@ -15,7 +15,7 @@ from elmo.errors import ElmoError
 from elmo.interop.serving import Serving
 from elmo.mix import Elmo, batch_to_ids
 from elmo.model_folder import Model, load_model, save_model
-from elmo.nn import cell
+from elmo.nn import cell, int8
 from elmo.nn.bilm import BiLM, Config
 from elmo.tokenizer import NONE
 
@@ -351,3 +351,23 @@ def unicode_model(folder: Path, like: Model) -> Model:
         training={},
     )
     return load_model(folder / "unicode")
+
+
+@pytest.mark.skipif(not int8.is_supported(), reason="int8 is for x86-64 processors with VNNI")
+def test_int8_is_near_float32_and_a_sentence_is_the_same_beside_any_others(
+    tmp_path: Path, tiny_model: Model
+) -> None:
+    rough = Embedder(tiny_model, precision="int8")
+    sentences = [GIFT, [], ["the"] * 7, GIFT[::-1]]
+    exact, near = (e.embed(sentences) for e in (Embedder(tiny_model), rough))
+    for a, b in zip(exact, near, strict=True):
+        assert a.shape == b.shape
+    difference = np.concatenate([(a - b)[1:] for a, b in zip(exact, near, strict=True)], 1)
+    size = np.concatenate([a[1:] for a in exact], 1)
+    assert 0 < np.linalg.norm(difference) < 0.03 * np.linalg.norm(size)
+    for sentence, together in zip(sentences, near, strict=True):
+        alone = rough.embed([sentence])[0]
+        np.testing.assert_allclose(alone, together, atol=1e-6)
+    assert rough.save_pretrained(tmp_path / "rough") == Embedder(tiny_model).save_pretrained(
+        tmp_path / "exact"
+    )

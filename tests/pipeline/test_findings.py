@@ -98,7 +98,7 @@ def test_layers_with_their_weights_and_the_updates_to_the_baseline(folder: Path)
     assert average.more["gain"] == pytest.approx(np.mean(gains)) and "gain" not in baseline.more
     assert average.more["gain_low"] <= average.more["gain"] <= average.more["gain_high"]
     assert all(row.more["minutes"] > 0 for row in found.rows)
-    assert found.examples["train_tokens"] == 10
+    assert found.examples["epoch_tokens"] == 10
     assert (found.kind, found.metric, found.seeds) == ("layers", "accuracy", [0, 1])
     assert set(found.data) == {"train", "dev", "test"} and "average: accuracy" in printed
 

@@ -14,7 +14,7 @@ from elmo.errors import ElmoError
 from elmo.settings import Precision
 from elmo.train import machine_speed
 from elmo.train.machine_speed import Speeds
-from pipeline.precision import settled, warn_of_store
+from pipeline.precision import check_store_precision, settled
 from tests.pipeline.command_line import ROOT, elmo
 
 EMULATES, HAS_UNITS = Speeds(100.0, 0.5), Speeds(100.0, 500.0)
@@ -66,7 +66,7 @@ def test_a_slow_bfloat16_is_refused_before_anything_is_read_unless_forced(
 ) -> None:
     arguments, setting = commands(tmp_path, "bfloat16")[name]
     slow = f"{setting}: matrix products here are 200 × as fast in float32 as in bfloat16"
-    ending = "; set it to float32 or auto, or ELMO_FORCE_BFLOAT16=1 to go on in bfloat16"
+    advice = "; set it to float32 or auto, or ELMO_FORCE_BFLOAT16=1 to go on in bfloat16"
 
     def printed() -> list[str]:
         code, _, error = elmo(name, *arguments)
@@ -75,13 +75,16 @@ def test_a_slow_bfloat16_is_refused_before_anything_is_read_unless_forced(
 
     measured(monkeypatch, EMULATES)
     (refusal,) = (line for line in printed() if line.startswith("error: "))
-    assert refusal.startswith(f"error: {slow}") and refusal.endswith(ending)
+    assert refusal.startswith(f"error: {slow}") and advice in refusal and ".json" in refusal
     monkeypatch.setenv("ELMO_FORCE_BFLOAT16", "1")
     warning, missing = (line for line in printed() if line.startswith(("warning: ", "error: ")))
     assert warning.startswith(f"warning: {slow}") and str(tmp_path) in missing
     monkeypatch.delenv("ELMO_FORCE_BFLOAT16")
-    measured(monkeypatch, HAS_UNITS)
-    assert not any(slow in line for line in printed())
+    for speeds, warned in ((Speeds(200.0, 100.0), True), (HAS_UNITS, False)):
+        measured(monkeypatch, speeds)
+        warnings = [line for line in printed() if line.startswith("warning: ")]
+        assert len(warnings) == warned
+        assert all(f"{setting}: matrix products here are 2 ×" in line for line in warnings)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -111,11 +114,14 @@ def test_appending_to_a_store_of_bfloat16_warns(monkeypatch: pytest.MonkeyPatch)
     said: list[str] = []
     for speeds, precision in ((EMULATES, "float32"), (HAS_UNITS, "bfloat16")):
         measured(monkeypatch, speeds)
-        warn_of_store(precision, device="cpu", say=said.append)
+        check_store_precision(precision, device="cpu", say=said.append)
     assert said == []
     measured(monkeypatch, EMULATES)
-    warn_of_store("bfloat16", device="cpu", say=said.append)
-    assert len(said) == 1 and said[0].endswith("append to it on a machine that has them")
+    check_store_precision("bfloat16", device="cpu", say=said.append)
+    assert len(said) == 1 and said[0].endswith("append to it on another machine")
+    monkeypatch.setattr("elmo.embedder.is_supported", lambda: False)
+    with pytest.raises(ElmoError, match="the store is of int8: append to it on another machine"):
+        check_store_precision("int8", device="cpu", say=said.append)
 
 
 def test_a_gpu_elsewhere_is_fast_in_bfloat16_and_a_cluster_is_not_warned_of(
@@ -162,11 +168,11 @@ def test_int8_is_refused_before_anything_is_read_where_it_is_not_exact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("features", "embed"):
-        monkeypatch.setattr("elmo.embedder.is_exact", lambda: False)
+        monkeypatch.setattr("elmo.embedder.is_supported", lambda: False)
         code, _, error = elmo(name, *commands(tmp_path, "int8")[name][0])
-        assert code == 1 and "precision int8 is for processors with VNNI" in error
-        monkeypatch.setattr("elmo.embedder.is_exact", lambda: True)
+        assert code == 1 and "precision: precision int8 is for x86-64 processors with VNNI" in error
+        monkeypatch.setattr("elmo.embedder.is_supported", lambda: True)
         code, _, error = elmo(name, *commands(tmp_path, "int8")[name][0])
         assert code == 1 and "VNNI" not in error  # the input is missing
-    with pytest.raises(ElmoError, match="not for a GPU: use float32"):
+    with pytest.raises(ElmoError, match="not for a GPU: use bfloat16"):
         check_precision("int8", torch.device("cuda"))
