@@ -66,16 +66,15 @@ def new_folder(
 
 
 @contextmanager
-def new_file(out: Path, *, beside: Path | None = None) -> Iterator[Path]:
-    """Yield a path in the folder `beside` (that of `out`); it becomes `out` on success and vanishes
-    on any failure."""
+def new_file(out: Path) -> Iterator[Path]:
+    """Yield a path in a hidden folder beside `out`; it becomes `out` on success and vanishes on any
+    failure. What killed writers of `out` left is removed."""
     check_file(out)
-    new = _beside((beside or out.parent) / out.name)
     try:
-        yield new
-        os.replace(new, out)
+        with _locked_folder(out) as folder:
+            yield folder / out.name
+            os.replace(folder / out.name, out)
     except BaseException as error:
-        new.unlink(missing_ok=True)
         _say_where(error, out)
         raise
 

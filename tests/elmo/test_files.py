@@ -170,6 +170,18 @@ def test_what_killed_writers_left_is_swept_and_nothing_else(tmp_path: Path) -> N
     sweep(tmp_path / "absent")
 
 
+def test_the_next_writer_of_a_file_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    code = "import os, sys, pathlib; from elmo.files import new_file\n"
+    code += "with new_file(pathlib.Path(sys.argv[1])) as new:\n"
+    code += "    new.write_text('half'); os.kill(os.getpid(), 9)\n"
+    out = tmp_path / "figures.json"
+    subprocess.run([sys.executable, "-c", code, str(out)], check=False)
+    assert not out.exists() and len(list(tmp_path.iterdir())) == 1
+    with new_file(out) as new:
+        new.write_text("whole")
+    assert list(tmp_path.iterdir()) == [out] and out.read_text() == "whole"
+
+
 def test_a_work_folder_has_one_owner_who_is_named(tmp_path: Path) -> None:
     code = "import sys, pathlib; from elmo.files import locked\n"
     code += (
