@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from elmo.characters import SENTENCE_BEGIN, SENTENCE_END, Characters
 from elmo.errors import ElmoError
 from elmo.model_folder import Model, load_model
-from elmo.nn.bilm import looked_up
+from elmo.nn.bilm import look_up
 from elmo.nn.device import repeated_rows, repeated_time_steps, wants_few_launches
 
 LayerNorm = Literal["bilm-tf", "allennlp"]
@@ -175,7 +175,7 @@ class Elmo(nn.Module):
             if wants_few_launches(index_SBT.device):  # shapes that repeat are captured
                 beyond = (0, repeated_time_steps(T) - T, 0, repeated_rows(B) - B)
                 index_SBT = nn.functional.pad(index_SBT, beyond)
-            read_STBP = looked_up(index_SBT.transpose(1, 2), x_NP)
+            read_STBP = look_up(index_SBT.transpose(1, 2), x_NP)
             ys, _ = self.bilm.lstm(read_STBP, self.bilm.lstm.zero_state(index_SBT.shape[1]))
             x_STBP, *ys = (y_STBP[:, :T, :B] for y_STBP in (read_STBP, *ys))
         x_BTP = x_STBP[0].transpose(0, 1)

@@ -10,10 +10,10 @@ from elmo.model_config import Config
 from elmo.nn.encoder import CharacterEncoder, WordEncoder
 from elmo.nn.lstm import LSTMStack
 
-__all__ = ["BiLM", "Config", "looked_up"]
+__all__ = ["BiLM", "Config", "look_up"]
 
 
-def looked_up(index: Tensor, x_NP: Tensor) -> Tensor:
+def look_up(index: Tensor, x_NP: Tensor) -> Tensor:
     """The vectors of tokens (…, P); the gradients of a token's occurrences add up in float32."""
     return nn.functional.embedding(index, x_NP.float()).to(x_NP.dtype)
 

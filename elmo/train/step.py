@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from elmo.errors import ElmoError
 from elmo.nn.adaptive_softmax import AdaptiveSoftmax
-from elmo.nn.bilm import BiLM, looked_up
+from elmo.nn.bilm import BiLM, look_up
 from elmo.nn.device import sent, wants_few_launches
 from elmo.nn.dropout import dropout_scales, row_keys
 from elmo.nn.encoder import CharacterEncoder
@@ -103,7 +103,7 @@ class Body(nn.Module):
     ) -> tuple[Tensor, State]:
         """The dropped top layer (S, T, B, P) and the state after the window."""
         x_NP = self.bilm.encode(characters_NK, precision=self.precision)
-        x_STBP = looked_up(index_STB, x_NP)
+        x_STBP = look_up(index_STB, x_NP)
         ys, state = self.bilm.lstm(x_STBP, state, reset_STB=reset_STB, drop=drop)
         return drop(ys[-1], self.bilm.config.layers), state
 

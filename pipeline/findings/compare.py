@@ -3,8 +3,7 @@
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,7 +24,6 @@ from .finding import Finding, FindingKind, Row, command_line, mean_row
 
 if TYPE_CHECKING:
     from elmo.tasks.readers import Labelled
-    from elmo.tasks.train import ReportEpoch
 
 Comparison = Literal["elmo", "layers", "positions", "context"]
 WITHOUT: dict[str, Any] = {"elmo": "none"}
@@ -189,21 +187,28 @@ def _train(
     trained, kept = folder / "trained", folder / "scores.json"
     with locked(folder):
         if not kept.exists():
-            with _timed(folder / "seconds.json") as note:
-                tasks.train_arm(
-                    trained,
-                    data,
-                    compared.kind,
-                    settings,
-                    seeds=compared.seeds,
-                    model=compared.model,
-                    work=work.absolute(),
-                    device=compared.device,
-                    report=note(tasks.TrainProgress(name=f"{name}, ")),
-                )
-                tested = tasks.scores_on(
-                    trained, data["test"], work=work.absolute(), device=compared.device
-                )
+            stopwatch = _Stopwatch(folder / "seconds.json")
+            progress = tasks.TrainProgress(name=f"{name}, ")
+
+            def report(kind: str, figures: dict[str, float]) -> None:
+                progress(kind, figures)
+                stopwatch.note()  # after each epoch: the work may be killed
+
+            tasks.train_arm(
+                trained,
+                data,
+                compared.kind,
+                settings,
+                seeds=compared.seeds,
+                model=compared.model,
+                work=work.absolute(),
+                device=compared.device,
+                report=report,
+            )
+            tested = tasks.scores_on(
+                trained, data["test"], work=work.absolute(), device=compared.device
+            )
+            stopwatch.note()
             write_json(kept, tested)
     scores = read_record(kept, list[dict[str, float]])
     means = tasks.over_seeds(scores)
@@ -220,29 +225,17 @@ def _train(
     return _Way(row, metric, tasks.best_by_epoch(trained), updates)
 
 
-@contextmanager
-def _timed(path: Path) -> Iterator[Callable[["ReportEpoch"], "ReportEpoch"]]:
-    """Add the seconds that the work within takes to those in a file.
+class _Stopwatch:
+    """Adds the seconds since it was made to those in a file, each time it is asked to."""
 
-    What it gives makes a report note them after each epoch too, in case the work is killed.
-    """
-    before = _seconds(path) if path.exists() else 0.0
-    began = time.perf_counter()
+    def __init__(self, path: Path) -> None:
+        self._path, self._began = path, time.perf_counter()
+        self._before = _seconds(path) if path.exists() else 0.0
 
-    def note() -> None:
-        write_json(path, {"seconds": before + time.perf_counter() - began})
-
-    def noting(report: "ReportEpoch") -> "ReportEpoch":
-        def heard(kind: str, figures: dict[str, float]) -> None:
-            report(kind, figures)
-            note()
-
-        return heard
-
-    try:
-        yield noting
-    finally:
-        note()
+    def note(self) -> None:
+        """Write the sum."""
+        spent = time.perf_counter() - self._began
+        write_json(self._path, {"seconds": self._before + spent})
 
 
 def _seconds(path: Path) -> float:
