@@ -313,7 +313,7 @@ def test_patience_stops_early(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_gradients_of_a_token_s_occurrences_add_up_in_float32() -> None:
-    """A token that fills a third of a window: in bfloat16 its sum would be several percent off."""
+    """A token that fills a third of a window: added up in bfloat16, its gradient would be far off."""
     torch.manual_seed(0)
     body = Body(BiLM(NETWORK, characters=Characters().size), torch.bfloat16)
     body.bilm.reset_parameters(0)
