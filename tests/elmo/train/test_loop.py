@@ -311,9 +311,8 @@ def test_patience_stops_early(tmp_path: Path) -> None:
     assert progress.step == 6
 
 
-@pytest.mark.slow
 def test_gradients_of_a_token_s_occurrences_add_up_in_float32() -> None:
-    """A token that fills a third of a window: added up in bfloat16, its gradient would be far off."""
+    """A token that fills a third of a window: in bfloat16 its sum would be far off."""
     torch.manual_seed(0)
     body = Body(BiLM(NETWORK, characters=Characters().size), torch.bfloat16)
     body.bilm.reset_parameters(0)
@@ -336,6 +335,7 @@ def test_gradients_of_a_token_s_occurrences_add_up_in_float32() -> None:
     assert float((x_NP.grad - exact).norm() / exact.norm()) < 0.004
 
 
+@pytest.mark.slow
 def test_frozen_parameters_stay(tmp_path: Path) -> None:
     made = job(tmp_path / "run", lr_of={"bilm.lstm.weight.0": 0.0})
     before = {name: value.clone() for name, value in weights(made).items()}
