@@ -7,7 +7,8 @@ and exported by `elmo.interop.bilm_tf`; PYTHON is the interpreter of an environm
 2.10.1. Both
 sides embed the same sentences with the same threads, in turn, `--repeat` times: ours in batches of
 its default size, the peer in batches of 64, as its published figures. Each pass is a process of its
-own. Prints JSON: tokens a second (medians), ratios pair by pair, peak memory, the matrix peak.
+own. Ours also in bfloat16 and int8, where the machine has units for them. Prints JSON: tokens a
+second (medians), ratios pair by pair, peak memory, the matrix peak.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.machine import show
+from benchmarks.machine import precisions, show
 
 FILTERS = [[1, 32], [2, 32], [3, 64], [4, 128], [5, 256], [6, 512], [7, 1024]]
 UNUSED = frozenset(
@@ -44,10 +45,11 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         make_weights(Path(folder), options.size)
-        ways = ["ours float32", "ours bfloat16"] + ["ours int8"] * is_supported()
+        here = precisions()
+        ways = [f"ours {precision}" for precision in here] + ["ours int8"] * is_supported()
         ways += ["peer float32"] * bool(options.peer)
         runs: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
-        peaks = {p: _run(options, folder, "peak", p)["gflops"] for p in ("float32", "bfloat16")}
+        peaks = {p: _run(options, folder, "peak", p)["gflops"] for p in here}
         for _ in range(options.repeat):
             for way in ways:
                 side, precision = way.split()

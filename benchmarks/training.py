@@ -13,8 +13,8 @@ Adagrad, dropout 0.1).
 `workers` one worker with one core against two, and what a step sends
 `words`   time and peak memory of a step with 33, 300 and 800 thousand words
 
-Sides run in turn, each pass a process of its own. Prints JSON: tokens a second (medians), ratios
-taken pair by pair, peak memory.
+Sides run in turn, each pass a process of its own; those in bfloat16 only where the machine has
+units for it. Prints JSON: tokens a second (medians), ratios taken pair by pair, peak memory.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.machine import show
+from benchmarks.machine import precisions, show
 
 BILM_TF = {"tokens_per_second": 760, "float32_gflops": 330}  # 2 cores of an x86-64 server, quiet
 ROWS, WINDOW = 128, 20
@@ -60,7 +60,8 @@ def main() -> None:
 
 
 def _steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
-    runs: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES["steps"]}
+    sides = _sides("steps")
+    runs: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
     for _ in range(options.repeat):
         for side, each in runs.items():
             each.append(_run(options, folder, side)[0])
@@ -69,16 +70,17 @@ def _steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     figures["mflop_a_token"] = _run(options, folder, "count float32")[0]["mflop_a_token"]
     for side, each in runs.items():
         figures[side] = _figures(each)
-    for precision in ("float32", "bfloat16"):
+    for precision in precisions():
         rate = figures[f"ours {precision}"]["tokens_per_second"] * figures["mflop_a_token"] / 1000
         figures[f"ours {precision} / matrix peak"] = round(rate / peak[f"{precision}_gflops"], 2)
-    for ours in ("ours float32", "ours bfloat16"):
-        for side in SIDES["steps"][2:]:
+    all_ours = [side for side in sides if side.startswith("ours")]
+    for ours in all_ours:
+        for side in sides[len(all_ours) :]:
             figures[f"{ours} / {side}"] = _ratio(runs[ours], runs[side])
     scaled = BILM_TF["tokens_per_second"] * (
         figures["peak_gflops"]["float32_gflops"] / BILM_TF["float32_gflops"]
     )
-    for ours in ("ours float32", "ours bfloat16"):
+    for ours in all_ours:
         rate = figures[ours]["tokens_per_second"]
         figures[f"{ours} / bilm-tf scaled by the float32 peak"] = round(rate / scaled, 2)
     return figures
@@ -87,7 +89,7 @@ def _steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
 def _workers(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     options.threads = 1
     figures: dict[str, Any] = {}
-    for side in SIDES["words"]:
+    for side in _sides("words"):
         one, two = [], []
         for _ in range(options.repeat):
             one.append(_run(options, folder, side)[0])
@@ -99,7 +101,7 @@ def _workers(options: argparse.Namespace, folder: str) -> dict[str, Any]:
 
 def _words(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     figures: dict[str, Any] = {}
-    for side in SIDES["words"]:
+    for side in _sides("words"):
         runs: dict[int, list[dict[str, float]]] = {33: [], 300: [], 800: []}
         for _ in range(options.repeat):
             for thousand, each in runs.items():
@@ -109,6 +111,11 @@ def _words(options: argparse.Namespace, folder: str) -> dict[str, Any]:
                 "time against 33 thousand": _ratio(runs[33], each)
             }
     return figures
+
+
+def _sides(what: str) -> list[str]:
+    here = precisions()
+    return [side for side in SIDES[what] if side.split()[1] in here]
 
 
 def _figures(runs: list[dict[str, float]]) -> dict[str, Any]:
@@ -206,7 +213,7 @@ def _peak() -> dict[str, float]:
     import torch
 
     figures = {}
-    for precision in ("float32", "bfloat16"):
+    for precision in precisions():
         a = torch.ones(4096, 4096, dtype=getattr(torch, precision))
         best = float("inf")
         for _ in range(4):

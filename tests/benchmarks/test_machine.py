@@ -1,11 +1,13 @@
 """A figure says what it was measured on."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from benchmarks import machine
+from elmo.train import machine_speed
 
 BENCHMARKS = Path(machine.__file__).parent
 
@@ -22,10 +24,20 @@ def test_the_units_of_a_processor_are_named(
     assert shown["machine"]["units"] == ["AVX2", "AVX-512", "AVX-512 BF16", "AMX"]
 
 
+@pytest.mark.parametrize(("bfloat16", "timed"), [(0.5, ["float32"]), (90, ["float32", "bfloat16"])])
+def test_an_emulated_precision_is_not_timed(
+    bfloat16: float, timed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speeds = machine_speed.Speeds(float32_gflops=90, bfloat16_gflops=bfloat16)
+    monkeypatch.setattr(machine_speed, "speeds", lambda _device: speeds)
+    assert machine.precisions() == timed
+
+
 def test_every_benchmark_that_prints_figures_names_the_machine() -> None:
     for path in BENCHMARKS.glob("*.py"):
         text = path.read_text(encoding="utf-8")
         if path.name != "machine.py" and "indent=1" in text:
             raise AssertionError(f"{path.name} prints figures without the machine: use show")
-    users = [p.name for p in BENCHMARKS.glob("*.py") if "machine import show" in p.read_text()]
+    imports = re.compile(r"machine import (precisions, )?show")
+    users = [p.name for p in BENCHMARKS.glob("*.py") if imports.search(p.read_text())]
     assert len(users) >= 10, users
