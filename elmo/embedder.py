@@ -27,6 +27,7 @@ from elmo.model_folder import Model, load_model, save_model
 from elmo.nn.device import repeated_rows, repeated_time_steps, sent, wants_few_launches
 from elmo.nn.int8 import Int8Weights, is_supported
 from elmo.nn.lstm import AnyWeights, State
+from elmo.nn.packed import laid_out
 from elmo.ragged import runs
 from elmo.settings import EMBEDDING_PRECISIONS, EmbeddingPrecision
 from elmo.tokenizer import TextTokenizer
@@ -89,9 +90,11 @@ class Embedder:
         held = torch.float32 if precision == "int8" else getattr(torch, precision)
         self.bilm = bilm.eval().requires_grad_(False).to(device, held)
         weights = self.bilm.lstm.weights(held)
-        self._weights: Sequence[AnyWeights] = weights
-        if precision == "int8":
-            self._weights = [Int8Weights.of(layer) for layer in weights]
+        self._weights: Sequence[AnyWeights] = (
+            [Int8Weights.of(layer) for layer in weights]
+            if precision == "int8"
+            else laid_out(weights)
+        )
         self._boundaries_2P: Tensor | None = None
         self._start: State | None = None
         self._compiled, self._tokens_embedded = compiled, 0

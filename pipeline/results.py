@@ -48,10 +48,10 @@ RESULTS = Results(
     vocab=2,
     pretrain=3,
     finetune=3,
-    features=3,
+    features=4,
     register=2,
     labels=1,
-    tasks=3,
+    tasks=4,
     report=2,
 )
 

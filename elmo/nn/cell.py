@@ -19,10 +19,11 @@ log = logging.getLogger(__name__)
 
 
 class Cell(NamedTuple):
-    """Elementwise functions: inference, the same in 8 bits, what scales a product in 8 bits,
-    training forward, training backward."""
+    """Elementwise functions: inference, the same with a product still to be added, with one in 8
+    bits, what scales a product in 8 bits, training forward, training backward."""
 
     forward: Callable[[Tensor, Tensor, float | None], tuple[Tensor, Tensor]]
+    forward_sum: Callable[[Tensor, Tensor, Tensor, float | None], tuple[Tensor, Tensor]]
     forward_int8: Callable[..., tuple[Tensor, Tensor]]
     add_scaled: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
     forward_kept: Callable[..., tuple[Tensor, Tensor]]
@@ -44,6 +45,7 @@ def cell_for(device: torch.device) -> Cell:
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     compiled = Cell(
         torch.compile(EAGER.forward),
+        torch.compile(EAGER.forward_sum),
         torch.compile(EAGER.forward_int8),
         torch.compile(EAGER.add_scaled),
         torch.compile(EAGER.forward_kept),
@@ -82,6 +84,13 @@ def _forward(gates_SBG: Tensor, c_SBC: Tensor, clip: float | None) -> tuple[Tens
     if clip is not None:
         c_SBC = c_SBC.clamp(-clip, clip)
     return c_SBC, (torch.sigmoid(o) * _tanh(c_SBC)).to(gates_SBG.dtype)
+
+
+def _forward_sum(
+    gates_BG: Tensor, product_BG: Tensor, c_BC: Tensor, clip: float | None
+) -> tuple[Tensor, Tensor]:
+    """`_forward` of gates to which a product is still to be added."""
+    return _forward(gates_BG + product_BG, c_BC, clip)
 
 
 def _add_scaled(
@@ -140,4 +149,6 @@ def _backward(
     return dc * f
 
 
-EAGER = Cell(_forward, _forward_int8, _add_scaled, _forward_kept, _backward, kind="eager")
+EAGER = Cell(
+    _forward, _forward_sum, _forward_int8, _add_scaled, _forward_kept, _backward, kind="eager"
+)

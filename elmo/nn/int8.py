@@ -63,22 +63,29 @@ class Int8Weights(NamedTuple):
             None if weights.project_SCP is None else Int8Matrix.of(weights.project_SCP),
         )
 
-    def gates_of(self, x_SNI: Tensor, cell: Cell) -> Tensor:
-        """What the input adds to the gates, with the bias, (S, N, G)."""
-        return cell.add_scaled(self.bias_SG.unsqueeze(1), *self.input.product(x_SNI))
+    def gates_of(self, x_STBI: Tensor, cell: Cell) -> Tensor:
+        """What the input adds to the gates, with the bias, (S, T, B, G)."""
+        S, T, B, inputs = x_STBI.shape
+        product = self.input.product(x_STBI.reshape(S, T * B, inputs))
+        return cell.add_scaled(self.bias_SG.unsqueeze(1), *product).view(S, T, B, -1)
 
     def step(
-        self, gates_SnG: Tensor, h_SnP: Tensor, c_SnC: Tensor, clip: float | None, cell: Cell
+        self,
+        gates_STBG: Tensor,
+        t: int,
+        h_SnP: Tensor,
+        c_SnC: Tensor,
+        clip: float | None,
+        cell: Cell,
     ) -> tuple[Tensor, Tensor]:
-        """One time step: the new cell state and hidden (S, n, C)."""
-        return cell.forward_int8(gates_SnG, *self.recurrent.product(h_SnP), c_SnC, clip)
-
-    def projected(self, hidden_SnC: Tensor, cell: Cell) -> Tensor:
-        """The hidden state, projected: (S, n, P)."""
+        """Time step t of the first n rows: output (S, n, P), new cell state (S, n, C)."""
+        gates_SnG = gates_STBG[:, t, : h_SnP.shape[1]]
+        product = self.recurrent.product(h_SnP)
+        c_SnC, hidden_SnC = cell.forward_int8(gates_SnG, *product, c_SnC, clip)
         if self.project is None:
-            return hidden_SnC
+            return hidden_SnC, c_SnC
         product_SnP, rows_Sn1, columns_SP = self.project.product(hidden_SnC)
-        return product_SnP * rows_Sn1 * columns_SP.unsqueeze(1)
+        return product_SnP * rows_Sn1 * columns_SP.unsqueeze(1), c_SnC
 
 
 def _rounded(x_SnK: Tensor) -> tuple[Tensor, Tensor]:

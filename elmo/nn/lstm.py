@@ -44,33 +44,47 @@ class Weights(NamedTuple):
     bias_SG: Tensor
     project_SCP: Tensor | None
 
-    def gates_of(self, x_SNI: Tensor, cell: Cell) -> Tensor:
-        """What the input adds to the gates, with the bias, (S, N, G)."""
-        return torch.baddbmm(self.bias_SG[:, None], x_SNI, self.input_SIG)
+    def gates_of(self, x_STBI: Tensor, cell: Cell) -> Tensor:
+        """What the input adds to the gates, with the bias, (S, T, B, G)."""
+        S, T, B, inputs = x_STBI.shape
+        x_SNI = x_STBI.reshape(S, T * B, inputs)
+        return torch.baddbmm(self.bias_SG[:, None], x_SNI, self.input_SIG).view(S, T, B, -1)
 
     def step(
-        self, gates_SnG: Tensor, h_SnP: Tensor, c_SnC: Tensor, clip: float | None, cell: Cell
+        self,
+        gates_STBG: Tensor,
+        t: int,
+        h_SnP: Tensor,
+        c_SnC: Tensor,
+        clip: float | None,
+        cell: Cell,
     ) -> tuple[Tensor, Tensor]:
-        """One time step: the new cell state and hidden (S, n, C). `gates_SnG` are overwritten."""
-        return cell.forward(gates_SnG.baddbmm_(h_SnP, self.recurrent_SPG), c_SnC, clip)
+        """Time step t of the first n rows, whose gates are overwritten: the output (S, n, P), not
+        yet clipped, and the new cell state (S, n, C)."""
+        gates_SnG = gates_STBG[:, t, : h_SnP.shape[1]].baddbmm_(h_SnP, self.recurrent_SPG)
+        c_SnC, hidden_SnC = cell.forward(gates_SnG, c_SnC, clip)
+        return self.projected(hidden_SnC), c_SnC
 
-    def projected(self, hidden_SnC: Tensor, cell: Cell) -> Tensor:
+    def projected(self, hidden_SnC: Tensor) -> Tensor:
         """The hidden state, projected: (S, n, P)."""
         return hidden_SnC if self.project_SCP is None else torch.bmm(hidden_SnC, self.project_SCP)
 
 
 class AnyWeights(Protocol):
-    """`Weights`, or weights in another precision (elmo.nn.int8)."""
+    """`Weights`, or weights that are read in another way (elmo.nn.packed, elmo.nn.int8)."""
 
-    def gates_of(self, x_SNI: Tensor, cell: Cell) -> Tensor:
-        """As of `Weights`."""
+    def gates_of(self, x_STBI: Tensor, cell: Cell) -> Any:
+        """As of `Weights`; what only its own `step` reads."""
 
     def step(
-        self, gates_SnG: Tensor, h_SnP: Tensor, c_SnC: Tensor, clip: float | None, cell: Cell
+        self,
+        gates: Any,
+        t: int,
+        h_SnP: Tensor,
+        c_SnC: Tensor,
+        clip: float | None,
+        cell: Cell,
     ) -> tuple[Tensor, Tensor]:
-        """As of `Weights`."""
-
-    def projected(self, hidden_SnC: Tensor, cell: Cell) -> Tensor:
         """As of `Weights`."""
 
 
@@ -229,11 +243,11 @@ def _read(
     cell: Cell,
     sizes: Sequence[int] | None,
     kept: _Kept | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Any]:
     """One layer over T time steps: outputs (S, T, B, P), last output, last cell state, gates."""
     cell_clip, projection_clip = clips
-    S, T, B, inputs = x_STBI.shape
-    gates_STBG = weights.gates_of(x_STBI.reshape(S, T * B, inputs), cell).view(S, T, B, -1)
+    S, T, B, _ = x_STBI.shape
+    gates = weights.gates_of(x_STBI, cell)
     y_STBP = torch.empty(S, T, B, h_SBP.shape[-1], dtype=x_STBI.dtype, device=x_STBI.device)
     h_SBP, c_SBC = h_SBP.clone(), c_SBC.clone()
     for t in range(T):
@@ -241,19 +255,18 @@ def _read(
         h_SnP, c_SnC = h_SBP[:, :n], c_SBC[:, :n]
         if keep_STB1 is not None:
             h_SnP, c_SnC = h_SnP * keep_STB1[:, t], c_SnC * keep_STB1[:, t]
-        gates_SnG = gates_STBG[:, t, :n]
         if kept is None:
-            c_SnC, hidden_SnC = weights.step(gates_SnG, h_SnP, c_SnC, cell_clip, cell)
+            h_SnP, c_SnC = weights.step(gates, t, h_SnP, c_SnC, cell_clip, cell)
         else:
             assert isinstance(weights, Weights)
             c_SnC, hidden_SnC = cell.forward_kept(
-                gates_SnG.baddbmm_(h_SnP, weights.recurrent_SPG),
+                gates[:, t].baddbmm_(h_SnP, weights.recurrent_SPG),
                 c_SnC,
                 cell_clip,
                 kept.cells_STBC[:, t],
                 kept.hidden_STBC[:, t],
             )
-        h_SnP = weights.projected(hidden_SnC, cell)
+            h_SnP = weights.projected(hidden_SnC)
         if projection_clip is not None:
             h_SnP = h_SnP.clamp_(-projection_clip, projection_clip)
         y_STBP[:, t, :n] = h_SnP
@@ -261,7 +274,7 @@ def _read(
             h_SBP, c_SBC = h_SnP, c_SnC
         else:
             h_SBP[:, :n], c_SBC[:, :n] = h_SnP, c_SnC
-    return y_STBP, h_SBP, c_SBC, gates_STBG
+    return y_STBP, h_SBP, c_SBC, gates
 
 
 class _Layer(torch.autograd.Function):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmo.nn import cell, int8
-from elmo.nn.lstm import LSTMStack, State
+from elmo.nn import cell, int8, packed
+from elmo.nn.lstm import LSTMStack, State, Weights
 
 T, B, P, C = 7, 3, 4, 6
 
@@ -189,6 +189,40 @@ def test_without_a_compiler_a_gpu_gets_the_eager_cell(
     cell.cell_for.cache_clear()
     assert cell.cell_for(torch.device("cuda", 0)).kind == "compiled"  # not yet compiled
     cell.cell_for.cache_clear()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("cells", [C, P])
+def test_weights_laid_out_give_the_same(
+    kind: str, cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, "LARGE", 1)
+    made = stack(cells=cells).requires_grad_(False)
+    x_STBP, _, reset_STB = some()
+    weights = packed.laid_out(made.weights(torch.float32))
+    assert all(isinstance(layer, packed.PackedWeights) for layer in weights)
+    expected, after = made(x_STBP, made.zero_state(B), reset_STB=reset_STB)
+    found, after_too = made(x_STBP, made.zero_state(B), reset_STB=reset_STB, weights=weights)
+    for a, b in zip([*expected, *after], [*found, *after_too], strict=True):
+        torch.testing.assert_close(a, b)
+    sizes = [B, B, 2, 2, 2, 1, 1]
+    expected, after = made(x_STBP, made.zero_state(B), sizes=sizes)
+    found, after_too = made(x_STBP, made.zero_state(B), sizes=sizes, weights=weights)
+    torch.testing.assert_close(found[-1][:, :, :1], expected[-1][:, :, :1])
+    torch.testing.assert_close(after_too.c_LSBC, after.c_LSBC)
+
+
+def test_large_weights_in_float32_are_laid_out() -> None:
+    def one(projection: int, cells: int, dtype: torch.dtype = torch.float32) -> Weights:
+        recurrent = torch.zeros(2, projection, 4 * cells, dtype=dtype)
+        project = torch.zeros(2, cells, projection, dtype=dtype)
+        return Weights(recurrent, recurrent, torch.zeros(2, 4 * cells), project)
+
+    original, small = one(512, 4096), one(128, 1024)
+    in_bfloat16 = one(512, 4096, torch.bfloat16)
+    first, *others = packed.laid_out([original, small, in_bfloat16])
+    assert isinstance(first, packed.PackedWeights) and others[0] is small
+    assert others[1] is in_bfloat16
 
 
 needs_vnni = pytest.mark.skipif(

@@ -1,0 +1,88 @@
+"""LSTM weights in the layout that oneDNN multiplies fastest, for embedding in float32 on a CPU.
+
+A product of few rows with a large weight spends much of its time on bringing the weight into the
+order of the processor's registers. Here that is done once, and the bias is added in the product.
+
+Shapes: S directions, T time steps, B rows, n of them still read, G columns of a weight, I input,
+P projection, C cells.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from elmo.nn.cell import Cell
+from elmo.nn.lstm import AnyWeights, Weights
+
+LARGE = 2**22  # numbers in a weight from which on ordering them for each product takes long
+_ROWS = 128  # for which the layout is chosen; products of other numbers of rows are as right
+
+
+class PackedWeights(NamedTuple):
+    """One layer's weights, as `elmo.nn.lstm.Weights`: for each direction its own."""
+
+    input: list[Tensor]
+    recurrent: list[Tensor]
+    bias_SG: Tensor
+    project: list[Tensor] | None
+
+    @classmethod
+    def of(cls, weights: Weights) -> "PackedWeights":
+        """Lay out a layer's float32 weights."""
+        return cls(
+            _packed(weights.input_SIG),
+            _packed(weights.recurrent_SPG),
+            weights.bias_SG,
+            None if weights.project_SCP is None else _packed(weights.project_SCP),
+        )
+
+    def gates_of(self, x_STBI: Tensor, cell: Cell) -> list[Tensor]:
+        """What the input adds to the gates, with the bias: (T, B, G) for each direction."""
+        parts = zip(x_STBI, self.input, self.bias_SG, strict=True)
+        return [_product(x_TBI, input, bias_G) for x_TBI, input, bias_G in parts]
+
+    def step(
+        self,
+        gates: list[Tensor],
+        t: int,
+        h_SnP: Tensor,
+        c_SnC: Tensor,
+        clip: float | None,
+        cell: Cell,
+    ) -> tuple[Tensor, Tensor]:
+        """Time step t of the first n rows: output (S, n, P), new cell state (S, n, C)."""
+        n = h_SnP.shape[1]
+        outputs, cells = [], []
+        for direction, gates_TBG in enumerate(gates):
+            product_nG = _product(h_SnP[direction], self.recurrent[direction])
+            c_nC, y_n = cell.forward_sum(gates_TBG[t, :n], product_nG, c_SnC[direction], clip)
+            outputs.append(y_n if self.project is None else _product(y_n, self.project[direction]))
+            cells.append(c_nC)
+        return torch.stack(outputs), torch.stack(cells)
+
+
+def laid_out(weights: Sequence[Weights]) -> Sequence[AnyWeights]:
+    """Each layer's weights, laid out where that is faster: large ones in float32 on a CPU."""
+    return [PackedWeights.of(layer) if _is_worth_it(layer) else layer for layer in weights]
+
+
+def _packed(weight_SKG: Tensor) -> list[Tensor]:
+    return [
+        torch.ops.mkldnn._reorder_linear_weight(weight_KG.T.contiguous(), _ROWS)
+        for weight_KG in weight_SKG
+    ]
+
+
+def _product(x: Tensor, packed: Tensor, bias_G: Tensor | None = None) -> Tensor:
+    """The rows of `x` times a packed weight, and the bias."""
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias_G, "none", [], "")
+    return result
+
+
+def _is_worth_it(weights: Weights) -> bool:
+    weight_PG = weights.recurrent_SPG[0]
+    there = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    on_cpu = weight_PG.device.type == "cpu" and weight_PG.dtype == torch.float32
+    return there and on_cpu and weight_PG.numel() >= LARGE
