@@ -39,7 +39,7 @@ class Cluster:
     workers: Annotated[int, Meta(ge=0, le=10_000)] = 0
     """Processes that train; 0: this one."""
     cpus: Annotated[int, Meta(ge=1, le=10_000)] = 2
-    """Cores for each worker."""
+    """Cores for each worker; no more than are free, since all threads wait for the slowest."""
     gpu: bool = False
     """Whether each worker and actor has a GPU."""
     actors: Annotated[int, Meta(ge=0, le=100_000)] = 0
