@@ -8,7 +8,7 @@ P projection, C cells.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,24 +23,28 @@ _ROWS = 128  # for which the layout is chosen; products of other numbers of rows
 class PackedWeights(NamedTuple):
     """One layer's weights, as `elmo.nn.lstm.Weights`: for each direction its own."""
 
+    plain: Weights
     input: list[Tensor]
     recurrent: list[Tensor]
-    bias_SG: Tensor
     project: list[Tensor] | None
 
     @classmethod
     def of(cls, weights: Weights) -> "PackedWeights":
         """Lay out a layer's float32 weights."""
         return cls(
+            weights,
             _packed(weights.input_SIG),
             _packed(weights.recurrent_SPG),
-            weights.bias_SG,
             None if weights.project_SCP is None else _packed(weights.project_SCP),
         )
 
+    def __reduce__(self) -> Any:
+        # Tensors in this layout can't be copied: a copy lays out its own.
+        return type(self).of, (self.plain,)
+
     def gates_of(self, x_STBI: Tensor, cell: Cell) -> list[Tensor]:
         """What the input adds to the gates, with the bias: (T, B, G) for each direction."""
-        parts = zip(x_STBI, self.input, self.bias_SG, strict=True)
+        parts = zip(x_STBI, self.input, self.plain.bias_SG, strict=True)
         return [_product(x_TBI, input, bias_G) for x_TBI, input, bias_G in parts]
 
     def step(

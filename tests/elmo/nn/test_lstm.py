@@ -1,5 +1,7 @@
 """The LSTM stacks against the equations written out one row and one step at a time."""
 
+import copy
+import pickle
 from collections.abc import Iterator
 
 import pytest
@@ -210,6 +212,9 @@ def test_weights_laid_out_give_the_same(
     found, after_too = made(x_STBP, made.zero_state(B), sizes=sizes, weights=weights)
     torch.testing.assert_close(found[-1][:, :, :1], expected[-1][:, :, :1])
     torch.testing.assert_close(after_too.c_LSBC, after.c_LSBC)
+    copied = pickle.loads(pickle.dumps(copy.deepcopy(weights)))
+    again, _ = made(x_STBP, made.zero_state(B), sizes=sizes, weights=copied)
+    assert torch.equal(again[-1][:, :, :1], found[-1][:, :, :1])
 
 
 def test_large_weights_in_float32_are_laid_out() -> None:
