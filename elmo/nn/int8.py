@@ -4,8 +4,8 @@ Each column of a weight has a scale, and so has each row of what it is multiplie
 a product is of whole numbers, which add up exactly, so a row's result does not depend on the rows
 beside it. States, gates and biases stay float32.
 
-Shapes: S directions, n rows, N of all time steps, K numbers of a row, G columns of a weight, I
-input, P projection, C cells.
+Shapes: S directions, T time steps, B rows, n of them still read, K numbers of a row, G columns of a
+weight, I input, P projection, C cells.
 """
 
 import platform

@@ -3,8 +3,8 @@
 A product of few rows with a large weight spends much of its time on bringing the weight into the
 order of the processor's registers. Here that is done once, and the bias is added in the product.
 
-Shapes: S directions, T time steps, B rows, n of them still read, G columns of a weight, I input,
-P projection, C cells.
+Shapes: S directions, T time steps, B rows, n of them still read, K numbers of a row, G columns of a
+weight, I input, P projection, C cells.
 """
 
 from collections.abc import Sequence

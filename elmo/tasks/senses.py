@@ -168,14 +168,19 @@ class _Vectors:
             senses[key] = senses.get(key, 0) + unit_LD
 
     def nearest(self, word: Word, vector_LD: npt.NDArray[np.float32]) -> list[str] | None:
-        """The sense nearest in each layer; None where the word was never seen."""
+        """The sense nearest in each layer; None where the word was never seen.
+
+        Of senses as near as each other, as in layer 0, which gives all occurrences of a word the
+        same vector, it is the first by name: the last bits of a cosine, which differ from one
+        machine to another, decide nothing.
+        """
         senses = self.sums.get(word)
         if senses is None:
             return None
         names = sorted(senses)
         sums_SLD = np.stack([senses[name] for name in names])
         cosine_SL = np.einsum("sld,ld->sl", _unit(sums_SLD), _unit(vector_LD))
-        return [names[best] for best in cosine_SL.argmax(0)]
+        return [names[best] for best in cosine_SL.round(9).argmax(0)]
 
 
 def _unit(x: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
