@@ -1,6 +1,7 @@
 """A training step of ours against others', alone and with two workers, and by vocabulary size.
 
     python -m benchmarks.training TEXT steps|workers|words [--threads 2] [--repeat 3] [--steps 8]
+        [--rows 128]
 
 TEXT has one sentence per line, tokens between spaces. The model is the small one (2 × 1024 cells,
 projection 128, 2048 filters, 1 highway), the recipe that of 2018 (128 × 20 tokens, 8192 candidates,
@@ -33,7 +34,7 @@ from typing import Any
 from benchmarks.machine import precisions, show
 
 BILM_TF = {"tokens_per_second": 760, "float32_gflops": 330}  # 2 cores of an x86-64 server, quiet
-ROWS, WINDOW = 128, 20
+WINDOW = 20
 SIDES = {
     "steps": [
         "ours float32",
@@ -157,6 +158,8 @@ def _run(
                 str(options.threads),
                 "--steps",
                 str(options.steps),
+                "--rows",
+                str(options.rows),
             ],
             env=environment,
             stdout=subprocess.PIPE,
@@ -188,7 +191,7 @@ def _side(options: argparse.Namespace) -> dict[str, float]:
         "ours" if name == "count" else name,
         precision,
         options.text,
-        rows=ROWS,
+        rows=options.rows,
         window=WINDOW,
         count=options.steps + 3,
         words=options.words,
@@ -197,14 +200,16 @@ def _side(options: argparse.Namespace) -> dict[str, float]:
     )
     if name == "count":
         counted = [training_sides.count(step, window, k) for k, window in enumerate(windows)]
-        return {"mflop_a_token": round(sum(counted) / len(counted) / (ROWS * WINDOW) / 1e6, 1)}
+        return {
+            "mflop_a_token": round(sum(counted) / len(counted) / (options.rows * WINDOW) / 1e6, 1)
+        }
     seconds = []
     for number, window in enumerate(windows):
         began = time.perf_counter()
         step(window, number)
         seconds.append(time.perf_counter() - began)
     return figures_of_data | {
-        "rate": ROWS * WINDOW / median(seconds[3:]),
+        "rate": options.rows * WINDOW / median(seconds[3:]),
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 
@@ -239,6 +244,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--rows", type=int, default=128)
     for name in ("--rank", "--words"):
         parser.add_argument(name, type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--size", type=int, default=1, help=argparse.SUPPRESS)

@@ -65,7 +65,7 @@ class Embedder:
 
     `model` is a model folder, or a loaded `Model`, which is copied and stays as it is. `precision`
     is `float32`, `bfloat16` (products in bfloat16, cell state in float32) or `int8` (the LSTMs'
-    weights in 8 bits, on processors with VNNI; all else in float32). `warm_up` sentences
+    weights in 8 bits, on processors with AVX-512 VNNI; all else in float32). `warm_up` sentences
     are read once, and every sentence then starts from the state they leave instead of zeros:
     imported 2018 weights were trained without resets and expect some context. The LSTM cell is
     compiled (seconds) once `embed` has been given many tokens; `compiled`: from the first call, as
@@ -492,8 +492,8 @@ def check_precision(precision: str, device: torch.device) -> None:
         raise ElmoError("precision int8 is for processors, not for a GPU: use bfloat16")
     if precision == "int8" and not is_supported():
         raise ElmoError(
-            "precision int8 is for x86-64 processors with VNNI, which multiply 8-bit numbers "
-            "exactly, and this one does not: use float32"
+            "precision int8 is for x86-64 processors with AVX-512 VNNI, whose products of 8-bit "
+            "numbers are fast and exact, and this is none: use float32"
         )
 
 

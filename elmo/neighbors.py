@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from elmo.arrays import Floats
 from elmo.embedder import Embedder
@@ -83,8 +84,11 @@ def neighbors(
     k: int = 10,
     layer: int | str | None = None,
     split: str | None = None,
+    same_word: bool = False,
 ) -> list[Neighbor]:
     """The k tokens of the store nearest by cosine to `tokens[position]`, of k different sentences.
+
+    With `same_word` only occurrences of that word are compared, whatever their case.
 
     `layer` is a layer's number; by default the mean of the stored layers is compared. A sentence
     equal to the query or to a nearer one is left out. Reads the whole store once.
@@ -106,9 +110,14 @@ def neighbors(
     for number in store.numbers(split):
         part = store.part(number)
         texts: dict[bytes, Tokens] = {}  # of the part's types, by their numbers
+        types = part.types.tokens
+        allowed = _occurrences(types, tokens[position]) if same_word else None
         for block in part.blocks(names):
             if len(block.type_ids):
-                nearest.add(block, _cosine(block.vectors, query_D), part.types.tokens, texts)
+                cosine_T = _cosine(block.vectors, query_D)
+                if allowed is not None:
+                    cosine_T[~np.isin(block.type_ids, allowed)] = -np.inf
+                nearest.add(block, cosine_T, types, texts)
     return nearest.neighbors()
 
 
@@ -127,10 +136,11 @@ class _Nearest:
         types: pa.StringArray,
         texts: dict[bytes, Tokens],
     ) -> None:
-        """Compare the sentences of a block; a text met before is looked up by its types."""
+        """Compare the sentences of a block, but those without a token above −∞; a text met before
+        is looked up by its types."""
         rows = np.flatnonzero(np.diff(block.offsets))
         highest = np.maximum.reduceat(cosine_T, block.offsets[rows])
-        for row in rows[highest >= self._farthest]:
+        for row in rows[(highest >= self._farthest) & (highest > -np.inf)]:
             start, stop = block.offsets[row], block.offsets[row + 1]
             key = block.type_ids[start:stop].tobytes()
             text = texts.get(key)
@@ -160,6 +170,12 @@ class _Nearest:
         self._best = dict(ordered)
         if len(ordered) == self._k:
             self._farthest = -ordered[-1][1][0]
+
+
+def _occurrences(types: pa.StringArray, word: str) -> npt.NDArray[np.int64]:
+    """The numbers of a part's types that are this word, in whatever case."""
+    same = pc.equal(pc.utf8_lower(types), pc.utf8_lower(pa.scalar(word)))
+    return np.flatnonzero(same.to_numpy(zero_copy_only=False))
 
 
 def _layers(store: FeatureStore, layer: int | str | None) -> tuple[str, ...]:

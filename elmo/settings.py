@@ -297,7 +297,7 @@ class StoreSettings:
     """About how many tokens a row group holds, the least that is read at a time."""
     precision: RequestedOfEmbedding = "float32"
     """What the vectors are computed in; `auto` times float32 and bfloat16 here, once, and
-    `int8` rounds the LSTMs' weights, for processors with VNNI.
+    `int8` rounds the LSTMs' weights, for processors with AVX-512 VNNI.
     """
 
     def __post_init__(self) -> None:

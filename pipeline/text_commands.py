@@ -115,6 +115,7 @@ def neighbors(
     model: Path | None,
     count: int,
     layer: str | None,
+    same_word: bool = False,
     pretokenized: bool = False,
     as_json: bool = False,
     device: str = "cpu",
@@ -126,6 +127,7 @@ def neighbors(
         model=model,
         count=count,
         layer=layer,
+        same_word=same_word,
         pretokenized=pretokenized,
         device=device,
     ):
@@ -142,6 +144,7 @@ def nearest_of(
     model: Path | None,
     count: int,
     layer: str | None,
+    same_word: bool = False,
     pretokenized: bool = False,
     device: str = "cpu",
 ) -> list[Neighbor]:
@@ -153,7 +156,10 @@ def nearest_of(
     else:
         tokens, index = parse_query(text, tokenize=embedder.tokenize)
     chosen = int(layer) if layer is not None and layer.isdecimal() else layer
-    return nearest(opened, embedder, tokens, index, k=count, layer=chosen)
+    found = nearest(opened, embedder, tokens, index, k=count, layer=chosen, same_word=same_word)
+    if same_word and not found:
+        raise ElmoError(f"{store}: has no other {tokens[index]!r}; leave out --same-word")
+    return found
 
 
 def check_device(device: str) -> str:

@@ -106,6 +106,28 @@ def compare(compared: "ComparedTask", ways: Any, runs: Path, out: Path) -> None:
 
 @findings.command()
 @click.option(
+    "--other",
+    "others",
+    type=PATH,
+    multiple=True,
+    required=True,
+    help="The folder of another model; once for each.",
+)
+@_task_options
+def models(compared: "ComparedTask", others: tuple[Path, ...], runs: Path, out: Path) -> None:
+    """Train a task of KIND without ELMo and with each of several models: which one to use.
+
+    \b
+    Example: elmo findings models tagging --train train.conll --dev dev.conll --test test.conll \\
+        --model models/pretrain --other models/finetune --out results/models-ner.json
+    """
+    from ..findings.compare import models as measure
+
+    _write(out, lambda: measure(compared, others, work=runs))
+
+
+@findings.command()
+@click.option(
     "--shares", default="1,3,10,30,100", show_default=True, help="Percent of the examples."
 )
 @_task_options
@@ -202,6 +224,7 @@ def probe(
 @click.option("--vectors", type=PATH, help="Static vectors; default: trained on STORE's tokens.")
 @click.option("-k", "count", default=5, show_default=True, help="How many neighbours.")
 @click.option("--layer", type=int, help="A layer; default: the mean of all.")
+@click.option("--same-word", is_flag=True, help="Only other occurrences of the word.")
 @OUT
 @DEVICE
 def neighbors(
@@ -211,6 +234,7 @@ def neighbors(
     vectors: Path | None,
     count: int,
     layer: int | None,
+    same_word: bool,
     out: Path,
     device: str,
 ) -> None:
@@ -223,7 +247,14 @@ def neighbors(
     _write(
         out,
         lambda: in_context(
-            model, store, queries, vectors=vectors, count=count, layer=layer, device=device
+            model,
+            store,
+            queries,
+            vectors=vectors,
+            count=count,
+            layer=layer,
+            same_word=same_word,
+            device=device,
         ),
     )
 

@@ -99,6 +99,7 @@ def perplexity(
 @click.option("--model", type=PATH, help="The store's model; default: looked for in models/.")
 @click.option("-k", "count", default=10, show_default=True, help="How many neighbours to print.")
 @click.option("--layer", help="A layer of the store; default: the mean of all.")
+@click.option("--same-word", is_flag=True, help="Only other occurrences of the word.")
 @click.option("--pretokenized", is_flag=True, help="Tokens stand between single spaces.")
 @JSON
 @DEVICE
@@ -108,6 +109,7 @@ def neighbors(
     model: Path | None,
     count: int,
     layer: str | None,
+    same_word: bool,
     pretokenized: bool,
     as_json: bool,
     device: str,
@@ -125,6 +127,7 @@ def neighbors(
         model=model,
         count=count,
         layer=layer,
+        same_word=same_word,
         pretokenized=pretokenized,
         as_json=as_json,
         device=device,

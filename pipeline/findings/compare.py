@@ -74,6 +74,28 @@ def compare(compared: ComparedTask, comparison: Comparison, *, work: Path) -> Fi
     return _finding(compared, comparison, data, list(ways.values()))
 
 
+def models(compared: ComparedTask, others: Sequence[Path], *, work: Path) -> Finding:
+    """Train without ELMo and with each of several models, and score all on the test file.
+
+    All read the sentences as `compared.model` cuts them; another tokenizer is refused.
+    """
+    _check(compared, WAYS["elmo"])
+    folders = [compared.model, *others]
+    if twice := {path for path in folders if folders.count(path) > 1}:
+        raise ElmoError(f"--other {min(twice)}: named twice; name each model once")
+    _check_tokenizers(folders)
+    data = _read(compared)
+    ways = [_train("without ELMo", compared, data, _settings(compared, WITHOUT), work=work)]
+    for path in folders:
+        read = replace(compared, model=path)
+        name = f"with ELMo, {path.as_posix()}"
+        ways.append(_train(name, read, data, _settings(read, {}), work=work))
+    _compare_with(ways[0], ways)
+    found = _finding(compared, "models", data, ways)
+    found.data |= {f"other {path.as_posix()}": model_digest(path) for path in others}
+    return found
+
+
 def labels(compared: ComparedTask, shares: Sequence[float], *, work: Path) -> Finding:
     """Train with a growing share of the training examples, with ELMo and without.
 
@@ -141,6 +163,18 @@ def _check(compared: ComparedTask, ways: Mapping[str, Mapping[str, Any]]) -> Non
     for name, value in compared.settings.items():
         if name in differing or (name, value) == ("elmo", "none"):
             raise ElmoError(f"--set {name}={value}: {name} is what is compared; leave it out")
+
+
+def _check_tokenizers(folders: Sequence[Path]) -> None:
+    from elmo.model_config import read_config
+
+    expected, *rest = (read_config(path).tokenizer for path in folders)
+    for path, tokenizer in zip(folders[1:], rest, strict=True):
+        if not tokenizer.same_tokens(expected):
+            raise ElmoError(
+                f"{path}: its text was cut by {tokenizer}, that of {folders[0]} by {expected}; "
+                "compare models of one tokenizer"
+            )
 
 
 def _settings(compared: ComparedTask, changes: Mapping[str, Any]) -> TaskSettings:

@@ -18,7 +18,15 @@ from elmo.files import Count, Sha256, check_record, read_record, write_json
 from .. import urls
 
 FindingKind = Literal[
-    "elmo", "layers", "positions", "context", "labels", "senses", "probe", "neighbors"
+    "elmo",
+    "layers",
+    "positions",
+    "context",
+    "models",
+    "labels",
+    "senses",
+    "probe",
+    "neighbors",
 ]
 DRAWS = 2000  # of the bootstrap
 # Two-sided 95 % points of Student's t for 1 to 30 degrees of freedom; beyond, those of the normal.

@@ -26,13 +26,15 @@ def in_context(
     vectors: Path | None,
     count: int,
     layer: int | None,
+    same_word: bool,
     device: str,
 ) -> Finding:
     """For each line of `queries`, with one token in brackets, the nearest tokens of the store.
 
     Beside them stand the words nearest to the token's static vector: of the file `vectors`
     (word2vec or GloVe text), or trained on the tokens of the store. The figure is the share of
-    neighbours in context that are the same word.
+    neighbours in context that are the same word; with `same_word`, where all are, it is the cosine
+    of the nearest.
     """
     embedder, opened = Embedder.load(model, device=device), FeatureStore(store, model=model)
     lines = [line for _, line in lines_of(queries) if line.strip()]
@@ -40,21 +42,25 @@ def in_context(
     words, static = _static(opened, vectors, {tokens[position] for tokens, position in asked})
     rows, listed = [], {}
     for line, (tokens, position) in zip(lines, asked, strict=True):
-        nearest = neighbors(opened, embedder, tokens, position, k=count, layer=layer)
+        nearest = neighbors(
+            opened, embedder, tokens, position, k=count, layer=layer, same_word=same_word
+        )
         word = tokens[position]
         same = [one.tokens[one.position].lower() == word.lower() for one in nearest]
-        rows.append(Row(line, float(np.mean(same)) if same else 0.0))
+        share = float(np.mean(same)) if same else 0.0
+        figure = nearest[0].cosine if same_word and nearest else share
+        rows.append(Row(line, figure))
         listed[line] = {
             "in context": [one.marked() for one in nearest],
             "static": _nearest(words, static, word, count),
         }
     sources = {"queries": queries} | ({"vectors": vectors} if vectors is not None else {})
-    settings: dict[str, Any] = {"count": count, "layer": layer}
+    settings: dict[str, Any] = {"count": count, "layer": layer, "same_word": same_word}
     return Finding(
         format=1,
         kind="neighbors",
         task="neighbors",
-        metric="same word",
+        metric="cosine of the nearest" if same_word else "same word",
         command=command_line(),
         model=embedder.model.digest,
         data={name: source_digest(name, path) for name, path in sources.items()}

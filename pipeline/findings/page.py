@@ -1,9 +1,10 @@
 """The tables of docs/results.md, drawn anew from the JSON files of findings.
 
-In the page, what stands between `<!-- finding NAME -->` and `<!-- end -->` is drawn from NAME.json;
-all else is written by hand and stays.
+In the page, what stands between `<!-- finding NAME -->` and `<!-- end -->` is drawn from NAME.json,
+with the picture NAME.png where it lies beside; all else is written by hand and stays.
 """
 
+import os
 import re
 from pathlib import Path
 
@@ -37,7 +38,9 @@ def redraw(folder: Path, page: Path) -> tuple[int, int]:
 
     def drawn(match: re.Match[str]) -> str:
         finding = findings.get(match[2])
-        return match[1] + (NOT_MEASURED if finding is None else table(finding)) + match[4]
+        if finding is None:
+            return match[1] + NOT_MEASURED + match[4]
+        return match[1] + table(finding) + _picture(files[match[2]], page) + match[4]
 
     with new_file(page) as new:
         new.write_text(_MARK.sub(drawn, text), encoding="utf-8")
@@ -68,6 +71,14 @@ def table(finding: Finding) -> str:
     seeds = f"seeds {', '.join(map(str, finding.seeds))}; " if finding.seeds else ""
     lines += ["", f"{counted}; {seeds}model {finding.model[:12]}.", "", f"`{finding.command}`", ""]
     return "\n".join(lines)
+
+
+def _picture(path: Path, page: Path) -> str:
+    """The picture beside a finding's file, as seen from the page; nothing where there is none."""
+    picture = path.with_suffix(".png")
+    if not picture.exists():
+        return ""
+    return f"\n![{path.stem}]({Path(os.path.relpath(picture, page.parent)).as_posix()})\n"
 
 
 def _cell(row: Row, key: str) -> str:

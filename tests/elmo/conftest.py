@@ -30,9 +30,9 @@ WORDS = ["<S>", "</S>", "<UNK>", "the", "a", "gift", "for", "has", "he"]
 WHITESPACE = Tokenization("whitespace")
 
 
-def save_tiny_model(folder: Path, *, tokenizer: Tokenization = WHITESPACE) -> None:
+def save_tiny_model(folder: Path, *, tokenizer: Tokenization = WHITESPACE, seed: int = 0) -> None:
     """Write the tiny model with a softmax."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     bilm = BiLM(TINY, characters=Characters().size)
     for parameter in bilm.parameters():
         torch.nn.init.normal_(parameter, 0, 0.5, generator=generator)

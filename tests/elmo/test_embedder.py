@@ -353,7 +353,7 @@ def unicode_model(folder: Path, like: Model) -> Model:
     return load_model(folder / "unicode")
 
 
-@pytest.mark.skipif(not int8.is_supported(), reason="int8 is for x86-64 processors with VNNI")
+@pytest.mark.skipif(not int8.is_supported(), reason="this processor has no AVX-512 VNNI")
 def test_int8_is_near_float32_and_a_sentence_is_the_same_beside_any_others(
     tmp_path: Path, tiny_model: Model
 ) -> None:

@@ -22,7 +22,7 @@ QUERY = ["He", "has", "a", "gift", "for", "music"]
 @pytest.fixture(scope="module")
 def sentences() -> list[list[str]]:
     draw = random.Random(0)
-    words = [*QUERY, "the", "late", "present"]
+    words = [*QUERY, "the", "late", "present", "Gift"]
     found = [draw.choices(words, k=draw.randrange(8)) for _ in range(90)]
     return [*found, QUERY, found[3], found[5]]
 
@@ -40,9 +40,28 @@ def make(out: Path, shards: Path, model: Path, layers: str = "all") -> FeatureSt
     return FeatureStore(out)
 
 
+def test_of_the_same_word_there_may_be_fewer_or_none(
+    tmp_path: Path, tiny_model_folder: Path, shards: Path, sentences: list[list[str]]
+) -> None:
+    store = make(tmp_path / "store", shards, tiny_model_folder)
+    embedder = Embedder.load(tiny_model_folder)
+    found = neighbors(store, embedder, QUERY, 3, k=1000, same_word=True)
+    having = {tuple(s) for s in sentences if {"gift", "Gift"} & set(s)} - {tuple(QUERY)}
+    assert {tuple(n.tokens) for n in found} == having
+    assert {n.tokens[n.position] for n in found} == {"gift", "Gift"}
+    assert neighbors(store, embedder, ["sonata"], 0, same_word=True) == []
+
+
 @pytest.mark.parametrize(
-    ("stored", "layer"),
-    [("all", None), ("all", 0), ("all", 1), ("all", "average"), ("average", None)],
+    ("stored", "layer", "same_word"),
+    [
+        ("all", None, False),
+        ("all", 0, False),
+        ("all", 1, False),
+        ("all", "average", False),
+        ("average", None, False),
+        ("all", 1, True),
+    ],
 )
 def test_they_are_the_nearest_of_all_tokens(
     tmp_path: Path,
@@ -51,6 +70,7 @@ def test_they_are_the_nearest_of_all_tokens(
     sentences: list[list[str]],
     stored: str,
     layer: int | str | None,
+    same_word: bool,
 ) -> None:
     store = make(tmp_path / "store", shards, tiny_model_folder, stored)
     embedder = Embedder.load(tiny_model_folder)
@@ -63,12 +83,13 @@ def test_they_are_the_nearest_of_all_tokens(
     for k, vectors in enumerate(embedder.embed(sentences)):
         for place, vector in enumerate(pick(vectors)):
             cosine = vector @ query / np.linalg.norm(vector) / np.linalg.norm(query)
-            if sentences[k] != QUERY:
+            compared = not same_word or sentences[k][place].lower() == "gift"
+            if sentences[k] != QUERY and compared:
                 slow.append((cosine, k, place))
     wanted: dict[tuple[str, ...], float] = {}
     for cosine, k, _ in sorted(slow, reverse=True):
         wanted.setdefault(tuple(sentences[k]), cosine)
-    found = neighbors(store, embedder, QUERY, 3, k=6, layer=layer)
+    found = neighbors(store, embedder, QUERY, 3, k=6, layer=layer, same_word=same_word)
     assert [n.cosine for n in found] == pytest.approx(list(wanted.values())[:6], abs=1e-5)
     for neighbor in found:
         assert neighbor.tokens == sentences[neighbor.sentence_id]

@@ -13,7 +13,9 @@ from click.testing import CliRunner
 from elmo.errors import ElmoError
 from elmo.settings import StoreSettings
 from elmo.shards import write_shards
+from elmo.store import model_digest
 from elmo.store.build import build
+from elmo.tokenizer import Tokenization
 from pipeline.cli import cli
 from pipeline.commands.findings import findings
 from pipeline.findings import finding, page
@@ -108,6 +110,28 @@ def test_positions_where_elmo_enters(folder: Path) -> None:
     assert [row.name for row in found.rows] == ["input", "input and output", "output"]
 
 
+def test_several_models_read_the_same_sentences(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    save_tiny_model(other, seed=5)
+    words = ["models", "tagging", *task(folder), "--other"]
+    found, _ = measure(folder, *words, other)
+    first = folder / "model"
+    names = ["without ELMo", f"with ELMo, {first}", f"with ELMo, {other}"]
+    assert [row.name for row in found.rows] == names
+    assert found.model == model_digest(first) != model_digest(other)
+    assert found.data[f"other {other}"] == model_digest(other)
+    learned = [row.more for row in found.rows[1:]]
+    assert all("gain" in more for more in learned)
+    assert learned[0]["weight_layer_1"] != learned[1]["weight_layer_1"]
+    alone, _ = measure(folder, "compare", "tagging", *task(folder))
+    assert [row.scores for row in alone.rows] == [row.scores for row in found.rows[:2]]
+    with pytest.raises(ElmoError, match=f"--other {first}: named twice"):
+        measure(folder, *words, first)
+    save_tiny_model(tmp_path / "third", tokenizer=Tokenization("unicode"))
+    with pytest.raises(ElmoError, match="was cut by unicode, that of .* by whitespace"):
+        measure(folder, *words, tmp_path / "third")
+
+
 def test_a_share_holds_the_smaller_one_and_what_is_done_is_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +174,22 @@ def test_neighbors_in_context_beside_static_ones(folder: Path) -> None:
     assert done.exit_code == 0, done.exception
     both = finding.read(out).neighbors["he has a [gift]"]
     assert both["static"] == ["zoo", "has"] and len(both["in context"]) == 2
+    words.append("--same-word")
+    done = CliRunner().invoke(cli, ["findings", *map(str, words), "--out", str(out)])
+    assert done.exit_code == 0, done.exception
+    of_it = finding.read(out)
+    in_context = of_it.neighbors["he has a [gift]"]["in context"]
+    assert in_context and all("[gift]" in one for one in in_context)
+    assert of_it.metric == "cosine of the nearest" and 0 < of_it.rows[0].mean <= 1
+
+
+def test_a_word_that_the_store_lacks_has_no_neighbors_of_the_same_word(folder: Path) -> None:
+    store = ["neighbors", str(folder / "store"), "--model", str(folder / "model"), "--same-word"]
+    done = CliRunner().invoke(cli, [*store, "has he a [gift] ?"])
+    assert done.exit_code == 0 and done.stdout.count("[gift]") == 2
+    refused = CliRunner().invoke(cli, [*store, "he has a [cat]"])
+    assert isinstance(refused.exception, ElmoError)
+    assert str(refused.exception).endswith("store: has no other 'cat'; leave out --same-word")
 
 
 @pytest.mark.parametrize(
@@ -248,7 +288,11 @@ def test_a_page_is_redrawn_and_says_what_was_not_measured(tmp_path: Path) -> Non
     finding.write(results / "a.json", made)
     out.write_text(PAGE)
     assert page.redraw(results, out) == (1, 1)
+    assert "![a]" not in out.read_text()  # no picture lies beside it
+    (results / "a.png").touch()
+    assert page.redraw(results, out) == (1, 1)
     text = out.read_text()
+    assert "\n\n![a](results/a.png)\n<!-- end -->" in text
     assert "| without ELMo | 0.375 |  |  |  | 1.50 |" in text
     assert "| 0.500 | 0.400 to 0.600 | 0.25 | +0.125 (-0.010 to +0.260) |  |" in text
     assert "train 1,200; seeds 0; model aaaaaaaaaaaa." in text
@@ -272,9 +316,11 @@ def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
 def test_the_project_s_own_page_can_be_redrawn(tmp_path: Path) -> None:
     """It shows nothing that is not in a file, and each of its commands exists."""
     text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    copy = tmp_path / "results.md"
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "results").symlink_to(ROOT / "results")
+    copy = tmp_path / "docs" / "results.md"
     copy.write_text(text, encoding="utf-8")
-    measured, left = page.redraw(ROOT / "results", copy)
+    measured, left = page.redraw(tmp_path / "results", copy)
     assert copy.read_text(encoding="utf-8") == text
     assert measured + left == text.count("<!-- finding ")
     for command in re.findall(r"`elmo findings (\w+)", text):

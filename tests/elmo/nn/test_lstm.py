@@ -3,6 +3,7 @@
 import copy
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from elmo.nn import cell, int8, packed
 from elmo.nn.lstm import LSTMStack, State, Weights
 
 T, B, P, C = 7, 3, 4, 6
+CPU_INFO = Path("/proc/cpuinfo")
 
 
 @pytest.fixture(params=["eager", "compiled"])
@@ -230,8 +232,13 @@ def test_large_weights_in_float32_are_laid_out() -> None:
     assert others[1] is in_bfloat16
 
 
+@pytest.mark.skipif(not CPU_INFO.exists(), reason="Linux names the units of a processor there")
+def test_int8_is_supported_by_processors_with_vnni_alone() -> None:
+    assert "avx512_vnni" in CPU_INFO.read_text() or not int8.is_supported()
+
+
 needs_vnni = pytest.mark.skipif(
-    not int8.is_supported(), reason="this processor does not multiply 8-bit numbers exactly"
+    not int8.is_supported(), reason="this processor has no AVX-512 VNNI"
 )
 
 
