@@ -168,9 +168,11 @@ def check_readable(path: Path) -> None:
 
 
 def check_absent(out: Path) -> None:
-    """Refuse an output file that exists and is not empty."""
+    """Refuse an output file that exists and is not empty, once what killed writers of it left is
+    removed: one may have been killed after `out` was there."""
     check_file(out)
     if out.exists() and out.stat().st_size:
+        _sweep(out)
         raise ElmoError(f"{out}: exists, and is not replaced; delete it or name another file")
 
 

@@ -182,6 +182,18 @@ def test_the_next_writer_of_a_file_removes_what_a_killed_one_left(tmp_path: Path
     assert list(tmp_path.iterdir()) == [out] and out.read_text() == "whole"
 
 
+def test_a_refused_output_has_nothing_beside_it_that_a_killed_writer_left(tmp_path: Path) -> None:
+    code = "import os, sys, pathlib, shutil; from elmo import files\n"
+    code += "shutil.rmtree = lambda *_, **__: os.kill(os.getpid(), 9)\n"
+    code += "with files.new_output(pathlib.Path(sys.argv[1])) as new: new.write_text('whole')\n"
+    out = tmp_path / "vectors.npz"
+    subprocess.run([sys.executable, "-c", code, str(out)], check=False)
+    assert out.read_text() == "whole" and len(list(tmp_path.iterdir())) == 2
+    with pytest.raises(ElmoError, match="exists, and is not replaced"), new_output(out):
+        raise AssertionError
+    assert list(tmp_path.iterdir()) == [out]
+
+
 def test_a_work_folder_has_one_owner_who_is_named(tmp_path: Path) -> None:
     code = "import sys, pathlib; from elmo.files import locked\n"
     code += (
