@@ -1,14 +1,15 @@
-"""A picture of the curves that benchmarks.recipes left.
+"""A picture of the curves of benchmarks.recipes.
 
-    python -m benchmarks.recipe_curves OUT.png "NAME=FOLDER" ...
+    python -m benchmarks.recipe_curves OUT.png RECORDS.json [NAME ...]
 
-A line for the training perplexity of each folder (means of ten steps, under the training softmax)
-and points for the held-out perplexity (full softmax, both directions), over tokens read each way.
-The last steps of an epoch, when few rows still read, are left out of the lines.
+RECORDS.json holds records of benchmarks.recipes by name; default: all of them. For each a line of
+the training perplexity (means of ten steps, under the training softmax) and points of the held-out
+perplexity (full softmax, both directions), over tokens read each way. The last steps of an epoch,
+when few rows still read, are left out of the lines.
 """
 
 import argparse
-import csv
+import json
 from pathlib import Path
 
 import matplotlib
@@ -16,39 +17,40 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
+TICKS = [50, 100, 200, 300, 400, 600, 800, 1600, 3200, 6400]
+
 
 def main() -> None:
     """Draw."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("curves", nargs="+", metavar="NAME=FOLDER")
+    parser.add_argument("records", type=Path)
+    parser.add_argument("names", nargs="*", metavar="NAME")
     options = parser.parse_args()
+    records = json.loads(options.records.read_text(encoding="utf-8"))
     figure, axes = pyplot.subplots(figsize=(7.5, 4.2), layout="constrained")
-    for number, curve in enumerate(options.curves):
-        name, folder = curve.rsplit("=", 1)
-        color = f"C{number}"
-        tokens, training = _read(Path(folder) / "train.tsv", "perplexity")
-        axes.plot(tokens, training, color=color, linewidth=1, alpha=0.6)
-        tokens, heldout = _read(Path(folder) / "heldout.tsv", "average")
-        label = f"{name}: held-out {heldout[-1]:.0f}"
-        axes.plot(tokens, heldout, "o-", color=color, markersize=5, label=label)
+    lowest = []
+    for number, name in enumerate(options.names or records):
+        record, color = records[name], f"C{number}"
+        axes.plot(*_line(record["curves"]["train"]), color=color, linewidth=1, alpha=0.6)
+        tokens, heldout = zip(*record["curves"]["heldout"], strict=True)
+        label = f"{name}: held-out {record['heldout']['average']:.0f}"
+        axes.plot([n / 1e6 for n in tokens], heldout, "o-", color=color, markersize=5, label=label)
+        lowest.append(min(heldout))
     axes.set(yscale="log", xlabel="million tokens read each way", ylabel="perplexity")
-    ticks = [50, 100, 200, 400, 800, 1600, 3200, 6400]
-    axes.set_yticks(ticks, labels=[str(tick) for tick in ticks])
+    axes.set_yticks(TICKS, labels=[str(tick) for tick in TICKS])
     axes.minorticks_off()
-    axes.set_ylim(top=6400)
+    axes.set_ylim(bottom=0.6 * min(lowest), top=3200)
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(options.out, dpi=110, metadata={"Software": None})
 
 
-def _read(path: Path, column: str) -> tuple[list[float], list[float]]:
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t"))
-    tokens = [int(row["tokens"]) / 1e6 for row in rows]
-    least = 0.9 * (tokens[0] if column == "perplexity" else 0)
-    kept = [k for k in range(len(rows)) if tokens[k] - (tokens[k - 1] if k else 0) >= least]
-    return [tokens[k] for k in kept], [float(rows[k][column]) for k in kept]
+def _line(curve: list[tuple[int, float]]) -> tuple[list[float], list[float]]:
+    read = [0] + [tokens for tokens, _ in curve]
+    least = 0.9 * read[1]
+    kept = [k for k in range(len(curve)) if read[k + 1] - read[k] >= least]
+    return [curve[k][0] / 1e6 for k in kept], [curve[k][1] for k in kept]
 
 
 if __name__ == "__main__":

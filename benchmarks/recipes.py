@@ -10,14 +10,16 @@ over the first `--tokens` of TRAIN (0: all), changed by `--set`. Every token of 
 `--drop-weights` sets that share of the LSTMs' recurrent weights to 0 in each step (DropConnect),
 for this comparison alone: `elmo` has no such setting, and a run with it can't be resumed alike.
 
-Writes OUT/heldout.tsv and OUT/train.tsv, the model to OUT/model, and prints JSON: the recipe,
-steps, tokens seen each way, seconds (of this start, evaluations included) and held-out perplexity
-under the full softmax. Started again it resumes.
+Writes the curves to OUT/heldout.tsv and OUT/train.tsv, the model to OUT/model, and prints JSON,
+which OUT/record.json holds too: the recipe, steps, tokens seen each way, seconds (of this start,
+evaluations included), both curves and held-out perplexity under the full softmax. Started again it
+resumes.
 
 Shapes: S directions, I input, P projection, C cells, G gates, K = I + P.
 """
 
 import argparse
+import csv
 import json
 import time
 from dataclasses import asdict
@@ -29,8 +31,9 @@ import yaml
 from torch import Tensor, nn
 
 from benchmarks.lm_text import prepare
-from benchmarks.machine import show
+from benchmarks.machine import machine
 from elmo.characters import Characters
+from elmo.files import write_json
 from elmo.model_folder import save_model
 from elmo.nn.bilm import BiLM, Config
 from elmo.nn.lstm import LSTMStack
@@ -42,6 +45,7 @@ from pipeline.preset import overlay
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = Checkpointing(minutes=10.0, keep=2)
+COLUMNS = {"train": "perplexity", "heldout": "average"}  # what a curve shows
 RECIPES = {"default": "small.yaml", "2018": "original-2018.yaml"}
 
 
@@ -100,7 +104,17 @@ def main() -> None:
     record |= {"drop_weights": options.drop_weights}
     record |= {"steps": progress.step, "tokens": progress.tokens, "seconds": seconds}
     record |= {"heldout": heldout.to_dict()}
-    show(record)
+    record |= {"curves": {name: curve(options.out / f"{name}.tsv") for name in COLUMNS}}
+    record |= {"machine": machine()}
+    write_json(options.out / "record.json", record)
+    print(json.dumps(record, indent=1))
+
+
+def curve(path: Path) -> list[tuple[int, float]]:
+    """Tokens read and perplexity, of each row of a curve's file."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    return [(int(row["tokens"]), round(float(row[COLUMNS[path.stem]]), 2)) for row in rows]
 
 
 def _preset(name: str) -> dict[str, Any]:
