@@ -1,11 +1,12 @@
 """A picture of the curves of benchmarks.recipes.
 
-    python -m benchmarks.recipe_curves OUT.png RECORDS.json [NAME ...]
+    python -m benchmarks.recipe_curves OUT.png RECORDS.json [NAME ...] [--whole]
 
 RECORDS.json holds records of benchmarks.recipes by name; default: all of them. For each a line of
 the training perplexity (means of ten steps, under the training softmax) and points of the held-out
 perplexity (full softmax, both directions), over tokens read each way. The last steps of an epoch,
-when few rows still read, are left out of the lines.
+when few rows still read, are left out of the lines. With `evaluate_tokens` the points are of a part
+of the text, another one for other rows or windows: `--whole` has one point, at the end, of all.
 """
 
 import argparse
@@ -26,6 +27,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("records", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--whole", action="store_true")
     options = parser.parse_args()
     records = json.loads(options.records.read_text(encoding="utf-8"))
     figure, axes = pyplot.subplots(figsize=(7.5, 4.2), layout="constrained")
@@ -33,8 +35,10 @@ def main() -> None:
     for number, name in enumerate(options.names or records):
         record, color = records[name], f"C{number}"
         axes.plot(*_line(record["curves"]["train"]), color=color, linewidth=1, alpha=0.6)
-        tokens, heldout = zip(*record["curves"]["heldout"], strict=True)
-        label = f"{name}: held-out {record['heldout']['average']:.0f}"
+        final = record["heldout"]["average"]
+        points = [(record["tokens"], final)] if options.whole else record["curves"]["heldout"]
+        tokens, heldout = zip(*points, strict=True)
+        label = f"{name}: held-out {final:.0f}"
         axes.plot([n / 1e6 for n in tokens], heldout, "o-", color=color, markersize=5, label=label)
         lowest.append(min(heldout))
     axes.set(yscale="log", xlabel="million tokens read each way", ylabel="perplexity")

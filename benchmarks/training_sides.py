@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.lm_text import prepare as prepare_text
 from elmo.characters import Characters
-from elmo.nn.bilm import BiLM, Config
+from elmo.nn.bilm import BiLM, Config, look_up
 from elmo.nn.softmax import Softmax, sample
 from elmo.settings import OptimizerSettings as Recipe
 from elmo.settings import Training
@@ -157,7 +157,9 @@ def _sent(bilm: BiLM, softmax: Softmax, windows: list[Window]) -> dict[str, floa
 
 
 def _plain(body: nn.Module, softmax: Softmax, recipe: Training) -> Step:
-    """Autograd over everything in float32, torch's own Adagrad over all of the word matrix."""
+    """Autograd over everything, torch's own Adagrad over all of the word matrix, both in float32;
+    products in bfloat16 are those that torch's autocast makes so."""
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=recipe.precision == "bfloat16")
     parameters = [*body.parameters(), *softmax.parameters()]
     optimizer = torch.optim.Adagrad(parameters, lr=0.2, initial_accumulator_value=1.0, eps=0.0)
     carry: Any = None
@@ -165,9 +167,10 @@ def _plain(body: nn.Module, softmax: Softmax, recipe: Training) -> Step:
     def step(window: Window, number: int) -> None:
         nonlocal carry
         optimizer.zero_grad()
-        h_STBP, carry = body(window, carry)
-        h_NP = nn.functional.dropout(h_STBP, 0.1).flatten(0, 2)
-        loss = _sampled(h_NP, window, softmax, number)
+        with autocast:
+            h_STBP, carry = body(window, carry)
+            h_NP = nn.functional.dropout(h_STBP, 0.1).flatten(0, 2)
+            loss = _sampled(h_NP, window, softmax, number)
         (loss * recipe.loss_scale).backward()
         nn.utils.clip_grad_norm_(parameters, 10.0)
         optimizer.step()
@@ -257,7 +260,10 @@ def _encoded(bilm: BiLM, window: Window, *, every_token: bool) -> Tensor:
     index = torch.from_numpy(window.index_STB)
     characters_NK = torch.from_numpy(window.characters_NK)
     if not every_token:
-        return bilm.encode(characters_NK)[index]
+        is_half = torch.is_autocast_enabled("cpu")
+        with torch.autocast("cpu", enabled=False):
+            x_NP = bilm.encode(characters_NK, precision=torch.bfloat16 if is_half else None)
+        return look_up(index, x_NP)
     encoder: Any = bilm.encoder
     x_NEK = nn.functional.embedding(characters_NK[index.flatten()], encoder.char_embedding).mT
     pooled = []
