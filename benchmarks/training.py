@@ -9,8 +9,9 @@ Adagrad, dropout 0.1).
 
 `steps`   our step in float32 and bfloat16, the same model under plain autograd (the character
           network on every token, and on distinct tokens), and torch.nn.LSTM(proj_size), which can't
-          clip, both under autocast for bfloat16; with the matrix peak of the same run, to which bilm-tf's 760 tokens/s are scaled,
-          and the share of it that our step reaches (its matrix products, counted by shape)
+          clip, both under autocast for bfloat16; with the matrix peak of the same run, to which
+          bilm-tf's 760 tokens/s are scaled, and the share of it that our step reaches (its matrix
+          products, counted by shape)
 `workers` one worker with one core against two, and what a step sends
 `words`   time and peak memory of a step with 33, 300 and 800 thousand words
 
