@@ -160,7 +160,7 @@ def _sides(text: Text, folder: Path) -> dict[str, Side]:
         name = "-".join(["store", *map(str, changed.values())])
         return Side(
             folder / name,
-            lambda path: _write_store(path, text, replace(layout, **changed)),
+            lambda path: _write_store(path, text, structs.replace(layout, **changed)),
             FeatureStore,
             lambda opened: sum(block.vectors.shape[1] for block in opened.blocks()),
             lambda opened, k: opened[k],
