@@ -28,7 +28,7 @@ from msgspec import structs
 
 from benchmarks.machine import show
 from elmo.location import Location
-from elmo.shards import Shard, Shards, write_shards
+from elmo.shards import Shard, Shards, TokenizerEntry, write_shards
 from elmo.store import FeatureStore
 from elmo.store.export import export_lists
 from elmo.store.layout import Layout, choose_layers
@@ -205,7 +205,7 @@ def _publish(location: Location, layout: Layout, parts: list[PartEntry]) -> None
     counts = count_parts(parts)
     source = StoreSource(
         digest="0" * 64,
-        tokenizer={},
+        tokenizer=TokenizerEntry("whitespace"),
         inputs=[],
         first_sentence_id=0,
         first_document_id=0,
