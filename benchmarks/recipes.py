@@ -31,7 +31,7 @@ import yaml
 from torch import Tensor, nn
 
 from benchmarks.lm_text import prepare
-from benchmarks.machine import machine
+from benchmarks.machine import machine, show
 from elmo.characters import Characters
 from elmo.files import write_json
 from elmo.model_folder import save_model
@@ -105,9 +105,8 @@ def main() -> None:
     record |= {"steps": progress.step, "tokens": progress.tokens, "seconds": seconds}
     record |= {"heldout": heldout.to_dict()}
     record |= {"curves": {name: curve(options.out / f"{name}.tsv") for name in COLUMNS}}
-    record |= {"machine": machine()}
-    write_json(options.out / "record.json", record)
-    print(json.dumps(record, indent=1))
+    write_json(options.out / "record.json", record | {"machine": machine()})
+    show(record)
 
 
 def curve(path: Path) -> list[tuple[int, float]]:
