@@ -114,7 +114,7 @@ class Embedder:
         warm_up: Sequence[Sequence[str]] = (),
         compiled: bool = False,
     ) -> "Embedder":
-        """Load a model folder; `ElmoError` where it is broken."""
+        """Load a model folder or an installed model by its name; `ElmoError` where it is broken."""
         return cls(folder, device=device, precision=precision, warm_up=warm_up, compiled=compiled)
 
     @classmethod

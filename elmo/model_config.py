@@ -4,7 +4,10 @@ The digest of a model names its shape, its tokenizer and the bytes of its weight
 characters. Where it came from (`training.json`) is no part of that, but is protected as well.
 """
 
+import re
 from dataclasses import asdict, dataclass, fields
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ from elmo.tokenizer import Tokenization
 
 FORMAT = 2
 CONFIG, TRAINING = "config.json", "training.json"
+GROUP = "elmo.models"  # entry points of installed models
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _OF_CHARACTERS = ("char_dim", "filters", "highways", "activation")
 
 
@@ -100,11 +105,27 @@ def write_config(
     return record.digest
 
 
+def named(folder: Folder) -> Folder:
+    """Return the folder of the installed model of that name, or `folder` as it is.
+
+    A package of a model has an entry point in the group `elmo.models`, whose value is the Python
+    package that holds the model's files. A model folder of that name comes first.
+    """
+    name = str(folder)
+    if not _NAME.fullmatch(name) or (Path(name) / CONFIG).exists():
+        return folder
+    for point in entry_points(group=GROUP, name=name):
+        spec = find_spec(point.module)
+        if spec is not None and spec.origin is not None:
+            return Path(spec.origin).parent
+    return folder
+
+
 def read_config(folder: Folder) -> ModelConfig:
     """Read `config.json`; `ElmoError` where it is none, of another format, or was edited."""
-    location = Location(folder)
+    location = Location(named(folder))
     if not (location.exists(CONFIG) or (location.local and location.local.is_dir())):
-        raise ElmoError(f"{folder}: no such model folder")
+        raise ElmoError(f"{folder}: no such model folder{_or_name(str(folder))}")
     source = location.name(CONFIG)
     version = location.record(CONFIG, _Format).format
     if version != FORMAT:
@@ -119,3 +140,12 @@ def read_config(folder: Folder) -> ModelConfig:
             f"{record.digest[:12]}…); restore it or make the model again"
         )
     return record
+
+
+def _or_name(name: str) -> str:
+    """What to do where a name might have been meant."""
+    if not _NAME.fullmatch(name):
+        return ""
+    found = sorted(point.name for point in entry_points(group=GROUP))
+    there = f"there are {', '.join(found)}" if found else "there are none"
+    return f", and no installed model of that name ({there}); pip install the model's package"

@@ -8,7 +8,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +20,20 @@ from elmo.errors import ElmoError
 from elmo.files import check_sha256, read_json, sha256, write_json
 from elmo.folders import local_folder, new_folder
 from elmo.location import Folder
-from elmo.model_config import CONFIG, TRAINING, Config, ModelConfig, read_config, write_config
+from elmo.model_config import (
+    CONFIG,
+    TRAINING,
+    Config,
+    ModelConfig,
+    named,
+    read_config,
+    write_config,
+)
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import is_adaptive, softmax_like, words_in
 from elmo.tokenizer import NONE, TextTokenizer, Tokenization
 from elmo.vocabulary import LARGEST, Vocabulary
-from elmo.weights import load_weights, save_weights, weight_shapes
+from elmo.weights import is_finite, load_weights, save_weights, weight_shapes
 
 WEIGHTS = "weights.safetensors"
 _PIECES = (WEIGHTS, "words.txt", "characters.json")
@@ -33,6 +41,7 @@ _OPTIONAL = "counts.txt"
 # What a model folder holds besides its marks, and the card of `save_pretrained`.
 NAMES = r"words\.txt|counts\.txt|characters\.json|training\.json|README\.md"
 Shapes = Mapping[str, tuple[int, ...]]
+WeightPrecision = Literal["float32", "float16"]  # in a file
 
 
 @dataclass(frozen=True)
@@ -73,16 +82,18 @@ def save_model(
     softmax: dict[str, Tensor] | None,
     training: dict[str, Any],
     tokenizer: Tokenization = NONE,
+    precision: WeightPrecision = "float32",
 ) -> str:
     """Write a model folder, whole or not at all; return its digest.
 
-    `tokenizer` is how the training text was cut. A folder that is no model is not replaced.
+    `tokenizer` is how the training text was cut; `precision` that of the weights in the file, which
+    are read as float32. A folder that is no model is not replaced.
     """
     check_widths(bilm.config, characters, where=str(folder))
     weights = {f"bilm.{name}": value for name, value in bilm.state_dict().items()}
     weights |= {f"softmax.{name}": value for name, value in (softmax or {}).items()}
     with new_folder(folder, ours=(CONFIG, WEIGHTS), also=NAMES) as new:
-        floats = {name: value.float() for name, value in weights.items()}
+        floats = {name: _in(precision, name, value) for name, value in weights.items()}
         pieces = {WEIGHTS: save_weights(new / WEIGHTS, floats)}
         vocabulary.save(new)
         characters.save(new / "characters.json")
@@ -98,8 +109,19 @@ def save_model(
         )
 
 
+def _in(precision: WeightPrecision, name: str, weights: Tensor) -> Tensor:
+    held = weights.to(getattr(torch, precision))
+    if precision == "float16" and not is_finite(held):
+        raise ElmoError(f"{name} holds values that are not finite in {precision}")
+    return held
+
+
 def load_model(folder: Folder, *, device: str | torch.device = "cpu") -> Model:
-    """Load a model folder; `ElmoError` where a piece is missing, altered or does not fit."""
+    """Load a model folder, or an installed model by its name.
+
+    `ElmoError` where a piece is missing, altered or does not fit.
+    """
+    folder = named(folder)
     read_config(folder)  # before anything is copied from a URL
     with local_folder(folder) as local:
         return _load(local, device=device)

@@ -17,7 +17,13 @@ from elmo.errors import ElmoError
 
 BLOCK = 1 << 22  # bytes hashed and then written: they are in the cache in between
 # Of what is written here, in the order in which safetensors writes them.
-_TYPES = {torch.int64: "I64", torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16"}
+_TYPES = {
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+}
 
 
 def save_weights(path: Path, tensors: Mapping[str, Tensor]) -> str:
@@ -60,14 +66,16 @@ def _bytes(tensor: Tensor) -> memoryview:
 
 
 def weight_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of each tensor of a file, from its header alone; all must be float32."""
+    """The shape of each tensor of a file, from its header alone; all must be floats."""
     shapes = {}
     try:
         with safe_open(path, "pt") as file:
             for name in file.keys():  # noqa: SIM118 (no mapping)
                 tensor = file.get_slice(name)
-                if tensor.get_dtype() != "F32":
-                    raise ElmoError(f"{path}: {name} holds {tensor.get_dtype()}, not float32 (F32)")
+                if (dtype := tensor.get_dtype()) not in ("F32", "F16"):
+                    raise ElmoError(
+                        f"{path}: {name} holds {dtype}, not float32 (F32) or float16 (F16)"
+                    )
                 shapes[name] = tuple(tensor.get_shape())
     except (SafetensorError, OSError) as error:
         raise _unreadable(path, error) from None
@@ -77,8 +85,10 @@ def weight_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 def load_weights(
     path: Path, names: Sequence[str] | None = None, *, device: str | torch.device = "cpu"
 ) -> dict[str, Tensor]:
-    """Read tensors (by default all), each a copy of its own; `ElmoError` names one that is not
-    finite."""
+    """Read tensors (by default all), each a copy of its own, float16 as float32.
+
+    `ElmoError` names one that is not finite.
+    """
     tensors = {}
     try:
         with safe_open(path, "pt") as file:
@@ -89,7 +99,8 @@ def load_weights(
                         f"{path}: {name} holds values that are not finite; "
                         "the training that made it has diverged, or the file was altered"
                     )
-                tensors[name] = tensor.to(device, copy=True)
+                dtype = torch.float32 if tensor.dtype == torch.float16 else tensor.dtype
+                tensors[name] = tensor.to(device, dtype, copy=True)
     except (SafetensorError, OSError) as error:
         raise _unreadable(path, error) from None
     return tensors

@@ -42,6 +42,7 @@ SECTIONS: dict[str, list[click.Command]] = {
     "Other formats": [
         formats.import_,
         formats.export,
+        formats.package,
         formats.export_serving,
         formats.dump,
         formats.dump_tokens,

@@ -1,18 +1,23 @@
-"""Where the name of a pretrained model leads, and the card that a published folder has."""
+"""Names of pretrained models, the card that a published one has, and the package that it can be."""
 
+import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from elmo.errors import ElmoError
-from elmo.model_config import CONFIG
-from elmo.model_folder import Model
+from elmo.files import new_folder
+from elmo.location import Folder
+from elmo.model_config import CONFIG, GROUP, named
+from elmo.model_folder import Model, WeightPrecision, load_model, save_model
 
 CARD = "README.md"
 
 
 def folder_of(name: str | Path) -> Path:
-    """The model folder of a folder, a Hugging Face snapshot or cache folder, or a `models:/` URI.
+    """The model folder of a folder, an installed model's name, a Hugging Face snapshot or cache
+    folder, or a `models:/` URI.
 
     A model of MLflow's registry is downloaded where it is not on this machine.
     """
@@ -21,7 +26,7 @@ def folder_of(name: str | Path) -> Path:
         return _registered(text)
     if "://" in text:
         raise ElmoError(f"{text}: is no folder and no models:/ URI; download it first")
-    folder = Path(text)
+    folder = Path(named(text))
     if (folder / CONFIG).is_file():
         return folder
     if (folder / "snapshots").is_dir():  # models--OWNER--NAME in the cache of Hugging Face
@@ -32,8 +37,8 @@ def folder_of(name: str | Path) -> Path:
             return configs[0].parent
         raise ElmoError(f"{folder}: holds {len(configs)} snapshots of a model; name one of them")
     raise ElmoError(
-        f"{folder}: no model folder; name one, a models:/ URI, or the folder that "
-        "`hf download OWNER/NAME` prints"
+        f"{folder}: no model folder and no installed model; name one, a models:/ URI, or the "
+        "folder that `hf download OWNER/NAME` prints"
     )
 
 
@@ -54,8 +59,96 @@ def _registered(uri: str) -> Path:
     return configs[0].parent
 
 
-def card(model: Model, *, licence: str, title: str, language: str | None) -> str:
-    """The model card: YAML that Hugging Face reads, then what the model is and came from."""
+def write_package(
+    model: Folder,
+    out: Path,
+    *,
+    name: str,
+    version: str = "1.0",
+    licence: str = "unknown",
+    language: str | None = None,
+    about: str = "",
+    precision: WeightPrecision = "float16",
+) -> str:
+    """Write a Python package that installs `model` under `name`; return the digest of its model.
+
+    After `pip install OUT`, `Embedder.load(name)` loads it. `about` is Markdown for the card: what
+    the model learned from, what it is for and what not. float16 halves the file; the weights are
+    read as float32, and the rounded model has a digest of its own.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise ElmoError(f"a model's name has letters a-z, digits and _, as english; found {name!r}")
+    if not re.fullmatch(r"\d+(\.\d+)*", version):
+        raise ElmoError(f"a version has numbers and dots, as 1.0; found {version!r}")
+    loaded, package = load_model(model), f"elmo_{name}"
+    made = r"README\.md|build|dist|.*\.egg-info"
+    with new_folder(out, ours=("pyproject.toml", package), also=made) as new:
+        digest = save_model(
+            new / package,
+            bilm=loaded.bilm,
+            vocabulary=loaded.vocabulary,
+            characters=loaded.characters,
+            softmax=loaded.softmax,
+            training=loaded.training,
+            tokenizer=loaded.tokenizer,
+            precision=precision,
+        )
+        doc = f'"""The model {name}: `elmo.Embedder.load("{name}")`."""\n'
+        _write(new / package / "__init__.py", doc)
+        written = load_model(new / package)
+        said: dict[str, Any] = {
+            "licence": licence,
+            "language": language,
+            "name": name,
+            "about": about,
+        }
+        _write(new / CARD, card(written, title=f"ELMo: {name}", **said))
+        _write(new / "pyproject.toml", _project(name, version, licence, written))
+    return digest
+
+
+def _project(name: str, version: str, licence: str, model: Model) -> str:
+    """The text of pyproject.toml; it requires the libraries of the model's tokenizer."""
+    libraries = model.tokenizer.libraries | model.tokenizer.splitter
+    requires = ["elmo-pipeline", *(f"{one}=={at}" for one, at in sorted(libraries.items()))]
+    return f"""[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "elmo-{name.replace("_", "-")}"
+version = "{version}"
+description = "An ELMo model: {name}"
+readme = "README.md"
+license = {{ text = {json.dumps(licence)} }}
+dependencies = {json.dumps(requires)}
+
+[project.entry-points."{GROUP}"]
+{name} = "elmo_{name}"
+
+[tool.setuptools]
+packages = ["elmo_{name}"]
+package-data = {{ "elmo_{name}" = ["*"] }}
+"""
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def card(
+    model: Model,
+    *,
+    licence: str,
+    title: str,
+    language: str | None,
+    name: str = "",
+    about: str = "",
+) -> str:
+    """The model card: YAML that Hugging Face reads, then what the model is and came from.
+
+    `name` is what an installed model is loaded by; `about` more Markdown, after the title.
+    """
     config, training = model.bilm.config, model.training
     head = [f"license: {licence}", "library_name: elmo-pipeline", "tags: [elmo, word-vectors]"]
     if language:
@@ -72,11 +165,14 @@ def card(model: Model, *, licence: str, title: str, language: str | None) -> str
         ("Tokenizer", str(model.tokenizer)),
         ("Licence", licence),
     ]
-    lines = ["---", *head, "---", "", f"# {title}", "", *_table(("what", "value"), facts), ""]
+    lines = ["---", *head, "---", "", f"# {title}", ""]
+    lines += [about.strip(), ""] if about.strip() else []
+    lines += [*_table(("what", "value"), facts), ""]
     lines += ["## Data", "", *_data(training), ""]
     lines += ["## Perplexity", "", *_perplexities(training), ""]
     lines += ["## Use", "", "```python", "import elmo", ""]
-    lines += ['embedder = elmo.Embedder.from_pretrained("THIS FOLDER")']
+    load = f'load("{name}")' if name else 'from_pretrained("THIS FOLDER")'
+    lines += [f"embedder = elmo.Embedder.{load}"]
     lines += ['vectors = embedder.encode(["A sentence."])  # (texts, dim)', "```", ""]
     return "\n".join(lines)
 

@@ -1,13 +1,18 @@
-"""Files of other tools: import, export, export-serving, dump, dump-tokens."""
+"""Files of other tools: import, export, package, export-serving, dump, dump-tokens."""
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from elmo.errors import ElmoError
 from elmo.tokenizer import TOKENIZERS
 
-from .options import FOLDER, PATH, Folder, say_done
+from .options import FOLDER, PATH, TEXT, Folder, say_done
+
+if TYPE_CHECKING:
+    from elmo.model_folder import WeightPrecision
 
 
 @click.command("import")
@@ -58,6 +63,56 @@ def export(model: Path, options: Path, weights: Path) -> None:
         f"export: {options} and {weights}; the softmax and the optimizer stay behind: "
         "they travel in our own format only"
     )
+
+
+@click.command()
+@click.argument("model", type=PATH)
+@click.argument("out", type=PATH)
+@click.option("--name", required=True, help="What the model is loaded by, such as english.")
+@click.option("--version", default="1.0", show_default=True, help="Of the package.")
+@click.option("--licence", default="unknown", show_default=True, help="Of the model: CC-BY-4.0, …")
+@click.option("--language", help="A language code for the card, such as en.")
+@click.option("--about", type=TEXT, help="Markdown for the card: its data, its use, its limits.")
+@click.option(
+    "--weights",
+    type=click.Choice(["float16", "float32"]),
+    default="float16",
+    show_default=True,
+    help="The precision of the file; float16 halves it.",
+)
+def package(
+    model: Path,
+    out: Path,
+    name: str,
+    version: str,
+    licence: str,
+    language: str | None,
+    about: Any,
+    weights: "WeightPrecision",
+) -> None:
+    """Make a Python package of MODEL, which others install and load by NAME.
+
+    \b
+    Example: elmo package models/pretrain pretrained/english --name english --language en
+             pip install ./pretrained/english; elmo embed english --input text.txt --output out.npz
+    """
+    from elmo.integrations.pretrained import write_package
+
+    try:
+        text = about.read().decode("utf-8") if about else ""
+    except UnicodeDecodeError:
+        raise ElmoError(f"--about {about.name}: is not UTF-8") from None
+    digest = write_package(
+        model,
+        out,
+        name=name,
+        version=version,
+        licence=licence,
+        language=language,
+        about=text,
+        precision=weights,
+    )
+    say_done(f"package: {out} (digest {digest[:12]}); pip install {out}, and load {name!r}")
 
 
 @click.command()

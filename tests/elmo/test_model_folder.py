@@ -158,7 +158,7 @@ BIAS, SOFTMAX = "bilm.lstm.bias.1", "softmax.weight"
         (put(SOFTMAX, infinite), rf"{SOFTMAX} holds values that are not finite"),
         (put(BIAS, torch.Tensor.int), rf"{BIAS} holds I32, not float32"),
         (put(BIAS, torch.Tensor.bool), rf"{BIAS} holds BOOL, not float32"),
-        (put(BIAS, torch.Tensor.half), rf"{BIAS} holds F16, not float32"),
+        (put(BIAS, torch.Tensor.bfloat16), rf"{BIAS} holds BF16, not float32"),
         (put(BIAS, lambda t: t[:, :9]), rf"{BIAS} has shape \(2, 9\), .* ask for \(2, 64\)"),
         (put(SOFTMAX, lambda t: t[:, :3]), r"softmax\.weight has shape \(9, 3\)"),
         (put("softmax.bias", lambda t: t[:5]), r"softmax\.bias has shape \(5,\)"),

@@ -1,6 +1,8 @@
 """Names of pretrained models, and folders that are published."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +10,10 @@ import pytest
 
 from elmo.embedder import Embedder
 from elmo.errors import ElmoError
+from elmo.integrations.pretrained import write_package
+from elmo.model_config import read_config
 from elmo.model_folder import load_model, save_model
+from elmo.store import model_digest
 
 TEXTS = ["he has a gift", "the gift"]
 
@@ -90,3 +95,74 @@ def test_a_snapshot_as_hugging_face_keeps_it(tiny_model_folder: Path, tmp_path: 
 def test_a_name_that_leads_nowhere(name: str, message: str) -> None:
     with pytest.raises(ElmoError, match=message):
         Embedder.from_pretrained(name)
+
+
+@pytest.fixture
+def installed(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, str]:
+    """A package of a model, as pip installs it into a folder of its own."""
+    about = "Made of [two] novels; not for *verse*."
+    digest = write_package(
+        tiny_model_folder, tmp_path / "package", name="tiny", licence="CC0-1.0", about=about
+    )
+    target = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--target", str(target), str(tmp_path / "package")], check=True)
+    monkeypatch.syspath_prepend(str(target))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "package", digest
+
+
+def test_an_installed_model_is_loaded_by_its_name(
+    tiny_model_folder: Path, installed: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, digest = installed
+    embedder, original = Embedder.load("tiny"), Embedder.load(tiny_model_folder)
+    assert embedder.model.digest == digest != original.model.digest
+    for ours, reference in zip(embedder.encode(TEXTS), original.encode(TEXTS), strict=True):
+        np.testing.assert_allclose(ours, reference, atol=2e-3)
+    assert Embedder.from_pretrained("tiny").model.digest == digest
+    assert model_digest("tiny") == digest
+    Path("tiny").mkdir()  # a folder that is no model does not hide it
+    assert read_config("tiny").digest == digest
+    card = (package / "README.md").read_text(encoding="utf-8")
+    assert "Made of [two] novels; not for *verse*." in card and digest in card
+    assert 'elmo.Embedder.load("tiny")' in card
+    with pytest.raises(ElmoError, match=r"finnish: no such model folder.*\(there are tiny\)"):
+        load_model("finnish")
+
+
+def test_weights_in_float16_take_half_the_file(tiny_model_folder: Path, tmp_path: Path) -> None:
+    digests = {}
+    for precision in ("float16", "float32"):
+        out = tmp_path / precision
+        digests[precision] = write_package(tiny_model_folder, out, name="tiny", precision=precision)
+    sizes = [
+        (tmp_path / one / "elmo_tiny" / "weights.safetensors").stat().st_size for one in digests
+    ]
+    assert sizes[0] < 0.6 * sizes[1]
+    assert digests["float32"] == load_model(tiny_model_folder).digest
+    write_package(tiny_model_folder, tmp_path / "float16", name="tiny")  # over its own
+
+
+def test_a_package_replaces_nothing_of_others(tiny_model_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[project]\n")
+    with pytest.raises(ElmoError, match="not replaced"):
+        write_package(tiny_model_folder, tmp_path, name="tiny")
+    assert (tmp_path / "pyproject.toml").read_text() == "[project]\n"
+    for name, version, wrong in (("My Model", "1.0", "name"), ("tiny", "one", "version")):
+        with pytest.raises(ElmoError, match=wrong):
+            write_package(tiny_model_folder, tmp_path / "new", name=name, version=version)
+
+
+def test_a_weight_that_float16_can_not_hold_is_refused(
+    tiny_model_folder: Path, tmp_path: Path
+) -> None:
+    model = load_model(tiny_model_folder)
+    model.bilm.lstm.weight[0].data[0, 0] = 1e6
+    pieces = {"vocabulary": model.vocabulary, "characters": model.characters}
+    save_model(tmp_path / "m", bilm=model.bilm, softmax=None, training={}, **pieces)
+    with pytest.raises(ElmoError, match="not finite in float16"):
+        write_package(tmp_path / "m", tmp_path / "out", name="tiny")
+    assert not (tmp_path / "out").exists()
