@@ -9,7 +9,7 @@ characters of a token, S directions, N distinct tokens.
 import copy
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -74,14 +74,20 @@ def _normalised(layers_LBTD: Tensor, mask_BT: Tensor, epsilon: float) -> Tensor:
     return (layers_LBTD - mean_L) / torch.sqrt(variance_L + epsilon)
 
 
+class ElmoOutput(TypedDict):
+    """One (B, T, D) tensor for each representation, 0 where masked, and the mask (B, T)."""
+
+    elmo_representations: list[Tensor]
+    mask: Tensor
+
+
 class Elmo(nn.Module):
     """A biLM with one or more learned mixes of its layers; each sentence is read alone.
 
     The biLM is frozen unless `trainable`; a `Model` that is handed in is copied and stays as it is.
     `layer_norm="bilm-tf"` is the way of the original and leaves the boundaries out of mean and
     variance; `"allennlp"` counts them in. Neither is the default: with either, a vector depends on
-    its batch. `cached` tokens are encoded once, when it is built; then `forward` takes their
-    numbers.
+    its batch. It lies where the model does; `to` moves it.
     """
 
     def __init__(
@@ -93,7 +99,6 @@ class Elmo(nn.Module):
         dropout: float = 0.5,
         keep_sentence_boundaries: bool = False,
         trainable: bool = False,
-        cached: Sequence[str] = (),
     ) -> None:
         super().__init__()
         loaded = model if isinstance(model, Model) else load_model(model)
@@ -111,23 +116,17 @@ class Elmo(nn.Module):
         marks = loaded.characters.encode([SENTENCE_BEGIN, SENTENCE_END])
         self.register_buffer("marks_2K", torch.from_numpy(marks).long(), persistent=False)
         self.marks_2K: Tensor
-        self.cached_NP: Tensor | None
-        vectors = None
-        if cached:
-            with torch.no_grad():
-                vectors = self.bilm.encode(torch.from_numpy(loaded.characters.encode(list(cached))))
-        self.register_buffer("cached_NP", vectors, persistent=False)
+        self.to(self.bilm.lstm.weight[0].device)
 
     def batch_to_ids(self, sentences: Sequence[Sequence[str]]) -> Tensor:
         """Token lists → (B, T, K) ids of this model's characters, where the model is; 0 a mask."""
         ids_BTK = torch.from_numpy(self.characters.batch(sentences))
         return ids_BTK.to(self.bilm.lstm.weight[0].device)
 
-    def forward(self, ids_BTK: Tensor | Sequence[Sequence[str]]) -> tuple[list[Tensor], Tensor]:
-        """Token lists, or their ids (B, T, K), or (B, T) numbers of cached tokens from 1, 0 a mask.
+    def forward(self, ids_BTK: Tensor | Sequence[Sequence[str]]) -> ElmoOutput:
+        """Mix the layers of token lists, or of their ids (B, T, K), as AllenNLP's module does.
 
-        Returns one (B, T, D) tensor for each representation, 0 where masked, and the mask (B, T);
-        with `keep_sentence_boundaries` T grows by two.
+        With `keep_sentence_boundaries` T grows by two.
         """
         if not isinstance(ids_BTK, Tensor):
             ids_BTK = self.batch_to_ids(ids_BTK)
@@ -146,7 +145,8 @@ class Elmo(nn.Module):
                 mixed_BTD = mix(layers_LBTD[:, :, 1:-1], inner_BT)
             mask_BT = whole_BT if self.keep_sentence_boundaries else inner_BT
             mixed.append(self.dropout(mixed_BTD * mask_BT.unsqueeze(-1)))
-        return mixed, whole_BT if self.keep_sentence_boundaries else inner_BT
+        mask_BT = whole_BT if self.keep_sentence_boundaries else inner_BT
+        return {"elmo_representations": mixed, "mask": mask_BT}
 
     def l2(self) -> Tensor:
         """Σ w² over all mixes."""
@@ -189,12 +189,6 @@ class Elmo(nn.Module):
     def _tokens(self, ids_BTK: Tensor, precision: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Vectors of distinct tokens with the two boundaries last, each token's index, the mask."""
         marks_2P = self.bilm.encode(self.marks_2K, precision=precision)
-        if ids_BTK.dim() == 2:
-            if self.cached_NP is None:
-                raise ElmoError("no tokens are cached; pass cached=… or the ids of batch_to_ids")
-            mask_BT = ids_BTK > 0
-            vectors_NP = torch.cat([self.cached_NP.to(precision), marks_2P])
-            return vectors_NP, (ids_BTK - 1).clamp(min=0), mask_BT
         if ids_BTK.dim() != 3 or ids_BTK.shape[2] != self.characters.max_characters:
             raise ElmoError(
                 f"ids must be (sentences, tokens, {self.characters.max_characters}), as "

@@ -2,10 +2,14 @@
 
 A recurrent loop launches several kernels per time step; on a GPU the launches then take longer than
 the work. A CUDA graph launches them all at once. On a CPU nothing changes.
+
+A graph has inputs and outputs of its own, so it serves one call at a time: calls on a device take
+turns, and each stream has graphs of its own.
 """
 
 import logging
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,11 +23,22 @@ Tensors = Sequence[Tensor | None]
 Function = Callable[..., tuple[Tensor | None, ...]]
 WARM_UP_CALLS = 2  # plain calls before a shape is captured: one that comes once is not worth it
 MAX_GRAPHS = 64  # graphs kept, the ones used last: each holds the memory of its inputs and outputs
+MAX_BYTES = 2 << 30  # of the inputs and outputs of a device's graphs
 MAX_COUNTED = 1024  # shapes whose calls are counted
 
-_calls: OrderedDict[Any, int] = OrderedDict()
-_captured: OrderedDict[Any, "_Captured"] = OrderedDict()
-_pools: dict[torch.device, Any] = {}
+
+class _Graphs:
+    """The graphs of one device, and the lock of those who use them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.calls: OrderedDict[Any, int] = OrderedDict()
+        self.captured: OrderedDict[Any, _Captured] = OrderedDict()
+        self.pools: dict[int, Any] = {}  # of a stream: what runs on two at once shares no memory
+
+
+_devices: dict[torch.device, _Graphs] = {}
+_lock = threading.Lock()  # of `_devices`
 
 
 def replay(
@@ -38,21 +53,52 @@ def replay(
     """
     if not _wanted(tensors):
         return function(*tensors, *fixed, *constants)
+    device = next(t.device for t in tensors if t is not None)
+    with _lock:
+        graphs = _devices.setdefault(device, _Graphs())
+    stream = _stream(device)
     shapes = tuple(None if t is None else (t.shape, t.dtype, t.device) for t in tensors)
-    key = (function, shapes, tuple(_place(t) for t in fixed), constants)
-    graph = _captured.get(key)
-    if graph is None:
-        _calls[key] = _calls.pop(key, 0) + 1
-        if len(_calls) > MAX_COUNTED:
-            _calls.popitem(last=False)
-        if _calls[key] <= WARM_UP_CALLS:
-            return function(*tensors, *fixed, *constants)
-        if len(_captured) == MAX_GRAPHS:
-            _captured.popitem(last=False)
-        graph = _captured[key] = _Captured(function, tensors, fixed, constants)
-        log.info("CUDA graph of %s: %d captured", function.__name__, len(_captured))
-    _captured.move_to_end(key)
-    return graph(tensors)
+    key = (function, stream, shapes, tuple(_place(t) for t in fixed), constants)
+    with graphs.lock:
+        graph = graphs.captured.get(key)
+        if graph is None and _is_worth_one(graphs, key, tensors):
+            pool = graphs.pools.setdefault(stream, _new_pool(device))
+            graph = graphs.captured[key] = _Captured(function, tensors, fixed, constants, pool)
+            log.info("CUDA graph of %s: %d captured", function.__name__, len(graphs.captured))
+            _make_room(graphs)
+        if graph is not None:
+            graphs.captured.move_to_end(key)
+            return graph(tensors)
+    return function(*tensors, *fixed, *constants)
+
+
+def _is_worth_one(graphs: _Graphs, key: Any, tensors: Tensors) -> bool:
+    """Count the call; whether its shape comes often, and fits."""
+    graphs.calls[key] = graphs.calls.pop(key, 0) + 1
+    if len(graphs.calls) > MAX_COUNTED:
+        graphs.calls.popitem(last=False)
+    return graphs.calls[key] > WARM_UP_CALLS and _bytes(tensors) <= MAX_BYTES
+
+
+def _make_room(graphs: _Graphs) -> None:
+    """Let go of the graphs used longest ago, until there are few enough of few enough bytes."""
+    while len(graphs.captured) > 1 and (
+        len(graphs.captured) > MAX_GRAPHS
+        or sum(graph.bytes for graph in graphs.captured.values()) > MAX_BYTES
+    ):
+        graphs.captured.popitem(last=False)
+
+
+def _bytes(tensors: Tensors) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors if t is not None)
+
+
+def _stream(device: torch.device) -> int:
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+
+
+def _new_pool(device: torch.device) -> Any:
+    return torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
 
 def _wanted(tensors: Tensors) -> bool:
@@ -74,18 +120,24 @@ class _Captured:
     """A graph with the tensors it reads from and writes to."""
 
     def __init__(
-        self, function: Function, tensors: Tensors, fixed: Tensors, constants: tuple[Any, ...]
+        self,
+        function: Function,
+        tensors: Tensors,
+        fixed: Tensors,
+        constants: tuple[Any, ...],
+        pool: Any = None,
     ) -> None:
+        self.pool = pool
         with torch.inference_mode(False):  # or no later call outside that mode could write to them
             self.inputs = [None if tensor is None else tensor.clone() for tensor in tensors]
         self.outputs = self._capture(lambda: function(*self.inputs, *fixed, *constants))
+        self.bytes = _bytes(self.inputs) + _bytes(self.outputs)
 
     def _capture(self, call: Callable[[], Any]) -> Any:
-        """Record the call on the device of its tensors. All graphs of a device share the memory of
+        """Record the call on the device of its tensors. All graphs of a stream share the memory of
         what they compute on the way: they run one after another."""
         device = next(tensor.device for tensor in self.inputs if tensor is not None)
         with torch.cuda.device(device):
-            pool = _pools.setdefault(device, torch.cuda.graph_pool_handle())
             current = torch.cuda.current_stream(device)
             aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             aside.wait_stream(current)
@@ -94,7 +146,9 @@ class _Captured:
             current.wait_stream(aside)
             self.graph = torch.cuda.CUDAGraph()
             mode = "thread_local"
-            with torch.cuda.graph(self.graph, pool=pool, stream=aside, capture_error_mode=mode):
+            with torch.cuda.graph(
+                self.graph, pool=self.pool, stream=aside, capture_error_mode=mode
+            ):
                 return call()
 
     def __call__(self, tensors: Tensors) -> tuple[Tensor | None, ...]:

@@ -5,10 +5,13 @@
     store.tokens(3)   # its tokens
 
 A store is a folder (or a URL that fsspec knows) of Parquet files with manifests; opening it reads
-the newest one alone. `elmo.store.layout` says what the files hold.
+the newest one alone. `elmo.store.layout` says what the files hold. A store may be read by several
+threads; processes forked or spawned open its files anew.
 """
 
+import operator
 import re
+import threading
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,9 +33,9 @@ from elmo.store.reader import Part, VectorBlock
 if TYPE_CHECKING:
     import torch
 
-    from elmo.store.datasets import PaddedSentence
+    from elmo.store.datasets import SentenceArray
 
-_OPEN_PARTS = 64  # each holds two file descriptors
+_OPEN_PARTS = 64  # each holds two file descriptors, or connections
 
 
 class FeatureStore:
@@ -41,7 +44,8 @@ class FeatureStore:
     `layers` chooses among `store.layers`, by number or name, and only those are read. With `model`
     (a digest or a model folder) a store made by another model is refused. With `checked` the
     SHA-256 of a part is compared when it is first opened; else only its size is. `version` opens
-    an older version. `storage_options` go to fsspec.
+    an older version. `storage_options` go to fsspec. `close`, or `with`, closes the files that are
+    open.
     """
 
     def __init__(
@@ -61,6 +65,8 @@ class FeatureStore:
         self.layers = self._names(layers, among=self.layout.layers)
         self._checked = checked
         self._parts: OrderedDict[int, Part] = OrderedDict()
+        self._lock = threading.RLock()  # of `_parts`
+        self._closed = False
         if model is not None:
             self._check_model(model)
 
@@ -80,22 +86,39 @@ class FeatureStore:
     @overload
     def __getitem__(self, key: int) -> Floats: ...
     @overload
-    def __getitem__(self, key: slice) -> list[Floats]: ...
+    def __getitem__(self, key: slice | Sequence[int]) -> list[Floats]: ...
 
-    def __getitem__(self, key: int | slice) -> Floats | list[Floats]:
-        """Sentence k as float32 (layers, tokens, dim), or the list of a slice of sentences."""
+    def __getitem__(self, key: int | slice | Sequence[int]) -> Floats | list[Floats]:
+        """Sentence k as float32 (layers, tokens, dim), or the list of several sentences."""
         if isinstance(key, slice):
             return [self.vectors(k) for k in range(*key.indices(len(self)))]
-        return self.vectors(key)
+        if isinstance(key, Sequence | np.ndarray) and not isinstance(key, str):
+            return [self.vectors(_index(k)) for k in key]
+        return self.vectors(_index(key))
 
-    def __getitems__(self, ks: Sequence[int]) -> "list[PaddedSentence]":
-        """Sentences padded alike, which is what torch's `DataLoader(store, batch_size=…)` asks for.
+    def __getitems__(self, ks: Sequence[int]) -> "list[SentenceArray]":
+        """Several sentences, as torch's `DataLoader(store, batch_size=…)` asks for them.
 
-        Its default collate then gives the keys of `elmo.store.datasets.collate`.
+        Each is an array as `store[k]`; without a `collate_fn` they are padded by
+        `elmo.store.datasets.collate`.
         """
-        from elmo.store.datasets import padded
+        from elmo.store.datasets import sentence_arrays
 
-        return padded(self, ks)
+        return sentence_arrays(self, ks)
+
+    def close(self) -> None:
+        """Close the files of the parts that are open; the store can't be read after that."""
+        with self._lock:
+            self._closed = True
+            for part in self._parts.values():
+                part.close()
+            self._parts.clear()
+
+    def __enter__(self) -> "FeatureStore":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def vectors(self, k: int, *, layers: Sequence[int | str] | None = None) -> Floats:
         """Sentence k as float32 (layers, tokens, dim); `layers` reads others than the store's."""
@@ -179,7 +202,11 @@ class FeatureStore:
 
     def __getstate__(self) -> dict[str, Any]:
         """Opened files stay behind: each process opens its own."""
-        return {**self.__dict__, "_parts": OrderedDict()}
+        return {**self.__dict__, "_parts": OrderedDict(), "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the state of another process, with a lock of this one's own."""
+        self.__dict__.update(state, _lock=threading.RLock())
 
     def _names(
         self, layers: Sequence[int | str] | None, *, among: Sequence[str]
@@ -225,14 +252,19 @@ class FeatureStore:
         return orders
 
     def _part(self, number: int) -> Part:
-        if number in self._parts:
-            self._parts.move_to_end(number)
-            return self._parts[number]
-        entry = self.manifest.parts[number]
-        self._parts[number] = Part(self._location, entry, self.layout, checked=self._checked)
-        if len(self._parts) > _OPEN_PARTS:
-            self._parts.popitem(last=False)
-        return self._parts[number]
+        """A part, opened; the one used longest ago closes when nobody reads it any more."""
+        with self._lock:
+            if self._closed:
+                raise ElmoError(f"{self.path}: is closed; open the store again")
+            if number in self._parts:
+                self._parts.move_to_end(number)
+                return self._parts[number]
+            entry = self.manifest.parts[number]
+            part = Part(self._location, entry, self.layout, checked=self._checked)
+            self._parts[number] = part
+            if len(self._parts) > _OPEN_PARTS:
+                self._parts.popitem(last=False)
+            return part
 
     def _check_model(self, model: str | Path) -> None:
         wanted, actual = model_digest(model), self.manifest.model.digest
@@ -248,6 +280,15 @@ class FeatureStore:
             f"FeatureStore({str(self.path)!r}: {counts.sentences} sentences, "
             f"{counts.tokens} tokens, {', '.join(self.layers)}, {self.layout.dtype})"
         )
+
+
+def _index(key: object) -> int:
+    try:
+        return operator.index(key)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(
+            f"a store is indexed by a sentence's number, a slice or a list, not {key!r}"
+        ) from None
 
 
 def model_digest(model: str | Path) -> str:

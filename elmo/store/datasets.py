@@ -3,14 +3,17 @@
 Shapes: B sentences, T tokens of the longest.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypedDict
+from collections.abc import Iterator, Sequence
+from typing import NotRequired, TypedDict
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
 
+from elmo.arrays import Floats
 from elmo.errors import ElmoError
 from elmo.store import FeatureStore
 
@@ -22,21 +25,20 @@ class Sentence(TypedDict):
     vectors: Tensor
 
 
-class PaddedSentence(TypedDict):
-    """One sentence of a batch, padded to its longest; `mask` (T) is true where there is a token.
+class SentenceArray(npt.NDArray[np.float32]):
+    """The array of `store[k]`, (layers, T, dim), that knows its k.
 
-    The keys are those of `Batch`, which is what torch's default collate makes of a list of them.
+    torch's default collate pads a list of them with `collate`.
     """
 
-    sentence_ids: int
-    vectors: Tensor
-    mask: Tensor
+    sentence_id: int
 
 
 class Batch(TypedDict):
-    """B sentences padded with zeros; `mask_BT` is true where there is a token."""
+    """B sentences padded with zeros: `vectors` (B, layers, T, dim) and `mask` (B, T), which is true
+    where there is a token. Arrays that know no number give no `sentence_ids`."""
 
-    sentence_ids: Tensor
+    sentence_ids: NotRequired[Tensor]
     vectors: Tensor
     mask: Tensor
 
@@ -126,37 +128,41 @@ class ShuffledSentences(IterableDataset[Sentence]):
         return sentences
 
 
-def collate(sentences: Sequence[Mapping[str, object] | Sentence | PaddedSentence]) -> Batch:
-    """Pad sentences to (B, layers, T, dim), T being the longest's tokens."""
-    vectors = [_unpadded(sentence) for sentence in sentences]
+def collate(sentences: Sequence[Sentence | Floats]) -> Batch:
+    """Pad sentences, arrays (layers, tokens, dim) or those of a dataset, to the longest of them."""
+    vectors = [torch.as_tensor(s["vectors"] if isinstance(s, dict) else s) for s in sentences]
     lengths = torch.tensor([one.shape[1] for one in vectors])
     layers, _, dim = vectors[0].shape
     batch = vectors[0].new_zeros(len(vectors), layers, int(lengths.max()), dim)
     for row, one in enumerate(vectors):
         batch[row, :, : one.shape[1]] = one
-    ids = torch.tensor([_number(sentence) for sentence in sentences])
     mask_BT = torch.arange(batch.shape[2]) < lengths[:, None]
-    return {"sentence_ids": ids, "vectors": batch, "mask": mask_BT}
+    ids = [_number(sentence) for sentence in sentences]
+    if None in ids:
+        return {"vectors": batch, "mask": mask_BT}
+    return {"sentence_ids": torch.tensor(ids), "vectors": batch, "mask": mask_BT}
 
 
-def padded(store: FeatureStore, ks: Sequence[int]) -> list[PaddedSentence]:
-    """Sentences of a store, padded to the longest of them."""
-    batch = collate([{"sentence_id": k, "vectors": store.tensor(k)} for k in ks])
-    return [
-        {"sentence_ids": int(k), "vectors": vectors, "mask": mask}
-        for k, vectors, mask in zip(ks, batch["vectors"], batch["mask"], strict=True)
-    ]
+def sentence_arrays(store: FeatureStore, ks: Sequence[int]) -> list[SentenceArray]:
+    """Sentences of a store, as a `DataLoader` fetches them."""
+    default_collate_fn_map[SentenceArray] = _collated
+    arrays = []
+    for k in ks:
+        array = store[k].view(SentenceArray)
+        array.sentence_id = int(k)
+        arrays.append(array)
+    return arrays
 
 
-def _unpadded(sentence: Mapping[str, object] | Sentence | PaddedSentence) -> Tensor:
-    vectors = torch.as_tensor(sentence["vectors"])
-    mask = sentence.get("mask")
-    return vectors if mask is None else vectors[:, torch.as_tensor(mask)]
+def _collated(batch: Sequence[SentenceArray], *, collate_fn_map: object = None) -> Batch:
+    """Pad what torch's default collate is given."""
+    return collate(batch)
 
 
-def _number(sentence: Mapping[str, object] | Sentence | PaddedSentence) -> object:
-    values: Mapping[str, object] = sentence
-    return values["sentence_ids"] if "mask" in values else values["sentence_id"]
+def _number(sentence: Sentence | Floats) -> int | None:
+    if isinstance(sentence, dict):
+        return sentence["sentence_id"]
+    return getattr(sentence, "sentence_id", None)
 
 
 def _rank() -> int:

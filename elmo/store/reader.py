@@ -2,12 +2,14 @@
 
 An uncompressed local part is memory-mapped: its footer says where a column of a row group lies,
 the lengths of the sentences say where each value lies in it, and the length that Parquet keeps
-before each value says whether that was right. All else goes through pyarrow.
+before each value says whether that was right. All else goes through pyarrow, whose
+`ParquetFile` must not be used by two threads at once: it is read under a lock.
 
 Shapes: L layers, N distinct tokens, T tokens, P projection, D = 2P.
 """
 
 import mmap
+import threading
 import warnings
 from bisect import bisect_right
 from collections import OrderedDict
@@ -51,7 +53,9 @@ class ParquetColumns:
 
     def __init__(self, location: Location, file: str, layout: Layout) -> None:
         self.name = location.name(file)
-        self._file = open_parquet(location, file)
+        self._lock = threading.Lock()  # of `_file` and `_decoded`
+        self.map = _mapped(location, file) if layout.codec == "none" else None
+        self._file = open_parquet(location, file, mapped=self.map)
         check_layout(self.name, self._file.schema_arrow, layout)
         self._metadata = self._file.metadata
         self._columns = {name: i for i, name in enumerate(_leaves(self._file))}
@@ -59,10 +63,6 @@ class ParquetColumns:
         self.group_starts = [0, *np.cumsum(rows, dtype=np.int64).tolist()]
         self._bases: dict[tuple[int, str], int] = {}
         self._decoded: OrderedDict[tuple[int, str], pa.Array] = OrderedDict()
-        self.map: mmap.mmap | None = None
-        if layout.codec == "none" and location.local is not None:
-            with location.open(file) as stream:
-                self.map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
 
     def group(self, row: int) -> int:
         """The row group of a row."""
@@ -71,9 +71,10 @@ class ParquetColumns:
     def read(self, columns: list[str], group: int | None = None) -> pa.Table:
         """The columns named, of all rows or of one row group."""
         try:
-            if group is None:
-                return self._file.read(columns)
-            return self._file.read_row_group(group, columns)
+            with self._lock:
+                if group is None:
+                    return self._file.read(columns)
+                return self._file.read_row_group(group, columns)
         except (pa.ArrowException, OSError) as error:
             raise ElmoError(f"{self.name}: truncated or altered ({first_line(error)})") from None
 
@@ -95,15 +96,23 @@ class ParquetColumns:
     def decoded(self, group: int, column: str) -> pa.Array:
         """A row group's column through pyarrow; the last few are kept."""
         key = (group, column)
-        if key in self._decoded:
-            self._decoded.move_to_end(key)
-            return self._decoded[key]
+        with self._lock:
+            if key in self._decoded:
+                self._decoded.move_to_end(key)
+                return self._decoded[key]
         values = self.read([column], group)[column]
         array = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
-        self._decoded[key] = array
-        while len(self._decoded) > _MAX_DECODED:
-            self._decoded.popitem(last=False)
+        with self._lock:
+            self._decoded[key] = array
+            while len(self._decoded) > _MAX_DECODED:
+                self._decoded.popitem(last=False)
         return array
+
+    def close(self) -> None:
+        """Close the file; arrays that were read stay valid."""
+        with self._lock:
+            self._decoded.clear()
+            self._file.close(force=True)
 
 
 class Types:
@@ -118,6 +127,10 @@ class Types:
     def tokens(self) -> pa.StringArray:
         """The text of each, (N,)."""
         return self._parquet.read(["token"])["token"].combine_chunks()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._parquet.close()
 
     def x(self, ids: Ints) -> Floats:
         """x of T types, (T, P)."""
@@ -190,6 +203,11 @@ class Part:
             )
         if (lengths < 0).any():
             raise ElmoError(f"{name}: has a sentence of less than 0 tokens; make the store again")
+
+    def close(self) -> None:
+        """Close the part's files."""
+        self._parquet.close()
+        self.types.close()
 
     @property
     def row_groups(self) -> int:
@@ -347,10 +365,30 @@ def flat(column: pa.ChunkedArray, dtype: str) -> npt.NDArray[Any]:
     return flats[0] if len(flats) == 1 else np.concatenate([np.empty(0, dtype), *flats])
 
 
-def open_parquet(location: Location, file: str, *, checksums: bool = False) -> pq.ParquetFile:
-    """Open a Parquet file; `ElmoError` where its footer cannot be read."""
+def _mapped(location: Location, file: str) -> mmap.mmap | None:
+    """A local file in memory; None at a URL, and for one without bytes, which holds no Parquet."""
+    if location.local is None:
+        return None
+    with location.open(file) as stream:
+        try:
+            return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError:
+            return None
+
+
+def open_parquet(
+    location: Location, file: str, *, checksums: bool = False, mapped: mmap.mmap | None = None
+) -> pq.ParquetFile:
+    """Open a Parquet file, or one that is `mapped` already: it then needs no other descriptor.
+
+    `ElmoError` where its footer cannot be read.
+    """
     local = location.local
-    source = str(local / file) if local is not None else location.open(file)
+    source: Any = None
+    if mapped is not None:
+        source = pa.BufferReader(pa.py_buffer(mapped))
+    else:
+        source = str(local / file) if local is not None else location.open(file)
     try:
         return pq.ParquetFile(source, page_checksum_verification=checksums)
     except (pa.ArrowException, OSError, ValueError) as error:

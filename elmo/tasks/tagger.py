@@ -77,13 +77,9 @@ class Tagger(nn.Module):
     def tag(self, sentences: Sequence[Floats]) -> list[list[str]]:
         """The tags of sentences, each as vectors (L, T, D) of a store or of `embed`."""
         self.eval()
-        rows = [
-            {"sentence_id": k, "vectors": torch.from_numpy(np.array(layers_LTD, np.float32))}
-            for k, layers_LTD in enumerate(sentences)
-        ]
-        if not rows:
+        if not sentences:
             return []
-        batch = collate(rows)
+        batch = collate([np.array(layers_LTD, np.float32) for layers_LTD in sentences])
         best_BT = self(batch["vectors"], batch["mask"]).argmax(-1)
         return [
             [self.tags[tag] for tag in best_T[: layers_LTD.shape[1]].tolist()]

@@ -245,7 +245,7 @@ def _evaluator(model: Model) -> Evaluator:
         raise ElmoError("the model has no softmax (2018 files have none); fine-tune it to get one")
     return Evaluator(
         model.bilm,
-        softmax_from(model.softmax),
+        softmax_from(model.softmax).to(model.bilm.lstm.weight[0].device),
         model.vocabulary,
         precision=torch.float32,
     )

@@ -186,7 +186,7 @@ def test_a_trainable_module_keeps_its_gradients_beside_an_embedder(tiny_model: M
     embedder = Embedder(tiny_model, precision="bfloat16")
     Serving(tiny_model)
     Elmo(tiny_model)
-    (vectors,), _ = elmo([GIFT])
+    (vectors,), _ = elmo([GIFT]).values()
     vectors.sum().backward()
     assert all(parameter.grad is not None for parameter in elmo.bilm.parameters())
     first = embedder.embed([GIFT])[0]
@@ -310,7 +310,7 @@ def test_ids_are_those_of_the_models_characters(tmp_path: Path, tiny_model: Mode
         elmo.batch_to_ids(sentence),
         torch.from_numpy(Embedder(model).ids(sentence)),
     ):
-        (vectors,), _ = elmo(ids)
+        (vectors,), _ = elmo(ids).values()
         np.testing.assert_allclose(vectors[0].detach(), expected, atol=1e-5)
     with pytest.raises(ElmoError, match=r"ids must be \(sentences, tokens, 20\)"):
         elmo(batch_to_ids(sentence))

@@ -37,7 +37,7 @@ def test_it_gives_the_embedders_vectors(tiny_model: Model, trainable: bool) -> N
     with torch.no_grad():
         elmo.mixes[1].weights.copy_(torch.tensor([1.0, -1.0, 0.5]))
         elmo.mixes[1].gamma.fill_(3.0)
-    (plain, weighed), mask = elmo(batch_to_ids(SENTENCES))
+    (plain, weighed), mask = elmo(batch_to_ids(SENTENCES)).values()
     share = 3 * torch.tensor([1.0, -1.0, 0.5]).softmax(0).numpy()
     assert mask.sum(1).tolist() == [4, 1, 6]
     for row, vectors in enumerate(expected):
@@ -49,25 +49,12 @@ def test_it_gives_the_embedders_vectors(tiny_model: Model, trainable: bool) -> N
 
 
 def test_boundaries_can_be_kept(tiny_model: Model) -> None:
-    inner = Elmo(tiny_model, dropout=0.0)(batch_to_ids(SENTENCES))[0][0]
+    inner = Elmo(tiny_model, dropout=0.0)(batch_to_ids(SENTENCES))["elmo_representations"][0]
     kept = Elmo(tiny_model, dropout=0.0, keep_sentence_boundaries=True)
-    (whole,), mask = kept(batch_to_ids(SENTENCES))
+    (whole,), mask = kept(batch_to_ids(SENTENCES)).values()
     assert mask.sum(1).tolist() == [6, 3, 8]
     torch.testing.assert_close(whole[0, 1:5], inner[0, :4])
     assert whole[1, 0].abs().sum() > 0
-
-
-def test_cached_tokens_are_the_same(tiny_model: Model) -> None:
-    words = sorted({token for sentence in SENTENCES for token in sentence})
-    elmo = Elmo(tiny_model, dropout=0.0, cached=words)
-    numbers = torch.zeros(3, 6, dtype=torch.long)
-    for row, sentence in enumerate(SENTENCES):
-        numbers[row, : len(sentence)] = torch.tensor([words.index(t) + 1 for t in sentence])
-    (ours,), _ = elmo(numbers)
-    (theirs,), _ = elmo(batch_to_ids(SENTENCES))
-    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
-    with pytest.raises(ElmoError, match="no tokens are cached"):
-        Elmo(tiny_model)(numbers)
 
 
 @pytest.mark.parametrize("convention", ["bilm-tf", "allennlp"])
@@ -85,7 +72,7 @@ def test_layer_norm_of_both_conventions(convention: str, tmp_path: Path) -> None
     values = np.concatenate([u.reshape(3, -1) for u in used], 1)
     mean, std = values.mean(1), values.std(1)
     elmo = Elmo(tmp_path / "m", dropout=0.0, layer_norm=convention)  # type: ignore[arg-type]
-    (found,), _ = elmo(batch_to_ids(SENTENCES))
+    (found,), _ = elmo(batch_to_ids(SENTENCES)).values()
     for row, layers in enumerate(whole):
         normed = (layers[:, 1:-1] - mean[:, None, None]) / std[:, None, None]
         n = normed.shape[1]
@@ -95,7 +82,7 @@ def test_layer_norm_of_both_conventions(convention: str, tmp_path: Path) -> None
 def test_frozen_or_trainable(tiny_model: Model) -> None:
     for trainable in (False, True):
         elmo = Elmo(tiny_model, trainable=trainable)
-        (vectors,), _ = elmo(batch_to_ids(SENTENCES))
+        (vectors,), _ = elmo(batch_to_ids(SENTENCES)).values()
         (vectors.square().sum() + 0.001 * elmo.l2()).backward()
         assert elmo.mixes[0].weights.grad is not None
         grads = [p.grad is not None for p in elmo.bilm.parameters()]
@@ -121,7 +108,9 @@ def test_saved_pickled_and_restored(tiny_model: Model) -> None:
     restored.load_state_dict(elmo.state_dict())
     ids = batch_to_ids(SENTENCES)
     for other in (pickled, restored):
-        torch.testing.assert_close(other(ids)[0][0], elmo(ids)[0][0])
+        torch.testing.assert_close(
+            other(ids)["elmo_representations"][0], elmo(ids)["elmo_representations"][0]
+        )
 
 
 @pytest.mark.parametrize("layer_norm", [None, "bilm-tf", "allennlp"])
@@ -130,12 +119,12 @@ def test_a_batch_without_tokens_has_no_vectors(
     tiny_model: Model, sentences: list[list[str]], layer_norm: Any
 ) -> None:
     elmo = Elmo(tiny_model, layer_norm=layer_norm, trainable=True)
-    (vectors,), mask = elmo(sentences)
+    (vectors,), mask = elmo(sentences).values()
     assert vectors.shape == (len(sentences), 0, 8) and mask.shape == (len(sentences), 0)
-    (masked,), mask = elmo(torch.zeros(2, 3, 50, dtype=torch.long))
+    (masked,), mask = elmo(torch.zeros(2, 3, 50, dtype=torch.long)).values()
     assert masked.shape == (2, 3, 8) and not masked.any() and not mask.any()
     kept = Elmo(tiny_model, keep_sentence_boundaries=True)
-    (vectors,), mask = kept(sentences)
+    (vectors,), mask = kept(sentences).values()
     assert vectors.shape == (len(sentences), 2, 8) and mask.sum() == 2 * len(sentences)
 
 
@@ -143,22 +132,22 @@ def test_a_batch_without_tokens_has_no_vectors(
 def test_autocast_is_near_and_compile_is_equal(tiny_model: Model) -> None:
     elmo = Elmo(tiny_model, dropout=0.0).eval()
     ids = batch_to_ids(SENTENCES)
-    exact = elmo(ids)[0][0]
+    exact = elmo(ids)["elmo_representations"][0]
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        rough = elmo(ids)[0][0]
+        rough = elmo(ids)["elmo_representations"][0]
     error = (rough.float() - exact).norm() / exact.norm()
     assert 1e-4 < error < 0.05
     compiled = torch.compile(elmo, backend="eager")
-    torch.testing.assert_close(compiled(ids)[0][0], exact)
+    torch.testing.assert_close(compiled(ids)["elmo_representations"][0], exact)
 
 
 def test_dropout_is_for_training_only(tiny_model: Model) -> None:
     elmo = Elmo(tiny_model, dropout=0.5)
     ids = batch_to_ids(SENTENCES)
-    first, second = elmo(ids)[0][0], elmo(ids)[0][0]
+    first, second = elmo(ids)["elmo_representations"][0], elmo(ids)["elmo_representations"][0]
     assert not torch.equal(first, second)
     elmo.eval()
-    assert torch.equal(elmo(ids)[0][0], elmo(ids)[0][0])
+    assert torch.equal(elmo(ids)["elmo_representations"][0], elmo(ids)["elmo_representations"][0])
 
 
 def test_bad_settings_are_refused(tiny_model: Model) -> None:
@@ -178,7 +167,7 @@ def test_two_processes_of_ddp_share_the_gradients_of_mix_and_bilm(
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     elmo = Elmo(tiny_model_folder, dropout=0.0, trainable=True)
     for sentence in SENTENCES[:2]:
-        (vectors,), _ = elmo(batch_to_ids([sentence]))
+        (vectors,), _ = elmo(batch_to_ids([sentence])).values()
         (vectors.sum() / 2).backward()
     for name, parameter in elmo.named_parameters():
         torch.testing.assert_close(first[name], second[name], rtol=0, atol=0)
@@ -195,7 +184,7 @@ model, folder, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
 dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
 elmo = Elmo(model, dropout=0.0, trainable=True)
 both = torch.nn.parallel.DistributedDataParallel(elmo)
-(vectors,), _ = both(batch_to_ids([SENTENCES[rank]]))
+(vectors,), _ = both(batch_to_ids([SENTENCES[rank]])).values()
 vectors.sum().backward()
 torch.save({name: p.grad for name, p in elmo.named_parameters()}, f"{folder}/{rank}.pt")
 dist.destroy_process_group()

@@ -103,7 +103,7 @@ def test_the_file_says_which_model_tokenizer_and_characters(
 
 def test_a_mix_of_its_layers_is_the_module(tiny_model: Model) -> None:
     layers = Serving(tiny_model)(batch_to_ids(TEXTS[1]))
-    (mixed,), _ = Elmo(tiny_model, dropout=0.0)(batch_to_ids(TEXTS[1]))
+    (mixed,), _ = Elmo(tiny_model, dropout=0.0)(batch_to_ids(TEXTS[1])).values()
     torch.testing.assert_close(layers.mean(1), mixed.detach(), atol=1e-5, rtol=0)
 
 

@@ -1,24 +1,35 @@
 """A captured loop gives what the plain one gives: its bookkeeping here, the capture on a GPU."""
 
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from elmo.embedder import Embedder
 from elmo.nn import cuda_graphs as graphs
 from elmo.nn.lstm import LSTMStack, State
 
 
 @pytest.fixture(autouse=True)
 def empty() -> Iterator[None]:
-    for kept in (graphs._calls, graphs._captured):
-        kept.clear()
+    graphs._devices.clear()
     yield
-    for kept in (graphs._calls, graphs._captured):
-        kept.clear()
+    graphs._devices.clear()
+
+
+def captured() -> list[Any]:
+    return [graph for device in graphs._devices.values() for graph in device.captured.values()]
+
+
+def calls() -> list[int]:
+    return [count for device in graphs._devices.values() for count in device.calls.values()]
 
 
 def twice(x: Tensor, y: Tensor | None, factor: float) -> tuple[Tensor, None]:
@@ -52,7 +63,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_on_a_cpu_nothing_is_captured() -> None:
     for _ in range(5):
         graphs.replay(twice, (torch.ones(3), None), (2.0,))
-    assert not graphs._calls
+    assert not calls()
 
 
 def test_each_shape_and_constant_has_its_graph(pretended: None) -> None:
@@ -64,7 +75,7 @@ def test_each_shape_and_constant_has_its_graph(pretended: None) -> None:
                 (found, nothing) = graphs.replay(twice, (x, y), (2.0,))
                 assert nothing is None
                 kept.append((found, twice(x, y, 2.0)[0]))
-        assert len(graphs._captured) == (4 if k >= graphs.WARM_UP_CALLS else 0)
+        assert len(captured()) == (4 if k >= graphs.WARM_UP_CALLS else 0)
     for found, expected in kept:  # a later replay has not written into an earlier result
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
     assert graphs.replay(twice, (x, None), (3.0,))[0].tolist() == (3 * x).tolist()
@@ -92,12 +103,12 @@ def test_the_graph_used_longest_ago_makes_room(
         use(rows, graphs.WARM_UP_CALLS + 1)
     use(1)
     use(4, graphs.WARM_UP_CALLS + 1)  # in place of 2
-    assert len(graphs._captured) == 3 and len(made) == 4
+    assert len(captured()) == 3 and len(made) == 4
     for rows in (1, 3, 4):
         use(rows)
     assert len(made) == 4
     use(2)
-    assert len(graphs._captured) == 3 and len(made) == 5
+    assert len(captured()) == 3 and len(made) == 5
 
 
 def test_what_is_kept_of_shapes_that_come_once_is_bounded(
@@ -106,7 +117,55 @@ def test_what_is_kept_of_shapes_that_come_once_is_bounded(
     monkeypatch.setattr(graphs, "MAX_COUNTED", 10)
     for rows in range(1, 50):
         graphs.replay(twice, (torch.ones(rows), None), (2.0,))
-    assert len(graphs._calls) == 10 and not graphs._captured
+    assert len(calls()) == 10 and not captured()
+
+
+def test_graphs_are_bounded_in_bytes(pretended: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "MAX_BYTES", 3 * 8 * 100)
+    for rows in (100, 99, 98, 1000):  # each has an input and an output of 4 bytes a row
+        for _ in range(graphs.WARM_UP_CALLS + 2):
+            found, _ = graphs.replay(twice, (torch.ones(rows), None), (2.0,))
+            assert found.tolist() == [2.0] * rows
+    kept = [graph.inputs[0].numel() for graph in captured()]
+    assert kept == [100, 99, 98]  # the largest does not fit and runs as it is
+    for _ in range(graphs.WARM_UP_CALLS + 2):
+        graphs.replay(twice, (torch.ones(60), None), (2.0,))
+    assert [graph.inputs[0].numel() for graph in captured()] == [99, 98, 60]
+
+
+def test_each_stream_has_graphs_of_its_own(
+    pretended: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for stream in (1, 2):
+        monkeypatch.setattr(graphs, "_stream", lambda device, stream=stream: stream)
+        for _ in range(graphs.WARM_UP_CALLS + 1):
+            graphs.replay(twice, (torch.ones(2), None), (2.0,))
+    assert len(captured()) == 2
+
+
+def test_threads_get_the_vectors_of_their_own_calls(
+    pretended: None, tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph has one place for its inputs: no other call may write there until it is read."""
+    monkeypatch.setattr("elmo.embedder.wants_few_launches", lambda device: True)
+    embedder = Embedder.load(tiny_model_folder)
+    texts = [[f"w{k}", "has", "a", f"gift{k}"] for k in range(40)]
+    wanted = [embedder.embed([text])[0] for text in texts]
+    copy = Pretended._replay
+
+    def slowly(self: Pretended) -> None:  # lets other threads in, where they may come in
+        time.sleep(0.0005)
+        copy(self)
+
+    monkeypatch.setattr(Pretended, "_replay", slowly)
+
+    def read(k: int) -> bool:
+        return bool(np.allclose(embedder.embed([texts[k % 40]])[0], wanted[k % 40], atol=1e-6))
+
+    with ThreadPoolExecutor(4) as threads:
+        right = list(threads.map(read, range(200)))
+    assert captured()
+    assert all(right)
 
 
 def test_weights_are_read_where_they_lie(pretended: None) -> None:
@@ -116,11 +175,11 @@ def test_weights_are_read_where_they_lie(pretended: None) -> None:
         with Copies() as copies:
             (found,) = graphs.replay(product, (x,), (), fixed=(weight,))
         assert found.tolist() == [[3.0 * k] * 3] * 2
-    assert len(graphs._captured) == 1
+    assert len(captured()) == 1
     # Of the last replay: the input copied in; the pretended graph writes its output once.
     assert copies.shapes == [(2, 3), (2, 3)]
     graphs.replay(product, (x,), (), fixed=(weight.clone(),))
-    assert len(graphs._captured) == 1  # weights elsewhere are not that graph's
+    assert len(captured()) == 1  # weights elsewhere are not that graph's
 
 
 class Copies(TorchDispatchMode):
@@ -177,12 +236,12 @@ def test_a_stack_read_by_graphs_is_the_stack(
     precision: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = readings(stack(), precision, 5)
-    assert not graphs._captured
+    assert not captured()
     monkeypatch.setattr(graphs, "_wanted", lambda tensors: True)
     monkeypatch.setattr(graphs, "_Captured", Pretended)
-    captured = readings(stack(), precision, 5)
-    assert len(graphs._captured) == 6  # of each layer: forward, backward, and without a gradient
-    for one, other in zip(plain, captured, strict=True):
+    found = readings(stack(), precision, 5)
+    assert len(captured()) == 6  # of each layer: forward, backward, and without a gradient
+    for one, other in zip(plain, found, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
@@ -196,6 +255,6 @@ def test_training_steps_on_a_gpu_are_the_same_captured(
     for chosen in ("0", "1"):
         monkeypatch.setenv("ELMO_CUDA_GRAPHS", chosen)
         results[chosen] = readings(stack().cuda(), precision, 6)
-    assert graphs._captured
-    for plain, captured in zip(results["0"], results["1"], strict=True):
-        torch.testing.assert_close(captured, plain)
+    assert captured()
+    for plain, found in zip(results["0"], results["1"], strict=True):
+        torch.testing.assert_close(found, plain)

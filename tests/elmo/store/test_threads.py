@@ -1,0 +1,129 @@
+"""A store may be read by several threads, closed, and asked for several sentences at once."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+
+from elmo.errors import ElmoError
+from elmo.settings import StoreSettings
+from elmo.shards import write_shards
+from elmo.store import FeatureStore
+from elmo.store.build import build
+from elmo.store.datasets import collate
+
+THREADS = 4
+ROOT = Path(__file__).resolve().parents[3]
+READ = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np
+from elmo.store import FeatureStore
+if sys.argv[1].startswith("memory"):
+    import fsspec
+    fsspec.filesystem("memory").put(sys.argv[2], "/features", recursive=True)
+store, alone = FeatureStore(sys.argv[1]), FeatureStore(sys.argv[2])
+wanted = [alone[k] for k in range(len(alone))]
+def read(seed):
+    order = np.random.default_rng(seed).permutation(len(store))
+    assert all(np.array_equal(store[int(k)], wanted[k]) for k in order)
+    assert all(store.tokens(int(k)) == alone_tokens[k] for k in order)
+alone_tokens = [alone.tokens(k) for k in range(len(alone))]
+with ThreadPoolExecutor(4) as threads:
+    list(threads.map(read, range(16)))
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, tiny_model_folder: Path) -> dict[str, Path]:
+    """A store of many small row groups and parts, for each codec."""
+    folder = tmp_path_factory.mktemp("data")
+    sentences = [["gift", "for", f"w{k}", "a"] for k in range(300)]
+    write_shards(folder / "shards", sentences, shard_sentences=30)
+    for codec in ("none", "zstd"):
+        build(
+            folder / codec,
+            shards=folder / "shards",
+            model=tiny_model_folder,
+            settings=StoreSettings(row_group_tokens=40, codec=codec),
+            work=folder / "runs",
+        )
+    return {codec: folder / codec for codec in ("none", "zstd")}
+
+
+@pytest.mark.parametrize("where", ["none", "zstd", "memory://features"])
+def test_several_threads_read_one_store(made: dict[str, Path], where: str) -> None:
+    """In a process of its own, which a fault would kill."""
+    url = str(made.get(where, where))
+    local = str(made["zstd" if where == "zstd" else "none"])
+    command = [sys.executable, "-c", READ, url, local]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_mapped_part_holds_two_descriptors(made: dict[str, Path]) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    store = FeatureStore(made["none"])
+    store[0]
+    before, parts = descriptors(), len(store.manifest.parts)
+    assert parts > 5
+    store.ids()
+    assert descriptors() - before <= 2 * (parts - 1)
+
+
+def test_a_store_that_is_closed_holds_no_file_and_says_so(made: dict[str, Path]) -> None:
+    before = sorted(os.listdir("/proc/self/fd"))
+    with FeatureStore(made["zstd"]) as store:
+        first = store[0]
+    assert sorted(os.listdir("/proc/self/fd")) == before
+    with pytest.raises(ElmoError, match=r"zstd: is closed; open the store again"):
+        store[0]
+    assert np.isfinite(first).all()
+
+
+def test_a_list_of_numbers_gives_their_sentences(made: dict[str, Path]) -> None:
+    store = FeatureStore(made["none"])
+    for several in ([0, 7, -1], np.array([0, 7, -1]), (0, np.int64(7), -1)):
+        for one, k in zip(store[several], (0, 7, -1), strict=True):
+            np.testing.assert_array_equal(one, store[k])
+    for wrong in ("0", 1.5, None, [0.5]):
+        with pytest.raises(TypeError, match="a sentence's number, a slice or a list, not"):
+            store[wrong]  # type: ignore[index]
+
+
+def test_a_loader_hands_out_what_the_store_gives(made: dict[str, Path]) -> None:
+    store = FeatureStore(made["none"])
+    given: list[list[np.ndarray]] = []
+    for _ in DataLoader(store, batch_size=8, collate_fn=given.append):  # type: ignore[arg-type]
+        pass
+    for k, one in enumerate(sentence for batch in given for sentence in batch):
+        assert isinstance(one, np.ndarray)
+        np.testing.assert_array_equal(one, store[k])
+    batch = next(iter(DataLoader(store, batch_size=8)))  # type: ignore[arg-type]
+    assert batch["sentence_ids"].tolist() == list(range(8))
+    assert batch["vectors"].shape[:2] == batch["mask"].shape[:1] + (3,)
+    assert sorted(collate([store[0], store[1]])) == ["mask", "vectors"]
+
+
+def test_threads_open_a_part_once(made: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    from elmo import store as module
+
+    opened = []
+    part = module.Part
+
+    def count(*given: object, **named: object) -> object:
+        opened.append(given)
+        return part(*given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "Part", count)
+    store = FeatureStore(made["none"])
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(lambda k: store[k], [0] * 50))
+    assert len(opened) == 1
