@@ -24,7 +24,13 @@ from elmo.characters import SENTENCE_BEGIN, SENTENCE_END, check_token_lists
 from elmo.errors import ElmoError
 from elmo.files import new_file
 from elmo.model_folder import Model, load_model, save_model
-from elmo.nn.device import repeated_rows, repeated_time_steps, sent, wants_few_launches
+from elmo.nn.device import (
+    default_device,
+    repeated_rows,
+    repeated_time_steps,
+    sent,
+    wants_few_launches,
+)
 from elmo.nn.int8 import Int8Weights, is_supported
 from elmo.nn.lstm import AnyWeights, State
 from elmo.nn.packed import laid_out
@@ -63,13 +69,14 @@ class Segment(NamedTuple):
 class Embedder:
     """A model ready to embed. The same token list gets the same vectors, whatever stands beside it.
 
-    `model` is a model folder, or a loaded `Model`, which is copied and stays as it is. `precision`
-    is `float32`, `bfloat16` (products in bfloat16, cell state in float32) or `int8` (the LSTMs'
-    weights in 8 bits, on processors with AVX-512 VNNI; all else in float32). `warm_up` sentences
-    are read once, and every sentence then starts from the state they leave instead of zeros:
-    imported 2018 weights were trained without resets and expect some context. The LSTM cell is
-    compiled (seconds) once `embed` has been given many tokens; `compiled`: from the first call, as
-    a server wants.
+    `model` is a model folder, the name of an installed model, or a loaded `Model`, which is copied
+    and stays as it is. `device` None is the GPU where there is one, or where a `Model` lies.
+    `precision` is `float32`, `bfloat16` (products in bfloat16, cell state in float32) or `int8`
+    (the LSTMs' weights in 8 bits, on processors with AVX-512 VNNI; all else in float32). `warm_up`
+    sentences are read once, and every sentence then starts from the state they leave instead of
+    zeros: imported 2018 weights were trained without resets and expect some context. The LSTM cell
+    is compiled (seconds) once `embed` has been given many tokens; `compiled`: from the first call,
+    as a server wants. Several threads may use one embedder.
     """
 
     def __init__(
@@ -84,7 +91,8 @@ class Embedder:
         if isinstance(model, Model):
             self.model, bilm = model, copy.deepcopy(model.bilm)
         else:
-            self.model = load_model(model, device=device or "cpu")
+            device = device or ("cpu" if precision == "int8" else default_device())
+            self.model = load_model(model, device=device)
             bilm = self.model.bilm
         check_precision(precision, torch.device(device or bilm.lstm.weight[0].device))
         held = torch.float32 if precision == "int8" else getattr(torch, precision)
@@ -109,7 +117,7 @@ class Embedder:
         cls,
         folder: str | Path,
         *,
-        device: str = "cpu",
+        device: str | torch.device | None = None,
         precision: EmbeddingPrecision = "float32",
         warm_up: Sequence[Sequence[str]] = (),
         compiled: bool = False,
@@ -122,7 +130,7 @@ class Embedder:
         cls,
         name: str | Path,
         *,
-        device: str = "cpu",
+        device: str | torch.device | None = None,
         precision: EmbeddingPrecision = "float32",
         warm_up: Sequence[Sequence[str]] = (),
         compiled: bool = False,

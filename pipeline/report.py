@@ -457,7 +457,7 @@ def _uses(params: Report, store: "FeatureStore", model: Path) -> str:
     """Each marked token's occurrences on a plane."""
     from elmo.embedder import Embedder
 
-    tokenize = Embedder.load(model).tokenize
+    tokenize = Embedder.load(model, device="cpu").tokenize
     words: dict[str, None] = {}
     for text in params.neighbors_of:
         tokens, index = parse_query(text, tokenize=tokenize)

@@ -132,7 +132,7 @@ def dump_token_embeddings(model: str | Path, vocabulary: str | Path, out: str | 
     """Write layer 0 of each word of a list as dataset `embedding` (words, projection), as the
     function of that name did in 2018; return how many. `import_2018` takes it as `embedding`.
     """
-    embedder = Embedder.load(model)
+    embedder = Embedder.load(model, device="cpu")
     words = Vocabulary.load(Path(vocabulary)).words
     with create_hdf5(Path(out)) as (file, _):
         file.create_dataset("embedding", data=embedder.encode_types(words), dtype="float32")

@@ -8,6 +8,11 @@ from torch import Tensor
 TIME_STEPS_APART = 8
 
 
+def default_device() -> str:
+    """The GPU where there is one, else the processor."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def wants_few_launches(device: torch.device) -> bool:
     """Whether one large operation is far cheaper on it than many small ones: true of a GPU."""
     return device.type != "cpu"

@@ -214,3 +214,15 @@ def test_tasks(kind: str, elmo: str, tmp_path: Path, tiny_model_folder: Path, de
         for folder, where in ((made["cpu"], "cpu"), (made[device], device), (made["cpu"], device))
     ]
     close([list(one.values()) for one in scores[1:]], [list(scores[0].values())] * 2)
+
+
+def test_an_embedder_takes_the_gpu_where_there_is_one(
+    tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Embedder.load(tiny_model_folder, device="cpu").bilm.lstm.weight[0].device.type == "cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert Embedder.load(tiny_model_folder).bilm.lstm.weight[0].device.type == "cpu"
+    with pretended_gpu(monkeypatch) as gpu:
+        monkeypatch.setattr("elmo.embedder.default_device", lambda: gpu)
+        assert Embedder.load(tiny_model_folder).bilm.lstm.weight[0].device.type == "cuda"
+        assert Embedder.load(tiny_model_folder, device="cpu").embed([["a"]])[0].shape[1] == 1
