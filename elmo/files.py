@@ -45,10 +45,10 @@ def new_folder(
     """Yield an empty folder beside `out` that becomes `out` on success and vanishes on any failure.
 
     An existing `out` stays until the new folder is complete, then is replaced: if it is empty, or
-    holds all files named in `ours`, which mark what this project has written, no others than those
-    that the regular expression `also` names and hidden ones, and its `manifest.json`, where `kind`
-    is given, is of that kind. Anything else is refused before work starts. What killed writers of
-    `out` left beside it is removed.
+    holds all files named in `ours`, which mark what this project has written, no others, in its
+    folders too, than those that the regular expression `also` names and hidden ones, and its
+    `manifest.json`, where `kind` is given, is of that kind. Anything else is refused before work
+    starts. What killed writers of `out` left beside it is removed.
     """
     check_folder(out, ours=ours, also=also, kind=kind)
     try:
@@ -119,12 +119,13 @@ def check_folder(
     if not out.is_dir():
         raise ElmoError(f"{out}: is a file, not a folder to replace; name another, or delete it")
     names = {path.name for path in out.iterdir()}
+    files = {path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()}
     if names and not (ours and names.issuperset(ours)):
         raise ElmoError(
             f"{out}: holds {min(names)}, and no {' and '.join(ours) or 'output'} of this project; "
             "it is not replaced: name another folder, or empty it"
         )
-    check_names(str(out), names, ours=ours, also=also)
+    check_names(str(out), files, ours=ours, also=also)
     if kind is not None and names:
         check_kind(str(out), read_record(out / "manifest.json", ManifestKind).kind, kind)
     if never in names:
@@ -132,9 +133,13 @@ def check_folder(
 
 
 def check_names(out: str, names: Iterable[str], *, ours: Sequence[str], also: str) -> None:
-    """Refuse an output folder with a file that no stage has put there."""
+    """Refuse an output folder with a file, in a folder of it too, that no stage has put there.
+
+    Hidden ones, which file managers leave, may be there.
+    """
     for name in sorted(names):
-        if not (name.startswith(".") or name in ours or re.fullmatch(also, name)):
+        hidden = any(part.startswith(".") for part in name.split("/"))
+        if not (hidden or name in ours or re.fullmatch(also, name)):
             raise ElmoError(
                 f"{out}: holds {name}, which no stage has written; it is not replaced: move that "
                 "away, or name another folder"

@@ -40,6 +40,7 @@ _PIECES = (WEIGHTS, "words.txt", "characters.json")
 _OPTIONAL = "counts.txt"
 # What a model folder holds besides its marks, and the card of `save_pretrained`.
 NAMES = r"words\.txt|counts\.txt|characters\.json|training\.json|README\.md"
+ALL_NAMES = rf"config\.json|weights\.safetensors|{NAMES}"
 Shapes = Mapping[str, tuple[int, ...]]
 WeightPrecision = Literal["float32", "float16"]  # in a file
 

@@ -58,6 +58,10 @@ _COMMON = frozenset(
 Documents = Iterable[list[str]]
 
 
+# The texts that this stage writes itself; users' files stay where they are.
+_WRITTEN = r"general/(reference|library)\.txt|task/[^/]+\.txt"
+
+
 class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
     """A file of a text: at `url`, without its login, or without one in the corpus folder itself."""
 
@@ -98,7 +102,7 @@ def run(out: Folder, params: Corpus, *, runs: Folder) -> dict[str, float]:
             "corpus.task, or those of corpus.general again"
         )
     working = work_folder(runs, "corpus", out)
-    written = new_folder(out, ours=("manifest.json",), also="general|task", kind="corpus")
+    written = new_folder(out, ours=("manifest.json",), also=_WRITTEN, kind="corpus")
     with working as work, written as folder:
         if params.task:  # first, since a package may not be there
             task = _own(params.task, params.column, work)

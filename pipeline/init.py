@@ -41,7 +41,7 @@ def run(
     `text` becomes the general text, `task` that of the domain: without one it is `text` again.
     Everything is checked before anything is written.
     """
-    for name in ("dvc.yaml", "params.yaml"):
+    for name in ("dvc.yaml", "params.yaml", schema.FILE):
         if (folder / name).exists():
             raise ElmoError(f"{folder / name}: is there already; name a new folder, or delete it")
     if column is not None:
@@ -62,9 +62,12 @@ def run(
             files[name] = (TEMPLATE / name).read_text(encoding="utf-8")
     files[".gitignore"] = _ignored(folder / ".gitignore")
     folder.mkdir(parents=True, exist_ok=True)
-    started = _start(folder)
-    for name, content in files.items():
-        (folder / name).write_text(content, encoding="utf-8")
+    with tempfile.TemporaryDirectory(prefix=".init-", dir=folder) as parent:
+        for name, content in files.items():
+            (Path(parent) / name).write_text(content, encoding="utf-8")
+        started = _start(folder)
+        for name in files:
+            os.replace(Path(parent) / name, folder / name)
     lines = [f"{', '.join(sorted(files))}; {started}"]
     if text:
         lines.append(f"general text: {_listing(general_inputs)}")
@@ -214,7 +217,10 @@ def _head(input_: Input, documents: str, column: str | None) -> list[str]:
 
 def _ignored(path: Path) -> str:
     """The folder's .gitignore with what the stages write."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+    except UnicodeDecodeError:
+        raise ElmoError(f"{path}: is not UTF-8; save it as UTF-8, or move it away") from None
     known = set(text.splitlines())
     lines = (TEMPLATE / "gitignore").read_text(encoding="utf-8").splitlines()
     missing = [line for line in lines if line not in known]

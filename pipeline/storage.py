@@ -5,10 +5,10 @@ With `storage: s3://bucket/elmo` the path `data/shards` of a command or of dvc.y
 wrote there: small files, which hold the digests of all others, so DVC sees what has changed.
 """
 
-import shutil
+import re
 from pathlib import Path
 
-from elmo.folders import new_folder
+from elmo.files import check_folder, new_folder
 from elmo.location import Folder, Location
 
 from . import cluster as execution
@@ -32,14 +32,39 @@ def locate(path: str) -> Folder:
 def leave_manifests(out: Folder) -> None:
     """Write into the project's folder what DVC tracks of an output at the URL: its manifests, or
     all files where there are none."""
-    root = url()
-    if not root or not str(out).startswith(f"{root}/"):
+    local = _local(out)
+    if local is None:
         return
-    local, location = Path(str(out).removeprefix(f"{root}/")), Location(out)
+    location = Location(out)
     names = location.names()
-    kept = [name for name in names if name in _MANIFESTS or name.startswith("_manifest-")]
-    shutil.rmtree(local, ignore_errors=True)
-    with new_folder(local) as new:
-        for name in kept or names:
+    kept = [name for name in names if name in _MANIFESTS or name.startswith("_manifest-")] or names
+    with new_folder(local, ours=_marks(local), also=_left(local)) as new:
+        for name in kept:
             location.get(name, new / name)
-        (new / STORED).touch()
+        (new / STORED).write_text("\n".join(kept), encoding="utf-8")
+
+
+def check_left(out: Folder) -> None:
+    """Refuse an output at the URL whose folder here holds what `leave_manifests` did not leave."""
+    local = _local(out)
+    if local is not None:
+        check_folder(local, ours=_marks(local), also=_left(local))
+
+
+def _local(out: Folder) -> Path | None:
+    """The folder of the project that stands for an output at the URL; None for any other."""
+    root = url()
+    inside = root and str(out).startswith(f"{root}/")
+    return Path(str(out).removeprefix(f"{root}/")) if inside else None
+
+
+def _marks(local: Path) -> tuple[str, ...]:
+    return (STORED,) if (local / STORED).is_file() else ()
+
+
+def _left(local: Path) -> str:
+    """A regular expression of the files that were left in the project's folder the last time."""
+    if not _marks(local):
+        return ""
+    names = (local / STORED).read_text(encoding="utf-8").splitlines()
+    return "|".join(map(re.escape, names)) or r"(_?manifest.*|config)\.json"

@@ -47,12 +47,16 @@ def run(
     `picture` shows it. A run that was interrupted is resumed from what is in `runs`.
     """
     from elmo.model_config import read_config
-    from elmo.tasks.task import RESULTS_VERSION, link_or_copy
+    from elmo.tasks.task import NAMES, RESULTS_VERSION, link_or_copy
 
     from . import plots
 
     arms = _arms(params)
-    check_folder(out, ours=tuple(arms)[:1], also="|".join(ARMS))
+    ours: dict[str, Any] = {
+        "ours": tuple(arms)[:1],
+        "also": rf"({'|'.join(ARMS)})/(task\.json|{NAMES})",
+    }
+    check_folder(out, **ours)
     check_output(curve, ours=rb"epoch(\telmo)?(\tbaseline)?\n")
     plots.check_out(picture)
     sources = {split: Path(getattr(params, split)) for split in ("train", "dev", "test")}
@@ -76,7 +80,7 @@ def run(
             arm: _train(work / arm, data, tracked, params.seeds, model, device)
             for arm, tracked in tracked_arms.items()
         }
-        with new_folder(out, ours=tuple(arms)[:1], also="|".join(ARMS)) as new:
+        with new_folder(out, **ours) as new:
             for arm in arms:
                 shutil.copytree(work / arm, new / arm, copy_function=link_or_copy)
         first, tracked = next(iter(tracked_arms.items()))

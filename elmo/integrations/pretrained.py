@@ -10,7 +10,7 @@ from elmo.errors import ElmoError
 from elmo.files import new_folder
 from elmo.location import Folder
 from elmo.model_config import CONFIG, GROUP, named
-from elmo.model_folder import Model, WeightPrecision, load_model, save_model
+from elmo.model_folder import ALL_NAMES, Model, WeightPrecision, load_model, save_model
 
 CARD = "README.md"
 
@@ -81,7 +81,7 @@ def write_package(
     if not re.fullmatch(r"\d+(\.\d+)*", version):
         raise ElmoError(f"a version has numbers and dots, as 1.0; found {version!r}")
     loaded, package = load_model(model), f"elmo_{name}"
-    made = r"README\.md|build|dist|.*\.egg-info"
+    made = rf"README\.md|{package}/(__init__\.py|{ALL_NAMES})|(build|dist|[^/]*\.egg-info)/.*"
     with new_folder(out, ours=("pyproject.toml", package), also=made) as new:
         digest = save_model(
             new / package,

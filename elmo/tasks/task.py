@@ -35,7 +35,7 @@ from elmo.files import (
     write_json,
 )
 from elmo.model_config import Config, read_config
-from elmo.model_folder import load_model
+from elmo.model_folder import ALL_NAMES, load_model
 from elmo.settings import MOST_LAYERS
 from elmo.store import FeatureStore, model_digest
 from elmo.store.layout import Mix
@@ -52,7 +52,8 @@ from elmo.weights import load_weights, save_weights
 
 FORMAT = 3  # of task.json
 RESULTS_VERSION = 2  # bumped where a task's numbers change
-_NAMES = r"words\.json|model|seed-\d+"  # what a task folder holds besides task.json
+# What a task folder holds besides task.json.
+NAMES = rf"words\.json|model/({ALL_NAMES})|seed-\d+/(weights\.safetensors|curve\.jsonl|mix\.json)"
 CHUNK = 512  # examples predicted at a time
 MODELS = {
     "tagging": "TaggingModel",
@@ -175,7 +176,7 @@ def train_task(
     are read from it; it must hold the very sentences, embedded by `model`.
     """
     _check(settings, model, train, dev)
-    check_folder(out, ours=("task.json",), also=_NAMES)
+    check_folder(out, ours=("task.json",), also=NAMES)
     sentences = distinct([*train.examples, *dev.examples])
     vectors, shape = _vectors(settings, sentences, model, store, work, device)
     record = _new_record(kind, settings, train, dev, tokenizer, shape, seeds)
@@ -201,7 +202,7 @@ def train_task(
         report("seed", {"seed": seed})
         with locked(folders[seed]):
             trained(seed)
-    with new_folder(out, ours=("task.json",), also=_NAMES) as new:
+    with new_folder(out, ours=("task.json",), also=NAMES) as new:
         write_json(new / "words.json", words.words)
         if model is not None:
             shutil.copytree(model, new / "model", copy_function=link_or_copy)

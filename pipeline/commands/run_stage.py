@@ -81,6 +81,7 @@ def run_stage(
         from ..precision import settled_params
 
         params = settled_params(params, name, gpu=cluster.gpu, say=partial(click.echo, err=True))
+    storage.check_left(given["out"])
     figures = work(params)
     storage.leave_manifests(given["out"])
     rounded = {key: _rounded(value) for key, value in figures.items()}

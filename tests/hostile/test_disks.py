@@ -105,3 +105,16 @@ def test_a_program_for_serving_on_a_full_disk(case: Path, disk: Path) -> None:
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: disk/x.pt2: No space left on device")
     assert listing(disk) == before
+
+
+@pytest.mark.parametrize("left", [0, 2, 6, 12])
+def test_a_project_begun_on_a_full_disk_can_be_begun_again(
+    case: Path, disk: Path, left: int
+) -> None:
+    fill(disk, left)
+    code, _, errors = elmo("init", "disk/project", cwd=case)
+    assert code == 1 and errors.count("\n") == 1 and "space" in errors.lower(), errors
+    assert not [path.name for path in (disk / "project").glob("*") if path.is_file()]
+    (disk / "theirs").unlink()
+    code, _, errors = elmo("init", "disk/project", cwd=case)
+    assert code == 0, errors

@@ -1,5 +1,6 @@
 """`elmo init` and `elmo run`; from the wheel in an empty folder: test_pages.py."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,21 @@ def test_a_project_is_not_overwritten_and_other_files_stay(tmp_path: Path) -> No
     assert Path(".gitignore").read_text().startswith("/mine\n/data/\n.venv/\n/models/\n")
     with pytest.raises(ElmoError, match="dvc.yaml: is there already"):
         new(Path("."))
+
+
+@pytest.mark.parametrize("name", ["dvc.yaml", "params.yaml", "params.schema.json"])
+def test_a_file_of_ones_own_is_not_replaced(tmp_path: Path, name: str) -> None:
+    Path(name).write_text("mine")
+    with pytest.raises(ElmoError, match=f"^{name}: is there already"):
+        new(Path("."))
+    assert Path(name).read_text() == "mine" and os.listdir() == [name]
+
+
+def test_a_gitignore_that_is_not_utf8_is_one_line(tmp_path: Path) -> None:
+    Path(".gitignore").write_bytes(b"/caf\xe9\n")
+    with pytest.raises(ElmoError, match=r"^.gitignore: is not UTF-8; save it as UTF-8"):
+        new(Path("."))
+    assert os.listdir() == [".gitignore"]
 
 
 @pytest.mark.slow

@@ -194,3 +194,18 @@ def test_the_next_job_runs_only_what_has_changed(
         home.mkdir()
         assert job._run_at_url(bucket, ["dvc", "repro", "-q"], home, own) == 0
         assert ran.read_text() == "x"
+
+
+def test_a_folder_of_ones_own_is_not_taken_for_an_outputs_manifests(project: Path) -> None:
+    Path("cluster.yaml").write_text("storage: memory://bucket/mine\n")
+    Path("data/corpus").mkdir(parents=True)
+    Path("data/corpus/mine.txt").write_text("mine")
+    with pytest.raises(ElmoError, match=r"data/corpus: holds mine.txt, and no output of this"):
+        run("corpus", "data/corpus", "--runs", "runs")
+    Path("data/corpus/mine.txt").unlink()
+    run("corpus", "data/corpus", "--runs", "runs")
+    run("corpus", "data/corpus", "--runs", "runs")  # over its own
+    Path("data/corpus/mine.txt").write_text("mine")
+    with pytest.raises(ElmoError, match=r"data/corpus: holds mine.txt, which no stage has written"):
+        run("corpus", "data/corpus", "--runs", "runs")
+    assert Path("data/corpus/mine.txt").read_text() == "mine"

@@ -469,3 +469,16 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, tiny_model_folder: Path) -
 def test_settings_are_checked(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ElmoError, match=message):
         choose("tagging", changes)
+
+
+@pytest.mark.parametrize("where", ["seed-0/notes.txt", "model/notes.txt", "notes.txt"])
+def test_a_file_of_ones_own_in_a_tasks_folder_is_not_lost(
+    where: str, tmp_path: Path, tiny_model_folder: Path
+) -> None:
+    out = trained("tagging", tmp_path, tiny_model_folder, count=8, changes={"epochs": 1})
+    (out / where).write_text("mine")
+    with pytest.raises(ElmoError, match=f"holds {where}, which no stage has written"):
+        trained("tagging", tmp_path, tiny_model_folder, count=8, changes={"epochs": 1})
+    assert (out / where).read_text() == "mine"
+    (out / where).unlink()
+    trained("tagging", tmp_path, tiny_model_folder, count=8, changes={"epochs": 1})
