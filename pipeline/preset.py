@@ -1,9 +1,12 @@
 """Presets: files that name only what differs from `params.yaml`, and are written into it.
 
-The text of `params.yaml` stays as it is but for the values that change: comments, order and the
-user's own values are kept.
+Comments, order and the user's own values are kept.
 """
 
+import io
+import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ from elmo.files import new_file
 
 from . import params, strict_yaml
 
+# A key, and the first item of a list below it: how far the two are apart.
+_LIST = r"^( *)[^\s#][^\n]*:[ \t]*(?:#[^\n]*)?\n(?: *#[^\n]*\n|\n)*( *)- "
 OURS = Path(__file__).parent / "project" / "presets"
 
 
@@ -27,7 +32,7 @@ def run(name: str, params_file: Path) -> list[str]:
     source = presets[name]
     text, changes = overlay(params_file, source)
     with new_file(params_file) as new:
-        new.write_text(text, encoding="utf-8")
+        new.write_bytes(text.encode("utf-8"))
         try:
             params.load(new)
         except ElmoError as error:
@@ -37,46 +42,61 @@ def run(name: str, params_file: Path) -> list[str]:
 
 def overlay(params_file: Path, source: Path) -> tuple[str, list[str]]:
     """The text of `params_file` with the values of `source`, and what changed."""
-    root, chosen = strict_yaml.tree(params_file), strict_yaml.tree(source)  # refuse what is no file
-    text = params_file.read_text(encoding="utf-8")
-    for path, node in ((params_file, root), (source, chosen)):
+    for path in (params_file, source):
+        node = strict_yaml.tree(path)  # says what is wrong with a file, and where
         if node is None or node.id != "mapping":
             raise ElmoError(f"{path}: must hold sections of settings")
-    edits: list[tuple[int, int, str]] = []
     changes: list[str] = []
-    waiting = [("", root, chosen)]
-    while waiting:
-        key, ours, theirs = waiting.pop(0)
-        if theirs.id == "mapping" and ours.id == "mapping":
-            known = {name.value: value for name, value in ours.value}
-            for name, value in theirs.value:
-                dotted = f"{key}.{name.value}" if key else str(name.value)
-                if name.value not in known:
-                    line = name.start_mark.line + 1
-                    raise ElmoError(f"{source}:{line}: {params_file} has no {dotted}")
-                waiting.append((dotted, known[name.value], value))
-        elif _value(theirs) != _value(ours):
-            new = _text(source, theirs)
-            start, end = ours.start_mark.index, ours.end_mark.index
-            end = start + len(text[start:end].rstrip())
-            changes.append(f"{key}: {text[start:end]} → {new}")
-            edits.append((start, end, new))
-    for start, end, new in sorted(edits, reverse=True):
-        text = text[:start] + new + text[end:]
-    return text, changes
+
+    def edit(ours: Any) -> None:
+        text = source.read_bytes().decode("utf-8-sig")
+        changes.extend(_merged(ours, _yaml(text).load(text), "", params_file, source))
+
+    return edited(params_file, edit), changes
 
 
-def _value(node: Any) -> Any:
-    """What a node holds, whatever its style."""
-    if node.id == "scalar":
-        return node.tag, node.value
-    return node.id, [_value(one) for one in node.value] if node.id == "sequence" else node.value
+def edited(file: Path, edit: Any) -> str:
+    """The text of a YAML file after `edit(values)`, its line ends and comments kept."""
+    text = file.read_bytes().decode("utf-8")
+    plain = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    yaml, out = _yaml(plain), io.StringIO()
+    values = yaml.load(plain)
+    edit(values)
+    yaml.dump(values, out)
+    new = out.getvalue()
+    return new.replace("\n", "\r\n") if "\r\n" in text else new
 
 
-def _text(source: Path, node: Any) -> str:
-    """A node as it stands in its file."""
-    text = source.read_text(encoding="utf-8")[node.start_mark.index : node.end_mark.index]
-    if "\n" in text.strip():
-        line = node.start_mark.line + 1
-        raise ElmoError(f"{source}:{line}: write a value on one line, a list as [a, b]")
-    return text.strip()
+def _yaml(text: str) -> Any:
+    """A reader and writer that keeps how a file is laid out."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.preserve_quotes, yaml.width = True, 1 << 20
+    listed = re.search(
+        r"^( *)[^\s#][^\n]*:[ \t]*(?:#[^\n]*)?\n(?: *#[^\n]*\n|\n)*( *)- ", text, re.M
+    )
+    offset = len(listed[2]) - len(listed[1]) if listed else 2
+    yaml.indent(mapping=2, sequence=offset + 2, offset=offset)
+    return yaml
+
+
+def _merged(ours: Any, theirs: Any, key: str, params_file: Path, source: Path) -> Iterator[str]:
+    """Set in `ours` what differs in `theirs`; yield a line for each value."""
+    for name, value in theirs.items():
+        dotted = f"{key}.{name}" if key else str(name)
+        if name not in ours:
+            line = theirs.lc.key(name)[0] + 1
+            raise ElmoError(f"{source}:{line}: {params_file} has no {dotted}")
+        if isinstance(value, dict) and isinstance(ours[name], dict):
+            yield from _merged(ours[name], value, dotted, params_file, source)
+        elif _shown(value) != _shown(ours[name]):
+            yield f"{dotted}: {_shown(ours[name])} → {_shown(value)}"
+            ours[name] = value
+
+
+def _shown(value: Any) -> str:
+    """A value as a file of settings has it."""
+    if isinstance(value, str) and value:
+        return str(value)
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -65,7 +65,7 @@ def test_names_inside_the_project_stay_relative_and_comments_stay(tmp_path: Path
     made = params.load(Path("params.yaml"))
     assert made.corpus.general == ("texts/*.txt",) and made.corpus.task == ("texts/a.txt",)
     assert made.pretrain.network.cells == 1024
-    assert '["texts/*.txt"]  # your files' in Path("params.yaml").read_text()
+    assert '["texts/*.txt"] # your files' in Path("params.yaml").read_text()
 
 
 def test_records_by_their_column(tmp_path: Path) -> None:
