@@ -138,7 +138,7 @@ def _settings(
             for section, values in own.items()
             for line in (
                 f"{section}:",
-                *(f"  {key}: {json.dumps(v, ensure_ascii=False)}" for key, v in values.items()),
+                *(f"  {key}: {_quoted(value)}" for key, value in values.items()),
             )
             if values
         ]
@@ -150,6 +150,12 @@ def _settings(
             file.write_text(_without_tasks(file), encoding="utf-8")
         params.load(file)
         return file.read_text(encoding="utf-8")
+
+
+def _quoted(value: object) -> str:
+    """A value as JSON that is YAML too, to which these three characters end a line."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text.translate({0x85: "\\x85", 0x2028: "\\u2028", 0x2029: "\\u2029"})
 
 
 def _without_tasks(file: Path) -> str:

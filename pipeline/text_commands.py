@@ -235,6 +235,7 @@ def _lines(
                 f"{name}:{number}: byte {error.start + 1} of the line is not UTF-8; "
                 "convert the file to UTF-8"
             ) from None
+        text = text.removeprefix("\ufeff") if number == 1 else text
         sentences = [[t for t in text.split(" ") if t]] if tokenize is None else tokenize(text)
         if (count := sum(map(len, sentences))) > tokens:
             raise ElmoError(

@@ -10,11 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from elmo.tasks.readers import read
+from pipeline import params
 from tests.hostile.harness import DAMAGE, refused
 from tests.pipeline.command_line import ROOT, elmo
 
@@ -312,3 +315,49 @@ def test_marks_among_the_tokens_are_no_words(tmp_path: Path) -> None:
         assert code == 0, error
     words = (tmp_path / "vocab" / "words.txt").read_text().split()
     assert words[:4] == ["<S>", "</S>", "<UNK>", "word"] and "!!!MAXTERMID" not in words
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_byte_order_mark_is_no_token(case: Path, end: str) -> None:
+    text = end.join(["the gift for him", "a gift", ""])
+    printed = {}
+    for mark in ("", "\ufeff"):
+        (case / "in.txt").write_bytes((mark + text).encode())
+        code, printed[mark], errors = elmo("perplexity", "model", "--input", "in.txt", cwd=case)
+        assert code == 0, errors
+        out = f"out-{len(mark)}.npz"
+        code, _, errors = elmo("embed", "model", "--input", "in.txt", "--output", out, cwd=case)
+        assert code == 0, errors
+    assert printed[""] == printed["\ufeff"] and " 6 tokens" in printed[""]
+    with np.load(case / "out-0.npz") as plain, np.load(case / "out-1.npz") as marked:
+        assert [marked[key].shape for key in marked] == [plain[key].shape for key in plain]
+
+
+@pytest.mark.parametrize("kind", ["json", "jsonl", "conll"])
+def test_a_byte_order_mark_before_labelled_data_is_no_part_of_it(case: Path, kind: str) -> None:
+    answer = {"text": "gift", "answer_start": 2}
+    asked = {"id": "1", "question": "What?", "answers": [answer]}
+    squad = {"data": [{"paragraphs": [{"context": "a gift", "qas": [asked]}]}]}
+    record = {"context": "a gift", "question": "What?", "answers": [answer]}
+    texts = {"json": json.dumps(squad), "jsonl": json.dumps(record), "conll": "a O\ngift S-X\n"}
+    task = "tagging" if kind == "conll" else "questions"
+    path = case / f"data.{kind}"
+    found = []
+    for mark in (b"", b"\xef\xbb\xbf"):
+        path.write_bytes(mark + texts[kind].encode())
+        found.append(read(task, path, tokenizer="whitespace").examples)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "name", ["a\u0085b.txt", "a\u2028b.txt", "a\nb.txt", 'a"b.txt', "a: b.txt"]
+)
+def test_a_project_of_a_file_with_an_odd_name(case: Path, letters: str) -> None:
+    name = f"a{letters}b.txt"
+    (case / name).write_text(GOOD, encoding="utf-8")
+    code, _, errors = elmo("init", "project", "--text", name, cwd=case)
+    assert code == 0, errors
+    made = params.load(case / "project" / "params.yaml")
+    assert made.corpus.general == (str(case / name),)
+    code, printed, errors = elmo(*CORPUS, cwd=case / "project")
+    assert code == 0 and printed.count("\n") == 1, (printed, errors)

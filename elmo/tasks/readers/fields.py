@@ -1,5 +1,6 @@
 """What readers share: requests, blocks of columns, rows of tables, JSON lines, and their fields."""
 
+import codecs
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -268,7 +269,7 @@ def read_bytes(path: Path) -> bytes:
         data = file.read(_JSON_LIMIT + 1)
     if len(data) > _JSON_LIMIT:
         raise ElmoError(f"{path}: has over {_JSON_LIMIT:,} bytes; cut it into files, or JSON lines")
-    return data
+    return data.removeprefix(codecs.BOM_UTF8)
 
 
 def covering(offsets: Sequence[Range], start: int, stop: int) -> Range:
