@@ -139,11 +139,9 @@ def _mean_curve(folder: Path) -> list[float]:
 
 def best_seed(folder: Path) -> int:
     """The seed of a trained task with the best score on dev."""
-    from elmo.tasks.task import read_task
+    from elmo.tasks import task
 
-    record = read_task(folder)
-    firsts = {seed: over_seeds([record.scores[str(seed)]]) for seed in record.seeds}
-    return max(firsts, key=lambda seed: next(iter(firsts[seed].values())))
+    return task.best_seed(task.read_task(folder))
 
 
 def over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -257,6 +255,7 @@ def train_arm(
             work=work,
             tokenizer=read_config(model).tokenizer,
             device=device,
+            also=data["test"].examples if "test" in data else (),
             report=report,
         )
 

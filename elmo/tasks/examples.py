@@ -8,7 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from elmo.errors import ElmoError
+
 Tokens = tuple[str, ...]
+LONGEST = 4096  # tokens of a text that is compared with itself or another, each token with each
+_COMPARING = ("classification", "pairs", "questions")
 
 
 class Span(NamedTuple):
@@ -88,17 +92,23 @@ class Question:
 
     def cut(self, start: int, stop: int) -> str:
         """The text of tokens `start` to `stop - 1`, exactly as it stands in the paragraph."""
+        if start == stop:
+            return ""
         return self.text[self.offsets[start][0] : self.offsets[stop - 1][1]]
 
 
 @dataclass(frozen=True)
 class Predicate:
-    """One predicate of a sentence and its roles, as BIO tags (`B-V` is the predicate)."""
+    """One predicate of a sentence and its roles, as BIO tags (`B-V` is the predicate).
+
+    Arguments inside others are no BIO tags: `nested` holds all of them then, to be scored.
+    """
 
     source: str
     tokens: Tokens
     predicate: int
     tags: Tokens | None
+    nested: tuple[Span, ...] = ()
 
     @property
     def sentences(self) -> list[Tokens]:
@@ -139,6 +149,31 @@ Example = Tagged | Classified | Pair | Question | Predicate | Document
 def length(example: Example) -> int:
     """How many tokens an example has: batches are of examples of like length."""
     return sum(map(len, example.sentences))
+
+
+def check_length(kind: str, example: Example) -> None:
+    """Refuse an example for which a task would need too much memory: it grows with the square of
+    what attention compares."""
+    if kind in _COMPARING and (longest := max(map(len, example.sentences), default=0)) > LONGEST:
+        raise ElmoError(
+            f"{example.source}: has {longest:,} tokens, and {kind} compares each with each: at "
+            f"most {LONGEST:,} are read; cut the text"
+        )
+
+
+def learnable(example: Example) -> bool:
+    """Whether there is something to learn from an example; all are scored."""
+    match example:
+        case Question():
+            return example.answer is not None
+        case Predicate():
+            return example.tags is not None
+    return True
+
+
+def readable(example: Example) -> bool:
+    """Whether a network can read an example; a question on nothing has no answer."""
+    return all(example.sentences) if isinstance(example, Question) else True
 
 
 def distinct(examples: Sequence[Example]) -> list[Tokens]:

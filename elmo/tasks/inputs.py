@@ -131,12 +131,19 @@ class Inputs(nn.Module):
         terms = [mix.l2() for mix in self.mixes]
         return self.settings.l2 * torch.stack(terms).sum() if terms else torch.zeros(())
 
+    def _id(self, token: str) -> int:
+        """The row of a token: of a file of vectors, that of its lower case where it has none."""
+        known = self._ids.get(token)
+        if known is None and self.settings.words == "file":
+            known = self._ids.get(token.lower())
+        return 1 if known is None else known
+
     def _words(self, sentences: Sequence[Tokens], mask_BT: Tensor) -> Tensor:
         like = next(self.parameters())
         types = list(dict.fromkeys(token for sentence in sentences for token in sentence))
         parts = [like.new_zeros(len(types), 0)]
         if self.embedding is not None:
-            ids = torch.tensor([self._ids.get(token, 1) for token in types], device=like.device)
+            ids = torch.tensor([self._id(token) for token in types], device=like.device)
             parts.append(self.embedding(ids))
         if self.characters is not None:
             ids_NK = torch.from_numpy(CHARACTERS.encode(types)).long()
@@ -179,6 +186,7 @@ def word_table(
     counts = Counter(token for sentence in train for token in sentence)
     if settings.words == "file":
         needed = {*counts, *(token for sentence in others for token in sentence)}
+        needed |= {token.lower() for token in needed}
         return _with_marks(*read_vectors(Path(settings.word_file), needed, dim=settings.word_dim))
     if settings.words == "trained":
         return _with_marks(

@@ -62,7 +62,8 @@ def probe_layers(
     right = []
     for layer in range(embedder.layers):
         train_ND = _vectors(embedder, train, layer)
-        mean_D, std_D = train_ND.mean(0), train_ND.std(0).clamp_min(1e-6)
+        mean_D = train_ND.mean(0)
+        std_D = train_ND.std(0, correction=int(len(train_ND) > 1)).clamp_min(1e-6)
         train_ND.sub_(mean_D).div_(std_D)
         weight_CD, bias_C = _fit(train_ND, train_N, len(names), l2, iterations)
         del train_ND

@@ -15,6 +15,13 @@ from elmo.tasks.examples import Link, Range, Span
 
 Clusters = Sequence[Sequence[Range]]
 Scores = dict[str, float]
+
+
+def first_score(scores: Scores) -> float:
+    """The score that chooses among epochs and seeds: the first."""
+    return next(iter(scores.values()))
+
+
 _PUNCTUATION = set(string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 

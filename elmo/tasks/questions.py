@@ -86,7 +86,7 @@ class QuestionsModel(nn.Module):
     def loss(self, examples: Sequence[Question], vectors: Vectors | None) -> Tensor:
         """Cross-entropy of the start plus that of the end, the mean over the batch."""
         start_BT, end_BT = self._logits(examples, vectors)
-        spans = [example.answer or (0, 1) for example in examples]
+        spans = [example.answer for example in examples if example.answer is not None]
         starts = torch.tensor([start for start, _ in spans], device=start_BT.device)
         lasts = torch.tensor([stop - 1 for _, stop in spans], device=start_BT.device)
         cross_entropy = nn.functional.cross_entropy
@@ -106,7 +106,7 @@ class QuestionsModel(nn.Module):
 
     def describe(self, example: Question, prediction: Range) -> dict[str, Any]:
         """A prediction as JSON: the text as it stands in the paragraph, and where."""
-        start = example.offsets[prediction[0]][0]
+        start = example.offsets[prediction[0]][0] if prediction[1] else None
         return {"id": example.id, "answer": example.cut(*prediction), "answer_start": start}
 
     def _logits(

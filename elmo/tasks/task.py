@@ -40,9 +40,9 @@ from elmo.settings import MOST_LAYERS
 from elmo.store import FeatureStore, model_digest
 from elmo.store.layout import Mix
 from elmo.tasks import schemes
-from elmo.tasks.examples import Example, distinct
+from elmo.tasks.examples import Example, check_length, distinct
 from elmo.tasks.inputs import Inputs, WordTable, word_table
-from elmo.tasks.metrics import Scores
+from elmo.tasks.metrics import Scores, first_score
 from elmo.tasks.readers import Labelled
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.train import ReportEpoch, TaskModel, TaskProgress, fit, predictions
@@ -51,7 +51,7 @@ from elmo.tokenizer import NONE, Tokenization
 from elmo.weights import load_weights, save_weights
 
 FORMAT = 3  # of task.json
-RESULTS_VERSION = 2  # bumped where a task's numbers change
+RESULTS_VERSION = 3  # bumped where a task's numbers change
 # What a task folder holds besides task.json.
 NAMES = rf"words\.json|model/({ALL_NAMES})|seed-\d+/(weights\.safetensors|curve\.jsonl|mix\.json)"
 CHUNK = 512  # examples predicted at a time
@@ -63,6 +63,9 @@ MODELS = {
     "roles": "RolesModel",
     "coreference": "CoreferenceModel",
 }
+
+
+WITHOUT_LABELS = ("questions", "coreference")
 
 
 class BiLMShape(msgspec.Struct, forbid_unknown_fields=True):
@@ -106,14 +109,14 @@ class Task:
         device: str = "cpu",
         vectors: Vectors | None = None,
     ) -> "Task":
-        """Load a folder that `train_task` wrote; `seed` None is the first.
+        """Load a folder that `train_task` wrote; `seed` None is the best on dev.
 
         `vectors` finds those of all sentences to come; without it they are embedded.
         """
         record = read_task(folder)
         if seed is not None and seed not in record.seeds:
             raise ElmoError(f"{folder}: has no seed {seed}; it has {record.seeds}")
-        trained = f"seed-{record.seeds[0] if seed is None else seed}"
+        trained = f"seed-{best_seed(record) if seed is None else seed}"
         for name, expected in record.files.items():
             if name == "words.json" or name.startswith(f"{trained}/"):
                 check_sha256(folder / name, expected)
@@ -135,6 +138,8 @@ class Task:
         """Each example with its prediction, in their order; memory does not grow with them."""
         waiting = iter(examples)
         while chunk := list(islice(waiting, CHUNK)):
+            for example in chunk:
+                check_length(self.record.kind, example)
             size = self.record.settings.batch_size
             yield from zip(chunk, predictions(self.model, chunk, self.vectors, size), strict=True)
 
@@ -144,14 +149,18 @@ class Task:
 
     def evaluate(self, labelled: Labelled) -> Scores:
         """The field's metric on labelled examples."""
+        self.check_scheme(labelled)
+        return self.model.score(
+            labelled.examples, [guess for _, guess in self.predict(labelled.examples)]
+        )
+
+    def check_scheme(self, labelled: Labelled) -> None:
+        """Refuse span tags where the task learned plain ones, and the reverse."""
         if (labelled.scheme == "plain") != (self.record.scheme == "plain"):
             raise ElmoError(
                 f"{labelled.examples[0].source}: the tags are {labelled.scheme}, the task learned "
                 f"{self.record.scheme}"
             )
-        return self.model.score(
-            labelled.examples, [guess for _, guess in self.predict(labelled.examples)]
-        )
 
 
 def train_task(
@@ -167,20 +176,26 @@ def train_task(
     store: Path | None = None,
     tokenizer: Tokenization = NONE,
     device: str = "cpu",
+    also: Sequence[Example] = (),
     report: ReportEpoch = lambda kind, figures: None,
 ) -> TaskRecord:
     """Train a task, once for each seed, and write its folder.
+
+    `also` are examples to come, such as those of a test file: of a file of word vectors their words
+    are kept too, as those of train and dev are.
 
     `work` keeps what is unfinished, and the store of the sentences' vectors: a run that was
     interrupted is resumed, another over the same data finds its vectors there. With `store` they
     are read from it; it must hold the very sentences, embedded by `model`.
     """
     _check(settings, model, train, dev)
+    for example in (*train.examples, *dev.examples):
+        check_length(kind, example)
     check_folder(out, ours=("task.json",), also=NAMES)
     sentences = distinct([*train.examples, *dev.examples])
     vectors, shape = _vectors(settings, sentences, model, store, work, device)
     record = _new_record(kind, settings, train, dev, tokenizer, shape, seeds)
-    words = word_table(settings, distinct(train.examples), distinct(dev.examples))
+    words = word_table(settings, distinct(train.examples), distinct([*dev.examples, *also]))
     folders = {seed: work / _fingerprint(record, words, seed) for seed in seeds}
 
     def trained(seed: int) -> tuple[TaskModel, TaskProgress]:
@@ -256,6 +271,35 @@ def _new_record(
     )
 
 
+def best_seed(record: TaskRecord) -> int:
+    """The seed with the best score on dev, the first of equals."""
+    return max(record.seeds, key=lambda seed: first_score(record.scores[str(seed)]))
+
+
+def unseen_labels(record: TaskRecord, examples: Sequence[Example]) -> list[str]:
+    """The labels of examples that the training text had not, which no prediction can be."""
+    return sorted(set(_model_class(record.kind).labels_of(examples)) - set(record.labels))
+
+
+def evaluate_seeds(folder: Path, labelled: Labelled, *, device: str = "cpu") -> list[Scores]:
+    """The scores of each seed of a trained task; every sentence is embedded once for all."""
+    first, *others = read_task(folder).seeds
+    tasks = [Task.load(folder, seed=first, device=device)]
+    vectors = tasks[0].vectors
+    tasks += [Task.load(folder, seed=k, device=device, vectors=vectors) for k in others]
+    for task in tasks:
+        task.check_scheme(labelled)
+    guesses: list[list[Any]] = [[] for _ in tasks]
+    for start in range(0, len(labelled.examples), CHUNK):
+        chunk = labelled.examples[start : start + CHUNK]
+        for task, guessed in zip(tasks, guesses, strict=True):
+            guessed += [prediction for _, prediction in task.predict(chunk)]
+    return [
+        task.model.score(labelled.examples, guessed)
+        for task, guessed in zip(tasks, guesses, strict=True)
+    ]
+
+
 def read_task(folder: Path) -> TaskRecord:
     """The `task.json` of a folder; `ElmoError` where it is none, of another format, or edited."""
     file = folder / "task.json"
@@ -267,7 +311,8 @@ def read_task(folder: Path) -> TaskRecord:
         )
     record = read_record(file, TaskRecord)
     known = record.kind in MODELS and record.scheme in schemes.SCHEMES
-    if not known or not record.seeds:
+    needs_labels = record.kind not in WITHOUT_LABELS
+    if not known or not record.seeds or needs_labels != bool(record.labels):
         raise ElmoError(f"{file}: no task that this version knows")
     if (record.bilm is None) != (record.settings.elmo == "none"):
         raise ElmoError(f"{file}: bilm and settings.elmo contradict each other")
@@ -290,7 +335,7 @@ def read_curve(folder: Path, seed: int) -> list[dict[str, float]]:
     try:
         lines = path.read_bytes().splitlines()
         return [msgspec.json.decode(line, type=dict[str, float]) for line in lines]
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
         raise ElmoError(f"{path}: not readable ({error}); train again") from None
 
 

@@ -18,15 +18,16 @@ from torch import Tensor, nn
 
 from elmo.errors import ElmoError
 from elmo.files import Sha256, check_sha256, new_folder, read_record, write_json
-from elmo.tasks.examples import length
+from elmo.tasks.examples import learnable, length, readable
 from elmo.tasks.inputs import Inputs
-from elmo.tasks.metrics import Scores
+from elmo.tasks.metrics import Scores, first_score
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 from elmo.threads import one_thread
 from elmo.weights import load_weights, save_weights
 
 T = TypeVar("T")
+NOTHING = (0, 0)  # the answer to a question without words, or on a text without
 POOL = 50  # batches that are sorted by length together
 ReportEpoch = Callable[[str, dict[str, float]], None]
 
@@ -85,6 +86,7 @@ def fit(
     `report("epoch", figures)` hears of each epoch.
     """
     run = _Run(model, settings, work)
+    train = [example for example in train if learnable(example)]
     progress = run.resume()
     device = next(run.module.parameters()).device
     devices = [device] if device.type == "cuda" else []
@@ -98,8 +100,8 @@ def fit(
             with run.averaged():
                 scores = model.score(dev, predictions(model, dev, vectors, settings.batch_size))
             progress.epoch += 1
-            _judge(progress, next(iter(scores.values())), settings)
             figures = {"epoch": progress.epoch, "loss": loss, "lr": progress.lr, **scores}
+            _judge(progress, first_score(scores), settings)
             progress.curve.append(figures)
             run.save(progress)
             report("epoch", figures)
@@ -114,8 +116,9 @@ def predictions(
     module = _module(model)
     training = module.training
     module.eval()
-    guesses: list[Any] = [None] * len(examples)
-    order = sorted(range(len(examples)), key=lambda k: -length(examples[k]))
+    read = [k for k in range(len(examples)) if readable(examples[k])]
+    guesses: list[Any] = [NOTHING] * len(examples)
+    order = sorted(read, key=lambda k: -length(examples[k]))
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]
         for row, prediction in zip(

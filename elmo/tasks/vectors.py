@@ -3,10 +3,13 @@
 Both give the same numbers: a store keeps float16, so what is embedded on the fly is rounded so too.
 """
 
-from collections.abc import Callable, Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from elmo.arrays import Floats
 from elmo.embedder import Embedder
@@ -19,6 +22,8 @@ from elmo.store import FeatureStore, model_digest
 from elmo.store.build import build
 from elmo.store.manifest import versions
 from elmo.tasks.examples import Tokens
+
+KEPT_TOKENS = 1 << 16  # whose vectors are kept: 100 MB of three layers of 256
 
 # Sentences → their layers, float32 (L, T, D) each.
 Vectors = Callable[[Sequence[Tokens]], list[Floats]]
@@ -57,15 +62,33 @@ class StoredVectors:
 
 
 class EmbeddedVectors:
-    """Vectors computed when they are asked for."""
+    """Vectors computed when they are asked for, the last ones kept: sentences come again, one for
+    each predicate or question, and for each seed."""
 
     def __init__(self, embedder: Embedder, *, layers: Sequence[int] | None) -> None:
         self._embedder, self._layers = embedder, layers
+        self._kept: OrderedDict[Tokens, npt.NDArray[np.float16]] = OrderedDict()
+        self._tokens = 0
+        self._lock = threading.Lock()  # of what is kept
 
     def __call__(self, sentences: Sequence[Tokens]) -> list[Floats]:
         """The layers of each, float32 (L, T, D)."""
-        embedded = self._embedder.embed(sentences, layers=self._layers)
-        return [layers.astype(np.float16).astype(np.float32) for layers in embedded]
+        with self._lock:
+            found = {s: self._kept[s] for s in sentences if s in self._kept}
+        missing = [s for s in dict.fromkeys(sentences) if s not in found]
+        embedded = self._embedder.embed(missing, layers=self._layers) if missing else []
+        new = {s: e.astype(np.float16) for s, e in zip(missing, embedded, strict=True)}
+        found |= new
+        with self._lock:
+            self._keep(new)
+        return [found[sentence].astype(np.float32) for sentence in sentences]
+
+    def _keep(self, new: Mapping[Tokens, npt.NDArray[np.float16]]) -> None:
+        for sentence, layers in new.items():
+            self._tokens += 0 if sentence in self._kept else len(sentence)
+            self._kept[sentence] = layers
+        while self._tokens > KEPT_TOKENS:
+            self._tokens -= len(self._kept.popitem(last=False)[0])
 
 
 def store_of(

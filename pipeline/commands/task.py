@@ -210,7 +210,7 @@ def evaluate(
     import json
 
     from elmo.tasks.readers import read
-    from elmo.tasks.task import Task, read_task
+    from elmo.tasks.task import evaluate_seeds, read_task, unseen_labels
 
     from .. import tasks
     from ..text_commands import check_device
@@ -225,22 +225,24 @@ def evaluate(
         scheme=scheme,
         tokenizer=record.tokenizer,
     )
-    scores = [
-        Task.load(folder, seed=seed, device=device).evaluate(labelled) for seed in record.seeds
-    ]
+    scores = evaluate_seeds(folder, labelled, device=device)
     figures = tasks.over_seeds(scores)
+    unseen = unseen_labels(record, labelled.examples)
     if as_json:
         by_seed = {str(seed): s for seed, s in zip(record.seeds, scores, strict=True)}
-        click.echo(json.dumps({**figures, "examples": len(labelled.examples), "seeds": by_seed}))
+        said: dict[str, Any] = {**figures, "examples": len(labelled.examples), "seeds": by_seed}
+        click.echo(json.dumps(said | {"counts": labelled.counts, "unseen_labels": unseen}))
     else:
         say_done(f"{data}: {_counts(labelled.counts)}")
+        if unseen:
+            say_done(f"{data}: labels that the task has not learned: {', '.join(unseen)}")
         say_done(f"task evaluate: {tasks.listed(figures)}")
 
 
 @task.command()
 @click.argument("folder", type=FOLDER)
 @click.option("--input", "source", type=FOLDER, required=True, help="Text, or examples unlabelled.")
-@click.option("--seed", type=int, help="Which of the task's seeds; default: the first.")
+@click.option("--seed", type=int, help="Which of the task's seeds; default: the best on dev.")
 @_reading
 def predict(
     folder: Path,

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from elmo.tasks import schemes
@@ -49,18 +50,21 @@ def from_conll(request: Request) -> Labelled:
         tokens = tuple(pick(fields, word, request.path, n) for n, fields in block)
         rows = [k for k, (n, f) in enumerate(block) if pick(f, roleset, request.path, n) != "-"]
         columns = range(first, width - ontonotes)
-        if len(rows) != len(columns):
+        if len(rows) != len(columns) and (request.labelled or columns):
             raise broken(
                 request.path,
                 block[0][0],
                 f"{len(rows)} predicates and {len(columns)} columns of arguments",
             )
         counts["sentences"] += 1
-        for predicate, column in zip(rows, columns, strict=True):
-            marked, nested = _brackets(block, column, request.path)
+        for predicate, column in zip_longest(rows, columns):
             counts["predicates"] += 1
-            if nested:
-                counts["dropped_nested_arguments"] += 1
+            marked, nested = _brackets(block, column, request.path) if columns else ([], False)
+            if nested and request.labelled:  # no BIO tags to learn; scored as srl-eval.pl does
+                counts["with_nested_arguments"] += 1
+                source = f"{request.path}:{block[predicate][0]}"
+                spans = tuple(marked)
+                examples.append(Predicate(source, tokens, predicate, None, spans))
                 continue
             counts["arguments"] += len(marked)
             verb = next((start for start, _, label in marked if label == "V"), predicate)
