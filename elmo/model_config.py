@@ -1,7 +1,8 @@
 """`config.json` of a model folder: what the model is, without its weights. Light: no torch.
 
 The digest of a model names its shape, its tokenizer and the bytes of its weights, words, counts and
-characters. Where it came from (`training.json`) is no part of that, but is protected as well.
+characters. Where it came from lies beside that, in `training.json` with a digest of its own: an
+equal model has an equal `config.json`, whenever and wherever it was trained.
 """
 
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from elmo.errors import ElmoError
 from elmo.files import FileName, Sha256, digest, write_json
@@ -70,14 +72,17 @@ class Config(Network):
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`config.json`. `pieces` are the files that make the model what it is, with their SHA-256."""
+    """`config.json`. `pieces` are the files that make the model what it is, with their SHA-256.
+
+    `training` is the SHA-256 of `training.json` where an earlier version wrote the folder.
+    """
 
     format: int
     model: dict[str, Any]
     tokenizer: Tokenization
     pieces: dict[FileName, Sha256]
-    training: Sha256
     digest: Sha256
+    training: Sha256 | UnsetType = UNSET
 
     def identity(self) -> str:
         """The digest of what is recorded here, which must be `digest`."""
@@ -95,14 +100,29 @@ class _Format(msgspec.Struct):
 
 
 def write_config(
-    folder: Path, config: Config, tokenizer: Tokenization, *, pieces: dict[str, str], training: str
+    folder: Path, config: Config, tokenizer: Tokenization, *, pieces: dict[str, str]
 ) -> str:
     """Write `config.json`; return the model's digest."""
     shape = msgspec.to_builtins(config.to_dict())
-    record = ModelConfig(FORMAT, shape, tokenizer, pieces, training, "")
+    record = ModelConfig(FORMAT, shape, tokenizer, pieces, "")
     record = msgspec.structs.replace(record, digest=record.identity())
     write_json(folder / CONFIG, msgspec.to_builtins(record))
     return record.digest
+
+
+def write_training(folder: Path, training: dict[str, Any]) -> None:
+    """Write `training.json`: where the model came from, and the digest of that."""
+    write_json(folder / TRAINING, {**training, "digest": digest(training)})
+
+
+def read_training(folder: Folder) -> dict[str, Any]:
+    """Read `training.json`; `ElmoError` where it was altered."""
+    location = Location(named(folder))
+    training = location.record(TRAINING, dict[str, Any])
+    signed = training.pop("digest", None)
+    if read_config(folder).training is UNSET and digest(training) != signed:
+        raise ElmoError(f"{location.name(TRAINING)}: truncated or altered; restore it")
+    return training
 
 
 def named(folder: Folder) -> Folder:

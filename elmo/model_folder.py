@@ -13,11 +13,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec import UNSET
 from torch import Tensor
 
 from elmo.characters import Characters
 from elmo.errors import ElmoError
-from elmo.files import check_sha256, read_json, sha256, write_json
+from elmo.files import check_sha256, sha256
 from elmo.folders import local_folder, new_folder
 from elmo.location import Folder
 from elmo.model_config import (
@@ -27,7 +28,9 @@ from elmo.model_config import (
     ModelConfig,
     named,
     read_config,
+    read_training,
     write_config,
+    write_training,
 )
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import is_adaptive, softmax_like, words_in
@@ -98,16 +101,10 @@ def save_model(
         pieces = {WEIGHTS: save_weights(new / WEIGHTS, floats)}
         vocabulary.save(new)
         characters.save(new / "characters.json")
-        write_json(new / TRAINING, training)
+        write_training(new, training)
         names = (*_PIECES, _OPTIONAL) if (new / _OPTIONAL).exists() else _PIECES
         pieces |= {name: sha256(new / name) for name in names if name not in pieces}
-        return write_config(
-            new,
-            bilm.config,
-            tokenizer,
-            pieces=pieces,
-            training=sha256(new / TRAINING),
-        )
+        return write_config(new, bilm.config, tokenizer, pieces=pieces)
 
 
 def _in(precision: WeightPrecision, name: str, weights: Tensor) -> Tensor:
@@ -151,7 +148,7 @@ def _load(folder: Path, *, device: str | torch.device) -> Model:
     weights = load_weights(path, list(shapes), device=device)
     bilm.load_state_dict(_with_prefix("bilm.", weights), assign=True)
     softmax = dict(_with_prefix("softmax.", weights)) or None
-    training = read_json(folder / TRAINING)
+    training = read_training(folder)
     return Model(bilm, vocabulary, characters, softmax, training, record.digest, record.tokenizer)
 
 
@@ -169,7 +166,8 @@ def _check_pieces(folder: Path, record: ModelConfig) -> None:
         if name != WEIGHTS and path.is_file() and (size := path.stat().st_size) > LARGEST:
             raise ElmoError(f"{path}: has {size:,} bytes; such a file has at most {LARGEST:,}")
         check_sha256(path, expected)
-    check_sha256(folder / TRAINING, record.training)
+    if record.training is not UNSET:
+        check_sha256(folder / TRAINING, record.training)
 
 
 def check_widths(config: Config, characters: Characters, *, where: str) -> None:

@@ -20,7 +20,7 @@ from elmo.embedder import Embedder
 from elmo.errors import ElmoError
 from elmo.files import check_above, digest
 from elmo.location import Folder, Location
-from elmo.model_config import CONFIG, TRAINING, Config, read_config
+from elmo.model_config import CONFIG, Config, read_config, read_training
 from elmo.settings import EMBEDDING_PRECISIONS, EmbeddingPrecision, StoreSettings
 from elmo.shards import ShardEntry, Shards
 from elmo.store.layout import SCHEMA_VERSION, Layout, Mix, choose_layers
@@ -354,7 +354,8 @@ def _ranges(corpus: Shards) -> Iterator[tuple[ShardEntry, int, int]]:
 def _model(folder: Folder) -> ModelOf:
     """What the manifest says of the model: its digest and where it came from."""
     record = read_config(folder)
-    training = Location(folder).record(TRAINING, dict[str, Any])
+    training = read_training(folder)
+    training.pop("run_id", None)  # of one training; an equal one gives an equal store
     return ModelOf(record.digest, record.tokenizer, training)
 
 

@@ -79,7 +79,7 @@ def problems(store: Where, *, version: int | None = None) -> Iterator[str]:
 
 
 def lineage(store: Where, *, version: int | None = None) -> dict[str, Any]:
-    """Which model, run, corpus and settings a store comes from."""
+    """Which model, corpus and settings a store comes from; MLflow knows the run by the model."""
     manifest = read_manifest(Location.of(store), version=version)
     training = manifest.model.training
     sources = msgspec.to_builtins(manifest.sources)
@@ -88,7 +88,6 @@ def lineage(store: Where, *, version: int | None = None) -> dict[str, Any]:
         "store": manifest.digest,
         "version": manifest.version,
         "model": manifest.model.digest,
-        "run": training.get("run_id"),
         "training": training,
         "corpus": [{key: corpus[key] for key in keys} for corpus in sources],
         "settings": {

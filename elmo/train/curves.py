@@ -63,8 +63,10 @@ class Curves:
 
     def add(self, name: str, row: dict[str, float]) -> None:
         """Add a row, in place of one of the same step or later."""
-        rows = [old for old in self._rows[name] if _step(old) < int(row["step"])]
-        self._rows[name] = [*rows, "\t".join(f"{row[column]:.10g}" for column in CURVES[name])]
+        rows = self._rows[name]
+        while rows and _step(rows[-1]) >= int(row["step"]):
+            rows.pop()
+        rows.append("\t".join(f"{row[column]:.10g}" for column in CURVES[name]))
 
     def flush(self) -> None:
         """Write the files."""

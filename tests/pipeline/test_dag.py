@@ -142,6 +142,14 @@ def test_run_again_only_corpus_and_register_look(project: Path) -> None:
     (project / "mlflow.db.kept").replace(project / "mlflow.db")
 
 
+def test_after_an_equal_retraining_nothing_runs_again(project: Path) -> None:
+    """Equal weights are an equal model, whichever run made them."""
+    for _ in range(2):
+        forced = call(project, "dvc", "repro", "--force", "--single-item", "pretrain")
+        assert ran(forced) == ["pretrain"]
+        assert ran(call(project, "dvc", "repro")) == ["corpus", "register"]
+
+
 def test_one_pass_is_one_run_with_its_stages_in_it(project: Path) -> None:
     shown = call(project, "elmo", "runs")
     for line in ("pretrain", "finetune", "features", "register", "report"):
@@ -229,7 +237,7 @@ def test_a_version_leads_to_its_run_its_corpus_and_its_stores(project: Path) -> 
         made["model"]
         == json.loads((project / "metrics" / "registered.json").read_text())["model_digest"]
     )
-    assert made["run"] and made["corpus"][0]["digest"]
+    assert made["training"]["stage"] == "finetune" and made["corpus"][0]["digest"]
     assert "elmo version 1: " in call(project, "elmo", "stores", "elmo")
 
 

@@ -213,7 +213,7 @@ def test_counts_are_the_metrics_and_the_model_is_named(
     assert found["parts"] == 8
     assert found["bytes"] == sum(p.stat().st_size for p in (tmp_path / "store").glob("*.parquet"))
     store = FeatureStore(tmp_path / "store", model=given / "model")
-    assert store.manifest.model.training == {"run_id": "r1"}
+    assert store.manifest.model.training == {}  # the run is no part of what a store is
     made = features.stores(given / "model", name="elmo")
     assert made[0]["location"] == str(tmp_path / "store")
     assert {row["store"] for row in made} == {store.digest}
