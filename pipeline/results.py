@@ -51,7 +51,7 @@ RESULTS = Results(
     features=4,
     register=2,
     labels=1,
-    tasks=4,
+    tasks=5,
     report=2,
 )
 

@@ -26,7 +26,7 @@ from elmo.tasks.vectors import Vectors
 PAD, UNKNOWN = "<pad>", "<unk>"
 CHARACTERS = Characters(max_characters=22)
 CHARACTER_DIM = 16
-FILE_WORDS = 50_000  # of a file of vectors that are kept besides the words of the data
+FILE_WORDS = 400_000  # of a file of vectors that are kept besides the training text's: GloVe 6B
 
 
 class Encoded(NamedTuple):
@@ -136,7 +136,7 @@ class Inputs(nn.Module):
         types = list(dict.fromkeys(token for sentence in sentences for token in sentence))
         parts = [like.new_zeros(len(types), 0)]
         if self.embedding is not None:
-            ids = torch.tensor([self._ids.get(token, 1) for token in types], device=like.device)
+            ids = torch.tensor([self._id(token) for token in types], device=like.device)
             parts.append(self.embedding(ids))
         if self.characters is not None:
             ids_NK = torch.from_numpy(CHARACTERS.encode(types)).long()
@@ -147,6 +147,11 @@ class Inputs(nn.Module):
             index_BT[row, : len(sentence)] = torch.tensor([rows[token] for token in sentence])
         x_BTW = torch.cat(parts, -1)[index_BT.to(like.device)]
         return x_BTW * mask_BT.unsqueeze(-1)
+
+    def _id(self, token: str) -> int:
+        """The number of a word; of its lower case where a file of vectors lacks it."""
+        lower = token.lower() if self.settings.words == "file" else token
+        return self._ids.get(token) or self._ids.get(lower, 1)
 
     def _elmo(
         self, sentences: Sequence[Tokens], vectors: Vectors | None, mask_BT: Tensor
@@ -169,16 +174,17 @@ class Inputs(nn.Module):
         return [mix(layers_LBTD, mask_BT) * mask_BT.unsqueeze(-1) for mix in self.mixes]
 
 
-def word_table(
-    settings: TaskSettings, train: Iterable[Tokens], others: Iterable[Tokens]
-) -> WordTable:
-    """The words a task knows: those of its training text, or of a file of vectors."""
+def word_table(settings: TaskSettings, train: Iterable[Tokens]) -> WordTable:
+    """The words a task knows: those of its training text, or of a file of vectors.
+
+    The text of dev adds none, since that of the test can't: both meet the same words.
+    """
     if settings.words == "none":
         return WordTable([PAD, UNKNOWN], None)
     train = list(train)
     counts = Counter(token for sentence in train for token in sentence)
     if settings.words == "file":
-        needed = {*counts, *(token for sentence in others for token in sentence)}
+        needed = {*counts, *(token.lower() for token in counts)}
         return _with_marks(*read_vectors(Path(settings.word_file), needed, dim=settings.word_dim))
     if settings.words == "trained":
         return _with_marks(
