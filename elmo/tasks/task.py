@@ -26,6 +26,7 @@ from elmo.files import (
     Sha256,
     check_folder,
     check_sha256,
+    check_writable,
     digest,
     locked,
     new_folder,
@@ -105,14 +106,14 @@ class Task:
         device: str = "cpu",
         vectors: Vectors | None = None,
     ) -> "Task":
-        """Load a folder that `train_task` wrote; `seed` None is the first.
+        """Load a folder that `train_task` wrote; `seed` None is the best on dev.
 
         `vectors` finds those of all sentences to come; without it they are embedded.
         """
         record = read_task(folder)
         if seed is not None and seed not in record.seeds:
             raise ElmoError(f"{folder}: has no seed {seed}; it has {record.seeds}")
-        trained = f"seed-{record.seeds[0] if seed is None else seed}"
+        trained = f"seed-{best_seed(record) if seed is None else seed}"
         for name, expected in record.files.items():
             if name == "words.json" or name.startswith(f"{trained}/"):
                 check_sha256(folder / name, expected)
@@ -176,6 +177,7 @@ def train_task(
     """
     _check(settings, model, train, dev)
     check_folder(out, ours=("task.json",), also=_NAMES)
+    check_writable(out)
     sentences = distinct([*train.examples, *dev.examples])
     vectors, shape = _vectors(settings, sentences, model, store, work, device)
     record = _new_record(kind, settings, train, dev, tokenizer, shape, seeds)
@@ -270,12 +272,24 @@ def read_task(folder: Path) -> TaskRecord:
         raise ElmoError(f"{file}: no task that this version knows")
     if (record.bilm is None) != (record.settings.elmo == "none"):
         raise ElmoError(f"{file}: bilm and settings.elmo contradict each other")
+    if not record.labels and record.kind not in ("questions", "coreference"):
+        raise ElmoError(f"{file}: labels is empty; train the task again")
     if identity(given) != record.digest:
         raise ElmoError(
             f"{file}: was altered (its digest is {identity(given)[:12]}…, it says "
             f"{record.digest[:12]}…); restore it or train the task again"
         )
     return record
+
+
+def best_seed(record: TaskRecord) -> int:
+    """The seed with the best score on dev, the first of equals."""
+
+    def score(seed: int) -> float:
+        scores = record.scores.get(str(seed), {})
+        return scores.get("f1", scores.get("accuracy", 0.0))
+
+    return max(record.seeds, key=score)
 
 
 def identity(record: dict[str, Any]) -> str:
@@ -289,7 +303,7 @@ def read_curve(folder: Path, seed: int) -> list[dict[str, float]]:
     try:
         lines = path.read_bytes().splitlines()
         return [msgspec.json.decode(line, type=dict[str, float]) for line in lines]
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
         raise ElmoError(f"{path}: not readable ({error}); train again") from None
 
 

@@ -98,8 +98,8 @@ def fit(
             with run.averaged():
                 scores = model.score(dev, predictions(model, dev, vectors, settings.batch_size))
             progress.epoch += 1
-            _judge(progress, next(iter(scores.values())), settings)
             figures = {"epoch": progress.epoch, "loss": loss, "lr": progress.lr, **scores}
+            _judge(progress, next(iter(scores.values())), settings)
             progress.curve.append(figures)
             run.save(progress)
             report("epoch", figures)

@@ -240,7 +240,7 @@ def evaluate(
 @task.command()
 @click.argument("folder", type=FOLDER)
 @click.option("--input", "source", type=FOLDER, required=True, help="Text, or examples unlabelled.")
-@click.option("--seed", type=int, help="Which of the task's seeds; default: the first.")
+@click.option("--seed", type=int, help="Which of the task's seeds; default: the best on dev.")
 @_reading
 def predict(
     folder: Path,

@@ -199,6 +199,67 @@ def test_patience_begins_when_something_is_learned() -> None:
     assert seen == [(1, 0, 1), (2, 0, 1), (3, 0, 1), (3, 1, 1), (3, 2, 0.5), (6, 0, 0.5)]
 
 
+def test_the_curve_has_the_rate_that_each_epoch_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates: list[float] = []
+    step = torch.optim.Adam.step
+
+    def spy(optimizer: torch.optim.Adam, *args: Any, **options: Any) -> Any:
+        rates.append(optimizer.param_groups[0]["lr"])
+        return step(optimizer, *args, **options)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", spy)
+    changes = {"elmo": "none", "halve_after": 1, "lr": 0.0001, "epochs": 5, "batch_size": 40}
+    folder = trained("pairs", tmp_path, None, changes=changes)
+    assert len(set(rates)) > 1
+    assert [figures["lr"] for figures in tasks.read_curve(folder, 0)] == rates
+
+
+def test_a_curve_that_is_no_utf_8_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "seed-0").mkdir()
+    (tmp_path / "seed-0" / "curve.jsonl").write_bytes(b'{"lo\xffss": 1.0}\n')
+    with pytest.raises(ElmoError, match=r"curve.jsonl: not readable .*; train again"):
+        tasks.read_curve(tmp_path, 0)
+
+
+@pytest.mark.parametrize("kind", ["tagging", "classification", "pairs", "roles"])
+def test_a_task_without_labels_is_refused(kind: str, tmp_path: Path) -> None:
+    folder = trained(kind, tmp_path, None, changes={"elmo": "none", "epochs": 1})
+    sealed(folder, {"labels": []})
+    with pytest.raises(ElmoError, match="task.json: labels is empty; train the task again"):
+        Task.load(folder)
+
+
+def test_the_best_seed_on_dev_is_loaded(tmp_path: Path) -> None:
+    folder = trained("tagging", tmp_path, None, changes={"elmo": "none", "epochs": 1}, seeds=[0, 1])
+    for best in (0, 1):
+        scores = {
+            str(seed): {"accuracy": 0.9, "epoch": 9 - seed, "f1": 0.2 + (seed == best)}
+            for seed in (0, 1)
+        }
+        sealed(folder, {"scores": scores})
+        weights = Task.load(folder).model.transitions_KK  # type: ignore[attr-defined]
+        chosen = Task.load(folder, seed=best).model.transitions_KK  # type: ignore[attr-defined]
+        assert torch.equal(weights, chosen)
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_training(tmp_path: Path) -> None:
+    epochs: list[str] = []
+    with pytest.raises(OSError, match="/proc"):  # nobody can write there, root neither
+        train_task(
+            "pairs",
+            labelled("pairs", 4),
+            labelled("pairs", 4),
+            out=Path("/proc/task"),
+            settings=choose("pairs", {"elmo": "none", "epochs": 1, "hidden": 4}),
+            model=None,
+            work=tmp_path / "runs",
+            report=lambda name, _: epochs.append(name),
+        )
+    assert epochs == []
+
+
 def labelled(kind: str, count: int, seed: int = 0) -> Labelled:
     scheme = {"tagging": "bioes", "roles": "bio"}.get(kind, "plain")
     return Labelled(examples(kind, count, seed), {"examples": count}, scheme)
