@@ -88,17 +88,23 @@ class Question:
 
     def cut(self, start: int, stop: int) -> str:
         """The text of tokens `start` to `stop - 1`, exactly as it stands in the paragraph."""
+        if start == stop:
+            return ""
         return self.text[self.offsets[start][0] : self.offsets[stop - 1][1]]
 
 
 @dataclass(frozen=True)
 class Predicate:
-    """One predicate of a sentence and its roles, as BIO tags (`B-V` is the predicate)."""
+    """One predicate of a sentence and its roles, as BIO tags (`B-V` is the predicate).
+
+    Where arguments nest, no tags hold them: they are the spans `nested`, to be scored, not learned.
+    """
 
     source: str
     tokens: Tokens
     predicate: int
     tags: Tokens | None
+    nested: tuple[Span, ...] = ()
 
     @property
     def sentences(self) -> list[Tokens]:
@@ -143,4 +149,21 @@ def length(example: Example) -> int:
 
 def distinct(examples: Sequence[Example]) -> list[Tokens]:
     """The distinct token lists of examples, in the order they first occur."""
-    return list(dict.fromkeys(s for example in examples for s in example.sentences))
+    return list(dict.fromkeys(s for example in examples for s in example.sentences if s))
+
+
+def learnable(examples: Sequence[Example]) -> list[Example]:
+    """The examples that have what a model learns; of others it can only be scored."""
+    return [example for example in examples if all(example.sentences) and _gold(example)]
+
+
+def _gold(example: Example) -> bool:
+    match example:
+        case Tagged() | Predicate():
+            return example.tags is not None
+        case Classified() | Pair():
+            return example.label is not None
+        case Question():
+            return example.answer is not None
+        case Document():
+            return example.clusters is not None

@@ -41,7 +41,7 @@ from elmo.settings import MOST_LAYERS
 from elmo.store import FeatureStore, model_digest
 from elmo.store.layout import Mix
 from elmo.tasks import schemes
-from elmo.tasks.examples import Example, distinct
+from elmo.tasks.examples import Example, distinct, learnable
 from elmo.tasks.inputs import Inputs, WordTable, word_table
 from elmo.tasks.metrics import Scores
 from elmo.tasks.readers import Labelled
@@ -178,6 +178,10 @@ def train_task(
     _check(settings, model, train, dev)
     check_folder(out, ours=("task.json",), also=_NAMES)
     check_writable(out)
+    learned = learnable(train.examples)
+    if not learned:
+        where = train.examples[0].source if train.examples else "train"
+        raise ElmoError(f"{where}: no example has a label and text, so there is nothing to learn")
     sentences = distinct([*train.examples, *dev.examples])
     vectors, shape = _vectors(settings, sentences, model, store, work, device)
     record = _new_record(kind, settings, train, dev, tokenizer, shape, seeds)
@@ -189,7 +193,7 @@ def train_task(
         network = _untrained(record, words, model, device, seed=seed)
         progress = fit(
             network,
-            train.examples,
+            learned,
             dev.examples,
             vectors=vectors,
             settings=settings,

@@ -89,9 +89,10 @@ def _question(
     """The answer to learn is the commonest of the references, the first of equals."""
     tokens, offsets = cut
     words = request.split(asked.question)
-    if not tokens or not words or (request.labelled and not asked.answers):
-        counts["dropped_empty" if asked.answers else "dropped_without_answer"] += 1
+    if request.labelled and not asked.answers:
+        counts["dropped_without_answer"] += 1
         return None
+    counts["questions_without_text"] += not words
     if not request.labelled:
         return Question(source, asked.id, context, tokens, offsets, words, None, None)
     ranges = []

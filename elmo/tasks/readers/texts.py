@@ -26,14 +26,17 @@ def classified(request: Request) -> Labelled:
 
 
 def paired(request: Request) -> Labelled:
-    """`premise`, `hypothesis` and `label`; those without agreed label ("-") are dropped."""
+    """`premise`, `hypothesis` and `label`; those without agreed label are dropped.
+
+    SNLI writes it "-", Hugging Face's copy -1.
+    """
     examples: list[Example] = []
     counts: Counter[str] = Counter()
     for number, record in records(request, ("premise", "hypothesis", "label")):
         premise = tokens_of(request, record, number, "premise")
         hypothesis = tokens_of(request, record, number, "hypothesis")
         label = label_of(request, record, number)
-        if label == "-":
+        if label in ("-", "-1"):
             counts["dropped_without_agreed_label"] += 1
         elif not premise or not hypothesis or label == "":
             counts["dropped_empty"] += 1

@@ -25,6 +25,7 @@ from elmo.tasks.examples import (
     Pair,
     Predicate,
     Question,
+    Span,
     Tagged,
     Tokens,
 )
@@ -258,6 +259,58 @@ def test_a_folder_that_cannot_be_written_is_found_before_training(tmp_path: Path
             report=lambda name, _: epochs.append(name),
         )
     assert epochs == []
+
+
+def test_what_no_model_can_read_stays_in_the_denominator(tmp_path: Path) -> None:
+    """SQuAD's script gives a question without a prediction 0; srl-eval.pl counts nested gold."""
+    asked = [e for e in examples("questions", 3) if isinstance(e, Question)]
+    mute = replace(asked[0], question=())
+    folder = trained("questions", tmp_path, None, changes={"elmo": "none", "epochs": 1})
+    task = Task.load(folder)
+    guessed = [guess for _, guess in task.predict([mute, *asked, mute])]
+    assert guessed[0] == guessed[-1] == (0, 0)
+    assert task.describe(mute, (0, 0)) == {"id": "0", "answer": "", "answer_start": -1}
+    both, alone = (task.evaluate(Labelled(e, {})) for e in ([mute, *asked, mute], asked))
+    assert both["f1"] == pytest.approx(alone["f1"] * 3 / 5)
+    assert task.evaluate(Labelled([mute], {})) == {"f1": 0.0, "exact_match": 0.0}
+
+
+def test_nested_arguments_are_scored_and_not_learned(tmp_path: Path) -> None:
+    data = labelled("roles", 8)
+    first = data.examples[0]
+    assert isinstance(first, Predicate)
+    spans = (Span(0, 1, "A0"), Span(2, 3, "A2"), Span(2, 4, "A1"))
+    nested = replace(first, tags=None, nested=spans)
+    folder = tmp_path / "task"
+    train_task(
+        "roles",
+        Labelled([nested, *data.examples], {}, "bio"),
+        Labelled([nested, *data.examples], {}, "bio"),
+        out=folder,
+        settings=choose("roles", {"elmo": "none", "epochs": 1, "hidden": 8, "depth": 1}),
+        model=None,
+        work=tmp_path / "runs",
+    )
+    task = Task.load(folder)
+    found = ["B-A0", "O", "B-A1", "I-A1", *["O"] * 4]
+    assert task.model.score([nested], [found]) == pytest.approx(
+        {"f1": 0.8, "precision": 1.0, "recall": 2 / 3}
+    )
+
+
+def test_nothing_to_learn_from_is_refused(tmp_path: Path) -> None:
+    """No answer is made up: a span of the first token would be learned."""
+    unlabelled = [replace(e, answer=None) for e in examples("questions", 4)]  # type: ignore[call-arg]
+    with pytest.raises(ElmoError, match="toy:0: .*nothing to learn"):
+        train_task(
+            "questions",
+            Labelled(unlabelled, {}),
+            labelled("questions", 4),
+            out=tmp_path / "task",
+            settings=choose("questions", {"elmo": "none", "epochs": 1, "hidden": 4}),
+            model=None,
+            work=tmp_path / "runs",
+        )
 
 
 def labelled(kind: str, count: int, seed: int = 0) -> Labelled:
