@@ -234,6 +234,19 @@ def _check(settings: TaskSettings, model: Path | None, train: Labelled, dev: Lab
                 raise ElmoError(f"layers must be among 0 to {top}, found {layer}")
 
 
+def labels_lacking(
+    kind: str, known: Sequence[str], labelled: Labelled, *, scheme: str
+) -> list[str]:
+    """The labels of `labelled` that a task which knows `known` can't predict; of spans, without
+    the letters that mark them."""
+    marks = scheme != "plain"
+
+    def names(labels: Iterable[str]) -> set[str]:
+        return {label[2:] or label if marks else label for label in labels}
+
+    return sorted(names(_model_class(kind).labels_of(labelled.examples)) - names(known))
+
+
 def _new_record(
     kind: str,
     settings: TaskSettings,

@@ -127,6 +127,7 @@ def train(
     ]
     for path, labelled in zip((train, dev), data, strict=True):
         say_done(f"{path}: {_counts(labelled.counts)}")
+    tasks.say_labels_lacking(kind, data[1], path=dev, train=data[0])
     sources = {"train": train, "dev": dev} | ({"model": model} if model is not None else {})
     tracked = Runs(out.name, kind, settings, sources, runs) if track else None
     with ExitStack() as stack:
@@ -225,6 +226,7 @@ def evaluate(
         scheme=scheme,
         tokenizer=record.tokenizer,
     )
+    tasks.say_labels_lacking(record.kind, labelled, path=data, known=record.labels)
     scores = [
         Task.load(folder, seed=seed, device=device).evaluate(labelled) for seed in record.seeds
     ]
