@@ -147,6 +147,16 @@ def length(example: Example) -> int:
     return sum(map(len, example.sentences))
 
 
+def attention(example: Example) -> int:
+    """The pairs of tokens that an example's model attends over, once padded; 0: it does not."""
+    match example:
+        case Classified() | Question():
+            return len(example.tokens) ** 2
+        case Pair():
+            return max(len(example.premise), len(example.hypothesis)) ** 2
+    return 0
+
+
 def distinct(examples: Sequence[Example]) -> list[Tokens]:
     """The distinct token lists of examples, in the order they first occur."""
     return list(dict.fromkeys(s for example in examples for s in example.sentences if s))

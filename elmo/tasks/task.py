@@ -46,7 +46,7 @@ from elmo.tasks.inputs import Inputs, WordTable, word_table
 from elmo.tasks.metrics import Scores
 from elmo.tasks.readers import Labelled
 from elmo.tasks.settings import TaskSettings
-from elmo.tasks.train import ReportEpoch, TaskModel, TaskProgress, fit, predictions
+from elmo.tasks.train import ReportEpoch, TaskModel, TaskProgress, check_lengths, fit, predictions
 from elmo.tasks.vectors import EmbeddedVectors, StoredVectors, Vectors, store_of
 from elmo.tokenizer import NONE, Tokenization
 from elmo.weights import load_weights, save_weights
@@ -135,6 +135,7 @@ class Task:
         """Each example with its prediction, in their order; memory does not grow with them."""
         waiting = iter(examples)
         while chunk := list(islice(waiting, CHUNK)):
+            check_lengths(chunk)
             size = self.record.settings.batch_size
             yield from zip(chunk, predictions(self.model, chunk, self.vectors, size), strict=True)
 
@@ -176,6 +177,7 @@ def train_task(
     are read from it; it must hold the very sentences, embedded by `model`.
     """
     _check(settings, model, train, dev)
+    check_lengths([*train.examples, *dev.examples])
     check_folder(out, ours=("task.json",), also=_NAMES)
     check_writable(out)
     learned = learnable(train.examples)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from elmo.errors import ElmoError
 from elmo.files import Sha256, check_sha256, new_folder, read_record, write_json
-from elmo.tasks.examples import length
+from elmo.tasks.examples import Example, attention, length
 from elmo.tasks.inputs import Inputs
 from elmo.tasks.metrics import Scores
 from elmo.tasks.settings import TaskSettings
@@ -27,6 +27,7 @@ from elmo.threads import one_thread
 from elmo.weights import load_weights, save_weights
 
 T = TypeVar("T")
+MOST_ATTENTION = 1 << 26  # pairs of tokens in a batch: about 2.5 GB where nothing is learned
 POOL = 50  # batches that are sorted by length together
 ReportEpoch = Callable[[str, dict[str, float]], None]
 
@@ -116,8 +117,7 @@ def predictions(
     module.eval()
     guesses: list[Any] = [None] * len(examples)
     order = sorted(range(len(examples)), key=lambda k: -length(examples[k]))
-    for start in range(0, len(order), batch_size):
-        rows = order[start : start + batch_size]
+    for rows in _cut(order, examples, batch_size):
         for row, prediction in zip(
             rows, model.predict([examples[k] for k in rows], vectors), strict=True
         ):
@@ -127,15 +127,40 @@ def predictions(
 
 
 def batches(examples: Sequence[T], size: int, random: np.random.Generator) -> list[list[T]]:
-    """All examples in random batches of like length."""
+    """All examples in random batches of like length, of which those of long texts are smaller."""
     order = random.permutation(len(examples))
     cut: list[list[T]] = []
     for start in range(0, len(order), size * POOL):
         pool = sorted(order[start : start + size * POOL], key=lambda k: length(examples[k]))  # type: ignore[arg-type]
-        cut += [
-            [examples[k] for k in pool[first : first + size]] for first in range(0, len(pool), size)
-        ]
+        cut += [[examples[k] for k in rows] for rows in _cut(pool, examples, size)]
     return [cut[k] for k in random.permutation(len(cut))]
+
+
+def check_lengths(examples: Sequence[Example]) -> None:
+    """Refuse a text that is too long for attention, whose memory grows with its square."""
+    for example in examples:
+        if attention(example) > MOST_ATTENTION:
+            most = math.isqrt(MOST_ATTENTION)
+            raise ElmoError(
+                f"{example.source}: has {math.isqrt(attention(example)):,} tokens, more than "
+                f"{most:,}; memory grows with their square: cut it into shorter texts"
+            )
+
+
+def _cut(rows: Sequence[int], examples: Sequence[Any], size: int) -> list[list[int]]:
+    """Rows in batches of `size`, and of less where their attention would need too much memory."""
+    cut: list[list[int]] = []
+    for start in range(0, len(rows), size):
+        batch: list[int] = []
+        widest = 0
+        for row in rows[start : start + size]:
+            widest = max(widest, attention(examples[row]))
+            if batch and (len(batch) + 1) * widest > MOST_ATTENTION:
+                cut.append(batch)
+                batch, widest = [], attention(examples[row])
+            batch.append(row)
+        cut.append(batch)
+    return cut
 
 
 def _judge(progress: TaskProgress, score: float, settings: TaskSettings) -> None:

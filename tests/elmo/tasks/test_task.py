@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,6 +19,7 @@ from elmo.shards import write_shards
 from elmo.store.build import build
 from elmo.store.layout import Mix
 from elmo.tasks import task as tasks
+from elmo.tasks import train
 from elmo.tasks.examples import (
     Classified,
     Document,
@@ -28,6 +30,7 @@ from elmo.tasks.examples import (
     Span,
     Tagged,
     Tokens,
+    attention,
 )
 from elmo.tasks.inputs import Inputs, WordTable
 from elmo.tasks.readers import Labelled
@@ -296,6 +299,59 @@ def test_nested_arguments_are_scored_and_not_learned(tmp_path: Path) -> None:
     assert task.model.score([nested], [found]) == pytest.approx(
         {"f1": 0.8, "precision": 1.0, "recall": 2 / 3}
     )
+
+
+@pytest.mark.parametrize("kind", ["classification", "pairs", "questions"])
+def test_a_text_too_long_for_attention_is_refused_before_any_work(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory grows with the square of a text: 10,000 tokens took 3.6 GB, 40,000 were killed."""
+    folder = trained(kind, tmp_path, None, changes={"elmo": "none", "epochs": 1})
+    long = replace(examples(kind, 1)[0], source="x.jsonl:7")
+    words = ("so",) * 100_000
+    match long:
+        case Classified() | Question():
+            long = replace(long, tokens=words)
+        case Pair():
+            long = replace(long, premise=words, hypothesis=words)
+    message = "x.jsonl:7: has 100,000 tokens, more than 8,192; .*cut it"
+    monkeypatch.setattr(Inputs, "forward", None)
+    with pytest.raises(ElmoError, match=message):
+        list(Task.load(folder).predict([long]))
+    few = labelled(kind, 1).examples
+    for learned, dev in (([long], few), (few, [long])):
+        with pytest.raises(ElmoError, match=message):
+            train_task(
+                kind,
+                Labelled(learned, {}),
+                Labelled(dev, {}),
+                out=tmp_path / "other",
+                settings=choose(kind, {"elmo": "none", "epochs": 1}),
+                model=None,
+                work=tmp_path / "runs",
+            )
+
+
+@pytest.mark.parametrize("kind", ["classification", "pairs", "questions"])
+def test_a_batch_of_long_texts_is_cut(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No step and no prediction attends over more than its share of memory."""
+    monkeypatch.setattr(train, "MOST_ATTENTION", 300)
+    few = examples(kind, 40)
+    model = network(kind, settings_of(kind), few)
+    sizes: list[int] = []
+    predict = model.predict
+
+    def spy(batch: Sequence[Any], vectors: Vectors | None) -> list[Any]:
+        sizes.append(len(batch) * max(attention(example) for example in batch))
+        return predict(batch, vectors)
+
+    whole = predictions(model, few, word_vectors, 1)
+    monkeypatch.setattr(model, "predict", spy)
+    assert predictions(model, few, word_vectors, 40) == whole
+    cut = train.batches(few, 40, np.random.default_rng(0))
+    sizes += [len(batch) * max(attention(example) for example in batch) for batch in cut]
+    assert max(sizes) <= 300 and sum(map(len, cut)) == 40
+    assert sorted(e.source for batch in cut for e in batch) == sorted(e.source for e in few)
 
 
 def test_nothing_to_learn_from_is_refused(tmp_path: Path) -> None:
