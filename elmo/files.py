@@ -159,6 +159,12 @@ def check_above(out: Path) -> None:
         raise ElmoError(f"{out}: {above} is no folder; name another output")
 
 
+def check_writable(out: Path) -> None:
+    """Fail as writing `out` would, before the work that it is to hold."""
+    with _locked_folder(out):
+        pass
+
+
 def check_readable(path: Path) -> None:
     """Refuse to read what is no file: a pipe, for one, may never end."""
     try:

@@ -118,6 +118,8 @@ def write_training(folder: Path, training: dict[str, Any]) -> None:
 def read_training(folder: Folder) -> dict[str, Any]:
     """Read `training.json`; `ElmoError` where it was altered."""
     location = Location(named(folder))
+    if not location.exists(TRAINING):
+        raise ElmoError(f"{location.name(TRAINING)}: is missing; restore it")
     training = location.record(TRAINING, dict[str, Any])
     signed = training.pop("digest", None)
     if read_config(folder).training is UNSET and digest(training) != signed:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elmo.errors import ElmoError
-from elmo.files import check_folder, check_output, locked, new_file, new_folder
+from elmo.files import check_folder, check_output, check_writable, locked, new_file, new_folder
 from elmo.store import model_digest
 from elmo.tasks.settings import TaskSettings, choose
 
@@ -52,11 +52,10 @@ def run(
     from . import plots
 
     arms = _arms(params)
-    ours: dict[str, Any] = {
-        "ours": tuple(arms)[:1],
-        "also": rf"({'|'.join(ARMS)})/(task\.json|{NAMES})",
-    }
+    written = rf"({'|'.join(ARMS)})/(task\.json|{NAMES})"
+    ours: dict[str, Any] = {"ours": tuple(arms)[:1], "also": written}
     check_folder(out, **ours)
+    check_writable(out)
     check_output(curve, ours=rb"epoch(\telmo)?(\tbaseline)?\n")
     plots.check_out(picture)
     sources = {split: Path(getattr(params, split)) for split in ("train", "dev", "test")}
@@ -70,6 +69,8 @@ def run(
         scheme=params.scheme,
         tokenizer=read_config(model).tokenizer,
     )
+    for split in ("dev", "test"):
+        say_labels_lacking(params.kind, data[split], path=sources[split], train=data["train"])
     work = runs.absolute() / f"{name}-{fingerprint('tasks', params, inputs)}"
     read = {**sources, "model": model}
     tracked_arms = {
@@ -198,6 +199,26 @@ def read_labelled(
     }
 
 
+def say_labels_lacking(
+    kind: str,
+    labelled: "Labelled",
+    *,
+    path: Path,
+    known: Sequence[str] = (),
+    train: "Labelled | None" = None,
+) -> None:
+    """Say which labels of a file the training text, or the task that knows `known`, lacks."""
+    from elmo.tasks.task import labels_lacking
+
+    scheme = labelled.scheme
+    if train is not None:
+        known = labels_lacking(kind, (), train, scheme="plain")
+    if lacking := labels_lacking(kind, known, labelled, scheme=scheme):
+        names = ", ".join(lacking[:8]) + (", …" if len(lacking) > 8 else "")
+        many = len(lacking)
+        say(f"{path}: training lacks {many} of its labels, which can't be predicted: {names}")
+
+
 def _train(
     out: Path,
     data: Mapping[str, "Labelled"],
@@ -255,7 +276,6 @@ def train_arm(
             work=work,
             tokenizer=read_config(model).tokenizer,
             device=device,
-            also=data["test"].examples if "test" in data else (),
             report=report,
         )
 

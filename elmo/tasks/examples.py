@@ -8,11 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from elmo.errors import ElmoError
-
 Tokens = tuple[str, ...]
-LONGEST = 4096  # tokens of a text that is compared with itself or another, each token with each
-_COMPARING = ("classification", "pairs", "questions")
 
 
 class Span(NamedTuple):
@@ -101,7 +97,7 @@ class Question:
 class Predicate:
     """One predicate of a sentence and its roles, as BIO tags (`B-V` is the predicate).
 
-    Arguments inside others are no BIO tags: `nested` holds all of them then, to be scored.
+    Where arguments nest, no tags hold them: they are the spans `nested`, to be scored, not learned.
     """
 
     source: str
@@ -151,31 +147,33 @@ def length(example: Example) -> int:
     return sum(map(len, example.sentences))
 
 
-def check_length(kind: str, example: Example) -> None:
-    """Refuse an example for which a task would need too much memory: it grows with the square of
-    what attention compares."""
-    if kind in _COMPARING and (longest := max(map(len, example.sentences), default=0)) > LONGEST:
-        raise ElmoError(
-            f"{example.source}: has {longest:,} tokens, and {kind} compares each with each: at "
-            f"most {LONGEST:,} are read; cut the text"
-        )
-
-
-def learnable(example: Example) -> bool:
-    """Whether there is something to learn from an example; all are scored."""
+def attention(example: Example) -> int:
+    """The pairs of tokens that an example's model attends over, once padded; 0: it does not."""
     match example:
-        case Question():
-            return example.answer is not None
-        case Predicate():
-            return example.tags is not None
-    return True
-
-
-def readable(example: Example) -> bool:
-    """Whether a network can read an example; a question on nothing has no answer."""
-    return all(example.sentences) if isinstance(example, Question) else True
+        case Classified() | Question():
+            return len(example.tokens) ** 2
+        case Pair():
+            return max(len(example.premise), len(example.hypothesis)) ** 2
+    return 0
 
 
 def distinct(examples: Sequence[Example]) -> list[Tokens]:
     """The distinct token lists of examples, in the order they first occur."""
-    return list(dict.fromkeys(s for example in examples for s in example.sentences))
+    return list(dict.fromkeys(s for example in examples for s in example.sentences if s))
+
+
+def learnable(examples: Sequence[Example]) -> list[Example]:
+    """The examples that have what a model learns; of others it can only be scored."""
+    return [example for example in examples if all(example.sentences) and _gold(example)]
+
+
+def _gold(example: Example) -> bool:
+    match example:
+        case Tagged() | Predicate():
+            return example.tags is not None
+        case Classified() | Pair():
+            return example.label is not None
+        case Question():
+            return example.answer is not None
+        case Document():
+            return example.clusters is not None

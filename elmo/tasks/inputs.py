@@ -26,7 +26,7 @@ from elmo.tasks.vectors import Vectors
 PAD, UNKNOWN = "<pad>", "<unk>"
 CHARACTERS = Characters(max_characters=22)
 CHARACTER_DIM = 16
-FILE_WORDS = 50_000  # of a file of vectors that are kept besides the words of the data
+FILE_WORDS = 400_000  # of a file of vectors that are kept besides the training text's: GloVe 6B
 
 
 class Encoded(NamedTuple):
@@ -131,13 +131,6 @@ class Inputs(nn.Module):
         terms = [mix.l2() for mix in self.mixes]
         return self.settings.l2 * torch.stack(terms).sum() if terms else torch.zeros(())
 
-    def _id(self, token: str) -> int:
-        """The row of a token: of a file of vectors, that of its lower case where it has none."""
-        known = self._ids.get(token)
-        if known is None and self.settings.words == "file":
-            known = self._ids.get(token.lower())
-        return 1 if known is None else known
-
     def _words(self, sentences: Sequence[Tokens], mask_BT: Tensor) -> Tensor:
         like = next(self.parameters())
         types = list(dict.fromkeys(token for sentence in sentences for token in sentence))
@@ -155,14 +148,19 @@ class Inputs(nn.Module):
         x_BTW = torch.cat(parts, -1)[index_BT.to(like.device)]
         return x_BTW * mask_BT.unsqueeze(-1)
 
+    def _id(self, token: str) -> int:
+        """The number of a word; of its lower case where a file of vectors lacks it."""
+        lower = token.lower() if self.settings.words == "file" else token
+        return self._ids.get(token) or self._ids.get(lower, 1)
+
     def _elmo(
         self, sentences: Sequence[Tokens], vectors: Vectors | None, mask_BT: Tensor
     ) -> list[Tensor]:
         """One (B, T, D) for each position."""
         if self.bilm is not None:
             ids_BTK = self.bilm.batch_to_ids(sentences).to(mask_BT.device)
-            mixed: list[Tensor] = self.bilm(ids_BTK)["elmo_representations"]
-            return mixed
+            mixed, _ = self.bilm(ids_BTK)
+            return list(mixed)
         if not self.own_mixes:
             return []
         assert vectors is not None
@@ -176,17 +174,17 @@ class Inputs(nn.Module):
         return [mix(layers_LBTD, mask_BT) * mask_BT.unsqueeze(-1) for mix in self.mixes]
 
 
-def word_table(
-    settings: TaskSettings, train: Iterable[Tokens], others: Iterable[Tokens]
-) -> WordTable:
-    """The words a task knows: those of its training text, or of a file of vectors."""
+def word_table(settings: TaskSettings, train: Iterable[Tokens]) -> WordTable:
+    """The words a task knows: those of its training text, or of a file of vectors.
+
+    The text of dev adds none, since that of the test can't: both meet the same words.
+    """
     if settings.words == "none":
         return WordTable([PAD, UNKNOWN], None)
     train = list(train)
     counts = Counter(token for sentence in train for token in sentence)
     if settings.words == "file":
-        needed = {*counts, *(token for sentence in others for token in sentence)}
-        needed |= {token.lower() for token in needed}
+        needed = {*counts, *(token.lower() for token in counts)}
         return _with_marks(*read_vectors(Path(settings.word_file), needed, dim=settings.word_dim))
     if settings.words == "trained":
         return _with_marks(

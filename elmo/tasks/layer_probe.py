@@ -54,6 +54,8 @@ def probe_layers(
     """
     if not any(len(tokens) for tokens, _ in train) or not any(len(tokens) for tokens, _ in test):
         raise ElmoError("a probe needs tagged tokens to learn from and others to be tested on")
+    if sum(len(tokens) for tokens, _ in train) < 2:
+        raise ElmoError("a probe learns from two tagged tokens or more, found one; add sentences")
     names = sorted({tag for _, tags in train for tag in tags})
     numbers = {name: k for k, name in enumerate(names)}
     train_N = torch.tensor([numbers[tag] for _, tags in train for tag in tags])

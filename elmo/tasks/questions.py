@@ -94,9 +94,16 @@ class QuestionsModel(nn.Module):
 
     @torch.inference_mode()
     def predict(self, examples: Sequence[Question], vectors: Vectors | None) -> list[Range]:
-        """The token span of each answer: the best start and end at most `answer_tokens` apart."""
-        start_BT, end_BT = self._logits(examples, vectors)
-        return best_spans(start_BT, end_BT, self.answer_tokens)
+        """The token span of each answer: the best start and end at most `answer_tokens` apart.
+
+        It is empty where the question or its paragraph is.
+        """
+        readable = [example for example in examples if all(example.sentences)]
+        if not readable:
+            return [(0, 0)] * len(examples)
+        start_BT, end_BT = self._logits(readable, vectors)
+        found = iter(best_spans(start_BT, end_BT, self.answer_tokens))
+        return [next(found) if all(example.sentences) else (0, 0) for example in examples]
 
     def score(self, examples: Sequence[Question], predictions: Sequence[Range]) -> Scores:
         """F1 first, and exact match, against all reference answers."""
@@ -105,8 +112,9 @@ class QuestionsModel(nn.Module):
         return {"f1": scores["f1"], "exact_match": scores["exact_match"]}
 
     def describe(self, example: Question, prediction: Range) -> dict[str, Any]:
-        """A prediction as JSON: the text as it stands in the paragraph, and where."""
-        start = example.offsets[prediction[0]][0] if prediction[1] else None
+        """A prediction as JSON: the text as it stands in the paragraph, and where; −1: none."""
+        start, stop = prediction
+        start = example.offsets[start][0] if start < stop else -1
         return {"id": example.id, "answer": example.cut(*prediction), "answer_start": start}
 
     def _logits(

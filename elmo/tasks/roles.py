@@ -111,7 +111,7 @@ class RolesModel(nn.Module):
 
     def score(self, examples: Sequence[Predicate], predictions: Sequence[list[str]]) -> Scores:
         """F1 of the arguments, as srl-eval.pl counts them."""
-        gold = [list(example.nested) or lenient_spans(example.tags or ()) for example in examples]
+        gold = [example.nested or lenient_spans(example.tags or ()) for example in examples]
         return role_f1(gold, [lenient_spans(tags) for tags in predictions])
 
     def describe(self, example: Predicate, prediction: list[str]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     baseline: the same without it). `layers` chooses some of 0…L (None: all); `mix` is `learned`, or
     their `average`, of which γ alone is learned. ELMo enters beside the input (`elmo_input`), and
     beside the first recurrent layer's output with `elmo_output`. `l2` is λ of λ·Σw².
+    Where a model drops its whole input, ELMo with it, `elmo_dropout` is 0 by default.
     `words` is `learned` (with the task), `file` (a word2vec or GloVe text, `word_file`), `trained`
     (by gensim, on the training text) or `none`; `characters` is how many filters a char-CNN has.
     """
@@ -60,7 +61,6 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 DEFAULTS: dict[str, TaskSettings] = {
     "tagging": TaskSettings(l2=0.1, elmo_dropout=0.0, dropout=0.5, epochs=40, patience=10),
     "classification": TaskSettings(l2=0.0, elmo_dropout=0.25, dropout=0.25),
-    # Their own dropout of the whole input covers ELMo: a second one would leave a quarter of it.
     "pairs": TaskSettings(
         lr=0.0004,
         halve_after=1,
@@ -88,7 +88,7 @@ DEFAULTS: dict[str, TaskSettings] = {
         gradient_norm=1.0,
         batch_size=64,
     ),
-    "coreference": TaskSettings(l2=0.0, dropout=0.2, elmo_dropout=0.0, batch_size=1),
+    "coreference": TaskSettings(l2=0.0, elmo_dropout=0.0, dropout=0.2, batch_size=1),
 }
 
 

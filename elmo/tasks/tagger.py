@@ -54,6 +54,8 @@ class Tagger(nn.Module):
 
     def forward(self, vectors_BLTD: Tensor, mask_BT: Tensor) -> Tensor:
         """Scores (B, T, K); those beyond a sentence's end mean nothing."""
+        if not mask_BT.shape[1]:  # blank sentences alone, which no LSTM takes
+            return self.scores.weight.new_zeros(len(mask_BT), 0, len(self.tags))
         x_BTD = self.scalar_mix(vectors_BLTD.transpose(0, 1), mask_BT)
         x_BTD = nn.functional.dropout(x_BTD, self.dropout, self.training)
         if self.lstm is not None:

@@ -26,6 +26,7 @@ from elmo.files import (
     Sha256,
     check_folder,
     check_sha256,
+    check_writable,
     digest,
     locked,
     new_folder,
@@ -40,12 +41,12 @@ from elmo.settings import MOST_LAYERS
 from elmo.store import FeatureStore, model_digest
 from elmo.store.layout import Mix
 from elmo.tasks import schemes
-from elmo.tasks.examples import Example, check_length, distinct
+from elmo.tasks.examples import Example, distinct, learnable
 from elmo.tasks.inputs import Inputs, WordTable, word_table
-from elmo.tasks.metrics import Scores, first_score
+from elmo.tasks.metrics import Scores
 from elmo.tasks.readers import Labelled
 from elmo.tasks.settings import TaskSettings
-from elmo.tasks.train import ReportEpoch, TaskModel, TaskProgress, fit, predictions
+from elmo.tasks.train import ReportEpoch, TaskModel, TaskProgress, check_lengths, fit, predictions
 from elmo.tasks.vectors import EmbeddedVectors, StoredVectors, Vectors, store_of
 from elmo.tokenizer import NONE, Tokenization
 from elmo.weights import load_weights, save_weights
@@ -63,9 +64,6 @@ MODELS = {
     "roles": "RolesModel",
     "coreference": "CoreferenceModel",
 }
-
-
-WITHOUT_LABELS = ("questions", "coreference")
 
 
 class BiLMShape(msgspec.Struct, forbid_unknown_fields=True):
@@ -138,8 +136,7 @@ class Task:
         """Each example with its prediction, in their order; memory does not grow with them."""
         waiting = iter(examples)
         while chunk := list(islice(waiting, CHUNK)):
-            for example in chunk:
-                check_length(self.record.kind, example)
+            check_lengths(chunk)
             size = self.record.settings.batch_size
             yield from zip(chunk, predictions(self.model, chunk, self.vectors, size), strict=True)
 
@@ -176,26 +173,26 @@ def train_task(
     store: Path | None = None,
     tokenizer: Tokenization = NONE,
     device: str = "cpu",
-    also: Sequence[Example] = (),
     report: ReportEpoch = lambda kind, figures: None,
 ) -> TaskRecord:
     """Train a task, once for each seed, and write its folder.
-
-    `also` are examples to come, such as those of a test file: of a file of word vectors their words
-    are kept too, as those of train and dev are.
 
     `work` keeps what is unfinished, and the store of the sentences' vectors: a run that was
     interrupted is resumed, another over the same data finds its vectors there. With `store` they
     are read from it; it must hold the very sentences, embedded by `model`.
     """
     _check(settings, model, train, dev)
-    for example in (*train.examples, *dev.examples):
-        check_length(kind, example)
+    check_lengths([*train.examples, *dev.examples])
     check_folder(out, ours=("task.json",), also=NAMES)
+    check_writable(out)
+    learned = learnable(train.examples)
+    if not learned:
+        where = train.examples[0].source if train.examples else "train"
+        raise ElmoError(f"{where}: no example has a label and text, so there is nothing to learn")
     sentences = distinct([*train.examples, *dev.examples])
     vectors, shape = _vectors(settings, sentences, model, store, work, device)
     record = _new_record(kind, settings, train, dev, tokenizer, shape, seeds)
-    words = word_table(settings, distinct(train.examples), distinct([*dev.examples, *also]))
+    words = word_table(settings, distinct(train.examples))
     folders = {seed: work / _fingerprint(record, words, seed) for seed in seeds}
 
     def trained(seed: int) -> tuple[TaskModel, TaskProgress]:
@@ -203,7 +200,7 @@ def train_task(
         network = _untrained(record, words, model, device, seed=seed)
         progress = fit(
             network,
-            train.examples,
+            learned,
             dev.examples,
             vectors=vectors,
             settings=settings,
@@ -244,6 +241,19 @@ def _check(settings: TaskSettings, model: Path | None, train: Labelled, dev: Lab
                 raise ElmoError(f"layers must be among 0 to {top}, found {layer}")
 
 
+def labels_lacking(
+    kind: str, known: Sequence[str], labelled: Labelled, *, scheme: str
+) -> list[str]:
+    """The labels of `labelled` that a task which knows `known` can't predict; of spans, without
+    the letters that mark them."""
+    marks = scheme != "plain"
+
+    def names(labels: Iterable[str]) -> set[str]:
+        return {label[2:] or label if marks else label for label in labels}
+
+    return sorted(names(_model_class(kind).labels_of(labelled.examples)) - names(known))
+
+
 def _new_record(
     kind: str,
     settings: TaskSettings,
@@ -269,16 +279,6 @@ def _new_record(
         files={},
         digest="",
     )
-
-
-def best_seed(record: TaskRecord) -> int:
-    """The seed with the best score on dev, the first of equals."""
-    return max(record.seeds, key=lambda seed: first_score(record.scores[str(seed)]))
-
-
-def unseen_labels(record: TaskRecord, examples: Sequence[Example]) -> list[str]:
-    """The labels of examples that the training text had not, which no prediction can be."""
-    return sorted(set(_model_class(record.kind).labels_of(examples)) - set(record.labels))
 
 
 def evaluate_seeds(folder: Path, labelled: Labelled, *, device: str = "cpu") -> list[Scores]:
@@ -311,17 +311,28 @@ def read_task(folder: Path) -> TaskRecord:
         )
     record = read_record(file, TaskRecord)
     known = record.kind in MODELS and record.scheme in schemes.SCHEMES
-    needs_labels = record.kind not in WITHOUT_LABELS
-    if not known or not record.seeds or needs_labels != bool(record.labels):
+    if not known or not record.seeds:
         raise ElmoError(f"{file}: no task that this version knows")
     if (record.bilm is None) != (record.settings.elmo == "none"):
         raise ElmoError(f"{file}: bilm and settings.elmo contradict each other")
+    if not record.labels and record.kind not in ("questions", "coreference"):
+        raise ElmoError(f"{file}: labels is empty; train the task again")
     if identity(given) != record.digest:
         raise ElmoError(
             f"{file}: was altered (its digest is {identity(given)[:12]}…, it says "
             f"{record.digest[:12]}…); restore it or train the task again"
         )
     return record
+
+
+def best_seed(record: TaskRecord) -> int:
+    """The seed with the best score on dev, the first of equals."""
+
+    def score(seed: int) -> float:
+        scores = record.scores.get(str(seed), {})
+        return scores.get("f1", scores.get("accuracy", 0.0))
+
+    return max(record.seeds, key=score)
 
 
 def identity(record: dict[str, Any]) -> str:

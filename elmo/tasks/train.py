@@ -18,16 +18,16 @@ from torch import Tensor, nn
 
 from elmo.errors import ElmoError
 from elmo.files import Sha256, check_sha256, new_folder, read_record, write_json
-from elmo.tasks.examples import learnable, length, readable
+from elmo.tasks.examples import Example, attention, length
 from elmo.tasks.inputs import Inputs
-from elmo.tasks.metrics import Scores, first_score
+from elmo.tasks.metrics import Scores
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 from elmo.threads import one_thread
 from elmo.weights import load_weights, save_weights
 
 T = TypeVar("T")
-NOTHING = (0, 0)  # the answer to a question without words, or on a text without
+MOST_ATTENTION = 1 << 26  # pairs of tokens in a batch: about 2.5 GB where nothing is learned
 POOL = 50  # batches that are sorted by length together
 ReportEpoch = Callable[[str, dict[str, float]], None]
 
@@ -86,7 +86,6 @@ def fit(
     `report("epoch", figures)` hears of each epoch.
     """
     run = _Run(model, settings, work)
-    train = [example for example in train if learnable(example)]
     progress = run.resume()
     device = next(run.module.parameters()).device
     devices = [device] if device.type == "cuda" else []
@@ -101,7 +100,7 @@ def fit(
                 scores = model.score(dev, predictions(model, dev, vectors, settings.batch_size))
             progress.epoch += 1
             figures = {"epoch": progress.epoch, "loss": loss, "lr": progress.lr, **scores}
-            _judge(progress, first_score(scores), settings)
+            _judge(progress, next(iter(scores.values())), settings)
             progress.curve.append(figures)
             run.save(progress)
             report("epoch", figures)
@@ -116,11 +115,9 @@ def predictions(
     module = _module(model)
     training = module.training
     module.eval()
-    read = [k for k in range(len(examples)) if readable(examples[k])]
-    guesses: list[Any] = [NOTHING] * len(examples)
-    order = sorted(read, key=lambda k: -length(examples[k]))
-    for start in range(0, len(order), batch_size):
-        rows = order[start : start + batch_size]
+    guesses: list[Any] = [None] * len(examples)
+    order = sorted(range(len(examples)), key=lambda k: -length(examples[k]))
+    for rows in _cut(order, examples, batch_size):
         for row, prediction in zip(
             rows, model.predict([examples[k] for k in rows], vectors), strict=True
         ):
@@ -130,15 +127,40 @@ def predictions(
 
 
 def batches(examples: Sequence[T], size: int, random: np.random.Generator) -> list[list[T]]:
-    """All examples in random batches of like length."""
+    """All examples in random batches of like length, of which those of long texts are smaller."""
     order = random.permutation(len(examples))
     cut: list[list[T]] = []
     for start in range(0, len(order), size * POOL):
         pool = sorted(order[start : start + size * POOL], key=lambda k: length(examples[k]))  # type: ignore[arg-type]
-        cut += [
-            [examples[k] for k in pool[first : first + size]] for first in range(0, len(pool), size)
-        ]
+        cut += [[examples[k] for k in rows] for rows in _cut(pool, examples, size)]
     return [cut[k] for k in random.permutation(len(cut))]
+
+
+def check_lengths(examples: Sequence[Example]) -> None:
+    """Refuse a text that is too long for attention, whose memory grows with its square."""
+    for example in examples:
+        if attention(example) > MOST_ATTENTION:
+            most = math.isqrt(MOST_ATTENTION)
+            raise ElmoError(
+                f"{example.source}: has {math.isqrt(attention(example)):,} tokens, more than "
+                f"{most:,}; memory grows with their square: cut it into shorter texts"
+            )
+
+
+def _cut(rows: Sequence[int], examples: Sequence[Any], size: int) -> list[list[int]]:
+    """Rows in batches of `size`, and of less where their attention would need too much memory."""
+    cut: list[list[int]] = []
+    for start in range(0, len(rows), size):
+        batch: list[int] = []
+        widest = 0
+        for row in rows[start : start + size]:
+            widest = max(widest, attention(examples[row]))
+            if batch and (len(batch) + 1) * widest > MOST_ATTENTION:
+                cut.append(batch)
+                batch, widest = [], attention(examples[row])
+            batch.append(row)
+        cut.append(batch)
+    return cut
 
 
 def _judge(progress: TaskProgress, score: float, settings: TaskSettings) -> None:

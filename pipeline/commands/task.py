@@ -127,6 +127,7 @@ def train(
     ]
     for path, labelled in zip((train, dev), data, strict=True):
         say_done(f"{path}: {_counts(labelled.counts)}")
+    tasks.say_labels_lacking(kind, data[1], path=dev, train=data[0])
     sources = {"train": train, "dev": dev} | ({"model": model} if model is not None else {})
     tracked = Runs(out.name, kind, settings, sources, runs) if track else None
     with ExitStack() as stack:
@@ -210,7 +211,7 @@ def evaluate(
     import json
 
     from elmo.tasks.readers import read
-    from elmo.tasks.task import evaluate_seeds, read_task, unseen_labels
+    from elmo.tasks.task import evaluate_seeds, read_task
 
     from .. import tasks
     from ..text_commands import check_device
@@ -225,17 +226,15 @@ def evaluate(
         scheme=scheme,
         tokenizer=record.tokenizer,
     )
+    tasks.say_labels_lacking(record.kind, labelled, path=data, known=record.labels)
     scores = evaluate_seeds(folder, labelled, device=device)
     figures = tasks.over_seeds(scores)
-    unseen = unseen_labels(record, labelled.examples)
     if as_json:
         by_seed = {str(seed): s for seed, s in zip(record.seeds, scores, strict=True)}
         said: dict[str, Any] = {**figures, "examples": len(labelled.examples), "seeds": by_seed}
-        click.echo(json.dumps(said | {"counts": labelled.counts, "unseen_labels": unseen}))
+        click.echo(json.dumps(said | {"counts": labelled.counts}))
     else:
         say_done(f"{data}: {_counts(labelled.counts)}")
-        if unseen:
-            say_done(f"{data}: labels that the task has not learned: {', '.join(unseen)}")
         say_done(f"task evaluate: {tasks.listed(figures)}")
 
 

@@ -150,7 +150,10 @@ BIAS, SOFTMAX = "bilm.lstm.bias.1", "softmax.weight"
         (edit("config.json", '"cell_clip": 1.0', '"cell_clip": 9.0'), r"config\.json: was altered"),
         (edit("config.json", '"whitespace"', '"unicode"'), r"config\.json: was altered"),
         (edit("counts.txt", "8", "80"), r"counts\.txt: truncated or altered"),
-        (edit("training.json", "{}", '{"a": 1}'), r"training\.json: truncated or altered"),
+        (
+            edit("training.json", '"digest"', '"a": 1, "digest"'),
+            r"training\.json: truncated or altered",
+        ),
         (edit("config.json", '"words.txt"', '"../words.txt"'), r"config\.json: pieces"),
         (lambda f: (f / "counts.txt").unlink(), r"counts\.txt: is missing"),
         (lambda f: (f / "training.json").unlink(), r"training\.json: is missing"),

@@ -78,7 +78,7 @@ TENSORS: dict[str, Callable[[Tensors], object]] = {
     "endless below": at("softmax.weight", fill(float("-inf"))),
     "whole numbers": at("bilm.lstm", lambda tensor: tensor.int()),
     "truth values": at("bilm.lstm", lambda tensor: tensor > 0),
-    "half the bits": at("bilm.lstm", lambda tensor: tensor.half()),
+    "half the bits": at("bilm.lstm", lambda tensor: tensor.bfloat16()),
     "twice the bits": at("softmax.weight", lambda tensor: tensor.double()),
     "bfloat16": at("bilm.encoder", lambda tensor: tensor.bfloat16()),
     "one row less": at("bilm.lstm", lambda tensor: tensor[:-1]),

@@ -207,3 +207,24 @@ def test_the_example_of_every_kind_is_read(kind: str, tmp_path: Path) -> None:
     (tmp_path / "items.jsonl").write_text("\n".join(lines))
     assert read(kind, tmp_path / "items.jsonl", labelled=False).examples
     assert task_pyfunc.signature(kind).inputs.input_names() == list(task_pyfunc.FIELDS[kind])
+
+
+def test_labels_that_training_lacks_are_said(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No such label can be predicted: each counts as wrong, and nothing else tells."""
+    for name in ("dev", "test"):
+        (folder / f"{name}.conll").write_text("Ann\tB-PER\nGate\tB-FAC\nLee\tB-ORG\n")
+    said = "{}.conll: training lacks 2 of its labels, which can't be predicted: FAC, ORG\n"
+    words = "--train train.conll --dev dev.conll --out trained --without-elmo --epochs 1".split()
+    done = CliRunner().invoke(cli, ["task", "train", "tagging", *words])
+    assert said.format("dev") in done.output, done.output
+    done = CliRunner().invoke(cli, ["task", "evaluate", "trained", "--data", "test.conll"])
+    assert said.format("test") in done.output
+    done = CliRunner().invoke(
+        cli, ["task", "evaluate", "trained", "--data", "test.conll", "--json"]
+    )
+    assert json.loads(done.stdout) and said.format("test") in done.stderr
+    run(folder, seeds=1, settings={**SETTINGS, "elmo": "none", "epochs": 1})
+    printed = capfd.readouterr().err
+    assert said.format("dev") in printed and said.format("test") in printed

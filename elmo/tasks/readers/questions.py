@@ -92,10 +92,7 @@ def _question(
     if request.labelled and not asked.answers:
         counts["dropped_without_answer"] += 1
         return None
-    if not tokens or not words:  # counts as not answered, as in the official script
-        counts["without_words"] += 1
-        answers = tuple(answer.text for answer in asked.answers) if request.labelled else None
-        return Question(source, asked.id, context, tokens, offsets, words, answers, None)
+    counts["questions_without_text"] += not words
     if not request.labelled:
         return Question(source, asked.id, context, tokens, offsets, words, None, None)
     ranges = []

@@ -50,27 +50,32 @@ def from_conll(request: Request) -> Labelled:
         tokens = tuple(pick(fields, word, request.path, n) for n, fields in block)
         rows = [k for k, (n, f) in enumerate(block) if pick(f, roleset, request.path, n) != "-"]
         columns = range(first, width - ontonotes)
-        if len(rows) != len(columns) and (request.labelled or columns):
+        if not request.labelled and len(rows) != len(columns):
+            columns = range(0)  # the file has no arguments, or not all
+        elif len(rows) != len(columns):
             raise broken(
                 request.path,
                 block[0][0],
                 f"{len(rows)} predicates and {len(columns)} columns of arguments",
             )
         counts["sentences"] += 1
+        counts["predicates"] += len(rows)
         for predicate, column in zip_longest(rows, columns):
-            counts["predicates"] += 1
-            marked, nested = _brackets(block, column, request.path) if columns else ([], False)
-            if nested and request.labelled:  # no BIO tags to learn; scored as srl-eval.pl does
-                counts["with_nested_arguments"] += 1
-                source = f"{request.path}:{block[predicate][0]}"
-                spans = tuple(marked)
-                examples.append(Predicate(source, tokens, predicate, None, spans))
-                continue
+            marked, nested = (
+                ([], False) if column is None else _brackets(block, column, request.path)
+            )
             counts["arguments"] += len(marked)
             verb = next((start for start, _, label in marked if label == "V"), predicate)
             source = f"{request.path}:{block[verb][0]}"
-            tags = schemes.to_bio(marked, len(tokens)) if request.labelled else None
-            examples.append(Predicate(source, tokens, verb, tags))
+            if not request.labelled:
+                examples.append(Predicate(source, tokens, verb, None))
+            elif nested:
+                counts["predicates_with_nested_arguments"] += 1
+                examples.append(Predicate(source, tokens, verb, None, tuple(marked)))
+            else:
+                examples.append(
+                    Predicate(source, tokens, verb, schemes.to_bio(marked, len(tokens)))
+                )
     return Labelled(examples, dict(counts), "bio")
 
 

@@ -22,30 +22,25 @@ def classified(request: Request) -> Labelled:
             continue
         examples.append(Classified(f"{request.path}:{number}", tokens, label))
     counts["texts"] = len(examples)
-    return Labelled(list(examples), dict(counts))
+    return Labelled(examples, dict(counts))
 
 
 def paired(request: Request) -> Labelled:
     """`premise`, `hypothesis` and `label`; those without agreed label are dropped.
 
-    That is "-" in SNLI's own files, and -1 where labels are numbers from 0, as Hugging Face has it.
+    SNLI writes it "-", Hugging Face's copy -1.
     """
-    examples: list[Pair] = []
+    examples: list[Example] = []
     counts: Counter[str] = Counter()
     for number, record in records(request, ("premise", "hypothesis", "label")):
         premise = tokens_of(request, record, number, "premise")
         hypothesis = tokens_of(request, record, number, "hypothesis")
         label = label_of(request, record, number)
-        if label == "-":
+        if label in ("-", "-1"):
             counts["dropped_without_agreed_label"] += 1
         elif not premise or not hypothesis or label == "":
             counts["dropped_empty"] += 1
         else:
             examples.append(Pair(f"{request.path}:{number}", premise, hypothesis, label))
-    labels = {pair.label for pair in examples}
-    if {"0", "-1"} < labels and all(str(label).lstrip("-").isdigit() for label in labels):
-        agreed = [pair for pair in examples if pair.label != "-1"]
-        counts["dropped_without_agreed_label"] += len(examples) - len(agreed)
-        examples = agreed
     counts["pairs"] = len(examples)
-    return Labelled(list(examples), dict(counts))
+    return Labelled(examples, dict(counts))

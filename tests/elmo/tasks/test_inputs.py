@@ -41,7 +41,7 @@ def test_x_and_elmo_stand_side_by_side_and_padding_is_zero() -> None:
 
 def test_words_are_those_seen_often_enough_in_training() -> None:
     settings = choose("tagging", {"min_count": 2})
-    table = word_table(settings, SENTENCES, [("dev", "dev")])
+    table = word_table(settings, SENTENCES)
     assert table.words == [PAD, UNKNOWN, "cat"] and table.vectors is None
 
 
@@ -54,7 +54,7 @@ def test_vectors_of_a_text_file_are_kept_as_they_are(tmp_path: Path, header: str
     assert words == ["cat", ". . .", "the"]
     np.testing.assert_array_equal(vectors, [[1, 2], [3, 4], [-1, 0]])
     settings = choose("tagging", {"words": "file", "word_file": str(path), "word_dim": 2})
-    table = word_table(settings, SENTENCES, [])
+    table = word_table(settings, SENTENCES)
     inputs = Inputs(settings, table, layers=LAYERS, dim=DIM)
     assert inputs.embedding is not None and not inputs.embedding.weight.requires_grad
     np.testing.assert_allclose(inputs.embedding.weight[1], [1, 2])  # the mean of all
@@ -90,7 +90,7 @@ def test_broken_vectors_are_refused(tmp_path: Path, text: str, line: int, messag
 def test_vectors_trained_on_the_text_are_the_same_each_time() -> None:
     pytest.importorskip("gensim")
     settings = choose("tagging", {"words": "trained", "word_dim": 4, "min_count": 1})
-    first, second = (word_table(settings, SENTENCES * 20, []) for _ in range(2))
+    first, second = (word_table(settings, SENTENCES * 20) for _ in range(2))
     assert set(first.words) == {PAD, UNKNOWN, "the", "cat", "a", "sees"}
     assert first.vectors is not None and second.vectors is not None
     np.testing.assert_array_equal(first.vectors, second.vectors)
@@ -133,3 +133,43 @@ def test_elmo_nowhere_or_alone_at_the_output_is_refused(
 ) -> None:
     with pytest.raises(ElmoError, match=message):
         choose("tagging", changes)
+
+
+@pytest.mark.parametrize("kind", ["pairs", "coreference"])
+def test_elmo_at_the_input_is_dropped_once_as_the_baseline_is(kind: str) -> None:
+    """The model drops its whole input, so the mixed vector comes to it as it is."""
+    settings = choose(kind, {"characters": 4})
+    torch.manual_seed(0)
+    inputs = Inputs(settings, WordTable([PAD, UNKNOWN], None), layers=LAYERS, dim=DIM).train()
+    once, again = inputs(SENTENCES, word_vectors), inputs(SENTENCES, word_vectors)
+    torch.testing.assert_close(once.x_BTW, again.x_BTW)
+
+
+def test_a_word_that_a_file_lacks_has_the_vector_of_its_lower_case(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.txt"
+    path.write_text("cat 1 2\nNasa 5 6\nthe 3 4\n")
+    settings = choose(
+        "tagging", {"words": "file", "word_file": str(path), "word_dim": 2, "characters": 0}
+    )
+    inputs = Inputs(settings, word_table(settings, SENTENCES), layers=LAYERS, dim=DIM)
+    words_TD = inputs([("The", "CAT", "Nasa", "NASA")], word_vectors).words_BTW[0]
+    unknown = [3.0, 4.0]  # the mean of all
+    assert words_TD.tolist() == [[3, 4], [1, 2], [5, 6], unknown]
+
+
+def test_a_rare_word_of_training_has_the_vector_of_its_lower_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmo.tasks.inputs.FILE_WORDS", 1)
+    path = tmp_path / "vectors.txt"
+    path.write_text("cat 1 2\nrare 5 6\nthe 3 4\n")
+    settings = choose("tagging", {"words": "file", "word_file": str(path), "word_dim": 2})
+    assert word_table(settings, [("The",)]).words == [PAD, UNKNOWN, "cat", "the"]
+
+
+def test_every_word_of_glove_is_known_to_text_that_comes_later(tmp_path: Path) -> None:
+    """GloVe's 400,000 words: of the test text as of that of dev."""
+    path = tmp_path / "vectors.txt"
+    path.write_text("".join(f"w{k} {k % 7}\n" for k in range(400_000)))
+    words, _ = read_vectors(path, set(), dim=1)
+    assert len(words) == 400_000

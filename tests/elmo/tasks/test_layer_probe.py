@@ -44,3 +44,9 @@ def test_shuffled_tags_are_not_learned(tiny_model: Model) -> None:
 def test_nothing_to_learn_from_is_refused(tiny_model: Model) -> None:
     with pytest.raises(ElmoError, match="tagged tokens"):
         probe_layers(Embedder(tiny_model), [], [(["a"], ["x"])])
+
+
+def test_one_token_to_learn_from_is_refused(tiny_model: Model) -> None:
+    tagged = [(["gift"], ["N"])]
+    with pytest.raises(ElmoError, match="two tagged tokens"):
+        probe_layers(Embedder(tiny_model), tagged, tagged)

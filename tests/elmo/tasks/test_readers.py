@@ -131,6 +131,18 @@ def test_texts_and_pairs_of_tsv_and_json_lines(tmp_path: Path) -> None:
     assert labels.counts == {"dropped_without_agreed_label": 1, "pairs": 1}
 
 
+def test_the_label_of_hugging_faces_pairs_without_agreement_is_none(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "p.jsonl",
+        '{"premise": ["a"], "hypothesis": ["b"], "label": -1}\n'
+        '{"premise": ["a"], "hypothesis": ["c"], "label": 2}\n',
+    )
+    labels = read("pairs", path)
+    assert labels.examples == [Pair(f"{path}:2", ("a",), ("c",), "2")]
+    assert labels.counts == {"dropped_without_agreed_label": 1, "pairs": 1}
+
+
 def squad(answers: list[dict[str, Any]], context: str = "In Rome, (Paris-born) kings.") -> str:
     asked = {"id": "q1", "question": "Where?", "answers": answers}
     paragraph = {"context": context, "qas": [asked]}
@@ -154,6 +166,58 @@ def test_answers_map_back_to_the_text_exactly(tmp_path: Path) -> None:
     (question,) = labels.examples
     assert isinstance(question, Question) and question.cut(*(question.answer or ())) == "Rome"
     assert labels.counts["answers_wider_in_tokens"] == 1
+
+
+def test_a_question_without_text_is_kept_and_counted(tmp_path: Path) -> None:
+    """The official script divides by every question of the file."""
+    pytest.importorskip("tokenizers")
+    paragraph = {
+        "context": "In Rome.",
+        "qas": [{"id": "q1", "question": " ", "answers": [{"text": "Rome", "answer_start": 3}]}],
+    }
+    path = written(tmp_path, "x.json", json.dumps({"data": [{"paragraphs": [paragraph]}]}))
+    for labelled in (True, False):
+        labels = read("questions", path, labelled=labelled)
+        (question,) = labels.examples
+        assert isinstance(question, Question) and question.question == ()
+        assert labels.counts["questions_without_text"] == 1
+
+
+def test_a_predicate_with_nested_arguments_is_kept_for_scoring(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "x.props",
+        "0\tHe\tPRP\t*\t-\t-\t(A0*)\n"
+        "1\tsaw\tVB\t*\tsee\tsee.01\t(V*)\n"
+        "2\ther\tPRP\t*\t-\t-\t(A1(A2*)\n"
+        "3\tnow\tRB\t*\t-\t-\t*)\n",
+    )
+    labels = read("roles", path)
+    (example,) = labels.examples
+    assert isinstance(example, Predicate) and example.tags is None
+    assert example.nested == ((0, 1, "A0"), (1, 2, "V"), (2, 3, "A2"), (2, 4, "A1"))
+    assert labels.counts["predicates"] == labels.counts["predicates_with_nested_arguments"] == 1
+    assert len(read("roles", path, labelled=False).examples) == 1
+
+
+@pytest.mark.parametrize("gold", ["", "\t(A0*)"])
+def test_roles_are_predicted_where_columns_have_no_gold(gold: str, tmp_path: Path) -> None:
+    """Two predicates; no column of arguments, or too few."""
+    path = written(
+        tmp_path,
+        "x.props",
+        f"0\tHe\tPRP\t*\t-\t-{gold}\n"
+        f"1\tsaw\tVB\t*\tsee\tsee.01{gold}\n"
+        f"2\tgo\tVB\t*\tgo\tgo.01{gold}\n",
+    )
+    examples = read("roles", path, labelled=False).examples
+    assert [(e.predicate, e.tags) for e in examples if isinstance(e, Predicate)] == [
+        (1, None),
+        (2, None),
+    ]
+    ontonotes = "#begin document (a); part 000\na 0 0 He PRP * - - -\na 0 1 runs VB * run 01 -\n"
+    (example,) = read("roles", written(tmp_path, "o.conll", ontonotes), labelled=False).examples
+    assert isinstance(example, Predicate) and example.predicate == 1
 
 
 PROPBANK = """# sent_id = 1

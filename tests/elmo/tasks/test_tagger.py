@@ -125,3 +125,14 @@ def test_the_example_runs_on_the_library_alone(made: Path, tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("held-out accuracy ")
     assert "layer_2 0." in done.stdout
+
+
+@pytest.mark.parametrize("hidden", [0, 4])
+def test_blank_sentences_have_no_tags(made: Path, hidden: int) -> None:
+    store = FeatureStore(made)
+    blank = [k for k, tags in enumerate(TAGS) if not tags]
+    assert len(blank) > 2
+    some = [*blank, next(k for k, tags in enumerate(TAGS) if tags)]
+    tagger = train(store, TAGS, ids=some, hidden=hidden, epochs=2, batch_size=1)
+    assert tagger.tag([store.vectors(k, layers=tagger.layers) for k in blank]) == [[]] * len(blank)
+    assert accuracy(tagger, store, TAGS, ids=blank) == 0

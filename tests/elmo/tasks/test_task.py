@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,6 +19,7 @@ from elmo.shards import write_shards
 from elmo.store.build import build
 from elmo.store.layout import Mix
 from elmo.tasks import task as tasks
+from elmo.tasks import train
 from elmo.tasks.examples import (
     Classified,
     Document,
@@ -25,8 +27,10 @@ from elmo.tasks.examples import (
     Pair,
     Predicate,
     Question,
+    Span,
     Tagged,
     Tokens,
+    attention,
 )
 from elmo.tasks.inputs import Inputs, WordTable
 from elmo.tasks.readers import Labelled
@@ -197,6 +201,172 @@ def test_patience_begins_when_something_is_learned() -> None:
         _judge(progress, score, settings)
         seen.append((progress.best_epoch, progress.stale, progress.lr))
     assert seen == [(1, 0, 1), (2, 0, 1), (3, 0, 1), (3, 1, 1), (3, 2, 0.5), (6, 0, 0.5)]
+
+
+def test_the_curve_has_the_rate_that_each_epoch_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates: list[float] = []
+    step = torch.optim.Adam.step
+
+    def spy(optimizer: torch.optim.Adam, *args: Any, **options: Any) -> Any:
+        rates.append(optimizer.param_groups[0]["lr"])
+        return step(optimizer, *args, **options)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", spy)
+    changes = {"elmo": "none", "halve_after": 1, "lr": 0.0001, "epochs": 5, "batch_size": 40}
+    folder = trained("pairs", tmp_path, None, changes=changes)
+    assert len(set(rates)) > 1
+    assert [figures["lr"] for figures in tasks.read_curve(folder, 0)] == rates
+
+
+def test_a_curve_that_is_no_utf_8_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "seed-0").mkdir()
+    (tmp_path / "seed-0" / "curve.jsonl").write_bytes(b'{"lo\xffss": 1.0}\n')
+    with pytest.raises(ElmoError, match=r"curve.jsonl: not readable .*; train again"):
+        tasks.read_curve(tmp_path, 0)
+
+
+@pytest.mark.parametrize("kind", ["tagging", "classification", "pairs", "roles"])
+def test_a_task_without_labels_is_refused(kind: str, tmp_path: Path) -> None:
+    folder = trained(kind, tmp_path, None, changes={"elmo": "none", "epochs": 1})
+    sealed(folder, {"labels": []})
+    with pytest.raises(ElmoError, match="task.json: labels is empty; train the task again"):
+        Task.load(folder)
+
+
+def test_the_best_seed_on_dev_is_loaded(tmp_path: Path) -> None:
+    folder = trained("tagging", tmp_path, None, changes={"elmo": "none", "epochs": 1}, seeds=[0, 1])
+    for best in (0, 1):
+        scores = {
+            str(seed): {"accuracy": 0.9, "epoch": 9 - seed, "f1": 0.2 + (seed == best)}
+            for seed in (0, 1)
+        }
+        sealed(folder, {"scores": scores})
+        weights = Task.load(folder).model.transitions_KK  # type: ignore[attr-defined]
+        chosen = Task.load(folder, seed=best).model.transitions_KK  # type: ignore[attr-defined]
+        assert torch.equal(weights, chosen)
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_training(tmp_path: Path) -> None:
+    epochs: list[str] = []
+    with pytest.raises(OSError, match="/proc"):  # nobody can write there, root neither
+        train_task(
+            "pairs",
+            labelled("pairs", 4),
+            labelled("pairs", 4),
+            out=Path("/proc/task"),
+            settings=choose("pairs", {"elmo": "none", "epochs": 1, "hidden": 4}),
+            model=None,
+            work=tmp_path / "runs",
+            report=lambda name, _: epochs.append(name),
+        )
+    assert epochs == []
+
+
+def test_what_no_model_can_read_stays_in_the_denominator(tmp_path: Path) -> None:
+    """SQuAD's script gives a question without a prediction 0; srl-eval.pl counts nested gold."""
+    asked = [e for e in examples("questions", 3) if isinstance(e, Question)]
+    mute = replace(asked[0], question=())
+    folder = trained("questions", tmp_path, None, changes={"elmo": "none", "epochs": 1})
+    task = Task.load(folder)
+    guessed = [guess for _, guess in task.predict([mute, *asked, mute])]
+    assert guessed[0] == guessed[-1] == (0, 0)
+    assert task.describe(mute, (0, 0)) == {"id": "0", "answer": "", "answer_start": -1}
+    both, alone = (task.evaluate(Labelled(e, {})) for e in ([mute, *asked, mute], asked))
+    assert both["f1"] == pytest.approx(alone["f1"] * 3 / 5)
+    assert task.evaluate(Labelled([mute], {})) == {"f1": 0.0, "exact_match": 0.0}
+
+
+def test_nested_arguments_are_scored_and_not_learned(tmp_path: Path) -> None:
+    data = labelled("roles", 8)
+    first = data.examples[0]
+    assert isinstance(first, Predicate)
+    spans = (Span(0, 1, "A0"), Span(2, 3, "A2"), Span(2, 4, "A1"))
+    nested = replace(first, tags=None, nested=spans)
+    folder = tmp_path / "task"
+    train_task(
+        "roles",
+        Labelled([nested, *data.examples], {}, "bio"),
+        Labelled([nested, *data.examples], {}, "bio"),
+        out=folder,
+        settings=choose("roles", {"elmo": "none", "epochs": 1, "hidden": 8, "depth": 1}),
+        model=None,
+        work=tmp_path / "runs",
+    )
+    task = Task.load(folder)
+    found = ["B-A0", "O", "B-A1", "I-A1", *["O"] * 4]
+    assert task.model.score([nested], [found]) == pytest.approx(
+        {"f1": 0.8, "precision": 1.0, "recall": 2 / 3}
+    )
+
+
+@pytest.mark.parametrize("kind", ["classification", "pairs", "questions"])
+def test_a_text_too_long_for_attention_is_refused_before_any_work(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory grows with the square of a text: 10,000 tokens took 3.6 GB, 40,000 were killed."""
+    folder = trained(kind, tmp_path, None, changes={"elmo": "none", "epochs": 1})
+    long = replace(examples(kind, 1)[0], source="x.jsonl:7")
+    words = ("so",) * 100_000
+    match long:
+        case Classified() | Question():
+            long = replace(long, tokens=words)
+        case Pair():
+            long = replace(long, premise=words, hypothesis=words)
+    message = "x.jsonl:7: has 100,000 tokens, more than 8,192; .*cut it"
+    monkeypatch.setattr(Inputs, "forward", None)
+    with pytest.raises(ElmoError, match=message):
+        list(Task.load(folder).predict([long]))
+    few = labelled(kind, 1).examples
+    for learned, dev in (([long], few), (few, [long])):
+        with pytest.raises(ElmoError, match=message):
+            train_task(
+                kind,
+                Labelled(learned, {}),
+                Labelled(dev, {}),
+                out=tmp_path / "other",
+                settings=choose(kind, {"elmo": "none", "epochs": 1}),
+                model=None,
+                work=tmp_path / "runs",
+            )
+
+
+@pytest.mark.parametrize("kind", ["classification", "pairs", "questions"])
+def test_a_batch_of_long_texts_is_cut(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No step and no prediction attends over more than its share of memory."""
+    monkeypatch.setattr(train, "MOST_ATTENTION", 300)
+    few = examples(kind, 40)
+    model = network(kind, settings_of(kind), few)
+    sizes: list[int] = []
+    predict = model.predict
+
+    def spy(batch: Sequence[Any], vectors: Vectors | None) -> list[Any]:
+        sizes.append(len(batch) * max(attention(example) for example in batch))
+        return predict(batch, vectors)
+
+    whole = predictions(model, few, word_vectors, 1)
+    monkeypatch.setattr(model, "predict", spy)
+    assert predictions(model, few, word_vectors, 40) == whole
+    cut = train.batches(few, 40, np.random.default_rng(0))
+    sizes += [len(batch) * max(attention(example) for example in batch) for batch in cut]
+    assert max(sizes) <= 300 and sum(map(len, cut)) == 40
+    assert sorted(e.source for batch in cut for e in batch) == sorted(e.source for e in few)
+
+
+def test_nothing_to_learn_from_is_refused(tmp_path: Path) -> None:
+    """No answer is made up: a span of the first token would be learned."""
+    unlabelled = [replace(e, answer=None) for e in examples("questions", 4)]  # type: ignore[call-arg]
+    with pytest.raises(ElmoError, match="toy:0: .*nothing to learn"):
+        train_task(
+            "questions",
+            Labelled(unlabelled, {}),
+            labelled("questions", 4),
+            out=tmp_path / "task",
+            settings=choose("questions", {"elmo": "none", "epochs": 1, "hidden": 4}),
+            model=None,
+            work=tmp_path / "runs",
+        )
 
 
 def labelled(kind: str, count: int, seed: int = 0) -> Labelled:

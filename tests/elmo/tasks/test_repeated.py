@@ -1,0 +1,54 @@
+"""Sentences that come again are embedded once."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elmo.embedder import Embedder
+from elmo.tasks.examples import Tagged
+from elmo.tasks.task import Task, evaluate_seeds
+from elmo.tasks.vectors import EmbeddedVectors
+from tests.elmo.tasks.test_task import labelled, trained
+
+
+class Counting:
+    """An embedder that counts the tokens it was given."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self.embedder, self.tokens = embedder, 0
+
+    def embed(self, sentences: Any, **options: Any) -> Any:
+        self.tokens += sum(map(len, sentences))
+        return self.embedder.embed(sentences, **options)
+
+
+def test_a_repeated_sentence_is_embedded_once(tiny_model_folder: Path) -> None:
+    counting = Counting(Embedder.load(tiny_model_folder))
+    vectors = EmbeddedVectors(counting, layers=None)  # type: ignore[arg-type]
+    sentences = [("he", "has"), ("a", "gift"), ("he", "has")]
+    first = vectors(sentences)
+    again = vectors(sentences[::-1])[::-1]
+    assert counting.tokens == 4
+    for one, other in zip(first, again, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_all_seeds_read_vectors_made_once(
+    tmp_path: Path, tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = trained("tagging", tmp_path, tiny_model_folder, count=12, seeds=(0, 1, 2))
+    test = labelled("tagging", 12, 2)
+    alone = [Task.load(out, seed=seed).evaluate(test) for seed in (0, 1, 2)]
+    given: list[int] = []
+    embed = Embedder.embed
+
+    def count(self: Embedder, sentences: Any, *rest: Any, **options: Any) -> Any:
+        given.append(sum(map(len, sentences)))
+        return embed(self, sentences, *rest, **options)
+
+    monkeypatch.setattr(Embedder, "embed", count)
+    assert evaluate_seeds(out, test) == alone
+    distinct = {e.tokens for e in test.examples if isinstance(e, Tagged)}
+    assert sum(given) == sum(map(len, distinct))
