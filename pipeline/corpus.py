@@ -12,7 +12,7 @@ import sysconfig
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from importlib import import_module, util
+from importlib import import_module, metadata, util
 from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated, Literal
@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
 
 from elmo.errors import ElmoError
-from elmo.files import Count, Sha256, sha256, write_json
+from elmo.files import Count, Sha256, check_record, sha256, write_json
 from elmo.folders import absolute, new_folder
 from elmo.location import Folder, Location
 
@@ -207,6 +207,21 @@ def docstrings(source: str) -> Iterator[str]:
                 yield cleandoc(docstring)
         for statements in ("finalbody", "orelse", "handlers", "body"):
             nodes.extend(reversed(getattr(node, statements, [])))
+
+
+def write_packages(out: Path, *names: str) -> None:
+    """Write the installed version of each package, for stages that read one to depend on."""
+    check_record(out, dict[str, list[str]])
+    write_json(out, {name: _versions(name) for name in sorted({*names} - {""})})
+
+
+def _versions(package: str) -> list[str]:
+    """The versions of what has installed a package; none of one that came with Python."""
+    try:
+        return [metadata.version(package)]
+    except metadata.PackageNotFoundError:  # the project may have another name: that takes longer
+        projects = metadata.packages_distributions().get(package.split(".")[0], ())
+        return [metadata.version(project) for project in sorted(set(projects))]
 
 
 def package_docstrings(name: str, *, setting: str) -> Iterator[str]:

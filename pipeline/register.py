@@ -4,6 +4,7 @@ It runs in every pass, since nothing in the project tells what a registry holds:
 `dvc pull` the registry may be empty. Where it has the model, little is done.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ from elmo.location import Folder, Location
 
 from . import registry, tracking
 from .params import Register
+from .urls import without_credentials
+
+ASKED = "ELMO_REGISTER"  # set: an experiment of DVC registers its model as well
+_NOTHING = f"nothing: this is an experiment; to register its model: {ASKED}=1 dvc exp run"
 
 
 class Lineage(Struct):
@@ -47,6 +52,8 @@ def run(
 ) -> dict[str, str | int]:
     """Register `model` under the name of `params`, once for each content; write `out`.
 
+    An experiment of DVC registers nothing unless `ELMO_REGISTER` is set: the version is 0 then.
+
     The tags of the version name its run, the digests of corpus, held-out texts, vocabulary and
     store, and its perplexities. It is of the run that trained it, or of this one where that run is
     in another registry. Whether it becomes champion is for `pipeline.registry` to say.
@@ -69,11 +76,14 @@ def run(
         "vocabulary": vocabulary_digest(model),
         "words": Location(model).sha256("words.txt"),
         "training_run": lineage.run_id,
-        f"store.{opened.digest[:12]}": str(store),
+        f"store.{opened.digest[:12]}": without_credentials(str(store)),
         **{f"heldout.{text}": heldout_digest(held_shards) for text, held_shards in shards.items()},
         **{name: f"{value:.6g}" for name, value in scores.items()},
     }
     version = registry.find(params.name, content)
+    if version is None and os.environ.get("DVC_EXP_NAME") and not os.environ.get(ASKED):
+        write_json(out, to_builtins(RegisterRecord(content, params.name, "", 0)))
+        return {"version": 0, "uri": "", "decision": _NOTHING}
     if version is None:
         inputs = {"model": content, "store": opened.digest}
         sources = {"model": model, "store": store}
@@ -91,6 +101,8 @@ def run(
 
 def summary(figures: dict[str, str | int]) -> str:
     """The version and what it became, in words."""
+    if not figures["version"]:
+        return str(figures["decision"])
     return f"version {figures['version']}, {figures['uri']}; {figures['decision']}"
 
 

@@ -123,8 +123,10 @@ def appoint(name: str, number: int, *, alias: str, margin: float, tags: Mapping[
         client = tracking.mlflow_client()
         for key, value in tags.items():
             client.set_model_version_tag(name, str(number), key, value)
-        client.set_registered_model_alias(name, CANDIDATE, str(number))
     rows = {row.version: row for row in versions(name)}
+    newest = max((v for v, row in rows.items() if CANDIDATE in row.aliases), default=0)
+    if number >= newest:  # an older commit that is reproduced moves nothing back
+        _point(name, CANDIDATE, number)
     champion = next((row for row in rows.values() if alias in row.aliases), None)
     if champion is None:
         if number != min(rows):

@@ -167,6 +167,12 @@ def _read(path: Path) -> FileFigures:
     return FileFigures(path, read_json(path))
 
 
+def _version(registered: FileFigures) -> str:
+    if not registered["version"]:
+        return "nothing: it is an experiment"
+    return f"{_code(registered['uri'])}, version {registered['version']}"
+
+
 def _registered(path: Path, store: "FeatureStore") -> FileFigures:
     registered = _read(path)
     model = store.manifest.model.digest
@@ -250,7 +256,7 @@ def _what(
 ) -> str:
     network = _read(model / "config.json").under("model")
     rows = [
-        ("Registered as", f"{_code(version['uri'])}, version {version['version']}"),
+        ("Registered as", _version(version)),
         ("Network", _network(network)),
         (
             "Pretrained on",

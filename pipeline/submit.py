@@ -87,7 +87,12 @@ def submit(
             f"--folder {folder}: machines that share no folder share no mlflow.db; name an MLflow "
             "server in MLFLOW_TRACKING_URI"
         )
-    run = shlex.split(command) if command is not None else ["dvc", "repro", *stages]
+    run = ["dvc", "repro", *stages]
+    if command is not None:
+        try:
+            run = shlex.split(command)
+        except ValueError as error:
+            raise ElmoError(f"--command {command}: {str(error).lower()}") from None
     job = f"elmo-{'-'.join(stages) or 'job'}-{secrets.token_hex(4)}".replace("@", "-")
     with tempfile.TemporaryDirectory() as parent:
         package = Path(parent) / "package"

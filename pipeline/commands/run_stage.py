@@ -31,7 +31,7 @@ METRICS_OF = {
     "tasks": {"score": "score", "over_baseline": "gain"},
 }
 _FIGURES = ("metrics", "figures")
-_OUTPUTS = ("out", "curves", "curve", "picture", *_FIGURES)
+_OUTPUTS = ("out", "packages", "curves", "curve", "picture", *_FIGURES)
 
 
 def stage_options(command: Callable[..., None]) -> Callable[..., None]:

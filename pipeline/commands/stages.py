@@ -15,17 +15,20 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("out", type=FOLDER)
+@click.option("--packages", type=PATH, help="Write the versions of the packages that are read.")
 @RUNS
 @stage_options
-def corpus(run: RunStage, out: Folder, runs: Folder) -> None:
+def corpus(run: RunStage, out: Folder, packages: Path | None, runs: Folder) -> None:
     """Collect the text: your own files, or English prose that comes with Python."""
     from .. import corpus as stage
 
-    run(
-        "corpus",
-        lambda p: stage.run(out, p.corpus, runs=runs),
-        lambda figures: stage.summary(figures, out),
-    )
+    def work(params: "Params") -> dict[str, float]:
+        figures = stage.run(out, params.corpus, runs=runs)
+        if packages is not None:
+            stage.write_packages(packages, params.corpus.task_package, params.labels.package)
+        return figures
+
+    run("corpus", work, lambda figures: stage.summary(figures, out))
 
 
 @click.command()

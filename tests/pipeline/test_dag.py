@@ -273,3 +273,10 @@ def test_an_experiment_changes_only_what_follows(project: Path) -> None:
     done = call(project, "dvc", "exp", "run", "-S", "features.dtype=float32")
     assert ran(done) == ["corpus", "features", "register", "report"]
     assert FeatureStore(project / "data" / "features")[0].dtype == np.float32
+
+
+def test_a_new_version_of_the_labelled_package_is_seen(project: Path) -> None:
+    versions = json.loads((project / "data" / "packages.json").read_text())
+    assert list(versions) == ["click"] and versions["click"]
+    stage = yaml.safe_load((project / "dvc.yaml").read_text())["stages"]["labels"]
+    assert stage["deps"] == ["data/packages.json"]

@@ -134,7 +134,24 @@ def test_champion_moves_only_when_perplexity_is_lower_by_the_margin(inputs: Path
     found = run(inputs)
     assert found["version"] == 1, "an older content is the older version"
     assert "champion stays version 3: version 1 is older" in found["decision"]
-    assert aliases() == {1: ["candidate"], 2: [], 3: ["champion"]}
+    assert aliases() == {1: [], 2: [], 3: ["candidate", "champion"]}  # nothing moves back
+
+
+@pytest.mark.slow
+def test_an_experiment_registers_nothing_unless_it_is_asked_to(
+    inputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alter(inputs, by=0.0, perplexity=100.0)
+    run(inputs)
+    alter(inputs, by=0.1, perplexity=10.0)
+    monkeypatch.setenv("DVC_EXP_NAME", "mild-idea")
+    found = run(inputs)
+    assert found["version"] == 0 and "this is an experiment" in register.summary(found)
+    assert read_json(inputs / "registered.json")["version"] == 0
+    assert aliases() == {1: ["candidate", "champion"]}
+    monkeypatch.setenv("ELMO_REGISTER", "1")
+    assert run(inputs)["version"] == 2
+    assert aliases() == {1: [], 2: ["candidate", "champion"]}
 
 
 @pytest.mark.slow

@@ -462,3 +462,17 @@ def test_an_unknown_job_is_one_line(cluster: Cluster) -> None:
         done = cluster.call(command, "no-such-job")
         assert done.returncode == 1 and "no-such-job" in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+def test_a_command_with_an_open_quote_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ElmoError, match=r"^--command echo 'a: no closing quotation$"):
+        submit.submit(
+            [],
+            address=None,
+            folder="/shared/elmo",
+            checkout=False,
+            command="echo 'a",
+            variables=(),
+            params=tmp_path / "params.yaml",
+            say=print,
+        )
