@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from elmo.errors import ElmoError
+from elmo.tokenizer import NONE, Tokenization
 
 from . import tracking
 from .progress import say
@@ -222,11 +223,11 @@ def _log_checked(folder: Path, run_id: str, content: str) -> str:
     import numpy as np
 
     from elmo.model_folder import load_model
-    from elmo.tokenizer import NONE
 
     from . import pyfunc
 
-    given = pyfunc.example(text=load_model(folder).tokenizer != NONE)
+    tokenizer = load_model(folder).tokenizer
+    given = pyfunc.example(text=tokenizer != NONE)
 
     def check(answer: Any) -> None:
         if len(answer) != len(given) or not all(np.isfinite(one).all() for one in answer):
@@ -240,6 +241,7 @@ def _log_checked(folder: Path, run_id: str, content: str) -> str:
         example=given,
         params=pyfunc.PARAMS,
         check=check,
+        tokenizer=tokenizer,
         tags={"model_digest": content},
     )
     try:
@@ -261,6 +263,7 @@ class ServedModel:
     signature: Any
     example: list[Any]
     check: Callable[[Any], None]  # raises where the answer to the example is wrong
+    tokenizer: Tokenization
     params: dict[str, Any] | None = None
     config: dict[str, Any] | None = None
     tags: dict[str, Any] | None = None
@@ -295,7 +298,7 @@ def log_checked(served: ServedModel, run_id: str) -> str:
             artifacts={name: str(path.absolute()) for name, path in served.artifacts.items()},
             signature=served.signature,
             input_example=example,
-            pip_requirements=requirements(),
+            pip_requirements=requirements(served.tokenizer),
             code_paths=[str(package)],
             model_config=served.config,
         )
@@ -337,9 +340,12 @@ def _try(model_uri: str, served: ServedModel) -> None:
     predictions_to_json(answer, io.StringIO())
 
 
-def requirements() -> list[str]:
-    """What serving needs, as installed here: what the library needs, and MLflow."""
-    return [f"{name}=={version(name).split('+')[0]}" for name in (*LIBRARY, "mlflow")]
+def requirements(tokenizer: Tokenization) -> list[str]:
+    """What serving needs: what the library needs and MLflow, as installed here, and what cuts text,
+    at the versions that the model records."""
+    installed = {name: version(name).split("+")[0] for name in (*LIBRARY, "mlflow")}
+    cutting = tokenizer.libraries | tokenizer.splitter
+    return [f"{name}=={number}" for name, number in (installed | cutting).items()]
 
 
 @contextmanager

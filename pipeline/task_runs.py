@@ -70,6 +70,8 @@ class Runs:
 
     def log_model(self, folder: Path, seed: int) -> str:
         """Log the trained task in `folder` to the run of a seed, served by that one; its URI."""
+        from elmo.tasks.task import read_task
+
         from . import registry, task_pyfunc
 
         example = task_pyfunc.EXAMPLES[self.kind]
@@ -85,6 +87,7 @@ class Runs:
             signature=task_pyfunc.signature(self.kind),
             example=example,
             check=check,
+            tokenizer=read_task(folder).tokenizer,
             config={"seed": seed},
         )
         with self.open(seed) as log, tracking.answers():

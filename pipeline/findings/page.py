@@ -27,6 +27,9 @@ def redraw(folder: Path, page: Path) -> tuple[int, int]:
         text = page.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ElmoError(f"{page}: not readable as UTF-8 text ({error})") from None
+    if not folder.is_dir():
+        raise ElmoError(f"{folder}: no such folder; name the one with the findings' JSON files")
+    _check_closed(text, page)
     names = [match[2] for match in _MARK.finditer(text)]
     if not names:
         raise ElmoError(f"{page}: has no mark such as <!-- finding NAME --> … <!-- end -->")
@@ -45,6 +48,19 @@ def redraw(folder: Path, page: Path) -> tuple[int, int]:
     with new_file(page) as new:
         new.write_text(_MARK.sub(drawn, text), encoding="utf-8")
     return len(findings), len(set(names) - findings.keys())
+
+
+def _check_closed(text: str, page: Path) -> None:
+    """Refuse a page on which a mark is not closed before the next: what is between would go."""
+    opened: int | None = None
+    for number, line in enumerate(text.split("\n"), 1):
+        begins, ends = line.startswith("<!-- finding "), line.startswith("<!-- end -->")
+        if (begins and opened is not None) or (ends and opened is None):
+            where, what = (opened, "is not closed") if begins else (number, "closes nothing")
+            raise ElmoError(f"{page}:{where}: the mark {what}; write <!-- end --> after its table")
+        opened = number if begins else None if ends else opened
+    if opened is not None:
+        raise ElmoError(f"{page}:{opened}: the mark is not closed; write <!-- end --> after it")
 
 
 def table(finding: Finding) -> str:
