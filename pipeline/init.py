@@ -245,6 +245,8 @@ def _start(folder: Path) -> str:
         if has_git and not (folder / ".git").exists():
             options = ["--subdir"]
         _checked(folder, sys.executable, "-m", "dvc", "init", "-q", *options)
+        # Nothing leaves this machine, whoever calls DVC here, and however.
+        _checked(folder, sys.executable, "-m", "dvc", "config", "-q", "core.analytics", "false")
         started.append("DVC")
     return f"{' and '.join(started)} started" if started else "git and DVC were there"
 

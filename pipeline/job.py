@@ -49,6 +49,7 @@ def main(arguments: list[str]) -> int:
         print(f"error: {os.uname().nodename} has no folder {home}; mount it there", flush=True)
         return 1
     own = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    own["DVC_NO_ANALYTICS"] = "1"
     if (PACKAGE / "elmo_pipeline").is_dir():
         paths = [str(PACKAGE), os.environ.get("PYTHONPATH", "")]
         own["PYTHONPATH"] = os.pathsep.join(filter(None, paths))

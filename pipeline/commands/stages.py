@@ -25,7 +25,8 @@ def corpus(run: RunStage, out: Folder, packages: Path | None, runs: Folder) -> N
     def work(params: "Params") -> dict[str, float]:
         figures = stage.run(out, params.corpus, runs=runs)
         if packages is not None:
-            stage.write_packages(packages, params.corpus.task_package, params.labels.package)
+            own = params.corpus.task_package if not params.corpus.task else ""
+            stage.write_packages(packages, own, params.labels.package)
         return figures
 
     run("corpus", work, lambda figures: stage.summary(figures, out))
