@@ -95,11 +95,6 @@ def test_nothing_is_written_where_something_is_wrong(
     assert not (tmp_path / "p").exists()
 
 
-def test_dvc_sends_nothing_of_a_project(tmp_path: Path) -> None:
-    new(Path("."))
-    assert "analytics = false" in Path(".dvc/config").read_text()
-
-
 def test_a_project_is_not_overwritten_and_other_files_stay(tmp_path: Path) -> None:
     Path("README.md").write_text("mine")
     Path(".gitignore").write_text("/mine\n/data/\n")
