@@ -35,7 +35,7 @@ class ManifestKind(msgspec.Struct):
 
 
 LOCK = ".lock"  # the file in a work folder that its owner holds
-JSON_LIMIT = 64 << 20  # bytes of a JSON file that is read at all
+JSON_LIMIT = 64 << 20  # bytes of a JSON file that is read at all, and so written
 
 
 @contextmanager
@@ -363,13 +363,25 @@ def write_json(path: Path, value: Any) -> None:
     A number that is not finite becomes null, since JSON has none such.
     """
     check_file(path, ours=rb"\{" if isinstance(value, dict) else rb"\[")
+    data = json_bytes(value, source=str(path))
     with new_file(path) as beside:
-        beside.write_text(json_text(value), encoding="utf-8")
+        beside.write_bytes(data)
 
 
-def json_text(value: Any) -> str:
-    """What `write_json` writes."""
-    return json.dumps(_finite(value), sort_keys=True, ensure_ascii=False, indent=1) + "\n"
+def json_bytes(value: Any, *, source: str) -> bytes:
+    """What `write_json` writes; `ElmoError` where nobody could read it again."""
+    text = json.dumps(_finite(value), sort_keys=True, ensure_ascii=False, indent=1) + "\n"
+    data = text.encode()
+    check_json_size(len(data), source=source)
+    return data
+
+
+def check_json_size(size: int, *, source: str, limit: int | None = None) -> None:
+    """Refuse a JSON file of more bytes than `limit`, by default those that are read."""
+    if size > (limit or JSON_LIMIT):
+        raise ElmoError(
+            f"{source}: takes {size:,} bytes; such a file has at most {limit or JSON_LIMIT:,}"
+        )
 
 
 def _finite(value: Any) -> Any:
@@ -388,16 +400,14 @@ def read_json(path: Path) -> dict[str, Any]:
     return read_record(path, dict[str, Any])
 
 
-def read_record(path: Path, kind: type[Record]) -> Record:
+def read_record(path: Path, kind: type[Record], *, limit: int | None = None) -> Record:
     """Read a JSON file as `kind`, a `msgspec.Struct` or any type that msgspec knows.
 
-    `ElmoError` names the file, and the key or line, where it is absent, too large, not JSON or not
-    of that type.
+    `ElmoError` names the file, and the key or line, where it is absent, larger than `limit` (by
+    default `JSON_LIMIT`), not JSON or not of that type.
     """
     check_readable(path)
-    size = path.stat().st_size
-    if size > JSON_LIMIT:
-        raise ElmoError(f"{path}: has {size:,} bytes; such a file has at most {JSON_LIMIT:,}")
+    check_json_size(path.stat().st_size, source=str(path), limit=limit)
     return parse_record(path.read_bytes(), kind, source=str(path))
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from elmo.errors import ElmoError, first_line
-from elmo.files import JSON_LIMIT, Record, json_text, parse_record, read_record
+from elmo.files import Record, check_json_size, json_bytes, parse_record, read_record
 
 Folder = str | Path  # a folder on a disk, or the URL of one as text
 _MODE = 0o644  # less the umask: readable by the group
@@ -152,16 +152,12 @@ class Location:
         with self._remote(file) as (files, path):
             return cast(BinaryIO, files.open(path, "rb"))
 
-    def record(self, file: str, kind: type[Record]) -> Record:
-        """A JSON file as `kind`; `ElmoError` names the file where it is absent or not of it."""
+    def record(self, file: str, kind: type[Record], *, limit: int | None = None) -> Record:
+        """A JSON file as `kind`, as `elmo.files.read_record` reads it."""
         if self.local is not None:
-            return read_record(self.local / file, kind)
+            return read_record(self.local / file, kind, limit=limit)
         try:
-            size = self.size(file)
-            if size > JSON_LIMIT:
-                raise ElmoError(
-                    f"{self.name(file)}: has {size:,} bytes; such a file has at most {JSON_LIMIT:,}"
-                )
+            check_json_size(self.size(file), source=self.name(file), limit=limit)
             data = self.read(file)
         except FileNotFoundError:
             raise ElmoError(f"{self.name(file)}: no such file") from None
@@ -213,7 +209,7 @@ class Location:
 
     def write_json(self, file: str, value: Any) -> None:
         """Write a value as `elmo.files.write_json` does, replacing a file of that name at once."""
-        self.write(file, json_text(value).encode())
+        self.write(file, json_bytes(value, source=self.name(file)))
 
     @contextmanager
     def new(self, file: str) -> Iterator[Path]:

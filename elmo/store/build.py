@@ -10,6 +10,7 @@ Shapes: N distinct tokens, P projection.
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,6 +33,7 @@ from elmo.store.manifest import (
     SourceShard,
     StoreManifest,
     StoreSource,
+    check_size,
     new_manifest,
     next_number,
     publish,
@@ -44,6 +46,8 @@ from elmo.store.writer import Origin, Rows, find_part, is_whole, write_part
 from elmo.threads import one_thread
 
 PART_TOKENS = 1 << 18  # about how many tokens a part has at most: what a kill costs
+_LARGER_SHARDS = "tokenize the text again with a larger tokenize.shard_bytes"
+MOST_PARTS = 1 << 14  # parts a corpus is divided into, beside those that its shards make
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,17 @@ def build(
     kind = torch.device(device).type
     jobs = _jobs(corpus, layout, made_by.digest, settings.precision, kind)
     fingerprint = digest([[job.origin.fingerprint for job in jobs], msgspec.to_builtins(made_by)])
+    described = partial(
+        new_manifest,
+        layout=layout,
+        model=made_by,
+        params=MadeWith(layers=settings.layers, precision=settings.precision),
+        sources=[_source(corpus, kind, sentences=0, documents=0)],
+        made_by="build",
+    )
+    check_size(
+        location, described(parts=[]), [job.origin.shards for job in jobs], remedy=_LARGER_SHARDS
+    )
     unfinished = location if work is None else Location.of(work) / fingerprint[:16]
     existed = location.local is None or location.local.exists()
     try:
@@ -157,15 +172,7 @@ def build(
             locations = (unfinished,) if unfinished == location else (unfinished, location)
             arguments = (model, shards, locations, layout, settings.precision, device)
             parts = list((run or run_in_process)(ShardEmbedder, arguments, jobs))
-            manifest = new_manifest(
-                layout=layout,
-                model=made_by,
-                params=MadeWith(layers=settings.layers, precision=settings.precision),
-                sources=[_source(corpus, kind, sentences=0, documents=0)],
-                parts=parts,
-                made_by="build",
-            )
-            manifest = _publish(location, manifest, before, unfinished)
+            manifest = _publish(location, described(parts=parts), before, unfinished)
     except BaseException:
         if unfinished != location:
             unfinished.remove_folder()  # unless parts are in it
@@ -203,24 +210,28 @@ def append(
         sentences=before.counts.sentences,
         documents=sum(source.documents for source in before.sources),
     )
+    source = _source(
+        corpus,
+        kind,
+        sentences=jobs[0].first_sentence_id,
+        documents=jobs[0].first_document_id,
+    )
+    described = partial(
+        new_manifest,
+        layout=before.layout,
+        model=before.model,
+        params=before.params,
+        sources=[*before.sources, source],
+        made_by="append",
+        before=before,
+    )
+    shards_of = [*(part.shards for part in before.parts), *(job.origin.shards for job in jobs)]
+    remedy = f"join the parts that are there (elmo compact {location}), or {_LARGER_SHARDS}"
+    check_size(location, described(parts=[]), shards_of, remedy=remedy)
     with location.writing():
         arguments = (model, shards, (location,), before.layout, before.params.precision, device)
         parts = list((run or run_in_process)(ShardEmbedder, arguments, jobs))
-        source = _source(
-            corpus,
-            kind,
-            sentences=jobs[0].first_sentence_id,
-            documents=jobs[0].first_document_id,
-        )
-        manifest = new_manifest(
-            layout=before.layout,
-            model=before.model,
-            params=before.params,
-            sources=[*before.sources, source],
-            parts=[*before.parts, *parts],
-            made_by="append",
-            before=before,
-        )
+        manifest = described(parts=[*before.parts, *parts])
         publish(location, manifest)
     return manifest
 
@@ -344,9 +355,13 @@ def _jobs(
 
 
 def _ranges(corpus: Shards) -> Iterator[tuple[ShardEntry, int, int]]:
-    """The ranges of all shards, as equal in sentences as can be; they follow from the manifest."""
+    """The ranges of all shards, as equal in sentences as can be; they follow from the manifest.
+
+    A corpus of more than `MOST_PARTS` parts gets larger ones: its store's manifest stays readable.
+    """
+    part_tokens = max(PART_TOKENS, -(-corpus.tokens() // MOST_PARTS))
     for shard in corpus.infos():
-        many = min(-(-shard.tokens // PART_TOKENS), shard.sentences) or 1
+        many = min(-(-shard.tokens // part_tokens), shard.sentences) or 1
         for k in range(many):
             yield shard, shard.sentences * k // many, shard.sentences * (k + 1) // many
 

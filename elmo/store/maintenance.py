@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,13 @@ from elmo.files import digest, sha256
 from elmo.location import Location
 from elmo.store.layout import DTYPES, ENTRY, SCALE, Layout, described, part_schema, types_schema
 from elmo.store.manifest import (
+    CARE_LIMIT,
     WRITTEN,
     PartEntry,
+    SourceShard,
     StoreManifest,
     TypesEntry,
+    check_size,
     new_manifest,
     next_number,
     publish,
@@ -107,11 +111,22 @@ def compact(store: Where, *, part_tokens: int) -> StoreManifest:
     if part_tokens < 1:
         raise ElmoError(f"part_tokens must be 1 or more, found {part_tokens}")
     location = Location.of(store)
-    before = read_manifest(location)
+    before = read_manifest(location, limit=CARE_LIMIT)
     runs = _runs(before.parts, part_tokens)
     if len(runs) == len(before.parts):
         location.sweep()
         return before
+    described = partial(
+        new_manifest,
+        layout=before.layout,
+        model=before.model,
+        params=before.params,
+        sources=before.sources,
+        made_by="compact",
+        before=before,
+    )
+    shards_of = [_shards(run) for run in runs]
+    check_size(location, described(parts=[]), shards_of, remedy="join more: raise --part-tokens")
     for part in before.parts:  # also those that stay as they are: the new version names them
         for entry in (part.types, part):
             location.check(entry.file, size=entry.bytes)
@@ -127,15 +142,7 @@ def compact(store: Where, *, part_tokens: int) -> StoreManifest:
                 joined = _join(location, run, number, before.layout, new)
                 parts.append(joined)
                 number += 1
-            manifest = new_manifest(
-                layout=before.layout,
-                model=before.model,
-                params=before.params,
-                sources=before.sources,
-                parts=parts,
-                made_by="compact",
-                before=before,
-            )
+            manifest = described(parts=parts)
             publish(location, manifest)
         except BaseException:
             for file in set(new) - _files(location, versions(location)):
@@ -160,7 +167,7 @@ def prune(store: Where, *, keep: int = 1) -> list[str]:
             raise ElmoError(f"{location.url}: has no manifest of a store; name a store's folder")
         kept, dropped = present[-keep:], present[:-keep]
         for version in kept:  # before what they came from is deleted
-            for part in read_manifest(location, version=version).parts:
+            for part in read_manifest(location, version=version, limit=CARE_LIMIT).parts:
                 for entry in (part.types, part):
                     location.check(entry.file, size=entry.bytes)
         named, unneeded = _files(location, kept), _files(location, dropped)
@@ -177,7 +184,7 @@ def prune(store: Where, *, keep: int = 1) -> list[str]:
 
 def _files(location: Location, chosen: Sequence[int]) -> set[str]:
     """The files that these versions name."""
-    manifests = [read_manifest(location, version=version) for version in chosen]
+    manifests = [read_manifest(location, version=v, limit=CARE_LIMIT) for v in chosen]
     parts = [part for manifest in manifests for part in manifest.parts]
     return {name for part in parts for name in (part.file, part.types.file)}
 
@@ -197,7 +204,7 @@ def _broken_chain(location: Location) -> Iterator[str]:
     older: StoreManifest | None = None
     for version in versions(location):
         try:
-            manifest = read_manifest(location, version=version)
+            manifest = read_manifest(location, version=version, limit=CARE_LIMIT)
         except ElmoError as error:
             yield str(error)
             older = None
@@ -305,14 +312,18 @@ def _runs(parts: Sequence[PartEntry], part_tokens: int) -> list[list[PartEntry]]
     return runs
 
 
+def _shards(run: Sequence[PartEntry]) -> tuple[SourceShard, ...]:
+    """The shards that the parts of a run were embedded from."""
+    return tuple(dict.fromkeys(shard for part in run for shard in part.shards))
+
+
 def _join(
     location: Location, run: Sequence[PartEntry], number: int, layout: Layout, new: list[str]
 ) -> PartEntry:
     """Write the part `number` that holds what the parts of `run` hold, once their bytes are
     checked; adds the files that were not there before to `new`."""
     fingerprint = digest(["join", [part.fingerprint for part in run]])
-    shards = tuple(dict.fromkeys(shard for part in run for shard in part.shards))
-    origin = Origin(run[0].split, fingerprint, shards, {})
+    origin = Origin(run[0].split, fingerprint, _shards(run), {})
     present = set(location.names())
     with ExitStack() as stack:
         copies = []

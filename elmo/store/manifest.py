@@ -4,16 +4,16 @@ Each version is a file of its own, `_manifest-000001.json` and so on; the newest
 ever changed, nor is any file that one names.
 """
 
-import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
+from elmo import files
 from elmo.errors import ElmoError
-from elmo.files import Count, FileName, Sha256, digest
+from elmo.files import Count, FileName, Sha256, digest, json_bytes
 from elmo.location import Location
 from elmo.shards import TokenizerEntry
 from elmo.store.layout import SCHEMA_VERSION, Layout
@@ -27,6 +27,9 @@ WRITTEN = re.compile(
 )  # names that only writers of stores give
 _MANIFEST = re.compile(r"_manifest-([0-9]{6})\.json")
 _OLD_MANIFEST = "manifest.json"  # of schema 1
+CARE_LIMIT = 1 << 29  # bytes of a manifest that maintenance reads, to make it smaller
+_PART_BYTES = 832  # in a manifest: at most those of a part, without its shards
+_SHARD_BYTES = 128  # and at most those of a shard's entry there, without its name
 
 
 class SourceShard(Struct, frozen=True, forbid_unknown_fields=True):
@@ -191,8 +194,42 @@ def versions(location: Location) -> list[int]:
     return sorted(int(match[1]) for match in matches if match)
 
 
-def read_manifest(location: Location, *, version: int | None = None) -> StoreManifest:
-    """The newest version of a store's manifest, or a given one; `ElmoError` where it is none."""
+def check_size(
+    location: Location,
+    manifest: StoreManifest,
+    parts: Iterable[Sequence[SourceShard]],
+    *,
+    remedy: str,
+) -> None:
+    """Refuse, before work begins, what would end in a manifest too large to be read.
+
+    `manifest` is without parts, and `parts` has the shards of each; `remedy` ends the line.
+    """
+    sizes = [_part_bytes(shards) for shards in parts]
+    size = len(_encoded(location, manifest)) + sum(sizes)
+    if size > files.JSON_LIMIT:
+        raise ElmoError(
+            f"{location}: the manifest of {len(sizes):,} parts would take up to {size:,} bytes, "
+            f"and at most {files.JSON_LIMIT:,} are read; {remedy}"
+        )
+
+
+def _part_bytes(shards: Sequence[SourceShard]) -> int:
+    return _PART_BYTES + sum(_SHARD_BYTES + len(shard.file.encode()) for shard in shards)
+
+
+def _encoded(location: Location, manifest: StoreManifest) -> bytes:
+    source = location.name(version_name(manifest.version))
+    return json_bytes(msgspec.to_builtins(manifest), source=source)
+
+
+def read_manifest(
+    location: Location, *, version: int | None = None, limit: int | None = None
+) -> StoreManifest:
+    """The newest version of a store's manifest, or a given one; `ElmoError` where it is none.
+
+    One of more bytes than `limit` is refused, by default `elmo.files.JSON_LIMIT`.
+    """
     for attempt in range(3):
         present = versions(location)
         if not present:
@@ -201,7 +238,7 @@ def read_manifest(location: Location, *, version: int | None = None) -> StoreMan
             raise ElmoError(f"{location}: has no version {version}; the newest is {present[-1]}")
         chosen = present[-1] if version is None else version
         try:
-            return _read(location, chosen)
+            return _read(location, chosen, limit)
         except (ElmoError, FileNotFoundError):
             if attempt == 2 or version_name(chosen) in location.entries():
                 raise  # else a newer version was published and this one pruned
@@ -222,10 +259,8 @@ def publish(location: Location, manifest: StoreManifest) -> None:
                     f"{location.name(file)}: vanished before it was published; run the same "
                     "command again"
                 )
-    value = msgspec.to_builtins(manifest)
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False, indent=1) + "\n"
-    name = version_name(manifest.version)
-    if not location.create(name, text.encode()) and location.read(name) != text.encode():
+    name, data = version_name(manifest.version), _encoded(location, manifest)
+    if not location.create(name, data) and location.read(name) != data:
         raise ElmoError(
             f"{location}: another process published version {manifest.version} meanwhile; its "
             "version stays, and this one is not added; run the same command again"
@@ -246,16 +281,21 @@ def version_name(version: int) -> str:
     return f"_manifest-{version:06d}.json"
 
 
-def _read(location: Location, version: int) -> StoreManifest:
+def _read(location: Location, version: int, limit: int | None) -> StoreManifest:
     name = version_name(version)
     source = location.name(name)
-    head = location.record(name, _Head)
+    try:
+        head = location.record(name, _Head, limit=limit)
+    except ElmoError as error:
+        if limit is None and location.exists(name) and location.size(name) > files.JSON_LIMIT:
+            raise ElmoError(f"{error}; join its parts: elmo compact {location}") from None
+        raise
     if head.kind != "store":
         raise ElmoError(f"{source}: is not the manifest of a store")
     if head.schema != SCHEMA_VERSION:
         raise ElmoError(_other_schema(source, head.schema))
     try:
-        manifest = location.record(name, StoreManifest)
+        manifest = location.record(name, StoreManifest, limit=limit)
     except ElmoError as error:
         text = str(error)
         raise ElmoError(text if text.startswith(source) else f"{source}: layout: {text}") from None

@@ -5,15 +5,18 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from elmo.errors import ElmoError
+from elmo.files import json_bytes
 from elmo.settings import StoreSettings
 from elmo.shards import write_shards
 from elmo.store import FeatureStore
 from elmo.store.build import append, build
 from elmo.store.layout import Mix
 from elmo.store.maintenance import compact, prune, verify
+from elmo.store.manifest import _part_bytes
 
 MANIFEST = "_manifest-000001.json"
 
@@ -209,3 +212,78 @@ def test_readers_of_folders_see_the_parts_alone(store: Path) -> None:
 def test_prune_of_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ElmoError, match="has no manifest of a store"):
         prune(tmp_path)
+
+
+@pytest.fixture
+def many_shards(tmp_path: Path, tiny_model_folder: Path) -> dict[str, Path]:
+    """A corpus of 40 shards, each of which becomes a part."""
+    write_shards(tmp_path / "shards", [["a", f"w{k}"] for k in range(40)], shard_sentences=1)
+    return {"shards": tmp_path / "shards", "model": tiny_model_folder}
+
+
+def test_the_size_of_a_manifest_is_known_before(store: Path, tmp_path: Path) -> None:
+    """At least what the parts take, and not much more: names and numbers differ in length."""
+    part = FeatureStore(store).manifest.parts[0]
+    longest = msgspec.structs.replace(
+        part,
+        file="part-123456789-0123456789ab.parquet",
+        split="heldout",
+        types=msgspec.structs.replace(
+            part.types, file="_types-123456789-0123456789ab.parquet", rows=10**12, bytes=10**15
+        ),
+        **dict.fromkeys(("sentences", "tokens", "row_groups", "bytes"), 10**15),
+        **dict.fromkeys(("first_sentence_id", "last_sentence_id"), 10**15),
+        **dict.fromkeys(("first_document_id", "last_document_id"), 10**15),
+        shards=part.shards * 50,
+    )
+    for entry in (part, longest):
+        actual = len(json_bytes({"parts": msgspec.to_builtins([entry])}, source=""))
+        assert actual <= _part_bytes(entry.shards) < 1.3 * actual
+
+
+def test_a_store_whose_manifest_nobody_could_read_is_refused_before_work(
+    many_shards: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmo.files.JSON_LIMIT", 36_000)
+
+    def run(*_: object) -> list[Any]:
+        raise AssertionError("work began")
+
+    said = "the manifest of 40 parts would take up to .* bytes.*larger tokenize.shard_bytes"
+    with pytest.raises(ElmoError, match=said):
+        build(tmp_path / "store", settings=StoreSettings(), run=run, **many_shards)
+    assert not (tmp_path / "store").exists()
+
+
+def test_an_append_that_nobody_could_read_is_refused_before_work_and_compact_helps(
+    many_shards: dict[str, Path], store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where such a manifest was written before any was refused."""
+    before = sorted(path.name for path in store.iterdir())
+    with monkeypatch.context() as small:
+        small.setattr("elmo.files.JSON_LIMIT", 40_000)
+        with pytest.raises(ElmoError, match=r"of 44 parts .* join the parts that are there \(elmo"):
+            append(store, **many_shards)
+    assert sorted(path.name for path in store.iterdir()) == before
+    append(store, **many_shards)
+    monkeypatch.setattr("elmo.files.JSON_LIMIT", 25_000)
+    with pytest.raises(ElmoError, match="takes .* at most 25,000; join its parts: elmo compact"):
+        FeatureStore(store)
+    with pytest.raises(ElmoError, match="of 24 parts .* join more: raise --part-tokens"):
+        compact(store, part_tokens=4)
+    compact(store, part_tokens=1000)
+    assert len(FeatureStore(store)) == 80 and len(FeatureStore(store).manifest.parts) == 1
+    prune(store)
+    verify(store)
+
+
+def test_a_large_corpus_has_larger_parts(
+    tmp_path: Path, tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_shards(tmp_path / "shards", [["a", f"w{k}"] for k in range(200)])
+    monkeypatch.setattr("elmo.store.build.PART_TOKENS", 10)
+    for most, parts in ((1000, 40), (16, 16)):
+        monkeypatch.setattr("elmo.store.build.MOST_PARTS", most)
+        given = {"shards": tmp_path / "shards", "model": tiny_model_folder}
+        manifest = build(tmp_path / f"store-{most}", settings=StoreSettings(), **given)
+        assert len(manifest.parts) == parts
