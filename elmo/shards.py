@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from msgspec import Struct
 
+from elmo import files
 from elmo.errors import ElmoError, first_line
 from elmo.files import (
     Count,
@@ -29,6 +30,7 @@ from elmo.files import (
     Sha256,
     check_sha256,
     digest,
+    json_bytes,
     sha256,
 )
 from elmo.folders import cached, new_folder
@@ -39,6 +41,7 @@ SCHEMA_VERSION = 2
 Split = Literal["train", "heldout"]
 SPLITS: tuple[Split, Split] = ("train", "heldout")
 NAMES = r"(train|heldout)-[\d-]+\.arrow"  # the shards that a folder holds, whoever wrote them
+_SHARD_BYTES = 480  # at most those of a shard in the manifest
 _METADATA = {"kind": "elmo.shard", "schema": str(SCHEMA_VERSION)}
 SCHEMA = pa.schema(
     [
@@ -352,6 +355,18 @@ def describe_shard(path: Path, *, split: Split, name: str = "") -> ShardEntry:
 def shard_name(split: str, number: int) -> str:
     """The file name of a split's shard, such as `train-00000.arrow`."""
     return f"{split}-{number:05d}.arrow"
+
+
+def check_size(out: Folder, *, shards: int, inputs: Sequence[CorpusFile]) -> None:
+    """Refuse, before work begins, what would end in a manifest too large to be read."""
+    size = len(json_bytes({"inputs": msgspec.to_builtins(inputs)}, source=f"{out}/manifest.json"))
+    size += shards * _SHARD_BYTES
+    if size > files.JSON_LIMIT:
+        raise ElmoError(
+            f"{out}: the manifest of {len(inputs):,} files in up to {shards:,} shards would take "
+            f"up to {size:,} bytes, and at most {files.JSON_LIMIT:,} are read; raise "
+            "tokenize.shard_bytes, or join the files into fewer"
+        )
 
 
 def write_manifest(

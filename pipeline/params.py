@@ -160,8 +160,8 @@ class Tokenize:
     heldout: Annotated[float, Meta(ge=0, lt=1)]
     """The share of documents that is never trained on; perplexity is measured on it."""
     shard_bytes: Annotated[int, Meta(ge=1024, le=2**31)]
-    """About how many bytes of text a piece of work and its shard hold; about each 262,144 tokens of
-    a shard become one part of a store.
+    """About how many bytes of text a piece of work and its shard hold, more where the text is over
+    8,192 times as large; about each 262,144 tokens of a shard become one part of a store.
     """
 
 

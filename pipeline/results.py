@@ -44,11 +44,11 @@ class Results:
 
 RESULTS = Results(
     corpus=1,
-    tokenize=2,
+    tokenize=3,
     vocab=2,
     pretrain=3,
     finetune=3,
-    features=4,
+    features=5,
     register=2,
     labels=1,
     tasks=5,

@@ -7,6 +7,7 @@ on how many workers there were, which was first, or how often they were killed.
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import accumulate
 
 import msgspec
@@ -23,6 +24,7 @@ from elmo.shards import (
     Split,
     TextQuality,
     TokenizerEntry,
+    check_size,
     write_manifest,
 )
 from elmo.tokenizer import describe
@@ -36,7 +38,7 @@ from .text import accounting, quality
 from .text.accounting import Accounting
 from .text.inputs import Input, check_input
 from .text.shard_builder import Piece, PieceResult, finished, tokenize_piece
-from .text.spans import plan
+from .text.spans import piece_bytes, plan
 from .text.work import discard, work_folder
 
 
@@ -85,9 +87,12 @@ def tokenize(
     """
     check_folder(Location(absolute(out)), ours=("manifest.json",), also=NAMES, kind="shards")
     description = _description(params)
+    files = [CorpusFile(input_.name, input_.bytes, input_.sha256) for input_ in inputs]
     with ThreadPoolExecutor() as threads:
         list(threads.map(check_input, inputs))
+    params = replace(params, shard_bytes=piece_bytes(inputs, shard_bytes=params.shard_bytes))
     divided = plan(inputs, shard_bytes=params.shard_bytes, documents=params.documents)
+    check_size(out, shards=len(SPLITS) * len(divided), inputs=files)
     sample = quality.sample(sum(input_.bytes for input_ in inputs))
     with work_folder(runs, "tokenize", out) as work:
         pieces = [
@@ -114,7 +119,7 @@ def tokenize(
                 documents=documents,
                 tokenizer=description,
                 counts=counts,
-                inputs=[CorpusFile(i.name, i.bytes, i.sha256) for i in inputs],
+                inputs=files,
                 quality=report,
             )
     return _metrics(counts, report, shards)

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, cast
 
 from msgspec import Struct
 
+from elmo import files as json_files
 from elmo.errors import ElmoError
 from elmo.files import Count, Sha256, check_readable, digest
 from elmo.location import Location
@@ -27,6 +28,7 @@ _NOT_TEXT = {
     **dict.fromkeys((".csv", ".tsv", ".arrow", ".feather", ".avro", ".orc"), _TABLE),
     **dict.fromkeys((".zip", ".tar", ".tgz", ".bz2", ".lz4", ".7z", ".rar"), _PACKED),
 }
+_ENTRY = 200  # bytes of a file in a manifest, about, without its name and URL
 _LARGE = 64 << 20  # bytes from which a digest is worth keeping when the stage is killed
 
 
@@ -70,6 +72,13 @@ def find_inputs(patterns: Sequence[str], *, work: Location | None = None) -> lis
                     "each file once"
                 )
             files[identity] = name, url
+    listed = sum(_ENTRY + len(name) + len(url) for name, url in files.values())
+    most = json_files.JSON_LIMIT // 2  # the rest of a manifest is for shards or parts
+    if listed > most:
+        raise ElmoError(
+            f"{patterns[0]}: {len(files):,} files are too many for a manifest (about {listed:,} "
+            f"bytes, of at most {most:,}); join them into fewer"
+        )
     with ThreadPoolExecutor() as threads:
         measured = list(threads.map(lambda file: _measure(file[1], work), files.values()))
     inputs = [

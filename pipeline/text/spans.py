@@ -8,6 +8,9 @@ from typing import Any, BinaryIO
 from ..failures import reading
 from ..text.inputs import Input, open_input, read_bytes
 
+MOST_PIECES = 1 << 13  # that a corpus is divided into
+MOST_BYTES = 2**31  # of text in a piece: Arrow's offsets have 32 bits
+PACKED = 4  # bytes of text in one of a compressed file, about
 BLANK_LINES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+(?=[ \t\r\f\v]*\S)")
 
 
@@ -33,6 +36,20 @@ def document_rule(documents: str, format_: str) -> str:
     if documents != "auto":
         return documents
     return "blank" if format_ == "text" else "line"
+
+
+def piece_bytes(inputs: Sequence[Input], *, shard_bytes: int) -> int:
+    """The bytes of text in a piece: `shard_bytes`, or more, so that pieces are not too many.
+
+    The manifests, which name every shard and every part, then stay small enough to be read.
+    """
+    text = sum(_text_bytes(input_) for input_ in inputs)
+    return min(max(shard_bytes, -(-text // MOST_PIECES)), MOST_BYTES)
+
+
+def _text_bytes(input_: Input) -> int:
+    packed = input_.compression is not None or input_.format == "parquet"
+    return input_.bytes * PACKED if packed else input_.bytes
 
 
 def plan(
@@ -61,7 +78,7 @@ def _spans(input_: Input, index: int, size: int, documents: str) -> list[FileSpa
     if input_.format == "parquet":
         return _row_groups(input_, index, size, documents)
     if input_.compression is not None:
-        return [FileSpan(input_, index, 0, -1, 4 * input_.bytes)]
+        return [FileSpan(input_, index, 0, -1, _text_bytes(input_))]
     if input_.bytes <= size or (input_.format, documents) == ("jsonl", "blank"):
         return [FileSpan(input_, index, 0, input_.bytes, input_.bytes)]
     starts = [0]

@@ -11,7 +11,16 @@ from msgspec import structs, to_builtins
 
 from elmo import shards as shards_module
 from elmo.errors import ElmoError
-from elmo.shards import Shards, SplitCounts, describe_shard, open_shard, write_shard, write_shards
+from elmo.files import json_bytes
+from elmo.shards import (
+    ShardEntry,
+    Shards,
+    SplitCounts,
+    describe_shard,
+    open_shard,
+    write_shard,
+    write_shards,
+)
 
 SENTENCES = [["the", "cat", "the"], [], ["naïve", "고양이", "<S>"], ["🙂"], ["the"], ["x" * 60]]
 
@@ -224,3 +233,11 @@ def test_a_process_checks_a_files_bytes_once_and_again_when_it_was_changed(
     os.utime(path, ns=(1, 1))  # another time, however coarse the clock of the disk
     with pytest.raises(ElmoError, match=r"train-00001\.arrow: truncated or altered"):
         shards.open(shards.infos()[1])
+
+
+def test_the_size_of_a_manifest_is_known_before() -> None:
+    """At least what its shards take, and not much more: numbers differ in length."""
+    for number in (10**4, 10**15):
+        entry = ShardEntry("heldout-00000-000.arrow", "heldout", *[number] * 8, "0" * 64)
+        actual = len(json_bytes({"shards": [to_builtins(entry)]}, source=""))
+        assert actual <= shards_module._SHARD_BYTES < 1.4 * actual

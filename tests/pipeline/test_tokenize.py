@@ -263,6 +263,51 @@ def test_files_follow_each_other_by_name_and_small_ones_share_a_shard(tmp_path: 
     assert len(shards.infos()) == 1
 
 
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_a_large_corpus_has_larger_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    """Their number, which the manifests grow with, is bounded; of a small one nothing changes."""
+    path, lines = long_text(tmp_path)
+    if ending:
+        packed = tmp_path / "text.txt.gz"
+        packed.write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+        path = packed
+    monkeypatch.setattr("pipeline.text.spans.MOST_PIECES", 1 << 13)
+    small = make(tmp_path / "small", path)
+    monkeypatch.setattr("pipeline.text.spans.MOST_PIECES", 8)
+    large = make(tmp_path / "large", path)
+    assert len(small.infos()) > 20 and len(large.infos()) <= 9
+    assert in_order(large) == in_order(small) == [line.split() for line in lines]
+
+
+def test_shards_whose_manifest_nobody_could_read_are_refused_before_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = long_text(tmp_path)
+    monkeypatch.setattr("elmo.files.JSON_LIMIT", 20_000)
+
+    def began(*_: object, **__: object) -> None:
+        raise AssertionError("work began")
+
+    monkeypatch.setattr(workers, "tasks", began)
+    said = "the manifest of 1 files in up to .* shards would take .* raise tokenize.shard_bytes"
+    with pytest.raises(ElmoError, match=said):
+        make(tmp_path / "out", path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_too_many_files_are_refused_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for k in range(20):
+        text_file(tmp_path, ["a line"], f"{k}.txt")
+    monkeypatch.setattr("elmo.files.JSON_LIMIT", 8_000)
+    monkeypatch.setattr("pipeline.text.inputs.open_input", None)
+    with pytest.raises(ElmoError, match="20 files are too many for a manifest .* join them into"):
+        find_inputs([str(tmp_path)])
+
+
 def test_documents_between_blank_lines_are_never_divided(tmp_path: Path) -> None:
     pick = random.Random(3)
     text: list[str] = []
