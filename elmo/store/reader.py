@@ -88,9 +88,8 @@ class ParquetColumns:
             chunk = self._metadata.row_group(group).column(self._columns[column])
             header = chunk.total_compressed_size - size
             inside = chunk.data_page_offset + chunk.total_compressed_size <= len(self.map or b"")
-            self._bases[key] = chunk.data_page_offset + header if 0 < header < _HEADER else -1
-            if not inside:
-                self._bases[key] = -1
+            known = inside and 0 < header < _HEADER
+            self._bases[key] = chunk.data_page_offset + header if known else -1
         return self._bases[key]
 
     def decoded(self, group: int, column: str) -> pa.Array:

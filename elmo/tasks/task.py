@@ -93,7 +93,7 @@ class TaskRecord(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Task:
-    """A trained task, one seed of it."""
+    """A trained task, one seed of it. Several threads may use one."""
 
     def __init__(self, record: TaskRecord, model: TaskModel, vectors: Vectors | None) -> None:
         self.record, self.model, self.vectors = record, model, vectors

@@ -21,6 +21,7 @@ from elmo.files import (
     sweep,
     write_json,
 )
+from elmo.location import Location
 
 
 def test_a_failed_folder_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> None:
@@ -255,3 +256,18 @@ def test_bad_json_is_one_line(tmp_path: Path, content: bytes, message: str) -> N
     (tmp_path / "x.json").write_bytes(content)
     with pytest.raises(ElmoError, match=message):
         read_json(tmp_path / "x.json")
+
+
+def test_json_that_nobody_could_read_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmo.files.JSON_LIMIT", 100)
+    location = Location(tmp_path)
+    for write in (
+        lambda value: write_json(tmp_path / "a.json", value),
+        lambda value: location.write_json("a.json", value),
+    ):
+        write({"a": "x" * 50})
+        with pytest.raises(ElmoError, match=r"a.json: takes 1,\d+ bytes; .* at most 100"):
+            write({"a": "x" * 1000})
+        assert location.record("a.json", dict[str, str]) == {"a": "x" * 50}
