@@ -87,7 +87,8 @@ class Elmo(nn.Module):
     The biLM is frozen unless `trainable`; a `Model` that is handed in is copied and stays as it is.
     `layer_norm="bilm-tf"` is the way of the original and leaves the boundaries out of mean and
     variance; `"allennlp"` counts them in. Neither is the default: with either, a vector depends on
-    its batch. It lies where the model does; `to` moves it. In evaluation several threads may use it.
+    its batch. It lies where the model does; `to` moves it. Several threads may
+    use it in evaluation.
     """
 
     def __init__(
