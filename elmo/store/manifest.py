@@ -12,12 +12,17 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from elmo.data.shards import TokenizerEntry
+from elmo.data.tokenizer import Tokenization
 from elmo.errors import ElmoError
-from elmo.files import Count, FileName, Sha256, digest
-from elmo.location import Location
-from elmo.shards import TokenizerEntry
+from elmo.io.location import Location
+from elmo.io.records import (
+    Count,
+    FileName,
+    Sha256,
+    digest,
+)
 from elmo.store.layout import SCHEMA_VERSION, Layout
-from elmo.tokenizer import Tokenization
 
 FIRST_MANIFEST = "_manifest-000001.json"
 PartName = Annotated[str, Meta(pattern=r"\Apart-[0-9]{5,9}-[0-9a-f]{12}\.parquet\Z")]

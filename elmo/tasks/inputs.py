@@ -14,10 +14,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from elmo.characters import Characters
+from elmo.data.characters import Characters
 from elmo.errors import ElmoError
-from elmo.mix import Elmo, ScalarMix
-from elmo.model_folder import Model
+from elmo.model.folder import Model
+from elmo.model.mix import Elmo, ScalarMix
 from elmo.tasks.examples import Tokens
 from elmo.tasks.lines import lines_of
 from elmo.tasks.settings import TaskSettings

@@ -19,25 +19,29 @@ import msgspec
 import torch
 from msgspec import Meta
 
-from elmo.embedder import Embedder
+from elmo.data.tokenizer import NONE, Tokenization
 from elmo.errors import ElmoError, first_line
-from elmo.files import (
-    Count,
-    Sha256,
+from elmo.io.atomic import (
     check_folder,
-    check_sha256,
     check_writable,
-    digest,
     locked,
     new_folder,
+    write_json,
+)
+from elmo.io.records import (
+    Count,
+    Sha256,
+    check_sha256,
+    digest,
     read_json,
     read_record,
     sha256,
-    write_json,
 )
-from elmo.model_config import Config, read_config
-from elmo.model_folder import ALL_NAMES, load_model
-from elmo.settings import MOST_LAYERS
+from elmo.model.config import read_config
+from elmo.model.embedder import Embedder
+from elmo.model.folder import ALL_NAMES, load_model
+from elmo.model.weights import load_weights, save_weights
+from elmo.settings import MOST_LAYERS, Config
 from elmo.store import FeatureStore, model_digest
 from elmo.store.layout import Mix
 from elmo.tasks import schemes
@@ -46,10 +50,20 @@ from elmo.tasks.inputs import Inputs, WordTable, word_table
 from elmo.tasks.metrics import Scores
 from elmo.tasks.readers import Labelled
 from elmo.tasks.settings import TaskSettings
-from elmo.tasks.train import ReportEpoch, TaskModel, TaskProgress, check_lengths, fit, predictions
-from elmo.tasks.vectors import EmbeddedVectors, StoredVectors, Vectors, store_of
-from elmo.tokenizer import NONE, Tokenization
-from elmo.weights import load_weights, save_weights
+from elmo.tasks.train import (
+    ReportEpoch,
+    TaskModel,
+    TaskProgress,
+    check_lengths,
+    fit,
+    predictions,
+)
+from elmo.tasks.vectors import (
+    EmbeddedVectors,
+    StoredVectors,
+    Vectors,
+    store_of,
+)
 
 FORMAT = 3  # of task.json
 RESULTS_VERSION = 3  # bumped where a task's numbers change

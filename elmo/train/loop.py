@@ -17,24 +17,40 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from elmo.characters import Characters
+from elmo.data.characters import Characters
+from elmo.data.shards import Shards
+from elmo.data.stream import Position, Stream, prefetched
+from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
-from elmo.folders import Flag
-from elmo.location import Folder, Location
+from elmo.io.folders import Flag
+from elmo.io.location import Folder, Location
+from elmo.model.weights import is_finite
 from elmo.nn.bilm import BiLM
 from elmo.nn.lstm import State
 from elmo.nn.softmax import AnySoftmax, Softmax
 from elmo.settings import PRECISIONS, Checkpointing, Training
-from elmo.shards import Shards
-from elmo.stream import Position, Stream, prefetched
-from elmo.train.checkpoints import Checkpoint, Checkpoints, TrainingProgress, restore, state_of
+from elmo.train.checkpoints import (
+    Checkpoint,
+    Checkpoints,
+    TrainingProgress,
+    restore,
+    state_of,
+)
 from elmo.train.curves import Curves, Means
 from elmo.train.machine_speed import gflops
 from elmo.train.optimizer import Optimizer
-from elmo.train.perplexity import Evaluator, HeldOut, NotFinite, Perplexity
-from elmo.train.step import WORD_MATRIX, Measured, Stepper, Workers
-from elmo.vocabulary import Vocabulary
-from elmo.weights import is_finite
+from elmo.train.perplexity import (
+    Evaluator,
+    HeldOut,
+    NotFinite,
+    Perplexity,
+)
+from elmo.train.step import (
+    WORD_MATRIX,
+    Measured,
+    Stepper,
+    Workers,
+)
 
 REPORT_STEPS = 10
 SOUND = 0.5  # nats above the lowest mean loss up to which the weights count as sound

@@ -12,10 +12,15 @@ from typing import Any, BinaryIO, cast
 from msgspec import Struct
 
 from elmo.errors import ElmoError
-from elmo.files import Count, Sha256, check_readable, digest
-from elmo.location import Location
+from elmo.io.location import Location
+from elmo.io.records import (
+    Count,
+    Sha256,
+    check_readable,
+    digest,
+)
 
-from ..failures import reading
+from ..terminal.failures import reading
 
 _COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}
 _RECORDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from ..failures import reading
-from ..text.inputs import Input, open_input, read_bytes
+from ..terminal.failures import reading
+from .inputs import Input, open_input, read_bytes
 
 BLANK_LINES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+(?=[ \t\r\f\v]*\S)")
 

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from elmo.tasks.readers import read
-from pipeline import params
+from pipeline.settings import params
 from tests.hostile.harness import DAMAGE, refused
 from tests.pipeline.command_line import ROOT, elmo
 

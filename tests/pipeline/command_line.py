@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli
+from pipeline.commands import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 

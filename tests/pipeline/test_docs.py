@@ -7,7 +7,7 @@ import click
 import pytest
 import yaml
 
-from pipeline.cli import cli
+from pipeline.commands.cli import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -35,7 +35,7 @@ def test_one_word_a_stage(stage: str) -> None:
     assert f"python -m elmo_pipeline {stage} " in described["cmd"]
     assert stage in yaml.safe_load((ROOT / "params.yaml").read_text())
     assert stage in cli.commands
-    assert (ROOT / "pipeline" / f"{stage}.py").is_file()
+    assert (ROOT / "pipeline" / "stages" / f"{stage}.py").is_file()
     assert f"| `{stage}` |" in README
 
 

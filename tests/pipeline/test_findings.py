@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from elmo.data.shards import write_shards
+from elmo.data.tokenizer import Tokenization
 from elmo.errors import ElmoError
 from elmo.settings import StoreSettings
-from elmo.shards import write_shards
 from elmo.store import model_digest
 from elmo.store.build import build
-from elmo.tokenizer import Tokenization
-from pipeline.cli import cli
-from pipeline.commands.findings import findings
-from pipeline.findings import finding, page
-from pipeline.findings.compare import epochs_to_reach
-from pipeline.findings.finding import Finding, Row
+from pipeline.commands.cli import cli
+from research import finding, page
+from research.commands import findings
+from research.compare import epochs_to_reach
+from research.finding import Finding, Row
 from tests.elmo.conftest import save_tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]

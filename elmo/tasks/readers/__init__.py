@@ -9,11 +9,22 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from elmo.data.tokenizer import Tokenization
 from elmo.errors import ElmoError
 from elmo.tasks import schemes
-from elmo.tasks.readers import coreference, questions, roles, tagging, texts
-from elmo.tasks.readers.fields import Columns, Labelled, Request, TextTokens
-from elmo.tokenizer import Tokenization
+from elmo.tasks.readers import (
+    coreference,
+    questions,
+    roles,
+    tagging,
+    texts,
+)
+from elmo.tasks.readers.fields import (
+    Columns,
+    Labelled,
+    Request,
+    TextTokens,
+)
 
 SUFFIXES = {
     ".conll": "conll",

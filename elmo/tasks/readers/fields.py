@@ -9,14 +9,16 @@ from typing import Any
 
 import msgspec
 
-from elmo.errors import ElmoError
-from elmo.tasks.examples import (
-    Example,
-    Range,
-    Tokens,
+from elmo.data.tokenizer import (
+    NONE,
+    TextTokenizer,
+    Tokenization,
+    sentence_splitter,
+    tokenizer,
 )
+from elmo.errors import ElmoError
+from elmo.tasks.examples import Example, Range, Tokens
 from elmo.tasks.lines import lines_of, open_data
-from elmo.tokenizer import NONE, TextTokenizer, Tokenization, sentence_splitter, tokenizer
 
 Columns = Mapping[str, str]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from elmo.data.shards import write_shards
 from elmo.errors import ElmoError
 from elmo.settings import StoreSettings
-from elmo.shards import write_shards
 from elmo.store import FeatureStore
 from elmo.store.build import append, build
 from elmo.store.layout import Mix

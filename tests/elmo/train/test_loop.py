@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 import torch
 
-from elmo.characters import Characters
+from elmo.data.characters import Characters
+from elmo.data.shards import Shards, write_shards
+from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
-from elmo.model_folder import Model
+from elmo.model.folder import Model
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
 from elmo.settings import Checkpointing, Training
-from elmo.shards import Shards, write_shards
 from elmo.train import perplexity as evaluation
 from elmo.train.checkpoints import Checkpoint, Checkpoints
 from elmo.train.loop import TrainingJob, fit, heldout_perplexity
 from elmo.train.perplexity import perplexity, scores
 from elmo.train.step import Body, Stepper, Workers
-from elmo.vocabulary import Vocabulary
 from tests.elmo.run_job import ADAGRAD, NETWORK, OPTIMIZER, TRAINING
 
 ADAMW = replace(OPTIMIZER, warmup_steps=2)

@@ -1,0 +1,1 @@
+"""Files on a disk or at a URL, written whole, and typed JSON."""
