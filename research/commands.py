@@ -1,4 +1,4 @@
-"""The commands `elmo findings …`: what the paper measures, on a model and data of one's own."""
+"""The commands `python -m research …`: what the paper measures, on your model."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -95,7 +95,7 @@ def compare(compared: "ComparedTask", ways: Any, runs: Path, out: Path) -> None:
     """Train a task of KIND in several ways, all else equal: Tables 1, 2 and 3, Figure 2.
 
     \b
-    Example: elmo findings compare tagging --ways layers --train train.conll --dev dev.conll \\
+    Example: python -m research compare tagging --ways layers --train train.conll --dev dev.conll \\
         --test test.conll --model models/finetune --seeds 5 --out results/layers-ner.json
     """
     from research.compare import compare as measure
@@ -117,8 +117,8 @@ def models(compared: "ComparedTask", others: tuple[Path, ...], runs: Path, out: 
     """Train a task of KIND without ELMo and with each of several models: which one to use.
 
     \b
-    Example: elmo findings models tagging --train train.conll --dev dev.conll --test test.conll \\
-        --model models/pretrain --other models/finetune --out results/models-ner.json
+    Example: python -m research models tagging --train train.conll --dev dev.conll \\
+        --test test.conll --model models/pretrain --other models/finetune --out models-ner.json
     """
     from research.compare import models as measure
 
@@ -134,8 +134,8 @@ def labels(compared: "ComparedTask", shares: str, runs: Path, out: Path) -> None
     """Train a task of KIND on growing shares of its labels, with ELMo and without: Figure 1.
 
     \b
-    Example: elmo findings labels tagging --train train.conll --dev dev.conll --test test.conll \\
-        --model models/finetune --out results/labels-ner.json
+    Example: python -m research labels tagging --train train.conll --dev dev.conll \\
+        --test test.conll --model models/finetune --out results/labels-ner.json
     """
     from research.compare import labels as measure
 
@@ -265,7 +265,7 @@ def page(folder: Path, out: Path) -> None:
     """Redraw the tables of a page from the JSON files in FOLDER.
 
     \b
-    Example: elmo findings page results --out docs/results.md
+    Example: python -m research page results --out docs/results.md
     """
     from research.page import redraw
 

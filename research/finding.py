@@ -109,7 +109,7 @@ def read(path: Path) -> Finding:
 
 def command_line() -> str:
     """The command in progress, as it can be typed again; passwords in URLs are left out."""
-    return urls.clean(shlex.join(["elmo", *sys.argv[1:]]))
+    return urls.clean(shlex.join(["python", "-m", "research", *sys.argv[1:]]))
 
 
 def mean_row(name: str, scores: Sequence[float], more: Mapping[str, float]) -> Row:

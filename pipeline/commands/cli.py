@@ -7,7 +7,6 @@ import sys
 import click
 
 from elmo.errors import ElmoError
-from research import commands as findings
 
 from . import (
     formats,
@@ -39,7 +38,6 @@ SECTIONS: dict[str, list[click.Command]] = {
         models.perplexity,
         models.neighbors,
         task.task,
-        findings.findings,
     ],
     "Care for a store": [
         stores.verify,
@@ -99,7 +97,7 @@ for commands in SECTIONS.values():
         cli.add_command(command)
 
 
-def run() -> None:
+def run(commands: click.Group = cli, name: str = "elmo") -> None:
     """Run a command: wrong usage is one line and exit code 2, anything else wrong one line and 1.
 
     A bug keeps its traceback; with --verbose, so does everything.
@@ -112,8 +110,8 @@ def run() -> None:
     if sys.stdout is None:
         sys.exit("error: standard output is closed; open it, or send it to /dev/null")
     try:
-        with cli.make_context("elmo", sys.argv[1:]) as context:
-            cli.invoke(context)
+        with commands.make_context(name, sys.argv[1:]) as context:
+            commands.invoke(context)
         sys.stdout.flush()
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
@@ -121,7 +119,7 @@ def run() -> None:
         click.echo(error.format_message())
         sys.exit(2)
     except click.ClickException as error:
-        command = getattr(getattr(error, "ctx", None), "command_path", "elmo")
+        command = getattr(getattr(error, "ctx", None), "command_path", name)
         message = " ".join(error.format_message().split())
         click.echo(f"error: {message} See {command} --help", err=True)
         sys.exit(error.exit_code)

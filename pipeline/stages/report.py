@@ -446,11 +446,15 @@ def _layers(by_layer: dict[str, dict[str, float]]) -> str:
 
 
 def _neighbors(params: Report, store: Folder, model: Path) -> str:
-    from ..commands.text_commands import nearest_of
+    from elmo.model.embedder import Embedder
+    from elmo.store import FeatureStore
+    from elmo.store.neighbors import neighbors, parse_query
 
+    opened, embedder = FeatureStore(store, checked=True), Embedder.load(model, device="cpu")
     parts = ["<p>Which tokens of the store are used most like the marked one?</p>\n"]
     for text in params.neighbors_of:
-        nearest = nearest_of(store, text, model=model, count=params.neighbors, layer=None)
+        tokens, position = parse_query(text, tokenize=embedder.tokenize)
+        nearest = neighbors(opened, embedder, tokens, position, k=params.neighbors)
         rows = [
             (
                 f"{neighbor.cosine:.3f}",

@@ -1,6 +1,6 @@
 """tasks: a downstream task on labelled files, trained with ELMo and without, scored on a test file.
 
-What `elmo task`, `elmo findings` and this stage share is here too.
+What `elmo task`, `python -m research` and this stage share is here too.
 """
 
 import csv

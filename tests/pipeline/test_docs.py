@@ -51,29 +51,6 @@ def test_dvc_yaml_holds_no_number() -> None:
         assert not [word for word in words if word.replace(".", "").isdigit()]
 
 
-def files_of_the_tree() -> set[str]:
-    """The files that the README's tree names, with their folders."""
-    tree = README[README.index("## What is where") :].split("```")[1]
-    folders: list[str] = []
-    files = set()
-    for line in filter(None, tree.splitlines()):
-        depth = (len(line) - len(line.lstrip())) // 2
-        for name in line.split():
-            if name.endswith("/"):
-                folders[depth:] = [name]
-            elif name.endswith(".py"):
-                files.add("".join(folders[:depth]) + name)
-            else:
-                break
-    return files
-
-
-def test_every_file_is_in_the_readme() -> None:
-    paths = [path for folder in ("elmo", "pipeline") for path in (ROOT / folder).rglob("*.py")]
-    files = {str(path.relative_to(ROOT)) for path in paths if path.name != "__init__.py"}
-    assert files == files_of_the_tree()
-
-
 def test_ci_runs_the_readmes_test_command() -> None:
     assert "\nmake test\n" in README
     assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("make test")

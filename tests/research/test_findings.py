@@ -1,4 +1,4 @@
-"""`elmo findings`: what is measured on toy data whose answer is known, and what a page shows."""
+"""What is measured on toy data whose answer is known, and what a page shows of it."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def measure(folder: Path, *words: Any) -> tuple[Finding, str]:
     out = folder / f"{'-'.join(map(str, words[:2]))}.json"
-    done = CliRunner().invoke(cli, ["findings", *map(str, words), "--out", str(out)])
+    done = CliRunner().invoke(findings, [*map(str, words), "--out", str(out)])
     if done.exception is not None:
         raise done.exception
     assert out.with_suffix(".png").stat().st_size > 2000
@@ -170,12 +170,12 @@ def test_neighbors_in_context_beside_static_ones(folder: Path) -> None:
     options = ["--model", folder / "model", "--vectors", folder / "static.txt", "-k", 2]
     words = ["neighbors", folder / "store", folder / "queries.txt", *options]
     out = folder / "neighbors.json"
-    done = CliRunner().invoke(cli, ["findings", *map(str, words), "--out", str(out)])
+    done = CliRunner().invoke(findings, [*map(str, words), "--out", str(out)])
     assert done.exit_code == 0, done.exception
     both = finding.read(out).neighbors["he has a [gift]"]
     assert both["static"] == ["zoo", "has"] and len(both["in context"]) == 2
     words.append("--same-word")
-    done = CliRunner().invoke(cli, ["findings", *map(str, words), "--out", str(out)])
+    done = CliRunner().invoke(findings, [*map(str, words), "--out", str(out)])
     assert done.exit_code == 0, done.exception
     of_it = finding.read(out)
     in_context = of_it.neighbors["he has a [gift]"]["in context"]
@@ -202,8 +202,8 @@ def test_a_word_that_the_store_lacks_has_no_neighbors_of_the_same_word(folder: P
     ],
 )
 def test_wrong_words_are_refused(folder: Path, words: list[str], message: str) -> None:
-    command = ["findings", "labels", "tagging", *task(folder), "--out", "x.json", *words]
-    done = CliRunner().invoke(cli, command)
+    command = ["labels", "tagging", *task(folder), "--out", "x.json", *words]
+    done = CliRunner().invoke(findings, command)
     assert isinstance(done.exception, ElmoError) and message in str(done.exception)
 
 
@@ -275,7 +275,7 @@ def test_a_page_is_redrawn_and_says_what_was_not_measured(tmp_path: Path) -> Non
         "elmo",
         "tagging",
         "f1",
-        "elmo findings compare",
+        "python -m research compare",
         "a" * 64,
         {},
         {"train": 1200},
@@ -323,7 +323,7 @@ def test_the_project_s_own_page_can_be_redrawn(tmp_path: Path) -> None:
     measured, left = page.redraw(tmp_path / "results", copy)
     assert copy.read_text(encoding="utf-8") == text
     assert measured + left == text.count("<!-- finding ")
-    for command in re.findall(r"`elmo findings (\w+)", text):
+    for command in re.findall(r"`python -m research (\w+)", text):
         assert command in findings.commands
 
 
