@@ -1,0 +1,81 @@
+"""What the docs say may be shared by threads: each call gets its own answer."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from elmo.model.embedder import Embedder
+from elmo.model.mix import Elmo
+from elmo.nn import cuda_graphs as graphs
+from elmo.tasks.task import Task
+from tests.elmo.nn.test_cuda_graphs import Pretended
+from tests.elmo.tasks.test_task import KINDS, labelled, trained
+
+THREADS = 4
+SENTENCES = [[f"w{k}", "has", "a", f"gift{k}"] for k in range(20)]
+
+
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Graphs, pretended on the processor; other threads get in wherever they can."""
+    replay = Pretended._replay
+
+    def slowly(self: Pretended) -> None:
+        time.sleep(0.0005)
+        replay(self)
+
+    monkeypatch.setattr(graphs, "_wanted", lambda tensors: True)
+    monkeypatch.setattr(graphs, "_Captured", Pretended)
+    monkeypatch.setattr(Pretended, "_replay", slowly)
+    monkeypatch.setattr("elmo.model.embedder.wants_few_launches", lambda device: True)
+    monkeypatch.setattr("elmo.model.mix.wants_few_launches", lambda device: True)
+    yield
+    graphs._devices.clear()
+
+
+def from_threads(call: Callable[[int], Any], count: int) -> list[Any]:
+    """What each of the numbers up to `count` gets, all asked for by several threads at once."""
+    with ThreadPoolExecutor(THREADS) as threads:
+        return list(threads.map(call, range(count)))
+
+
+def test_a_module_answers_each_thread_its_own(tiny_model_folder: Path, replayed: None) -> None:
+    elmo = Elmo(tiny_model_folder, dropout=0.0).eval()
+
+    def read(k: int) -> np.ndarray:
+        with torch.no_grad():
+            (vectors,) = elmo([SENTENCES[k % 20]])["elmo_representations"]
+        return vectors.numpy()
+
+    wanted = [read(k) for k in range(20)]
+    for k, vectors in enumerate(from_threads(read, 200)):
+        np.testing.assert_allclose(vectors, wanted[k % 20], atol=1e-6)
+
+
+def test_a_texts_vectors_are_its_own(tiny_model_folder: Path, replayed: None) -> None:
+    embedder = Embedder.load(tiny_model_folder, device="cpu")
+    wanted = [embedder.encode(" ".join(SENTENCES[k])) for k in range(20)]
+    found = from_threads(lambda k: embedder.encode(" ".join(SENTENCES[k % 20])), 200)
+    for k, vector in enumerate(found):
+        np.testing.assert_allclose(vector, wanted[k % 20], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_trained_task_answers_each_thread_its_own(
+    kind: str, tmp_path: Path, tiny_model_folder: Path, replayed: None
+) -> None:
+    out = trained(kind, tmp_path, tiny_model_folder, count=12, changes={"epochs": 1})
+    task, examples = Task.load(out, device="cpu"), labelled(kind, 16, 2).examples
+
+    def read(k: int) -> list[Any]:
+        some = examples[k % 4 :: 4]
+        return [task.describe(example, guess) for example, guess in task.predict(some)]
+
+    wanted = [read(k) for k in range(4)]
+    assert from_threads(read, 24) == [wanted[k % 4] for k in range(24)]
