@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ from elmo.train.step import (
     Workers,
 )
 
+_LOOK = 1.0  # seconds between two looks for the flag that stops a run
 REPORT_STEPS = 10
 SOUND = 0.5  # nats above the lowest mean loss up to which the weights count as sound
 Reporter = Callable[[str, dict[str, float]], None]
@@ -163,7 +164,8 @@ class _Fit:
         self.newest: int | None = None  # the step of the newest checkpoint
 
     def run(self) -> TrainingProgress:
-        with _interruptible(self.job.stop) as interrupted:
+        stop = self.job.stop if self.workers.rank == 0 else None  # one looks for all
+        with _interruptible(stop) as interrupted:
             progress, state = self._begin()
             if not progress.finished:
                 self.report("machine", {"step": progress.step, **gflops(self.workers.device)})
@@ -458,16 +460,31 @@ class _Speed:
 
 @contextmanager
 def _interruptible(stop: Flag | Path | None) -> Iterator[Callable[[], bool]]:
-    """Yield whether SIGTERM or SIGINT came to this worker, or the flag `stop` is there."""
-    came = threading.Event()
+    """Yield whether SIGTERM or SIGINT came to this worker, or the flag `stop` is there.
+
+    A thread looks for the flag: on a store that is a request, and no step waits for it.
+    """
+    came, ended = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        assert stop is not None
+        while not (came.is_set() or ended.wait(_LOOK)):
+            with suppress(ElmoError, OSError):  # a store that does not answer is asked again
+                if stop.exists():
+                    came.set()
+
     old: list[tuple[signal.Signals, Any]] = []
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             old.append((number, signal.signal(number, lambda *_: came.set())))
-
+    if stop is not None and stop.exists():
+        came.set()
+    if stop is not None:
+        threading.Thread(target=watch, daemon=True).start()
     try:
-        yield lambda: came.is_set() or (stop is not None and stop.exists())
+        yield came.is_set
     finally:
+        ended.set()
         for number, handler in old:
             signal.signal(number, handler)
 
