@@ -1,6 +1,9 @@
 """`elmo init` and `elmo run`; from the wheel in an empty folder: test_pages.py."""
 
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,6 +122,17 @@ def test_a_gitignore_that_is_not_utf8_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ElmoError, match=r"^.gitignore: is not UTF-8; save it as UTF-8"):
         new(Path("."))
     assert os.listdir() == [".gitignore"]
+
+
+@pytest.mark.slow
+def test_a_checkout_that_has_lost_its_links_makes_no_wheel(tmp_path: Path) -> None:
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "elmo_pipeline").write_text("pipeline")  # as git writes a link without them
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"]
+    done = subprocess.run([*command, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode != 0 and not list(tmp_path.glob("*.whl"))
+    assert "elmo_pipeline/__init__.py: symbolic links of this checkout are lost" in done.stderr
 
 
 @pytest.mark.slow
