@@ -2,12 +2,10 @@
 
 Input: items, each a text, or a record of what the kind of task reads (docs/tasks.md, JSON lines):
 `tokens`; `premise` and `hypothesis`; `context` and `question`; `tokens` and `predicates`;
-`sentences`. In a list, or in a table with those columns. Output: for each item what `elmo task
-predict` says of it; for `roles` a list, one for each predicate; None for one without tokens.
+`sentences`. In a list, or in a table with those columns. Output: what `Task` itself says of each
+item; for `roles` a list, one for each predicate; None for one without tokens.
 """
 
-import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -67,44 +65,9 @@ class ServedTask(PythonModel):
         The hint is one of which MLflow makes no signature; a list will do as well as a table.
         """
         from elmo.integrations.batches import items_of
-        from elmo.tasks.readers import read
 
-        kind = self.task.record.kind
-        records = [_record(item, kind) for item in items_of(model_input)]
-        answers: list[list[Any]] = [[] for _ in records]
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "items.jsonl"
-            path.write_text("".join(json.dumps(r) + "\n" for r in records), encoding="utf-8")
-            labelled = read(
-                kind, path, tokenizer=self.task.record.tokenizer, labelled=False, empty=True
-            )
-        for example, prediction in self.task.predict(labelled.examples):
-            row = int(example.source.rpartition(":")[2]) - 1
-            answers[row].append(self.task.describe(example, prediction))
-        if kind == "roles":
-            return answers
-        return [answer[0] if answer else None for answer in answers]
-
-
-def _record(item: Any, kind: str) -> dict[str, Any]:
-    """An item as a line of JSON: a text by itself is `text`."""
-    if isinstance(item, str):
-        return {"text": item}
-    if isinstance(item, list | tuple):
-        return {"tokens": list(item)}
-    if not isinstance(item, dict):
-        raise ValueError(f"an item must be text, tokens or a record, found {item!r}")
-    plain = {name: _plain(value) for name, value in item.items()}
-    return {name: value for name, value in plain.items() if value is not None}
-
-
-def _plain(value: Any) -> Any:
-    """A cell of a table as JSON has it: no arrays, and None where it is empty."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    return None if isinstance(value, float) and value != value else value
+        answers: list[Any] = self.task(items_of(model_input))
+        return answers
 
 
 if not __package__:  # MLflow runs this file alone, as the code of a model
