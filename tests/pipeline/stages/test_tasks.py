@@ -10,7 +10,6 @@ from click.testing import CliRunner
 
 from elmo.errors import ElmoError
 from elmo.tasks import KINDS
-from elmo.tasks.examples import Tagged
 from elmo.tasks.readers import read
 from elmo.tasks.task import Task
 from pipeline import tracking
@@ -195,12 +194,11 @@ def test_the_model_in_mlflow_predicts_as_the_task_does(folder: Path) -> None:
     sys.path[:] = paths
     task = Task.load(folder / "out" / "elmo")
     tokens = ("Ann", "sees", "Rome")
-    ((example, guess),) = task.predict([Tagged("x:1", tokens, None)])
-    expected = task.describe(example, guess)
+    (expected,) = task([list(tokens)])
     assert model.predict([{"tokens": list(tokens)}, {"tokens": []}]) == [expected, None]
     assert model.predict(pd.DataFrame({"tokens": [list(tokens)] * 2})) == [expected] * 2
     assert model.predict([list(tokens)]) == [expected]
-    with pytest.raises(Exception, match="items.jsonl:1: tokens: Expected"):
+    with pytest.raises(Exception, match="item:0: tokens: Expected"):
         model.predict([{"tokens": [1, 2]}])
 
 
