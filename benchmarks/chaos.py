@@ -30,8 +30,8 @@ import psutil
 import yaml
 
 from benchmarks.machine import show
-from elmo.files import sha256
-from pipeline.head import answers
+from elmo.io.records import sha256
+from pipeline.cluster.head import answers
 
 ROOT = Path(__file__).resolve().parents[1]
 BACK = 5.0  # seconds after which a part of the cluster starts again, or a command is given again

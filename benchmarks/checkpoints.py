@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.machine import show
 from elmo.train.checkpoints import Checkpoint, Checkpoints, TrainingProgress
-from pipeline.params import load
+from pipeline.settings.params import load
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECTION, NETWORK = 512, 93_600_000  # of the original: width, and parameters of the biLM

@@ -104,7 +104,7 @@ def _run(options: argparse.Namespace, folder: str, side: str, precision: str) ->
 def _ours(options: argparse.Namespace) -> dict[str, float]:
     import torch
 
-    from elmo.embedder import Embedder
+    from elmo.model.embedder import Embedder
 
     torch.set_num_threads(options.threads)
     sentences = sentences_of(options)
@@ -210,12 +210,13 @@ def _peak(options: argparse.Namespace) -> dict[str, float]:
 
 def make_weights(folder: Path, size: str, *, gain: float = 1.0) -> None:
     """Random weights, as a model folder and as the 2018 pair; a `gain` makes clipping bite."""
-    from elmo.characters import Characters
+    from elmo.data.characters import Characters
+    from elmo.data.tokenizer import Tokenization
+    from elmo.data.vocabulary import Vocabulary
     from elmo.interop.bilm_tf import export_2018
-    from elmo.model_folder import save_model
-    from elmo.nn.bilm import BiLM, Config
-    from elmo.tokenizer import Tokenization
-    from elmo.vocabulary import Vocabulary
+    from elmo.model.folder import save_model
+    from elmo.nn.bilm import BiLM
+    from elmo.settings import Config
 
     cells, projection, highways = SIZES[size]
     config = Config(

@@ -27,8 +27,14 @@ import numpy.typing as npt
 from msgspec import structs
 
 from benchmarks.machine import show
-from elmo.location import Location
-from elmo.shards import Shard, Shards, TokenizerEntry, write_shards
+from elmo.data.shards import (
+    Shard,
+    Shards,
+    TokenizerEntry,
+    write_shards,
+)
+from elmo.data.tokenizer import Tokenization
+from elmo.io.location import Location
 from elmo.store import FeatureStore
 from elmo.store.export import export_lists
 from elmo.store.layout import Layout, choose_layers
@@ -43,7 +49,6 @@ from elmo.store.manifest import (
     publish,
 )
 from elmo.store.writer import Origin, Rows, write_part
-from elmo.tokenizer import Tokenization
 
 SEGMENT = 4096
 

@@ -29,7 +29,7 @@ def main() -> None:
     if options.weights:
         np.savez(options.weights / "peer.npz", **_peer(options))
         return
-    from elmo.embedder import Embedder
+    from elmo.model.embedder import Embedder
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from elmo.files import new_folder
-from elmo.shards import (
+from elmo.data.shards import (
     Shards,
     ShardsCounts,
     TokenizerEntry,
@@ -16,7 +15,8 @@ from elmo.shards import (
     write_manifest,
     write_shard,
 )
-from elmo.vocabulary import Vocabulary
+from elmo.data.vocabulary import Vocabulary
+from elmo.io.atomic import new_folder
 
 SHARD_SENTENCES = 10_000
 

@@ -44,7 +44,7 @@ def machine() -> dict[str, Any]:
 def precisions() -> list[str]:
     """What products can be timed in: bfloat16 where it is not emulated, which would take hours."""
     from elmo.train import machine_speed  # a peer's environment lacks what elmo needs
-    from pipeline.precision import EMULATED
+    from pipeline.settings.precision import EMULATED
 
     factor = machine_speed.speeds(torch.device("cpu")).factor("float32", "bfloat16")
     return ["float32"] + ["bfloat16"] * (factor < EMULATED)

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import show
-from elmo.characters import Characters
-from elmo.model_folder import save_model
-from elmo.nn.bilm import BiLM, Config
-from elmo.settings import StoreSettings
-from elmo.shards import Shards, write_shards
+from elmo.data.characters import Characters
+from elmo.data.shards import Shards, write_shards
+from elmo.data.vocabulary import Vocabulary
+from elmo.model.folder import save_model
+from elmo.nn.bilm import BiLM
+from elmo.settings import Config, StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build
-from elmo.vocabulary import Vocabulary
 
 WORDS = "the cat sat on a mat while an old dog slept".split()
 SHAPE = Config(

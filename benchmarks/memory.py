@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 from benchmarks.machine import show
+from elmo.data.shards import write_shards
 from elmo.settings import StoreSettings
-from elmo.shards import write_shards
 from elmo.store.build import build
 
 

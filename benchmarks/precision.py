@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import precisions, show
+from elmo.data.shards import write_shards
 from elmo.nn.int8 import is_supported
 from elmo.settings import StoreSettings
-from elmo.shards import write_shards
 from elmo.store import FeatureStore
 from elmo.store.build import build
 from elmo.tasks.tagger import accuracy, train

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import show
-from elmo.characters import Characters
+from elmo.data.characters import Characters
+from elmo.data.shards import Shards
+from elmo.data.stream import Stream
+from elmo.data.vocabulary import Vocabulary
 from elmo.nn.dropout import row_keys
-from elmo.shards import Shards
-from elmo.stream import Stream
 from elmo.train.step import Workers
-from elmo.vocabulary import Vocabulary
 
 ROWS, WINDOW = 128, 20  # of each worker
 WARM = 20  # windows that are not counted: the first ones open shards

@@ -32,16 +32,16 @@ from torch import Tensor, nn
 
 from benchmarks.lm_text import prepare
 from benchmarks.machine import machine, show
-from elmo.characters import Characters
-from elmo.files import write_json
-from elmo.model_folder import save_model
-from elmo.nn.bilm import BiLM, Config
+from elmo.data.characters import Characters
+from elmo.io.atomic import write_json
+from elmo.model.folder import save_model
+from elmo.nn.bilm import BiLM
 from elmo.nn.lstm import LSTMStack
 from elmo.nn.softmax import new_softmax
-from elmo.settings import Checkpointing, OptimizerSettings, Training
+from elmo.settings import Checkpointing, Config, OptimizerSettings, Training
 from elmo.train.loop import TrainingJob, fit, heldout_perplexity
 from elmo.train.step import Workers
-from pipeline.preset import overlay
+from pipeline.settings.preset import overlay
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = Checkpointing(minutes=10.0, keep=2)

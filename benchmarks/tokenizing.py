@@ -18,13 +18,13 @@ from statistics import median
 from typing import Any
 
 from benchmarks.machine import show
-from elmo.shards import Shards
-from elmo.tokenizer import tokenizer
-from pipeline import workers
-from pipeline.cluster import Cluster
-from pipeline.params import Tokenize
+from elmo.data.shards import Shards
+from elmo.data.tokenizer import tokenizer
+from pipeline.cluster import workers
+from pipeline.settings.cluster import Cluster
+from pipeline.settings.params import Tokenize
+from pipeline.stages.tokenize import tokenize
 from pipeline.text.inputs import find_inputs, open_input
-from pipeline.tokenize import tokenize
 
 
 def main() -> None:

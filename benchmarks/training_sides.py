@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.lm_text import prepare as prepare_text
-from elmo.characters import Characters
-from elmo.nn.bilm import BiLM, Config, look_up
+from elmo.data.characters import Characters
+from elmo.data.stream import Stream, Window
+from elmo.data.vocabulary import Vocabulary
+from elmo.nn.bilm import BiLM, look_up
 from elmo.nn.softmax import Softmax, sample
+from elmo.settings import Config, Training
 from elmo.settings import OptimizerSettings as Recipe
-from elmo.settings import Training
-from elmo.stream import Stream, Window
 from elmo.train.optimizer import Optimizer
 from elmo.train.step import WORD_MATRIX, Stepper, Workers
-from elmo.vocabulary import Vocabulary
 
 SMALL = Config(
     char_dim=16,

@@ -19,12 +19,13 @@ from statistics import median
 from typing import Any
 
 from benchmarks.machine import show
-from elmo.shards import Shards
-from pipeline import vocab, workers
-from pipeline.cluster import Cluster
-from pipeline.params import Tokenize, Vocab
+from elmo.data.shards import Shards
+from pipeline.cluster import workers
+from pipeline.settings.cluster import Cluster
+from pipeline.settings.params import Tokenize, Vocab
+from pipeline.stages import vocab
+from pipeline.stages.tokenize import tokenize
 from pipeline.text.inputs import find_inputs
-from pipeline.tokenize import tokenize
 
 MARKS = ["<S>", "</S>", "<UNK>"]
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.machine import show
-from elmo.location import Location
-from pipeline import vocab
-from pipeline.params import Vocab
+from elmo.io.location import Location
+from pipeline.settings.params import Vocab
+from pipeline.stages import vocab
 from pipeline.text.hashing import hash_strings
 
 WORDS = Vocab(

@@ -29,7 +29,7 @@ def write_reference(folder: Path) -> None:
 
 def commands() -> str:
     """Every command with its arguments and options, as Markdown."""
-    from pipeline.cli import cli
+    from pipeline.commands.cli import cli
 
     lines = ["# Command line", "", inspect.cleandoc(cli.help or "").replace("\b\n", ""), ""]
     context = click.Context(cli, info_name="elmo")
@@ -80,8 +80,8 @@ def _prose(text: str) -> str:
 
 def settings() -> str:
     """Every setting of params.yaml and cluster.yaml: type, range, default value, effect."""
-    from pipeline.cluster import Cluster
-    from pipeline.params import Params
+    from pipeline.settings.cluster import Cluster
+    from pipeline.settings.params import Params
 
     values = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
     lines = ["# Settings", "", "## params.yaml", ""]
@@ -110,7 +110,7 @@ def _section(owner: type, name: str, value: Any, level: str, path: str = "") -> 
 
 
 def _table(kind: Any, values: Any) -> list[str]:
-    from pipeline.schema import effects
+    from pipeline.settings.schema import effects
 
     hints = typing.get_type_hints(kind, include_extras=True)
     effect_of = effects(kind)

@@ -5,21 +5,21 @@ from importlib import metadata as _metadata
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from elmo.embedder import Embedder
     from elmo.errors import ElmoError
-    from elmo.mix import Elmo, ScalarMix
+    from elmo.model.embedder import Embedder
+    from elmo.model.mix import Elmo, ScalarMix
     from elmo.store import FeatureStore
     from elmo.store.layout import Mix
 
     __version__: str
 
 _PUBLIC = {
-    "Elmo": "elmo.mix",
+    "Elmo": "elmo.model.mix",
     "ElmoError": "elmo.errors",
-    "Embedder": "elmo.embedder",
+    "Embedder": "elmo.model.embedder",
     "FeatureStore": "elmo.store",
     "Mix": "elmo.store.layout",
-    "ScalarMix": "elmo.mix",
+    "ScalarMix": "elmo.model.mix",
 }
 __all__ = ["Elmo", "ElmoError", "Embedder", "FeatureStore", "Mix", "ScalarMix", "__version__"]
 

@@ -9,8 +9,9 @@ settings and for those of `params.yaml`.
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -302,3 +303,49 @@ class StoreSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+
+_OF_CHARACTERS = ("char_dim", "filters", "highways", "activation")
+
+
+@dataclass(frozen=True)
+class Config(Network):
+    """What `config.json` says of a model: its shape, no weights and no training settings.
+
+    `input_words` is None for a model that reads characters, else the number of rows of its word
+    table (2018 files with `embedding`), and then the settings of the char-CNN have no meaning.
+    """
+
+    input_words: Positive | None
+
+    def __post_init__(self) -> None:
+        unused = () if self.input_words is None else _OF_CHARACTERS
+        for name, kind in hints(Config).items():
+            if name not in unused:
+                check_value(name, getattr(self, name), kind)
+
+    @property
+    def dim(self) -> int:
+        """The width of a token's vectors: both directions."""
+        return 2 * self.projection
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON object that `from_dict` reads back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any], *, source: Path | str) -> "Config":
+        """Build from a JSON object; `source` is named in errors."""
+        names = {field.name for field in fields(cls)}
+        if missing := sorted(names - value.keys()):
+            raise ElmoError(f"{source}: {missing[0]} is missing")
+        if unknown := sorted(value.keys() - names):
+            raise ElmoError(f"{source}: {unknown[0]} is not a setting of a model")
+        try:
+            filters = tuple((width, count) for width, count in value["filters"])
+        except (TypeError, ValueError):
+            raise ElmoError(f"{source}: filters must be pairs [width, count]") from None
+        try:
+            return cls(**(value | {"filters": filters}))
+        except ElmoError as error:
+            raise ElmoError(f"{source}: {error}") from None

@@ -11,7 +11,7 @@ def main() -> None:
         sys.exit(
             "error: the elmo command needs the pipeline; run: pip install 'elmo-pipeline[pipeline]'"
         )
-    from .cli import run
+    from .commands.cli import run
 
     run()
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from elmo.embedder import Embedder
 from elmo.errors import ElmoError
-from elmo.integrations.pretrained import folder_of
+from elmo.model.embedder import Embedder
+from elmo.model.pretrained import folder_of
 from elmo.store import model_digest
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from elmo.embedder import Embedder
 from elmo.errors import ElmoError
+from elmo.model.embedder import Embedder
 
 try:
     import flair

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from elmo.arrays import Floats
-from elmo.embedder import Embedder
+from elmo.data.arrays import Floats
 from elmo.errors import ElmoError
+from elmo.model.embedder import Embedder
 
 try:
     from sklearn.base import BaseEstimator, TransformerMixin

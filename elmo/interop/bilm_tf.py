@@ -14,19 +14,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmo.arrays import Floats
-from elmo.characters import MAX_CHARACTERS, Characters
-from elmo.embedder import Embedder
+from elmo.data.arrays import Floats
+from elmo.data.characters import MAX_CHARACTERS, Characters
+from elmo.data.tokenizer import describe
+from elmo.data.vocabulary import MARKS, Vocabulary
 from elmo.errors import ElmoError
-from elmo.files import new_output, read_json, sha256, write_json
-from elmo.folders import check_folder
 from elmo.interop.hdf5 import create_hdf5, open_hdf5
-from elmo.location import Location
-from elmo.model_config import CONFIG
-from elmo.model_folder import NAMES, WEIGHTS, load_model, save_model
-from elmo.nn.bilm import BiLM, Config
-from elmo.tokenizer import describe
-from elmo.vocabulary import MARKS, Vocabulary
+from elmo.io.atomic import new_output, write_json
+from elmo.io.folders import check_folder
+from elmo.io.location import Location
+from elmo.io.records import read_json, sha256
+from elmo.model.config import CONFIG
+from elmo.model.embedder import Embedder
+from elmo.model.folder import (
+    NAMES,
+    WEIGHTS,
+    load_model,
+    save_model,
+)
+from elmo.nn.bilm import BiLM
+from elmo.settings import Config
 
 CHARACTERS = 261
 _LSTM = {"weight": "W_0", "bias": "B", "project": "W_P_0"}

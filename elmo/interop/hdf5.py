@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from elmo.errors import ElmoError
-from elmo.files import new_output
+from elmo.io.atomic import new_output
 
 
 def load_h5py() -> Any:

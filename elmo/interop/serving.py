@@ -19,10 +19,10 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from elmo.characters import SENTENCE_BEGIN, SENTENCE_END
+from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END
 from elmo.errors import ElmoError
-from elmo.files import new_output
-from elmo.model_folder import Model, load_model
+from elmo.io.atomic import new_output
+from elmo.model.folder import Model, load_model
 from elmo.nn.encoder import CharacterEncoder
 
 LONGEST = 100_000  # sentences, and tokens of one, that a file promises to take

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from elmo.arrays import Floats
+from elmo.data.arrays import Floats
 from elmo.errors import ElmoError
 from elmo.interop.hdf5 import create_hdf5, load_h5py, open_hdf5
 

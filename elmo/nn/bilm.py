@@ -6,9 +6,9 @@ Shapes: N tokens, K characters, P projection.
 import torch
 from torch import Tensor, nn
 
-from elmo.model_config import Config
 from elmo.nn.encoder import CharacterEncoder, WordEncoder
 from elmo.nn.lstm import LSTMStack
+from elmo.settings import Config
 
 __all__ = ["BiLM", "Config", "look_up"]
 

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from elmo.arrays import Floats
+from elmo.data.arrays import Floats
 from elmo.errors import ElmoError
-from elmo.location import Location
-from elmo.model_config import read_config
+from elmo.io.location import Location
+from elmo.model.config import read_config
 from elmo.store.layout import layer_name
 from elmo.store.manifest import read_manifest
 from elmo.store.reader import Part, VectorBlock

@@ -17,14 +17,21 @@ from typing import Any, cast
 import msgspec
 import torch
 
-from elmo.embedder import Embedder
+from elmo.data.shards import ShardEntry, Shards
 from elmo.errors import ElmoError
-from elmo.files import check_above, digest
-from elmo.location import Folder, Location
-from elmo.model_config import CONFIG, Config, read_config, read_training
-from elmo.settings import EMBEDDING_PRECISIONS, EmbeddingPrecision, StoreSettings
-from elmo.shards import ShardEntry, Shards
-from elmo.store.layout import SCHEMA_VERSION, Layout, Mix, choose_layers
+from elmo.io.atomic import check_above
+from elmo.io.location import Folder, Location
+from elmo.io.records import digest
+from elmo.model.config import CONFIG, read_config, read_training
+from elmo.model.embedder import Embedder
+from elmo.nn.threads import one_thread
+from elmo.settings import EMBEDDING_PRECISIONS, Config, EmbeddingPrecision, StoreSettings
+from elmo.store.layout import (
+    SCHEMA_VERSION,
+    Layout,
+    Mix,
+    choose_layers,
+)
 from elmo.store.manifest import (
     WRITTEN,
     MadeWith,
@@ -42,8 +49,13 @@ from elmo.store.manifest import (
     versions,
 )
 from elmo.store.reader import check_layout, open_parquet
-from elmo.store.writer import Origin, Rows, find_part, is_whole, write_part
-from elmo.threads import one_thread
+from elmo.store.writer import (
+    Origin,
+    Rows,
+    find_part,
+    is_whole,
+    write_part,
+)
 
 PART_TOKENS = 1 << 18  # about how many tokens a part has at most: what a kill costs
 _LARGER_SHARDS = "tokenize the text again with a larger tokenize.shard_bytes"

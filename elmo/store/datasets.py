@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from elmo.arrays import Floats
+from elmo.data.arrays import Floats
 from elmo.errors import ElmoError
 from elmo.store import FeatureStore
 

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from elmo.arrays import Floats
+from elmo.data.arrays import Floats
 from elmo.errors import ElmoError
-from elmo.files import new_folder, new_output
 from elmo.interop.vectors_hdf5 import write_dump
+from elmo.io.atomic import new_folder, new_output
 from elmo.store import FeatureStore
 from elmo.store.layout import layer_names
 

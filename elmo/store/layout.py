@@ -20,9 +20,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from msgspec import Meta, Struct
 
-from elmo.arrays import Floats, Ints
+from elmo.data.arrays import Floats, Ints
 from elmo.errors import ElmoError
-from elmo.files import read_record, write_json
+from elmo.io.atomic import write_json
+from elmo.io.records import read_record
 from elmo.settings import MOST_LAYERS, Codec
 
 SCHEMA_VERSION = 2

@@ -14,9 +14,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from elmo.errors import ElmoError
-from elmo.files import digest, sha256
-from elmo.location import Location
-from elmo.store.layout import DTYPES, ENTRY, SCALE, Layout, described, part_schema, types_schema
+from elmo.io.location import Location
+from elmo.io.records import digest, sha256
+from elmo.store.layout import (
+    DTYPES,
+    ENTRY,
+    SCALE,
+    Layout,
+    described,
+    part_schema,
+    types_schema,
+)
 from elmo.store.manifest import (
     CARE_LIMIT,
     WRITTEN,

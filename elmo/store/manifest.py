@@ -11,13 +11,19 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from elmo import files
+from elmo.data.shards import TokenizerEntry
+from elmo.data.tokenizer import Tokenization
 from elmo.errors import ElmoError
-from elmo.files import Count, FileName, Sha256, digest, json_bytes
-from elmo.location import Location
-from elmo.shards import TokenizerEntry
+from elmo.io import records
+from elmo.io.location import Location
+from elmo.io.records import (
+    Count,
+    FileName,
+    Sha256,
+    digest,
+    json_bytes,
+)
 from elmo.store.layout import SCHEMA_VERSION, Layout
-from elmo.tokenizer import Tokenization
 
 FIRST_MANIFEST = "_manifest-000001.json"
 PartName = Annotated[str, Meta(pattern=r"\Apart-[0-9]{5,9}-[0-9a-f]{12}\.parquet\Z")]
@@ -207,10 +213,10 @@ def check_size(
     """
     sizes = [_part_bytes(shards) for shards in parts]
     size = len(_encoded(location, manifest)) + sum(sizes)
-    if size > files.JSON_LIMIT:
+    if size > records.JSON_LIMIT:
         raise ElmoError(
             f"{location}: the manifest of {len(sizes):,} parts would take up to {size:,} bytes, "
-            f"and at most {files.JSON_LIMIT:,} are read; {remedy}"
+            f"and at most {records.JSON_LIMIT:,} are read; {remedy}"
         )
 
 
@@ -228,7 +234,7 @@ def read_manifest(
 ) -> StoreManifest:
     """The newest version of a store's manifest, or a given one; `ElmoError` where it is none.
 
-    One of more bytes than `limit` is refused, by default `elmo.files.JSON_LIMIT`.
+    One of more bytes than `limit` is refused, by default `elmo.io.records.JSON_LIMIT`.
     """
     for attempt in range(3):
         present = versions(location)
@@ -287,7 +293,7 @@ def _read(location: Location, version: int, limit: int | None) -> StoreManifest:
     try:
         head = location.record(name, _Head, limit=limit)
     except ElmoError as error:
-        if limit is None and location.exists(name) and location.size(name) > files.JSON_LIMIT:
+        if limit is None and location.exists(name) and location.size(name) > records.JSON_LIMIT:
             raise ElmoError(f"{error}; join its parts: elmo compact {location}") from None
         raise
     if head.kind != "store":

@@ -22,11 +22,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from elmo.arrays import Floats, Ints
+from elmo.data.arrays import Floats, Ints
+from elmo.data.ragged import runs
 from elmo.errors import ElmoError, first_line
-from elmo.location import Location
-from elmo.ragged import runs
-from elmo.store.layout import DTYPES, ENTRY, SCALE, Layout, described
+from elmo.io.location import Location
+from elmo.store.layout import (
+    DTYPES,
+    ENTRY,
+    SCALE,
+    Layout,
+    described,
+)
 from elmo.store.manifest import PartEntry
 
 _HEADER = 4096  # bytes: no page's header is longer

@@ -23,11 +23,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from elmo.arrays import Floats, Ints
+from elmo.data.arrays import Floats, Ints
+from elmo.data.ragged import runs
 from elmo.errors import ElmoError
-from elmo.files import sha256
-from elmo.location import Location
-from elmo.ragged import runs
+from elmo.io.location import Location
+from elmo.io.records import sha256
 from elmo.store.layout import (
     ENTRY,
     MAX_VALUE_BYTES,

@@ -16,7 +16,12 @@ from torch import Tensor, nn
 from elmo.tasks.examples import Classified
 from elmo.tasks.inputs import Inputs
 from elmo.tasks.metrics import Scores, accuracy
-from elmo.tasks.modules import Recurrent, masked_max, masked_mean, masked_softmax
+from elmo.tasks.modules import (
+    Recurrent,
+    masked_max,
+    masked_mean,
+    masked_softmax,
+)
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 

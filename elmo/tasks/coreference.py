@@ -18,7 +18,12 @@ from torch import Tensor, nn
 
 from elmo.tasks.examples import Document, Range
 from elmo.tasks.inputs import Inputs
-from elmo.tasks.metrics import Clusters, Scores, coreference_scores, link_scores
+from elmo.tasks.metrics import (
+    Clusters,
+    Scores,
+    coreference_scores,
+    link_scores,
+)
 from elmo.tasks.modules import Recurrent
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors

@@ -14,10 +14,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from elmo.characters import Characters
+from elmo.data.characters import Characters
 from elmo.errors import ElmoError
-from elmo.mix import Elmo, ScalarMix
-from elmo.model_folder import Model
+from elmo.model.folder import Model
+from elmo.model.mix import Elmo, ScalarMix
 from elmo.tasks.examples import Tokens
 from elmo.tasks.lines import lines_of
 from elmo.tasks.settings import TaskSettings
@@ -159,8 +159,8 @@ class Inputs(nn.Module):
         """One (B, T, D) for each position."""
         if self.bilm is not None:
             ids_BTK = self.bilm.batch_to_ids(sentences).to(mask_BT.device)
-            mixed, _ = self.bilm(ids_BTK)
-            return list(mixed)
+            mixed: list[Tensor] = self.bilm(ids_BTK)["elmo_representations"]
+            return mixed
         if not self.own_mixes:
             return []
         assert vectors is not None

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from elmo.embedder import Embedder
 from elmo.errors import ElmoError
+from elmo.model.embedder import Embedder
 
 BATCH = 512
 CHUNK = 65536  # tokens in a product: bounds memory

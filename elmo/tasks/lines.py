@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from elmo.errors import ElmoError
-from elmo.files import check_readable
+from elmo.io.records import check_readable
 
 LONGEST = 16 << 20  # bytes of a line
 

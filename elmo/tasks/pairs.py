@@ -17,7 +17,13 @@ from torch import Tensor, nn
 from elmo.tasks.examples import Pair, Tokens
 from elmo.tasks.inputs import Inputs
 from elmo.tasks.metrics import Scores, accuracy
-from elmo.tasks.modules import Recurrent, SharedDropout, masked_max, masked_mean, masked_softmax
+from elmo.tasks.modules import (
+    Recurrent,
+    SharedDropout,
+    masked_max,
+    masked_mean,
+    masked_softmax,
+)
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 

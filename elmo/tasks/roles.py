@@ -16,7 +16,13 @@ from torch import Tensor, nn
 from elmo.tasks.examples import Predicate
 from elmo.tasks.inputs import Inputs
 from elmo.tasks.metrics import Scores, role_f1
-from elmo.tasks.modules import FORBIDDEN, in_order, padded_labels, turned, viterbi
+from elmo.tasks.modules import (
+    FORBIDDEN,
+    in_order,
+    padded_labels,
+    turned,
+    viterbi,
+)
 from elmo.tasks.schemes import lenient_spans
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors

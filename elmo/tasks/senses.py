@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from elmo.embedder import Embedder
 from elmo.errors import ElmoError
-from elmo.files import check_readable
+from elmo.io.records import check_readable
+from elmo.model.embedder import Embedder
 from elmo.tasks.lines import lines_of
 
 BATCH = 512

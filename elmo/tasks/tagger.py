@@ -17,14 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from elmo.arrays import Floats
+from elmo.data.arrays import Floats
 from elmo.errors import ElmoError
-from elmo.files import new_folder, read_json, write_json
-from elmo.mix import ScalarMix
+from elmo.io.atomic import new_folder, write_json
+from elmo.io.records import read_json
+from elmo.model.mix import ScalarMix
+from elmo.model.weights import load_weights, save_weights
 from elmo.store import FeatureStore
 from elmo.store.datasets import Sentences, collate
 from elmo.store.layout import Mix
-from elmo.weights import load_weights, save_weights
 
 Tags = Sequence[Sequence[str]]
 MIX_L2 = 0.001

@@ -15,7 +15,12 @@ from torch import Tensor, nn
 from elmo.tasks.examples import Span, Tagged
 from elmo.tasks.inputs import Encoded, Inputs
 from elmo.tasks.metrics import Scores, accuracy, span_f1
-from elmo.tasks.modules import FORBIDDEN, Recurrent, padded_labels, viterbi
+from elmo.tasks.modules import (
+    FORBIDDEN,
+    Recurrent,
+    padded_labels,
+    viterbi,
+)
 from elmo.tasks.schemes import find_scheme, lenient_spans, may_follow
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors

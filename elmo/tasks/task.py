@@ -8,8 +8,9 @@ of itself), `words.json`, the model it was trained with (linked where the file s
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -19,37 +20,52 @@ import msgspec
 import torch
 from msgspec import Meta
 
-from elmo.embedder import Embedder
+from elmo.data.tokenizer import NONE, Tokenization
 from elmo.errors import ElmoError, first_line
-from elmo.files import (
-    Count,
-    Sha256,
+from elmo.io.atomic import (
     check_folder,
-    check_sha256,
     check_writable,
-    digest,
     locked,
     new_folder,
+    write_json,
+)
+from elmo.io.records import (
+    Count,
+    Sha256,
+    check_sha256,
+    digest,
     read_json,
     read_record,
     sha256,
-    write_json,
 )
-from elmo.model_config import Config, read_config
-from elmo.model_folder import ALL_NAMES, load_model
-from elmo.settings import MOST_LAYERS
+from elmo.model.config import read_config
+from elmo.model.embedder import Embedder
+from elmo.model.folder import ALL_NAMES, load_model
+from elmo.model.weights import load_weights, save_weights
+from elmo.settings import MOST_LAYERS, Config
 from elmo.store import FeatureStore, model_digest
 from elmo.store.layout import Mix
 from elmo.tasks import schemes
 from elmo.tasks.examples import Example, distinct, learnable
 from elmo.tasks.inputs import Inputs, WordTable, word_table
 from elmo.tasks.metrics import Scores
-from elmo.tasks.readers import Labelled
+from elmo.tasks.readers import Labelled, read_items
+from elmo.tasks.readers.fields import TextTokens
 from elmo.tasks.settings import TaskSettings
-from elmo.tasks.train import ReportEpoch, TaskModel, TaskProgress, check_lengths, fit, predictions
-from elmo.tasks.vectors import EmbeddedVectors, StoredVectors, Vectors, store_of
-from elmo.tokenizer import NONE, Tokenization
-from elmo.weights import load_weights, save_weights
+from elmo.tasks.train import (
+    ReportEpoch,
+    TaskModel,
+    TaskProgress,
+    check_lengths,
+    fit,
+    predictions,
+)
+from elmo.tasks.vectors import (
+    EmbeddedVectors,
+    StoredVectors,
+    Vectors,
+    store_of,
+)
 
 FORMAT = 3  # of task.json
 RESULTS_VERSION = 3  # bumped where a task's numbers change
@@ -139,6 +155,44 @@ class Task:
             check_lengths(chunk)
             size = self.record.settings.batch_size
             yield from zip(chunk, predictions(self.model, chunk, self.vectors, size), strict=True)
+
+    def __call__(self, items: Any) -> Any:
+        """Predict for a text or record, or for each of several, what `elmo task predict` says.
+
+        A text is cut as the task's training text was; tokens are a list of strings in the list of
+        items; records have the fields of JSON lines. Spans have their `text`, and where the item
+        was a text its `characters`, from and to. An item of `roles` has a list, one for each
+        predicate. None stands for an item without tokens. `ElmoError` names the item, from 0.
+        """
+        if isinstance(items, str | Mapping):
+            return self([items])[0]
+        several = list(items)
+        labelled = read_items(self.record.kind, several, tokenizer=self.record.tokenizer)
+        answers: list[list[Any]] = [[] for _ in several]
+        for example, prediction in self.predict(labelled.examples):
+            item = several[number := int(example.source.rpartition(":")[2])]
+            text = item.get("text") if isinstance(item, Mapping) else item
+            described = self.describe(example, prediction)
+            self._add_texts(described, text if isinstance(text, str) else None)
+            answers[number].append(described)
+        if self.record.kind == "roles":
+            return answers
+        return [answer[0] if answer else None for answer in answers]
+
+    def _add_texts(self, described: dict[str, Any], text: str | None) -> None:
+        """Give the spans of a prediction their text, and where it stands in `text`."""
+        spans = [*described.get("spans", ()), *described.get("arguments", ())]
+        offsets = self._split.with_offsets(text)[1] if spans and text is not None else ()
+        for span in spans:
+            start, stop = span["start"], span["stop"]
+            span["text"] = " ".join(described["tokens"][start:stop])
+            if text is not None:
+                first, last = offsets[start][0], offsets[stop - 1][1]
+                span |= {"text": text[first:last], "characters": [first, last]}
+
+    @cached_property
+    def _split(self) -> TextTokens:
+        return TextTokens(self.record.tokenizer)
 
     def describe(self, example: Example, prediction: Any) -> dict[str, Any]:
         """A prediction as JSON."""

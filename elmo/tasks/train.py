@@ -17,14 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import ElmoError
-from elmo.files import Sha256, check_sha256, new_folder, read_record, write_json
+from elmo.io.atomic import new_folder, write_json
+from elmo.io.records import Sha256, check_sha256, read_record
+from elmo.model.weights import load_weights, save_weights
+from elmo.nn.threads import one_thread
 from elmo.tasks.examples import Example, attention, length
 from elmo.tasks.inputs import Inputs
 from elmo.tasks.metrics import Scores
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
-from elmo.threads import one_thread
-from elmo.weights import load_weights, save_weights
 
 T = TypeVar("T")
 MOST_ATTENTION = 1 << 26  # pairs of tokens in a batch: about 2.5 GB where nothing is learned

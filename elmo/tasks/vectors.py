@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from elmo.arrays import Floats
-from elmo.embedder import Embedder
+from elmo.data.arrays import Floats
+from elmo.data.shards import write_shards
 from elmo.errors import ElmoError
-from elmo.files import digest
-from elmo.location import Location
+from elmo.io.location import Location
+from elmo.io.records import digest
+from elmo.model.embedder import Embedder
 from elmo.settings import StoreSettings
-from elmo.shards import write_shards
 from elmo.store import FeatureStore, model_digest
 from elmo.store.build import build
 from elmo.store.manifest import versions

@@ -15,14 +15,15 @@ import msgspec
 import torch
 from torch import Tensor
 
+from elmo.data.stream import Position
 from elmo.errors import ElmoError
-from elmo.files import Count, Sha256, check_sha256, sweep, write_json
-from elmo.folders import local_folder, new_folder
-from elmo.location import Folder, Location
+from elmo.io.atomic import sweep, write_json
+from elmo.io.folders import local_folder, new_folder
+from elmo.io.location import Folder, Location
+from elmo.io.records import Count, Sha256, check_sha256
+from elmo.model.weights import load_weights, save_weights
 from elmo.settings import Training
-from elmo.stream import Position
 from elmo.train.curves import Means
-from elmo.weights import load_weights, save_weights
 
 HIDDEN = 90.0  # seconds for which shared storage may hide what another machine wrote
 

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from elmo.location import Folder, Location
+from elmo.io.location import Folder, Location
 
 CURVES = {
     "train.tsv": ("step", "tokens", "perplexity", "lr", "gradient_norm", "clipped"),

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,25 +17,42 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from elmo.characters import Characters
+from elmo.data.characters import Characters
+from elmo.data.shards import Shards
+from elmo.data.stream import Position, Stream, prefetched
+from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
-from elmo.folders import Flag
-from elmo.location import Folder, Location
+from elmo.io.folders import Flag
+from elmo.io.location import Folder, Location
+from elmo.model.weights import is_finite
 from elmo.nn.bilm import BiLM
 from elmo.nn.lstm import State
 from elmo.nn.softmax import AnySoftmax, Softmax
 from elmo.settings import PRECISIONS, Checkpointing, Training
-from elmo.shards import Shards
-from elmo.stream import Position, Stream, prefetched
-from elmo.train.checkpoints import Checkpoint, Checkpoints, TrainingProgress, restore, state_of
+from elmo.train.checkpoints import (
+    Checkpoint,
+    Checkpoints,
+    TrainingProgress,
+    restore,
+    state_of,
+)
 from elmo.train.curves import Curves, Means
 from elmo.train.machine_speed import gflops
 from elmo.train.optimizer import Optimizer
-from elmo.train.perplexity import Evaluator, HeldOut, NotFinite, Perplexity
-from elmo.train.step import WORD_MATRIX, Measured, Stepper, Workers
-from elmo.vocabulary import Vocabulary
-from elmo.weights import is_finite
+from elmo.train.perplexity import (
+    Evaluator,
+    HeldOut,
+    NotFinite,
+    Perplexity,
+)
+from elmo.train.step import (
+    WORD_MATRIX,
+    Measured,
+    Stepper,
+    Workers,
+)
 
+_LOOK = 1.0  # seconds between two looks for the flag that stops a run
 REPORT_STEPS = 10
 SOUND = 0.5  # nats above the lowest mean loss up to which the weights count as sound
 Reporter = Callable[[str, dict[str, float]], None]
@@ -147,7 +164,8 @@ class _Fit:
         self.newest: int | None = None  # the step of the newest checkpoint
 
     def run(self) -> TrainingProgress:
-        with _interruptible(self.job.stop) as interrupted:
+        stop = self.job.stop if self.workers.rank == 0 else None  # one looks for all
+        with _interruptible(stop) as interrupted:
             progress, state = self._begin()
             if not progress.finished:
                 self.report("machine", {"step": progress.step, **gflops(self.workers.device)})
@@ -442,16 +460,31 @@ class _Speed:
 
 @contextmanager
 def _interruptible(stop: Flag | Path | None) -> Iterator[Callable[[], bool]]:
-    """Yield whether SIGTERM or SIGINT came to this worker, or the flag `stop` is there."""
-    came = threading.Event()
+    """Yield whether SIGTERM or SIGINT came to this worker, or the flag `stop` is there.
+
+    A thread looks for the flag: on a store that is a request, and no step waits for it.
+    """
+    came, ended = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        assert stop is not None
+        while not (came.is_set() or ended.wait(_LOOK)):
+            with suppress(ElmoError, OSError):  # a store that does not answer is asked again
+                if stop.exists():
+                    came.set()
+
     old: list[tuple[signal.Signals, Any]] = []
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             old.append((number, signal.signal(number, lambda *_: came.set())))
-
+    if stop is not None and stop.exists():
+        came.set()
+    if stop is not None:
+        threading.Thread(target=watch, daemon=True).start()
     try:
-        yield lambda: came.is_set() or (stop is not None and stop.exists())
+        yield came.is_set
     finally:
+        ended.set()
         for number, handler in old:
             signal.signal(number, handler)
 

@@ -17,7 +17,8 @@ import msgspec
 import torch
 
 from elmo.errors import ElmoError
-from elmo.files import read_record, write_json
+from elmo.io.atomic import write_json
+from elmo.io.records import read_record
 from elmo.settings import PRECISIONS, Precision
 
 WORTH = 1.25  # a precision is called faster from this factor on

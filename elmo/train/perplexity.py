@@ -17,16 +17,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmo.characters import SENTENCE_BEGIN, SENTENCE_END
+from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END
+from elmo.data.stream import (
+    Stream,
+    Window,
+    both_ways,
+    byte_lengths,
+    prefetched,
+)
+from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
-from elmo.model_folder import Model
+from elmo.model.folder import Model
 from elmo.nn.bilm import BiLM
-from elmo.nn.device import repeated_rows, repeated_time_steps, sent, wants_few_launches
+from elmo.nn.device import (
+    repeated_rows,
+    repeated_time_steps,
+    sent,
+    wants_few_launches,
+)
 from elmo.nn.encoder import CharacterEncoder
 from elmo.nn.lstm import State
 from elmo.nn.softmax import AnySoftmax, evaluate, softmax_from
-from elmo.stream import Stream, Window, both_ways, byte_lengths, prefetched
-from elmo.vocabulary import Vocabulary
 
 TOKENS_AT_ONCE = 4096  # of sentences in memory, and of a long one
 LEAST_TIME_STEPS = 64  # of a long row that are read at once, however many rows there are

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from elmo.data.stream import Window
 from elmo.errors import ElmoError
 from elmo.nn.adaptive_softmax import AdaptiveSoftmax
 from elmo.nn.bilm import BiLM, look_up
@@ -26,9 +27,14 @@ from elmo.nn.device import sent, wants_few_launches
 from elmo.nn.dropout import dropout_scales, row_keys
 from elmo.nn.encoder import CharacterEncoder
 from elmo.nn.lstm import Drop, State
-from elmo.nn.softmax import AnySoftmax, Candidates, full_loss, sample, sampled_loss
+from elmo.nn.softmax import (
+    AnySoftmax,
+    Candidates,
+    full_loss,
+    sample,
+    sampled_loss,
+)
 from elmo.settings import Training
-from elmo.stream import Window
 from elmo.train.optimizer import Optimizer, global_norm
 
 WORD_MATRIX = ("softmax.weight", "softmax.bias")  # a sampled step uses few of their rows

@@ -6,13 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from elmo.data.tokenizer import TOKENIZERS
 from elmo.errors import ElmoError
-from elmo.tokenizer import TOKENIZERS
 
-from .options import FOLDER, PATH, TEXT, Folder, say_done
+from .options import (
+    FOLDER,
+    PATH,
+    TEXT,
+    Folder,
+    say_done,
+)
 
 if TYPE_CHECKING:
-    from elmo.model_folder import WeightPrecision
+    from elmo.model.folder import WeightPrecision
 
 
 @click.command("import")
@@ -96,7 +102,7 @@ def package(
     Example: elmo package models/pretrain pretrained/english --name english --language en
              pip install ./pretrained/english; elmo embed english --input text.txt --output out.npz
     """
-    from elmo.integrations.pretrained import write_package
+    from elmo.model.pretrained import write_package
 
     try:
         text = about.read().decode("utf-8") if about else ""
@@ -126,7 +132,7 @@ def export_serving(model: Path, out: Path) -> None:
     from elmo.interop.serving import export_serving as write
 
     write(model, out)
-    from ..progress import human_size
+    from ..terminal.progress import human_size
 
     say_done(f"export-serving: {out} ({human_size(out.stat().st_size)})")
 

@@ -41,7 +41,7 @@ def submit(
     \b
     Example: elmo submit pretrain --address http://head:8265 --folder /shared/elmo
     """
-    from .. import submit as cluster_jobs
+    from ..cluster import submit as cluster_jobs
 
     client, job = cluster_jobs.submit(
         list(stages),
@@ -61,7 +61,7 @@ def submit(
 @ADDRESS
 def jobs(address: str | None) -> None:
     """The jobs of a Ray cluster: id, status, start, duration, what it runs."""
-    from .. import submit as cluster_jobs
+    from ..cluster import submit as cluster_jobs
 
     for line in cluster_jobs.jobs(address):
         click.echo(line)
@@ -72,7 +72,7 @@ def jobs(address: str | None) -> None:
 @ADDRESS
 def attach(job: str, address: str | None) -> None:
     """Show the log of JOB from its start until it ends; the exit code is the job's."""
-    from .. import submit as cluster_jobs
+    from ..cluster import submit as cluster_jobs
 
     _follow(cluster_jobs.connect(address), job)
 
@@ -82,13 +82,13 @@ def attach(job: str, address: str | None) -> None:
 @ADDRESS
 def stop(job: str, address: str | None) -> None:
     """Ask JOB to save a checkpoint and end, and wait until it has."""
-    from .. import submit as cluster_jobs
+    from ..cluster import submit as cluster_jobs
 
     sys.exit(cluster_jobs.stop(address, job, say=_say))
 
 
 def _follow(client: Any, job: str) -> None:
-    from .. import submit as cluster_jobs
+    from ..cluster import submit as cluster_jobs
 
     try:
         sys.exit(cluster_jobs.follow(client, job))

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import DEVICE, FOLDER, JSON, PATH, TEXT, Folder, say_done
+from .options import (
+    DEVICE,
+    FOLDER,
+    JSON,
+    PATH,
+    TEXT,
+    Folder,
+    say_done,
+)
 
 if TYPE_CHECKING:
     from elmo.settings import RequestedOfEmbedding
@@ -46,8 +54,8 @@ def embed(
     \b
     Example: elmo embed models/finetune --input text.txt --output vectors.npz
     """
-    from .. import text_commands
-    from ..precision import settled
+    from ..settings.precision import settled
+    from . import text_commands
 
     text_commands.check_device(device)
     say = partial(click.echo, err=True)
@@ -80,7 +88,7 @@ def perplexity(
 
     The model's own tokenizer cuts each line.
     """
-    from .. import text_commands
+    from . import text_commands
 
     for line in text_commands.perplexity(
         model,
@@ -119,7 +127,7 @@ def neighbors(
     \b
     Example: elmo neighbors data/features "He has a [gift] for music"
     """
-    from .. import text_commands
+    from . import text_commands
 
     for line in text_commands.neighbors(
         store,

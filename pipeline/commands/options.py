@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 PATH = click.Path(path_type=Path)
-Folder = str | Path  # as elmo.location has it, which `--help` need not load
+Folder = str | Path  # as elmo.io.location has it, which `--help` need not load
 
 
 class _Folder(click.ParamType):  # type: ignore[type-arg]
@@ -22,7 +22,7 @@ class _Folder(click.ParamType):  # type: ignore[type-arg]
     name = "path"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Folder:
-        from .. import storage
+        from ..cluster import storage
 
         return value if isinstance(value, Path) else storage.locate(str(value))
 
@@ -45,7 +45,7 @@ TEXT = _Text("rb")
 
 def say_done(line: str) -> None:
     """Print what a command has done: one line, whatever the names in it hold."""
-    from ..failures import printable
+    from ..terminal.failures import printable
 
     click.echo(printable(line))
 
@@ -103,8 +103,8 @@ def with_cluster(command: Callable[..., None]) -> Callable[..., None]:
     def with_options(cluster_file: Path, **given: Any) -> None:
         from dataclasses import fields
 
-        from .. import cluster as execution
-        from ..progress import say
+        from ..settings import cluster as execution
+        from ..terminal.progress import say
 
         flags = {field.name: given.pop(field.name, None) for field in fields(execution.Cluster)}
         cluster, in_force = execution.load(cluster_file, flags)
@@ -112,7 +112,7 @@ def with_cluster(command: Callable[..., None]) -> Callable[..., None]:
         say(in_force)
         if not os.environ.get("RAY_ADDRESS"):
             return command(cluster=cluster, **given)
-        from .. import workers
+        from ..cluster import workers
 
         folders = {
             name: value

@@ -57,7 +57,7 @@ def init(
     Example: elmo init my-project --text wiki/*.txt.gz --task reviews.jsonl
              cd my-project; elmo run
     """
-    from .. import init as projects
+    from ..project import init as projects
 
     lines = projects.run(folder, text=text, task=task_text, column=column, preset_name=preset_name)
     say_done(f"init: {folder}: {lines[0]}")
@@ -76,7 +76,7 @@ def run_stages(stages: tuple[str, ...]) -> None:
     \b
     Example: elmo run pretrain
     """
-    from .. import repro
+    from ..project import repro
 
     code, wrong = repro.repro(stages)
     if code == repro.USAGE:
@@ -95,7 +95,7 @@ def preset(name: str, params_file: Path) -> None:
     \b
     Example: elmo preset small; git diff params.yaml; git checkout params.yaml
     """
-    from .. import preset as presets
+    from ..settings import preset as presets
 
     changes = presets.run(name, params_file)
     for change in changes:
@@ -111,9 +111,9 @@ def schema(file: str) -> None:
     \b
     Example: elmo schema > params.schema.json
     """
-    from ..cluster import Cluster
-    from ..params import Params
-    from ..schema import json_schema
+    from ..settings.cluster import Cluster
+    from ..settings.params import Params
+    from ..settings.schema import json_schema
 
     kind = Params if file == "params" else Cluster
     click.echo(json.dumps(json_schema(kind), indent=1))

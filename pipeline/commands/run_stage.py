@@ -11,11 +11,18 @@ import click
 
 from elmo.errors import ElmoError
 
-from .options import FIGURES, METRICS, PARAMS, SET, say_done, values_set
+from .options import (
+    FIGURES,
+    METRICS,
+    PARAMS,
+    SET,
+    say_done,
+    values_set,
+)
 
 if TYPE_CHECKING:
-    from ..cluster import Cluster
-    from ..params import Params
+    from ..settings.cluster import Cluster
+    from ..settings.params import Params
 
 
 RunStage = Callable[..., None]  # `run_stage` for the files that a command was given
@@ -63,10 +70,11 @@ def run_stage(
     figures_kind: Any = FIGURES_KIND,
 ) -> None:
     """Run a stage, write its figures and metrics, print what it did and how long it took."""
-    from elmo.files import check_record, write_json
+    from elmo.io.atomic import check_record, write_json
 
-    from .. import params as settings
-    from .. import results, storage
+    from ..cluster import storage
+    from ..settings import params as settings
+    from ..settings import results
 
     began = time.monotonic()
     given = click.get_current_context().params
@@ -78,7 +86,7 @@ def run_stage(
     stage = name.split()[0]
     results.check(stage, params.results, params_file)
     if cluster is not None:
-        from ..precision import settled_params
+        from ..settings.precision import settled_params
 
         params = settled_params(params, name, gpu=cluster.gpu, say=partial(click.echo, err=True))
     storage.check_left(given["out"])

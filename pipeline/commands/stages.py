@@ -5,12 +5,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import CURVES, FOLDER, PATH, RUNS, Folder, with_cluster
+from .options import (
+    CURVES,
+    FOLDER,
+    PATH,
+    RUNS,
+    Folder,
+    with_cluster,
+)
 from .run_stage import RunStage, stage_options
 
 if TYPE_CHECKING:
-    from ..cluster import Cluster
-    from ..params import Params
+    from ..settings.cluster import Cluster
+    from ..settings.params import Params
 
 
 @click.command()
@@ -20,7 +27,7 @@ if TYPE_CHECKING:
 @stage_options
 def corpus(run: RunStage, out: Folder, packages: Path | None, runs: Folder) -> None:
     """Collect the text: your own files, or English prose that comes with Python."""
-    from .. import corpus as stage
+    from ..stages import corpus as stage
 
     def work(params: "Params") -> dict[str, float]:
         figures = stage.run(out, params.corpus, runs=runs)
@@ -48,7 +55,7 @@ def tokenize(
     cluster: "Cluster",
 ) -> None:
     """Cut TEXT into sentences of tokens, as Arrow shards."""
-    from .. import tokenize as stage
+    from ..stages import tokenize as stage
 
     run(
         f"tokenize {text}",
@@ -79,7 +86,7 @@ def vocab(
     cluster: "Cluster",
 ) -> None:
     """Count the words of SHARDS."""
-    from .. import vocab as stage
+    from ..stages import vocab as stage
 
     run(
         "vocab",
@@ -106,7 +113,7 @@ def pretrain(
     cluster: "Cluster",
 ) -> None:
     """Train a bidirectional language model on SHARDS."""
-    from .. import pretrain as stage
+    from ..stages import pretrain as stage
 
     run(
         "pretrain",
@@ -138,7 +145,7 @@ def finetune(
     cluster: "Cluster",
 ) -> None:
     """Continue training MODEL on the shards TASK; GENERAL measures the forgetting."""
-    from .. import finetune as stage
+    from ..stages import finetune as stage
 
     run(
         "finetune",
@@ -166,7 +173,7 @@ def features(
     cluster: "Cluster",
 ) -> None:
     """Store MODEL's vectors of every token of SHARDS."""
-    from .. import features as stage
+    from ..stages import features as stage
 
     run(
         "features",
@@ -192,7 +199,7 @@ def register(
     task: Folder,
 ) -> None:
     """Register MODEL in MLflow, with its lineage."""
-    from .. import register as stage
+    from ..stages import register as stage
 
     run(
         "register",
@@ -207,7 +214,7 @@ def register(
 @stage_options
 def labels(run: RunStage, out: Path) -> None:
     """Label which words of a package's docstrings are code, by their markup: a task to try."""
-    from .. import labels as stage
+    from ..stages import labels as stage
 
     run(
         "labels",
@@ -236,9 +243,9 @@ def tasks(
     cluster: "Cluster",
 ) -> None:
     """Train the task NAME of the params on MODEL's vectors, and without them; score both."""
-    from elmo.folders import local_folder
+    from elmo.io.folders import local_folder
 
-    from .. import tasks as stage
+    from ..stages import tasks as stage
 
     def work(params: "Params") -> dict[str, Any]:
         params_file = click.get_current_context().params["params_file"]
@@ -276,7 +283,7 @@ def report(
     registered: Path,
 ) -> None:
     """Write one HTML page with the figures and plots of all stages."""
-    from .. import report as stage
+    from ..stages import report as stage
 
     run(
         "report",

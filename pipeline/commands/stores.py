@@ -5,10 +5,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import FOLDER, JSON, PATH, Folder, say_done, with_cluster
+from .options import (
+    FOLDER,
+    JSON,
+    PATH,
+    Folder,
+    say_done,
+    with_cluster,
+)
 
 if TYPE_CHECKING:
-    from ..cluster import Cluster
+    from ..settings.cluster import Cluster
 
 
 @click.command()
@@ -36,7 +43,7 @@ def verify(store: Folder, as_json: bool) -> None:
 @with_cluster
 def append(store: Folder, shards: Path, model: Path, cluster: "Cluster") -> None:
     """Add the sentences of SHARDS to STORE, as a new version."""
-    from .. import features as stage
+    from ..stages import features as stage
 
     figures = stage.append(store, shards, model, cluster=cluster)
     say_done(f"append: {store} has {figures['tokens']:,} tokens now")

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from elmo.data.tokenizer import TOKENIZERS
 from elmo.errors import ElmoError
 from elmo.tasks import KINDS
-from elmo.tokenizer import TOKENIZERS
 
 from .options import say_done
 
 if TYPE_CHECKING:
+    from elmo.data.tokenizer import Tokenization
     from elmo.tasks.settings import TaskSettings
-    from elmo.tokenizer import Tokenization
 
 FOLDER = click.Path(path_type=Path)
 
@@ -110,9 +110,9 @@ def train(
     from elmo.tasks.readers import read
     from elmo.tasks.task import train_task
 
-    from .. import tasks
-    from ..task_runs import Runs
-    from ..text_commands import check_device
+    from ..stages import tasks
+    from ..tracking.task_runs import Runs
+    from .text_commands import check_device
 
     check_device(device)
     _check_paths(model, without_elmo=without_elmo, store=store, out=out, runs=runs)
@@ -168,7 +168,7 @@ def _chosen(kind: str, options: dict[str, Any], changes: tuple[str, ...]) -> "Ta
     """The settings that the options and `--set` name; the kind's own where they do not."""
     from elmo.tasks.settings import choose
 
-    from .. import tasks
+    from ..stages import tasks
 
     given = {name: value for name, value in options.items() if value is not None}
     named = tasks.named("--set", changes)
@@ -181,8 +181,8 @@ def _chosen(kind: str, options: dict[str, Any], changes: tuple[str, ...]) -> "Ta
 
 def _tokenization(tokenizer: str | None, model: Path | None) -> "Tokenization":
     """What cuts text: what was asked for, else what the model's text was cut by."""
-    from elmo.model_config import read_config
-    from elmo.tokenizer import describe
+    from elmo.data.tokenizer import describe
+    from elmo.model.config import read_config
 
     if tokenizer is None and model is not None:
         return read_config(model).tokenizer
@@ -213,8 +213,8 @@ def evaluate(
     from elmo.tasks.readers import read
     from elmo.tasks.task import evaluate_seeds, read_task
 
-    from .. import tasks
-    from ..text_commands import check_device
+    from ..stages import tasks
+    from .text_commands import check_device
 
     check_device(device)
     record = read_task(folder)
@@ -264,7 +264,7 @@ def predict(
     from elmo.tasks.readers import read
     from elmo.tasks.task import Task
 
-    from ..text_commands import check_device
+    from .text_commands import check_device
 
     check_device(device)
     loaded = Task.load(folder, seed=seed, device=device)
@@ -290,6 +290,6 @@ def _counts(counts: dict[str, int]) -> str:
 
 
 def _columns(text: str | None) -> dict[str, str]:
-    from .. import tasks
+    from ..stages import tasks
 
     return tasks.named("--columns", text.split(",") if text else [])

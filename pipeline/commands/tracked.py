@@ -33,8 +33,8 @@ from .options import JSON, PARAMS, PATH
 @PARAMS
 def runs(folder: Path, count: int, send: bool, as_json: bool, params_file: Path) -> None:
     """List local work in progress, runs, versions of the model and stores."""
-    from .. import overview
-    from .. import params as settings
+    from ..settings import params as settings
+    from ..tracking import overview
 
     name = settings.load(params_file).register.name
     local = overview.local_work(folder, send=send)
@@ -59,7 +59,7 @@ def stores(name: str, version: int | None, as_json: bool) -> None:
 
     With --json, one line for each version: its number, and the location of each store by digest.
     """
-    from .. import registry
+    from ..tracking import registry
 
     rows = [row for row in registry.versions(name) if version in (None, row.version)]
     if not rows:
@@ -77,8 +77,8 @@ def stores(name: str, version: int | None, as_json: bool) -> None:
 @PARAMS
 def promote(version: int, params_file: Path) -> None:
     """Make VERSION of the registered model the champion, whatever its perplexity."""
-    from .. import params as settings
-    from .. import registry
+    from ..settings import params as settings
+    from ..tracking import registry
 
     params = settings.load(params_file).register
     before = registry.promote(params.name, version, alias=params.alias)

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from elmo.files import Count
-from elmo.shards import Dropped, ShardsCounts
+from elmo.data.shards import Dropped, ShardsCounts
+from elmo.io.records import Count
 
 
 class Accounting(Struct):

@@ -11,12 +11,17 @@ from typing import Any, BinaryIO, cast
 
 from msgspec import Struct
 
-from elmo import files as json_files
 from elmo.errors import ElmoError
-from elmo.files import Count, Sha256, check_readable, digest
-from elmo.location import Location
+from elmo.io import records
+from elmo.io.location import Location
+from elmo.io.records import (
+    Count,
+    Sha256,
+    check_readable,
+    digest,
+)
 
-from ..failures import reading
+from ..terminal.failures import reading
 
 _COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}
 _RECORDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
@@ -73,7 +78,7 @@ def find_inputs(patterns: Sequence[str], *, work: Location | None = None) -> lis
                 )
             files[identity] = name, url
     listed = sum(_ENTRY + len(name) + len(url) for name, url in files.values())
-    most = json_files.JSON_LIMIT // 2  # the rest of a manifest is for shards or parts
+    most = records.JSON_LIMIT // 2  # the rest of a manifest is for shards or parts
     if listed > most:
         raise ElmoError(
             f"{patterns[0]}: {len(files):,} files are too many for a manifest (about {listed:,} "

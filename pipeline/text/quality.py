@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from elmo.files import Count
-from elmo.shards import TextQuality
+from elmo.data.shards import TextQuality
+from elmo.io.records import Count
 
 _SAMPLE = 4_000_000
 _LONGEST = 10

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from elmo.errors import ElmoError
 
-from ..failures import reading
-from ..text.accounting import Accounting
-from ..text.inputs import Input, open_input, read_bytes
-from ..text.spans import BLANK_LINES, FileSpan, open_parquet
+from ..terminal.failures import reading
+from .accounting import Accounting
+from .inputs import Input, open_input, read_bytes
+from .spans import BLANK_LINES, FileSpan, open_parquet
 
 BLOCK = 4 << 20
 LINE_LIMIT = 16 << 20  # bytes of one line, record or value; memory grows with the longest

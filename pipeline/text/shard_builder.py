@@ -15,18 +15,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct, to_builtins
 
-from elmo.arrays import Int64s
-from elmo.files import Sha256, digest
-from elmo.location import Location
-from elmo.shards import SPLITS, ShardEntry, Split, TokenizerEntry, describe_shard, write_shard
-from elmo.tokenizer import Tokenizer, sentence_splitter, tokenizer
+from elmo.data.arrays import Int64s
+from elmo.data.shards import (
+    SPLITS,
+    ShardEntry,
+    Split,
+    TokenizerEntry,
+    describe_shard,
+    write_shard,
+)
+from elmo.data.tokenizer import Tokenizer, sentence_splitter, tokenizer
+from elmo.io.location import Location
+from elmo.io.records import Sha256, digest
 
-from ..params import Tokenize
-from ..text.accounting import Accounting
-from ..text.hashing import Hashes, combine, hash_strings
-from ..text.quality import QualityCounts, QualityFigures
-from ..text.readers import BLOCK, TextBlock, read_blocks
-from ..text.spans import FileSpan, document_rule
+from ..settings.params import Tokenize
+from .accounting import Accounting
+from .hashing import Hashes, combine, hash_strings
+from .quality import QualityCounts, QualityFigures
+from .readers import BLOCK, TextBlock, read_blocks
+from .spans import FileSpan, document_rule
 
 _HASHED = 1 << 16
 _NEWLINE = 10

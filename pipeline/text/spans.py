@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from ..failures import reading
-from ..text.inputs import Input, open_input, read_bytes
+from ..terminal.failures import reading
+from .inputs import Input, open_input, read_bytes
 
 MOST_PIECES = 1 << 13  # that a corpus is divided into
 MOST_BYTES = 2**31  # of text in a piece: Arrow's offsets have 32 bits

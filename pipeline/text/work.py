@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from elmo.files import LOCK, locked
-from elmo.folders import absolute, name_of
-from elmo.location import Folder, Location
+from elmo.io.atomic import LOCK, locked
+from elmo.io.folders import absolute, name_of
+from elmo.io.location import Folder, Location
 
 
 @contextmanager

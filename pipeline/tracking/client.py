@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from elmo.errors import ElmoError
 
-from ..urls import without_credentials
+from ..terminal.urls import without_credentials
 from .database import check_database, database_of, make_database
 
 Result = TypeVar("Result")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ..urls import clean
+from ..terminal.urls import clean
 from .client import project_root
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from elmo.errors import ElmoError
-from elmo.files import digest
-from elmo.location import Folder, Location, scratch
+from elmo.io.location import Folder, Location, scratch
+from elmo.io.records import digest
 
-from ..progress import say
-from ..results import fingerprint, plain
-from ..urls import clean, without_credentials
+from ..settings.results import fingerprint, plain
+from ..terminal.progress import say
+from ..terminal.urls import clean, without_credentials
 from . import origin
 from .client import (
     answers,
@@ -28,7 +28,12 @@ from .client import (
     one_line,
     shown_uri,
 )
-from .spool import Refused, Spool, SpooledRecord, waiting
+from .spool import (
+    Refused,
+    Spool,
+    SpooledRecord,
+    waiting,
+)
 
 _PROCESS = "elmo.process"  # the tag of a run that says which process opened it
 FLUSH = 60.0  # seconds a finished stage waits for its last figures to go out

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from elmo.files import sha256
+from elmo.io.records import sha256
 
 ROOT = Path(__file__).resolve().parents[2]
 ADDRESS = "http://10.77.0.1:8265"

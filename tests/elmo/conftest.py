@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from elmo.characters import Characters
-from elmo.model_folder import Model, load_model, save_model
-from elmo.nn.bilm import BiLM, Config
-from elmo.tokenizer import Tokenization
-from elmo.vocabulary import Vocabulary
+from elmo.data.characters import Characters
+from elmo.data.tokenizer import Tokenization
+from elmo.data.vocabulary import Vocabulary
+from elmo.model.folder import Model, load_model, save_model
+from elmo.nn.bilm import BiLM
+from elmo.settings import Config
 
 TINY = Config(
     char_dim=4,

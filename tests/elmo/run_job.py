@@ -11,15 +11,15 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor
 
-from elmo.characters import Characters
-from elmo.nn.bilm import BiLM, Config
+from elmo.data.characters import Characters
+from elmo.data.shards import Shards, write_shards
+from elmo.data.vocabulary import Vocabulary
+from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import new_softmax
-from elmo.settings import Checkpointing, OptimizerSettings, Training
-from elmo.shards import Shards, write_shards
+from elmo.settings import Checkpointing, Config, OptimizerSettings, Training
 from elmo.train.checkpoints import state_of
 from elmo.train.loop import TrainingJob, fit
 from elmo.train.step import Workers
-from elmo.vocabulary import Vocabulary
 
 NETWORK = Config(
     char_dim=4,

@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmo.embedder import Carry, Embedder
-from elmo.mix import Elmo
-from elmo.model_folder import load_model
+from elmo.data.shards import write_shards
+from elmo.model.embedder import Carry, Embedder
+from elmo.model.folder import load_model
+from elmo.model.mix import Elmo
 from elmo.settings import StoreSettings
-from elmo.shards import write_shards
 from elmo.store import FeatureStore
 from elmo.store.build import build
 from elmo.tasks import KINDS
@@ -223,6 +223,6 @@ def test_an_embedder_takes_the_gpu_where_there_is_one(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert Embedder.load(tiny_model_folder).bilm.lstm.weight[0].device.type == "cpu"
     with pretended_gpu(monkeypatch) as gpu:
-        monkeypatch.setattr("elmo.embedder.default_device", lambda: gpu)
+        monkeypatch.setattr("elmo.model.embedder.default_device", lambda: gpu)
         assert Embedder.load(tiny_model_folder).bilm.lstm.weight[0].device.type == "cuda"
         assert Embedder.load(tiny_model_folder, device="cpu").embed([["a"]])[0].shape[1] == 1

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from elmo.embedder import Carry, Embedder
-from elmo.mix import ScalarMix
+from elmo.model.embedder import Carry, Embedder
+from elmo.model.mix import ScalarMix
 from tests.golden.models import GOLDEN, import_golden
 
 pytestmark = pytest.mark.usefixtures("compiled")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import elmo
-from elmo.shards import Shards, write_shards
+from elmo.data.shards import Shards, write_shards
 
 
 def test_public_names_and_no_others() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from elmo.embedder import Embedder
-from elmo.mix import Elmo
+from elmo.model.embedder import Embedder
+from elmo.model.mix import Elmo
 from elmo.nn import cuda_graphs as graphs
 from elmo.tasks.task import Task
 from tests.elmo.nn.test_cuda_graphs import Pretended
@@ -33,11 +33,10 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(graphs, "_wanted", lambda tensors: True)
     monkeypatch.setattr(graphs, "_Captured", Pretended)
     monkeypatch.setattr(Pretended, "_replay", slowly)
-    monkeypatch.setattr("elmo.embedder.wants_few_launches", lambda device: True)
-    monkeypatch.setattr("elmo.mix.wants_few_launches", lambda device: True)
+    monkeypatch.setattr("elmo.model.embedder.wants_few_launches", lambda device: True)
+    monkeypatch.setattr("elmo.model.mix.wants_few_launches", lambda device: True)
     yield
-    for name in ("_devices", "_calls", "_captured"):
-        getattr(graphs, name, {}).clear()
+    graphs._devices.clear()
 
 
 def from_threads(call: Callable[[int], Any], count: int) -> list[Any]:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from elmo.characters import Characters
+from elmo.data.characters import Characters
+from elmo.data.shards import write_shards
+from elmo.data.vocabulary import Vocabulary
 from elmo.settings import StoreSettings
-from elmo.shards import write_shards
 from elmo.store.build import append, build
-from elmo.vocabulary import Vocabulary
 from pipeline import tracking
 from tests.elmo.conftest import TINY, WHITESPACE, WORDS, save_tiny_model
 from tests.elmo.run_job import TRAINING
@@ -98,5 +98,7 @@ def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     def here(kind: Any, arguments: Any, items: Iterable[Any], **_: object) -> Iterator[Any]:
         return map(kind(*arguments), items)
 
-    monkeypatch.setattr("pipeline.workers.actors", here)
-    monkeypatch.setattr("pipeline.workers.tasks", lambda function, items, **_: map(function, items))
+    monkeypatch.setattr("pipeline.cluster.workers.actors", here)
+    monkeypatch.setattr(
+        "pipeline.cluster.workers.tasks", lambda function, items, **_: map(function, items)
+    )

@@ -20,12 +20,12 @@ _PRELOADED = [
     "elmo.interop.bilm_tf",
     "mlflow.pyfunc",
     "mlflow.tracking",
-    "pipeline.cli",
-    "pipeline.finetune",
-    "pipeline.register",
-    "pipeline.text_commands",
-    "pipeline.train_job",
-    "pipeline.workers",
+    "pipeline.commands.cli",
+    "pipeline.stages.finetune",
+    "pipeline.stages.register",
+    "pipeline.commands.text_commands",
+    "pipeline.stages.training",
+    "pipeline.cluster.workers",
     "ray.train.torch",
 ]
 
@@ -67,7 +67,8 @@ def _command(folder: str, arguments: list[str], said: str, environment: dict[str
         os.dup2(opened, number)
     os.rename(said + ".new", said)
     sys.argv = ["elmo", *arguments]
-    from pipeline import cli, workers
+    from pipeline.cluster import workers
+    from pipeline.commands import cli
 
     workers.actors, workers.tasks = _actors, _tasks  # type: ignore[assignment]
     cli.run()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from elmo.model_folder import load_model
+from elmo.model.folder import load_model
 from elmo.store.maintenance import verify
 from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import listing

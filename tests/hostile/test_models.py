@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from elmo.files import digest, sha256
+from elmo.io.records import digest, sha256
 from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import DAMAGE, refused
 

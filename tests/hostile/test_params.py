@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.cluster import Cluster, variable_of
-from pipeline.params import Params
+from pipeline.settings.cluster import Cluster, variable_of
+from pipeline.settings.params import Params
 from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import DAMAGE, refused, sample
 from tests.hostile.schemas import altered, breakages

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from elmo.characters import _Record as CharactersRecord
-from elmo.files import digest, sha256
-from elmo.model_config import ModelConfig
+from elmo.data.characters import _Record as CharactersRecord
+from elmo.data.shards import ShardsManifest
+from elmo.io.records import digest, sha256
+from elmo.model.config import ModelConfig
 from elmo.settings import Network
-from elmo.shards import ShardsManifest
 from elmo.store.manifest import StoreManifest
 from tests.hostile.harness import DAMAGE, refused, sample
 from tests.hostile.schemas import Breakage, altered, breakages
@@ -115,7 +115,7 @@ def test_what_contradicts_itself(case: Path, name: str) -> None:
 def test_append_refuses_before_it_starts_workers(
     case: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.workers.actors", None)
+    monkeypatch.setattr("pipeline.cluster.workers.actors", None)
     shards = "task" if name.startswith("shards") else "new"
     refuse(case, *OTHERS[name], ["append", "store", shards, "model"])
 

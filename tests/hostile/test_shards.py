@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from elmo.files import sha256
-from elmo.shards import SCHEMA
+from elmo.data.shards import SCHEMA
+from elmo.io.records import sha256
 from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import DAMAGE, refused
 

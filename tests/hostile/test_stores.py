@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from elmo.files import sha256
+from elmo.io.records import sha256
 from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import DAMAGE, listing, refused
 from tests.pipeline.command_line import elmo

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli
+from pipeline.commands import cli
 from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import listing, refused
 from tests.pipeline.command_line import elmo

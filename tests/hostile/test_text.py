@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from elmo.tasks.readers import read
-from pipeline import params
+from pipeline.settings import params
 from tests.hostile.harness import DAMAGE, refused
 from tests.pipeline.command_line import ROOT, elmo
 
@@ -349,9 +349,7 @@ def test_a_byte_order_mark_before_labelled_data_is_no_part_of_it(case: Path, kin
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize(
-    "name", ["a\u0085b.txt", "a\u2028b.txt", "a\nb.txt", 'a"b.txt', "a: b.txt"]
-)
+@pytest.mark.parametrize("letters", ["\u0085", "\u2028", "\n", '"', ": "], ids=ascii)
 def test_a_project_of_a_file_with_an_odd_name(case: Path, letters: str) -> None:
     name = f"a{letters}b.txt"
     (case / name).write_text(GOOD, encoding="utf-8")

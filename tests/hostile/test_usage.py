@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import pytest
 
-from pipeline.cli import cli
+from pipeline.commands.cli import cli
 from tests.hostile.harness import INNER, listing, refused, sample
 from tests.pipeline.command_line import elmo
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from elmo.files import locked
-from elmo.location import Location
+from elmo.io.atomic import locked
+from elmo.io.location import Location
 from elmo.store import FeatureStore
 from elmo.store.maintenance import verify
 from tests.hostile.commands import COMMANDS
@@ -38,7 +38,9 @@ def test_a_work_folder_has_one_owner(
     case: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever comes second is told who is there, and nothing of the first is touched."""
-    monkeypatch.setattr("pipeline.workers.tasks", lambda function, items, **_: map(function, items))
+    monkeypatch.setattr(
+        "pipeline.cluster.workers.tasks", lambda function, items, **_: map(function, items)
+    )
     from tests.pipeline.command_line import elmo
 
     if name == "tokenize":
@@ -52,7 +54,7 @@ def test_a_work_folder_has_one_owner(
             folders.append(storage.local)
             return "stopped here"
 
-        monkeypatch.setattr("pipeline.workers.fit", fit)
+        monkeypatch.setattr("pipeline.cluster.workers.fit", fit)
         assert elmo(*COMMANDS[name], cwd=copy)[0] == 1
         work[name] = f"{name}/{folders[0].name}"
     with locked(case / "runs" / work[name]):

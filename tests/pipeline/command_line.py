@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli
+from pipeline.commands import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,7 +27,13 @@ def elmo(*arguments: object, stdin: bytes = b"", cwd: Path = ROOT) -> tuple[int,
             patch.setattr(sys, "stderr", sys_err)
             code: object = 0
             try:
-                cli.run()
+                if arguments and arguments[0] == "findings":
+                    from research.commands import findings
+
+                    del sys.argv[1]
+                    cli.run(findings, "python -m research")
+                else:
+                    cli.run()
             except SystemExit as end:
                 code = end.code or 0
             finally:

@@ -17,7 +17,7 @@ def built_wheel(folder: Path) -> Path:
     for name in ("elmo", "pipeline", "presets"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
-    names = ("pyproject.toml", "README.md", "LICENSE", "dvc.yaml", "params.yaml")
+    names = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "dvc.yaml", "params.yaml")
     for name in (*names, "cluster.example.yaml"):
         shutil.copy(ROOT / name, source / name)
     (source / "elmo_pipeline").symlink_to("pipeline")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
-from elmo.embedder import Embedder
+from elmo.model.embedder import Embedder
 from elmo.store import FeatureStore
 from pipeline.commands.run_stage import METRICS_OF
 

@@ -90,7 +90,7 @@ def test_manifests_agree_with_the_project(name: str) -> None:
     for group in spec["workerGroupSpecs"]:
         assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
     if "entrypoint" in manifest["spec"]:
-        from pipeline.cluster import load
+        from pipeline.settings.cluster import load
 
         sent = yaml.safe_load(manifest["spec"]["runtimeEnvYAML"])["env_vars"]
         assert all(isinstance(value, str) for value in sent.values())

@@ -16,8 +16,8 @@ import torch
 
 from elmo.train.loop import fit
 from elmo.train.step import Workers
-from pipeline import workers
-from pipeline.cluster import Cluster
+from pipeline.cluster import workers
+from pipeline.settings.cluster import Cluster
 from tests.elmo.run_job import make_job
 
 ROOT = Path(__file__).resolve().parents[2]

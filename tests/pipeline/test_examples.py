@@ -11,15 +11,15 @@ import click
 import pytest
 import torch
 
-from elmo.characters import Characters
-from elmo.model_folder import save_model
-from elmo.nn.bilm import BiLM, Config
-from elmo.settings import StoreSettings
-from elmo.shards import write_shards
+from elmo.data.characters import Characters
+from elmo.data.shards import write_shards
+from elmo.data.tokenizer import describe
+from elmo.data.vocabulary import Vocabulary
+from elmo.model.folder import save_model
+from elmo.nn.bilm import BiLM
+from elmo.settings import Config, StoreSettings
 from elmo.store.build import build
-from elmo.tokenizer import describe
-from elmo.vocabulary import Vocabulary
-from pipeline.cli import cli
+from pipeline.commands.cli import cli
 from tests.pipeline.command_line import ROOT, elmo
 from tests.pipeline.doc_page import FENCE, Step, pattern, steps
 

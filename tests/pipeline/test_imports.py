@@ -13,16 +13,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 HOMES = {
-    "ray": {"pipeline/workers.py", "pipeline/submit.py"},
+    "ray": {"pipeline/cluster/workers.py", "pipeline/cluster/submit.py"},
     "mlflow": {
         "pipeline/tracking/",
-        "pipeline/registry.py",
-        "pipeline/pyfunc.py",
-        "pipeline/task_pyfunc.py",
-        "elmo/integrations/pretrained.py",
+        "elmo/model/pretrained.py",
     },
-    "click": {"pipeline/cli.py", "pipeline/__main__.py", "pipeline/commands/"},
-    "dvc": {"pipeline/repro.py"},
+    "click": {"pipeline/__main__.py", "pipeline/commands/"},
+    "dvc": {"pipeline/project/repro.py"},
 }
 
 
@@ -103,7 +100,7 @@ def test_the_pipeline_knows_not_the_name_that_it_is_installed_under() -> None:
         assert not imported(path) & {"pipeline", "elmo_pipeline"}, path
 
 
-@pytest.mark.parametrize("module", ["elmo", "pipeline.cli", "pipeline.params"])
+@pytest.mark.parametrize("module", ["elmo", "pipeline.commands.cli", "pipeline.settings.params"])
 def test_importing_loads_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print(' '.join(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import workers
-from pipeline.cluster import Cluster
+from pipeline.cluster import workers
+from pipeline.settings.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.ray

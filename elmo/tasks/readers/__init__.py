@@ -6,14 +6,26 @@ the header (or in CoNLL-U, such as XPOS, or MISC.NER for a key in it), or a key 
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from elmo.data.tokenizer import Tokenization
 from elmo.errors import ElmoError
 from elmo.tasks import schemes
-from elmo.tasks.readers import coreference, questions, roles, tagging, texts
-from elmo.tasks.readers.fields import Columns, Labelled, Request, TextTokens
-from elmo.tokenizer import Tokenization
+from elmo.tasks.readers import (
+    coreference,
+    questions,
+    roles,
+    tagging,
+    texts,
+)
+from elmo.tasks.readers.fields import (
+    Columns,
+    Labelled,
+    Request,
+    TextTokens,
+)
 
 SUFFIXES = {
     ".conll": "conll",
@@ -80,6 +92,44 @@ def read(
     labels = readers[chosen](request)
     _check_examples(path, kind, labels, empty=empty)
     return labels
+
+
+def read_items(kind: str, items: Sequence[Any], *, tokenizer: str | Tokenization) -> Labelled:
+    """Unlabelled examples in memory: texts, token lists, or records such as those of JSON lines.
+
+    Their `source` is `item:k`, k from 0, and so errors name them.
+    """
+    split = TextTokens(tokenizer)
+    records = [_record(kind, item, k, split) for k, item in enumerate(items)]
+    request = Request(Path("item"), "jsonl", {}, None, split, labelled=False, items=records)
+    labels = _READERS[kind]["jsonl"](request)
+    _check_examples(request.path, kind, labels, empty=True)
+    return labels
+
+
+def _record(kind: str, item: Any, number: int, split: TextTokens) -> dict[str, Any]:
+    """An item as a record: a text by itself is `text`, a list `tokens`."""
+    if isinstance(item, str) and kind == "coreference":
+        return {"sentences": [list(split(sentence)) for sentence in split.sentences(item)]}
+    if isinstance(item, str):
+        return {"text": item}
+    if isinstance(item, Mapping):
+        cells = {name: _plain(value) for name, value in item.items()}
+        return {name: value for name, value in cells.items() if value is not None}
+    if hasattr(item, "tolist"):
+        item = item.tolist()
+    if not isinstance(item, list | tuple):
+        raise ElmoError(f"item:{number}: must be a text, tokens or a record, found {item!r}")
+    return {"tokens": list(item)}
+
+
+def _plain(value: Any) -> Any:
+    """A cell of a table as JSON has it: no arrays, and None where it is empty."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and value != value else value
 
 
 def _check_examples(path: Path, kind: str, labels: Labelled, *, empty: bool) -> None:

@@ -9,14 +9,16 @@ from typing import Any
 
 import msgspec
 
-from elmo.errors import ElmoError
-from elmo.tasks.examples import (
-    Example,
-    Range,
-    Tokens,
+from elmo.data.tokenizer import (
+    NONE,
+    TextTokenizer,
+    Tokenization,
+    sentence_splitter,
+    tokenizer,
 )
+from elmo.errors import ElmoError
+from elmo.tasks.examples import Example, Range, Tokens
 from elmo.tasks.lines import lines_of, open_data
-from elmo.tokenizer import NONE, TextTokenizer, Tokenization, sentence_splitter, tokenizer
 
 Columns = Mapping[str, str]
 
@@ -75,7 +77,10 @@ class TextTokens:
 
 @dataclass(frozen=True)
 class Request:
-    """What a reader is asked for. Without `labelled`, labels may be absent."""
+    """What a reader is asked for. Without `labelled`, labels may be absent.
+
+    `items` are records in memory, which are read in place of the JSON lines of a file.
+    """
 
     path: Path
     format: str
@@ -83,6 +88,7 @@ class Request:
     scheme: str | None
     split: TextTokens
     labelled: bool
+    items: Sequence[dict[str, Any]] | None = None
 
     def column(self, field: str, default: str) -> str:
         """Where a field is."""
@@ -192,6 +198,9 @@ def text_lines(request: Request, *, blank: bool = False) -> list[tuple[int, str]
 
 def json_records(request: Request) -> Iterator[tuple[int, dict[str, Any]]]:
     """JSON lines, keys renamed as `columns` says; a blank line is passed over."""
+    if request.items is not None:
+        yield from enumerate(request.items)
+        return
     renamed = {key: name for name, key in request.columns.items()}
     for number, text in lines_of(request.path):
         if text.strip():

@@ -5,14 +5,21 @@ from collections import Counter
 import msgspec
 
 from elmo.errors import ElmoError
-from elmo.files import parse_record
+from elmo.io.records import parse_record
 from elmo.tasks.examples import (
     Example,
     Question,
     Range,
     Tokens,
 )
-from elmo.tasks.readers.fields import Labelled, Request, covering, field, json_records, read_bytes
+from elmo.tasks.readers.fields import (
+    Labelled,
+    Request,
+    covering,
+    field,
+    json_records,
+    read_bytes,
+)
 
 
 class _Answer(msgspec.Struct):

@@ -7,11 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from elmo.tasks import schemes
-from elmo.tasks.examples import (
-    Example,
-    Predicate,
-    Span,
-)
+from elmo.tasks.examples import Example, Predicate, Span
 from elmo.tasks.readers.fields import (
     Labelled,
     Request,

@@ -5,11 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from elmo.tasks import schemes
-from elmo.tasks.examples import (
-    Example,
-    Tagged,
-    Tokens,
-)
+from elmo.tasks.examples import Example, Tagged, Tokens
 from elmo.tasks.readers.fields import (
     CONLLU,
     Labelled,

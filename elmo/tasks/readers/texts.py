@@ -2,12 +2,14 @@
 
 from collections import Counter
 
-from elmo.tasks.examples import (
-    Classified,
-    Example,
-    Pair,
+from elmo.tasks.examples import Classified, Example, Pair
+from elmo.tasks.readers.fields import (
+    Labelled,
+    Request,
+    label_of,
+    records,
+    tokens_of,
 )
-from elmo.tasks.readers.fields import Labelled, Request, label_of, records, tokens_of
 
 
 def classified(request: Request) -> Labelled:

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elmo.embedder import Embedder
 from elmo.errors import ElmoError
 from elmo.integrations.batches import BatchEncoder
+from elmo.model.embedder import Embedder
 
 TEXTS = ["he has a gift", "", "the gift", "a gift for the he"]
 
@@ -56,7 +56,7 @@ def test_datasets_map(tiny_model_folder: Path, expected: np.ndarray, tmp_path: P
 @pytest.mark.ray
 def test_ray_data(tiny_model_folder: Path, expected: np.ndarray) -> None:
     pytest.importorskip("ray.data", reason="Ray Data is not installed")
-    from pipeline import workers
+    from pipeline.cluster import workers
 
     with workers.session():
         import ray.data

@@ -10,11 +10,11 @@ import h5py
 import numpy as np
 import pytest
 
-from elmo.embedder import Embedder
+from elmo.data.tokenizer import Tokenization, describe
 from elmo.errors import ElmoError
 from elmo.interop.bilm_tf import dump_token_embeddings, export_2018, import_2018
-from elmo.model_folder import load_model
-from elmo.tokenizer import Tokenization, describe
+from elmo.model.embedder import Embedder
+from elmo.model.folder import load_model
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 SHARED = Path(os.environ.get("ELMO_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from elmo.embedder import Embedder
 from elmo.errors import ElmoError
 from elmo.interop.serving import Serving, export_serving
-from elmo.mix import Elmo, batch_to_ids
-from elmo.model_folder import Model, load_model
+from elmo.model.embedder import Embedder
+from elmo.model.folder import Model, load_model
+from elmo.model.mix import Elmo, batch_to_ids
 from tests.golden.models import import_golden
 
 TEXTS = [

@@ -5,9 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from elmo.model_folder import load_model, save_model
+from elmo.model.folder import load_model, save_model
 from elmo.nn.adaptive_softmax import AdaptiveSoftmax
-from elmo.nn.softmax import Softmax, evaluate, is_adaptive, new_softmax, softmax_from, words_in
+from elmo.nn.softmax import (
+    Softmax,
+    evaluate,
+    is_adaptive,
+    new_softmax,
+    softmax_from,
+    words_in,
+)
 from elmo.train.loop import fit, heldout_perplexity
 from elmo.train.perplexity import perplexity
 from elmo.train.step import Workers

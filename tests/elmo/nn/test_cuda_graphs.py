@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from elmo.embedder import Embedder
+from elmo.model.embedder import Embedder
 from elmo.nn import cuda_graphs as graphs
 from elmo.nn.lstm import LSTMStack, State
 
@@ -147,7 +147,7 @@ def test_threads_get_the_vectors_of_their_own_calls(
     pretended: None, tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A graph has one place for its inputs: no other call may write there until it is read."""
-    monkeypatch.setattr("elmo.embedder.wants_few_launches", lambda device: True)
+    monkeypatch.setattr("elmo.model.embedder.wants_few_launches", lambda device: True)
     embedder = Embedder.load(tiny_model_folder)
     texts = [[f"w{k}", "has", "a", f"gift{k}"] for k in range(40)]
     wanted = [embedder.embed([text])[0] for text in texts]

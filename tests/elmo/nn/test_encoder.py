@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmo.characters import Characters
+from elmo.data.characters import Characters
 from elmo.errors import ElmoError
 from elmo.nn.encoder import CHUNK, CharacterEncoder
 

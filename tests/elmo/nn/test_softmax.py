@@ -10,7 +10,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from elmo.nn import softmax
-from elmo.nn.softmax import Candidates, Softmax, evaluate, full_loss, sample, sampled_loss
+from elmo.nn.softmax import (
+    Candidates,
+    Softmax,
+    evaluate,
+    full_loss,
+    sample,
+    sampled_loss,
+)
 
 N, P, V = 23, 6, 40
 

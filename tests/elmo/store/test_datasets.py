@@ -16,15 +16,20 @@ import torch
 from msgspec.structs import replace
 from torch.utils.data import DataLoader
 
+from elmo.data.shards import TokenizerEntry, write_shards
 from elmo.errors import ElmoError
 from elmo.interop.vectors_hdf5 import LAYOUTS, read_dump, write_dump
-from elmo.location import Location
+from elmo.io.location import Location
 from elmo.settings import StoreSettings
-from elmo.shards import TokenizerEntry, write_shards
 from elmo.store import FeatureStore
 from elmo.store.build import append, build
 from elmo.store.datasets import Sentences, ShuffledSentences, collate
-from elmo.store.export import export_hdf5, export_lists, rows, to_datasets
+from elmo.store.export import (
+    export_hdf5,
+    export_lists,
+    rows,
+    to_datasets,
+)
 from elmo.store.maintenance import compact, prune, verify
 
 SENTENCES = 150

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from elmo.data.shards import write_shards
 from elmo.errors import ElmoError
-from elmo.files import json_bytes
+from elmo.io.records import json_bytes
 from elmo.settings import StoreSettings
-from elmo.shards import write_shards
 from elmo.store import FeatureStore
 from elmo.store.build import append, build
 from elmo.store.layout import Mix
@@ -244,7 +244,7 @@ def test_the_size_of_a_manifest_is_known_before(store: Path, tmp_path: Path) -> 
 def test_a_store_whose_manifest_nobody_could_read_is_refused_before_work(
     many_shards: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elmo.files.JSON_LIMIT", 36_000)
+    monkeypatch.setattr("elmo.io.records.JSON_LIMIT", 36_000)
 
     def run(*_: object) -> list[Any]:
         raise AssertionError("work began")
@@ -261,12 +261,12 @@ def test_an_append_that_nobody_could_read_is_refused_before_work_and_compact_hel
     """Also where such a manifest was written before any was refused."""
     before = sorted(path.name for path in store.iterdir())
     with monkeypatch.context() as small:
-        small.setattr("elmo.files.JSON_LIMIT", 40_000)
+        small.setattr("elmo.io.records.JSON_LIMIT", 40_000)
         with pytest.raises(ElmoError, match=r"of 44 parts .* join the parts that are there \(elmo"):
             append(store, **many_shards)
     assert sorted(path.name for path in store.iterdir()) == before
     append(store, **many_shards)
-    monkeypatch.setattr("elmo.files.JSON_LIMIT", 25_000)
+    monkeypatch.setattr("elmo.io.records.JSON_LIMIT", 25_000)
     with pytest.raises(ElmoError, match="takes .* at most 25,000; join its parts: elmo compact"):
         FeatureStore(store)
     with pytest.raises(ElmoError, match="of 24 parts .* join more: raise --part-tokens"):

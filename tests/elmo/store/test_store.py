@@ -13,15 +13,21 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from elmo.embedder import Embedder
+from elmo.data.shards import write_shards
 from elmo.errors import ElmoError
-from elmo.location import Location
+from elmo.io.location import Location
+from elmo.model.embedder import Embedder
 from elmo.settings import StoreSettings
-from elmo.shards import write_shards
 from elmo.store import FeatureStore
 from elmo.store.build import append, build
 from elmo.store.layout import Mix, choose_layers
-from elmo.store.maintenance import compact, lineage, problems, prune, verify
+from elmo.store.maintenance import (
+    compact,
+    lineage,
+    problems,
+    prune,
+    verify,
+)
 from elmo.store.manifest import count_parts, new_manifest, publish
 
 WORDS = ["the", "gift", "한국어", "😀", "x" * 60, *(f"w{k}" for k in range(40))]

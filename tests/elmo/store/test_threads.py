@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
+from elmo.data.shards import write_shards
 from elmo.errors import ElmoError
 from elmo.settings import StoreSettings
-from elmo.shards import write_shards
 from elmo.store import FeatureStore
 from elmo.store.build import build
 from elmo.store.datasets import collate

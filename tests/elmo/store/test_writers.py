@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from elmo.data.shards import write_shards
 from elmo.errors import ElmoError
-from elmo.location import Location
+from elmo.io.location import Location
 from elmo.settings import StoreSettings
-from elmo.shards import write_shards
 from elmo.store import FeatureStore, maintenance
 from elmo.store.build import append, build, run_in_process
 from elmo.store.maintenance import compact, prune, verify

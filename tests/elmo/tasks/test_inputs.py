@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from elmo.errors import ElmoError
-from elmo.tasks.inputs import PAD, UNKNOWN, Inputs, WordTable, read_vectors, word_table
+from elmo.tasks.inputs import (
+    PAD,
+    UNKNOWN,
+    Inputs,
+    WordTable,
+    read_vectors,
+    word_table,
+)
 from elmo.tasks.settings import choose
 from tests.elmo.tasks.toys import DIM, LAYERS, word_vectors
 

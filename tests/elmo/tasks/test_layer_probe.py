@@ -5,9 +5,9 @@ import random
 import numpy as np
 import pytest
 
-from elmo.embedder import Embedder
 from elmo.errors import ElmoError
-from elmo.model_folder import Model
+from elmo.model.embedder import Embedder
+from elmo.model.folder import Model
 from elmo.tasks.layer_probe import probe_layers
 
 WORDS = ["the", "a", "gift", "for", "has", "he", "zoo", "übel"]

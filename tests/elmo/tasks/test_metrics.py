@@ -18,7 +18,12 @@ from elmo.tasks.metrics import (
     span_f1,
     squad_scores,
 )
-from elmo.tasks.schemes import lenient_spans, spans, to_bio, to_bioes
+from elmo.tasks.schemes import (
+    lenient_spans,
+    spans,
+    to_bio,
+    to_bioes,
+)
 
 
 def test_span_f1_counts_exact_spans_over_the_corpus() -> None:

@@ -10,7 +10,13 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from elmo.tasks.coreference import FEATURE_DIM, candidates, clusters_of
 from elmo.tasks.examples import Document, Link
-from elmo.tasks.modules import FORBIDDEN, Recurrent, SharedDropout, masked_softmax, viterbi
+from elmo.tasks.modules import (
+    FORBIDDEN,
+    Recurrent,
+    SharedDropout,
+    masked_softmax,
+    viterbi,
+)
 from elmo.tasks.questions import SelfAttention, best_spans
 from elmo.tasks.roles import HighwayLSTM
 from elmo.tasks.settings import choose

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from elmo.errors import ElmoError
-from elmo.tasks.examples import Classified, Document, Link, Pair, Predicate, Question, Tagged
+from elmo.tasks.examples import (
+    Classified,
+    Document,
+    Link,
+    Pair,
+    Predicate,
+    Question,
+    Tagged,
+)
 from elmo.tasks.readers import read
 
 DATA = Path(os.environ.get("ELMO_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))

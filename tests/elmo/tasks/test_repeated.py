@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elmo.embedder import Embedder
+from elmo.model.embedder import Embedder
 from elmo.tasks.examples import Tagged
 from elmo.tasks.task import Task, evaluate_seeds
 from elmo.tasks.vectors import EmbeddedVectors

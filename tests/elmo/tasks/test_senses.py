@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from elmo.embedder import Embedder
 from elmo.errors import ElmoError
-from elmo.model_folder import Model
+from elmo.model.embedder import Embedder
+from elmo.model.folder import Model
 from elmo.tasks.senses import (
     SenseOccurrence,
     SenseSentence,

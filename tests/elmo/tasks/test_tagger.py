@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from elmo.data.shards import write_shards
 from elmo.errors import ElmoError
 from elmo.settings import StoreSettings
-from elmo.shards import write_shards
 from elmo.store import FeatureStore
 from elmo.store.build import build
 from elmo.store.layout import Mix

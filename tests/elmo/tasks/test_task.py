@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from elmo.arrays import Floats
+from elmo.data.arrays import Floats
+from elmo.data.shards import write_shards
 from elmo.errors import ElmoError
-from elmo.files import read_json, write_json
+from elmo.io.atomic import write_json
+from elmo.io.records import read_json
 from elmo.settings import StoreSettings
-from elmo.shards import write_shards
 from elmo.store.build import build
 from elmo.store.layout import Mix
 from elmo.tasks import task as tasks
@@ -36,7 +37,13 @@ from elmo.tasks.inputs import Inputs, WordTable
 from elmo.tasks.readers import Labelled
 from elmo.tasks.settings import TaskSettings, choose
 from elmo.tasks.task import Task, identity, train_task
-from elmo.tasks.train import TaskModel, TaskProgress, _judge, fit, predictions
+from elmo.tasks.train import (
+    TaskModel,
+    TaskProgress,
+    _judge,
+    fit,
+    predictions,
+)
 from elmo.tasks.vectors import Vectors
 from tests.elmo.tasks.toys import DIM, LAYERS, examples, word_vectors
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from elmo.arrays import Floats
+from elmo.data.arrays import Floats
 from elmo.tasks.examples import (
     Classified,
     Document,

@@ -14,19 +14,19 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from elmo.characters import Characters
-from elmo.embedder import Carry, Embedder
-from elmo.mix import Elmo
-from elmo.model_folder import Model
+from elmo.data.characters import Characters
+from elmo.data.stream import Window
+from elmo.data.vocabulary import Vocabulary
+from elmo.model.embedder import Carry, Embedder
+from elmo.model.folder import Model
+from elmo.model.mix import Elmo
 from elmo.nn import lstm
-from elmo.nn.bilm import BiLM, Config
+from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
-from elmo.settings import OptimizerSettings, Training
-from elmo.stream import Window
+from elmo.settings import Config, OptimizerSettings, Training
 from elmo.train.optimizer import Optimizer
 from elmo.train.perplexity import perplexity, scores
 from elmo.train.step import WORD_MATRIX, Stepper, Workers
-from elmo.vocabulary import Vocabulary
 from tests.elmo.run_job import TRAINING
 
 # The original network, with few of everything but layers and filter widths.
@@ -101,7 +101,7 @@ class Launches(TorchDispatchMode):
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     modules = ["elmo.nn.encoder", "elmo.nn.softmax", "elmo.train.step"]
-    for module in (*modules, "elmo.train.perplexity", "elmo.embedder", "elmo.mix"):
+    for module in (*modules, "elmo.train.perplexity", "elmo.model.embedder", "elmo.model.mix"):
         monkeypatch.setattr(f"{module}.wants_few_launches", lambda device: True)
     return
 
@@ -204,7 +204,7 @@ def launches(as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch) -> Launches:
         return torch.from_numpy(array)
 
     monkeypatch.setattr(lstm, "replay", counts.replay)
-    for module in ("elmo.embedder", "elmo.train.perplexity"):
+    for module in ("elmo.model.embedder", "elmo.train.perplexity"):
         monkeypatch.setattr(f"{module}.sent", send)
     return counts
 
@@ -233,7 +233,7 @@ def test_embedding_as_on_a_gpu_is_embedding(
     for precision, near in (("float32", 1e-5), ("bfloat16", 0.05)):
         ours = Embedder(model(), precision=precision).embed(text, 16)  # type: ignore[arg-type]
         with monkeypatch.context() as undone:
-            undone.setattr("elmo.embedder.wants_few_launches", lambda device: False)
+            undone.setattr("elmo.model.embedder.wants_few_launches", lambda device: False)
             reference = Embedder(model(), precision=precision).embed(text, 16)  # type: ignore[arg-type]
         for one, other in zip(ours, reference, strict=True):
             np.testing.assert_allclose(one, other, atol=near)
@@ -259,7 +259,7 @@ def test_the_module_as_on_a_gpu_is_the_module(
         ids = ours.batch_to_ids(batch)
         (found,), mask = ours(ids).values()
         with monkeypatch.context() as undone:
-            undone.setattr("elmo.mix.wants_few_launches", lambda device: False)
+            undone.setattr("elmo.model.mix.wants_few_launches", lambda device: False)
             (expected,), _ = reference(ids).values()
         assert found.shape[:2] == mask.shape
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,19 +16,19 @@ from typing import Any
 import pytest
 import torch
 
-from elmo.characters import Characters
+from elmo.data.characters import Characters
+from elmo.data.shards import Shards, write_shards
+from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
-from elmo.model_folder import Model
+from elmo.model.folder import Model
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
 from elmo.settings import Checkpointing, Training
-from elmo.shards import Shards, write_shards
 from elmo.train import perplexity as evaluation
 from elmo.train.checkpoints import Checkpoint, Checkpoints
 from elmo.train.loop import TrainingJob, fit, heldout_perplexity
 from elmo.train.perplexity import perplexity, scores
 from elmo.train.step import Body, Stepper, Workers
-from elmo.vocabulary import Vocabulary
 from tests.elmo.run_job import ADAGRAD, NETWORK, OPTIMIZER, TRAINING
 
 ADAMW = replace(OPTIMIZER, warmup_steps=2)
@@ -184,6 +185,31 @@ def test_a_stop_file_of_another_start_stops_nothing(tmp_path: Path) -> None:
         stopped = replace(job(tmp_path / "other"), stop=tmp_path / "run" / "stop-1")
         fit(stopped, workers=Workers(), report=ignore)
     assert Checkpoints(tmp_path / "other" / "checkpoints", keep=1).steps() == [1]
+
+
+class Watched:
+    """A flag that notes which threads look for it; it is there from the second look on."""
+
+    def __init__(self) -> None:
+        self.threads: list[int] = []
+
+    def exists(self) -> bool:
+        self.threads.append(threading.get_ident())
+        return len(self.threads) > 1
+
+
+@pytest.mark.slow
+def test_no_step_waits_for_a_look_at_the_stop_flag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a URL each look is a request: one worker looks, on a thread of its own."""
+    monkeypatch.setattr("elmo.train.loop._LOOK", 0.01)
+    flag = Watched()
+    endless = replace(SETTINGS, epochs=1000, evaluate_every=10**6)
+    with pytest.raises(KeyboardInterrupt):
+        fit(replace(job(tmp_path / "run", endless), stop=flag), workers=Workers(), report=ignore)
+    assert len(flag.threads) == 2  # once at the beginning, and once beside the steps
+    assert flag.threads[1] != threading.get_ident()
 
 
 @pytest.mark.slow

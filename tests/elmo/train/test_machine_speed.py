@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from elmo.train import machine_speed
-from elmo.train.machine_speed import Speeds, fastest, gflops, hint, speeds
+from elmo.train.machine_speed import (
+    Speeds,
+    fastest,
+    gflops,
+    hint,
+    speeds,
+)
 
 
 def test_the_machine_is_measured_in_both_precisions() -> None:

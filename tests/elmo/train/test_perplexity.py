@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from elmo.model_folder import Model
+from elmo.model.folder import Model
 from elmo.nn import cell
 from elmo.train import perplexity as module
 from elmo.train.perplexity import perplexity, scores
@@ -68,7 +68,7 @@ def test_memory_does_not_grow_with_a_line(
 def test_the_command_scores_a_line_that_embed_refuses(
     tiny_model: Model, tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.text_commands.LINE_TOKENS", 100)
+    monkeypatch.setattr("pipeline.commands.text_commands.LINE_TOKENS", 100)
     text = " ".join(line(tiny_model, 200)).encode()
     arguments = [tiny_model_folder, "--input", "-", "--pretokenized"]
     code, out, error = elmo("perplexity", *arguments, stdin=text)

@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmo.characters import Characters
+from elmo.data.characters import Characters
+from elmo.data.shards import Shards, write_shards
+from elmo.data.stream import Stream, Window
+from elmo.data.vocabulary import Vocabulary
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
-from elmo.shards import Shards, write_shards
-from elmo.stream import Stream, Window
 from elmo.train.optimizer import Optimizer
 from elmo.train.step import Stepper, Workers
-from elmo.vocabulary import Vocabulary
 from tests.elmo.run_job import ADAGRAD, NETWORK, TRAINING
 
 WINDOW, ROWS, SAMPLES = 4, 3, 4

@@ -11,7 +11,7 @@ import torch
 from click.testing import CliRunner
 
 from elmo.errors import ElmoError
-from pipeline.cli import cli
+from pipeline.commands.cli import cli
 from tests.elmo.conftest import save_tiny_model
 
 SENTENCES = [

@@ -9,9 +9,15 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import ElmoError
-from elmo.location import Location
+from elmo.io.location import Location
 from pipeline.text import inputs as inputs_module
-from pipeline.text.inputs import Input, check_input, find_inputs, open_input, read_bytes
+from pipeline.text.inputs import (
+    Input,
+    check_input,
+    find_inputs,
+    open_input,
+    read_bytes,
+)
 
 
 def files(folder: Path, *names: str) -> Path:

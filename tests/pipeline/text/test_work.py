@@ -45,7 +45,7 @@ def test_a_second_process_is_told_who_works_here(tmp_path: Path) -> None:
 
 def test_what_a_killed_process_left_beside_the_output_is_removed(tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys; from pathlib import Path; from elmo.files import new_folder\n"
+        "import os, signal, sys; from pathlib import Path; from elmo.io.atomic import new_folder\n"
         "with new_folder(Path(sys.argv[1])): os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "out")])

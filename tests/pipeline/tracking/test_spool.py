@@ -9,7 +9,12 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.tracking.spool import Refused, Spool, SpooledRecord, waiting
+from pipeline.tracking.spool import (
+    Refused,
+    Spool,
+    SpooledRecord,
+    waiting,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 

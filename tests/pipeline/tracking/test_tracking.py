@@ -21,9 +21,10 @@ import pytest
 from click.testing import CliRunner
 
 from elmo.errors import ElmoError
-from pipeline import overview, tracking
-from pipeline.cli import cli
-from pipeline.urls import with_login, without_credentials
+from pipeline import tracking
+from pipeline.commands.cli import cli
+from pipeline.terminal.urls import with_login, without_credentials
+from pipeline.tracking import overview
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -1,0 +1,155 @@
+"""Text of a token → ids of its characters: UTF-8 bytes as in 2018, or Unicode characters.
+
+Ids here are *raw*: the 2018 inference files' shift by one (0 for a masked position) exists only in
+`Characters.batch`. A token is laid out as [BOW, characters…, EOW, PAD…], and PAD is a learned
+character like any other: the convolution sees it.
+
+Shapes: B sentences, T tokens of the longest, K characters of a token.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta
+
+from elmo.errors import ElmoError
+from elmo.io.atomic import write_json
+from elmo.io.records import read_record
+from elmo.settings import MOST_CHARACTERS
+
+SENTENCE_BEGIN, SENTENCE_END = "<S>", "</S>"
+MAX_CHARACTERS = 50
+
+
+class _Record(msgspec.Struct, forbid_unknown_fields=True):
+    """`characters.json`."""
+
+    kind: Literal["bytes", "unicode"]
+    max_characters: Annotated[int, Meta(ge=3, le=MOST_CHARACTERS)]
+    symbols: tuple[Annotated[str, Meta(min_length=1, max_length=1)], ...] | None = None
+
+
+@dataclass(frozen=True)
+class Characters:
+    """The character vocabulary: `symbols` are Unicode characters, or None for the 256 bytes.
+
+    After the characters (and, for Unicode, one id for unknown ones) come five marks in the order of
+    2018: begin and end of sentence, begin and end of word, padding.
+    """
+
+    symbols: tuple[str, ...] | None = None
+    max_characters: int = MAX_CHARACTERS
+
+    def __post_init__(self) -> None:
+        """Refuse a length that no token has, before anything is allocated."""
+        if type(self.max_characters) is not int or not 3 <= self.max_characters <= MOST_CHARACTERS:
+            raise ElmoError(
+                f"max_characters must be an integer from 3 to {MOST_CHARACTERS}, "
+                f"found {self.max_characters!r}"
+            )
+
+    @property
+    def kind(self) -> str:
+        """`bytes` or `unicode`."""
+        return "bytes" if self.symbols is None else "unicode"
+
+    @property
+    def marks(self) -> int:
+        """The id of the first mark: 256 for bytes."""
+        return 256 if self.symbols is None else len(self.symbols) + 1
+
+    @property
+    def size(self) -> int:
+        """How many characters there are, marks included: 261 for bytes."""
+        return self.marks + 5
+
+    @property
+    def pad(self) -> int:
+        """The id of the padding character."""
+        return self.marks + 4
+
+    def encode(self, tokens: Sequence[str]) -> npt.NDArray[np.int32]:
+        """Encode N tokens as (N, max_characters) raw ids.
+
+        What does not fit is cut: bytes after the first 48, even inside a character. `<S>` and
+        `</S>` become the boundary forms.
+        """
+        begin, end, begin_word, end_word, pad = range(self.marks, self.marks + 5)
+        room = self.max_characters - 2
+        inside = [self._inside(token)[:room] for token in tokens]
+        lengths = np.fromiter(map(len, inside), np.int64, len(tokens))
+        column = np.arange(self.max_characters)
+        ids = np.where(column == lengths[:, None] + 1, end_word, pad).astype(np.int32)
+        ids[:, 0] = begin_word
+        ids[(column >= 1) & (column <= lengths[:, None])] = np.fromiter(chain(*inside), np.int32)
+        for row, token in enumerate(tokens):
+            if token in (SENTENCE_BEGIN, SENTENCE_END):
+                ids[row, 1:] = pad
+                ids[row, 1:3] = (begin if token == SENTENCE_BEGIN else end), end_word
+        return ids
+
+    def batch(self, sentences: Sequence[Sequence[str]]) -> npt.NDArray[np.int64]:
+        """B token lists as (B, T, max_characters) ids as AllenNLP's `batch_to_ids` makes them:
+        shifted by one, 0 where there is no token."""
+        check_token_lists(sentences)
+        longest = max(map(len, sentences), default=0)
+        ids_BTK = np.zeros((len(sentences), longest, self.max_characters), np.int64)
+        for row, sentence in enumerate(sentences):
+            ids_BTK[row, : len(sentence)] = self.encode(list(sentence)).astype(np.int64) + 1
+        return ids_BTK
+
+    def longer(self, tokens: Iterable[str]) -> int:
+        """How many of the tokens do not fit and would be cut."""
+        room = self.max_characters - 2
+        if self.symbols is None:
+            return sum(len(token.encode("utf-8", "ignore")) > room for token in tokens)
+        return sum(len(token) > room for token in tokens)
+
+    def save(self, path: Path) -> None:
+        """Write `characters.json`."""
+        value = {"kind": self.kind, "max_characters": self.max_characters}
+        write_json(path, value if self.symbols is None else value | {"symbols": self.symbols})
+
+    @classmethod
+    def load(cls, path: Path) -> "Characters":
+        """Read `characters.json`."""
+        record = read_record(path, _Record)
+        symbols = record.symbols
+        if record.kind == "bytes":
+            if symbols is not None:
+                raise ElmoError(f"{path}: symbols are for kind unicode; bytes have none")
+            return cls(max_characters=record.max_characters)
+        if symbols is None:
+            raise ElmoError(f"{path}: symbols must be a list of characters")
+        if len(set(symbols)) != len(symbols):
+            raise ElmoError(f"{path}: symbols names a character twice")
+        return cls(symbols, record.max_characters)
+
+    def _inside(self, token: str) -> Sequence[int]:
+        if self.symbols is None:
+            return token.encode("utf-8", "ignore")
+        ids = self._ids
+        return [ids.get(character, len(ids)) for character in token]
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {symbol: i for i, symbol in enumerate(self.symbols or ())}
+
+
+def check_token_lists(sentences: Sequence[Sequence[str]]) -> None:
+    """Refuse what is text where lists of tokens are asked for."""
+    if isinstance(sentences, str):
+        raise ElmoError("sentences must be a list of token lists, found a string; tokenize it")
+    for number, sentence in enumerate(sentences):
+        if isinstance(sentence, str):
+            raise ElmoError(
+                f"sentence {number}: must be a list of tokens, found a string; split it, or let "
+                "Embedder.tokenize cut it as the model's text was cut"
+            )

@@ -1,0 +1,529 @@
+"""Shards: Arrow files of sentences, their manifest, and nothing that parses text.
+
+One row per sentence: its number, its document, and its tokens as indices into the shard's list of
+distinct tokens (its *types*). The file is one uncompressed record batch, so it is memory-mapped and
+its columns are numpy arrays at once; whoever needs word or character ids looks them up once for
+each type. A shard numbers sentences and documents from a start of its own, and the manifest says
+what to add: a file once written never changes.
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from msgspec import Struct
+
+from elmo.data.tokenizer import NONE, Tokenization
+from elmo.errors import ElmoError, first_line
+from elmo.io import records
+from elmo.io.folders import cached, new_folder
+from elmo.io.location import Folder, Location
+from elmo.io.records import (
+    Count,
+    FileName,
+    Sha256,
+    check_sha256,
+    digest,
+    json_bytes,
+    sha256,
+)
+
+SCHEMA_VERSION = 2
+Split = Literal["train", "heldout"]
+SPLITS: tuple[Split, Split] = ("train", "heldout")
+NAMES = r"(train|heldout)-[\d-]+\.arrow"  # the shards that a folder holds, whoever wrote them
+_SHARD_BYTES = 480  # at most those of a shard in the manifest
+_METADATA = {"kind": "elmo.shard", "schema": str(SCHEMA_VERSION)}
+SCHEMA = pa.schema(
+    [
+        pa.field("sentence_id", pa.int64(), nullable=False),
+        pa.field("document_id", pa.int64(), nullable=False),
+        pa.field("tokens", pa.list_(pa.dictionary(pa.int32(), pa.string())), nullable=False),
+    ],
+    metadata=_METADATA,
+)
+
+
+class ShardEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """The manifest's entry of one shard file.
+
+    Sentence and document ids are those in the file plus the two offsets; `first_sentence_id` and
+    `last_sentence_id` include the offset.
+    """
+
+    file: FileName
+    split: Split
+    sentences: Count
+    tokens: Count
+    types: Count
+    sentence_offset: Count
+    document_offset: Count
+    first_sentence_id: Count
+    last_sentence_id: Count
+    bytes: Count
+    sha256: Sha256
+
+    def published(self, file: str, *, sentences: int, documents: int) -> "ShardEntry":
+        """The entry under the file's final name, with what comes before it in the corpus."""
+        return msgspec.structs.replace(
+            self,
+            file=file,
+            sentence_offset=sentences,
+            document_offset=documents,
+            first_sentence_id=self.first_sentence_id + sentences,
+            last_sentence_id=self.last_sentence_id + sentences,
+        )
+
+
+class Dropped(Struct, frozen=True, forbid_unknown_fields=True):
+    """How many whole lines and how many bytes of the text are in no token, for one reason."""
+
+    lines: Count
+    bytes: Count
+
+
+class ShardsCounts(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a corpus holds: each byte is in a token or dropped for one of the reasons."""
+
+    documents: Count
+    sentences: Count
+    blank_lines: Count
+    tokens: Count
+    bytes: Count
+    token_bytes: Count
+    dropped: dict[str, Dropped]
+
+
+class SplitCounts(Struct, frozen=True, forbid_unknown_fields=True):
+    """What one split holds."""
+
+    documents: Count
+    sentences: Count
+    tokens: Count
+
+
+class CorpusFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of the corpus, and the digest of what it held."""
+
+    name: str
+    bytes: Count
+    sha256: Sha256
+
+
+class TokenizerEntry(Tokenization, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How the text became tokens, and two settings of the stage that change no token."""
+
+    documents: str = ""
+    heldout: float | None = None
+
+    def tokenization(self) -> Tokenization:
+        """Without the settings."""
+        known = {name: getattr(self, name) for name in Tokenization.__struct_fields__}
+        return Tokenization(**known)
+
+
+class LongToken(TypedDict):
+    """The head of a long token, and how many bytes the whole has."""
+
+    bytes: int
+    token: str
+
+
+class TextQuality(TypedDict, total=False):
+    """Simple counts of a text's quality; none where the shards were not made from text."""
+
+    duplicate_share: float
+    duplicates_sampled: int
+    long_tokens: int
+    longest_tokens: list[LongToken]
+    not_text_sentences: int
+    odd_script_sentences: int
+    scripts: dict[str, int]
+
+
+class ShardsManifest(Struct, frozen=True, forbid_unknown_fields=True):
+    """What `manifest.json` holds."""
+
+    kind: Literal["shards"]
+    schema: Count
+    tokenizer: TokenizerEntry
+    counts: ShardsCounts
+    quality: TextQuality
+    splits: dict[Split, SplitCounts]
+    shards: tuple[ShardEntry, ...]
+    inputs: tuple[CorpusFile, ...]
+
+
+class _Header(Struct):
+    kind: Any = None
+    schema: Any = None
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One shard, memory-mapped: n sentences, their tokens end to end, and the distinct tokens.
+
+    Sentence i has the tokens `ids[offsets[i] : offsets[i + 1]]`, each an index into `types`.
+    """
+
+    path: Path
+    split: str
+    digest: str
+    sentence_ids: npt.NDArray[np.int64]
+    document_ids: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int32]
+    ids: npt.NDArray[np.int32]
+    dictionary: pa.StringArray
+
+    def __len__(self) -> int:
+        return len(self.sentence_ids)
+
+    @cached_property
+    def types(self) -> list[str]:
+        """The distinct tokens, in the order of their first occurrence in the shard."""
+        return self.dictionary.to_pylist()
+
+    def counts(self) -> npt.NDArray[np.int64]:
+        """How often each type occurs."""
+        return np.bincount(self.ids, minlength=len(self.dictionary))
+
+    def rows(self, start: int, stop: int) -> "Shard":
+        """Rows `start` to `stop` as a shard: their distinct tokens, in the order of this one's."""
+        first, last = int(self.offsets[start]), int(self.offsets[stop])
+        used, ids = np.unique(self.ids[first:last], return_inverse=True)
+        return replace(
+            self,
+            sentence_ids=self.sentence_ids[start:stop],
+            document_ids=self.document_ids[start:stop],
+            offsets=self.offsets[start : stop + 1] - np.int32(first),
+            ids=ids.astype(np.int32),
+            dictionary=self.dictionary.take(pa.array(used)),
+        )
+
+    def tokens(self, i: int) -> list[str]:
+        """The tokens of row i (not of the sentence with that `sentence_id`)."""
+        types = self.types
+        return [types[id_] for id_ in self.ids[self.offsets[i] : self.offsets[i + 1]]]
+
+
+class Shards:
+    """A folder of shards, taken from its manifest and never from a listing of the folder."""
+
+    def __init__(self, folder: Folder | Location) -> None:
+        self.location = Location.of(folder)
+        self.folder: Folder = self.location.local or self.location.url
+        path = self.location.name("manifest.json")
+        header = self.location.record("manifest.json", _Header)
+        if header.kind != "shards":
+            raise ElmoError(f"{path}: is not the manifest of a shards folder")
+        if header.schema != SCHEMA_VERSION:
+            raise ElmoError(
+                f"{path}: has schema {header.schema}, this version reads {SCHEMA_VERSION}; make "
+                "the shards again"
+            )
+        self.manifest = self.location.record("manifest.json", ShardsManifest)
+        _check_manifest(path, self.manifest)
+        self.digest = digest(msgspec.to_builtins(self.manifest))
+
+    @property
+    def tokenization(self) -> Tokenization:
+        """How the text became sentences of tokens."""
+        return self.manifest.tokenizer.tokenization()
+
+    def infos(self, split: str | None = None) -> list[ShardEntry]:
+        """The manifest's entries of one split (or all), in the order of their sentences."""
+        if split not in (*SPLITS, None):
+            raise ElmoError(f"{self.location}: no split {split!r}; there are train and heldout")
+        return [info for info in self.manifest.shards if split in (info.split, None)]
+
+    def open(self, info: ShardEntry) -> Shard:
+        """Memory-map the shard of a manifest entry; `ElmoError` where it is not what that says.
+
+        The first time a process opens a file, all its bytes are checked. Of one at a URL this
+        machine keeps a copy (`elmo.io.folders.cached`).
+        """
+        return open_shard(cached(self.location, info.file, sha256=info.sha256), info=info)
+
+    def sentences(self, split: str | None = None) -> int:
+        """How many rows there are, blank ones included."""
+        return sum(info.sentences for info in self.infos(split))
+
+    def tokens(self, split: str | None = None) -> int:
+        """How many tokens there are, boundaries not counted."""
+        return sum(info.tokens for info in self.infos(split))
+
+    def check_sizes(self) -> None:
+        """`ElmoError` naming the first shard that is missing or has another size: without reading
+        any, before work begins."""
+        for info in self.infos():
+            if self.location.local is not None:
+                _check_size(self.location.local / info.file, info)
+            else:
+                self.location.check(info.file, size=info.bytes)
+
+    def verify(self, split: str | None = None) -> None:
+        """Check every shard's bytes; `ElmoError` naming the first one truncated or altered."""
+        for info in self.infos(split):
+            check_sha256(cached(self.location, info.file, sha256=info.sha256), info.sha256)
+
+
+def open_shard(path: Path, *, info: ShardEntry) -> Shard:
+    """Memory-map one shard file described by `info`; see `Shards.open`."""
+    status = _check_size(path, info)
+    _check_once(path.absolute(), status.st_mtime_ns, info)
+    batch = _read(path)
+    tokens = batch.column("tokens")
+    sentence_ids = batch.column("sentence_id").to_numpy()
+    document_ids = batch.column("document_id").to_numpy()
+    return Shard(
+        path=path,
+        split=info.split,
+        digest=info.sha256,
+        sentence_ids=sentence_ids + info.sentence_offset,
+        document_ids=document_ids + info.document_offset,
+        offsets=tokens.offsets.to_numpy(),
+        ids=tokens.values.indices.to_numpy(),
+        dictionary=tokens.values.dictionary,
+    )
+
+
+def _check_size(path: Path, info: ShardEntry) -> os.stat_result:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise ElmoError(
+            f"{path}: is missing, though its manifest names it; make it again"
+        ) from None
+    if status.st_size != info.bytes or not stat.S_ISREG(status.st_mode):
+        raise ElmoError(
+            f"{path}: truncated or altered ({status.st_size} bytes, its manifest says "
+            f"{info.bytes}); restore it or make the folder again"
+        )
+    return status
+
+
+def write_shard(
+    path: Path,
+    *,
+    sentence_ids: npt.NDArray[np.int64],
+    document_ids: npt.NDArray[np.int64],
+    offsets: npt.NDArray[np.int32],
+    tokens: pa.DictionaryArray,
+) -> None:
+    """Write one shard of n sentences to a new file; the same input always gives the same bytes.
+
+    `tokens` holds all tokens end to end as dictionary<int32, string>, its dictionary being exactly
+    the distinct ones; `offsets` (n + 1) says where each sentence begins.
+    """
+    lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), tokens)
+    columns = [pa.array(sentence_ids, pa.int64()), pa.array(document_ids, pa.int64()), lists]
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
+
+
+def describe_shard(path: Path, *, split: Split, name: str = "") -> ShardEntry:
+    """The manifest entry of a shard file: its counts, its first and last sentence, its digest.
+
+    `name` is what the file is to be called, where it is not called so yet.
+    """
+    batch = _read(path)
+    tokens, sentence_ids = batch.column("tokens").values, batch.column("sentence_id")
+    return ShardEntry(
+        file=name or path.name,
+        split=split,
+        sentences=batch.num_rows,
+        tokens=len(tokens),
+        types=len(tokens.dictionary),
+        sentence_offset=0,
+        document_offset=0,
+        first_sentence_id=sentence_ids[0].as_py(),
+        last_sentence_id=sentence_ids[-1].as_py(),
+        bytes=path.stat().st_size,
+        sha256=sha256(path),
+    )
+
+
+def shard_name(split: str, number: int) -> str:
+    """The file name of a split's shard, such as `train-00000.arrow`."""
+    return f"{split}-{number:05d}.arrow"
+
+
+def check_size(out: Folder, *, shards: int, inputs: Sequence[CorpusFile]) -> None:
+    """Refuse, before work begins, what would end in a manifest too large to be read."""
+    size = len(json_bytes({"inputs": msgspec.to_builtins(inputs)}, source=f"{out}/manifest.json"))
+    size += shards * _SHARD_BYTES
+    if size > records.JSON_LIMIT:
+        raise ElmoError(
+            f"{out}: the manifest of {len(inputs):,} files in up to {shards:,} shards would take "
+            f"up to {size:,} bytes, and at most {records.JSON_LIMIT:,} are read; raise "
+            "tokenize.shard_bytes, or join the files into fewer"
+        )
+
+
+def write_manifest(
+    folder: Folder | Location,
+    *,
+    shards: Sequence[ShardEntry],
+    documents: dict[Split, int],
+    tokenizer: TokenizerEntry,
+    counts: ShardsCounts,
+    inputs: Sequence[CorpusFile],
+    quality: TextQuality,
+) -> None:
+    """Write `manifest.json`, the last file of a folder of shards; `documents` is by split."""
+    manifest = ShardsManifest(
+        kind="shards",
+        schema=SCHEMA_VERSION,
+        tokenizer=tokenizer,
+        counts=counts,
+        quality=quality,
+        splits={
+            split: SplitCounts(
+                documents=documents[split],
+                sentences=sum(info.sentences for info in shards if info.split == split),
+                tokens=sum(info.tokens for info in shards if info.split == split),
+            )
+            for split in SPLITS
+        },
+        shards=tuple(shards),
+        inputs=tuple(inputs),
+    )
+    location = Location.of(folder)
+    _check_manifest(location.name("manifest.json"), manifest)
+    location.write_json("manifest.json", msgspec.to_builtins(manifest))
+
+
+def write_shards(
+    out: Folder,
+    sentences: Iterable[Sequence[str]],
+    *,
+    heldout_every: int = 0,
+    shard_sentences: int = 1000,
+    tokenizer: Tokenization = NONE,
+) -> "Shards":
+    """Write a shards folder from lists of tokens, each sentence a document of its own.
+
+    Every `heldout_every`-th sentence is held out (0: none). `tokenizer` is what cut the sentences,
+    where that is known. For data that is already in Python; text files go through the tokenize
+    stage.
+    """
+    rows = list(sentences)
+    heldout = {
+        i for i in range(len(rows)) if heldout_every and i % heldout_every == heldout_every - 1
+    }
+    split_ids: dict[Split, list[int]] = {
+        "train": [i for i in range(len(rows)) if i not in heldout],
+        "heldout": sorted(heldout),
+    }
+    with new_folder(out, ours=("manifest.json",), also=NAMES, kind="shards") as folder:
+        infos = []
+        for split, ids in split_ids.items():
+            for number, start in enumerate(range(0, len(ids), shard_sentences)):
+                chosen = ids[start : start + shard_sentences]
+                path = folder / shard_name(split, number)
+                infos.append(_write_rows(path, split, chosen, [rows[i] for i in chosen]))
+        size = sum(len(token.encode()) for row in rows for token in row)
+        counts = ShardsCounts(
+            documents=len(rows),
+            sentences=len(rows),
+            blank_lines=sum(not row for row in rows),
+            tokens=sum(len(row) for row in rows),
+            bytes=size,
+            token_bytes=size,
+            dropped={},
+        )
+        write_manifest(
+            folder,
+            shards=infos,
+            documents={split: len(ids) for split, ids in split_ids.items()},
+            tokenizer=TokenizerEntry(**msgspec.structs.asdict(tokenizer)),
+            counts=counts,
+            inputs=[],
+            quality={},
+        )
+    return Shards(out)
+
+
+def _write_rows(path: Path, split: Split, ids: list[int], rows: list[Sequence[str]]) -> ShardEntry:
+    offsets = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int32)
+    tokens = pa.array([token for row in rows for token in row], pa.string()).dictionary_encode()
+    numbers = np.array(ids, np.int64)
+    write_shard(path, sentence_ids=numbers, document_ids=numbers, offsets=offsets, tokens=tokens)
+    return describe_shard(path, split=split)
+
+
+def _check_manifest(path: str, manifest: ShardsManifest) -> None:
+    """Whether a manifest's numbers agree with each other."""
+    names = [info.file for info in manifest.shards]
+    if len(set(names)) != len(names):
+        raise ElmoError(f"{path}: shards: names a file twice; make the shards again")
+    if set(manifest.splits) != set(SPLITS):
+        raise ElmoError(f"{path}: splits: must be train and heldout; make the shards again")
+    for split, counts in manifest.splits.items():
+        infos = [info for info in manifest.shards if info.split == split]
+        for what in ("sentences", "tokens"):
+            total = sum(getattr(info, what) for info in infos)
+            if total != getattr(counts, what):
+                raise ElmoError(
+                    f"{path}: splits.{split}.{what}: {getattr(counts, what)}, and its shards have "
+                    f"{total}; make the shards again"
+                )
+        for one, two in pairwise(infos):
+            if one.last_sentence_id >= two.first_sentence_id:
+                raise ElmoError(f"{path}: {two.file} does not follow {one.file}; make it again")
+    for what in ("documents", "sentences", "tokens"):
+        total = sum(getattr(counts, what) for counts in manifest.splits.values())
+        if total != getattr(manifest.counts, what):
+            raise ElmoError(
+                f"{path}: counts.{what}: {getattr(manifest.counts, what)}, and the splits have "
+                f"{total}; make the shards again"
+            )
+
+
+@lru_cache(maxsize=1 << 16)
+def _check_once(path: Path, modified: int, info: ShardEntry) -> None:
+    """Check a file's bytes and counts; a file that is not `modified` since is checked only once."""
+    check_sha256(path, info.sha256)
+    batch = _read(path)
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise ElmoError(f"{path}: is no shard ({first_line(error)}); make it again") from None
+    tokens = batch.column("tokens")
+    counts = {
+        "sentences": (batch.num_rows, info.sentences),
+        "tokens": (len(tokens.values), info.tokens),
+        "types": (len(tokens.values.dictionary), info.types),
+    }
+    for what, (actual, named) in counts.items():
+        if actual != named:
+            raise ElmoError(
+                f"{path}: has {actual} {what}, its manifest says {named}; make the folder again"
+            )
+    nulls = sum(column.null_count for column in batch.columns)
+    nulls += tokens.values.null_count + tokens.values.dictionary.null_count
+    ids = batch.column("sentence_id").to_numpy() + info.sentence_offset
+    ends = (info.first_sentence_id, info.last_sentence_id)
+    if nulls:
+        raise ElmoError(f"{path}: {nulls} of its values are missing; make it again")
+    if not len(ids) or (ids[0], ids[-1]) != ends or (np.diff(ids) <= 0).any():
+        raise ElmoError(f"{path}: its sentence ids are not as in its manifest; make it again")
+
+
+def _read(path: Path) -> pa.RecordBatch:
+    try:
+        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+            if reader.num_record_batches != 1 or not reader.schema.equals(SCHEMA):
+                raise ElmoError(f"{path}: is an Arrow file but not a shard; make it again")
+            return reader.get_batch(0)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ElmoError(f"{path}: truncated or altered ({first_line(error)})") from None

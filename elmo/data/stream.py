@@ -1,0 +1,377 @@
+"""Shards → windows: the training stream, with a position that can be saved and restored.
+
+Rows hold sentences end to end, each with its boundaries, cut in windows of T tokens without
+padding. The forward direction reads `<S> w1 … wn` and predicts `w1 … wn </S>`; the backward one,
+beside it, reads `</S> wn … w1` and predicts `wn … w1 <S>`, so a window has nearly the same distinct
+tokens both ways. An epoch is every block (a run of sentences of one shard) once, in an order drawn
+from the seed; a row that runs out takes the next block of that order. So the order depends on the
+seed and the number of rows, never on the workers: each knows from the lengths of the blocks alone
+which row takes which block, and reads the blocks of its own rows.
+
+Shapes: S directions (0 forward, 1 backward), T time steps, B rows, N distinct tokens, K characters,
+V words, n time steps of a block.
+"""
+
+import queue
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from elmo.data.arrays import Int64s
+from elmo.data.shards import Shard, ShardEntry, Shards
+from elmo.data.vocabulary import Vocabulary
+from elmo.errors import ElmoError
+
+SHARDS_MIXED = 32  # shards whose blocks are shuffled together: what must be open at a time
+_OOV = np.int64(1) << 32
+
+
+class Position(TypedDict):
+    """How far a stream is: the next block, and each row's block (−1: none yet) and offset in it."""
+
+    block: int
+    rows: list[list[int]]
+
+
+@dataclass(frozen=True)
+class Window:
+    """One step's tokens for the rows of one worker.
+
+    `index_STB` points into `characters_NK`, the characters of the distinct tokens, and `bytes_N`,
+    their lengths in UTF-8; `targets_STB` are word ids; where `mask_TB` is false a row has run dry;
+    `reset_TB` marks where sentences begin. `words` are the distinct targets of this worker's rows;
+    `count` is the number of predictions of *all* rows, two per token.
+    """
+
+    index_STB: Int64s
+    targets_STB: Int64s
+    mask_TB: npt.NDArray[np.bool_]
+    reset_TB: npt.NDArray[np.bool_]
+    characters_NK: npt.NDArray[np.int32]
+    bytes_N: Int64s
+    words: Int64s
+    count: int
+
+
+class TokenBlock(NamedTuple):
+    """A run of sentences in both reading orders: keys and word ids (S, n), starts (n)."""
+
+    keys_Sn: Int64s
+    words_Sn: Int64s
+    starts_n: npt.NDArray[np.bool_]
+
+
+WindowAndAfter = tuple[Window, Callable[[], Position]]
+
+
+class Stream:
+    """Windows over one split of a folder of shards, for `epochs` epochs, then it ends.
+
+    `mine` are the rows this worker gets, by default all. `encode` turns distinct tokens into
+    characters (N, K). With `seed` None the order is that of the corpus, for evaluation.
+    """
+
+    def __init__(
+        self,
+        shards: Shards,
+        vocabulary: Vocabulary,
+        encode: Callable[[list[str]], npt.NDArray[np.int32]],
+        *,
+        split: str,
+        rows: int,
+        window: int,
+        block_sentences: int,
+        epochs: int,
+        seed: int | None,
+        mine: Sequence[int] | None = None,
+    ) -> None:
+        if rows < 1 or window < 1 or block_sentences < 1:
+            raise ElmoError("rows, window and block_sentences must be 1 or more")
+        self.shards, self.infos = shards, shards.infos(split)
+        self.vocabulary, self.encode = vocabulary, encode
+        self.rows, self.window, self.block = rows, window, block_sentences
+        self.epochs, self.seed = epochs, seed
+        self.mine = np.arange(rows) if mine is None else np.asarray(mine)
+        self._tables: OrderedDict[int, _Table] = OrderedDict()
+        self._orders: dict[int, npt.NDArray[np.int32]] = {}
+        self._words: tuple[npt.NDArray[np.signedinteger], Int64s] | None = None
+        blocks = [-(-info.sentences // block_sentences) for info in self.infos]
+        self._blocks = np.array(blocks, np.int64)
+        self._lengths: list[Any] = [None] * len(blocks)  # of each shard's blocks, once asked for
+        if not any(info.tokens for info in self.infos):
+            raise ElmoError(f"{shards.location}: has no {split} tokens; raise tokenize.heldout")
+
+    @property
+    def tokens(self) -> int:
+        """Predictions in each direction in one epoch: the tokens and one boundary per sentence."""
+        opened = (self.shards.open(info) for info in self.infos)
+        filled = sum(int(np.count_nonzero(np.diff(shard.offsets))) for shard in opened)
+        return sum(info.tokens for info in self.infos) + filled
+
+    def begin(self) -> Position:
+        """The position before the first window."""
+        return {"block": 0, "rows": [[-1, 0]] * self.rows}
+
+    def windows(self, position: Position) -> Iterator[WindowAndAfter]:
+        """The windows from a position on, each with a function that gives the position after it."""
+        rows = _Rows(self, position)
+        own = [(column, int(row)) for column, row in enumerate(self.mine)]
+        blocks: dict[
+            int, tuple[int, TokenBlock]
+        ] = {}  # of each row of this worker, with its number
+        shape = (self.window, len(self.mine))
+        while count := rows.advance():
+            keys_STB, words_STB = np.zeros((2, *shape), np.int64), np.zeros((2, *shape), np.int64)
+            mask_TB, starts_TB = np.zeros(shape, bool), np.zeros(shape, bool)
+            keys_STB[0], keys_STB[1] = self.vocabulary.bos, self.vocabulary.eos
+            for column, row in own:
+                filled = 0
+                for number, offset, tokens in rows.pieces(row):
+                    if row not in blocks or blocks[row][0] != number:
+                        blocks[row] = number, self._read(number)
+                    block = blocks[row][1]
+                    source, target = slice(offset, offset + tokens), slice(filled, filled + tokens)
+                    keys_STB[:, target, column] = block.keys_Sn[:, source]
+                    words_STB[:, target, column] = block.words_Sn[:, source]
+                    starts_TB[target, column] = block.starts_n[source]
+                    filled += tokens
+                mask_TB[:filled, column] = True
+            window = self._window(keys_STB, words_STB, mask_TB, starts_TB, 2 * count)
+            yield window, rows.position_after()
+
+    def _window(
+        self,
+        keys_STB: Int64s,
+        words_STB: Int64s,
+        mask_TB: npt.NDArray[np.bool_],
+        starts_TB: npt.NDArray[np.bool_],
+        count: int,
+    ) -> Window:
+        distinct, index = np.unique(keys_STB, return_inverse=True)
+        return Window(
+            index.reshape(keys_STB.shape),
+            words_STB,
+            mask_TB,
+            starts_TB,
+            *self._characters(distinct),
+            np.unique(words_STB[:, mask_TB]),
+            count,
+        )
+
+    def _characters(self, keys: Int64s) -> tuple[npt.NDArray[np.int32], Int64s]:
+        """Characters and bytes of distinct tokens: of words from a table, of others one by one."""
+        if self._words is None:
+            words = self.vocabulary.words
+            self._words = _narrow(self.encode(words)), byte_lengths(words)
+        of_words_VK, word_lengths = self._words
+        known = keys < _OOV
+        characters_NK = np.empty((len(keys), of_words_VK.shape[1]), np.int32)
+        characters_NK[known] = of_words_VK[keys[known]]
+        lengths = np.empty(len(keys), np.int64)
+        lengths[known] = word_lengths[keys[known]]
+        others = keys[~known]
+        tokens = [
+            self._table(int(key // _OOV) - 1).shard.dictionary[int(key % _OOV)].as_py()
+            for key in others
+        ]
+        if tokens:
+            characters_NK[~known], lengths[~known] = self.encode(tokens), byte_lengths(tokens)
+        return characters_NK, lengths
+
+    def _read(self, number: int) -> TokenBlock:
+        """Read a block by its number in the order of all epochs."""
+        shard_number, block = self._shard_and_block(number)
+        table = self._table(shard_number)
+        offsets = table.shard.offsets[block * self.block : (block + 1) * self.block + 1]
+        offsets = offsets.astype(np.int64)
+        ids = table.shard.ids[offsets[0] : offsets[-1]]
+        lengths = np.diff(offsets)
+        lengths = lengths[lengths > 0]
+        return both_ways(table.keys[ids], table.words[ids], lengths, self.vocabulary)
+
+    def length(self, number: int) -> int:
+        """Predictions in each direction of a block, by its number in the order of all epochs."""
+        shard, block = self._shard_and_block(number)
+        if self._lengths[shard] is None:
+            offsets = self.shards.open(self.infos[shard]).offsets.astype(np.int64)
+            lengths = np.diff(offsets)
+            starts = np.arange(0, len(lengths), self.block)
+            self._lengths[shard] = np.add.reduceat(lengths + (lengths > 0), starts)
+        return int(self._lengths[shard][block])
+
+    def _shard_and_block(self, number: int) -> tuple[int, int]:
+        epoch, index = divmod(number, int(self._blocks.sum()))
+        shard, block = self._order(epoch)[index]
+        return int(shard), int(block)
+
+    def _order(self, epoch: int) -> npt.NDArray[np.int32]:
+        """The (shard, block) pairs of an epoch."""
+        if epoch not in self._orders:
+            self._orders = {k: v for k, v in self._orders.items() if k == epoch - 1}
+            self._orders[epoch] = self._drawn_order(epoch)
+        return self._orders[epoch]
+
+    def _drawn_order(self, epoch: int) -> npt.NDArray[np.int32]:
+        shards = np.arange(len(self.infos))
+        random = None if self.seed is None else np.random.default_rng([self.seed, epoch])
+        if random is not None:
+            random.shuffle(shards)
+        groups = []
+        for start in range(0, len(shards), SHARDS_MIXED):
+            chosen = shards[start : start + SHARDS_MIXED]
+            pairs = [(shard, block) for shard in chosen for block in range(self._blocks[shard])]
+            group = np.array(pairs, np.int32).reshape(-1, 2)
+            if random is not None:
+                random.shuffle(group)
+            groups.append(group)
+        return np.concatenate(groups)
+
+    def _table(self, number: int) -> "_Table":
+        if number not in self._tables:
+            self._tables[number] = _Table.of(self.shards, self.infos, number, self.vocabulary)
+            if len(self._tables) > 2 * SHARDS_MIXED:
+                self._tables.popitem(last=False)
+        self._tables.move_to_end(number)
+        return self._tables[number]
+
+
+class _Rows:
+    """Which block each row reads and how far: computed from the blocks' lengths, no token is read.
+
+    `number`, `offset` and `length` are of each row's current block (number −1: none yet).
+    """
+
+    def __init__(self, stream: Stream, position: Position) -> None:
+        self.stream = stream
+        self.taken = int(position["block"])
+        self.blocks = stream.epochs * int(stream._blocks.sum())
+        self.number, self.offset = np.array(position["rows"], np.int64).reshape(-1, 2).T.copy()
+        self.length = np.array([stream.length(k) if k >= 0 else 0 for k in self.number.tolist()])
+        self._several: dict[int, list[tuple[int, int, int]]] = {}
+
+    def advance(self) -> int:
+        """Advance by one window; return how many tokens all rows read, 0 at the end."""
+        window = self.stream.window
+        self._before = self.number, self.offset, np.minimum(self.length - self.offset, window)
+        self._several = {}
+        self.number, self.offset = self.number.copy(), self.offset + self._before[2]
+        filled = self._before[2].copy()
+        if self.taken < self.blocks:
+            for row in np.flatnonzero(filled < window).tolist():
+                pieces = [(int(self.number[row]), int(self._before[1][row]), int(filled[row]))]
+                while filled[row] < window and self.taken < self.blocks:
+                    length = self.stream.length(self.taken)
+                    tokens = min(window - int(filled[row]), length)
+                    pieces.append((self.taken, 0, tokens))
+                    self.number[row], self.length[row] = self.taken, length
+                    self.offset[row] = tokens
+                    filled[row] += tokens
+                    self.taken += 1
+                self._several[row] = [piece for piece in pieces if piece[2]]
+        return int(filled.sum())
+
+    def pieces(self, row: int) -> list[tuple[int, int, int]]:
+        """What a row reads in this window: (block, offset in it, tokens), in order."""
+        if row in self._several:
+            return self._several[row]
+        number, offset, tokens = (int(of[row]) for of in self._before)
+        return [(number, offset, tokens)] if tokens else []
+
+    def position_after(self) -> Callable[[], Position]:
+        """A function that gives the position after this window: as lists of all rows it costs more
+        than the window itself, and few positions are asked for."""
+        block, number, offset = self.taken, self.number, self.offset
+        return lambda: {"block": block, "rows": np.stack([number, offset], 1).tolist()}
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A shard with the word id of each of its types, and a key that tells distinct tokens apart."""
+
+    shard: Shard
+    words: Int64s
+    keys: Int64s
+
+    @classmethod
+    def of(
+        cls, shards: Shards, infos: list[ShardEntry], number: int, vocabulary: Vocabulary
+    ) -> "_Table":
+        shard = shards.open(infos[number])
+        words = vocabulary.ids(shard.types).astype(np.int64)
+        unknown = words == vocabulary.unk
+        own = (number + 1) * _OOV + np.arange(len(words))
+        return cls(shard, words, np.where(unknown, own, words))
+
+
+def byte_lengths(tokens: Sequence[str]) -> Int64s:
+    """The length of each token in UTF-8."""
+    return np.array([len(token.encode()) for token in tokens], np.int64)
+
+
+def _narrow(ids: npt.NDArray[np.int32]) -> npt.NDArray[np.signedinteger]:
+    """The same ids in half the memory, where they are small enough for that."""
+    return ids.astype(np.int16) if ids.max(initial=0) <= np.iinfo(np.int16).max else ids
+
+
+def both_ways(keys: Int64s, words: Int64s, lengths: Int64s, vocabulary: Vocabulary) -> TokenBlock:
+    """Lay sentences end to end in both reading orders, with their boundaries."""
+    ends = np.cumsum(lengths + 2)
+    inside = np.ones(int((lengths + 2).sum()), bool)
+    inside[ends - 1] = inside[ends - lengths - 2] = False
+    full_keys = np.full(len(inside), vocabulary.bos, np.int64)
+    full_keys[ends - 1] = vocabulary.eos
+    full_words = full_keys.copy()
+    full_keys[inside], full_words[inside] = keys, words
+    times = np.arange(int((lengths + 1).sum()))
+    first = np.cumsum(lengths + 1) - lengths - 1
+    sentence = np.repeat(np.arange(len(lengths)), lengths + 1)
+    time = times - first[sentence]
+    forward = (ends - lengths - 2)[sentence] + time
+    backward = (ends - 1)[sentence] - time
+    return TokenBlock(
+        np.stack([full_keys[forward], full_keys[backward]]),
+        np.stack([full_words[forward + 1], full_words[backward - 1]]),
+        time == 0,
+    )
+
+
+def prefetched(
+    windows: Iterator[WindowAndAfter], *, ahead: int = 2
+) -> Generator[WindowAndAfter, None, None]:
+    """The same windows, prepared on another thread while the caller computes."""
+    ready: queue.Queue[Any] = queue.Queue(ahead)
+    stop = threading.Event()
+
+    def put(item: Any) -> bool:
+        while not stop.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def work() -> None:
+        try:
+            for item in windows:
+                if not put(item):
+                    return
+            put(None)
+        except BaseException as error:  # handed to the caller, who raises it
+            put(error)
+
+    thread = threading.Thread(target=work, daemon=True, name="stream")
+    thread.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stop.set()
+        thread.join()

@@ -1,0 +1,113 @@
+"""Words ↔ ids: the softmax targets, in the file format of 2018 with counts beside it."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END
+from elmo.errors import ElmoError
+from elmo.io.atomic import new_file
+from elmo.io.records import check_readable
+
+LARGEST = 1 << 30  # bytes of a file of words
+UNK = "<UNK>"
+_MAX_TERM_ID = "!!!MAXTERMID"  # a line that readers of this format skip since 2018
+MARKS = (SENTENCE_BEGIN, SENTENCE_END, UNK)  # words of every vocabulary
+NOT_WORDS = (*MARKS, _MAX_TERM_ID)  # tokens of a text that cannot become words
+
+
+class Vocabulary:
+    """Words by falling count after `<S>`, `</S>`, `<UNK>`; the log-uniform sampler relies on it.
+
+    `counts[i]` is how often word i was seen in training, or `counts` is None when unknown.
+    """
+
+    def __init__(self, words: Iterable[str], counts: Iterable[int] | None = None) -> None:
+        self.words = list(words)
+        self.counts = None if counts is None else list(counts)
+        self._ids = {word: i for i, word in enumerate(self.words)}
+        if len(self._ids) != len(self.words):
+            seen: set[str] = set()
+            twice = next(word for word in self.words if word in seen or seen.add(word))  # type: ignore[func-returns-value]
+            raise ElmoError(f"the word {twice!r} stands twice in the vocabulary; remove one")
+        for word in MARKS:
+            if word not in self._ids:
+                raise ElmoError(f"the vocabulary has no {word}; add a line {word} at its head")
+        if _MAX_TERM_ID in self._ids:
+            raise ElmoError(f"{_MAX_TERM_ID} marks a line that is no word; remove it")
+        if self.counts is not None and len(self.counts) != len(self.words):
+            raise ElmoError(
+                f"{len(self.words)} words but {len(self.counts)} counts; make both again"
+            )
+        self.bos, self.eos, self.unk = (self._ids[word] for word in MARKS)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __contains__(self, word: str) -> bool:
+        return word in self._ids
+
+    def ids(self, tokens: Iterable[str]) -> npt.NDArray[np.int32]:
+        """The word id of each token; `<UNK>` for a token that is no word."""
+        get, unk = self._ids.get, self.unk
+        return np.fromiter((get(token, unk) for token in tokens), np.int32)
+
+    def save(self, folder: Path) -> None:
+        """Write `words.txt` and, where counts are known, `counts.txt`, one per line."""
+        _write_lines(folder / "words.txt", self.words)
+        if self.counts is not None:
+            _write_lines(folder / "counts.txt", map(str, self.counts))
+
+    @classmethod
+    def load(cls, path: Path) -> "Vocabulary":
+        """Read `words.txt`, or the folder that holds it, with `counts.txt` beside it."""
+        file = path / "words.txt" if path.is_dir() else path
+        lines = _read_lines(file)
+        kept = [i for i, word in enumerate(lines) if word != _MAX_TERM_ID]
+        words = [lines[i] for i in kept]
+        if "" in words:
+            line = kept[words.index("")] + 1
+            raise ElmoError(f"{file}:{line}: is blank, and no word; delete the line")
+        beside = file.with_name("counts.txt")
+        counts = None
+        if file.name == "words.txt" and beside.exists():
+            counts = [_count(beside, *line) for line in enumerate(_read_lines(beside), 1)]
+            if len(counts) != len(lines):
+                raise ElmoError(
+                    f"{beside}: has {len(counts)} counts, and {file} {len(lines)} words; make both "
+                    "again"
+                )
+            counts = [counts[i] for i in kept]
+        try:
+            return cls(words, counts)
+        except ElmoError as error:
+            raise ElmoError(f"{file}: {error}") from None
+
+
+def _read_lines(path: Path) -> list[str]:
+    check_readable(path)
+    if (size := path.stat().st_size) > LARGEST:
+        raise ElmoError(f"{path}: has {size:,} bytes; a vocabulary has at most {LARGEST:,}")
+    data = path.read_bytes()
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ElmoError(
+            f"{path}:{line}: byte {error.start} is not UTF-8; save it as UTF-8"
+        ) from None
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def _count(path: Path, number: int, line: str) -> int:
+    if not (line.isascii() and line.isdecimal() and len(line) < 17):
+        raise ElmoError(f"{path}:{number}: a count must be a whole number, found {line[:40]!r}")
+    return int(line)
+
+
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
+    with new_file(path) as beside:
+        beside.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")

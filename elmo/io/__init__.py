@@ -1,0 +1,6 @@
+"""Files on a disk or at a URL, written whole, and typed JSON."""
+
+from importlib.util import find_spec
+
+if find_spec("fcntl") is None:
+    raise ImportError("elmo locks files as Linux and macOS do; on Windows, run it in WSL")

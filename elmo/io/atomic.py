@@ -1,0 +1,318 @@
+"""Files and folders written whole or not at all, and the locks of those who write."""
+
+import fcntl
+import filecmp
+import os
+import re
+import shutil
+import socket
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from elmo.errors import ElmoError
+from elmo.io.records import ManifestKind, json_bytes, read_record
+
+LOCK = ".lock"  # the file in a work folder that its owner holds
+
+
+@contextmanager
+def new_folder(
+    out: Path, *, ours: Sequence[str] = (), also: str = ".*", kind: str | None = None
+) -> Iterator[Path]:
+    """Yield an empty folder beside `out` that becomes `out` on success and vanishes on any failure.
+
+    An existing `out` stays until the new folder is complete, then is replaced: if it is empty, or
+    holds all files named in `ours`, which mark what this project has written, no others, in its
+    folders too, than those that the regular expression `also` names and hidden ones, and its
+    `manifest.json`, where `kind` is given, is of that kind. Anything else is refused before work
+    starts. What killed writers of `out` left beside it is removed.
+    """
+    check_folder(out, ours=ours, also=also, kind=kind)
+    try:
+        with _locked_folder(out) as beside:
+            yield beside
+            check_folder(out, ours=ours, also=also, kind=kind)
+            old = _beside(out)
+            if out.exists():
+                os.rename(out, old)
+            os.rename(beside, out)
+            shutil.rmtree(old, ignore_errors=True)
+    except BaseException as error:
+        _say_where(error, out)
+        raise
+
+
+@contextmanager
+def new_file(out: Path) -> Iterator[Path]:
+    """Yield a path in a hidden folder beside `out`; it becomes `out` on success and vanishes on any
+    failure. What killed writers of `out` left is removed."""
+    check_file(out)
+    try:
+        with _locked_folder(out) as folder:
+            yield folder / out.name
+            os.replace(folder / out.name, out)
+    except BaseException as error:
+        _say_where(error, out)
+        raise
+
+
+@contextmanager
+def new_output(out: Path, *, same: bool = False) -> Iterator[Path]:
+    """Like `new_file`, for a file that a user names: one that is there is never replaced, and what
+    killed writers of `out` left is removed. With `same`, one that has the same bytes is left."""
+    if not same:
+        check_absent(out)
+    try:
+        with _locked_folder(out) as folder:
+            yield folder / out.name
+            if not (same and out.is_file() and filecmp.cmp(folder / out.name, out, shallow=False)):
+                check_absent(out)
+                os.replace(folder / out.name, out)
+    except BaseException as error:
+        _say_where(error, out)
+        raise
+
+
+def check_folder(
+    out: Path,
+    *,
+    ours: Sequence[str],
+    also: str = ".*",
+    kind: str | None = None,
+    never: str = "",
+) -> None:
+    """Refuse an output folder that is a link, a file, or holds what is not this project's.
+
+    What another stage has written is refused too: by the `kind` of its `manifest.json`, or a file
+    `never` that this kind of output never has.
+    """
+    check_above(out)
+    if out.is_symlink():
+        raise ElmoError(
+            f"{out}: is a symbolic link to {os.readlink(out)}; name that, or delete the link"
+        )
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise ElmoError(f"{out}: is a file, not a folder to replace; name another, or delete it")
+    names = {path.name for path in out.iterdir()}
+    files = {path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()}
+    if names and not (ours and names.issuperset(ours)):
+        raise ElmoError(
+            f"{out}: holds {min(names)}, and no {' and '.join(ours) or 'output'} of this project; "
+            "it is not replaced: name another folder, or empty it"
+        )
+    check_names(str(out), files, ours=ours, also=also)
+    if kind is not None and names:
+        check_kind(str(out), read_record(out / "manifest.json", ManifestKind).kind, kind)
+    if never in names:
+        raise ElmoError(f"{out}: holds {never}, another output; name another folder, or empty it")
+
+
+def check_names(out: str, names: Iterable[str], *, ours: Sequence[str], also: str) -> None:
+    """Refuse an output folder with a file, in a folder of it too, that no stage has put there.
+
+    Hidden ones, which file managers leave, may be there.
+    """
+    for name in sorted(names):
+        hidden = any(part.startswith(".") for part in name.split("/"))
+        if not (hidden or name in ours or re.fullmatch(also, name)):
+            raise ElmoError(
+                f"{out}: holds {name}, which no stage has written; it is not replaced: move that "
+                "away, or name another folder"
+            )
+
+
+def check_kind(out: str, kind: str, wanted: str) -> None:
+    """Refuse an output folder whose manifest is of another kind."""
+    if kind != wanted:
+        raise ElmoError(f"{out}: holds {kind}, not {wanted}; name another folder, or empty it")
+
+
+def check_above(out: Path) -> None:
+    """Refuse an output below what is no folder."""
+    above = next((path for path in out.parents if os.path.lexists(path)), Path())
+    if not above.is_dir():
+        raise ElmoError(f"{out}: {above} is no folder; name another output")
+
+
+def check_writable(out: Path) -> None:
+    """Fail as writing `out` would, before the work that it is to hold."""
+    with _locked_folder(out):
+        pass
+
+
+def check_absent(out: Path) -> None:
+    """Refuse an output file that exists and is not empty, once what killed writers of it left is
+    removed: one may have been killed after `out` was there."""
+    check_file(out)
+    if out.exists() and out.stat().st_size:
+        _sweep(out)
+        raise ElmoError(f"{out}: exists, and is not replaced; delete it or name another file")
+
+
+def check_file(out: Path, *, ours: bytes = b"") -> None:
+    """Refuse an output file that is a link, a folder, or does not begin as files of its kind do:
+    by the regular expression `ours`, in the first KiB."""
+    check_above(out)
+    if out.is_symlink():
+        raise ElmoError(
+            f"{out}: is a symbolic link to {os.readlink(out)}; name that, or delete the link"
+        )
+    if out.is_dir():
+        raise ElmoError(f"{out}: is a folder; name a file")
+    if out.exists() and not out.is_file():
+        raise ElmoError(f"{out}: is a pipe or a device; name a file")
+    if ours and out.exists():
+        with out.open("rb") as file:
+            head = file.read(1024)
+        if head and not re.match(ours, head, re.DOTALL):
+            raise ElmoError(
+                f"{out}: is a file of another kind, and is not replaced: name another, or delete it"
+            )
+
+
+def check_output(out: Path, *, ours: bytes = b"") -> None:
+    """Refuse, before work, an output file as `check_file` does, or where none can be made."""
+    check_file(out, ours=ours)
+    above = next(path for path in out.absolute().parents if path.is_dir())
+    probe = above / f".{uuid.uuid4().hex[:8]}"
+    try:
+        probe.touch(exist_ok=False)
+        probe.unlink()
+    except OSError as error:
+        raise ElmoError(
+            f"{out}: {above} takes no files ({error.strerror}); name another path"
+        ) from None
+
+
+def check_record(out: Path, kind: Any) -> None:
+    """Refuse, before work, an output file that does not read as the JSON that is to be written."""
+    check_output(out, ours=rb"\s*[{\[]")
+    if out.exists() and out.stat().st_size:
+        with replaceable(out):
+            read_record(out, kind)
+
+
+@contextmanager
+def replaceable(out: Path | str) -> Iterator[None]:
+    """Say of what can't be read that it is not replaced."""
+    try:
+        yield
+    except ElmoError as error:
+        reason = str(error).removeprefix(f"{out}").lstrip(": /")
+        raise ElmoError(
+            f"{out}: is no output of this command ({reason}), and is not replaced: name another, "
+            "or delete it"
+        ) from None
+
+
+@contextmanager
+def _locked_folder(out: Path) -> Iterator[Path]:
+    """A hidden folder beside `out`, locked as long as its writer lives, gone at the end unless it
+    was renamed. An interrupt may come between any two lines."""
+    _sweep(out)
+    folder, lock = _beside(out), -1
+    try:
+        while True:
+            folder.mkdir()
+            try:
+                lock = os.open(folder, os.O_RDONLY)
+            except FileNotFoundError:  # another writer's sweep came between
+                continue
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if folder.exists():  # else that sweep has had the lock first
+                break
+            os.close(lock)
+            lock = -1
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock >= 0:
+            os.close(lock)
+
+
+def _sweep(out: Path) -> None:
+    """Remove the hidden folders that killed writers of `out` left: no process holds their locks."""
+    hidden = re.compile(rf"\.{re.escape(out.name)}\.[0-9a-f]{{8}}")
+    for path in out.parent.iterdir() if out.parent.is_dir() else ():
+        if hidden.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+            with suppress(OSError):
+                lock = os.open(path, os.O_RDONLY)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
+                finally:
+                    os.close(lock)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what writers killed in `new_folder` and `new_file` left in `folder`, whatever its name
+    was to be. Call it where nobody else writes."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if re.fullmatch(r"\..+\.[0-9a-f]{8}", path.name) is None:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a work folder; `ElmoError` naming its owner where another process does.
+
+    The system releases it when the process ends, however that happens. A folder that is left by an
+    error with nothing else in it is removed.
+    """
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / LOCK).open("a+", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                owner = file.read(256).strip() or "another process"
+                raise ElmoError(
+                    f"{folder}: {owner} is at work here; wait for it, or stop it"
+                ) from None
+            if os.fstat(file.fileno()).st_nlink == 0:
+                continue  # its owner has just removed the folder
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            file.flush()
+            try:
+                yield
+            except BaseException:
+                with suppress(OSError):
+                    if os.listdir(folder) == [LOCK]:  # nothing to resume from
+                        shutil.rmtree(folder)
+                        folder.parent.rmdir()  # unless it holds other work
+                raise
+            return
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON with sorted keys: the same value always gives the same bytes.
+
+    A number that is not finite becomes null, since JSON has none such.
+    """
+    check_file(path, ours=rb"\{" if isinstance(value, dict) else rb"\[")
+    data = json_bytes(value, source=str(path))
+    with new_file(path) as beside:
+        beside.write_bytes(data)
+
+
+def _say_where(error: BaseException, out: Path) -> None:
+    """Name what was being written where the system did not, as when a disk is full."""
+    if isinstance(error, OSError) and error.filename is None:
+        raise ElmoError(f"{out}: {error.strerror or error}") from error
+
+
+def _beside(out: Path) -> Path:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    return out.parent / f".{out.name}.{uuid.uuid4().hex[:8]}"

@@ -1,0 +1,179 @@
+"""Folders at a URL as folders of files on this machine: written whole or not at all, and read.
+
+What is on a disk is used where it is.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from elmo.errors import ElmoError
+from elmo.io import atomic, records
+from elmo.io.location import Folder, Location, scratch
+
+CACHE = "ELMO_CACHE"  # the variable that names the folder of copies; it is emptied by hand
+_UNFINISHED = ".unfinished"  # marks a folder at a URL that a writer has emptied and not filled yet
+_LOOK = 2.0  # seconds between two looks at a URL for a file that tells something
+
+
+def absolute(folder: Folder) -> Folder:
+    """A path that holds in any working folder, or the URL as it is."""
+    return str(folder) if "://" in str(folder) else Path(folder).absolute()
+
+
+def name_of(folder: Folder) -> str:
+    """The last part of a path or URL."""
+    return str(folder).rstrip("/").rpartition("/")[2]
+
+
+@contextmanager
+def new_folder(
+    out: Folder, *, ours: Sequence[str] = (), also: str = ".*", kind: str | None = None
+) -> Iterator[Path]:
+    """Yield an empty local folder that becomes `out` on success, as `atomic.new_folder` does.
+
+    For a URL it is a temporary one whose files, those of its folders too, are put there in the end,
+    the first of `ours` last: readers see all or nothing.
+    """
+    location = Location.of(out)
+    if location.local is not None:
+        with atomic.new_folder(location.local, ours=ours, also=also, kind=kind) as new:
+            yield new
+        return
+    check_folder(location, ours=ours, also=also, kind=kind)
+    with tempfile.TemporaryDirectory(dir=scratch()) as name:
+        new = Path(name)
+        yield new
+        with replaced(out, ours=ours, also=also, kind=kind) as target:
+            written = [path for path in sorted(new.rglob("*")) if path.is_file()]
+            last = [new / one for one in ours[:1]]
+            for path in [path for path in written if path not in last] + last:
+                target.put(path.relative_to(new).as_posix(), path)
+
+
+@contextmanager
+def replaced(
+    out: Folder, *, ours: Sequence[str] = (), also: str = ".*", kind: str | None = None
+) -> Iterator[Location]:
+    """Yield where to write the files of `out`, in place of those it has.
+
+    On a disk that is a new folder, which becomes `out` on success. At a URL it is `out` itself,
+    emptied; the first of `ours`, its manifest, is to be written last.
+    """
+    location = Location.of(out)
+    if location.local is not None:
+        with atomic.new_folder(location.local, ours=ours, also=also, kind=kind) as new:
+            yield Location(new)
+        return
+    check_folder(location, ours=ours, also=also, kind=kind)
+    for manifest in ours[:1]:
+        location.delete(manifest)
+    location.write(_UNFINISHED, b"")
+    for file in location.names():
+        if file != _UNFINISHED:
+            location.delete(file)
+    for folder in location.folders():
+        (location / folder).remove()
+    yield location
+    location.delete(_UNFINISHED)
+
+
+def check_folder(
+    location: Location,
+    *,
+    ours: Sequence[str],
+    also: str = ".*",
+    kind: str | None = None,
+    never: str = "",
+) -> None:
+    """Refuse an output folder that holds what is not this project's, or is another stage's: see
+    `elmo.io.atomic.check_folder`."""
+    if location.local is not None:
+        atomic.check_folder(location.local, ours=ours, also=also, kind=kind, never=never)
+        return
+    names = location.names()
+    if names and _UNFINISHED not in names and not (ours and set(names).issuperset(ours)):
+        raise ElmoError(
+            f"{location}: holds {names[0]}, and no {' and '.join(ours) or 'output'} of this "
+            "project; it is not replaced: name another folder, or empty it"
+        )
+    atomic.check_names(str(location), names, ours=ours, also=also)
+    if kind is not None and "manifest.json" in names:
+        atomic.check_kind(
+            str(location), location.record("manifest.json", records.ManifestKind).kind, kind
+        )
+    if never in names:
+        raise ElmoError(f"{location}: holds {never}, another output; name another folder")
+
+
+@contextmanager
+def local_folder(folder: "Folder | Location") -> Iterator[Path]:
+    """Yield the folder, or for a URL a copy of its files that lasts as long as this does.
+
+    An `ElmoError` that names the copy names the URL instead.
+    """
+    location = Location.of(folder)
+    if location.local is not None:
+        yield location.local
+        return
+    with tempfile.TemporaryDirectory(dir=scratch()) as name:
+        for file in location.names():
+            location.get(file, Path(name, file))
+        try:
+            yield Path(name)
+        except ElmoError as error:
+            raise ElmoError(str(error).replace(name, location.url)) from error
+
+
+def cached(location: Location, file: str, *, sha256: str) -> Path:
+    """A local path of a file's bytes: its own, or a copy that this machine keeps, by its digest."""
+    if location.local is not None:
+        return location.local / file
+    folder = Location(os.environ.get(CACHE) or scratch() / "cache")
+    assert folder.local is not None
+    path = folder.local / sha256
+    if path.exists():
+        return path
+    if not location.exists(file):
+        raise ElmoError(
+            f"{location.name(file)}: is missing, though the manifest names it; make it again"
+        )
+    with folder.new(sha256) as new:
+        location.get(file, new)
+        if records.sha256(new) != sha256:
+            raise ElmoError(
+                f"{location.name(file)}: truncated or altered (its sha256 is not the manifest's); "
+                "restore it or make it again"
+            )
+    return path
+
+
+class Flag:
+    """A file that tells something by being there, as a `Path` would, but at a URL it is looked for
+    every 2 seconds only."""
+
+    def __init__(self, location: Location, file: str) -> None:
+        self.location, self.file = location, file
+        self._looked, self._seen = -_LOOK, False
+
+    def exists(self) -> bool:
+        """Whether it is there."""
+        if self.location.local is None:
+            if time.monotonic() - self._looked < _LOOK:
+                return self._seen
+            self._looked = time.monotonic()
+        self._seen = self.location.exists(self.file)
+        return self._seen
+
+    def touch(self) -> None:
+        """Put it there."""
+        self.location.write(self.file, b"")
+        self._looked = -_LOOK
+
+    def unlink(self, missing_ok: bool = True) -> None:
+        """Take it away."""
+        self.location.delete(self.file)
+        self._looked = -_LOOK

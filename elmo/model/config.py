@@ -1,0 +1,131 @@
+"""`config.json` of a model folder: what the model is, without its weights. Light: no torch.
+
+The digest of a model names its shape, its tokenizer and the bytes of its weights, words, counts and
+characters. Where it came from lies beside that, in `training.json` with a digest of its own: an
+equal model has an equal `config.json`, whenever and wherever it was trained.
+"""
+
+import re
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from elmo.data.tokenizer import Tokenization
+from elmo.errors import ElmoError
+from elmo.io.atomic import write_json
+from elmo.io.location import Folder, Location
+from elmo.io.records import FileName, Sha256, digest
+from elmo.settings import (
+    Config,
+)
+
+FORMAT = 2
+CONFIG, TRAINING = "config.json", "training.json"
+GROUP = "elmo.models"  # entry points of installed models
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+
+
+class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`config.json`. `pieces` are the files that make the model what it is, with their SHA-256.
+
+    `training` is the SHA-256 of `training.json` where an earlier version wrote the folder.
+    """
+
+    format: int
+    model: dict[str, Any]
+    tokenizer: Tokenization
+    pieces: dict[FileName, Sha256]
+    digest: Sha256
+    training: Sha256 | UnsetType = UNSET
+
+    def identity(self) -> str:
+        """The digest of what is recorded here, which must be `digest`."""
+        named = {
+            "format": self.format,
+            "model": self.model,
+            "tokenizer": self.tokenizer,
+            "pieces": self.pieces,
+        }
+        return digest(msgspec.to_builtins(named))
+
+
+class _Format(msgspec.Struct):
+    format: int | None = None
+
+
+def write_config(
+    folder: Path, config: Config, tokenizer: Tokenization, *, pieces: dict[str, str]
+) -> str:
+    """Write `config.json`; return the model's digest."""
+    shape = msgspec.to_builtins(config.to_dict())
+    record = ModelConfig(FORMAT, shape, tokenizer, pieces, "")
+    record = msgspec.structs.replace(record, digest=record.identity())
+    write_json(folder / CONFIG, msgspec.to_builtins(record))
+    return record.digest
+
+
+def write_training(folder: Path, training: dict[str, Any]) -> None:
+    """Write `training.json`: where the model came from, and the digest of that."""
+    write_json(folder / TRAINING, {**training, "digest": digest(training)})
+
+
+def read_training(folder: Folder) -> dict[str, Any]:
+    """Read `training.json`; `ElmoError` where it was altered."""
+    location = Location(named(folder))
+    if not location.exists(TRAINING):
+        raise ElmoError(f"{location.name(TRAINING)}: is missing; restore it")
+    training = location.record(TRAINING, dict[str, Any])
+    signed = training.pop("digest", None)
+    if read_config(folder).training is UNSET and digest(training) != signed:
+        raise ElmoError(f"{location.name(TRAINING)}: truncated or altered; restore it")
+    return training
+
+
+def named(folder: Folder) -> Folder:
+    """Return the folder of the installed model of that name, or `folder` as it is.
+
+    A package of a model has an entry point in the group `elmo.models`, whose value is the Python
+    package that holds the model's files. A model folder of that name comes first.
+    """
+    name = str(folder)
+    if not _NAME.fullmatch(name) or (Path(name) / CONFIG).exists():
+        return folder
+    for point in entry_points(group=GROUP, name=name):
+        spec = find_spec(point.module)
+        if spec is not None and spec.origin is not None:
+            return Path(spec.origin).parent
+    return folder
+
+
+def read_config(folder: Folder) -> ModelConfig:
+    """Read `config.json`; `ElmoError` where it is none, of another format, or was edited."""
+    location = Location(named(folder))
+    if not (location.exists(CONFIG) or (location.local and location.local.is_dir())):
+        raise ElmoError(f"{folder}: no such model folder{_or_name(str(folder))}")
+    source = location.name(CONFIG)
+    version = location.record(CONFIG, _Format).format
+    if version != FORMAT:
+        raise ElmoError(
+            f"{source}: format must be {FORMAT}, found {version!r}; make the model again with this "
+            "version"
+        )
+    record = location.record(CONFIG, ModelConfig)
+    if record.identity() != record.digest:
+        raise ElmoError(
+            f"{source}: was altered (its digest is {record.identity()[:12]}…, it says "
+            f"{record.digest[:12]}…); restore it or make the model again"
+        )
+    return record
+
+
+def _or_name(name: str) -> str:
+    """What to do where a name might have been meant."""
+    if not _NAME.fullmatch(name):
+        return ""
+    found = sorted(point.name for point in entry_points(group=GROUP))
+    there = f"there are {', '.join(found)}" if found else "there are none"
+    return f", and no installed model of that name ({there}); pip install the model's package"

@@ -1,0 +1,631 @@
+"""Sentences → the 2L+1 representations of each token (section 3.2 of the paper), layer by layer.
+
+A sentence is read as `<S> w1 … wn </S>` in both directions and the boundaries are dropped from what
+comes out. Layer 0 is the context-free vector twice, [x; x]; layer l is [forward; backward].
+
+Shapes: N distinct tokens, S directions, T time steps, B rows, P projection, D = 2P, L LSTM layers,
+C cells.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from elmo.data.arrays import Floats, Ints
+from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END, check_token_lists
+from elmo.data.ragged import runs
+from elmo.data.tokenizer import TextTokenizer
+from elmo.errors import ElmoError
+from elmo.io.atomic import new_file
+from elmo.model.folder import Model, load_model, save_model
+from elmo.nn.device import (
+    default_device,
+    repeated_rows,
+    repeated_time_steps,
+    sent,
+    wants_few_launches,
+)
+from elmo.nn.int8 import Int8Weights, is_supported
+from elmo.nn.lstm import AnyWeights, State
+from elmo.nn.packed import laid_out
+from elmo.settings import EMBEDDING_PRECISIONS, EmbeddingPrecision
+
+ENCODE_TOKENS = 4096  # distinct tokens encoded at a time
+PADDED_TIME_STEPS = 32  # time steps read at once where launches count
+WINDOW_TOKENS = 512  # rows × time steps read at once: stays in cache, bounds a long sentence
+SEGMENT_TOKENS = 32768  # of a shard, embedded together
+ROWS = 256
+GROUP_BATCHES = 4  # batches of short texts embedded in one call: like lengths together
+COMPILE_TOKENS = 20_000  # read by one embedder before the seconds of compiling are repaid
+GROUP_TOKENS = 16384  # tokens after which no further text joins them
+
+
+class Carry:
+    """The LSTM state a caller hands from one `embed` to the next: row k resumes from row k's."""
+
+    def __init__(self) -> None:
+        self.state: State | None = None
+
+
+class Segment(NamedTuple):
+    """Sentences `start` to `stop` of a shard, one after another.
+
+    `contextual[l - 1]` is layer l of their tokens, (tokens, D).
+    """
+
+    start: int
+    stop: int
+    contextual: list[Floats]
+
+
+class Embedder:
+    """A model ready to embed. The same token list gets the same vectors, whatever stands beside it.
+
+    `model` is a model folder, the name of an installed model, or a loaded `Model`, which is copied
+    and stays as it is. `device` None is the GPU where there is one, or where a `Model` lies.
+    `precision` is `float32`, `bfloat16` (products in bfloat16, cell state in float32) or `int8`
+    (the LSTMs' weights in 8 bits, on processors with AVX-512 VNNI; all else in float32). `warm_up`
+    sentences are read once, and every sentence then starts from the state they leave instead of
+    zeros: imported 2018 weights were trained without resets and expect some context. The LSTM cell
+    is compiled (seconds) once `embed` has been given many tokens; `compiled`: from the first call,
+    as a server wants. Several threads may use one embedder.
+    """
+
+    def __init__(
+        self,
+        model: Model | str | Path,
+        *,
+        device: str | torch.device | None = None,
+        precision: EmbeddingPrecision = "float32",
+        warm_up: Sequence[Sequence[str]] = (),
+        compiled: bool = False,
+    ) -> None:
+        if isinstance(model, Model):
+            self.model, bilm = model, copy.deepcopy(model.bilm)
+        else:
+            device = device or ("cpu" if precision == "int8" else default_device())
+            self.model = load_model(model, device=device)
+            bilm = self.model.bilm
+        check_precision(precision, torch.device(device or bilm.lstm.weight[0].device))
+        held = torch.float32 if precision == "int8" else getattr(torch, precision)
+        self.bilm = bilm.eval().requires_grad_(False).to(device, held)
+        weights = self.bilm.lstm.weights(held)
+        self._weights: Sequence[AnyWeights] = (
+            [Int8Weights.of(layer) for layer in weights]
+            if precision == "int8"
+            else laid_out(weights)
+        )
+        self._boundaries_2P: Tensor | None = None
+        self._start: State | None = None
+        self._compiled, self._tokens_embedded = compiled, 0
+        if warm_up:
+            carry = Carry()
+            for sentence in warm_up:
+                self.embed([sentence], state=carry)
+            self._start = carry.state
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        device: str | torch.device | None = None,
+        precision: EmbeddingPrecision = "float32",
+        warm_up: Sequence[Sequence[str]] = (),
+        compiled: bool = False,
+    ) -> "Embedder":
+        """Load a model folder or an installed model by its name; `ElmoError` where it is broken."""
+        return cls(folder, device=device, precision=precision, warm_up=warm_up, compiled=compiled)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | Path,
+        *,
+        device: str | torch.device | None = None,
+        precision: EmbeddingPrecision = "float32",
+        warm_up: Sequence[Sequence[str]] = (),
+        compiled: bool = False,
+    ) -> "Embedder":
+        """Load a model folder, a Hugging Face snapshot of one, or a model of MLflow's registry.
+
+        The registry's are named as `models:/elmo@champion` or `models:/elmo/3`.
+        """
+        from elmo.model.pretrained import folder_of
+
+        folder = folder_of(name)
+        return cls(folder, device=device, precision=precision, warm_up=warm_up, compiled=compiled)
+
+    def save_pretrained(
+        self,
+        folder: str | Path,
+        *,
+        licence: str = "unknown",
+        title: str = "ELMo",
+        language: str | None = None,
+    ) -> str:
+        """Write the model folder with a model card `README.md`; return the digest, which stays.
+
+        `licence` and `language` are what Hugging Face expects in a card, such as apache-2.0 and en.
+        """
+        from elmo.model.pretrained import CARD, card
+
+        if next(self.bilm.parameters()).dtype != torch.float32:
+            raise ElmoError(
+                "the weights are in bfloat16 here; load the model in float32 to save it"
+            )
+        digest = save_model(
+            folder,
+            bilm=self.bilm,
+            vocabulary=self.model.vocabulary,
+            characters=self.model.characters,
+            softmax=self.model.softmax,
+            training=self.model.training,
+            tokenizer=self.model.tokenizer,
+        )
+        text = card(self.model, licence=licence, title=title, language=language)
+        with new_file(Path(folder) / CARD) as new:
+            new.write_text(text, encoding="utf-8")
+        return digest
+
+    @property
+    def layers(self) -> int:
+        """How many representations a token has: L + 1."""
+        return self.bilm.config.layers + 1
+
+    @property
+    def dim(self) -> int:
+        """The width of each: 2P."""
+        return self.bilm.config.dim
+
+    def tokenize(self, text: str) -> list[list[str]]:
+        """The sentences of a text, each a list of tokens, cut as the model's training text was.
+
+        `ElmoError` where the model has no tokenizer, or its library is not installed.
+        """
+        return self._text_tokenizer(text)
+
+    def ids(self, sentences: Sequence[Sequence[str]]) -> npt.NDArray[np.int64]:
+        """Token lists → (B, T, K) ids of this model's characters, shifted by one, 0 a mask.
+
+        What an exported model and `Elmo` read.
+        """
+        if self.bilm.config.input_words is not None:
+            raise ElmoError("the model reads words, not characters")
+        return self.model.characters.batch(sentences)
+
+    def encode(
+        self,
+        texts: str | Sequence[str],
+        pooling: Literal["mean", "first", "last", "max", "none"] = "mean",
+        *,
+        normalize: bool = False,
+        layers: Sequence[int] | None = None,
+        batch_size: int = 256,
+        show_progress: bool = False,
+    ) -> Any:
+        """Raw texts → a float32 array (texts, D): the mean of the layers, pooled over the tokens.
+
+        Text is cut by `tokenize`, and each of its sentences is read alone. `layers` chooses among
+        0…L. `pooling` "none" gives a list of arrays (tokens, D) instead. A text without tokens
+        is zeros. `normalize` makes each vector's length 1. A single string gives one vector.
+        """
+        if pooling not in _POOLINGS:
+            raise ElmoError(f"pooling must be one of {', '.join(_POOLINGS)}, found {pooling!r}")
+        single = isinstance(texts, str)
+        several = [texts] if isinstance(texts, str) else list(texts)
+        for number, text in enumerate(several):
+            if not isinstance(text, str):
+                raise ElmoError(f"text {number}: must be a string; give token lists to embed")
+        vectors = []
+        tokenized = (self.tokenize(text) for text in _progress(several, show_progress))
+        for layers_LTD in self.embed_stream(tokenized, batch_size, layers=layers):
+            pooled = _POOLINGS[pooling](layers_LTD.mean(0))
+            if normalize:
+                pooled = pooled / np.maximum(np.linalg.norm(pooled, axis=-1, keepdims=True), 1e-12)
+            vectors.append(pooled)
+        if single:
+            return vectors[0]
+        if pooling == "none":
+            return vectors
+        return np.stack(vectors) if vectors else np.empty((0, self.dim), np.float32)
+
+    def embed_stream(
+        self,
+        texts: Iterable[Sequence[Sequence[str]]],
+        batch_size: int = 256,
+        *,
+        layers: Sequence[int] | None = None,
+        state: Literal["reset"] | Carry = "reset",
+    ) -> Iterator[Floats]:
+        """For each text, given as its sentences, the vectors (layers, tokens, D) of all its tokens.
+
+        Each sentence is read alone, with `state="reset"`. With a `Carry`, text k of a batch starts
+        where text k of the batch before ended, and each text must be one sentence. Memory does not
+        grow with the number of texts, nor with `batch_size`, but with the longest of them.
+        """
+        if batch_size < 1:
+            raise ElmoError(f"batch_size must be 1 or more, found {batch_size}")
+        if isinstance(state, Carry):
+            yield from self._embed_carrying(texts, batch_size, layers=layers, carry=state)
+            return
+        for group in _groups(texts, batch_size):
+            sentences = [sentence for text in group for sentence in text]
+            embedded = iter(self.embed(sentences, batch_size, layers=layers))
+            for text in group:
+                vectors = [next(embedded) for _ in text]
+                if not vectors:
+                    count = self.layers if layers is None else len(layers)
+                    vectors = [np.empty((count, 0, self.dim), np.float32)]
+                yield np.concatenate(vectors, 1) if len(vectors) > 1 else vectors[0]
+
+    def _embed_carrying(
+        self,
+        texts: Iterable[Sequence[Sequence[str]]],
+        batch_size: int,
+        *,
+        layers: Sequence[int] | None,
+        carry: Carry,
+    ) -> Iterator[Floats]:
+        """A batch's rows know nothing of each other, so few tokens of them are read at a time."""
+        row = 0
+        for group in _rows_in_groups(texts, batch_size):
+            after = row + len(group)
+            own = Carry()
+            if carry.state is not None:
+                own.state = carry.state.rows(slice(row, after))
+            yield from self.embed(group, len(group), layers=layers, state=own)
+            assert own.state is not None
+            if carry.state is None:
+                carry.state = own.state
+            else:
+                rest = carry.state.rows(slice(after, None))
+                whole = zip(carry.state.rows(slice(row)), own.state, rest, strict=True)
+                carry.state = State(*(torch.cat(parts, 2) for parts in whole))
+            row = after % batch_size
+
+    def embed(
+        self,
+        sentences: Sequence[Sequence[str]],
+        batch_size: int = 256,
+        *,
+        layers: Sequence[int] | None = None,
+        state: Literal["reset", "carry"] | Carry = "reset",
+    ) -> list[Floats]:
+        """Embed token lists; return one float32 array (layers, tokens, D) for each, in order.
+
+        `state="reset"` (default) reads each sentence alone. `"carry"` is what 2018 did: row k of a
+        batch starts from the state of row k of the batch before, from zeros in the first; hand in a
+        `Carry` to continue across calls. `layers` chooses among 0…L.
+        """
+        chosen = self._chosen(layers)
+        if batch_size < 1:
+            raise ElmoError(f"batch_size must be 1 or more, found {batch_size}")
+        types, ids = _distinct(sentences)
+        self._tokens_embedded += sum(map(len, ids))
+        compiled = self._compiled or self._tokens_embedded >= COMPILE_TOKENS
+        x_NP = self._with_boundaries(self._encode(types))
+        embedded = [np.empty((len(chosen), 0, self.dim), np.float32)] * len(sentences)
+        if state == "reset":
+            batches = _by_length([len(s) for s in ids], batch_size)
+            carry = None
+        else:
+            carry = Carry() if isinstance(state, str) else state
+            starts = range(0, len(ids), batch_size)
+            batches = [np.arange(start, min(start + batch_size, len(ids))) for start in starts]
+        for rows in batches:
+            batch = [ids[row] for row in rows]
+            outputs = self._read(x_NP, batch, carry, compiled=compiled)
+            x_TP = x_NP[sent(np.concatenate(batch), x_NP.device)]
+            all_layers = [torch.cat([x_TP, x_TP], 1), *outputs]
+            # One copy to the host for a batch: on a GPU each is a wait.
+            chosen_LTD = torch.stack([all_layers[layer] for layer in chosen]).cpu().float().numpy()
+            stops = np.cumsum([len(sentence) for sentence in batch])
+            for row, sentence, stop in zip(rows, batch, stops, strict=True):
+                own_LTD = chosen_LTD[:, stop - len(sentence) : stop]
+                embedded[row] = own_LTD if len(batch) == 1 else own_LTD.copy()
+        return embedded
+
+    def encode_types(self, types: Sequence[str]) -> Floats:
+        """The context-free vectors of N distinct tokens, (N, P): layer 0 is each twice."""
+        return np.asarray(self._encode(types).float().cpu().numpy())
+
+    def segments(
+        self,
+        types: Sequence[str],
+        ids: Ints,
+        offsets: Ints,
+        *,
+        x_NP: Floats | None = None,
+    ) -> Iterator[Segment]:
+        """Embed a shard's sentences, each alone, in segments that follow from the shard alone.
+
+        Sentence k is `ids[offsets[k]:offsets[k + 1]]`, indices into `types`. `x_NP` is what
+        `encode_types(types)` gave, where the caller has it already. Memory does not grow with the
+        shard.
+        """
+        encoded = self._encode(types) if x_NP is None else self._to_device(x_NP)
+        table_NP = self._with_boundaries(encoded)
+        for start, stop in runs(offsets, SEGMENT_TOKENS):
+            sentences = [ids[offsets[k] : offsets[k + 1]] for k in range(start, stop)]
+            first = int(offsets[start])
+            tokens = int(offsets[stop]) - first
+            layers = [np.empty((tokens, self.dim), np.float32) for _ in range(1, self.layers)]
+            for rows in _by_length([len(s) for s in sentences], ROWS):
+                outputs = self._read(table_NP, [sentences[row] for row in rows], None)
+                token_rows = np.concatenate(
+                    [np.arange(offsets[start + r], offsets[start + r + 1]) - first for r in rows]
+                )
+                for layer, y_TD in zip(layers, outputs, strict=True):
+                    layer[token_rows] = y_TD.cpu().float().numpy()
+            yield Segment(start, stop, layers)
+
+    @cached_property
+    def _text_tokenizer(self) -> TextTokenizer:
+        return self.model.text_tokenizer()
+
+    def _chosen(self, layers: Sequence[int] | None) -> Sequence[int]:
+        if layers is None:
+            return range(self.layers)
+        for layer in layers:
+            if not 0 <= layer < self.layers:
+                raise ElmoError(f"layers must be among 0 to {self.layers - 1}, found {layer}")
+        return layers
+
+    def _encode(self, types: Sequence[str]) -> Tensor:
+        """(N, P) in the embedder's precision."""
+        parts = [self._new(0, self.bilm.config.projection)]
+        with torch.inference_mode():
+            for start in range(0, len(types), ENCODE_TOKENS):
+                inputs = self.model.inputs(list(types[start : start + ENCODE_TOKENS]))
+                parts.append(self.bilm.encode(sent(inputs, parts[0].device)))
+            return torch.cat(parts)
+
+    def _with_boundaries(self, x_NP: Tensor) -> Tensor:
+        """Add the vectors of `<S>` and `</S>` as the last two rows."""
+        if self._boundaries_2P is None:
+            self._boundaries_2P = self._encode([SENTENCE_BEGIN, SENTENCE_END])
+        return torch.cat([x_NP, self._boundaries_2P])
+
+    @torch.inference_mode()
+    def _read(
+        self, x_NP: Tensor, sentences: list[Ints], carry: Carry | None, *, compiled: bool = True
+    ) -> list[Tensor]:
+        """Read one batch; return each LSTM layer as (tokens of the batch, D), in the given order.
+
+        The rows are sorted by falling length, so that at any time step only the first ones are
+        read, a window of time steps at once, so that memory does not grow with a sentence.
+        """
+        if carry is None and wants_few_launches(x_NP.device):
+            return self._read_padded(x_NP, sentences, compiled=compiled)
+        batch = _Batch(sentences)
+        index_STB = _index([sentences[row] for row in batch.order], x_NP.shape[0])
+        outputs = [self._new(batch.tokens, self.dim) for _ in range(1, self.layers)]
+        rows = torch.from_numpy(batch.order).to(x_NP.device)
+        whole = self._begin(carry, len(sentences))
+        state = whole.rows(rows)
+        start = 0
+        while start < batch.longest:
+            active = batch.active(start)
+            stop = min(batch.longest, start + max(1, WINDOW_TOKENS // active))
+            index = sent(index_STB[:, start:stop, :active], x_NP.device)
+            ys, after = self.bilm.lstm(
+                x_NP[index],
+                state.rows(slice(active)),
+                sizes=[batch.active(t) for t in range(start, stop)],
+                weights=self._weights,
+                compiled=compiled,
+            )
+            state.h_LSBP[:, :, :active], state.c_LSBC[:, :, :active] = after
+            indices = sent(batch.scattered(start, stop, active), x_NP.device)
+            for y_STBP, y_ND in zip(ys, outputs, strict=True):
+                _scatter(y_STBP, y_ND, indices)
+            start = stop
+        if carry is not None:
+            whole.h_LSBP[:, :, rows], whole.c_LSBC[:, :, rows] = state
+            self._keep(carry, whole)
+        return outputs
+
+    def _read_padded(self, x_NP: Tensor, sentences: list[Ints], *, compiled: bool) -> list[Tensor]:
+        """`_read` where launches count: windows of few shapes, so that each is captured once, and
+        two copies to the device for a batch.
+
+        All rows of a window are read to its end; what lies beyond a sentence is left where it is.
+        """
+        batch = _Batch(sentences)
+        longest, rows = repeated_time_steps(batch.longest), repeated_rows(len(sentences))
+        index_STB = np.zeros((2, longest, rows), np.int64)
+        index_STB[:, : batch.longest, : len(sentences)] = _index(
+            [sentences[row] for row in batch.order], x_NP.shape[0]
+        )
+        windows = []
+        for start in range(0, longest, PADDED_TIME_STEPS):
+            if active := batch.active(start):
+                stop, width = min(longest, start + PADDED_TIME_STEPS), repeated_rows(active)
+                windows.append((start, stop, width, batch.scattered(start, stop, width)))
+        index = sent(index_STB, x_NP.device)
+        scattered = sent(np.concatenate([part for *_, part in windows], -1), x_NP.device)
+        by_window = torch.split(scattered, [part.shape[-1] for *_, part in windows], -1)
+        outputs = [self._new(batch.tokens, self.dim) for _ in range(1, self.layers)]
+        state = self._begin(None, rows)
+        for (start, stop, width, _), indices in zip(windows, by_window, strict=True):
+            x_STBP = x_NP[index[:, start:stop, :width]]
+            ys, state = self.bilm.lstm(x_STBP, state.rows(slice(width)), compiled=compiled)
+            for y_STBP, y_ND in zip(ys, outputs, strict=True):
+                _scatter(y_STBP, y_ND, indices)
+        return outputs
+
+    def _begin(self, carry: Carry | None, rows: int) -> State:
+        """The state B rows start from."""
+        if carry is None or carry.state is None:
+            if self._start is None or carry is not None:
+                return self.bilm.lstm.zero_state(rows)
+            return self._start.rows(torch.zeros(rows, dtype=torch.long))
+        kept = carry.state.h_LSBP.shape[2]
+        if kept >= rows:
+            return State(*(part.clone() for part in carry.state.rows(slice(rows))))
+        new = self.bilm.lstm.zero_state(rows - kept)
+        return State(*(torch.cat(both, 2) for both in zip(carry.state, new, strict=True)))
+
+    @staticmethod
+    def _keep(carry: Carry, state: State) -> None:
+        """Rows beyond the batch keep what they had, as in 2018."""
+        if carry.state is not None:
+            beyond = carry.state.rows(slice(state.h_LSBP.shape[2], None))
+            state = State(*(torch.cat(both, 2) for both in zip(state, beyond, strict=True)))
+        carry.state = state
+
+    def _new(self, *shape: int) -> Tensor:
+        return self.bilm.lstm.weight[0].new_empty(shape)
+
+    def _to_device(self, x_NP: Floats) -> Tensor:
+        like = self.bilm.lstm.weight[0]
+        return torch.from_numpy(x_NP).to(like.device, like.dtype)
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    """Refuse a precision that is none, or not possible on a device."""
+    if precision not in EMBEDDING_PRECISIONS:
+        known = ", ".join(EMBEDDING_PRECISIONS)
+        raise ElmoError(f"precision must be one of {known}, found {precision!r}")
+    if precision == "int8" and device.type != "cpu":
+        raise ElmoError("precision int8 is for processors, not for a GPU: use bfloat16")
+    if precision == "int8" and not is_supported():
+        raise ElmoError(
+            "precision int8 is for x86-64 processors with AVX-512 VNNI, whose products of 8-bit "
+            "numbers are fast and exact, and this is none: use float32"
+        )
+
+
+def _groups(
+    texts: Iterable[Sequence[Sequence[str]]], batch_size: int
+) -> Iterator[list[Sequence[Sequence[str]]]]:
+    """Texts to embed in one call: several batches, but not many tokens."""
+    group: list[Sequence[Sequence[str]]] = []
+    sentences = tokens = 0
+    for text in texts:
+        group.append(text)
+        sentences += len(text)
+        tokens += sum(map(len, text))
+        if sentences >= GROUP_BATCHES * batch_size or tokens >= GROUP_TOKENS:
+            yield group
+            group, sentences, tokens = [], 0, 0
+    if group:
+        yield group
+
+
+def _rows_in_groups(
+    texts: Iterable[Sequence[Sequence[str]]], batch_size: int
+) -> Iterator[list[Sequence[str]]]:
+    """Neighbouring rows of a batch, as texts of one sentence give them, but not many tokens."""
+    group: list[Sequence[str]] = []
+    row = tokens = 0
+    for (sentence,) in texts:
+        group.append(sentence)
+        row, tokens = row + 1, tokens + len(sentence)
+        if row == batch_size or tokens >= GROUP_TOKENS:
+            yield group
+            group, row, tokens = [], row % batch_size, 0
+    if group:
+        yield group
+
+
+def _progress(texts: list[str], shown: bool) -> Iterable[str]:
+    if not shown:
+        return texts
+    try:
+        bar = import_module("tqdm")
+    except ImportError:
+        raise ElmoError("show_progress needs a library: pip install tqdm") from None
+    shown_texts: Iterable[str] = bar.tqdm(texts, unit="text")
+    return shown_texts
+
+
+def _pooled(pool: Callable[[Floats], Floats]) -> Callable[[Floats], Floats]:
+    """The same for a text without tokens: zeros."""
+    return lambda x_TD: pool(x_TD) if len(x_TD) else np.zeros(x_TD.shape[1], np.float32)
+
+
+_POOLINGS: dict[str, Callable[[Floats], Floats]] = {
+    "mean": _pooled(lambda x_TD: x_TD.mean(0)),
+    "first": _pooled(lambda x_TD: x_TD[0].copy()),
+    "last": _pooled(lambda x_TD: x_TD[-1].copy()),
+    "max": _pooled(lambda x_TD: x_TD.max(0)),
+    "none": lambda x_TD: x_TD,
+}
+
+
+def _distinct(
+    sentences: Sequence[Sequence[str]],
+) -> tuple[list[str], list[npt.NDArray[np.int64]]]:
+    """The distinct tokens, and each sentence as indices into them."""
+    check_token_lists(sentences)
+    type_ids: dict[str, int] = {}
+    ids = []
+    for sentence in sentences:
+        ids.append(np.array([type_ids.setdefault(t, len(type_ids)) for t in sentence], np.int64))
+    return list(type_ids), ids
+
+
+def _by_length(lengths: Sequence[int], rows: int) -> list[npt.NDArray[np.int64]]:
+    """Batches of at most `rows` sentences of like length, longest first, without empty ones."""
+    order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
+    order = order[: int(np.count_nonzero(lengths))]
+    return [order[start : start + rows] for start in range(0, len(order), rows)]
+
+
+def _index(sentences: list[Ints], rows: int) -> npt.NDArray[np.int64]:
+    """(S, T, B) indices into the table of vectors, whose last two rows are `<S>` and `</S>`."""
+    longest = max(len(s) for s in sentences) + 2
+    index_STB = np.zeros((2, longest, len(sentences)), np.int64)
+    for row, sentence in enumerate(sentences):
+        line = np.concatenate([[rows - 2], sentence, [rows - 1]])
+        index_STB[0, : len(line), row] = line
+        index_STB[1, : len(line), row] = line[::-1]
+    return index_STB
+
+
+class _Batch:
+    """Sentences read together, the longest first."""
+
+    def __init__(self, sentences: list[Ints]) -> None:
+        lengths = np.array([len(s) for s in sentences])
+        self.tokens = int(lengths.sum())
+        self.order = np.argsort(-lengths, kind="stable")
+        self.lengths = lengths[self.order]
+        self.longest = int(self.lengths[0]) + 2  # time steps, with the boundaries
+        self._starts = np.concatenate([[0], np.cumsum(lengths)])[self.order]
+
+    def active(self, time: int) -> int:
+        """How many rows, the first ones, are still read at a time step."""
+        return int((self.lengths + 2 > time).sum())
+
+    def scattered(self, start: int, stop: int, width: int) -> npt.NDArray[np.int64]:
+        """For each direction, which (time step, row) of a window of `width` rows hold tokens, and
+        their output rows: (S, 2, tokens).
+
+        Time step t reads token t − 1 forward and token n − t backward; 0 and n + 1 are boundaries.
+        """
+        lengths, starts = self.lengths[:width], self._starts[:width]
+        times = np.arange(start, stop)[:, None]
+        time, row = np.nonzero((times >= 1) & (times <= lengths[None]))
+        source = time * width + row
+        t = time + start
+        forward, backward = starts[row] + t - 1, starts[row] + lengths[row] - t
+        return np.array([[source, forward], [source, backward]])
+
+
+def _scatter(y_STBP: Tensor, y_ND: Tensor, indices_S2N: Tensor) -> None:
+    """Copy a window's outputs to the rows of their tokens."""
+    width = y_STBP.shape[-1]
+    for direction, (source, target) in enumerate(indices_S2N):
+        rows = y_STBP[direction].reshape(-1, width)[source]
+        y_ND[:, direction * width : (direction + 1) * width][target] = rows

@@ -1,0 +1,242 @@
+"""The model folder: one path saves and loads everything, and checks that the pieces agree.
+
+`config.json` (the model's shape, its tokenizer and the SHA-256 of each piece),
+`weights.safetensors`, `words.txt` with `counts.txt` where counts are known, `characters.json`,
+`training.json` (lineage). Nothing in it is ever executed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from msgspec import UNSET
+from torch import Tensor
+
+from elmo.data.characters import Characters
+from elmo.data.tokenizer import NONE, TextTokenizer, Tokenization
+from elmo.data.vocabulary import LARGEST, Vocabulary
+from elmo.errors import ElmoError
+from elmo.io.folders import local_folder, new_folder
+from elmo.io.location import Folder
+from elmo.io.records import check_sha256, sha256
+from elmo.model.config import (
+    CONFIG,
+    TRAINING,
+    ModelConfig,
+    named,
+    read_config,
+    read_training,
+    write_config,
+    write_training,
+)
+from elmo.model.weights import (
+    is_finite,
+    load_weights,
+    save_weights,
+    weight_shapes,
+)
+from elmo.nn.bilm import BiLM
+from elmo.nn.softmax import is_adaptive, softmax_like, words_in
+from elmo.settings import Config
+
+WEIGHTS = "weights.safetensors"
+_PIECES = (WEIGHTS, "words.txt", "characters.json")
+_OPTIONAL = "counts.txt"
+# What a model folder holds besides its marks, and the card of `save_pretrained`.
+NAMES = r"words\.txt|counts\.txt|characters\.json|training\.json|README\.md"
+ALL_NAMES = rf"config\.json|weights\.safetensors|{NAMES}"
+Shapes = Mapping[str, tuple[int, ...]]
+WeightPrecision = Literal["float32", "float16"]  # in a file
+
+
+@dataclass(frozen=True)
+class Model:
+    """A loaded model folder.
+
+    `softmax` holds `weight` (words, P) and `bias` (words), or the tensors of an adaptive one, or is
+    None: the 2018 files have none. `digest` names the model by its shape, weights, words,
+    characters and `tokenizer`. What reads the model copies what it would change.
+    """
+
+    bilm: BiLM
+    vocabulary: Vocabulary
+    characters: Characters
+    softmax: dict[str, Tensor] | None
+    training: dict[str, Any]
+    digest: str
+    tokenizer: Tokenization = NONE
+
+    def inputs(self, tokens: list[str]) -> npt.NDArray[np.int32]:
+        """What the encoder reads for N tokens: characters (N, K), or word ids (N,)."""
+        if self.bilm.config.input_words is None:
+            return self.characters.encode(tokens)
+        return self.vocabulary.ids(tokens)
+
+    def text_tokenizer(self) -> TextTokenizer:
+        """What cuts text as the model's training text was cut; `ElmoError` where it is not
+        installed."""
+        return TextTokenizer(self.tokenizer)
+
+
+def save_model(
+    folder: Folder,
+    *,
+    bilm: BiLM,
+    vocabulary: Vocabulary,
+    characters: Characters,
+    softmax: dict[str, Tensor] | None,
+    training: dict[str, Any],
+    tokenizer: Tokenization = NONE,
+    precision: WeightPrecision = "float32",
+) -> str:
+    """Write a model folder, whole or not at all; return its digest.
+
+    `tokenizer` is how the training text was cut; `precision` that of the weights in the file, which
+    are read as float32. A folder that is no model is not replaced.
+    """
+    check_widths(bilm.config, characters, where=str(folder))
+    weights = {f"bilm.{name}": value for name, value in bilm.state_dict().items()}
+    weights |= {f"softmax.{name}": value for name, value in (softmax or {}).items()}
+    with new_folder(folder, ours=(CONFIG, WEIGHTS), also=NAMES) as new:
+        floats = {name: _in(precision, name, value) for name, value in weights.items()}
+        pieces = {WEIGHTS: save_weights(new / WEIGHTS, floats)}
+        vocabulary.save(new)
+        characters.save(new / "characters.json")
+        write_training(new, training)
+        names = (*_PIECES, _OPTIONAL) if (new / _OPTIONAL).exists() else _PIECES
+        pieces |= {name: sha256(new / name) for name in names if name not in pieces}
+        return write_config(new, bilm.config, tokenizer, pieces=pieces)
+
+
+def _in(precision: WeightPrecision, name: str, weights: Tensor) -> Tensor:
+    held = weights.to(getattr(torch, precision))
+    if precision == "float16" and not is_finite(held):
+        raise ElmoError(f"{name} holds values that are not finite in {precision}")
+    return held
+
+
+def load_model(folder: Folder, *, device: str | torch.device = "cpu") -> Model:
+    """Load a model folder, or an installed model by its name.
+
+    `ElmoError` where a piece is missing, altered or does not fit.
+    """
+    folder = named(folder)
+    read_config(folder)  # before anything is copied from a URL
+    with local_folder(folder) as local:
+        return _load(local, device=device)
+
+
+def _load(folder: Path, *, device: str | torch.device) -> Model:
+    record = read_config(folder)
+    config = Config.from_dict(record.model, source=folder / CONFIG)
+    _check_pieces(folder, record)
+    characters = Characters.load(folder / "characters.json")
+    check_widths(config, characters, where=str(folder))
+    vocabulary = Vocabulary.load(folder)
+    if config.input_words not in (None, len(vocabulary)):
+        raise ElmoError(
+            f"{folder}: words.txt has {len(vocabulary)} words, the model reads {config.input_words}"
+        )
+    path = folder / WEIGHTS
+    with torch.device("meta"):  # no memory is taken before every shape is known to be right
+        bilm = BiLM(config, characters=characters.size)
+    shapes = weight_shapes(path)
+    _check_shapes(bilm, _with_prefix("bilm.", shapes), path)
+    _check_softmax(_with_prefix("softmax.", shapes), config.projection, len(vocabulary), path)
+    for name in shapes:
+        if not name.startswith(("bilm.", "softmax.")):
+            raise ElmoError(f"{path}: {name} is no part of the model that config.json describes")
+    weights = load_weights(path, list(shapes), device=device)
+    bilm.load_state_dict(_with_prefix("bilm.", weights), assign=True)
+    softmax = dict(_with_prefix("softmax.", weights)) or None
+    training = read_training(folder)
+    return Model(bilm, vocabulary, characters, softmax, training, record.digest, record.tokenizer)
+
+
+def _check_pieces(folder: Path, record: ModelConfig) -> None:
+    names = set(record.pieces)
+    for name in _PIECES:
+        if name not in names:
+            raise ElmoError(f"{folder / CONFIG}: pieces must name {name}")
+    if unknown := sorted(names - {*_PIECES, _OPTIONAL}):
+        raise ElmoError(f"{folder / CONFIG}: pieces names {unknown[0]}, which no model has")
+    if _OPTIONAL not in names and (folder / _OPTIONAL).exists():
+        raise ElmoError(f"{folder / _OPTIONAL}: is no piece of this model; remove it")
+    for name, expected in sorted(record.pieces.items()):
+        path = folder / name
+        if name != WEIGHTS and path.is_file() and (size := path.stat().st_size) > LARGEST:
+            raise ElmoError(f"{path}: has {size:,} bytes; such a file has at most {LARGEST:,}")
+        check_sha256(path, expected)
+    if record.training is not UNSET:
+        check_sha256(folder / TRAINING, record.training)
+
+
+def check_widths(config: Config, characters: Characters, *, where: str) -> None:
+    """Raise `ElmoError`, begun with `where`, for a filter wider than the longest token."""
+    widest = max((width for width, _ in config.filters), default=0)
+    if config.input_words is None and widest > characters.max_characters:
+        raise ElmoError(
+            f"{where}: a filter is {widest} characters wide and a token has at most "
+            f"{characters.max_characters}; raise max_characters or take narrower filters"
+        )
+
+
+def _check_shapes(bilm: BiLM, shapes: Shapes, path: Path) -> None:
+    """Check every name and shape against what the model needs."""
+    parameters = bilm.state_dict()
+    for name, parameter in parameters.items():
+        if name not in shapes:
+            raise ElmoError(f"{path}: bilm.{name} is missing; config.json asks for it")
+        if shapes[name] != tuple(parameter.shape):
+            raise ElmoError(
+                f"{path}: bilm.{name} has shape {shapes[name]}, "
+                f"config.json and characters.json ask for {tuple(parameter.shape)}"
+            )
+    for name in shapes:
+        if name not in parameters:
+            raise ElmoError(
+                f"{path}: bilm.{name} is no part of the model that config.json describes"
+            )
+
+
+def _check_softmax(shapes: Shapes, projection: int, words: int, path: Path) -> None:
+    """Check that what is there is a whole softmax, of the model's width, for its words."""
+    if not shapes:
+        return
+    state = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+    first = "adaptive.head.weight" if is_adaptive(state) else "weight"
+    if len(shapes.get(first, ())) != 2 or shapes[first][1] != projection:
+        raise ElmoError(
+            f"{path}: softmax.{first} has shape {shapes.get(first, ())}, the model's vectors are "
+            f"{projection} wide"
+        )
+    if words_in(state) != words:
+        raise ElmoError(
+            f"{path.parent}: words.txt has {words} words, the softmax is for {words_in(state)}"
+        )
+    try:
+        with torch.device("meta"):
+            wanted = softmax_like(state).state_dict()
+    except (ValueError, RuntimeError) as error:
+        raise ElmoError(f"{path}: the softmax is not whole ({error})") from None
+    for name, tensor in wanted.items():
+        if shapes.get(name) != tuple(tensor.shape):
+            raise ElmoError(
+                f"{path}: softmax.{name} has shape {shapes.get(name, 'none')}, "
+                f"the words ask for {tuple(tensor.shape)}"
+            )
+    for name in shapes:
+        if name not in wanted:
+            raise ElmoError(f"{path}: softmax.{name} is no part of a softmax")
+
+
+def _with_prefix(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name.removeprefix(prefix): value
+        for name, value in values.items()
+        if name.startswith(prefix)
+    }

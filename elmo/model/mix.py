@@ -1,0 +1,202 @@
+"""ELMo vectors for downstream PyTorch code: the scalar mix of layers, and a module around a biLM.
+
+ELMo_k = γ Σ_j s_j h_kj with s = softmax(w) (equation 1 of the paper), w starting at 0 and γ at 1.
+
+Shapes: L layers, B sentences, T tokens of the longest, D the width of a layer, P projection, K
+characters of a token, S directions, N distinct tokens.
+"""
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, TypedDict
+
+import torch
+from torch import Tensor, nn
+
+from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END, Characters
+from elmo.errors import ElmoError
+from elmo.model.folder import Model, load_model
+from elmo.nn.bilm import look_up
+from elmo.nn.device import repeated_rows, repeated_time_steps, wants_few_launches
+
+LayerNorm = Literal["bilm-tf", "allennlp"]
+_EPSILON = {"bilm-tf": 1e-12, "allennlp": 1e-13}
+
+
+def batch_to_ids(
+    sentences: Sequence[Sequence[str]], characters: Characters | None = None
+) -> Tensor:
+    """Token lists → (B, T, K) ids as AllenNLP's function of that name: shifted by one, 0 a mask.
+
+    Without `characters` these are the bytes of 2018, which are wrong for any other model:
+    `Elmo.batch_to_ids` and `Embedder.ids` take the characters of their model.
+    """
+    return torch.from_numpy((characters or Characters()).batch(sentences))
+
+
+class ScalarMix(nn.Module):
+    """Learns one weight per layer and one scale for all (equation 1 of the paper).
+
+    `layer_norm` brings each layer to mean 0 and variance 1 over all unmasked values of the batch
+    before it is mixed, so a vector then depends on its batch, as it did in 2018.
+    """
+
+    def __init__(self, layers: int, *, layer_norm: LayerNorm | None = None) -> None:
+        super().__init__()
+        if layer_norm not in (None, *_EPSILON):
+            raise ElmoError(f"layer_norm must be 'bilm-tf', 'allennlp' or None, got {layer_norm!r}")
+        self.layer_norm = layer_norm
+        self.weights = nn.Parameter(torch.zeros(layers))
+        self.gamma = nn.Parameter(torch.ones(()))
+
+    def forward(self, layers_LBTD: Tensor, mask_BT: Tensor) -> Tensor:
+        """(L, B, T, D) → (B, T, D)."""
+        if len(layers_LBTD) != len(self.weights):
+            raise ElmoError(f"{len(self.weights)} layers to mix, found {len(layers_LBTD)}")
+        if self.layer_norm is not None:
+            layers_LBTD = _normalised(layers_LBTD, mask_BT, _EPSILON[self.layer_norm])
+        share_L = (self.weights.softmax(0) * self.gamma).to(layers_LBTD.dtype)
+        return torch.einsum("l,lbtd->btd", share_L, layers_LBTD)
+
+    def l2(self) -> Tensor:
+        """Σ w²: times λ (0.001 in the paper's tasks) it is the caller's to add to the loss."""
+        return self.weights.square().sum()
+
+
+def _normalised(layers_LBTD: Tensor, mask_BT: Tensor, epsilon: float) -> Tensor:
+    """One mean and variance per layer, over the unmasked values."""
+    mask_BT1 = mask_BT.to(layers_LBTD.dtype).unsqueeze(-1)
+    count = mask_BT1.sum().clamp(min=1) * layers_LBTD.shape[-1]
+    mean_L = (layers_LBTD * mask_BT1).sum((1, 2, 3), keepdim=True) / count
+    squares = ((layers_LBTD - mean_L) * mask_BT1).square()
+    variance_L = squares.sum((1, 2, 3), keepdim=True) / count
+    return (layers_LBTD - mean_L) / torch.sqrt(variance_L + epsilon)
+
+
+class ElmoOutput(TypedDict):
+    """One (B, T, D) tensor for each representation, 0 where masked, and the mask (B, T)."""
+
+    elmo_representations: list[Tensor]
+    mask: Tensor
+
+
+class Elmo(nn.Module):
+    """A biLM with one or more learned mixes of its layers; each sentence is read alone.
+
+    The biLM is frozen unless `trainable`; a `Model` that is handed in is copied and stays as it is.
+    `layer_norm="bilm-tf"` is the way of the original and leaves the boundaries out of mean and
+    variance; `"allennlp"` counts them in. Neither is the default: with either, a vector depends on
+    its batch. It lies where the model does; `to` moves it. Several threads may
+    use it in evaluation.
+    """
+
+    def __init__(
+        self,
+        model: Model | str | Path,
+        representations: int = 1,
+        *,
+        layer_norm: LayerNorm | None = None,
+        dropout: float = 0.5,
+        keep_sentence_boundaries: bool = False,
+        trainable: bool = False,
+    ) -> None:
+        super().__init__()
+        loaded = model if isinstance(model, Model) else load_model(model)
+        if loaded.bilm.config.input_words is not None:
+            raise ElmoError("the model reads words, not characters; use Embedder")
+        bilm = copy.deepcopy(loaded.bilm) if isinstance(model, Model) else loaded.bilm
+        self.bilm = bilm.requires_grad_(trainable)
+        self.characters = loaded.characters
+        self.keep_sentence_boundaries, self.trainable = keep_sentence_boundaries, trainable
+        layers = loaded.bilm.config.layers + 1
+        self.mixes = nn.ModuleList(
+            ScalarMix(layers, layer_norm=layer_norm) for _ in range(representations)
+        )
+        self.dropout = nn.Dropout(dropout)
+        marks = loaded.characters.encode([SENTENCE_BEGIN, SENTENCE_END])
+        self.register_buffer("marks_2K", torch.from_numpy(marks).long(), persistent=False)
+        self.marks_2K: Tensor
+        self.to(self.bilm.lstm.weight[0].device)
+
+    def batch_to_ids(self, sentences: Sequence[Sequence[str]]) -> Tensor:
+        """Token lists → (B, T, K) ids of this model's characters, where the model is; 0 a mask."""
+        ids_BTK = torch.from_numpy(self.characters.batch(sentences))
+        return ids_BTK.to(self.bilm.lstm.weight[0].device)
+
+    def forward(self, ids_BTK: Tensor | Sequence[Sequence[str]]) -> ElmoOutput:
+        """Mix the layers of token lists, or of their ids (B, T, K), as AllenNLP's module does.
+
+        With `keep_sentence_boundaries` T grows by two.
+        """
+        if not isinstance(ids_BTK, Tensor):
+            ids_BTK = self.batch_to_ids(ids_BTK)
+        with torch.set_grad_enabled(self.trainable and torch.is_grad_enabled()):
+            layers_LBTD, lengths_B = self._layers(ids_BTK)
+        time_steps = torch.arange(layers_LBTD.shape[2], device=ids_BTK.device)
+        whole_BT = time_steps < (lengths_B + 2)[:, None]
+        inner_BT = time_steps[:-2] < lengths_B[:, None]
+        mixed = []
+        for mix in self.mixes:
+            if self.keep_sentence_boundaries or mix.layer_norm == "allennlp":
+                mixed_BTD = mix(layers_LBTD, whole_BT)
+                if not self.keep_sentence_boundaries:
+                    mixed_BTD = mixed_BTD[:, 1:-1]
+            else:
+                mixed_BTD = mix(layers_LBTD[:, :, 1:-1], inner_BT)
+            mask_BT = whole_BT if self.keep_sentence_boundaries else inner_BT
+            mixed.append(self.dropout(mixed_BTD * mask_BT.unsqueeze(-1)))
+        mask_BT = whole_BT if self.keep_sentence_boundaries else inner_BT
+        return {"elmo_representations": mixed, "mask": mask_BT}
+
+    def l2(self) -> Tensor:
+        """Σ w² over all mixes."""
+        return torch.stack([mix.l2() for mix in self.mixes]).sum()  # type: ignore[operator]
+
+    def _layers(self, ids_BTK: Tensor) -> tuple[Tensor, Tensor]:
+        """All layers (L, B, T + 2, D) with the boundaries, and the lengths (B) without them."""
+        if len(ids_BTK) == 0:
+            config = self.bilm.config
+            like = self.bilm.lstm.weight[0]
+            layers_LBTD = like.new_zeros(config.layers + 1, 0, ids_BTK.shape[1] + 2, config.dim)
+            return layers_LBTD, ids_BTK.new_zeros(0)
+        device = ids_BTK.device.type
+        autocast = torch.is_autocast_enabled(device)
+        precision = torch.get_autocast_dtype(device) if autocast else self.bilm.lstm.weight[0].dtype
+        with torch.autocast(device, enabled=False):
+            x_NP, index_BT, mask_BT = self._tokens(ids_BTK, precision)
+            lengths_B = mask_BT.sum(1)
+            time_steps = torch.arange(index_BT.shape[1] + 2, device=ids_BTK.device)
+            begin, end = len(x_NP) - 2, len(x_NP) - 1
+            forward_BT = nn.functional.pad(index_BT, (1, 1), value=begin)
+            forward_BT = torch.where(time_steps > lengths_B[:, None], end, forward_BT)
+            turned_BT = (lengths_B[:, None] + 1 - time_steps).clamp(min=0)
+            index_SBT = torch.stack([forward_BT, forward_BT.gather(1, turned_BT)])
+            S, B, T = index_SBT.shape
+            if wants_few_launches(index_SBT.device):  # shapes that repeat are captured
+                beyond = (0, repeated_time_steps(T) - T, 0, repeated_rows(B) - B)
+                index_SBT = nn.functional.pad(index_SBT, beyond)
+            read_STBP = look_up(index_SBT.transpose(1, 2), x_NP)
+            ys, _ = self.bilm.lstm(read_STBP, self.bilm.lstm.zero_state(index_SBT.shape[1]))
+            x_STBP, *ys = (y_STBP[:, :T, :B] for y_STBP in (read_STBP, *ys))
+        x_BTP = x_STBP[0].transpose(0, 1)
+        layers = [torch.cat([x_BTP, x_BTP], -1)]
+        for y_STBP in ys:
+            forward_BTP, backward_BTP = y_STBP.transpose(1, 2)
+            indices = turned_BT.unsqueeze(-1).expand_as(backward_BTP)
+            layers.append(torch.cat([forward_BTP, backward_BTP.gather(1, indices)], -1))
+        return torch.stack(layers), lengths_B
+
+    def _tokens(self, ids_BTK: Tensor, precision: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """Vectors of distinct tokens with the two boundaries last, each token's index, the mask."""
+        marks_2P = self.bilm.encode(self.marks_2K, precision=precision)
+        if ids_BTK.dim() != 3 or ids_BTK.shape[2] != self.characters.max_characters:
+            raise ElmoError(
+                f"ids must be (sentences, tokens, {self.characters.max_characters}), as "
+                f"Elmo.batch_to_ids makes them, found {tuple(ids_BTK.shape)}"
+            )
+        mask_BT = ids_BTK[:, :, 0] > 0
+        raw = torch.where(mask_BT.unsqueeze(-1), ids_BTK - 1, self.marks_2K[0])
+        distinct_NK, index = torch.unique(raw.flatten(0, 1), dim=0, return_inverse=True)
+        x_NP = self.bilm.encode(distinct_NK, precision=precision)
+        return torch.cat([x_NP, marks_2P]), index.view(mask_BT.shape), mask_BT

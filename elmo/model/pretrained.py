@@ -1,0 +1,220 @@
+"""Names of pretrained models, the card that a published one has, and the package that it can be."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from elmo.errors import ElmoError
+from elmo.io.atomic import new_folder
+from elmo.io.location import Folder
+from elmo.model.config import CONFIG, GROUP, named
+from elmo.model.folder import (
+    ALL_NAMES,
+    Model,
+    WeightPrecision,
+    load_model,
+    save_model,
+)
+
+CARD = "README.md"
+
+
+def folder_of(name: str | Path) -> Path:
+    """The model folder of a folder, an installed model's name, a Hugging Face snapshot or cache
+    folder, or a `models:/` URI.
+
+    A model of MLflow's registry is downloaded where it is not on this machine.
+    """
+    text = str(name)
+    if text.startswith("models:/"):
+        return _registered(text)
+    if "://" in text:
+        raise ElmoError(f"{text}: is no folder and no models:/ URI; download it first")
+    folder = Path(named(text))
+    if (folder / CONFIG).is_file():
+        return folder
+    if (folder / "snapshots").is_dir():  # models--OWNER--NAME in the cache of Hugging Face
+        main = folder / "refs" / "main"
+        revision = main.read_text(encoding="utf-8").strip() if main.is_file() else "*"
+        configs = sorted(folder.glob(f"snapshots/{revision}/{CONFIG}"))
+        if len(configs) == 1:
+            return configs[0].parent
+        raise ElmoError(f"{folder}: holds {len(configs)} snapshots of a model; name one of them")
+    raise ElmoError(
+        f"{folder}: no model folder and no installed model; name one, a models:/ URI, or the "
+        "folder that `hf download OWNER/NAME` prints"
+    )
+
+
+def _registered(uri: str) -> Path:
+    try:
+        import mlflow.artifacts
+        from mlflow.exceptions import MlflowException
+    except ModuleNotFoundError:
+        raise ElmoError(f"{uri}: needs MLflow; run: pip install mlflow") from None
+    try:
+        downloaded = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
+    except (MlflowException, OSError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ElmoError(f"{uri}: the registry has no such model ({reason})") from None
+    configs = sorted(downloaded.glob(f"artifacts/*/{CONFIG}"))
+    if len(configs) != 1:
+        raise ElmoError(f"{uri}: was not registered by this package")
+    return configs[0].parent
+
+
+def write_package(
+    model: Folder,
+    out: Path,
+    *,
+    name: str,
+    version: str = "1.0",
+    licence: str = "unknown",
+    language: str | None = None,
+    about: str = "",
+    precision: WeightPrecision = "float16",
+) -> str:
+    """Write a Python package that installs `model` under `name`; return the digest of its model.
+
+    After `pip install OUT`, `Embedder.load(name)` loads it. `about` is Markdown for the card: what
+    the model learned from, what it is for and what not. float16 halves the file; the weights are
+    read as float32, and the rounded model has a digest of its own.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise ElmoError(f"a model's name has letters a-z, digits and _, as english; found {name!r}")
+    if not re.fullmatch(r"\d+(\.\d+)*", version):
+        raise ElmoError(f"a version has numbers and dots, as 1.0; found {version!r}")
+    loaded, package = load_model(model), f"elmo_{name}"
+    made = rf"README\.md|{package}/(__init__\.py|{ALL_NAMES})|(build|dist|[^/]*\.egg-info)/.*"
+    with new_folder(out, ours=("pyproject.toml", package), also=made) as new:
+        digest = save_model(
+            new / package,
+            bilm=loaded.bilm,
+            vocabulary=loaded.vocabulary,
+            characters=loaded.characters,
+            softmax=loaded.softmax,
+            training=loaded.training,
+            tokenizer=loaded.tokenizer,
+            precision=precision,
+        )
+        doc = f'"""The model {name}: `elmo.Embedder.load("{name}")`."""\n'
+        _write(new / package / "__init__.py", doc)
+        written = load_model(new / package)
+        said: dict[str, Any] = {
+            "licence": licence,
+            "language": language,
+            "name": name,
+            "about": about,
+        }
+        _write(new / CARD, card(written, title=f"ELMo: {name}", **said))
+        _write(new / "pyproject.toml", _project(name, version, licence, written))
+    return digest
+
+
+def _project(name: str, version: str, licence: str, model: Model) -> str:
+    """The text of pyproject.toml; it requires the libraries of the model's tokenizer."""
+    libraries = model.tokenizer.libraries | model.tokenizer.splitter
+    requires = ["elmo-pipeline", *(f"{one}=={at}" for one, at in sorted(libraries.items()))]
+    return f"""[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "elmo-{name.replace("_", "-")}"
+version = "{version}"
+description = "An ELMo model: {name}"
+readme = "README.md"
+license = {{ text = {json.dumps(licence)} }}
+dependencies = {json.dumps(requires)}
+
+[project.entry-points."{GROUP}"]
+{name} = "elmo_{name}"
+
+[tool.setuptools]
+packages = ["elmo_{name}"]
+package-data = {{ "elmo_{name}" = ["*"] }}
+"""
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def card(
+    model: Model,
+    *,
+    licence: str,
+    title: str,
+    language: str | None,
+    name: str = "",
+    about: str = "",
+) -> str:
+    """The model card: YAML that Hugging Face reads, then what the model is and came from.
+
+    `name` is what an installed model is loaded by; `about` more Markdown, after the title.
+    """
+    config, training = model.bilm.config, model.training
+    head = [f"license: {licence}", "library_name: elmo-pipeline", "tags: [elmo, word-vectors]"]
+    if language:
+        head.insert(1, f"language: {language}")
+    facts = [
+        ("Digest", f"`{model.digest}`"),
+        (
+            "Network",
+            f"{config.layers} × {config.cells:,} cells, projection {config.projection}, "
+            f"{sum(count for _, count in config.filters):,} filters",
+        ),
+        ("A token's vectors", f"{config.layers + 1} layers of {config.dim}"),
+        ("Words of the softmax", f"{len(model.vocabulary):,}"),
+        ("Tokenizer", str(model.tokenizer)),
+        ("Licence", licence),
+    ]
+    lines = ["---", *head, "---", "", f"# {title}", ""]
+    lines += [about.strip(), ""] if about.strip() else []
+    lines += [*_table(("what", "value"), facts), ""]
+    lines += ["## Data", "", *_data(training), ""]
+    lines += ["## Perplexity", "", *_perplexities(training), ""]
+    lines += ["## Use", "", "```python", "import elmo", ""]
+    load = f'load("{name}")' if name else 'from_pretrained("THIS FOLDER")'
+    lines += [f"embedder = elmo.Embedder.{load}"]
+    lines += ['vectors = embedder.encode(["A sentence."])  # (texts, dim)', "```", ""]
+    return "\n".join(lines)
+
+
+def _data(training: Mapping[str, Any]) -> list[str]:
+    """The digests of what the model was trained on, and how many tokens were read."""
+    rows = [(f"{name}", f"`{value}`") for name, value in (training.get("inputs") or {}).items()]
+    heldout = (training.get("perplexity") or {}).get("after") or {}
+    rows += [
+        (f"held-out tokens, {text}", f"{figures['tokens']:,}")
+        for text, figures in heldout.items()
+        if figures.get("tokens") is not None
+    ]
+    epochs = ((training.get("params") or {}).get("training") or {}).get("epochs")
+    if epochs is not None:
+        rows.append((f"epochs of {training.get('stage', 'training')}", str(epochs)))
+    return _table(("input", "digest or count"), rows) if rows else ["Not recorded in the model."]
+
+
+def _perplexities(training: Mapping[str, Any]) -> list[str]:
+    stage = training.get("stage", "training")
+    rows = [
+        (f"{text}, {when} {stage}", *(_figure(figures, k) for k in _SIDES))
+        for when, texts in (training.get("perplexity") or {}).items()
+        for text, figures in texts.items()
+    ]
+    return _table(("held-out text", *_SIDES), rows) if rows else ["Not recorded in the model."]
+
+
+_SIDES = ("forward", "backward", "average")
+
+
+def _figure(figures: Mapping[str, Any], side: str) -> str:
+    return f"{figures[side]:.1f}" if figures.get(side) is not None else "-"
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    lines = [head, ("---",) * len(head), *rows]
+    return [f"| {' | '.join(line)} |" for line in lines]

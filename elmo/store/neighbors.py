@@ -1,0 +1,209 @@
+"""Nearest contextual neighbours: which tokens of a store are used as this one is.
+
+Shapes: L layers, T tokens of a block, D the width of a vector.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from elmo.data.arrays import Floats
+from elmo.errors import ElmoError
+from elmo.model.embedder import Embedder
+from elmo.store import FeatureStore
+from elmo.store.layout import layer_name, layer_number
+from elmo.store.reader import VectorBlock
+
+Tokens = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Neighbor:
+    """A token of the store: its cosine to the query, its sentence and its position there."""
+
+    cosine: float
+    sentence_id: int
+    position: int
+    tokens: list[str]
+
+    def marked(self) -> str:
+        """Its sentence, with the token in brackets."""
+        tokens = list(self.tokens)
+        tokens[self.position] = f"[{tokens[self.position]}]"
+        return " ".join(tokens)
+
+
+def parse_query(
+    text: str, *, tokenize: Callable[[str], list[list[str]]] = lambda text: [text.split()]
+) -> tuple[list[str], int]:
+    """The tokens of `He has a [gift] for music` and the index of the bracketed one.
+
+    `tokenize` cuts the whole text, without the brackets, into sentences of tokens: what stands
+    around a token may decide how it is cut. The sentence with the brackets is the query.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ElmoError(f"the text {text!r} is not UTF-8; write it in UTF-8") from None
+    marked = re.findall(r"\[([^\[\]\s]+)\]", text)
+    if len(marked) != 1:
+        raise ElmoError(
+            'the text must have one token in brackets, as in "He has a [gift] for music"; '
+            f"found {len(marked)} in {text!r}"
+        )
+    (word,) = marked
+    before, after = text.split(f"[{word}]")
+    plain = before + word + after
+    start, stop, end = len(before), len(before) + len(word), 0
+    inside = []
+    for tokens in tokenize(plain):
+        for index, token in enumerate(tokens):
+            begin = plain.index(token, end)
+            end = begin + len(token)
+            if (begin, end) == (start, stop):
+                return tokens, index
+            if begin < stop and end > start:
+                inside.append(token)
+    raise ElmoError(
+        f"[{word}] is not one token: the model's tokenizer cuts {' '.join(inside)!r} there; put "
+        "one of these in brackets"
+    )
+
+
+def neighbors(
+    store: FeatureStore,
+    embedder: Embedder,
+    tokens: Sequence[str],
+    position: int,
+    *,
+    k: int = 10,
+    layer: int | str | None = None,
+    split: str | None = None,
+    same_word: bool = False,
+) -> list[Neighbor]:
+    """The k tokens of the store nearest by cosine to `tokens[position]`, of k different sentences.
+
+    With `same_word` only occurrences of that word are compared, whatever their case.
+
+    `layer` is a layer's number; by default the mean of the stored layers is compared. A sentence
+    equal to the query or to a nearer one is left out. Reads the whole store once.
+
+    In a store of a mix the query is mixed in the same way, its gamma included: a negative gamma
+    turns both sides round and the cosines stay; gamma 0 leaves no direction and is refused.
+    """
+    if k < 1:
+        raise ElmoError(f"k must be 1 or more, found {k}")
+    store_model = store.manifest.model.digest
+    if store_model != embedder.model.digest:
+        raise ElmoError(
+            f"{store.path}: was made by model {store_model[:12]}…, not by "
+            f"{embedder.model.digest[:12]}…; use the model it was made with"
+        )
+    names = _layers(store, layer)
+    query_D = _query(embedder.embed([list(tokens)])[0][:, position], store, names)
+    nearest = _Nearest(k, without=tuple(tokens))
+    for number in store.numbers(split):
+        part = store.part(number)
+        texts: dict[bytes, Tokens] = {}  # of the part's types, by their numbers
+        types = part.types.tokens
+        allowed = _occurrences(types, tokens[position]) if same_word else None
+        for block in part.blocks(names):
+            if len(block.type_ids):
+                cosine_T = _cosine(block.vectors, query_D)
+                if allowed is not None:
+                    cosine_T[~np.isin(block.type_ids, allowed)] = -np.inf
+                nearest.add(block, cosine_T, types, texts)
+    return nearest.neighbors()
+
+
+class _Nearest:
+    """The nearest token of each of the k nearest different sentences."""
+
+    def __init__(self, k: int, *, without: Tokens) -> None:
+        self._k, self._without = k, without
+        self._best: dict[Tokens, tuple[float, int, int]] = {}  # (-cosine, sentence, position)
+        self._farthest = -np.inf  # no smaller cosine can be among the k
+
+    def add(
+        self,
+        block: VectorBlock,
+        cosine_T: npt.NDArray[np.float32],
+        types: pa.StringArray,
+        texts: dict[bytes, Tokens],
+    ) -> None:
+        """Compare the sentences of a block, but those without a token above −∞; a text met before
+        is looked up by its types."""
+        rows = np.flatnonzero(np.diff(block.offsets))
+        highest = np.maximum.reduceat(cosine_T, block.offsets[rows])
+        for row in rows[(highest >= self._farthest) & (highest > -np.inf)]:
+            start, stop = block.offsets[row], block.offsets[row + 1]
+            key = block.type_ids[start:stop].tobytes()
+            text = texts.get(key)
+            if text is None:
+                text = tuple(types.take(pa.array(block.type_ids[start:stop])).to_pylist())
+                texts[key] = text
+            if text == self._without:
+                continue
+            position = int(np.argmax(cosine_T[start:stop]))
+            entry = -float(cosine_T[start + position]), int(block.sentence_ids[row]), position
+            self._best[text] = min(entry, self._best.get(text, entry))
+            if len(self._best) >= 2 * self._k:
+                self._trim()
+        if len(self._best) >= self._k:
+            self._trim()
+
+    def neighbors(self) -> list[Neighbor]:
+        """The nearest first; of equal ones the first in the store."""
+        self._trim()
+        return [
+            Neighbor(-minus, sentence_id, position, list(text))
+            for text, (minus, sentence_id, position) in self._best.items()
+        ]
+
+    def _trim(self) -> None:
+        ordered = sorted(self._best.items(), key=lambda item: item[1])[: self._k]
+        self._best = dict(ordered)
+        if len(ordered) == self._k:
+            self._farthest = -ordered[-1][1][0]
+
+
+def _occurrences(types: pa.StringArray, word: str) -> npt.NDArray[np.int64]:
+    """The numbers of a part's types that are this word, in whatever case."""
+    same = pc.equal(pc.utf8_lower(types), pc.utf8_lower(pa.scalar(word)))
+    return np.flatnonzero(same.to_numpy(zero_copy_only=False))
+
+
+def _layers(store: FeatureStore, layer: int | str | None) -> tuple[str, ...]:
+    if layer in (None, "average"):
+        return store.layers
+    return (layer if isinstance(layer, str) else layer_name(layer),)
+
+
+def _query(vectors_LD: Floats, store: FeatureStore, names: tuple[str, ...]) -> Floats:
+    """The query as the store would keep it, averaged over `names`, of length 1."""
+    layout = store.layout
+    if names == ("average",):
+        query_D = vectors_LD.mean(0)
+    elif names == ("mix",):
+        assert layout.mix is not None
+        if layout.mix.gamma == 0:
+            raise ElmoError(f"{store.path}: its mix has gamma 0, so all vectors are 0")
+        weights = np.asarray(layout.mix.weights, np.float32) * np.float32(layout.mix.gamma)
+        query_D = weights @ vectors_LD
+    else:
+        for name in names:
+            if name not in layout.layers:
+                raise ElmoError(f"{store.path}: has no {name}; it holds {', '.join(layout.layers)}")
+        query_D = vectors_LD[[layer_number(name) for name in names]].mean(0)
+    return np.asarray(query_D / max(float(np.linalg.norm(query_D)), 1e-12), np.float32)
+
+
+def _cosine(vectors_LTD: Floats, query_D: Floats) -> npt.NDArray[np.float32]:
+    mean_TD = vectors_LTD[0] if len(vectors_LTD) == 1 else vectors_LTD.mean(0)
+    norm_T = np.sqrt(np.einsum("td,td->t", mean_TD, mean_TD))
+    return np.asarray(mean_TD @ query_D / np.maximum(norm_T, 1e-12), np.float32)

@@ -1,0 +1,1 @@
+"""Ray: sessions, work on many processes, lost workers, submission."""

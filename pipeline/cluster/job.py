@@ -1,0 +1,197 @@
+"""What a submitted job runs on the cluster; it travels as `elmo_job.py`, so standard library only.
+
+Beside it lie what was sent: `environment.json`, and the code, dvc.yaml and params.yaml unless the
+cluster has a checkout of its own.
+"""
+
+import ctypes
+import filecmp
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).resolve().parent
+PROJECT_FILES = ("dvc.yaml", "params.yaml", "cluster.yaml")
+ENVIRONMENT = "environment.json"
+STORED = ".stored"  # a file of a project's folder whose data is at a URL, but for its manifests
+LEASE = "at-work"  # at a URL: the job that works there, written anew while it does
+_KEEP = 15.0  # seconds between two looks at what has changed in the project
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of Linux's prctl
+
+
+def environment() -> None:
+    """Set the variables that were sent; Ray calls this in every process of the job.
+
+    They come in a file and not in the job's runtime_env, which Ray shows and logs.
+    """
+    sent = PACKAGE / ENVIRONMENT
+    if sent.exists():
+        os.environ.update(json.loads(sent.read_text(encoding="utf-8")))
+
+
+def main(arguments: list[str]) -> int:
+    """Run `FOLDER COMMAND…`: the command in that folder, `-` being the package's own.
+
+    Where the folder is at a URL, the project is kept there, and a temporary folder here holds it.
+    """
+    folder, *command = arguments
+    environment()
+    at_url = "://" in folder
+    home = PACKAGE if folder == "-" else Path(tempfile.mkdtemp() if at_url else folder)
+    if not home.is_dir():
+        print(f"error: {os.uname().nodename} has no folder {home}; mount it there", flush=True)
+        return 1
+    own = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    own["DVC_NO_ANALYTICS"] = "1"
+    if (PACKAGE / "elmo_pipeline").is_dir():
+        paths = [str(PACKAGE), os.environ.get("PYTHONPATH", "")]
+        own["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    if at_url:
+        return _run_at_url(folder.rstrip("/"), command, home, os.environ | own)
+    if (PACKAGE / "elmo_pipeline").is_dir() and folder != "-":
+        _prepare(home, os.environ | own)
+    return run(command, home, os.environ | own)
+
+
+def _run_at_url(url: str, command: list[str], home: Path, variables: dict[str, str]) -> int:
+    """Run a command in the project that the URL keeps: small files, with data and models beside."""
+    from elmo.io.location import Location  # of the package
+
+    kept = Location(f"{url}/project")
+    job = os.environ.get("RAY_JOB_SUBMISSION_ID", f"process {os.getpid()}")
+    if kept.exists(LEASE) and kept.age(LEASE) < 8 * _KEEP and kept.read(LEASE).decode() != job:
+        other = kept.read(LEASE).decode()
+        print(f"error: {url}: {other} is at work here; wait for it, or elmo stop it", flush=True)
+        return 1
+    kept.write(LEASE, job.encode())
+    _init(home, variables)
+    _fetch(kept, home)
+    for name in drop_stale(home, Location(url)):
+        print(f"  {name} is not as this project left it; it is made again", flush=True)
+    _prepare(home, variables)
+    done = threading.Event()
+    keeper = threading.Thread(target=_keep, args=(home, kept, job, done))
+    keeper.start()
+    try:
+        return run(command, home, variables | {"ELMO_STORAGE": url})
+    finally:
+        done.set()
+        keeper.join()
+        kept.delete(LEASE)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def drop_stale(project: Path, location: Any) -> list[str]:
+    """Remove the manifests below `project` that are not those at the location, so that DVC makes
+    these outputs again; return their folders."""
+    dropped = []
+    for mark in sorted(project.rglob(STORED)):
+        local = mark.parent
+        name = local.relative_to(project).as_posix()
+        stored = location / name
+        files = [path for path in local.iterdir() if path.name != STORED]
+        if any(_differs(path, stored) for path in files):
+            shutil.rmtree(local)
+            dropped.append(name)
+    return dropped
+
+
+def _differs(path: Path, stored: Any) -> bool:
+    try:
+        return stored.read(path.name) != path.read_bytes()
+    except FileNotFoundError:
+        return True
+
+
+def _fetch(kept: Any, home: Path) -> None:
+    """Copy a folder at a URL with all in it."""
+    home.mkdir(exist_ok=True)
+    for name in kept.names():
+        if name != LEASE:
+            kept.get(name, home / name)
+    for name in kept.folders():
+        _fetch(kept / name, home / name)
+
+
+def _keep(home: Path, kept: Any, job: str, done: threading.Event) -> None:
+    """Copy what changes in the project to the URL until all is done, and say who works there."""
+    sent: dict[str, tuple[float, int]] = {}
+    last = False
+    while not last:
+        last = done.wait(_KEEP)
+        try:
+            kept.write(LEASE, job.encode())
+            now = {str(path.relative_to(home)): _stamp(path) for path in _files(home)}
+            for name in now:
+                if now[name] != sent.get(name):
+                    kept.put(name, home / name)
+            for name in sent.keys() - now.keys():
+                kept.delete(name)
+            sent = now
+        except Exception as error:  # the next look may do better; the last one is the user's
+            print(f"  {kept}: {error}", file=sys.stderr, flush=True)
+
+
+def _files(home: Path) -> list[Path]:
+    """The project's files, those in DVC's cache too, but for what is being written."""
+    paths = [path for path in sorted(home.rglob("*")) if path.is_file()]
+    return [path for path in paths if not _hidden(path.relative_to(home).parts)]
+
+
+def _hidden(parts: tuple[str, ...]) -> bool:
+    if parts[:3] == (".dvc", "cache", "files"):
+        return parts[-1].startswith(".")
+    return any(part.startswith(".") and part != STORED for part in parts)
+
+
+def _stamp(path: Path) -> tuple[float, int]:
+    status = path.stat()
+    return status.st_mtime, status.st_size
+
+
+def _prepare(home: Path, variables: dict[str, str]) -> None:
+    """Make `home` a DVC workspace of the project as it was sent; its outs and dvc.lock stay."""
+    if not (home / ".dvc").exists():
+        _init(home, variables)
+    for name in PROJECT_FILES:
+        sent, current = PACKAGE / name, home / name
+        if not sent.exists() or (current.exists() and filecmp.cmp(sent, current, shallow=False)):
+            continue
+        new = home / f".{name}.{os.getpid()}"
+        shutil.copyfile(sent, new)
+        new.replace(current)
+
+
+def _init(home: Path, variables: dict[str, str]) -> None:
+    subprocess.run(["dvc", "init", "--no-scm", "-q"], cwd=home, env=variables, check=True)
+
+
+def run(command: list[str], folder: Path, variables: dict[str, str]) -> int:
+    """Run a command to its end, through a stop.
+
+    A stop signals every process of the job. Those that save must be waited for, and their parents
+    may have died: they become children of this process.
+    """
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    stopped = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda got, _: stopped.append(got))
+    child = subprocess.Popen(command, cwd=folder, env=variables)
+    code = child.wait()
+    while stopped:
+        try:
+            os.wait()
+        except ChildProcessError:
+            break
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,343 @@
+"""Pools of Ray tasks and actors: as many as can be placed, growing as nodes come, retried so often.
+
+What can't be placed is waited for, with a line that says for what, and given up after a limit. An
+item whose worker dies is done again, a few times, each with a line; then it is named as the cause.
+This file is given Ray and imports it nowhere.
+"""
+
+import os
+import socket
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from elmo.errors import ElmoError
+
+from ..settings.cluster import Cluster
+from ..terminal.progress import Progress, say
+
+RETRIES = 3  # of an item whose worker died
+WINDOW = 64  # results per slot that may wait for an earlier one
+PAUSE = 1.0  # seconds between looks at what has come
+LOOK = 5.0  # seconds between looks at the size of the cluster
+
+
+def run_tasks(
+    ray: Any,
+    function: Callable[[Any], Any],
+    work: Sequence[Any],
+    *,
+    cluster: Cluster,
+    label: str,
+    name: Callable[[Any], str],
+    progress: Progress,
+) -> Iterator[Any]:
+    """The results of `function` on each item of `work`, in the order of `work`.
+
+    One slow item keeps no other waiting: up to `WINDOW` results per slot wait for it.
+    """
+    remote = ray.remote(num_cpus=1, max_retries=0)(function)
+    waiting = Waiting(label, cluster)
+    retries, room = Retries(label, name), Room(ray, cluster, gpus=0)
+    queue, shown = deque(range(len(work))), 0
+    done: dict[int, Any] = {}
+    running: dict[Any, int] = {}
+    while shown < len(work):
+        many = room.many()
+        while queue and len(running) < 2 * many and len(done) < WINDOW * many:
+            number = queue.popleft()
+            running[remote.remote(work[number])] = number
+        ready, _ = ray.wait(list(running), num_returns=1, timeout=PAUSE)
+        if not ready and not room.any():
+            waiting.on("a core", ray)
+        for reference in ready:
+            waiting.over()
+            number = running.pop(reference)
+            try:
+                done[number] = get(ray, reference)
+                progress.advance()
+            except _lost(ray) as error:
+                retries.count(work[number], error)
+                queue.appendleft(number)
+        while shown in done:
+            yield done.pop(shown)
+            shown += 1
+
+
+def run_actors(
+    ray: Any,
+    kind: Callable[..., Any],
+    arguments: Sequence[Any],
+    work: Sequence[Any],
+    *,
+    cluster: Cluster,
+    label: str,
+    name: Callable[[Any], str],
+    progress: Progress,
+) -> Iterator[Any]:
+    """What actors `kind(*arguments)` make of each item, in the order of completion.
+
+    Only actors that have started are given items, so one that can't be placed holds up nothing.
+    """
+    gpus = int(cluster.gpu)
+    waiting, room = Waiting(label, cluster), Room(ray, cluster, gpus=gpus)
+    remote = _actor_class(ray, kind, arguments, cluster, len(work))
+    actors = _Actors(ray, remote, Retries(label, name))
+    queue = deque(work)
+    try:
+        while queue or actors.busy:
+            wanted = min(room.many(), len(queue) + len(actors.busy))
+            while len(actors) < wanted:
+                actors.start()
+            while queue and actors.idle:
+                actors.give(queue.popleft())
+            ready = actors.ready()
+            if not ready and not actors.busy:
+                waiting.on("a core and a GPU" if gpus else "a core", ray)
+            for reference in ready:
+                waiting.over()
+                if reference in actors.starting:
+                    actors.started(reference)
+                    continue
+                item = actors.busy[reference][1]
+                try:
+                    result = actors.result(reference)
+                except _lost(ray):  # counted
+                    queue.appendleft(item)
+                    continue
+                progress.advance()
+                yield result
+    except Exception:
+        actors.finish()
+        raise
+    finally:
+        actors.kill()
+
+
+class _Actors:
+    """Actors that are starting, idle, or busy with an item."""
+
+    def __init__(self, ray: Any, remote: Any, retries: "Retries") -> None:
+        self.ray, self.remote, self.retries = ray, remote, retries
+        self.starting: dict[Any, Any] = {}  # by what Ray gives back once they have started
+        self.idle: list[Any] = []
+        self.busy: dict[Any, tuple[Any, Any]] = {}  # the actor and its item, by its result
+        self.hosts: dict[Any, str] = {}
+
+    def __len__(self) -> int:
+        return len(self.starting) + len(self.idle) + len(self.busy)
+
+    def start(self) -> None:
+        """Ask Ray for one more."""
+        actor = self.remote.remote()
+        self.starting[actor.start.remote()] = actor
+
+    def give(self, item: Any) -> None:
+        """Give an idle one an item."""
+        actor = self.idle.pop()
+        self.busy[actor.do.remote(item)] = (actor, item)
+
+    def ready(self) -> list[Any]:
+        """Which have started or are done with their item; after a pause, none."""
+        references = [*self.busy, *self.starting]
+        ready: list[Any] = self.ray.wait(references, num_returns=1, timeout=PAUSE)[0]
+        return ready
+
+    def started(self, reference: Any) -> None:
+        """One is idle now, or was lost as it started."""
+        actor = self.starting.pop(reference)
+        try:
+            self.hosts[actor] = get(self.ray, reference)
+            self.idle.append(actor)
+        except _lost(self.ray) as error:
+            self.retries.count(None, error)
+
+    def result(self, reference: Any) -> Any:
+        """What one made of its item; raises where the actor was lost, once that is counted."""
+        actor, item = self.busy.pop(reference)
+        try:
+            result = get(self.ray, reference)
+        except _lost(self.ray) as error:
+            self.ray.kill(actor)
+            self.retries.count(item, error, host=self.hosts.pop(actor, ""))
+            raise
+        self.idle.append(actor)
+        return result
+
+    def finish(self) -> None:
+        """Wait for those that are busy: what fails after Ray has gone complains on the terminal."""
+        if self.busy:
+            self.ray.wait(list(self.busy), num_returns=len(self.busy), timeout=5)
+
+    def kill(self) -> None:
+        """Free what they hold."""
+        for actor in [*self.starting.values(), *self.idle, *(a for a, _ in self.busy.values())]:
+            self.ray.kill(actor)
+
+
+def await_room(ray: Any, cluster: Cluster, *, label: str, own: bool) -> None:
+    """Wait until the cluster has room for all that train; refuse at once where none can come.
+
+    `own` says that this process started Ray, so no node will be added.
+    """
+    needs = f"{cluster.workers} × {cluster.cpus} cores" + " and 1 GPU" * cluster.gpu
+    waiting = Waiting(label, cluster)
+    asked = False
+    while placeable(ray, cpus=cluster.cpus, gpus=int(cluster.gpu)) < cluster.workers:
+        if own:
+            raise ElmoError(
+                f"{label}: {cluster.workers} workers need {needs}, and there are "
+                f"{_resources(ray)}; "
+                "lower workers or cpus"
+            )
+        if not asked:
+            _ask(ray, cluster)
+            asked = True
+        waiting.on(needs, ray)
+        time.sleep(PAUSE)
+    if asked:
+        _ask(ray, None)
+
+
+def placeable(ray: Any, *, cpus: float, gpus: int) -> int:
+    """How many workers of that size the living nodes hold when nothing else runs there."""
+    many = 0
+    for node in ray.nodes():
+        if node["Alive"]:
+            has = node["Resources"]
+            fits = int(has.get("CPU", 0) // cpus)
+            many += min(fits, int(has.get("GPU", 0) // gpus)) if gpus else fits
+    return many
+
+
+def get(ray: Any, reference: Any) -> Any:
+    """A result; an exception of the function's is raised as it is."""
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause if isinstance(error.cause, Exception) else error from None
+
+
+class Room:
+    """How many tasks or actors of one core, or one core and one GPU, are to work at a time."""
+
+    def __init__(self, ray: Any, cluster: Cluster, *, gpus: int) -> None:
+        self.ray, self.cluster, self.gpus = ray, cluster, gpus
+        self.looked, self.fits = -LOOK, 0
+
+    def many(self) -> int:
+        """As many as were asked for, or as there is room for now; one at least, so that an
+        autoscaler sees that something is wanted."""
+        return self.cluster.actors or max(1, self._fits())
+
+    def any(self) -> bool:
+        """Whether there is room for one."""
+        return self._fits() > 0
+
+    def _fits(self) -> int:
+        if time.monotonic() - self.looked > LOOK:
+            self.looked = time.monotonic()
+            self.fits = placeable(self.ray, cpus=1, gpus=self.gpus)
+        return self.fits
+
+
+class Waiting:
+    """Says what is waited for, after ten seconds, then twice a minute; gives up after a limit."""
+
+    def __init__(self, label: str, cluster: Cluster) -> None:
+        self.label, self.limit = label, 60 * cluster.wait_minutes
+        self.began: float | None = None
+        self.reported = 0.0
+
+    def on(self, what: str, ray: Any) -> None:
+        """It is still waited for `what`."""
+        now = time.monotonic()
+        if self.began is None:
+            self.began, self.reported = now, now - 20
+        if now - self.began > self.limit:
+            raise ElmoError(
+                f"{self.label}: waited {_duration(self.limit)} for {what}, and there are "
+                f"{_resources(ray)}; add nodes, ask for less, or raise wait_minutes"
+            )
+        if now - self.reported > 30:
+            self.reported = now
+            say(
+                f"{self.label}: waiting for {what}: {_resources(ray)} are there, "
+                f"{_duration(now - self.began)} of {_duration(self.limit)}"
+            )
+
+    def over(self) -> None:
+        """It has come."""
+        self.began = None
+
+
+class Retries:
+    """Counts how often each item's worker died; says it, and names an item that ends every one."""
+
+    def __init__(self, label: str, name: Callable[[Any], str]) -> None:
+        self.label, self.name = label, name
+        self.deaths: Counter[str] = Counter()
+
+    def count(self, item: Any, error: Exception, *, host: str = "") -> None:
+        """The worker of an item, or one that had none yet, has died."""
+        what = "a worker that was starting" if item is None else self.name(item)
+        self.deaths[what] += 1
+        times = self.deaths[what]
+        cause = type(error).__name__
+        if times > RETRIES:
+            raise ElmoError(
+                f"{self.label}: {what} ended its worker {times} times ({cause}); is it damaged, or "
+                "has a worker too little memory?"
+            ) from None
+        where = f" on {host}" if host else ""
+        say(f"{self.label}: {what}: its worker{where} died ({cause}); retry {times} of {RETRIES}")
+
+
+def _actor_class(
+    ray: Any, kind: Callable[..., Any], arguments: Sequence[Any], cluster: Cluster, items: int
+) -> Any:
+    """The class of the pool's actors. Each makes its `kind` in `start`, so that an error of that is
+    raised as it is."""
+
+    class Actor:
+        def start(self) -> str:
+            self.instance = kind(*arguments)
+            return f"{socket.gethostname()} (process {os.getpid()})"
+
+        def do(self, item: Any) -> Any:
+            return self.instance(item)
+
+    cores = placeable(ray, cpus=1, gpus=0)
+    many = min(cluster.actors, items)
+    share = min(1.0, int(1000 * cores / many) / 1000) if many and cores else 1.0
+    if cluster.gpu or os.environ.get("RAY_ADDRESS"):
+        share = 1.0  # elsewhere more actors than cores ask for more nodes; here they share
+    options = {"num_cpus": share, "num_gpus": int(cluster.gpu)}
+    return ray.remote(**options, max_restarts=0, max_task_retries=0)(Actor)
+
+
+def _lost(ray: Any) -> tuple[type[Exception], ...]:
+    """How Ray says that a worker, its node or its result has gone."""
+    names = "RayActorError WorkerCrashedError OutOfMemoryError NodeDiedError ObjectLostError"
+    return tuple(getattr(ray.exceptions, name) for name in [*names.split(), "LocalRayletDiedError"])
+
+
+def _resources(ray: Any) -> str:
+    has = ray.cluster_resources()
+    return f"{has.get('CPU', 0):.0f} cores and {has.get('GPU', 0):.0f} GPUs"
+
+
+def _ask(ray: Any, cluster: Cluster | None) -> None:
+    """Ask an autoscaler, where there is one, for the nodes of all that train; None: no longer."""
+    from importlib import import_module
+
+    bundle: dict[str, float] = {}
+    if cluster is not None:
+        bundle = {"CPU": cluster.cpus, **({"GPU": 1} if cluster.gpu else {})}
+    sdk = import_module(f"{ray.__name__}.autoscaler.sdk")
+    sdk.request_resources(bundles=[bundle] * cluster.workers if cluster is not None else [])
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"

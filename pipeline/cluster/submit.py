@@ -1,0 +1,338 @@
+"""Jobs on a Ray cluster, through its Jobs API: send them, follow them, stop them.
+
+What is sent is small and named here: the code of `elmo` and `elmo_pipeline`, the project's files,
+and the variables of an allow-list. Data and results stay in the cluster's storage.
+"""
+
+import asyncio
+import fnmatch
+import json
+import logging
+import os
+import secrets
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import elmo
+from elmo.errors import ElmoError
+
+from .. import PACKAGE
+from . import job as on_cluster
+
+ALLOWED = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AZURE_STORAGE_*",
+    "GOOGLE_CLOUD_PROJECT",
+    "FSSPEC_*",
+    "MLFLOW_TRACKING_*",
+    "MLFLOW_EXPERIMENT_NAME",
+    "MLFLOW_S3_ENDPOINT_URL",
+    "ELMO_*",
+)
+STOP_SECONDS = 600  # for a checkpoint to be saved; Ray's own default is 3
+_ANSWER = 30.0  # seconds in which the cluster must answer a request
+_LOST_AFTER = 60.0  # seconds without a log line after which the cluster is asked for the job
+_PATIENCE = 3600.0  # seconds that a connection may be lost
+
+
+def submit(
+    stages: list[str],
+    *,
+    address: str | None,
+    folder: str | None,
+    checkout: bool,
+    command: str | None,
+    variables: Iterable[str],
+    params: Path,
+    say: Callable[[str], None],
+) -> tuple[Any, str]:
+    """Send a job, and return the connection and the job's id.
+
+    The job is `dvc repro STAGES` in `folder` on the cluster's shared storage or at a URL, or
+    `command`. With `checkout` the folder is the project, and its code and params are used; without,
+    those here.
+    """
+    if command is None and folder is None:
+        raise ElmoError(
+            "say with --folder which folder of the cluster's shared storage, or which URL, holds "
+            "data and models"
+        )
+    if command is not None and stages:
+        raise ElmoError("either stages or --command, not both")
+    at_url = folder is not None and "://" in folder
+    if folder is not None and not (at_url or folder.startswith("/")):
+        raise ElmoError(
+            f"--folder {folder}: an absolute path on the cluster, such as /shared/elmo, or a URL, "
+            "such as s3://bucket/elmo"
+        )
+    if at_url and checkout:
+        raise ElmoError(f"--folder {folder}: a checkout is a folder on the cluster, not a URL")
+    if checkout and folder is None:
+        raise ElmoError("--checkout needs --folder, the checkout on the cluster's shared storage")
+    sent = environment(variables)
+    if at_url and not sent.get("MLFLOW_TRACKING_URI", "").startswith("http"):
+        raise ElmoError(
+            f"--folder {folder}: machines that share no folder share no mlflow.db; name an MLflow "
+            "server in MLFLOW_TRACKING_URI"
+        )
+    run = ["dvc", "repro", *stages]
+    if command is not None:
+        try:
+            run = shlex.split(command)
+        except ValueError as error:
+            raise ElmoError(f"--command {command}: {str(error).lower()}") from None
+    job = f"elmo-{'-'.join(stages) or 'job'}-{secrets.token_hex(4)}".replace("@", "-")
+    with tempfile.TemporaryDirectory() as parent:
+        package = Path(parent) / "package"
+        pack(package, sent, code=not checkout, params=params)
+        client = connect(address)
+        with _answers(client):
+            _send(
+                client,
+                job,
+                working_dir=package,
+                what=command or " ".join(["dvc repro", *stages]),
+                entrypoint=shlex.join(["exec", "python", "elmo_job.py", folder or "-", *run]),
+            )
+    say(f"submitted {job} to {client.address}; sent of the environment: {', '.join(sent) or '-'}")
+    return client, job
+
+
+def environment(asked: Iterable[str]) -> dict[str, str]:
+    """The variables that travel: those of the allow-list that are set, and NAME or NAME=VALUE."""
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in ALLOWED)
+    }
+    for entry in asked:
+        name, given, value = entry.partition("=")
+        if not given and name not in os.environ:
+            raise ElmoError(f"--env {name}: not set here; set it or write --env {name}=VALUE")
+        variables[name] = value if given else os.environ[name]
+    return dict(sorted(variables.items()))
+
+
+def pack(package: Path, sent: dict[str, str], *, code: bool, params: Path) -> None:
+    """Write what travels into the new folder `package`."""
+    package.mkdir()
+    shutil.copyfile(on_cluster.__file__, package / "elmo_job.py")
+    descriptor = os.open(package / on_cluster.ENVIRONMENT, os.O_WRONLY | os.O_CREAT, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(sent, file)
+    if not code:
+        return
+    # Under the names that dvc.yaml uses, whatever the packages are called where they are installed.
+    for name, source in {"elmo": Path(elmo.__file__).parent, "elmo_pipeline": PACKAGE}.items():
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(source, package / name, ignore=ignored)
+    for name in on_cluster.PROJECT_FILES:
+        path = params if name == "params.yaml" else Path(name)
+        if path.exists():
+            shutil.copyfile(path, package / name)
+        elif name != "cluster.yaml":
+            raise ElmoError(f"{path}: no such file; submit from the project's folder")
+
+
+def _send(client: Any, job: str, *, working_dir: Path, what: str, entrypoint: str) -> None:
+    """Submit; a connection lost while it is answered does not submit twice."""
+    variables = {
+        "RAY_JOB_STOP_SIGNAL": "SIGINT",  # DVC waits for its stage on this one
+        "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
+    }
+    runtime = {
+        "working_dir": str(working_dir),
+        "env_vars": variables,
+        "worker_process_setup_hook": "elmo_job.environment",
+    }
+    try:
+        client.submit_job(
+            entrypoint=entrypoint, submission_id=job, runtime_env=runtime, metadata={"what": what}
+        )
+    except OSError:
+        _patiently(client, lambda: client.get_job_info(job))
+
+
+def connect(address: str | None) -> Any:
+    """The Jobs API at `address`, else at RAY_API_SERVER_ADDRESS or RAY_ADDRESS."""
+    address = address or os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS")
+    if not address:
+        raise ElmoError("say with --address where the cluster's Jobs API is, as http://HEAD:8265")
+    os.environ["RAY_API_SERVER_ADDRESS"] = address  # or RAY_ADDRESS would be preferred to it
+    token = Path.home() / ".ray" / "auth_token"
+    if token.exists() or {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    try:
+        from ray.exceptions import AuthenticationError
+        from ray.job_submission import JobSubmissionClient
+    except ModuleNotFoundError as error:
+        install = "pip install 'elmo-pipeline[cluster]'"
+        raise ElmoError(f"{error.name} is missing; run: {install}") from None
+    for module in ("modules.dashboard_sdk", "modules.job.sdk"):
+        logging.getLogger(f"ray.dashboard.{module}").setLevel(logging.WARNING)
+    logging.getLogger("ray._private.runtime_env.packaging").setLevel(logging.WARNING)
+
+    class Client(JobSubmissionClient):
+        """With a limit on how long an answer takes: a cluster out of reach must not hang."""
+
+        address = property(lambda self: self._address)
+
+        def _do_request(self, *arguments: Any, **options: Any) -> Any:
+            try:
+                return super()._do_request(*arguments, **({"timeout": _ANSWER} | options))
+            except AuthenticationError:
+                raise ElmoError(
+                    f"{address} refuses this token; RAY_AUTH_TOKEN, or the file that "
+                    "RAY_AUTH_TOKEN_PATH names, or ~/.ray/auth_token, must hold the cluster's"
+                ) from None
+
+    with _answers(address):
+        return Client(address)
+
+
+@contextmanager
+def _answers(client: Any) -> Iterator[None]:
+    """Say in one line what went wrong with a request."""
+    address = getattr(client, "address", client)
+    try:
+        yield
+    except ElmoError:
+        raise
+    except OSError as error:  # those of requests are
+        raise ElmoError(f"no Ray Jobs API answers at {address}: {_line(error)}") from None
+    except (RuntimeError, ValueError) as error:  # as Ray raises them, a refused token too
+        raise ElmoError(f"the Ray Jobs API at {address}: {_line(error)}") from None
+
+
+def _line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) < 400 else text[:400] + "…"
+
+
+def jobs(address: str | None) -> list[str]:
+    """A line for each submitted job, newest last: id, status, start, duration, what it runs."""
+    client = connect(address)
+    with _answers(client):
+        listed = [info for info in client.list_jobs() if info.submission_id]
+    rows = []
+    for info in sorted(listed, key=lambda info: info.start_time or 0):
+        began = (info.start_time or 0) / 1000
+        seconds = ((info.end_time or time.time() * 1000) / 1000 - began) if began else 0
+        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(began)) if began else "-"
+        what = (info.metadata or {}).get("what", info.entrypoint)
+        rows.append((info.submission_id, info.status.value, day, f"{seconds:.0f} s", what))
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)] + [0]
+    return ["  ".join(map(str.ljust, row, widths)) for row in rows]
+
+
+def stop(address: str | None, job: str, *, say: Callable[[str], None]) -> int:
+    """Ask a job to save and end, and wait until it has."""
+    client = connect(address)
+    with _answers(client):
+        if not client.stop_job(job):
+            say(f"{job} had ended: {client.get_job_info(job).status.value}")
+            return 0
+    say(f"stopping {job}: what trains saves a checkpoint first, within {STOP_SECONDS} s")
+    while not (info := _patiently(client, lambda: client.get_job_info(job))).status.is_terminal():
+        time.sleep(1)
+    say(f"{job}: {info.status.value}; submit the same again to go on")
+    return 0
+
+
+def follow(client: Any, job: str) -> int:
+    """Print a job's log until it ends, through lost connections; return its exit code."""
+    log = _Log()
+    with _answers(client):
+        while True:
+            try:
+                asyncio.run(_tail(client, job, log))
+            except Exception as error:  # the next question tells whether this was the end
+                if isinstance(error, ElmoError):
+                    raise
+            info = _patiently(client, lambda: client.get_job_info(job))
+            if info.status.is_terminal():
+                break
+            time.sleep(1)
+        log.start()
+        log.add(_patiently(client, lambda: client.get_job_logs(job)))
+    status = info.status.value
+    if status == "SUCCEEDED":
+        return 0
+    if info.driver_exit_code is None and info.message and status == "FAILED":
+        print(f"error: {_line(RuntimeError(info.message))}", file=sys.stderr)
+    code = info.driver_exit_code or 1
+    print(f"{job}: {status}, exit code {code}; see also: elmo jobs", file=sys.stderr, flush=True)
+    return int(code)
+
+
+class _Log:
+    """A log that is read again from its start after a lost connection, printed once."""
+
+    def __init__(self) -> None:
+        self.printed = self.read = 0
+
+    def start(self) -> None:
+        """Reading begins anew."""
+        self.read = 0
+
+    def add(self, text: str) -> None:
+        """Print what of this text was not printed yet."""
+        new = text[max(0, self.printed - self.read) :]
+        self.read += len(text)
+        self.printed = max(self.printed, self.read)
+        sys.stdout.write(new)
+        sys.stdout.flush()
+
+
+async def _tail(client: Any, job: str, log: _Log) -> None:
+    """Print the log as it grows. Where it is silent for long, check that the cluster answers."""
+    log.start()
+    stream = client.tail_job_logs(job).__aiter__()
+    while True:
+        piece = asyncio.ensure_future(stream.__anext__())
+        while not (await asyncio.wait({piece}, timeout=_LOST_AFTER))[0]:
+            try:
+                await asyncio.to_thread(client.get_job_info, job)
+            except BaseException:
+                piece.cancel()
+                raise
+        try:
+            log.add(piece.result())
+        except StopAsyncIteration:
+            return
+
+
+def _patiently(client: Any, ask: Callable[[], Any]) -> Any:
+    """What the cluster answers, though the connection may be lost for an hour meanwhile."""
+    began, pause, announced = time.monotonic(), 1.0, 0.0
+    while True:
+        try:
+            return ask()
+        except (OSError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "status code 5" not in str(error):
+                raise
+            lost = time.monotonic() - began
+            if lost > _PATIENCE:
+                raise ElmoError(
+                    f"{client.address} did not answer for {lost / 60:.0f} min: {_line(error)}; "
+                    "the job may go on: elmo attach shows it when the cluster answers again"
+                ) from None
+            if lost >= announced:
+                line = f"{client.address} does not answer; the job goes on without this terminal"
+                print(f"  {line}; asking again ({lost:.0f} s)", file=sys.stderr, flush=True)
+                announced = lost + 30
+        time.sleep(pause)
+        pause = min(2 * pause, 15)

@@ -1,0 +1,375 @@
+"""The one file that talks to Ray: tasks over files, actors over shards, training on workers.
+
+`RAY_ADDRESS` set means that cluster; unset means a Ray started here for as long as it is needed.
+"""
+
+import json
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from elmo.errors import ElmoError, first_line
+from elmo.io.folders import Flag, absolute
+from elmo.io.location import Folder, Location, scratch
+
+from .. import PACKAGE
+from ..settings.cluster import Cluster
+from ..terminal.progress import Progress, say
+from . import head, pool, restarts
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_QUIET = {  # Ray's own chatter off
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+_PATIENCE = {  # how soon Ray Train sees that a worker is lost, and gives up on one that starts
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "30",
+}
+
+
+@contextmanager
+def session() -> Iterator[Any]:
+    """Connect to Ray, and shut down what was started here."""
+    _set_up()
+    import ray
+
+    if ray.is_initialized():
+        yield ray
+        return
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if not elsewhere():
+        quiet |= {"address": "local", "include_dashboard": False}
+        quiet |= {"object_store_memory": 512 << 20}
+    root = str(PACKAGE.parent)
+    paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+    terminated = signal.getsignal(signal.SIGTERM)
+    given = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env") or {}
+    env_vars = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    for name in given.get("env_vars", {}):  # a submitted job's own count; Ray refuses both
+        env_vars.pop(name, None)
+    _start(ray, quiet | {"runtime_env": {"env_vars": env_vars}})
+    # No messages of raylets on standard output, where results go; our own lines say what was lost.
+    ray._private.worker._worker_logs_enabled = False
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, terminated)  # Ray has set its own
+    try:
+        with head.watched(ray):
+            yield ray
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def checked_nodes(paths: Sequence[Path | str]) -> Iterator[None]:
+    """A session in which every node was found able to work on what lies at these paths."""
+    from . import preflight
+
+    with session() as ray:
+        preflight.check(ray, paths, tracking_uri=os.environ.get("MLFLOW_TRACKING_URI"))
+        yield
+
+
+def tasks(
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    cluster: Cluster,
+    label: str,
+    name: Callable[[Item], str] = repr,
+) -> Iterator[Result]:
+    """Run `function` on each item as a Ray task; yield the results in the items' order.
+
+    A single item, or with `cluster.actors` 1 each, is run in this process, unless a cluster is
+    named: starting Ray would take longer.
+    An exception of the function's is raised as it is. `name` is what messages call an item.
+    """
+    work = list(items)
+    if not work:
+        return
+    with Progress(label, len(work), unit="shards") as progress:
+        if _in_this_process(work, cluster):
+            for item in work:
+                yield function(item)
+                progress.advance()
+            return
+        options: dict[str, Any] = {"cluster": cluster, "label": label, "name": _short(name)}
+        with session() as ray:
+            yield from pool.run_tasks(ray, function, work, progress=progress, **options)
+
+
+def actors(
+    kind: Callable[..., Any],
+    arguments: Sequence[Any],
+    items: Iterable[Item],
+    *,
+    cluster: Cluster,
+    label: str,
+    name: Callable[[Item], str] = repr,
+) -> Iterator[Any]:
+    """Give each item to one of several actors `kind(*arguments)`, each called as `actor(item)`.
+
+    Results come in the order of completion. An actor that dies is replaced and its item is done
+    again. With one item, or one actor, and no cluster named, the work is done in this process.
+    """
+    work = list(items)
+    if not work:
+        return
+    with Progress(label, len(work), unit="parts") as progress:
+        if _in_this_process(work, cluster):
+            actor = kind(*arguments)
+            for item in work:
+                yield actor(item)
+                progress.advance()
+            return
+        options: dict[str, Any] = {"cluster": cluster, "label": label, "name": _short(name)}
+        with session() as ray:
+            yield from pool.run_actors(ray, kind, arguments, work, progress=progress, **options)
+
+
+def dataset(read: Callable[[Item], Iterable[dict[str, Any]]], items: Sequence[Item]) -> Any:
+    """A Ray Data dataset of the rows that `read` gives of each item, read where Ray has room.
+
+    The caller's Ray is used: open a `session` around whatever consumes it.
+    """
+    import ray.data
+
+    work = ray.data.from_items(
+        [{"item": item} for item in items], override_num_blocks=max(1, len(items))
+    )
+    return work.flat_map(lambda row: read(row["item"]))
+
+
+def fit(
+    loop: Callable[[dict[str, Any], int, int, str], Any],
+    config: dict[str, Any],
+    *,
+    cluster: Cluster,
+    name: str,
+    storage: Folder | Location,
+    stop: Flag | Path,
+) -> Any:
+    """Train: run `loop(config, rank, size, device)` on every worker under Ray Train.
+
+    Returns what rank 0 returned. With `cluster.workers` 0 the loop runs in this process (Ray
+    Train's local mode). A worker that dies is started again with all the others, and the loop goes
+    on from its own checkpoints. An exception of the loop's is raised as it is. SIGINT and SIGTERM
+    reach workers elsewhere as the flag `stop`.
+    """
+    if elsewhere() and cluster.workers == 0:
+        raise ElmoError(
+            f"RAY_ADDRESS is {os.environ['RAY_ADDRESS']} and workers is 0, which trains on this "
+            "machine; set --workers (or ELMO_WORKERS) to 1 or more, or unset RAY_ADDRESS"
+        )
+    _set_up()
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    logging.getLogger("ray.train").setLevel(logging.WARNING)
+    distributed = cluster.workers > 0
+    folder = Location(absolute(str(storage)))
+    run = _run_config(name, folder, cluster)
+    scaling = _scaling(cluster)
+
+    def trainer() -> Any:
+        return TorchTrainer(
+            _Entry(loop, config, folder, gpu=cluster.gpu),
+            torch_config=TorchConfig(backend="nccl" if cluster.gpu else "gloo"),
+            scaling_config=scaling,
+            run_config=run,
+        )
+
+    if not distributed:
+        if cluster.gpu and not has_cuda():
+            raise ElmoError("gpu is set and this machine has no CUDA device; set --no-gpu")
+        return trainer().fit().return_value
+    with session() as ray:
+        pool.await_room(ray, cluster, label=name, own=not elsewhere())
+        return _survive_losses(lambda: trainer().fit(), name, folder, stop).return_value
+
+
+def _run_config(name: str, folder: Location, cluster: Cluster) -> Any:
+    """What Ray Train is to do when a worker is lost, and where its own notes are."""
+    from ray.train import FailureConfig, RunConfig, UserCallback
+
+    class Losses(UserCallback):  # its methods run in Ray Train's controller, on any node
+        def after_exception(self, run_context: Any, worker_exceptions: dict[int, Any]) -> None:
+            restarts.lost(folder, worker_exceptions)
+
+    notes = folder.local or scratch() / "ray-train"  # on a disk they go with the run's folder
+    on_workers: dict[str, Any] = {}
+    if cluster.workers > 0:
+        env_vars = {"OMP_NUM_THREADS": str(cluster.cpus)}
+        on_workers = {"callbacks": [Losses()], "worker_runtime_env": {"env_vars": env_vars}}
+    return RunConfig(
+        name=name,
+        storage_path=str(notes),
+        failure_config=FailureConfig(max_failures=restarts.MAX_RESTARTS),
+        **on_workers,
+    )
+
+
+def _scaling(cluster: Cluster) -> Any:
+    """How many workers, with what; a range of numbers makes the training elastic."""
+    from ray.train import ScalingConfig
+
+    elastic = cluster.max_workers > cluster.workers
+    return ScalingConfig(
+        num_workers=(cluster.workers, cluster.max_workers) if elastic else cluster.workers,
+        elastic_resize_monitor_interval_s=30,
+        use_gpu=cluster.gpu,
+        resources_per_worker={"CPU": cluster.cpus} if cluster.workers > 0 else None,
+    )
+
+
+def _survive_losses(
+    train: Callable[[], Any], name: str, folder: Location, stop: Flag | Path
+) -> Any:
+    """Train, and start again where workers are lost as they start, which Ray Train gives up on."""
+    from ray.train import ControllerError, TrainingFailedError
+
+    losses = 0
+    while True:
+        try:
+            with restarts.shown(folder, label=name):
+                return _stoppable(train, stop)
+        except ControllerError as error:
+            if not restarts.is_loss(error):
+                raise
+            losses += 1
+            if losses > restarts.MAX_RESTARTS:
+                raise _lost(name, error) from None
+            again = f"starting again, {losses} of {restarts.MAX_RESTARTS}"
+            say(f"{name}: a worker was lost while all started; {again}")
+        except TrainingFailedError as error:
+            for cause in getattr(error, "worker_failures", {}).values():
+                if restarts.is_loss(cause):
+                    raise _lost(name, cause) from None
+                raise getattr(cause, "cause", cause) from None
+            raise
+
+
+def _lost(name: str, error: BaseException) -> ElmoError:
+    return ElmoError(
+        f"{name}: workers were lost {restarts.MAX_RESTARTS + 1} times, the last time: "
+        f"{restarts.cause_of(error)}; run the same command again to resume"
+    )
+
+
+def has_cuda() -> bool:
+    """Whether this machine has a CUDA device."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _stoppable(function: Callable[[], Result], stop: Flag | Path) -> Result:
+    """Call `function` in a thread of its own; a first signal sets the flag `stop`, a second one
+    interrupts."""
+    stop.unlink(missing_ok=True)
+
+    def stopped(*_: object) -> None:
+        if stop.exists():
+            raise KeyboardInterrupt
+        stop.touch()
+        say("stopping: saving a checkpoint")
+
+    done: Future[Result] = Future()
+
+    def call() -> None:
+        try:
+            done.set_result(function())
+        except BaseException as error:
+            done.set_exception(error)
+
+    old = {number: signal.signal(number, stopped) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        threading.Thread(target=call, daemon=True).start()
+        return done.result()
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+        stop.unlink(missing_ok=True)
+
+
+def _start(ray: Any, options: dict[str, Any]) -> None:
+    """Start or reach Ray. On a busy machine its processes may be too slow the first time."""
+    for last in (False, True):
+        try:
+            ray.init(**options)
+            return
+        except Exception as error:
+            ray.shutdown()
+            reason = first_line(error)
+            if elsewhere():
+                raise ElmoError(
+                    f"RAY_ADDRESS {os.environ['RAY_ADDRESS']}: no Ray cluster answers there "
+                    f"({reason}); start it, or unset RAY_ADDRESS to work on this machine"
+                ) from None
+            if last:
+                raise ElmoError(
+                    f"Ray did not start on this machine, twice ({reason}); is it busy, or short of "
+                    "memory or of space in /tmp? Run the same command again when it is less so"
+                ) from None
+            say("Ray did not start in time; trying once more")
+
+
+class _Entry:
+    """What a worker runs: the loop, told which worker it is.
+
+    The config travels in it: Ray Train shows and keeps what it is given as `train_loop_config`, and
+    an address in the config may hold a login.
+    """
+
+    def __init__(
+        self,
+        loop: Callable[[dict[str, Any], int, int, str], Any],
+        config: dict[str, Any],
+        folder: Location,
+        *,
+        gpu: bool,
+    ) -> None:
+        self.loop, self.config, self.folder, self.gpu = loop, config, folder, gpu
+        self.__name__ = loop.__name__
+
+    def __call__(self) -> Any:
+        import ray
+        from ray import train
+        from ray.train.torch import get_device
+
+        context = train.get_context()
+        rank, size = context.get_world_rank(), context.get_world_size()
+        if ray.is_initialized():  # else this is the driver's own process
+            restarts.began(self.folder, rank, size, ray.util.get_node_ip_address())
+        return self.loop(self.config, rank, size, str(get_device()) if self.gpu else "cpu")
+
+
+def _in_this_process(work: Sequence[Any], cluster: Cluster) -> bool:
+    """Whether one process does all the work, so that this one may."""
+    return not elsewhere() and (len(work) < 2 or cluster.actors == 1)
+
+
+def elsewhere() -> bool:
+    """Whether the environment names a Ray cluster."""
+    return bool(os.environ.get("RAY_ADDRESS"))
+
+
+def _short(name: Callable[[Any], str]) -> Callable[[Any], str]:
+    return lambda item: name(item)[:200]
+
+
+def _set_up() -> None:
+    """Ray's own settings, which it reads as it is imported; what the user set stays."""
+    for name, value in (_QUIET | _PATIENCE).items():
+        os.environ.setdefault(name, value)
+    if not elsewhere():
+        os.environ.setdefault("RAY_AUTH_MODE", "disabled")

@@ -1,0 +1,159 @@
+"""The command `elmo`: the commands of its help by section, and how it ends."""
+
+import os
+import signal
+import sys
+
+import click
+
+from elmo.errors import ElmoError
+
+from . import (
+    formats,
+    jobs,
+    models,
+    project,
+    stages,
+    stores,
+    task,
+    tracked,
+)
+
+SECTIONS: dict[str, list[click.Command]] = {
+    "Stages, in order": [
+        stages.corpus,
+        stages.tokenize,
+        stages.vocab,
+        stages.pretrain,
+        stages.finetune,
+        stages.features,
+        stages.register,
+        stages.labels,
+        stages.tasks,
+        stages.report,
+    ],
+    "A project": [project.init, project.run_stages],
+    "Use a model": [
+        models.embed,
+        models.perplexity,
+        models.neighbors,
+        task.task,
+    ],
+    "Care for a store": [
+        stores.verify,
+        stores.append,
+        stores.compact,
+        stores.prune,
+        stores.lineage,
+    ],
+    "Runs and registered models": [tracked.runs, tracked.stores, tracked.promote],
+    "Other formats": [
+        formats.import_,
+        formats.export,
+        formats.package,
+        formats.export_serving,
+        formats.dump,
+        formats.dump_tokens,
+    ],
+    "On a cluster": [jobs.submit, jobs.jobs, jobs.attach, jobs.stop],
+    "Settings": [project.preset, project.schema],
+}
+
+
+class Sections(click.Group):
+    """A group whose help lists its commands by what they are for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands in the order of the sections."""
+        return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """One block per section."""
+        width = formatter.width - 6 - max(map(len, self.commands))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(str(one.name), one.get_short_help_str(width)) for one in commands]
+                )
+
+
+@click.group(cls=Sections, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="elmo-pipeline")
+@click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an error.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress: results and errors alone.")
+def cli(verbose: bool, quiet: bool) -> None:
+    """ELMo on your own text: train it, tune it to a domain, store its vectors as Parquet.
+
+    `elmo init FOLDER` starts a project; `elmo run` there runs the stages of dvc.yaml, in order.
+    """
+    if verbose:
+        os.environ["ELMO_VERBOSE"] = "1"
+    if quiet:
+        os.environ["ELMO_QUIET"] = "1"
+
+
+for commands in SECTIONS.values():
+    for command in commands:
+        cli.add_command(command)
+
+
+def run(commands: click.Group = cli, name: str = "elmo") -> None:
+    """Run a command: wrong usage is one line and exit code 2, anything else wrong one line and 1.
+
+    A bug keeps its traceback; with --verbose, so does everything.
+    """
+    signal.signal(signal.SIGTERM, _terminated)
+    if instruction := os.environ.get("_ELMO_COMPLETE"):
+        from click.shell_completion import shell_complete
+
+        sys.exit(shell_complete(cli, {}, "elmo", "_ELMO_COMPLETE", instruction))
+    if sys.stdout is None:
+        sys.exit("error: standard output is closed; open it, or send it to /dev/null")
+    try:
+        with commands.make_context(name, sys.argv[1:]) as context:
+            commands.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as done:
+        sys.exit(done.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        sys.exit(2)
+    except click.ClickException as error:
+        command = getattr(getattr(error, "ctx", None), "command_path", name)
+        message = " ".join(error.format_message().split())
+        click.echo(f"error: {message} See {command} --help", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit("error: interrupted; run the same command again to go on")
+    except Exception as error:
+        _end(error)
+
+
+def _end(error: Exception) -> None:
+    """End with one line where the error is the user's or the world's; a bug keeps its traceback."""
+    from ..terminal.failures import one_line, printable
+    from ..terminal.urls import without_credentials
+
+    if isinstance(error, OSError):
+        if error.filename is None and not _written():
+            error.filename = "standard output"
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or exiting flushes again
+        if isinstance(error, BrokenPipeError):
+            sys.exit(1)
+    message = str(error) if isinstance(error, ElmoError) else one_line(error)
+    if message is None or os.environ.get("ELMO_VERBOSE"):
+        raise error
+    sys.exit(f"error: {printable(without_credentials(message))}")
+
+
+def _written() -> bool:
+    """Whether standard output takes what was printed."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return False
+    return True
+
+
+def _terminated(*_: object) -> None:
+    raise KeyboardInterrupt

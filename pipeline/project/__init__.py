@@ -1,0 +1,1 @@
+"""A project folder: made, and run."""

@@ -1,0 +1,272 @@
+"""A new project: the files of this package's own project, with the user's text in params.yaml."""
+
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from elmo.data.tokenizer import TextTokenizer, describe
+from elmo.errors import ElmoError
+from elmo.settings import check_value
+from elmo.store.neighbors import parse_query
+
+from .. import PACKAGE
+from ..settings import (
+    params,
+    preset,
+    schema,
+    strict_yaml,
+)
+from ..text.accounting import Accounting
+from ..text.inputs import Input, find_inputs
+from ..text.readers import check_readable, read_blocks
+from ..text.spans import plan
+
+TEMPLATE = PACKAGE / "project"
+_LINE = 200  # characters of a line that may be an example for neighbours
+_LINES = 200  # that are looked at for them
+_EXAMPLES = 3
+
+
+def run(
+    folder: Path,
+    *,
+    text: Sequence[str],
+    task: Sequence[str],
+    column: str | None,
+    preset_name: str | None,
+) -> list[str]:
+    """Write a project into `folder`, and start git and DVC there where they are not; what was done.
+
+    `text` becomes the general text, `task` that of the domain: without one it is `text` again.
+    Everything is checked before anything is written.
+    """
+    for name in ("dvc.yaml", "params.yaml", schema.FILE):
+        if (folder / name).exists():
+            raise ElmoError(f"{folder / name}: is there already; name a new folder, or delete it")
+    if column is not None:
+        check_value("--column", column, params.Line)
+    general_inputs = _readable(text, column)
+    task_inputs = _readable(task, column) or general_inputs
+    settings = _settings(
+        [_from(folder, name) for name in text],
+        [_from(folder, name) for name in task or text],
+        column=column,
+        preset_name=preset_name,
+        example_of=task_inputs,
+    )
+    schema_text = json.dumps(schema.json_schema(params.Params), indent=1) + "\n"
+    files = {"params.yaml": schema.HEADER + settings, schema.FILE: schema_text}
+    for name in ("dvc.yaml", "cluster.example.yaml", "README.md"):
+        if not (folder / name).exists():
+            files[name] = (TEMPLATE / name).read_text(encoding="utf-8")
+    files[".gitignore"] = _ignored(folder / ".gitignore")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".init-", dir=folder) as parent:
+        for name, content in files.items():
+            (Path(parent) / name).write_text(content, encoding="utf-8")
+        started = _start(folder)
+        for name in files:
+            os.replace(Path(parent) / name, folder / name)
+    lines = [f"{', '.join(sorted(files))}; {started}"]
+    if text:
+        lines.append(f"general text: {_listing(general_inputs)}")
+    else:
+        lines.append("general text: prose that every machine has; name yours with --text")
+    if task:
+        lines.append(f"task text: {_listing(task_inputs)}")
+    elif text:
+        lines.append("task text: the same; name the text of your domain with --task")
+    else:
+        lines.append("task text: the docstrings of a package; name yours with --task")
+    return lines
+
+
+def _readable(patterns: Sequence[str], column: str | None) -> list[Input]:
+    """The files that names, folders, globs and URLs stand for, each looked at."""
+    inputs = find_inputs(patterns) if patterns else []
+    for input_ in inputs:
+        try:
+            check_readable(input_, column or "text")
+        except ElmoError as error:
+            remedy = "name it with --column"
+            raise ElmoError(str(error).replace("set corpus.column", remedy)) from None
+    return inputs
+
+
+def _listing(inputs: Sequence[Input]) -> str:
+    files = f"{len(inputs)} files" if len(inputs) > 1 else inputs[0].name
+    return f"{files}, {sum(i.bytes for i in inputs):,} bytes"
+
+
+def _from(folder: Path, name: str) -> str:
+    """A name as `folder` sees it: below it as it is there, elsewhere absolute, a URL as it is."""
+    if "://" in name:
+        return name
+    if not os.path.exists(name) and not glob.has_magic(name):
+        return name
+    absolute, home = Path(os.path.abspath(name)), Path(os.path.abspath(folder))
+    return str(absolute.relative_to(home) if absolute.is_relative_to(home) else absolute)
+
+
+def _settings(
+    general: list[str],
+    task: list[str],
+    *,
+    column: str | None,
+    preset_name: str | None,
+    example_of: Sequence[Input],
+) -> str:
+    """The text of params.yaml: this package's, then the preset, then what the user named."""
+    with tempfile.TemporaryDirectory() as parent:
+        file = Path(parent) / "params.yaml"
+        shutil.copyfile(TEMPLATE / "params.yaml", file)
+        if preset_name is not None:
+            preset.run(preset_name, file)
+        own: dict[str, dict[str, object]] = {"corpus": {}}
+        if general:
+            own["corpus"]["general"] = general
+            own["labels"] = {"package": ""}
+        if task:
+            own["corpus"]["task"] = task
+        if column is not None:
+            own["corpus"]["column"] = column
+        if example_of and (examples := _examples(example_of[0], params.load(file), column)):
+            own["report"] = {"neighbors_of": examples}
+        lines = [
+            line
+            for section, values in own.items()
+            for line in (
+                f"{section}:",
+                *(f"  {key}: {_quoted(value)}" for key, value in values.items()),
+            )
+            if values
+        ]
+        if lines:
+            overlay = Path(parent) / "own.yaml"
+            overlay.write_text("\n".join(lines), encoding="utf-8")
+            file.write_text(preset.overlay(file, overlay)[0], encoding="utf-8")
+        if general:
+            file.write_text(_without_tasks(file), encoding="utf-8")
+        params.load(file)
+        return file.read_text(encoding="utf-8")
+
+
+def _quoted(value: object) -> str:
+    """A value as JSON that is YAML too, to which these three characters end a line."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text.translate({0x85: "\\x85", 0x2028: "\\u2028", 0x2029: "\\u2029"})
+
+
+def _without_tasks(file: Path) -> str:
+    """The text of params.yaml without the built-in task, which is one of English documentation."""
+    text = file.read_text(encoding="utf-8")
+    value = {name.value: value for name, value in strict_yaml.tree(file).value}["tasks"]
+    start, end = value.start_mark.index, value.end_mark.index
+    kept = text[:start].rstrip()
+    return f"{kept} {{}}\n\n{text[end:]}"
+
+
+def _examples(input_: Input, settings: params.Params, column: str | None) -> list[str]:
+    """Lines of the text with one token in brackets each, for the report's neighbours.
+
+    The tokens differ, and those that occur most often in the head of the text come first.
+    """
+    how = settings.tokenize
+    try:
+        tokenize = TextTokenizer(describe(how.tokenizer, how.sentences))
+    except ElmoError:  # its library is not installed: the stage that needs it will say so
+        return []
+    counts: Counter[str] = Counter()
+    marked: dict[str, str] = {}
+    for line in _head(input_, how.documents, column):
+        line = line.strip()
+        if len(line) > _LINE:
+            line = line[:_LINE].rpartition(" ")[0]
+        sentences = [tokens for tokens in tokenize(line) if len(tokens) > 3]
+        counts.update(token for tokens in sentences for token in tokens)
+        if not sentences or "[" in line or "]" in line or not line.isprintable():
+            continue
+        for token in sorted(filter(str.isalpha, sentences[0]), key=len, reverse=True)[:3]:
+            if token not in marked and _asks(
+                candidate := line.replace(token, f"[{token}]", 1), tokenize
+            ):
+                marked[token] = candidate
+    often = sorted(marked, key=lambda token: (len(token) < 4, -counts[token]))
+    return [marked[token] for token in often[:_EXAMPLES]]
+
+
+def _asks(text: str, tokenize: TextTokenizer) -> bool:
+    """Whether the brackets hold one token of the tokenizer's."""
+    try:
+        parse_query(text, tokenize=tokenize)
+    except (ElmoError, ValueError):
+        return False
+    return True
+
+
+def _head(input_: Input, documents: str, column: str | None) -> list[str]:
+    """The first lines of a file."""
+    pieces = plan([input_], shard_bytes=1 << 16, documents=documents)
+    if not pieces:
+        return []
+    blocks = read_blocks(
+        pieces[0][0],
+        column=column or "text",
+        documents="line",
+        size=1 << 16,
+        accounting=Accounting(),
+    )
+    block = next(blocks, None)
+    return block.text.decode("utf-8").splitlines()[:_LINES] if block else []
+
+
+def _ignored(path: Path) -> str:
+    """The folder's .gitignore with what the stages write."""
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+    except UnicodeDecodeError:
+        raise ElmoError(f"{path}: is not UTF-8; save it as UTF-8, or move it away") from None
+    known = set(text.splitlines())
+    lines = (TEMPLATE / "gitignore").read_text(encoding="utf-8").splitlines()
+    missing = [line for line in lines if line not in known]
+    return "\n".join([*text.splitlines(), *missing]) + "\n"
+
+
+def _start(folder: Path) -> str:
+    """Start git and DVC in `folder` where they are not; what was started."""
+    started = []
+    has_git = shutil.which("git") is not None
+    if has_git and _call(folder, "git", "rev-parse", "--is-inside-work-tree").returncode:
+        _checked(folder, "git", "init", "-q")
+        started.append("git")
+    if not (folder / ".dvc").exists():
+        options = ["--no-scm"] if not has_git else []
+        if has_git and not (folder / ".git").exists():
+            options = ["--subdir"]
+        _checked(folder, sys.executable, "-m", "dvc", "init", "-q", *options)
+        # Nothing leaves this machine, whoever calls DVC here, and however.
+        _checked(folder, sys.executable, "-m", "dvc", "config", "-q", "core.analytics", "false")
+        started.append("DVC")
+    return f"{' and '.join(started)} started" if started else "git and DVC were there"
+
+
+def _checked(folder: Path, *command: str) -> None:
+    done = _call(folder, *command)
+    if done.returncode:
+        reason = " ".join(done.stderr.split())[:300] or f"exit code {done.returncode}"
+        what = " ".join(command[1:]).removeprefix("-m ")
+        raise ElmoError(f"{folder}: {what} failed ({reason}); nothing else was written")
+
+
+def _call(folder: Path, *command: str) -> "subprocess.CompletedProcess[str]":
+    quiet = {"DVC_NO_ANALYTICS": "1", "LC_ALL": "C"}
+    return subprocess.run(
+        command, cwd=folder, env=os.environ | quiet, capture_output=True, text=True
+    )

@@ -1,0 +1,273 @@
+"""What `params.yaml` holds: one section per stage, each key explained where it stands.
+
+No field has a default: a number has one home, and that is `params.yaml`. A field's range stands in
+its type. How the work is run (workers, cores, GPUs) is in `pipeline.settings.cluster`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from elmo.errors import ElmoError
+from elmo.settings import (
+    MOST_CHARACTERS,
+    Network,
+    Positive,
+    StoreSettings,
+    Training,
+    WholeNumber,
+)
+from elmo.tasks import TaskKind
+
+from . import strict_yaml
+from .results import Results
+
+Line = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f]{1,1000}\Z", description="one line of text")]
+Source = Annotated[
+    str, Meta(pattern=r"\A[^\x00]{1,4096}\Z", description="a file, folder, glob or URL")
+]
+_PACKAGE = r"[A-Za-z_][\w.]{0,199}"
+PackageName = Annotated[
+    str, Meta(pattern=rf"\A{_PACKAGE}\Z", description="the name of a Python package")
+]
+PackageNameOrNone = Annotated[
+    str,
+    Meta(pattern=rf"\A({_PACKAGE})?\Z", description="the name of a Python package, or nothing"),
+]
+LabelledFile = Annotated[
+    str, Meta(pattern=r"\A[^\x00]{1,4096}\Z", description="the path of a file or folder")
+]
+# It names files, stages and runs.
+TaskName = Annotated[
+    str,
+    Meta(
+        pattern=r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z",
+        description="a name of at most 64 letters, digits, - and _",
+    ),
+]
+SettingValue = bool | int | float | str
+RegistryName = Annotated[
+    str,
+    Meta(
+        pattern=r"\A[A-Za-z0-9][A-Za-z0-9 ._-]{0,127}\Z",
+        description="a name of at most 128 letters, digits, spaces, dots, - and _",
+    ),
+]
+# MLflow's own rules: no alias `latest`, and none that reads as a version (v1). `candidate` is the
+# newest version's.
+Alias = Annotated[
+    str,
+    Meta(
+        pattern=r"\A(?!latest\Z|candidate\Z)(?![vV]?\d+\Z)[A-Za-z0-9_-]{1,128}\Z",
+        description="a name of letters, digits, - and _, neither `latest` nor a version such as v1 "
+        "nor `candidate`",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Where the text comes from; with empty lists, prose that every machine has."""
+
+    general: tuple[Source, ...]
+    """The text that the language model learns from: files, folders, globs or URLs; empty: the
+    Python language reference and the standard library's docstrings.
+    """
+    task: tuple[Source, ...]
+    """The text of the domain, which the model is tuned to and whose vectors are stored; must be
+    named where `general` is. Empty: the docstrings of `task_package`.
+    """
+    task_package: PackageName
+    """The installed package whose docstrings are the task text while `task` is empty."""
+    column: Line
+    """The field of JSON lines, or column of Parquet, that holds the text; plain text has none."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labelled text that every machine has: which words of docstrings are marked as code."""
+
+    package: PackageNameOrNone
+    """The installed package whose docstrings are labelled; empty: no labelled text is made."""
+    train: Annotated[int, Meta(ge=1, le=10**6)]
+    """How many sentences to learn from, at most."""
+    dev: Annotated[int, Meta(ge=1, le=10**6)]
+    """How many sentences choose the best epoch, at most."""
+    test: Annotated[int, Meta(ge=1, le=10**6)]
+    """How many sentences are scored, at most."""
+
+
+@dataclass(frozen=True)
+class ProjectTask:
+    """A downstream task on labelled files: what `elmo task train` does, with and without ELMo."""
+
+    kind: TaskKind
+    """The kind of task, which is a model and a metric."""
+    train: LabelledFile
+    """The labelled file, or folder of files, to learn from."""
+    dev: LabelledFile
+    """The one that chooses the best epoch."""
+    test: LabelledFile
+    """The one that is scored."""
+    format: Literal["", "conll", "conllu", "tsv", "jsonl", "json"]
+    """The format of the files; empty: as their endings tell."""
+    columns: Annotated[
+        str, Meta(pattern=r"\A[^\x00-\x1f]{0,1000}\Z", description="one line of text")
+    ]
+    """Where fields are, such as word=2,tag=4 or label=stars; empty: where they usually are."""
+    scheme: Literal["", "bio", "iob1", "bioes", "plain"]
+    """The scheme of tags; empty: as the tags show."""
+    seeds: Annotated[int, Meta(ge=1, le=100)]
+    """How many times it is trained, with the seeds 0, 1 and so on."""
+    baseline: bool
+    """Whether it is trained without ELMo too."""
+    settings: dict[str, SettingValue]
+    """What differs from the kind's own settings, which docs/tasks.md lists: epochs and others."""
+
+    def __post_init__(self) -> None:
+        """Check the settings together, as the task does."""
+        from elmo.tasks.settings import choose
+
+        if len({self.train, self.dev, self.test}) < 3:
+            raise ElmoError("train, dev and test must be three files")
+        try:
+            choose(self.kind, dict(self.settings))
+        except ElmoError as error:
+            raise ElmoError(f"settings: {error}") from None
+
+
+@dataclass(frozen=True)
+class Tokenize:
+    """How text becomes sentences of tokens."""
+
+    tokenizer: Literal["whitespace", "unicode", "korean", "japanese"]
+    """What cuts a sentence into tokens: `whitespace` at spaces, `unicode` by Unicode's rules of
+    words, `korean` and `japanese` by morphemes (extras of the same names). It becomes part of the
+    model.
+    """
+    sentences: Literal["line", "split"]
+    """`line`: each line is a sentence; `split`: lines are cut into sentences, and blank ones only
+    divide documents.
+    """
+    documents: Literal["auto", "file", "line", "blank"]
+    """What is held out or trained on as a whole: a file, a line (of records: a record), or what
+    blank lines divide; `auto` is a record of JSON lines or Parquet, and in text what blank lines
+    divide.
+    """
+    heldout: Annotated[float, Meta(ge=0, lt=1)]
+    """The share of documents that is never trained on; perplexity is measured on it."""
+    shard_bytes: Annotated[int, Meta(ge=1024, le=2**31)]
+    """About how many bytes of text a piece of work and its shard hold, more where the text is over
+    8,192 times as large; about each 262,144 tokens of a shard become one part of a store.
+    """
+
+
+@dataclass(frozen=True)
+class Vocab:
+    """Which tokens become words, and what a character is."""
+
+    min_count: Positive
+    """How often a token must occur to become a word, a target of the softmax; rarer ones are
+    `<UNK>` there, and keep vectors of their own.
+    """
+    max_words: WholeNumber
+    """The largest number of words, the most frequent ones; 0: no limit, else 4 or more."""
+    characters: Literal["bytes", "unicode"]
+    """What the char-CNN reads: `bytes` of UTF-8 as in 2018, or `unicode` characters, which suit
+    scripts of several bytes.
+    """
+    min_character_count: Positive
+    """How often a Unicode character must occur to be told apart from unknown ones; `bytes` ignores
+    it.
+    """
+    max_characters: Annotated[int, Meta(ge=3, le=MOST_CHARACTERS)]
+    """The characters of a token that are read, with the two marks around it; 2018: 50."""
+
+
+@dataclass(frozen=True)
+class Pretrain:
+    """The network and its training."""
+
+    network: Network
+    training: Training
+
+
+@dataclass(frozen=True)
+class Finetune:
+    """Training on task text, from a pretrained model."""
+
+    training: Training
+    new_words: WholeNumber
+    """How often a task token must occur to become a word of its own; 0: none does."""
+    freeze: tuple[
+        Annotated[
+            str,
+            Meta(
+                pattern=r"\A(encoder|softmax|lstm\.[1-9]\d?)\Z",
+                description="encoder, lstm.1, lstm.2, …, or softmax",
+            ),
+        ],
+        ...,
+    ]
+    """What stays as it was: encoder, lstm.1, lstm.2, …, softmax."""
+    layer_decay: Annotated[float, Meta(gt=0, le=1)]
+    """What the learning rate is multiplied by, once for each layer below the softmax; 1: all learn
+    alike.
+    """
+
+
+@dataclass(frozen=True)
+class Register:
+    """The name in the model registry, and the alias of the best version."""
+
+    name: RegistryName
+    """The model's name in MLflow's registry."""
+    alias: Alias
+    """The alias of the best version, as in `models:/elmo@champion`."""
+    margin: Annotated[float, Meta(ge=0, lt=1)]
+    """The share by which a new version's held-out perplexity, on the same text, must be lower for
+    the alias to move to it.
+    """
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the report shows."""
+
+    title: Line
+    """The title of the page."""
+    neighbors_of: Annotated[tuple[Line, ...], Meta(min_length=1)]
+    """Sentences with one token in brackets each; for each the report lists the tokens of the store
+    used most like it, and shows the token's occurrences on a plane.
+    """
+    neighbors: Annotated[int, Meta(ge=1, le=1000)]
+    """How many tokens it lists for each."""
+
+
+@dataclass(frozen=True)
+class Params:
+    """The whole file."""
+
+    corpus: Corpus
+    tokenize: Tokenize
+    vocab: Vocab
+    pretrain: Pretrain
+    finetune: Finetune
+    features: StoreSettings
+    register: Register
+    labels: Labels
+    tasks: dict[TaskName, ProjectTask]
+    """Tasks on labelled files, each by a name of your own; {}: none."""
+    report: Report
+    results: Results
+
+
+_MOVED = {"cluster": "move it to cluster.yaml, a file of its own (see cluster.example.yaml)"}
+
+
+def load(path: Path, changes: Sequence[str] = ()) -> Params:
+    """Read `params.yaml`; `ElmoError` names what is wrong. `changes`: see `strict_yaml.read`."""
+    return strict_yaml.read(path, Params, complete=True, moved=_MOVED, changes=changes)

@@ -1,0 +1,106 @@
+"""The precision a command computes in, settled before work starts: `auto` becomes one of the two,
+bfloat16 where it is only emulated is refused, and int8 where it is not possible.
+
+With `ELMO_FORCE_BFLOAT16=1` the former is a warning: a run begun on another machine can be finished
+here.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from elmo.errors import ElmoError
+from elmo.model.embedder import check_precision
+from elmo.settings import EmbeddingPrecision, RequestedOfEmbedding
+from elmo.train import machine_speed
+
+if TYPE_CHECKING:
+    from .params import Params
+
+Say = Callable[[str], None]
+FORCE = "ELMO_FORCE_BFLOAT16"
+EMULATED = 3.0  # how many times as fast float32 is where bfloat16 is refused; below: a warning
+
+
+def settled(
+    requested: RequestedOfEmbedding, *, setting: str, device: str, say: Say
+) -> EmbeddingPrecision:
+    """The precision to compute in on a device; `setting` is the name of what asked for it.
+
+    A GPU that this machine lacks is taken to be fast in bfloat16. On a Ray cluster, `auto` goes
+    by the machine that this runs on. `ElmoError` refuses bfloat16 where float32 is `EMULATED` times
+    as fast, unless it is forced, and int8 where it is not possible.
+    """
+    if requested == "int8" and not os.environ.get("RAY_ADDRESS"):
+        _check_int8(setting, device)
+    if requested in ("float32", "int8"):
+        return requested
+    if device == "cuda" and not torch.cuda.is_available():
+        return "bfloat16"
+    measured = machine_speed.speeds(torch.device(device))
+    if requested == "auto":
+        chosen = machine_speed.fastest(measured)
+        factor = measured.factor("bfloat16", "float32")
+        say(
+            f"{setting}: auto is {chosen} here, where matrix products are {_times(factor)} as fast "
+            "in bfloat16 as in float32"
+        )
+        return chosen
+    slow = _slow(measured, device)
+    emulated = measured.factor("float32", "bfloat16") >= EMULATED
+    if slow and emulated and os.environ.get(FORCE) != "1":
+        raise ElmoError(
+            f"{setting}: {slow}; set it to float32 or auto, or {FORCE}=1 to go on in bfloat16 "
+            f"(measured once: delete {machine_speed.cached(torch.device(device))} to measure again)"
+        )
+    if slow:
+        say(f"warning: {setting}: {slow}; float32 or auto would be faster")
+    return requested
+
+
+def check_store_precision(precision: str, *, device: str, say: Say) -> None:
+    """The same where a store has settled the precision: a slow bfloat16 is a warning."""
+    if precision == "int8" and not os.environ.get("RAY_ADDRESS"):
+        _check_int8("the store is of int8: append to it on another machine", device)
+    if precision == "bfloat16" and (device == "cpu" or torch.cuda.is_available()):
+        slow = _slow(machine_speed.speeds(torch.device(device)), device)
+        if slow:
+            say(f"warning: {slow}; the store is of bfloat16: append to it on another machine")
+
+
+def _check_int8(setting: str, device: str) -> None:
+    try:
+        check_precision("int8", torch.device(device))
+    except ElmoError as error:
+        raise ElmoError(f"{setting}: {error}") from None
+
+
+def _slow(measured: machine_speed.Speeds, device: str) -> str:
+    """How slow bfloat16 is; empty where it is not, or on a cluster, whose machines may differ."""
+    factor = measured.factor("float32", "bfloat16")
+    if factor < machine_speed.WORTH or os.environ.get("RAY_ADDRESS"):
+        return ""
+    slow = f"matrix products here are {_times(factor)} as fast in float32 as in bfloat16"
+    if device == "cpu" and factor >= EMULATED:
+        slow += ": this machine has no instructions for bfloat16, or may not use them"
+    return slow
+
+
+def settled_params(params: "Params", stage: str, *, gpu: bool, say: Say) -> "Params":
+    """The params with the precision of one stage settled."""
+    section: Any = getattr(params, stage)
+    holder = getattr(section, "training", section)
+    path = f"{stage}.training" if holder is not section else stage
+    device = "cuda" if gpu else "cpu"
+    chosen = settled(holder.precision, setting=f"{path}.precision", device=device, say=say)
+    holder = replace(holder, precision=chosen)
+    whole = replace(section, training=holder) if hasattr(section, "training") else holder
+    changed: Params = replace(params, **{stage: whole})
+    return changed
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.0f} ×" if factor >= 10 else f"{factor:.2g} ×"

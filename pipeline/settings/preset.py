@@ -1,0 +1,103 @@
+"""Presets: files that name only what differs from `params.yaml`, and are written into it.
+
+Comments, order and the user's own values are kept.
+"""
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from elmo.errors import ElmoError
+from elmo.io.atomic import new_file
+
+from .. import PACKAGE
+from . import params, strict_yaml
+
+# A key, and the first item of a list below it: how far the two are apart.
+_LIST = r"^( *)[^\s#][^\n]*:[ \t]*(?:#[^\n]*)?\n(?: *#[^\n]*\n|\n)*( *)- "
+OURS = PACKAGE / "project" / "presets"
+
+
+def run(name: str, params_file: Path) -> list[str]:
+    """Write the preset of that name into `params.yaml`: one in `presets/` beside it, or our own.
+
+    Returns a line for each value that changed. The result is checked before anything is written.
+    """
+    own = params_file.parent / "presets"
+    presets = {path.stem: path for folder in (OURS, own) for path in folder.glob("*.yaml")}
+    if name not in presets:
+        raise ElmoError(f"no preset {name}; there are {', '.join(sorted(presets))}")
+    source = presets[name]
+    text, changes = overlay(params_file, source)
+    with new_file(params_file) as new:
+        new.write_bytes(text.encode("utf-8"))
+        try:
+            params.load(new)
+        except ElmoError as error:
+            raise ElmoError(str(error).replace(str(new), f"{params_file} with {source}")) from None
+    return changes
+
+
+def overlay(params_file: Path, source: Path) -> tuple[str, list[str]]:
+    """The text of `params_file` with the values of `source`, and what changed."""
+    for path in (params_file, source):
+        node = strict_yaml.tree(path)  # says what is wrong with a file, and where
+        if node is None or node.id != "mapping":
+            raise ElmoError(f"{path}: must hold sections of settings")
+    changes: list[str] = []
+
+    def edit(ours: Any) -> None:
+        text = source.read_bytes().decode("utf-8-sig")
+        changes.extend(_merged(ours, _yaml(text).load(text), "", params_file, source))
+
+    return edited(params_file, edit), changes
+
+
+def edited(file: Path, edit: Any) -> str:
+    """The text of a YAML file after `edit(values)`, its line ends and comments kept."""
+    text = file.read_bytes().decode("utf-8")
+    plain = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    yaml, out = _yaml(plain), io.StringIO()
+    values = yaml.load(plain)
+    edit(values)
+    yaml.dump(values, out)
+    new = out.getvalue()
+    return new.replace("\n", "\r\n") if "\r\n" in text else new
+
+
+def _yaml(text: str) -> Any:
+    """A reader and writer that keeps how a file is laid out."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.preserve_quotes, yaml.width = True, 1 << 20
+    listed = re.search(
+        r"^( *)[^\s#][^\n]*:[ \t]*(?:#[^\n]*)?\n(?: *#[^\n]*\n|\n)*( *)- ", text, re.M
+    )
+    offset = len(listed[2]) - len(listed[1]) if listed else 2
+    yaml.indent(mapping=2, sequence=offset + 2, offset=offset)
+    return yaml
+
+
+def _merged(ours: Any, theirs: Any, key: str, params_file: Path, source: Path) -> Iterator[str]:
+    """Set in `ours` what differs in `theirs`; yield a line for each value."""
+    for name, value in theirs.items():
+        dotted = f"{key}.{name}" if key else str(name)
+        if name not in ours:
+            line = theirs.lc.key(name)[0] + 1
+            raise ElmoError(f"{source}:{line}: {params_file} has no {dotted}")
+        if isinstance(value, dict) and isinstance(ours[name], dict):
+            yield from _merged(ours[name], value, dotted, params_file, source)
+        elif _shown(value) != _shown(ours[name]):
+            yield f"{dotted}: {_shown(ours[name])} → {_shown(value)}"
+            ours[name] = value
+
+
+def _shown(value: Any) -> str:
+    """A value as a file of settings has it."""
+    if isinstance(value, str) and value:
+        return str(value)
+    return json.dumps(value, ensure_ascii=False, default=str)

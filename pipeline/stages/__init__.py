@@ -1,0 +1,1 @@
+"""One module per stage of dvc.yaml, and what two of them share."""

@@ -1,0 +1,337 @@
+"""corpus: the text the pipeline starts from: the user's own files, or prose that comes with Python.
+
+Without files of the user's, the general text is the Python language reference and the standard
+library's docstrings, and the task text the docstrings of an installed package. A document is a
+topic or a docstring, each line a paragraph; blank lines divide documents. The user's files are read
+whole each time the stage runs, so that a change is seen; their digests are all it writes of them.
+"""
+
+import ast
+import re
+import sysconfig
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from importlib import import_module, metadata, util
+from inspect import cleandoc
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
+
+from elmo.errors import ElmoError
+from elmo.io.atomic import check_record, write_json
+from elmo.io.folders import absolute, new_folder
+from elmo.io.location import Folder, Location
+from elmo.io.records import Count, Sha256, sha256
+
+from ..settings.params import Corpus
+from ..terminal.progress import human_size
+from ..terminal.urls import with_login, without_credentials
+from ..text.inputs import Input, find_inputs
+from ..text.readers import check_readable
+from ..text.work import work_folder
+
+SCHEMA_VERSION: Literal[1] = 1
+TextName = Literal["general", "task"]
+_NOT_LIBRARY = {"site-packages", "test", "tests", "idle_test", "__pycache__", "lib-dynload"}
+_BULLET = re.compile(r"(?:[-*+•]|\(?\d+[.)]|\[\d+\])\s+")
+_DIRECTIVE = re.compile(r"\.\. (?:\[|_|[\w-]+::)")
+_KEPT_DIRECTIVE = re.compile(r"\.\. (?:note|warning|seealso|deprecated|version\w+|tip|important)::")
+_CODE = re.compile(
+    r"(?:if|elif|else|for|while|with|async|def|class|import|from|try|return|raise|print|del|yield)\b"
+    r"(?!.*[.?!]$)|[\w*., ]+ : "
+)
+_RULE = re.compile(r"[-=~*^+|#_\s]+")
+_MARKUP = [
+    (re.compile(r":[\w:.+-]+:`~?([^`]*)`"), r"\1"),
+    (re.compile(r"`([^`<]*?)\s*<[^`>]*>`_*"), r"\1"),
+    (re.compile(r"``([^`]*)``|`([^`]*)`_?"), r"\1\2"),
+    (re.compile(r"(?<!\w)\*\*?(\w[^*]*)\*\*?(?!\w)"), r"\1"),
+    (re.compile(r"\s*\[[\w\s]+\]_"), ""),
+]
+_WORD = re.compile(r"[(\"'“]*[A-Za-z][a-z]*(?:[-'’][a-z]+)*[\"'”)]*[.,;:!?]*[)\"'”]*")
+_COMMON = frozenset(
+    "the a an is are be of to and or in on for if not with as by this that it from which return "
+    "returns at can use used will when all has have its into was were no".split()
+)
+
+Documents = Iterable[list[str]]
+
+
+# The texts that this stage writes itself; users' files stay where they are.
+_WRITTEN = r"general/(reference|library)\.txt|task/[^/]+\.txt"
+
+
+class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of a text: at `url`, without its login, or without one in the corpus folder itself."""
+
+    name: str
+    bytes: Count
+    sha256: Sha256
+    url: str | UnsetType = UNSET
+
+    def input(self, corpus: Folder, given: Iterable[str] = ()) -> Input:
+        """The file, to be read from any working folder; logins are those of the URLs `given`."""
+        url = str(absolute(f"{corpus}/{self.name}" if self.url is UNSET else self.url))
+        url = with_login(url, given) if self.url is not UNSET else url
+        return Input(self.name, url, self.bytes, self.sha256)
+
+
+class Text(Struct, frozen=True, forbid_unknown_fields=True):
+    """One text: its files, the column of those that are records, and what was counted."""
+
+    column: str
+    inputs: Annotated[tuple[TextFile, ...], Meta(min_length=1)]
+    counts: dict[str, Count]
+    dropped_paragraphs: dict[str, Count]
+
+
+class CorpusManifest(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a corpus folder's `manifest.json` holds."""
+
+    kind: Literal["corpus"]
+    schema: Literal[1]
+    texts: dict[TextName, Text]
+
+
+def run(out: Folder, params: Corpus, *, runs: Folder) -> dict[str, float]:
+    """Write `general/`, `task/` and `manifest.json` to `out`, or name the user's files in it."""
+    if params.general and not params.task:
+        raise ElmoError(
+            "corpus.task is empty and corpus.general is not: name the files of your domain in "
+            "corpus.task, or those of corpus.general again"
+        )
+    working = work_folder(runs, "corpus", out)
+    written = new_folder(out, ours=("manifest.json",), also=_WRITTEN, kind="corpus")
+    with working as work, written as folder:
+        if params.task:  # first, since a package may not be there
+            task = _own(params.task, params.column, work)
+        else:
+            name = params.task_package
+            package = package_docstrings(name, setting="corpus.task_package")
+            task = _write(folder, "task", {f"{name}.txt": package})
+        if params.general:
+            general = _own(params.general, params.column, work)
+        else:
+            general = _write(folder, "general", _general())
+        manifest = CorpusManifest("corpus", SCHEMA_VERSION, {"general": general, "task": task})
+        write_json(folder / "manifest.json", to_builtins(manifest))
+    return {
+        f"{name}_{what}": number
+        for name, text in manifest.texts.items()
+        for what, number in text.counts.items()
+    }
+
+
+def summary(figures: dict[str, float], out: Folder) -> str:
+    """What was collected, in words."""
+    return (
+        f"{human_size(figures['general_bytes'])} general ({listing(out, 'general')}), "
+        f"{human_size(figures['task_bytes'])} task ({listing(out, 'task')})"
+    )
+
+
+def read_manifest(folder: Folder) -> CorpusManifest:
+    """Read the manifest of a corpus folder; `ElmoError` where a name in it leaves the folder."""
+    location = Location.of(folder)
+    path, manifest = (
+        location.name("manifest.json"),
+        location.record("manifest.json", CorpusManifest),
+    )
+    for name, text in manifest.texts.items():
+        for source in text.inputs:
+            inside = source.name.split("/")
+            if source.url is UNSET and (
+                inside[0] != name or not set(inside).isdisjoint({"", ".."})
+            ):
+                raise ElmoError(f"{path}: {source.name!r} is no file of this folder; run corpus")
+    return manifest
+
+
+def listing(folder: Folder, text: TextName) -> str:
+    """The first names of a text's files."""
+    names = [source.name for source in read_manifest(folder).texts[text].inputs]
+    more = f" and {len(names) - 4:,} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
+
+
+def prose(text: str, dropped: Counter[str]) -> list[str]:
+    """The paragraphs of prose in a docstring or topic, unwrapped; what else is there is counted.
+
+    Dropped: doctests, code after `::`, directives such as maths, headings, and what does not read
+    as English (grammar, tables, signatures).
+    """
+    return [_plain(paragraph) for paragraph in marked_prose(text, dropped)]
+
+
+def marked_prose(text: str, dropped: Counter[str]) -> Iterator[str]:
+    """The same with the inline markup of reStructuredText kept."""
+    skip = -1
+    for indent, lines in _blocks(text):
+        if skip >= 0 and indent > skip:
+            dropped["code"] += 1
+            continue
+        skip = -1
+        if len(lines) > 1 and _RULE.fullmatch(lines[1]):
+            dropped["heading"] += 1
+            lines = lines[2:]
+        if not lines:
+            continue
+        first = lines[0]
+        if any(line.startswith((">>>", "...")) for line in lines):
+            dropped["doctest"] += 1
+        elif _DIRECTIVE.match(first) and not _KEPT_DIRECTIVE.match(first):
+            dropped["directive"] += 1
+            skip = indent
+        elif _RULE.fullmatch(first):
+            dropped["table"] += 1
+        else:
+            paragraph = _KEPT_DIRECTIVE.sub("", " ".join(lines), count=1)
+            if _plain(paragraph).endswith("::"):
+                skip, paragraph = indent, paragraph.rstrip()[:-1]
+            if _reads(_plain(paragraph)):
+                yield paragraph
+            else:
+                dropped["not prose"] += 1
+
+
+def docstrings(source: str) -> Iterator[str]:
+    """The docstrings of a module's source, in the order they stand there."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nodes: list[ast.AST] = [ast.parse(source)]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if docstring := ast.get_docstring(node, clean=False):
+                yield cleandoc(docstring)
+        for statements in ("finalbody", "orelse", "handlers", "body"):
+            nodes.extend(reversed(getattr(node, statements, [])))
+
+
+def write_packages(out: Path, *names: str) -> None:
+    """Write the installed version of each package, for stages that read one to depend on."""
+    check_record(out, dict[str, list[str]])
+    write_json(out, {name: _versions(name) for name in sorted({*names} - {""})})
+
+
+def _versions(package: str) -> list[str]:
+    """The versions of what has installed a package; none of one that came with Python."""
+    try:
+        return [metadata.version(package)]
+    except metadata.PackageNotFoundError:  # the project may have another name: that takes longer
+        projects = metadata.packages_distributions().get(package.split(".")[0], ())
+        return [metadata.version(project) for project in sorted(set(projects))]
+
+
+def package_docstrings(name: str, *, setting: str) -> Iterator[str]:
+    """The docstrings of an installed package; `setting` is what named it, for the error."""
+    try:
+        spec = util.find_spec(name)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise ElmoError(
+            f"{setting}: no installed package {name!r}; install it or name your own files"
+        )
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    return _folder(folder, {"tests", "test", "__pycache__"})
+
+
+def _general() -> dict[str, Iterator[str]]:
+    """The general text's files and the documents of each."""
+    topics: dict[str, str] = import_module("pydoc_data.topics").topics
+    library = Path(sysconfig.get_path("stdlib"))
+    return {
+        "reference.txt": (topics[name] for name in sorted(topics)),
+        "library.txt": _folder(library, _NOT_LIBRARY),
+    }
+
+
+def _folder(folder: Path, left_out: set[str]) -> Iterator[str]:
+    """The docstrings of all modules below a folder, by the order of their names."""
+    files = [(path.relative_to(folder), path) for path in folder.rglob("*.py")]
+    for name, path in sorted(files, key=lambda pair: pair[0].parts):
+        if left_out.isdisjoint(name.parts):
+            try:
+                yield from docstrings(path.read_text(encoding="utf-8"))
+            except (SyntaxError, UnicodeDecodeError):
+                continue  # templates and files in other encodings, not modules
+
+
+def _write(folder: Path, text: TextName, files: dict[str, Iterator[str]]) -> Text:
+    """Write one text's files below `folder`; return its entry of the manifest."""
+    dropped: Counter[str] = Counter()
+    seen: set[str] = set()
+    inputs, documents, words = [], 0, 0
+    (folder / text).mkdir()
+    for name, sources in files.items():
+        path = folder / text / name
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+            for document in _documents(sources, seen, dropped):
+                file.write("\n" * (file.tell() > 0) + "".join(f"{line}\n" for line in document))
+                documents += 1
+                words += sum(len(line.split()) for line in document)
+        inputs.append(TextFile(f"{text}/{name}", path.stat().st_size, sha256(path)))
+    counts = {"documents": documents, "words": words, "bytes": sum(i.bytes for i in inputs)}
+    return Text("text", tuple(inputs), counts, dict(dropped))
+
+
+def _documents(sources: Iterable[str], seen: set[str], dropped: Counter[str]) -> Documents:
+    """The prose of each source, without paragraphs that came before; none that is empty."""
+    for source in sources:
+        paragraphs = prose(source, dropped)
+        new = [p for p in dict.fromkeys(paragraphs) if p not in seen]
+        dropped["duplicate"] += len(paragraphs) - len(new)
+        seen.update(new)
+        if new:
+            yield new
+
+
+def _own(patterns: tuple[str, ...], column: str, work: Location) -> Text:
+    """The manifest's entry of the user's own files: names and digests, nothing copied."""
+    inputs = find_inputs(patterns, work=work)
+    for input_ in inputs:
+        check_readable(input_, column)
+    sources = tuple(TextFile(i.name, i.bytes, i.sha256, without_credentials(i.url)) for i in inputs)
+    counts = {"files": len(inputs), "bytes": sum(i.bytes for i in inputs)}
+    return Text(column, sources, counts, {})
+
+
+def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
+    """Runs of lines of one indentation between blank lines; a bullet opens one of its own."""
+    lines: list[str] = []
+    indent, hanging = 0, -1
+    for raw in [*text.expandtabs().split("\n"), ""]:
+        line = raw.strip()
+        depth = len(raw) - len(raw.lstrip())
+        bullet = _BULLET.match(line)
+        continues = lines and not bullet and depth in (indent, hanging)
+        if lines and (not line or not continues):
+            yield indent, lines
+            lines = []
+        if not line:
+            continue
+        if not lines:
+            indent = depth
+            hanging = depth + bullet.end() if bullet else -1
+            line = line[bullet.end() :] if bullet else line
+        lines.append(line)
+
+
+def _plain(paragraph: str) -> str:
+    """A paragraph without inline markup."""
+    for pattern, kept in _MARKUP:
+        paragraph = pattern.sub(kept, paragraph)
+    return " ".join(paragraph.split())
+
+
+def _reads(paragraph: str) -> bool:
+    """Whether this is English prose: mostly plain words, one of them a very common one."""
+    words = paragraph.split()
+    plain = sum(_WORD.fullmatch(word) is not None for word in words)
+    common = any(word.lower().strip(".,;:()") in _COMMON for word in words)
+    return (
+        len(words) >= 4 and common and plain >= 0.6 * len(words) and _CODE.match(paragraph) is None
+    )

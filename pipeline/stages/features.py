@@ -1,0 +1,226 @@
+"""features: shards and a model → a store, a range of sentences at a time, on all actors there are.
+
+What a store is, and why its bytes do not depend on the actors, is in `elmo.store.build`; this
+module hands the ranges out.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elmo.errors import ElmoError
+from elmo.io.folders import absolute
+from elmo.io.location import Folder, Location
+from elmo.settings import StoreSettings
+
+from .. import tracking
+from ..cluster import workers
+from ..settings import results
+from ..settings.cluster import Cluster
+from ..terminal import progress
+from ..tracking import registry
+
+if TYPE_CHECKING:
+    import ray.data
+
+    from elmo.store.build import EmbedJob, JobRunner
+    from elmo.store.manifest import PartEntry, StoreManifest
+
+STAGES = ("features", "append")
+
+
+def run(
+    shards: Folder,
+    model: Folder,
+    out: Folder,
+    params: StoreSettings,
+    *,
+    runs: Folder,
+    cluster: Cluster,
+) -> dict[str, float]:
+    """Write the store of all sentences of `shards` to `out`, a folder or URL; return its counts.
+
+    Unfinished work waits in `runs`, under a fingerprint of the model, the shards and `params`, or
+    where `out` is a URL, there, and the next run resumes from it.
+    """
+    from elmo.data.shards import Shards
+    from elmo.store import build as store_build
+    from elmo.store import model_digest
+
+    store_build.check_build(out, shards=shards, model=model, settings=params)
+    inputs = {"model": model_digest(model), "shards": Shards(shards).digest}
+    work = Location(absolute(runs)) / results.fingerprint("features", params, inputs)
+    sources = {"model": model, "shards": shards}
+    try:
+        with tracking.run("features", params, inputs=inputs, sources=sources, folder=work) as log:
+            manifest = store_build.build(
+                absolute(out),
+                shards=absolute(shards),
+                model=absolute(model),
+                settings=params,
+                work=None if "://" in str(out) else work,
+                device=_device(cluster),
+                run=_on(cluster),
+            )
+            _record(log, manifest, out)
+    finally:
+        _clear(work)
+    return metrics(manifest)
+
+
+def summary(figures: dict[str, float]) -> str:
+    """What the store holds, in words."""
+    return (
+        f"{figures['tokens']:,} tokens in {figures['parts']} parts, "
+        f"{progress.human_size(figures['bytes'])}, "
+        f"{figures['bytes_per_token']:,.0f} bytes per token"
+    )
+
+
+def append(store: Folder, shards: Folder, model: Folder, *, cluster: Cluster) -> dict[str, float]:
+    """Add the sentences of `shards` to a store as a new version; return its counts.
+
+    Where an append of them was interrupted once its version was published, that is recorded alone.
+    """
+    from elmo.data.shards import Shards
+    from elmo.store import FeatureStore
+    from elmo.store import build as store_build
+
+    from ..settings.precision import check_store_precision
+
+    before = FeatureStore(store, model=model)
+    corpus, newest = Shards(shards).digest, before.manifest
+    if newest.made_by == "append" and newest.sources[-1].digest == corpus:
+        progress.say(f"{store}: its newest version has the sentences of {shards} already")
+        inputs = {"model": newest.model.digest, "shards": corpus}
+        with tracking.run(
+            "append", before.layout, inputs=inputs, sources={"shards": shards}
+        ) as log:
+            _record(log, newest, store)
+        return metrics(newest)
+    store_build.check_append(store, shards=shards, model=model)
+    say = partial(print, file=sys.stderr)
+    check_store_precision(before.manifest.params.precision, device=_device(cluster), say=say)
+    inputs = {
+        "model": before.manifest.model.digest,
+        "shards": corpus,
+        "store": before.digest,
+    }
+    sources = {"shards": shards, "store": store}
+    with tracking.run("append", before.layout, inputs=inputs, sources=sources) as log:
+        manifest = store_build.append(
+            absolute(store),
+            shards=absolute(shards),
+            model=absolute(model),
+            device=_device(cluster),
+            run=_on(cluster),
+        )
+        _record(log, manifest, store)
+    return metrics(manifest)
+
+
+def stores(model: str | Path, *, name: str) -> list[dict[str, str]]:
+    """The stores made from a model, newest first: the digest, location and run of each.
+
+    `model` is a folder, a digest, or the number of a version of the registered model `name`.
+    """
+    from elmo.errors import ElmoError
+    from elmo.store import model_digest
+
+    if isinstance(model, str) and model.isdecimal() and len(model) < 10:
+        matching = [row for row in registry.versions(name) if row.version == int(model)]
+        if not matching:
+            raise ElmoError(f"the registry has no version {model} of {name}")
+        model = matching[0].tags["model_digest"]
+    digest = model_digest(model)
+    listed: dict[tuple[str, ...], dict[str, str]] = {}
+    for stage in STAGES:
+        for row in tracking.runs_of(stage):
+            if row.tags.get("model_digest") == digest and "store" in row.tags:
+                entry = {"store": row.tags["store"], "location": row.tags["store_place"]}
+                listed.setdefault(tuple(entry.values()), entry | {"run_id": row.run_id})
+    return list(listed.values())
+
+
+def store_run(store: str | Path) -> str | None:
+    """The run that wrote a store, where this MLflow knows it."""
+    from elmo.store import FeatureStore
+
+    digest = FeatureStore(store).digest
+    matching = [
+        row
+        for stage in STAGES
+        for row in tracking.runs_of(stage)
+        if row.tags.get("store") == digest
+    ]
+    return matching[0].run_id if matching else None
+
+
+def dataset(
+    store: str | Path, *, layers: Sequence[int | str] | None = None, split: str | None = None
+) -> "ray.data.Dataset":
+    """The store as a Ray Data dataset: one row per sentence, read part by part on the workers.
+
+    Columns are sentence_id, tokens, and a float32 tensor (tokens, dim) per layer.
+    """
+    from elmo.store import FeatureStore
+
+    numbers = FeatureStore(store).numbers(split)
+    return workers.dataset(_PartRows(str(store), layers), numbers)
+
+
+@dataclass(frozen=True)
+class _PartRows:
+    """Reads the rows of one part, on whichever machine."""
+
+    store: str
+    layers: Sequence[int | str] | None
+
+    def __call__(self, number: int) -> Iterator[dict[str, Any]]:
+        from elmo.store import FeatureStore
+        from elmo.store.export import rows
+
+        return rows(FeatureStore(self.store, layers=self.layers), numbers=[number])
+
+
+def metrics(manifest: "StoreManifest") -> dict[str, float]:
+    """The counts of a store, and how many bytes a token takes."""
+    import msgspec
+
+    counts = msgspec.to_builtins(manifest.counts)
+    return {**counts, "bytes_per_token": round(counts["bytes"] / max(1, counts["tokens"]), 1)}
+
+
+def _record(log: tracking.Run, manifest: "StoreManifest", out: str | Path) -> None:
+    log.metrics(metrics(manifest))
+    log.tag("model_digest", manifest.model.digest)
+    log.tag("store", manifest.digest)
+    log.tag("store_place", str(absolute(out)))
+
+
+def _clear(work: Location) -> None:
+    """Remove the folder of a run, unless parts are in it: unfinished, or of an equal run."""
+    if not work.folders():
+        work.remove()
+
+
+def _on(cluster: Cluster) -> "JobRunner":
+    def run(
+        kind: Callable[..., Any], arguments: Sequence[Any], jobs: "Sequence[EmbedJob]"
+    ) -> "Iterable[PartEntry]":
+        return workers.actors(kind, arguments, jobs, cluster=cluster, label="features", name=_name)
+
+    return run
+
+
+def _name(job: "EmbedJob") -> str:
+    return f"{job.shard.file}, rows {job.start:,} to {job.stop - 1:,}"
+
+
+def _device(cluster: Cluster) -> str:
+    if cluster.gpu and not workers.elsewhere() and not workers.has_cuda():
+        raise ElmoError("gpu is set and this machine has no CUDA device; set --no-gpu")
+    return "cuda" if cluster.gpu else "cpu"

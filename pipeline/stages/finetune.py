@@ -1,0 +1,207 @@
+"""finetune: a model and task text → a biLM of the domain, and what that cost on general text."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elmo.errors import ElmoError
+from elmo.io.folders import absolute
+from elmo.io.location import Folder
+
+from ..settings.cluster import Cluster
+from ..settings.params import Finetune
+
+if TYPE_CHECKING:
+    from elmo.data.shards import Shards
+    from elmo.data.vocabulary import Vocabulary
+    from elmo.nn.bilm import BiLM
+    from elmo.nn.softmax import AnySoftmax
+
+    from .training import Prepared, RunSettings, Trained
+
+
+@dataclass(frozen=True)
+class FinetuneJob:
+    """What is fine-tuned, on what, compared with what; paths are absolute."""
+
+    model: Folder
+    task: Folder
+    general: Folder
+    new_words: int
+    freeze: tuple[str, ...]
+    layer_decay: float
+
+    def prepare(self, settings: "RunSettings") -> "Prepared":
+        """The parent with the task's words added and a learning rate for each layer."""
+        from elmo.data.shards import Shards
+        from elmo.model.folder import load_model
+        from elmo.nn.softmax import is_adaptive, new_softmax, softmax_from
+        from elmo.train.loop import TrainingJob
+
+        from .training import Prepared
+
+        training, shards = settings.training, Shards(self.task)
+        parent = load_model(self.model)
+        if parent.bilm.config.input_words is not None:
+            raise ElmoError(f"{self.model}: reads words, not characters; it can't be fine-tuned")
+        vocabulary = _extended(parent.vocabulary, shards, self.new_words)
+        words, projection = len(vocabulary), parent.bilm.config.projection
+        if parent.softmax is None:
+            softmax = new_softmax(training.softmax, words, projection, seed=training.seed)
+        elif is_adaptive(parent.softmax) != (training.softmax == "adaptive"):
+            raise ElmoError(
+                f"finetune.training.softmax is {training.softmax}, and {self.model} has "
+                f"{'an' if is_adaptive(parent.softmax) else 'no'} adaptive softmax; choose as it "
+                "has"
+            )
+        else:
+            softmax = softmax_from(parent.softmax, words=words, seed=training.seed)
+        job = TrainingJob(
+            bilm=parent.bilm,
+            softmax=softmax,
+            vocabulary=vocabulary,
+            characters=parent.characters,
+            shards=shards,
+            settings=training,
+            folder=settings.folder,
+            lr_of=_lr_of(parent.bilm, softmax, self.freeze, self.layer_decay),
+            checkpointing=settings.checkpointing,
+            stop=settings.stop,
+        )
+        general = replace(job, shards=Shards(self.general))
+        return Prepared(
+            job,
+            "task",
+            {"general": general},
+            compared=True,
+            words_added=words - len(parent.vocabulary),
+            tokenizer=parent.tokenizer,
+        )
+
+
+def run(
+    model: Folder,
+    task: Folder,
+    general: Folder,
+    out: Folder,
+    params: Finetune,
+    *,
+    curves: Path,
+    runs: Folder,
+    cluster: Cluster,
+) -> dict[str, float]:
+    """Fine-tune the model folder `model` on the shards `task`; write the model folder `out`.
+
+    Perplexity is taken before and after, on the held-out split of `task` and of `general`: the
+    second shows the forgetting.
+    """
+    from elmo.data.shards import Shards
+    from elmo.model.folder import load_model
+
+    from . import training as train_job
+
+    parent = load_model(model)
+    for shards in (task, general):
+        parent.tokenizer.check_shards(Shards(shards).tokenization, model=model, shards=shards)
+    trained = train_job.train(
+        "finetune",
+        params,
+        params.training,
+        FinetuneJob(
+            absolute(model),
+            absolute(task),
+            absolute(general),
+            params.new_words,
+            params.freeze,
+            params.layer_decay,
+        ),
+        inputs={
+            "corpus": Shards(task).digest,
+            "general": Shards(general).digest,
+            "parent": parent.digest,
+        },
+        sources={"corpus": absolute(task), "general": absolute(general), "parent": absolute(model)},
+        out=out,
+        curves=curves,
+        runs=runs,
+        cluster=cluster,
+    )
+    return _metrics(trained)
+
+
+def summary(figures: dict[str, float]) -> str:
+    """The gain and the forgetting, in words."""
+    return (
+        f"task perplexity {figures['task_perplexity_before']:.1f} → "
+        f"{figures['task_perplexity_after']:.1f} ({-figures['task_gain']:+.1%}), general "
+        f"{figures['general_perplexity_before']:.1f} → {figures['general_perplexity_after']:.1f}"
+    )
+
+
+def _metrics(trained: "Trained") -> dict[str, float]:
+    """The gain on the task text, the forgetting of the general one, and how much was read."""
+    before, after = (
+        {text: _average(figures[text]) for text in ("task", "general")}
+        for figures in (trained.before, trained.after)
+    )
+    metrics = {
+        f"{text}_perplexity_{when}": averages[text]
+        for text in ("task", "general")
+        for when, averages in (("before", before), ("after", after))
+    }
+    return metrics | {
+        "task_gain": 1 - after["task"] / before["task"],
+        "general_loss": after["general"] / before["general"] - 1,
+        "task_tokens": trained.after["task"]["tokens"] or 0,
+        "task_unk_rate": trained.after["task"]["unk_rate"] or 0.0,
+        "words_added": trained.words_added,
+        "steps": trained.steps,
+        "tokens_seen": trained.tokens,
+    }
+
+
+def _average(figures: dict[str, float | None]) -> float:
+    average = figures["average"]
+    assert average is not None  # only the unigram's figure may be unknown
+    return average
+
+
+def _extended(vocabulary: "Vocabulary", shards: "Shards", least: int) -> "Vocabulary":
+    """The vocabulary with the task tokens seen `least` times or more after its own words."""
+    from elmo.data.vocabulary import NOT_WORDS, Vocabulary
+
+    if least == 0:
+        return vocabulary
+    counts: Counter[str] = Counter()
+    for info in shards.infos("train"):
+        shard = shards.open(info)
+        counts.update(dict(zip(shard.types, shard.counts().tolist(), strict=True)))
+    new = [
+        (word, n)
+        for word, n in counts.items()
+        if n >= least and word not in vocabulary and word not in NOT_WORDS
+    ]
+    new.sort(key=lambda pair: (-pair[1], pair[0]))
+    old = vocabulary.counts
+    added = None if old is None else [*old, *(n for _, n in new)]
+    return Vocabulary([*vocabulary.words, *(word for word, _ in new)], added)
+
+
+def _lr_of(
+    bilm: "BiLM", softmax: "AnySoftmax", freeze: tuple[str, ...], decay: float
+) -> dict[str, float]:
+    """What multiplies each parameter's learning rate: 0 where frozen, decay^depth elsewhere."""
+    layers = bilm.config.layers
+    known = ["encoder", *(f"lstm.{k}" for k in range(1, layers + 1)), "softmax"]
+    for name in freeze:
+        if name not in known:
+            raise ElmoError(f"finetune.freeze may name {', '.join(known)}; found {name!r}")
+    rates = {}
+    for name, _ in bilm.named_parameters():
+        layer = 0 if name.startswith("encoder") else int(name.split(".")[2]) + 1
+        frozen = ("encoder" if layer == 0 else f"lstm.{layer}") in freeze
+        rates[f"bilm.{name}"] = 0.0 if frozen else decay ** (layers + 1 - layer)
+    for name, _ in softmax.named_parameters("softmax"):
+        rates[name] = float("softmax" not in freeze)
+    return rates

@@ -1,0 +1,166 @@
+"""labels: a labelled text that every machine has: which words of a docstring are code.
+
+The authors of a package mark names and values in its docstrings with backticks. Here the marks
+become tags, and the text is left without them: a task of tagging to try models on. A sentence in
+which nothing is marked says little, since marks are often left out, so it is not taken.
+"""
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from elmo.data.tokenizer import sentence_splitter
+from elmo.errors import ElmoError
+from elmo.io.atomic import check_folder, new_folder, write_json
+from elmo.io.records import sha256
+from elmo.tasks.readers.fields import TextTokens
+
+from ..settings.params import Labels
+from .corpus import marked_prose, package_docstrings
+
+SHORTEST, LONGEST = 5, 40  # tokens of a sentence
+LONGEST_CODE = 6  # tokens of a marked stretch
+HELD = {"test": 0.25, "dev": 0.1}  # the share of docstrings of each; the rest are for training
+_MARKUP = re.compile(
+    r":[\w:.+-]+:`~?(?P<role>[^`]*)`|``(?P<literal>[^`]*)``|`(?P<link>[^`<]*?)\s*<[^`>]*>`_*"
+    r"|`(?P<name>[^`]*)`_?|(?<!\w)\*\*?(?P<emphasis>\w[^*]*)\*\*?(?!\w)|\s*\[[\w\s]+\]_"
+)
+_OURS = ("manifest.json", "train.jsonl", "dev.jsonl", "test.jsonl")
+_CODE = ("role", "literal", "name")
+
+LabelledSentence = tuple[tuple[str, ...], tuple[str, ...]]  # tokens and their BIO tags
+
+
+def run(out: Path, params: Labels) -> dict[str, int]:
+    """Write `train.jsonl`, `dev.jsonl` and `test.jsonl` to `out`; return what was counted.
+
+    `manifest.json` has their digests, and tells them from a user's files of the same names. Without
+    a package it is all that is written.
+
+    All sentences of a docstring are in one file, and no sentence comes twice. Of more sentences
+    than are asked for, those with the lowest hashes are taken: a larger file holds the smaller one.
+    """
+    check_folder(out, ours=_OURS, also="", kind="labels")
+    if not params.package:
+        with new_folder(out, ours=_OURS, also="", kind="labels") as folder:
+            _write_manifest(folder, ())
+        return {}
+    wanted = {"train": params.train, "dev": params.dev, "test": params.test}
+    counts: Counter[str] = Counter()
+    by_split: dict[str, dict[LabelledSentence, str]] = {split: {} for split in wanted}
+    seen: set[tuple[str, ...]] = set()
+    cut, split_text = TextTokens("unicode"), sentence_splitter()[0]
+    for docstring in package_docstrings(params.package, setting="labels.package"):
+        sentences = by_split[_split(docstring)]
+        for tokens, tags in labelled(docstring, counts, cut=cut, split_text=split_text):
+            if tokens in seen:
+                counts["dropped_duplicate"] += 1
+                continue
+            seen.add(tokens)
+            sentences[tokens, tags] = hashlib.sha256(" ".join(tokens).encode()).hexdigest()
+    with new_folder(out, ours=_OURS, also="", kind="labels") as folder:
+        for split, sentences in by_split.items():
+            chosen = sorted(sentences, key=sentences.__getitem__)[: wanted[split]]
+            if not chosen:
+                raise ElmoError(
+                    f"labels.package: the docstrings of {params.package} mark no code, or too "
+                    "little for three files; name another package"
+                )
+            lines = [
+                json.dumps({"tokens": tokens, "tags": tags}, ensure_ascii=False)
+                for tokens, tags in chosen
+            ]
+            (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+            counts[f"{split}_sentences"] = len(chosen)
+            counts["tokens"] += sum(len(tokens) for tokens, _ in chosen)
+            counts["code"] += sum(tag == "B-CODE" for _, tags in chosen for tag in tags)
+        _write_manifest(folder, sorted(_OURS[1:]))
+    return dict(counts)
+
+
+def _write_manifest(folder: Path, names: Sequence[str]) -> None:
+    digests = {name: sha256(folder / name) for name in names}
+    write_json(folder / "manifest.json", {"kind": "labels", "sha256": digests})
+
+
+def summary(figures: dict[str, int]) -> str:
+    """How many sentences each file has, in words."""
+    if not figures:
+        return "none: labels.package is empty"
+    return (
+        f"{figures['train_sentences']:,} sentences to learn from, {figures['dev_sentences']:,} for "
+        f"dev, {figures['test_sentences']:,} for test; {figures['code']:,} stretches of code"
+    )
+
+
+def labelled(
+    docstring: str,
+    counts: Counter[str],
+    *,
+    cut: TextTokens,
+    split_text: Callable[[str], list[str]],
+) -> Iterator[LabelledSentence]:
+    """The sentences of a docstring that have marked code; what is left out is counted."""
+    for paragraph in marked_prose(docstring, Counter()):
+        plain, code = without_marks(" ".join(paragraph.split()))
+        start = 0
+        for text in split_text(plain):
+            stop = start + len(text)
+            inside = [(a - start, b - start) for a, b in code if start <= a < stop]
+            start = stop
+            if not inside:
+                counts["dropped_unmarked"] += 1
+                continue
+            tokens, offsets = cut.with_offsets(text)
+            tags = _tags(offsets, inside)
+            if tags is None or not SHORTEST <= len(tokens) <= LONGEST:
+                counts["dropped_length"] += 1
+                continue
+            yield tokens, tags
+
+
+def without_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
+    """A paragraph without its inline markup, and the characters of it that were marked as code."""
+    parts: list[str] = []
+    code = []
+    end = length = 0
+    for match in _MARKUP.finditer(text):
+        kept = next((value for value in match.groups() if value is not None), "")
+        before = text[end : match.start()]
+        parts += [before, kept]
+        length += len(before)
+        if match.lastgroup in _CODE and kept:
+            code.append((length, length + len(kept)))
+        length += len(kept)
+        end = match.end()
+    return "".join([*parts, text[end:]]), code
+
+
+def _tags(
+    offsets: tuple[tuple[int, int], ...], code: list[tuple[int, int]]
+) -> tuple[str, ...] | None:
+    """A BIO tag for each token; None where code is long, or begins or ends inside a token."""
+    tags = ["O"] * len(offsets)
+    for start, stop in code:
+        inside = [k for k, (first, last) in enumerate(offsets) if first < stop and last > start]
+        if not inside or len(inside) > LONGEST_CODE:
+            return None
+        if offsets[inside[0]][0] < start or offsets[inside[-1]][1] > stop:
+            return None
+        for k in inside:
+            tags[k] = "B-CODE" if k == inside[0] else "I-CODE"
+    return tuple(tags)
+
+
+def _split(docstring: str) -> str:
+    """Which file the sentences of a docstring go to, by its hash."""
+    hashed = hashlib.sha256(docstring.encode("utf-8", "replace")).digest()
+    share = int.from_bytes(hashed[:8], "big") / 2**64
+    for split, held in HELD.items():
+        if share < held:
+            return split
+        share -= held
+    return "train"

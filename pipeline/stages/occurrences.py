@@ -1,0 +1,135 @@
+"""The occurrences of one word in a store, on a plane: each a point, coloured by the use it is of.
+
+Shapes: N occurrences, D the width of a vector, G groups of like uses.
+"""
+
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from elmo.data.arrays import Floats
+
+if TYPE_CHECKING:
+    from elmo.store import FeatureStore
+
+POINTS = 400  # points of a picture
+READ = 4000  # occurrences that are read, of which the picture shows as many, evenly
+FEWEST = 4  # occurrences that make a picture
+GROUPS = 3
+AROUND = 8  # tokens shown on either side
+WIDTH, HEIGHT, EDGE = 640, 420, 16
+
+
+class Occurrence(NamedTuple):
+    """A token of the store: the mean of its layers, and its sentence."""
+
+    vector_D: Floats
+    position: int
+    tokens: list[str]
+
+    def marked(self) -> str:
+        """The tokens around it as HTML, itself in bold."""
+        first, last = max(0, self.position - AROUND), self.position + AROUND + 1
+        shown = [escape(token) for token in self.tokens]
+        shown[self.position] = f"<b>{shown[self.position]}</b>"
+        before, after = "… " if first else "", " …" if last < len(shown) else ""
+        return before + " ".join(shown[first:last]) + after
+
+
+def occurrences(store: "FeatureStore", word: str) -> list[Occurrence]:
+    """The first occurrences of a token, in the order of the store."""
+    first: list[Occurrence] = []
+    for number in store.numbers():
+        part = store.part(number)
+        type_id = pc.index(part.types.tokens, word).as_py()
+        if type_id < 0:
+            continue
+        for block in part.blocks(store.layers):
+            indices = np.flatnonzero(block.type_ids == type_id)
+            rows = np.searchsorted(block.offsets, indices, side="right") - 1
+            for index, row in zip(indices.tolist(), rows.tolist(), strict=True):
+                start, stop = int(block.offsets[row]), int(block.offsets[row + 1])
+                tokens = part.types.tokens.take(pa.array(block.type_ids[start:stop])).to_pylist()
+                vector_D = block.vectors[:, index].mean(0)
+                first.append(Occurrence(vector_D, index - start, tokens))
+            if len(first) >= READ:
+                return first[:READ]
+    return first
+
+
+def picture(occurrences: Sequence[Occurrence]) -> str:
+    """The occurrences as an SVG, and the most typical one of each group as a list; HTML."""
+    last = len(occurrences) - 1
+    kept = [occurrences[k] for k in np.linspace(0, last, min(POINTS, last + 1)).astype(int)]
+    vectors_ND = np.stack([one.vector_D for one in kept])
+    groups_N, typical_G = groups(vectors_ND)
+    points_N2 = plane(vectors_ND)
+    low, high = points_N2.min(0), points_N2.max(0)
+    scale = np.array([WIDTH - 2 * EDGE, HEIGHT - 2 * EDGE]) / np.maximum(high - low, 1e-9)
+    circles = [
+        f'<circle class="g{group}" cx="{x:.1f}" cy="{HEIGHT - y:.1f}" r="5">'
+        f"<title>{one.marked().replace('<b>', '[').replace('</b>', ']')}</title></circle>"
+        for (x, y), group, one in zip(
+            (points_N2 - low) * scale + EDGE, groups_N.tolist(), kept, strict=True
+        )
+    ]
+    legend = [
+        f'<li><svg viewBox="0 0 12 12" aria-hidden="true"><circle class="g{group}" cx="6" cy="6" '
+        f'r="5"/></svg> {np.count_nonzero(groups_N == group)} like: {kept[k].marked()}</li>'
+        for group, k in enumerate(typical_G)
+    ]
+    frame = f'class="plane" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="occurrences"'
+    lines = [f"<svg {frame}>", *circles, "</svg>", '<ul class="uses">', *legend, "</ul>", ""]
+    return "\n".join(lines)
+
+
+def groups(vectors_ND: Floats) -> tuple[npt.NDArray[np.intp], list[int]]:
+    """The group of each vector by k-means, and the number of the vector nearest to each centre.
+
+    The first centre is the vector farthest from the mean, each next one farthest from those before,
+    so equal inputs give equal groups; the largest group is 0.
+    """
+    centres = [int(np.linalg.norm(vectors_ND - vectors_ND.mean(0), axis=1).argmax())]
+    while len(centres) < GROUPS:
+        farthest = _distances(vectors_ND, vectors_ND[centres]).min(1)
+        if farthest.max() < 1e-6:
+            break
+        centres.append(int(farthest.argmax()))
+    centre_GD = vectors_ND[centres]
+    for _ in range(50):
+        nearest_N = _distances(vectors_ND, centre_GD).argmin(1)
+        moved = np.stack(
+            [
+                vectors_ND[nearest_N == g].mean(0) if (nearest_N == g).any() else centre_GD[g]
+                for g in range(len(centre_GD))
+            ]
+        )
+        if np.allclose(moved, centre_GD):
+            break
+        centre_GD = moved
+    distances_NG = _distances(vectors_ND, centre_GD)
+    nearest_N = distances_NG.argmin(1)
+    sizes = np.bincount(nearest_N, minlength=len(centre_GD))
+    order = [int(g) for g in np.argsort(-sizes, kind="stable") if sizes[g]]
+    renamed = {group: new for new, group in enumerate(order)}
+    typical = [int(distances_NG[:, group].argmin()) for group in order]
+    return np.array([renamed[int(group)] for group in nearest_N]), typical
+
+
+def plane(vectors_ND: Floats) -> npt.NDArray[Any]:
+    """(N, 2): the vectors along their two principal directions, of a fixed sign."""
+    centred_ND = vectors_ND - vectors_ND.mean(0)
+    _, _, directions = np.linalg.svd(centred_ND.astype(np.float64), full_matrices=False)
+    chosen = directions[:2]
+    signs = np.sign(chosen[np.arange(len(chosen)), np.abs(chosen).argmax(1)])
+    points = centred_ND @ (chosen * signs[:, None]).T
+    return np.pad(points, ((0, 0), (0, 2 - points.shape[1])))
+
+
+def _distances(vectors_ND: Floats, centre_GD: Floats) -> npt.NDArray[Any]:
+    return np.linalg.norm(vectors_ND[:, None] - centre_GD[None], axis=2)

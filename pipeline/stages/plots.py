@@ -1,0 +1,180 @@
+"""The pictures of the report: curves, perplexities, layers, vocabulary.
+
+`report.py` calls each and puts it on the page; `occurrences.py` has the one of a word.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+import numpy as np  # noqa: E402
+import numpy.typing as npt  # noqa: E402
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, PercentFormatter  # noqa: E402
+
+from elmo.io.atomic import check_output  # noqa: E402
+
+BLUE, ORANGE, GREY, PALE = "#2b6cb0", "#dd6b20", "#a0aec0", "#90cdf4"
+KINDS = {"unigram model": GREY, "pretrained": BLUE, "fine-tuned": ORANGE}
+Curve = dict[str, list[float]]
+MARK = "elmo-pipeline"  # what a PNG of ours names as its software
+
+
+def check_out(path: Path) -> None:
+    """Refuse, before work, a file that is no picture of ours."""
+    check_output(path, ours=rb"\x89PNG.*tEXtSoftware\0" + MARK.encode())
+
+
+def curves(path: Path, by_stage: dict[str, dict[str, Curve]], unigram: dict[str, float]) -> None:
+    """Training and held-out perplexity by tokens seen, and the unigram's; one panel per stage."""
+    figure, axes = plt.subplots(1, len(by_stage), figsize=(9, 3.8), squeeze=False)
+    for axis, (stage, both) in zip(axes[0], by_stage.items(), strict=True):
+        train, heldout = both["train"], both["heldout"]
+        axis.plot(_thousands(train), train["perplexity"], color=PALE, label="training")
+        held = _thousands(heldout)
+        axis.plot(held, heldout["average"], "o-", color=BLUE, ms=4, label="held-out")
+        axis.axhline(unigram[stage], color=GREY, ls="--", lw=1.2, label="unigram model, held-out")
+        axis.set(title=stage, xlabel="thousand tokens read", yscale="log")
+        _plain_ticks(axis)
+        axis.legend(frameon=False)
+    axes[0][0].set_ylabel("perplexity")
+    _save(figure, path)
+
+
+def perplexity(path: Path, by_text: dict[str, dict[str, float]]) -> None:
+    """Held-out perplexity of each text (a group) by each kind of model (a bar)."""
+    figure, axis = plt.subplots(figsize=(9, 3.4))
+    height = 0.8 / len(KINDS)
+    for index, (kind, color) in enumerate(KINDS.items()):
+        rows = np.arange(len(by_text)) + (index - (len(KINDS) - 1) / 2) * height
+        values = [row[kind] for row in by_text.values()]
+        drawn = axis.barh(rows, values, height * 0.88, color=color, label=kind)
+        axis.bar_label(drawn, fmt="%.1f", padding=4)
+    axis.set_yticks(range(len(by_text)), list(by_text))
+    axis.tick_params(axis="y", length=0)
+    axis.invert_yaxis()
+    axis.set(xlabel="held-out perplexity, mean of both directions")
+    axis.margins(x=0.1)
+    _legend_above(axis)
+    _save(figure, path)
+
+
+def layers(path: Path, by_layer: dict[str, dict[str, float]]) -> None:
+    """For each layer: the mean norm of a vector, and how alike the tokens of a sentence are."""
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3))
+    titles = {
+        "norm": "mean norm of a vector",
+        "cosine": "mean cosine of different tokens of a sentence",
+    }
+    for axis, (key, title) in zip(axes, titles.items(), strict=True):
+        names = [name.replace("_", " ") for name in by_layer]
+        drawn = axis.bar(names, [row[key] for row in by_layer.values()], 0.6, color=BLUE)
+        axis.bar_label(drawn, fmt="%.2f", padding=2)
+        axis.set_title(title)
+        axis.margins(y=0.15)
+        axis.set_xlim(-0.7, len(by_layer) - 0.3)
+        axis.tick_params(axis="x", length=0)
+    _save(figure, path)
+
+
+def vocabulary(path: Path, counts: npt.NDArray[np.int64], *, tokens: int) -> None:
+    """How often each word occurs, by rank, and the share of all `tokens` the first ones cover.
+
+    `counts` falls from word to word.
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.2))
+    ranks = np.arange(1, len(counts) + 1)
+    axes[0].loglog(ranks, counts, color=BLUE)
+    axes[0].set(title="how often a word occurs", xlabel="rank of the word", ylabel="times")
+    covered = np.cumsum(counts) / max(1, tokens)
+    axes[1].semilogx(ranks, covered, color=BLUE)
+    axes[1].set(title="training tokens covered", xlabel="by the first … words", ylim=(0, 1.05))
+    axes[1].yaxis.set_major_formatter(PercentFormatter(1))
+    if len(counts):
+        axes[1].plot(ranks[-1], covered[-1], "o", color=BLUE, ms=5)
+        label = f"{len(counts):,} words: {covered[-1]:.1%}"
+        axes[1].text(0.97, 0.06, label, transform=axes[1].transAxes, ha="right")
+    for axis in axes:
+        axis.grid(color="#edf2f7")
+    _save(figure, path)
+
+
+def task(path: Path, curves: Curve, names: Mapping[str, str], *, score: str) -> None:
+    """A task's score by epoch, one line for each way it was trained."""
+    figure, axis = plt.subplots(figsize=(6, 3.6))
+    for (arm, values), color in zip(curves.items(), (BLUE, ORANGE), strict=False):
+        axis.plot(range(1, len(values) + 1), values, "o-", color=color, ms=3, label=names[arm])
+    axis.set(xlabel="epoch", ylabel=score)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.grid(color="#edf2f7")
+    axis.legend(frameon=False)
+    _save(figure, path)
+
+
+def intervals(
+    path: Path, bars: Mapping[str, tuple[float, float | None, float | None]], *, score: str
+) -> None:
+    """A bar for each name, with the interval of its value where it has one."""
+    figure, axis = plt.subplots(figsize=(9, 0.8 + 0.42 * len(bars)))
+    rows = np.arange(len(bars))
+    axis.barh(rows, [mean for mean, _, _ in bars.values()], 0.6, color=BLUE)
+    for row, (mean, low, high) in enumerate(bars.values()):
+        if low is not None and high is not None:
+            axis.plot([low, high], [row, row], color=ORANGE, lw=2)
+        axis.text(max(mean, high or mean), row, f"  {mean:.3f}", va="center")
+    axis.set_yticks(rows, [name if len(name) <= 60 else name[:59] + "…" for name in bars])
+    axis.tick_params(axis="y", length=0)
+    axis.invert_yaxis()
+    axis.margins(x=0.15)
+    axis.set(xlabel=score)
+    _save(figure, path)
+
+
+Point = tuple[float, float, float | None, float | None]  # share, mean, interval
+
+
+def shares(path: Path, lines: Mapping[str, Sequence[Point]], *, score: str) -> None:
+    """A score by the share of the training examples, one line for each way of training."""
+    figure, axis = plt.subplots(figsize=(6, 3.6))
+    for (name, points), color in zip(lines.items(), (GREY, BLUE), strict=False):
+        where = [100 * share for share, _, _, _ in points]
+        axis.plot(where, [mean for _, mean, _, _ in points], "o-", color=color, ms=4, label=name)
+        for share, _, low, high in points:
+            if low is not None and high is not None:
+                axis.plot([100 * share] * 2, [low, high], color=color, lw=1.2)
+    axis.set(xlabel="training examples, percent", ylabel=score, xscale="log")
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.grid(color="#edf2f7")
+    axis.legend(frameon=False)
+    _save(figure, path)
+
+
+def _thousands(curve: Curve) -> npt.NDArray[np.float64]:
+    return np.asarray(curve["tokens"], np.float64) / 1000
+
+
+def _plain_ticks(axis: Any) -> None:
+    """Round numbers, written out, on a log axis: the more, the fewer decades it spans."""
+    low, high = axis.get_ylim()
+    leading = (1, 2, 5) if high > 15 * low else (1, 1.5, 2, 3, 4, 5, 7)
+    ticks = [first * 10.0**power for power in range(9) for first in leading]
+    axis.yaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.yaxis.set_major_formatter("{x:,.0f}")
+    axis.grid(axis="y", color="#edf2f7")
+
+
+def _legend_above(axis: Any) -> None:
+    axis.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
+
+
+def _save(figure: Any, path: Path) -> None:
+    for axis in figure.axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.set_axisbelow(True)
+    figure.tight_layout()
+    figure.savefig(path, format="png", dpi=120, metadata={"Software": MARK})
+    plt.close(figure)

@@ -1,0 +1,147 @@
+"""pretrain: shards and vocabulary → a biLM, trained under Ray Train."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elmo.io.folders import absolute, local_folder
+from elmo.io.location import Folder, Location
+from elmo.io.records import digest
+from elmo.settings import Network
+
+from ..settings.cluster import Cluster
+from ..settings.params import Pretrain
+
+if TYPE_CHECKING:
+    from elmo.data.characters import Characters
+    from elmo.data.vocabulary import Vocabulary
+
+    from .training import Prepared, RunSettings
+
+
+@dataclass(frozen=True)
+class PretrainJob:
+    """What is pretrained; paths are absolute."""
+
+    shards: Folder
+    vocab: Folder
+    network: Network
+
+    def prepare(self, settings: "RunSettings") -> "Prepared":
+        """A new model of the network's shape, drawn from the seed."""
+        from elmo.data.shards import Shards
+        from elmo.nn.bilm import BiLM
+        from elmo.nn.softmax import new_softmax
+        from elmo.settings import Config
+        from elmo.train.loop import TrainingJob
+
+        from .training import Prepared
+
+        training = settings.training
+        config = Config(**asdict(self.network), input_words=None)
+        characters, vocabulary = _read_vocabulary(self.vocab)
+        bilm = BiLM(config, characters=characters.size)
+        bilm.reset_parameters(training.seed)
+        job = TrainingJob(
+            bilm=bilm,
+            softmax=new_softmax(
+                training.softmax, len(vocabulary), config.projection, seed=training.seed + 1
+            ),
+            vocabulary=vocabulary,
+            characters=characters,
+            shards=Shards(self.shards),
+            settings=training,
+            folder=settings.folder,
+            lr_of={},
+            checkpointing=settings.checkpointing,
+            stop=settings.stop,
+        )
+        return Prepared(
+            job,
+            "general",
+            {},
+            compared=False,
+            words_added=0,
+            tokenizer=job.shards.tokenization,
+        )
+
+
+def run(
+    shards: Folder,
+    vocab: Folder,
+    out: Folder,
+    params: Pretrain,
+    *,
+    curves: Path,
+    runs: Folder,
+    cluster: Cluster,
+) -> dict[str, float]:
+    """Pretrain on the training split of `shards`; write the model folder `out` and its curves."""
+    from elmo.data.shards import Shards
+
+    from . import training as train_job
+
+    inputs = {"corpus": Shards(shards).digest, "vocabulary": vocabulary_digest(vocab)}
+    _check(vocab, params.network)
+    trained = train_job.train(
+        "pretrain",
+        params,
+        params.training,
+        PretrainJob(absolute(shards), absolute(vocab), params.network),
+        inputs=inputs,
+        sources={"corpus": absolute(shards), "vocabulary": absolute(vocab)},
+        out=out,
+        curves=curves,
+        runs=runs,
+        cluster=cluster,
+    )
+    after = trained.after["general"]
+    names = {
+        "heldout_perplexity": "average",
+        "heldout_forward": "forward",
+        "heldout_backward": "backward",
+        "heldout_tokens": "tokens",
+        "heldout_unk_rate": "unk_rate",
+        "heldout_bits_per_byte": "bits_per_byte",
+        "unigram_perplexity": "unigram",
+    }
+    metrics = {name: value for name, key in names.items() if (value := after[key]) is not None}
+    if "unigram_perplexity" in metrics:
+        below = metrics["unigram_perplexity"] / metrics["heldout_perplexity"]
+        metrics["times_below_unigram"] = below
+    return metrics | {"steps": trained.steps, "tokens_seen": trained.tokens}
+
+
+def summary(figures: dict[str, float]) -> str:
+    """The held-out perplexity, in words."""
+    return (
+        f"held-out perplexity {figures['heldout_perplexity']:.1f}, "
+        f"{figures['times_below_unigram']:.1f} × below the unigram model's "
+        f"{figures['unigram_perplexity']:.1f}"
+    )
+
+
+def _check(vocab: Folder, network: Network) -> None:
+    """Refuse what no worker could train with, before a run is opened for it."""
+    from elmo.model.folder import check_widths
+    from elmo.settings import Config
+
+    characters, _ = _read_vocabulary(vocab)
+    check_widths(
+        Config(**asdict(network), input_words=None), characters, where="pretrain.network.filters"
+    )
+
+
+def _read_vocabulary(folder: Folder) -> "tuple[Characters, Vocabulary]":
+    from elmo.data.characters import Characters
+    from elmo.data.vocabulary import Vocabulary
+
+    with local_folder(folder) as local:
+        return Characters.load(local / "characters.json"), Vocabulary.load(local)
+
+
+def vocabulary_digest(folder: Folder) -> str:
+    """The digest of a vocabulary folder."""
+    location = Location(folder)
+    names = ("words.txt", "counts.txt", "characters.json")
+    return digest({name: location.sha256(name) for name in names if location.exists(name)})

@@ -1,0 +1,157 @@
+"""register: a model folder → a version in MLflow's registry, with its lineage as tags.
+
+It runs in every pass, since nothing in the project tells what a registry holds: after a clone and
+`dvc pull` the registry may be empty. Where it has the model, little is done.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, to_builtins
+
+from elmo.io.atomic import check_record, write_json
+from elmo.io.folders import local_folder
+from elmo.io.location import Folder, Location
+from elmo.io.records import digest
+
+from .. import tracking
+from ..settings.params import Register
+from ..terminal.urls import without_credentials
+from ..tracking import registry
+
+ASKED = "ELMO_REGISTER"  # set: an experiment of DVC registers its model as well
+_NOTHING = f"nothing: this is an experiment; to register its model: {ASKED}=1 dvc exp run"
+
+
+class Lineage(Struct):
+    """What `training.json` says of how a model came to be, as far as the registry shows it."""
+
+    run_id: str = ""
+    stage: str = ""
+    perplexity: dict[str, dict[str, dict[str, float | None]]] = {}
+
+
+class RegisterRecord(Struct, forbid_unknown_fields=True):
+    """What this stage writes."""
+
+    model_digest: str
+    name: str
+    uri: str
+    version: int
+
+
+class RegisterFigures(Struct, forbid_unknown_fields=True):
+    """What `run` returns."""
+
+    version: int
+    uri: str
+    decision: str
+
+
+def run(
+    model: Folder, store: Folder, out: Path, params: Register, *, general: Folder, task: Folder
+) -> dict[str, str | int]:
+    """Register `model` under the name of `params`, once for each content; write `out`.
+
+    An experiment of DVC registers nothing unless `ELMO_REGISTER` is set: the version is 0 then.
+
+    The tags of the version name its run, the digests of corpus, held-out texts, vocabulary and
+    store, and its perplexities. It is of the run that trained it, or of this one where that run is
+    in another registry. Whether it becomes champion is for `pipeline.tracking.registry` to say.
+    """
+    from elmo.data.shards import Shards
+    from elmo.store import FeatureStore, model_digest
+
+    from .pretrain import vocabulary_digest
+
+    check_record(out, RegisterRecord)
+    content = model_digest(model)
+    lineage = Location(model).record("training.json", Lineage)
+    opened = FeatureStore(store, model=content)
+    shards = {"general": Shards(general), "task": Shards(task)}
+    scores = _scores(lineage)
+    tags = {
+        "model_digest": content,
+        "corpus": shards["general"].digest,
+        "task": shards["task"].digest,
+        "vocabulary": vocabulary_digest(model),
+        "words": Location(model).sha256("words.txt"),
+        "training_run": lineage.run_id,
+        f"store.{opened.digest[:12]}": without_credentials(str(store)),
+        **{f"heldout.{text}": heldout_digest(held_shards) for text, held_shards in shards.items()},
+        **{name: f"{value:.6g}" for name, value in scores.items()},
+    }
+    version = registry.find(params.name, content)
+    if version is None and os.environ.get("DVC_EXP_NAME") and not os.environ.get(ASKED):
+        write_json(out, to_builtins(RegisterRecord(content, params.name, "", 0)))
+        return {"version": 0, "uri": "", "decision": _NOTHING}
+    if version is None:
+        inputs = {"model": content, "store": opened.digest}
+        sources = {"model": model, "store": store}
+        with tracking.run("register", params, inputs=inputs, sources=sources) as log:
+            version, decision = _new_version(model, lineage, log, tags, scores, params)
+    else:
+        tracking.end_killed("register")
+        decision = registry.appoint(
+            params.name, version, tags=tags, alias=params.alias, margin=params.margin
+        )
+    uri = f"models:/{params.name}/{version}"
+    write_json(out, to_builtins(RegisterRecord(content, params.name, uri, version)))
+    return {"version": version, "uri": uri, "decision": decision}
+
+
+def summary(figures: dict[str, str | int]) -> str:
+    """The version and what it became, in words."""
+    if not figures["version"]:
+        return str(figures["decision"])
+    return f"version {figures['version']}, {figures['uri']}; {figures['decision']}"
+
+
+def _scores(lineage: Lineage) -> dict[str, float]:
+    """The perplexities by name; a model without a softmax had none before."""
+    return {
+        f"perplexity.{when}.{text}": average
+        for when, texts in lineage.perplexity.items()
+        for text, figures in texts.items()
+        if (average := figures.get("average")) is not None
+    }
+
+
+def _new_version(
+    model: Folder,
+    lineage: Lineage,
+    log: tracking.Run,
+    tags: dict[str, str],
+    scores: dict[str, float],
+    params: Register,
+) -> tuple[int, str]:
+    """Register a model that the registry does not have: its version, and what that became."""
+    log.metrics(scores)
+    with tracking.answers():
+        trained = bool(lineage.run_id) and tracking.exists(lineage.run_id)
+    with local_folder(model) as local:
+        registered = registry.register(
+            local,
+            tags=tags,
+            run_id=lineage.run_id if trained else log.run_id,
+            description=_description(lineage, scores),
+            name=params.name,
+            alias=params.alias,
+            margin=params.margin,
+        )
+    log.tag("model_version", str(registered.version))
+    log.tag("model_digest", tags["model_digest"])
+    return registered.version, registered.decision
+
+
+def heldout_digest(shards: Any) -> str:
+    """What the held-out split of shards holds; empty where nothing is held out."""
+    held = [info.sha256 for info in shards.infos("heldout")]
+    return digest(held) if held else ""
+
+
+def _description(lineage: Lineage, scores: dict[str, float]) -> str:
+    """What a person reads of a version in MLflow."""
+    shown = ", ".join(f"{name} {value:.1f}" for name, value in sorted(scores.items()))
+    return f"ELMo, last stage `{lineage.stage or 'unknown'}`. Held-out {shown or 'not measured'}."

@@ -1,0 +1,384 @@
+"""tasks: a downstream task on labelled files, trained with ELMo and without, scored on a test file.
+
+What `elmo task`, `python -m research` and this stage share is here too.
+"""
+
+import csv
+import shutil
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elmo.errors import ElmoError
+from elmo.io.atomic import (
+    check_folder,
+    check_output,
+    check_writable,
+    locked,
+    new_file,
+    new_folder,
+)
+from elmo.store import model_digest
+from elmo.tasks.settings import TaskSettings, choose
+
+from ..settings.params import Params, ProjectTask
+from ..settings.results import fingerprint
+from ..terminal.progress import say
+from ..tracking.task_runs import Runs, source_digest
+
+if TYPE_CHECKING:
+    from elmo.tasks.readers import Labelled
+    from elmo.tasks.train import ReportEpoch
+
+FIRST = ("f1", "exact_match", "accuracy")  # the field's metric comes first
+NOT_SCORES = ("epoch", "loss", "lr")  # what an epoch has besides its scores
+ARMS = {"elmo": "with ELMo", "baseline": "without ELMo"}
+
+
+def run(
+    name: str,
+    model: Path,
+    out: Path,
+    params: ProjectTask,
+    *,
+    curve: Path,
+    picture: Path,
+    runs: Path,
+    device: str,
+) -> dict[str, Any]:
+    """Train the task with ELMo in `out/elmo` and without in `out/baseline`; return the test scores.
+
+    `curve` is a table of the best score on dev so far, epoch by epoch, the mean of the seeds, and
+    `picture` shows it. A run that was interrupted is resumed from what is in `runs`.
+    """
+    from elmo.model.config import read_config
+    from elmo.tasks.task import NAMES, RESULTS_VERSION, link_or_copy
+
+    from . import plots
+
+    arms = _arms(params)
+    written = rf"({'|'.join(ARMS)})/(task\.json|{NAMES})"
+    ours: dict[str, Any] = {"ours": tuple(arms)[:1], "also": written}
+    check_folder(out, **ours)
+    check_writable(out)
+    check_output(curve, ours=rb"epoch(\telmo)?(\tbaseline)?\n")
+    plots.check_out(picture)
+    sources = {split: Path(getattr(params, split)) for split in ("train", "dev", "test")}
+    inputs = {split: source_digest(split, path) for split, path in sources.items()}
+    inputs |= {"model": model_digest(model), "task_results": str(RESULTS_VERSION)}
+    data = read_labelled(
+        params.kind,
+        sources,
+        format=params.format,
+        columns=params.columns,
+        scheme=params.scheme,
+        tokenizer=read_config(model).tokenizer,
+    )
+    for split in ("dev", "test"):
+        say_labels_lacking(params.kind, data[split], path=sources[split], train=data["train"])
+    work = runs.absolute() / f"{name}-{fingerprint('tasks', params, inputs)}"
+    read = {**sources, "model": model}
+    tracked_arms = {
+        arm: Runs(name, params.kind, settings, read, runs) for arm, settings in arms.items()
+    }
+    with locked(work):
+        scores = {
+            arm: _train(work / arm, data, tracked, params.seeds, model, device)
+            for arm, tracked in tracked_arms.items()
+        }
+        with new_folder(out, **ours) as new:
+            for arm in arms:
+                shutil.copytree(work / arm, new / arm, copy_function=link_or_copy)
+        first, tracked = next(iter(tracked_arms.items()))
+        tracked.log_model(out / first, best_seed(out / first))
+    for tracked in tracked_arms.values():
+        tracked.forget(range(params.seeds))
+    curves = {arm: _mean_curve(out / arm) for arm in scores}
+    _write_curve(curve, curves)
+    figures = _figures(scores, data)
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    with new_file(picture) as new_picture:
+        plots.task(new_picture, curves, ARMS, score=f"best {_metric(figures)} on dev so far")
+    shutil.rmtree(work, ignore_errors=True)
+    return figures
+
+
+def chosen(params: Params, name: str, params_file: Path) -> ProjectTask:
+    """The task of that name in the params."""
+    if name not in params.tasks:
+        names = ", ".join(params.tasks) or "none"
+        raise ElmoError(f"{params_file}: tasks has no {name}; there are: {names}")
+    return params.tasks[name]
+
+
+def summary(figures: Mapping[str, Any]) -> str:
+    """The scores of a task in words."""
+    metric = _metric(figures)
+    shown = ", ".join(
+        f"{figures[arm][metric]:.3f} {words}" for arm, words in ARMS.items() if arm in figures
+    )
+    return f"{metric} {shown}; {figures['seeds']} seeds, {figures['examples']['test']:,} examples"
+
+
+def best_by_epoch(folder: Path) -> list[list[float]]:
+    """The best score on dev up to each epoch, for each seed of a trained task."""
+    from elmo.tasks.task import read_curve, read_task
+
+    curves = []
+    for seed in read_task(folder).seeds:
+        best, curve = -1.0, []
+        for figures in read_curve(folder, seed):
+            metric = min((name for name in figures if name not in NOT_SCORES), key=rank)
+            best = max(best, figures[metric])
+            curve.append(best)
+        curves.append(curve)
+    return curves
+
+
+def _mean_curve(folder: Path) -> list[float]:
+    """The mean of the seeds; one that ended early keeps its best."""
+    curves = best_by_epoch(folder)
+    longest = max(map(len, curves))
+    padded = [curve + curve[-1:] * (longest - len(curve)) for curve in curves]
+    return [statistics.fmean(values) for values in zip(*padded, strict=True)]
+
+
+def best_seed(folder: Path) -> int:
+    """The seed of a trained task with the best score on dev."""
+    from elmo.tasks import task
+
+    return task.best_seed(task.read_task(folder))
+
+
+def over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each score, and with several seeds the standard deviation of the first."""
+    names = sorted((name for name in scores[0] if name != "epoch"), key=rank)
+    figures = {name: statistics.fmean(s[name] for s in scores) for name in names}
+    if len(scores) > 1:
+        figures[f"{names[0]}_sd"] = statistics.stdev(s[names[0]] for s in scores)
+    return figures
+
+
+def named(option: str, parts: Iterable[str]) -> dict[str, str]:
+    """`NAME=VALUE` texts as a dict."""
+    pairs = {}
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if not equals or not name or not value:
+            raise ElmoError(f"{option} must be NAME=VALUE, found {part!r}")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def _arms(params: ProjectTask) -> dict[str, TaskSettings]:
+    """What is trained: with ELMo where the settings leave it in, and without where asked for."""
+    settings = choose(params.kind, dict(params.settings))
+    without = choose(params.kind, {**params.settings, "elmo": "none"})
+    if settings.elmo == "none":
+        return {"baseline": without}
+    return {"elmo": settings} | ({"baseline": without} if params.baseline else {})
+
+
+def read_labelled(
+    kind: str,
+    sources: Mapping[str, Path],
+    *,
+    format: str,
+    columns: str,
+    scheme: str,
+    tokenizer: Any,
+) -> dict[str, "Labelled"]:
+    """The examples of several files; `columns` is as on the command line, empty where usual."""
+    from elmo.tasks.readers import read
+
+    return {
+        split: read(
+            kind,
+            path,
+            format=format or None,
+            columns=named("columns", columns.split(",") if columns else []),
+            scheme=scheme or None,
+            tokenizer=tokenizer,
+        )
+        for split, path in sources.items()
+    }
+
+
+def say_labels_lacking(
+    kind: str,
+    labelled: "Labelled",
+    *,
+    path: Path,
+    known: Sequence[str] = (),
+    train: "Labelled | None" = None,
+) -> None:
+    """Say which labels of a file the training text, or the task that knows `known`, lacks."""
+    from elmo.tasks.task import labels_lacking
+
+    scheme = labelled.scheme
+    if train is not None:
+        known = labels_lacking(kind, (), train, scheme="plain")
+    if lacking := labels_lacking(kind, known, labelled, scheme=scheme):
+        names = ", ".join(lacking[:8]) + (", …" if len(lacking) > 8 else "")
+        many = len(lacking)
+        say(f"{path}: training lacks {many} of its labels, which can't be predicted: {names}")
+
+
+def _train(
+    out: Path,
+    data: Mapping[str, "Labelled"],
+    tracked: Runs,
+    seeds: int,
+    model: Path,
+    device: str,
+) -> list[dict[str, float]]:
+    """Train one arm, unless that is done, and score each seed on the test examples."""
+    with ExitStack() as stack:
+        train_arm(
+            out,
+            data,
+            tracked.kind,
+            tracked.settings,
+            seeds=seeds,
+            model=model,
+            work=out.parent.parent,
+            device=device,
+            report=TrainProgress(tracked.opener(stack), name=f"{tracked.task} {ARMS[out.name]}, "),
+        )
+    scores = scores_on(out, data["test"], work=out.parent.parent, device=device)
+    for seed, score in enumerate(scores):
+        with tracked.open(seed) as log:
+            log.metrics({f"test.{name}": value for name, value in score.items()})
+        say(f"{tracked.task} {ARMS[out.name]}, seed {seed}: {listed(score)} on test")
+    return scores
+
+
+def train_arm(
+    out: Path,
+    data: Mapping[str, "Labelled"],
+    kind: str,
+    settings: TaskSettings,
+    *,
+    seeds: int,
+    model: Path,
+    work: Path,
+    device: str,
+    report: "ReportEpoch",
+) -> None:
+    """Train a task with the seeds 0, 1, … to the folder `out`, unless it is there."""
+    from elmo.model.config import read_config
+    from elmo.tasks.task import train_task
+
+    if not out.exists():
+        train_task(
+            kind,
+            data["train"],
+            data["dev"],
+            out=out,
+            settings=settings,
+            model=None if settings.elmo == "none" else model,
+            seeds=range(seeds),
+            work=work,
+            tokenizer=read_config(model).tokenizer,
+            device=device,
+            report=report,
+        )
+
+
+def scores_on(folder: Path, test: "Labelled", *, work: Path, device: str) -> list[dict[str, float]]:
+    """What each seed of a trained task scores on the test examples, whose vectors `work` keeps."""
+    from elmo.tasks.examples import distinct
+    from elmo.tasks.task import Task, read_task
+    from elmo.tasks.vectors import store_of
+
+    record = read_task(folder)
+    vectors = None
+    if record.settings.elmo == "frozen":
+        vectors = store_of(
+            distinct(test.examples),
+            model=folder / "model",
+            work=work,
+            layers=record.settings.layers,
+            device=device,
+        )
+    return [
+        Task.load(folder, seed=seed, device=device, vectors=vectors).evaluate(test)
+        for seed in record.seeds
+    ]
+
+
+class TrainProgress:
+    """Prints a line for each epoch, which begins with `name`.
+
+    `open_run(seed)` gives what logs a seed's figures.
+    """
+
+    def __init__(
+        self, open_run: Callable[[int], Callable[..., None]] | None = None, *, name: str = ""
+    ) -> None:
+        self._name, self._seed, self._best = name, 0, -1.0
+        self._open_run, self._log = open_run, log_nothing
+
+    def __call__(self, kind: str, figures: dict[str, float]) -> None:
+        """Hear of a seed or an epoch."""
+        if kind == "seed":
+            self._seed, self._best = int(figures["seed"]), -1.0
+            if self._open_run is not None:
+                self._log = self._open_run(self._seed)
+            return
+        self._log(figures, step=int(figures["epoch"]))
+        scores = {k: v for k, v in figures.items() if k not in NOT_SCORES}
+        first = next(iter(scores.values()))
+        mark = ", best so far" if first > self._best else ""
+        self._best = max(self._best, first)
+        epoch = f"{self._name}seed {self._seed} epoch {int(figures['epoch'])}"
+        say(f"{epoch}: loss {figures['loss']:.4g}, {listed(scores)}{mark}")
+
+
+def log_nothing(figures: dict[str, float], *, step: int) -> None:
+    """Log to no run."""
+
+
+def _figures(
+    scores: Mapping[str, Sequence[Mapping[str, float]]], data: Mapping[str, "Labelled"]
+) -> dict[str, Any]:
+    means = {arm: over_seeds(by_seed) for arm, by_seed in scores.items()}
+    figures: dict[str, Any] = {
+        arm: {name: float(f"{value:.6g}") for name, value in row.items()}
+        for arm, row in means.items()
+    }
+    metric = _metric(figures)
+    figures["score"] = next(figures[arm][metric] for arm in ARMS if arm in figures)
+    if len(means) == 2:
+        figures["gain"] = means["elmo"][metric] - means["baseline"][metric]
+    figures["seeds"] = len(next(iter(scores.values())))
+    figures["examples"] = {split: len(labelled.examples) for split, labelled in data.items()}
+    return figures
+
+
+def _metric(figures: Mapping[str, Any]) -> str:
+    """The name of the task's first score."""
+    arm = next(arm for arm in ARMS if arm in figures)
+    return str(next(iter(figures[arm])))
+
+
+def _write_curve(path: Path, curves: Mapping[str, Sequence[float]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with new_file(path) as new, new.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, delimiter="\t", lineterminator="\n")
+        table.writerow(["epoch", *curves])
+        for epoch in range(max(map(len, curves.values()))):
+            row = [f"{curve[min(epoch, len(curve) - 1)]:.6g}" for curve in curves.values()]
+            table.writerow([epoch + 1, *row])
+
+
+def listed(figures: Mapping[str, float]) -> str:
+    """Scores in words."""
+    return ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+
+
+def rank(name: str) -> tuple[int, str]:
+    """What scores are sorted by: the field's metric first, the others by name."""
+    return FIRST.index(name) if name in FIRST else len(FIRST), name

@@ -1,0 +1,218 @@
+"""tokenize: text → shards, in pieces that follow from the text alone, each a task of its own.
+
+A piece numbers its sentences from 0, and only when all are done is it known what comes before each:
+that goes in the manifest, so that no file is changed once it is written, and the bytes never depend
+on how many workers there were, which was first, or how often they were killed.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import accumulate
+
+import msgspec
+
+from elmo.data.shards import (
+    NAMES,
+    SPLITS,
+    CorpusFile,
+    ShardEntry,
+    ShardsCounts,
+    Split,
+    TextQuality,
+    TokenizerEntry,
+    check_size,
+    write_manifest,
+)
+from elmo.data.tokenizer import describe
+from elmo.errors import ElmoError
+from elmo.io.folders import absolute, check_folder, replaced
+from elmo.io.location import Folder, Location
+
+from ..cluster import workers
+from ..settings.cluster import Cluster
+from ..settings.params import Tokenize
+from ..settings.results import version
+from ..text import accounting, quality
+from ..text.accounting import Accounting
+from ..text.inputs import Input, check_input
+from ..text.shard_builder import (
+    Piece,
+    PieceResult,
+    finished,
+    tokenize_piece,
+)
+from ..text.spans import piece_bytes, plan
+from ..text.work import discard, work_folder
+from .corpus import read_manifest
+
+
+def run(
+    corpus: Folder,
+    out: Folder,
+    params: Tokenize,
+    *,
+    text: str,
+    runs: Folder,
+    cluster: Cluster,
+    given: Sequence[str] = (),
+) -> dict[str, float]:
+    """Write the shards of a corpus folder's `text`, "general" or "task", to `out`.
+
+    The folder names URLs without logins: those are of the URLs `given`, as the user named them.
+    """
+    texts = read_manifest(corpus).texts
+    if text not in texts:
+        raise ElmoError(f"{corpus}/manifest.json: names no {text} text; run the corpus stage")
+    inputs = [source.input(corpus, given) for source in texts[text].inputs]
+    column = texts[text].column
+    return tokenize(inputs, out, params, column=column, runs=runs, cluster=cluster)
+
+
+def summary(figures: dict[str, float]) -> str:
+    """What the shards hold, in words."""
+    return (
+        f"{figures['tokens']:,} tokens in {figures['sentences']:,} sentences, "
+        f"{figures['shards']} shards"
+    )
+
+
+def tokenize(
+    inputs: Sequence[Input],
+    out: Folder,
+    params: Tokenize,
+    *,
+    column: str,
+    runs: Folder,
+    cluster: Cluster,
+) -> dict[str, float]:
+    """Write the shards of `inputs` to `out`; `ElmoError` leaves nothing of them.
+
+    Finished pieces wait in `runs` until all are done; the next run takes them from there.
+    """
+    check_folder(Location(absolute(out)), ours=("manifest.json",), also=NAMES, kind="shards")
+    description = _description(params)
+    files = [CorpusFile(input_.name, input_.bytes, input_.sha256) for input_ in inputs]
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(check_input, inputs))
+    params = replace(params, shard_bytes=piece_bytes(inputs, shard_bytes=params.shard_bytes))
+    divided = plan(inputs, shard_bytes=params.shard_bytes, documents=params.documents)
+    check_size(out, shards=len(SPLITS) * len(divided), inputs=files)
+    sample = quality.sample(sum(input_.bytes for input_ in inputs))
+    with work_folder(runs, "tokenize", out) as work:
+        pieces = [
+            Piece(number, spans, work, params, column, sample, description, version("tokenize"))
+            for number, spans in enumerate(divided)
+        ]
+        results = _results(pieces, cluster)
+        total = accounting.add(result.accounting for result in results)
+        try:
+            _check_splits(inputs, total, results, params)
+        except ElmoError:  # only other settings or another text would help
+            discard(work)
+            raise
+        counts, report = total.counts(), quality.merge([result.quality for result in results])
+        documents: dict[Split, int] = {
+            "train": total.train_documents,
+            "heldout": total.heldout_documents,
+        }
+        with replaced(absolute(out), ours=("manifest.json",), also=NAMES, kind="shards") as folder:
+            shards = _publish(work, folder, results)
+            write_manifest(
+                folder,
+                shards=shards,
+                documents=documents,
+                tokenizer=description,
+                counts=counts,
+                inputs=files,
+                quality=report,
+            )
+    return _metrics(counts, report, shards)
+
+
+def _results(pieces: Sequence[Piece], cluster: Cluster) -> list[PieceResult]:
+    """The results of all pieces in order; those finished before are not done again."""
+    with ThreadPoolExecutor() as threads:
+        results = list(threads.map(finished, pieces))
+    missing = [piece for piece, result in zip(pieces, results, strict=True) if result is None]
+    new = workers.tasks(tokenize_piece, missing, cluster=cluster, label="tokenize")
+    by_number = {piece.number: result for piece, result in zip(missing, new, strict=True)}
+    return [result or by_number[number] for number, result in enumerate(results)]
+
+
+def _publish(work: Location, folder: Location, results: Sequence[PieceResult]) -> list[ShardEntry]:
+    """Move the finished shards to the output; their manifest entries, train first.
+
+    A shard's name follows from its piece and its order there. Offsets are the sentences and
+    documents of all pieces before its own.
+    """
+    sentences = accumulate((r.accounting.sentences for r in results), initial=0)
+    documents = accumulate((r.accounting.document_ids for r in results), initial=0)
+    infos = []
+    for number, (result, sentence, document) in enumerate(
+        zip(results, sentences, documents, strict=False)
+    ):
+        for index, info in enumerate(result.shards):
+            name = f"{info.split}-{number:05d}-{index:03d}.arrow"
+            folder.adopt(info.file, work, name=name)
+            infos.append(info.published(name, sentences=sentence, documents=document))
+    return [info for split in SPLITS for info in infos if info.split == split]
+
+
+def _check_splits(
+    inputs: Sequence[Input], total: Accounting, results: Sequence[PieceResult], params: Tokenize
+) -> None:
+    if not total.tokens:
+        raise ElmoError(f"{inputs[0].url}: no tokens in this text; it holds white space alone")
+    documents = total.train_documents + total.heldout_documents
+    if not params.heldout or (total.train_documents and total.heldout_documents):
+        return
+    empty = "heldout" if total.train_documents else "train"
+    lowest = min(result.lowest for result in results)
+    highest = max(result.highest for result in results)
+    remedies = []
+    if (share := _share(lowest, highest)) is not None:
+        remedies.append(f"tokenize.heldout to {share}")
+    if params.documents != "line":
+        remedies.append("tokenize.documents to line (each line a document)")
+    remedy = f"set {' or '.join(remedies)}" if remedies else "name more text"
+    raise ElmoError(
+        f"{inputs[0].url}: none of {documents} documents fell to {empty} with tokenize.heldout "
+        f"{params.heldout}; {remedy}"
+    )
+
+
+def _share(lowest: int, highest: int) -> float | None:
+    """The shortest decimal that puts a document on either side, given the extreme hashes."""
+    for digits in range(1, 10):
+        share = (lowest * 10**digits // 2**64 + 1) / 10**digits
+        if share < 1 and lowest < int(share * 2**64) <= highest:
+            return share
+    return None
+
+
+def _description(params: Tokenize) -> TokenizerEntry:
+    """What the manifest says of how text became tokens."""
+    return TokenizerEntry(
+        **msgspec.structs.asdict(describe(params.tokenizer, params.sentences)),
+        documents=params.documents,
+        heldout=params.heldout,
+    )
+
+
+def _metrics(
+    counts: ShardsCounts, report: TextQuality, shards: Sequence[ShardEntry]
+) -> dict[str, float]:
+    numbers = {name: value for name, value in report.items() if isinstance(value, int | float)}
+    return {
+        "documents": counts.documents,
+        "sentences": counts.sentences,
+        "blank_lines": counts.blank_lines,
+        "tokens": counts.tokens,
+        "bytes": counts.bytes,
+        "token_bytes": counts.token_bytes,
+        **{f"dropped_{name}_bytes": reason.bytes for name, reason in counts.dropped.items()},
+        **numbers,
+        "heldout_tokens": sum(info.tokens for info in shards if info.split == "heldout"),
+        "shards": len(shards),
+    }

@@ -1,0 +1,373 @@
+"""What pretraining and fine-tuning share: a job on each worker, its run, its model folder."""
+
+import json
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from elmo.data.tokenizer import Tokenization
+from elmo.errors import ElmoError
+from elmo.io.atomic import check_output, locked, sweep
+from elmo.io.folders import (
+    Flag,
+    absolute,
+    check_folder,
+    name_of,
+    new_folder,
+)
+from elmo.io.location import Folder, Location
+from elmo.model.folder import NAMES, save_model
+from elmo.settings import Checkpointing, Training
+from elmo.train.checkpoints import Checkpoint
+from elmo.train.curves import CURVES
+from elmo.train.loop import TrainingJob, fit, heldout_perplexity
+from elmo.train.machine_speed import hint
+from elmo.train.step import Workers
+
+from .. import tracking
+from ..cluster import workers as ray_cluster
+from ..settings import results
+from ..settings.cluster import Cluster
+from ..terminal.progress import Progress, say
+from ..terminal.urls import clean
+
+TextFigures = dict[str, dict[str, float | None]]  # of each text, by name
+
+_LIVE, _BEFORE, _STOP = "live.json", "before.json", "stop-"  # files of a run's folder
+_SELDOM = 2.0  # seconds between two looks at a URL, and between two figures put there
+SILENCE = 40.0  # seconds without figures after which the terminal shows it
+
+
+class Prepared(NamedTuple):
+    """A stage's job on one worker.
+
+    Its own held-out text is called `text`, and `others` are jobs of the same model on other texts,
+    evaluated as well. `compared`: all of them before the first step too.
+    """
+
+    job: TrainingJob
+    text: str
+    others: dict[str, TrainingJob]
+    compared: bool
+    words_added: int
+    tokenizer: Tokenization  # of the text that the model is for
+
+
+class StageJob(Protocol):
+    """What a stage trains; it crosses to the workers."""
+
+    def prepare(self, settings: "RunSettings") -> Prepared:
+        """Read the inputs and build the job, on a worker."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What a worker gets besides the stage's own job; paths are absolute.
+
+    `stop` belongs to one start of the run; `folder` to all starts of the same inputs and params.
+    """
+
+    stage: str
+    folder: Location
+    stop: Flag
+    out: Folder
+    training: Training
+    checkpointing: Checkpointing
+    threads: int
+    run_id: str
+    tracking_uri: str
+    lineage: dict[str, Any]
+
+
+class Trained(NamedTuple):
+    """What training has given: figures by text before (where compared) and after it."""
+
+    before: TextFigures
+    after: TextFigures
+    steps: int
+    tokens: int
+    words_added: int
+    digest: str
+
+
+def train(
+    stage: str,
+    params: Any,
+    training: Training,
+    job: StageJob,
+    *,
+    inputs: dict[str, str],
+    sources: dict[str, Folder],
+    out: Folder,
+    curves: Path,
+    runs: Folder,
+    cluster: Cluster,
+) -> Trained:
+    """Train a stage's job, or resume where a killed run of the same inputs and params stopped.
+
+    `inputs` are digests; `sources` are what the run shows as its datasets.
+    The first worker writes the model folder `out`, once.
+    """
+    _check_outputs(out, curves)
+    if training.start_from:
+        start = absolute(training.start_from)
+        training = replace(training, start_from=str(start))
+        inputs = inputs | {"start_from": Checkpoint.digest(start)}
+    folder = Location(absolute(runs)) / stage / results.fingerprint(stage, params, inputs)
+    tracking.check()
+    run = tracking.run(stage, params, inputs=inputs, sources=sources, folder=folder)
+    with locked(folder.local) if folder.local else nullcontext(), _kept(folder), run as log:
+        _sweep(folder)
+        settings = RunSettings(
+            stage=stage,
+            folder=folder,
+            stop=Flag(folder, f"{_STOP}{uuid.uuid4().hex[:8]}"),
+            out=absolute(out),
+            training=training,
+            checkpointing=Checkpointing(minutes=cluster.checkpoint_minutes, keep=cluster.keep),
+            threads=cluster.cpus,
+            run_id=log.run_id,
+            tracking_uri=tracking.tracking_uri(),
+            lineage={
+                "stage": stage,
+                "inputs": inputs,
+                "run_id": log.run_id,
+                "params": clean(asdict(params)),
+            },
+        )
+        trained = _on_workers(job, settings, cluster)
+        with new_folder(curves, ours=tuple(CURVES), also="") as new:
+            for name in CURVES:
+                (new / name).write_bytes(folder.read(name))
+        log.metrics(_flat(trained), step=trained.steps)
+        log.artifact(curves)
+        log.tag("model_digest", trained.digest)
+        folder.remove()  # a run that is forced finds nothing finished
+    return trained
+
+
+def _check_outputs(out: Folder, curves: Path) -> None:
+    """Refuse outputs that are each other's, or would replace what is not a stage's own."""
+    if absolute(out) == absolute(curves):
+        raise ElmoError(f"{out}: is named for the model and for its curves; name two folders")
+    check_folder(Location(out), ours=("config.json", "weights.safetensors"), also=NAMES)
+    check_folder(Location(curves), ours=tuple(CURVES), also="")
+    for name, columns in CURVES.items():
+        check_output(curves / name, ours="\t".join(columns).encode() + b"\n")
+
+
+def _sweep(folder: Location) -> None:
+    """Delete what a start that was killed has left in the run's folder, but its checkpoints."""
+    for name in folder.names():
+        if name.startswith(_STOP):
+            folder.delete(name)
+    if folder.local:
+        sweep(folder.local)
+    folder.sweep()
+
+
+def _on_workers(job: StageJob, settings: RunSettings, cluster: Cluster) -> Trained:
+    """Train the job on the workers, showing how it goes; `KeyboardInterrupt` where it was stopped
+    and has saved."""
+    with _shown(settings.stage, settings.folder, settings.training.precision):
+        ended = ray_cluster.fit(
+            _loop,
+            {"job": job, "settings": settings},
+            cluster=cluster,
+            name=f"{settings.stage}-{name_of(settings.folder.url)}",
+            storage=settings.folder,
+            stop=settings.stop,
+        )
+    if isinstance(ended, str):
+        raise ElmoError(ended)
+    if ended is None:
+        raise KeyboardInterrupt
+    return Trained(*ended)
+
+
+def _flat(trained: Trained) -> dict[str, float]:
+    """The figures by `when.text.name`, as MLflow names metrics."""
+    return {
+        f"{when}.{text}.{name}": value
+        for when, texts in (("before", trained.before), ("after", trained.after))
+        for text, figures in texts.items()
+        for name, value in figures.items()
+        if value is not None
+    }
+
+
+@contextmanager
+def _kept(folder: Location) -> Iterator[None]:
+    """Leave nothing of a run that fails before there is anything to resume from."""
+    try:
+        yield
+    except BaseException:
+        if not folder.folders() and not folder.exists(_BEFORE):
+            folder.remove()
+        raise
+
+
+def _loop(
+    config: dict[str, Any], rank: int, size: int, device: str
+) -> tuple[Any, ...] | str | None:
+    """What each worker runs: `Trained` as a tuple, None where it was interrupted, or the message of
+    what it refused. These are handed back: Ray would try what raises again and again."""
+    try:
+        workers = Workers(rank, size, torch.device(device))
+        return tuple(_work(config["job"], config["settings"], workers))
+    except KeyboardInterrupt:
+        return None
+    except ElmoError as error:
+        return str(error)
+
+
+def _work(stage_job: StageJob, settings: RunSettings, workers: Workers) -> Trained:
+    torch.set_num_threads(max(1, settings.threads))
+    prepared = stage_job.prepare(settings)
+    job = prepared.job
+    job.bilm.to(workers.device)
+    job.softmax.to(workers.device)
+    before: TextFigures = {}
+    if prepared.compared:
+        before = _remembered(settings.folder, workers, lambda: _figures(prepared, workers, None))
+    live = _Live(settings) if workers.rank == 0 else None
+    try:
+        progress = fit(job, workers=workers, report=live or (lambda kind, figures: None))
+    finally:
+        if live:
+            live.log.close()
+    after = _figures(prepared, workers, progress.figures)
+    digest = ""
+    if workers.rank == 0:
+        perplexity = {"before": before, "after": after} if before else {"after": after}
+        digest = save_model(
+            settings.out,
+            bilm=job.bilm,
+            vocabulary=job.vocabulary,
+            characters=job.characters,
+            softmax={name: value.detach() for name, value in job.softmax.state_dict().items()},
+            training=settings.lineage | {"perplexity": perplexity},
+            tokenizer=prepared.tokenizer,
+        )
+    return Trained(before, after, progress.step, progress.tokens, prepared.words_added, digest)
+
+
+def _figures(
+    prepared: Prepared, workers: Workers, own: dict[str, float | None] | None
+) -> TextFigures:
+    """Perplexities on all of the held-out texts; those of the job's own text may be known."""
+    own = own or heldout_perplexity(prepared.job, workers=workers).to_dict()
+    others = {
+        text: heldout_perplexity(job, workers=workers).to_dict()
+        for text, job in prepared.others.items()
+    }
+    return {prepared.text: own, **others}
+
+
+def _remembered(
+    folder: Location, workers: Workers, compute: Callable[[], TextFigures]
+) -> TextFigures:
+    """What was computed before the first step: the weights it needs are gone after a restart.
+
+    Only the first worker reads it, and only it needs it.
+    """
+    first = workers.rank == 0
+    if workers.total([float(first and folder.exists(_BEFORE))])[0] > 0:
+        return folder.record(_BEFORE, TextFigures) if first else {}
+    figures = compute()
+    if first:
+        folder.write_json(_BEFORE, figures)
+    return figures
+
+
+class _Live:
+    """Receives the training's reports, for MLflow's curves and for the line the driver shows."""
+
+    def __init__(self, settings: RunSettings) -> None:
+        os.environ.setdefault("MLFLOW_TRACKING_URI", settings.tracking_uri)
+        self.log = tracking.Run(settings.run_id, spool=tracking.spool_of(settings.folder))
+        self.folder, self.written = settings.folder, 0.0
+
+    def __call__(self, kind: str, figures: dict[str, float]) -> None:
+        named = {f"{kind}.{name}": value for name, value in figures.items() if name != "step"}
+        self.log.metrics(named, step=int(figures["step"]))
+        now = time.monotonic()
+        if kind == "train" and self.folder.local is None and now - self.written < _SELDOM:
+            return  # each takes a request
+        self.written = now
+        self.folder.write_json(_LIVE, {"kind": kind, **figures})
+
+
+@contextmanager
+def _shown(stage: str, folder: Location, precision: str) -> Iterator[None]:
+    """Show on the terminal how the training goes, from whichever worker it comes."""
+    folder.delete(_LIVE)
+    done = threading.Event()
+    thread = threading.Thread(target=_show, args=(stage, folder, precision, done), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _show(stage: str, folder: Location, precision: str, done: threading.Event) -> None:
+    """Read what the first worker reports, in `folder`, and show it until `done`."""
+    seen, heard = "", time.monotonic()
+    shown_at = heard
+    with ExitStack() as stack:
+        progress: Progress | None = None
+        while not done.wait(0.5 if folder.local else _SELDOM):
+            text = _live(folder)
+            now = time.monotonic()
+            if text == seen:
+                if now - shown_at > SILENCE:
+                    shown_at = now
+                    say(f"{stage}: no figures for {now - heard:.0f} s")
+                continue
+            seen, heard, shown_at = text, now, now
+            figures = json.loads(text)
+            if figures["kind"] == "machine":
+                _show_machine(stage, precision, figures)
+            elif figures["kind"] == "heldout":
+                perplexity = f"held-out perplexity {figures['average']:.1f}"
+                say(f"{stage}: step {figures['step']:.0f}, {perplexity}")
+            else:
+                read = figures["tokens"]
+                if progress is None:
+                    left = figures["seconds_left"] * figures["tokens_per_second"]
+                    shown = Progress(stage, read + left, unit="tokens", done=read)
+                    progress = stack.enter_context(shown)
+                progress.reach(read, _note(figures))
+
+
+def _show_machine(stage: str, precision: str, figures: dict[str, float]) -> None:
+    if figures["step"]:
+        say(f"{stage}: resuming from step {figures['step']:.0f}")
+    if advice := hint(precision, figures):
+        say(f"{stage}: {advice}")
+
+
+def _note(figures: dict[str, float]) -> str:
+    return (
+        f"step {figures['step']:.0f}, perplexity {figures['perplexity']:.1f}, gradient norm "
+        f"{figures['gradient_norm']:.2f} ({figures['clipped']:.0%} clipped), "
+        f"{figures['peak_memory_mb']:.0f} MB"
+    )
+
+
+def _live(folder: Location) -> str:
+    """The newest report; empty where there is none yet, or the store does not answer for now."""
+    try:
+        return folder.read(_LIVE).decode()
+    except (FileNotFoundError, ElmoError):
+        return ""

@@ -1,0 +1,250 @@
+"""vocab: the words and characters of a folder of shards, from their dictionaries alone.
+
+No token is read as text: each shard's types are counted by their ids, and only the lists of
+types are merged. A shard's counts wait in a work folder, under the shard's digest, until the stage
+is done.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END, Characters
+from elmo.data.shards import (
+    SPLITS,
+    ShardEntry,
+    Shards,
+    open_shard,
+)
+from elmo.data.vocabulary import MARKS, NOT_WORDS
+from elmo.errors import ElmoError
+from elmo.io.atomic import replaceable
+from elmo.io.folders import (
+    absolute,
+    cached,
+    check_folder,
+    local_folder,
+    new_folder,
+)
+from elmo.io.location import Folder, Location
+
+from ..cluster import workers
+from ..settings.cluster import Cluster
+from ..settings.params import Vocab
+from ..settings.results import version
+from ..terminal.failures import reading
+from ..text.hashing import hash_strings
+from ..text.work import work_folder
+
+_FILES = ("words.txt", "characters.json")  # that mark a folder as this stage's output
+_ALSO = r"counts\.txt"
+_PIECE = 4_000_000  # rows of shards' counts that are merged at a time
+
+
+@dataclass(frozen=True)
+class TypeCounts:
+    """How often each type occurs, and how many sentences with tokens there are."""
+
+    types: pa.StringArray
+    counts: npt.NDArray[np.int64]
+    sentences: int
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens were counted."""
+        return int(self.counts.sum())
+
+
+@dataclass(frozen=True)
+class Hashed:
+    """A shard's counts by rising hash of their types."""
+
+    counts: TypeCounts
+    hashes: npt.NDArray[np.uint64]
+
+    def rows(self, start: int, stop: int) -> TypeCounts:
+        """The counts of some rows, without their sentences."""
+        return TypeCounts(self.counts.types[start:stop], self.counts.counts[start:stop], 0)
+
+
+def run(
+    shards: Folder, out: Folder, params: Vocab, *, runs: Folder, cluster: Cluster
+) -> dict[str, float]:
+    """Write `words.txt`, `counts.txt` and `characters.json` of the training split to `out`."""
+    if 0 < params.max_words < 4:
+        raise ElmoError(
+            f"vocab.max_words must be 0 (no limit) or 4 or more, found {params.max_words}"
+        )
+    check_folder(
+        Location(absolute(out)), ours=_FILES, also=_ALSO, never="config.json"
+    )  # a model has words too
+    if Location(absolute(out)).exists("characters.json"):
+        with replaceable(out), local_folder(out) as old:
+            Characters.load(old / "characters.json")
+    with work_folder(runs, "vocab", out) as work:
+        train, heldout = count(Shards(absolute(shards)), work=work, cluster=cluster)
+        words, counts = _words(train, params)
+        if not len(words):
+            raise ElmoError(
+                f"vocab.min_count {params.min_count} leaves no word of {shards}; lower it"
+            )
+        known = int(counts.sum()) + sum(
+            _occurrences(train, mark) for mark in (SENTENCE_BEGIN, SENTENCE_END)
+        )
+        marks = [train.sentences, train.sentences, train.tokens - known]
+        lines = pa.concat_arrays([pa.array([*MARKS]), words])
+        characters = _characters(train, params)
+        with new_folder(out, ours=_FILES, also=_ALSO) as folder:
+            _write_lines(folder / "words.txt", lines)
+            _write_lines(
+                folder / "counts.txt", pa.array(np.append(marks, counts)).cast(pa.string())
+            )
+            characters.save(folder / "characters.json")
+    covered = _covered(heldout, pa.concat_arrays([words, pa.array([SENTENCE_BEGIN, SENTENCE_END])]))
+    return {
+        "words": len(words) + 3,
+        "types": len(train.types),
+        "tokens": train.tokens,
+        "coverage": known / train.tokens,
+        "heldout_coverage": covered / heldout.tokens if heldout.tokens else 0.0,
+        "long_tokens": _long(train, characters) + _long(heldout, characters),
+        "characters": characters.size,
+    }
+
+
+def summary(figures: dict[str, float]) -> str:
+    """How many words there are, in words."""
+    covered = f"{figures['heldout_coverage']:.1%} of held-out tokens covered"
+    return f"{figures['words']:,} words, {covered}"
+
+
+def count(shards: Shards, *, work: Location, cluster: Cluster) -> tuple[TypeCounts, TypeCounts]:
+    """Count the types of both splits, a task for each shard; their order does not matter."""
+    jobs = [
+        (shards.location, info, work, f"{info.sha256}-{version('vocab')}-by-hash.arrow")
+        for split in SPLITS
+        for info in shards.infos(split)
+    ]
+    present = set(work.names())
+    missing = [job for job in jobs if job[3] not in present]
+    for _ in workers.tasks(count_shard, missing, cluster=cluster, label="vocab"):
+        pass
+    counted = [_read_counts(work, name) for _, _, _, name in jobs]
+    trained_on = len(shards.infos("train"))
+    return merge(counted[:trained_on]), merge(counted[trained_on:])
+
+
+def count_shard(job: tuple[Location, ShardEntry, Location, str]) -> None:
+    """Check one shard's bytes, count its types and write the counts by rising hash; all that a
+    worker does."""
+    shards, info, work, name = job
+    shard = open_shard(cached(shards, info.file, sha256=info.sha256), info=info)
+    sentences = int(np.count_nonzero(np.diff(shard.offsets)))
+    types = pa.concat_arrays([shard.dictionary])
+    hashes = hash_strings(types)
+    order = np.argsort(hashes, kind="stable")
+    columns = {"type": types.take(pa.array(order)), "count": shard.counts()[order]}
+    batch = pa.record_batch(columns | {"hash": hashes[order]}).replace_schema_metadata(
+        {"sentences": str(sentences)}
+    )
+    with work.new(name) as new, pa.ipc.new_file(str(new), batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def _read_counts(work: Location, name: str) -> Hashed:
+    with work.local_copy(name) as path:  # once mapped, its name may go
+        with reading(work.name(name)), pa.ipc.open_file(pa.memory_map(str(path))) as file:
+            batch = file.get_batch(0)
+            sentences = int(batch.schema.metadata[b"sentences"])
+    counts = TypeCounts(batch.column("type"), batch.column("count").to_numpy(), sentences)
+    return Hashed(counts, batch.column("hash").to_numpy())
+
+
+def merge(parts: Sequence[Hashed]) -> TypeCounts:
+    """Add up counts, one range of hashes after another.
+
+    Each row is merged once, and what merging takes in memory is that of one range: the parts stay
+    in their files, and only the distinct types are kept.
+    """
+    pieces = 1 + sum(len(part.hashes) for part in parts) // _PIECE
+    bounds = [np.uint64(2**64 * k // pieces) for k in range(1, pieces)]
+    cuts = [[0, *np.searchsorted(part.hashes, bounds).tolist(), len(part.hashes)] for part in parts]
+    merged = []
+    for k in range(pieces):
+        merged.append(
+            _add([part.rows(cut[k], cut[k + 1]) for part, cut in zip(parts, cuts, strict=True)])
+        )
+    types = pa.concat_arrays([piece.types for piece in merged])
+    counts = np.concatenate([piece.counts for piece in merged])
+    return TypeCounts(types, counts, sum(part.counts.sentences for part in parts))
+
+
+def _add(parts: list[TypeCounts]) -> TypeCounts:
+    if len(parts) < 2:
+        return (
+            parts[0] if parts else TypeCounts(pa.array([], pa.string()), np.zeros(0, np.int64), 0)
+        )
+    merged = pa.chunked_array([part.types for part in parts]).combine_chunks().dictionary_encode()
+    counts = np.zeros(len(merged.dictionary), np.int64)
+    np.add.at(counts, merged.indices.to_numpy(), np.concatenate([part.counts for part in parts]))
+    return TypeCounts(merged.dictionary, counts, sum(part.sentences for part in parts))
+
+
+def _words(train: TypeCounts, params: Vocab) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
+    """The words but the three marks, by falling count and then by codepoint, and their counts."""
+    kept = train.counts >= params.min_count
+    for mark in NOT_WORDS:
+        kept &= _mask(pc.not_equal(train.types, mark))
+    table = pa.table({"word": train.types, "count": train.counts}).filter(pa.array(kept))
+    # Bytes of UTF-8 sort as the codepoints do.
+    table = table.sort_by([("count", "descending"), ("word", "ascending")])
+    if params.max_words:
+        table = table.slice(0, max(params.max_words - 3, 0))
+    return table["word"].combine_chunks(), table["count"].to_numpy()
+
+
+def _covered(counts: TypeCounts, words: pa.StringArray) -> int:
+    """How many tokens are among these words."""
+    return int(counts.counts[_mask(pc.is_in(counts.types, value_set=words))].sum())
+
+
+def _occurrences(counts: TypeCounts, token: str) -> int:
+    return int(counts.counts[_mask(pc.equal(counts.types, token))].sum())
+
+
+def _mask(values: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+    return values.to_numpy(zero_copy_only=False)
+
+
+def _characters(train: TypeCounts, params: Vocab) -> Characters:
+    if params.characters == "bytes":
+        return Characters(max_characters=params.max_characters)
+    seen = np.zeros(0x110000)
+    for start in range(0, len(train.types), _PIECE):
+        types, counts = train.types[start : start + _PIECE], train.counts[start : start + _PIECE]
+        text = np.frombuffer("".join(types.to_pylist()).encode("utf-32-le"), np.uint32)
+        lengths = pc.utf8_length(types).to_numpy()
+        seen += np.bincount(text, weights=np.repeat(counts, lengths), minlength=len(seen))
+    chosen = np.flatnonzero(seen >= params.min_character_count)
+    order = chosen[np.argsort(-seen[chosen], kind="stable")]
+    return Characters(tuple(chr(i) for i in order), params.max_characters)
+
+
+def _long(counts: TypeCounts, characters: Characters) -> int:
+    """How many tokens do not fit in the characters of a token and are cut."""
+    measure = pc.binary_length if characters.kind == "bytes" else pc.utf8_length
+    return int(
+        counts.counts[measure(counts.types).to_numpy() > characters.max_characters - 2].sum()
+    )
+
+
+def _write_lines(path: Path, lines: pa.StringArray) -> None:
+    """Write strings, one per line, as `Vocabulary.save` does, without a Python object for each."""
+    joined = pc.binary_join_element_wise(lines, "", "\n")
+    offsets = np.frombuffer(joined.buffers()[1], np.int32)
+    path.write_bytes(joined.buffers()[2][: int(offsets[len(joined)])])

@@ -1,0 +1,113 @@
+"""The registered model: what `mlflow.pyfunc.load_model` gives. It needs `elmo` alone.
+
+Input: items, each a text, which is cut as the model's training text was (where into sentences, each
+is read alone), or a token list, which is taken as it is; in a list, or in a table with a column
+`text` or `tokens`. Output: one float32 array for each item (a server sends nested lists); `layers`
+says of what: `all` (layers, tokens, dim), `average` or `top` (tokens, dim), or comma-separated
+weights, one for each layer, of a mix as learned (before their softmax), scaled by `gamma`.
+"""
+
+from typing import Any
+
+import mlflow
+import numpy as np
+import pandas as pd
+from mlflow.models import ModelSignature
+from mlflow.pyfunc import PythonModel
+from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+from mlflow.types.schema import Array
+
+EXAMPLE = ["He has a gift for music", ["They", "wrapped", "the", "gift"]]
+PARAMS: dict[str, Any] = {"layers": "average", "gamma": 1.0, "batch_size": 256}
+
+
+def example(*, text: bool) -> list[Any]:
+    """Items to try a model with; one without a tokenizer takes no `text`."""
+    return EXAMPLE if text else EXAMPLE[1:]
+
+
+def signature() -> ModelSignature:
+    """Items as `text` or as `tokens`, and one table of vectors for each.
+
+    MLflow has no type for "text or token lists": the columns are optional, and what comes in is
+    checked by `Served.predict`, not cast by MLflow, which would cut token lists into columns.
+    """
+    model_signature = ModelSignature(
+        inputs=Schema(
+            [
+                ColSpec(DataType.string, "text", required=False),
+                ColSpec(Array(DataType.string), "tokens", required=False),
+            ]
+        ),
+        outputs=Schema([ColSpec(Array(Array(DataType.float)))]),
+        params=ParamSchema(
+            [
+                ParamSpec("layers", DataType.string, PARAMS["layers"]),
+                ParamSpec("gamma", DataType.double, PARAMS["gamma"]),
+                ParamSpec("batch_size", DataType.long, PARAMS["batch_size"]),
+            ]
+        ),
+    )
+    model_signature._is_signature_from_type_hint = True  # "the model checks its input"
+    return model_signature
+
+
+class Served(PythonModel):
+    """Embeds sentences with a model folder."""
+
+    def load_context(self, context: Any) -> None:
+        """Load the weights once, and embed a little: the first request is as quick as any."""
+        from elmo.model.embedder import Embedder
+
+        self.embedder = Embedder.load(context.artifacts["model"], compiled=True)
+        for lengths in ((1,), (2,), (3,), (3, 1), (5, 4, 2)):
+            self.embedder.embed([["warm"] * length for length in lengths])
+
+    def predict(
+        self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None
+    ) -> list[np.ndarray]:
+        """Embed each item.
+
+        The hint is one of which MLflow makes no signature; a list will do as well as a table.
+        """
+        from elmo.integrations.batches import items_of
+
+        settings = PARAMS | (params or {})
+        texts = [self._sentences(item) for item in items_of(model_input)]
+        embedded = self.embedder.embed_stream(texts, int(settings["batch_size"]))
+        layers, gamma = str(settings["layers"]), float(settings["gamma"])
+        return [_chosen(vectors, layers, gamma).astype(np.float32) for vectors in embedded]
+
+    def _sentences(self, item: Any) -> list[list[str]]:
+        if isinstance(item, dict):
+            given = [one for one in item.values() if isinstance(one, str | list | np.ndarray)]
+            item = given[0] if len(given) == 1 else item
+        if isinstance(item, str):
+            return self.embedder.tokenize(item)
+        listed = isinstance(item, list | tuple | np.ndarray)
+        if not listed or not all(isinstance(token, str) for token in item):
+            raise ValueError(f"a sentence must be text or a list of tokens, found {item!r}")
+        return [list(item)]
+
+
+def _chosen(vectors: np.ndarray, layers: str, gamma: float) -> np.ndarray:
+    from elmo.errors import ElmoError
+
+    if layers == "all":
+        return vectors
+    if layers in ("average", "top"):
+        return vectors.mean(0) if layers == "average" else vectors[-1]
+    try:
+        weights = np.array([float(part) for part in layers.split(",")])
+    except ValueError:
+        raise ElmoError(
+            f"layers must be all, average, top or comma-separated weights, found {layers!r}"
+        ) from None
+    if len(weights) != len(vectors):
+        raise ElmoError(f"layers has {len(weights)} weights, the model {len(vectors)} layers")
+    share = np.exp(weights - weights.max())
+    return gamma * np.tensordot(share / share.sum(), vectors, 1)
+
+
+if not __package__:  # MLflow runs this file alone, as the code of a model
+    mlflow.models.set_model(Served())

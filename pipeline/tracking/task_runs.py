@@ -1,0 +1,122 @@
+"""Trained tasks in MLflow: a run for each seed, with settings, data and curve, and the model."""
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from elmo.errors import ElmoError
+from elmo.io.records import digest, sha256
+from elmo.store import model_digest
+from elmo.tasks.settings import TaskSettings
+
+from .. import tracking
+from ..settings.results import fingerprint
+from ..terminal.progress import say
+
+
+@dataclass(frozen=True)
+class TaskRun:
+    """The params of a run."""
+
+    task: str
+    kind: str
+    seed: int
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of a task in MLflow, one for each seed.
+
+    With `work` a run is resumed, and what MLflow can't take now waits there.
+    """
+
+    task: str
+    kind: str
+    settings: TaskSettings
+    sources: Mapping[str, Path]
+    work: Path | None = None
+
+    @contextmanager
+    def open(self, seed: int) -> Iterator[tracking.Run]:
+        """The run of a seed."""
+        params, inputs, folder = self._of(seed)
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        with tracking.run(
+            "tasks", params, inputs=inputs, sources=dict(self.sources), folder=folder
+        ) as log:
+            yield log
+
+    def forget(self, seeds: Iterable[int]) -> None:
+        """The runs of these seeds are complete: the next ones are new."""
+        for seed in seeds:
+            folder = self._of(seed)[2]
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _of(self, seed: int) -> tuple[TaskRun, dict[str, str], Path | None]:
+        """A seed's params, the digests of what it reads, and where its run is kept."""
+        params = TaskRun(self.task, self.kind, seed, msgspec.to_builtins(self.settings))
+        inputs = {name: source_digest(name, path) for name, path in self.sources.items()}
+        if self.work is None:
+            return params, inputs, None
+        return params, inputs, self.work.absolute() / fingerprint("tasks", params, inputs)
+
+    def log_model(self, folder: Path, seed: int) -> str:
+        """Log the trained task in `folder` to the run of a seed, served by that one; its URI."""
+        from elmo.tasks.task import read_task
+
+        from . import registry, task_pyfunc
+
+        example = task_pyfunc.EXAMPLES[self.kind]
+
+        def check(answer: Any) -> None:
+            if len(answer) != len(example) or not all(answer):
+                raise ElmoError(f"it answers {answer!r}")
+
+        served = registry.ServedModel(
+            name=self.task,
+            code=Path(task_pyfunc.__file__),
+            artifacts={"task": folder},
+            signature=task_pyfunc.signature(self.kind),
+            example=example,
+            check=check,
+            tokenizer=read_task(folder).tokenizer,
+            config={"seed": seed},
+        )
+        with self.open(seed) as log, tracking.answers():
+            try:
+                uri = registry.log_checked(served, log.run_id)
+            except ElmoError as error:
+                raise ElmoError(
+                    f"{folder}: can't predict an example as MLflow serves it ({error})"
+                ) from error
+        say(f"{self.task} in MLflow: {uri}")
+        return uri
+
+    def opener(self, stack: ExitStack) -> Callable[[int], Callable[..., None]]:
+        """What opens the run of a seed, ends the one before, and returns what logs figures."""
+
+        def begin(seed: int) -> Callable[..., None]:
+            stack.close()
+            return stack.enter_context(self.open(seed)).metrics
+
+        return begin
+
+
+def source_digest(name: str, path: Path) -> str:
+    """What names a model, a file or a folder of files."""
+    if name == "model":
+        return model_digest(path)
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.is_file())
+        return digest([[file.name, sha256(file)] for file in files])
+    if not path.is_file():
+        raise ElmoError(f"{path}: no such file")
+    return sha256(path)

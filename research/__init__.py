@@ -1,0 +1,1 @@
+"""The findings of the paper, measured on models of our own."""

@@ -1,0 +1,293 @@
+"""The commands `python -m research …`: what the paper measures, on your model."""
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from elmo.errors import ElmoError
+from elmo.settings import NonNegative, check_value
+from elmo.tasks import KINDS
+from pipeline.commands.options import DEVICE, PATH
+
+if TYPE_CHECKING:
+    from research.compare import ComparedTask
+    from research.finding import Finding
+
+OUT = click.option("--out", type=PATH, required=True, help="NAME.json; the picture is NAME.png.")
+MODEL = click.option("--model", type=PATH, required=True, help="The model folder.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def findings() -> None:
+    """Measure what the paper measured, on your model; docs/results.md shows tables and commands."""
+
+
+def _task_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say which task is trained, handed on as `compared`."""
+
+    @wraps(command)
+    def with_task(**given: Any) -> None:
+        from pipeline.stages import tasks
+        from research.compare import ComparedTask
+
+        names = ("kind", "model", "seeds", "columns", "scheme", "device")
+        taken: dict[str, Any] = {name: given.pop(name) or "" for name in names}
+        sources = {split: given.pop(split) for split in ("train", "dev", "test")}
+        compared = ComparedTask(
+            sources=sources,
+            settings=tasks.named("--set", given.pop("changes")),
+            format=given.pop("format_") or "",
+            **taken,
+        )
+        command(compared=compared, **given)
+
+    files = {"train": "learn from", "dev": "choose the epoch by", "test": "score"}
+    options = [
+        click.argument("kind", type=click.Choice(KINDS)),
+        *(
+            click.option(
+                f"--{name}", type=PATH, required=True, help=f"The labelled file to {what}."
+            )
+            for name, what in files.items()
+        ),
+        MODEL,
+        click.option(
+            "--seeds",
+            type=click.IntRange(1, 100),
+            default=3,
+            show_default=True,
+            help="How many, from 0.",
+        ),
+        click.option(
+            "--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting of the task."
+        ),
+        click.option("--format", "format_", help="Of the files; default: as their endings tell."),
+        click.option("--columns", help="Where fields are, such as word=2,tag=4."),
+        click.option("--scheme", help="Of tags: bio, iob1, bioes or plain."),
+        click.option(
+            "--runs",
+            type=PATH,
+            default="runs/findings",
+            show_default=True,
+            help="Where unfinished work and the vectors are kept.",
+        ),
+        OUT,
+        DEVICE,
+    ]
+    for option in reversed(options):
+        with_task = option(with_task)
+    return with_task
+
+
+@findings.command()
+@click.option(
+    "--ways",
+    type=click.Choice(["elmo", "layers", "positions", "context"]),
+    default="elmo",
+    show_default=True,
+    help="What is compared: with and without ELMo; which layers; where it enters; context alone.",
+)
+@_task_options
+def compare(compared: "ComparedTask", ways: Any, runs: Path, out: Path) -> None:
+    """Train a task of KIND in several ways, all else equal: Tables 1, 2 and 3, Figure 2.
+
+    \b
+    Example: python -m research compare tagging --ways layers --train train.conll --dev dev.conll \\
+        --test test.conll --model models/finetune --seeds 5 --out results/layers-ner.json
+    """
+    from research.compare import compare as measure
+
+    _write(out, lambda: measure(compared, ways, work=runs))
+
+
+@findings.command()
+@click.option(
+    "--other",
+    "others",
+    type=PATH,
+    multiple=True,
+    required=True,
+    help="The folder of another model; once for each.",
+)
+@_task_options
+def models(compared: "ComparedTask", others: tuple[Path, ...], runs: Path, out: Path) -> None:
+    """Train a task of KIND without ELMo and with each of several models: which one to use.
+
+    \b
+    Example: python -m research models tagging --train train.conll --dev dev.conll \\
+        --test test.conll --model models/pretrain --other models/finetune --out models-ner.json
+    """
+    from research.compare import models as measure
+
+    _write(out, lambda: measure(compared, others, work=runs))
+
+
+@findings.command()
+@click.option(
+    "--shares", default="1,3,10,30,100", show_default=True, help="Percent of the examples."
+)
+@_task_options
+def labels(compared: "ComparedTask", shares: str, runs: Path, out: Path) -> None:
+    """Train a task of KIND on growing shares of its labels, with ELMo and without: Figure 1.
+
+    \b
+    Example: python -m research labels tagging --train train.conll --dev dev.conll \\
+        --test test.conll --model models/finetune --out results/labels-ner.json
+    """
+    from research.compare import labels as measure
+
+    try:
+        parts = [float(part) / 100 for part in shares.split(",")]
+    except ValueError:
+        parts = [0.0]
+    if not all(0 < part <= 1 for part in parts):
+        raise ElmoError(f"--shares must be percents such as 1,10,100; found {shares!r}")
+    _write(out, lambda: measure(compared, parts, work=runs))
+
+
+@findings.command()
+@MODEL
+@click.option("--train", type=PATH, required=True, help="Sense-tagged text: SemCor, or XML.")
+@click.option("--train-gold", type=PATH, help="The keys of an XML file, one id per line.")
+@click.option("--test", type=PATH, help="Likewise; default: a fifth of TRAIN's documents.")
+@click.option("--test-gold", type=PATH, help="The keys of an XML file.")
+@click.option("--first-senses", type=PATH, help="WordNet's index.sense: the fallback's senses.")
+@OUT
+@DEVICE
+def senses(
+    model: Path,
+    train: Path,
+    train_gold: Path | None,
+    test: Path | None,
+    test_gold: Path | None,
+    first_senses: Path | None,
+    out: Path,
+    device: str,
+) -> None:
+    """Word senses by nearest neighbour, for each layer: Table 5. Nothing is trained.
+
+    Files are SemCor's columns, or the XML of the unified evaluation framework with its keys.
+    """
+    from research.probes import word_senses
+
+    _write(
+        out,
+        lambda: word_senses(
+            model,
+            train,
+            train_gold=train_gold,
+            test=test,
+            test_gold=test_gold,
+            first_senses=first_senses,
+            device=device,
+        ),
+    )
+
+
+@findings.command()
+@MODEL
+@click.option("--train", type=PATH, required=True, help="Tagged text to fit the probes on.")
+@click.option("--test", type=PATH, required=True, help="Tagged text to score them on.")
+@click.option("--l2", default=1e-5, show_default=True, help="Weight of the squared norm.")
+@click.option("--format", "format_", help="Of the files; default: as their endings tell.")
+@click.option("--columns", help="Where fields are, such as word=2,tag=4, or tag=XPOS.")
+@OUT
+@DEVICE
+def probe(
+    model: Path,
+    train: Path,
+    test: Path,
+    l2: float,
+    format_: str | None,
+    columns: str | None,
+    out: Path,
+    device: str,
+) -> None:
+    """A linear probe of each layer for the tags of tokens, as parts of speech: Table 6."""
+    from pipeline.stages import tasks
+    from research.probes import tags
+
+    check_value("--l2", l2, NonNegative)
+    fields = tasks.named("--columns", columns.split(",") if columns else [])
+    how = {"format": format_, "columns": fields, "scheme": "plain"}
+    _write(out, lambda: tags(model, train, test, l2=l2, device=device, **how))
+
+
+@findings.command()
+@click.argument("store", type=PATH)
+@click.argument("queries", type=PATH)
+@MODEL
+@click.option("--vectors", type=PATH, help="Static vectors; default: trained on STORE's tokens.")
+@click.option("-k", "count", default=5, show_default=True, help="How many neighbours.")
+@click.option("--layer", type=int, help="A layer; default: the mean of all.")
+@click.option("--same-word", is_flag=True, help="Only other occurrences of the word.")
+@OUT
+@DEVICE
+def neighbors(
+    store: Path,
+    queries: Path,
+    model: Path,
+    vectors: Path | None,
+    count: int,
+    layer: int | None,
+    same_word: bool,
+    out: Path,
+    device: str,
+) -> None:
+    """Neighbours in context and by static vectors, for each line of QUERIES: Table 4.
+
+    A line is a sentence with one token in brackets: He has a [gift] for music.
+    """
+    from research.neighbors import in_context
+
+    _write(
+        out,
+        lambda: in_context(
+            model,
+            store,
+            queries,
+            vectors=vectors,
+            count=count,
+            layer=layer,
+            same_word=same_word,
+            device=device,
+        ),
+    )
+
+
+@findings.command()
+@click.argument("folder", type=PATH)
+@click.option("--out", type=PATH, required=True, help="The page whose marked tables are redrawn.")
+def page(folder: Path, out: Path) -> None:
+    """Redraw the tables of a page from the JSON files in FOLDER.
+
+    \b
+    Example: python -m research page results --out docs/results.md
+    """
+    from research.page import redraw
+
+    measured, left = redraw(folder, out)
+    click.echo(f"findings page: {out}: {measured} tables drawn, {left} not measured yet")
+
+
+def _write(out: Path, measure: Callable[[], "Finding"]) -> None:
+    """Measure, write the file and its picture, and print the rows."""
+    from pipeline.stages import plots
+    from research import finding as files
+    from research.picture import draw
+
+    if out.suffix != ".json":
+        raise ElmoError(f"--out {out}: must end in .json")
+    files.check_out(out)
+    plots.check_out(out.with_suffix(".png"))
+    finding = measure()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    draw(out.with_suffix(".png"), finding)
+    files.write(out, finding)
+    for row in finding.rows:
+        interval = "" if row.low is None else f" ({row.low:.4f} to {row.high:.4f})"
+        click.echo(f"{row.name}: {finding.metric} {row.mean:.4f}{interval}")
+    click.echo(f"findings: {out} and {out.with_suffix('.png')}")

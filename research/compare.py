@@ -1,0 +1,321 @@
+"""One task trained in several ways, all else equal: Tables 1 to 3, Figures 1 and 2 of the paper."""
+
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
+
+from elmo.errors import ElmoError
+from elmo.io.atomic import locked, write_json
+from elmo.io.records import digest, read_record
+from elmo.store import model_digest
+from elmo.tasks.settings import TaskSettings, choose
+from elmo.tasks.task import RESULTS_VERSION
+from pipeline.stages import tasks
+from pipeline.terminal.progress import say
+from pipeline.tracking.task_runs import source_digest
+from research.finding import (
+    Finding,
+    FindingKind,
+    Row,
+    command_line,
+    mean_row,
+)
+
+if TYPE_CHECKING:
+    from elmo.tasks.readers import Labelled
+
+Comparison = Literal["elmo", "layers", "positions", "context"]
+WITHOUT: dict[str, Any] = {"elmo": "none"}
+# What each comparison trains: a name and what it changes in the settings.
+WAYS: dict[Comparison, dict[str, dict[str, Any]]] = {
+    "elmo": {"without ELMo": WITHOUT, "with ELMo": {}},
+    "layers": {
+        "without ELMo": WITHOUT,
+        "last layer": {"layers": "last"},
+        "average": {"mix": "average"},
+        "learned mix, λ = 1": {"l2": 1.0},
+        "learned mix, λ = 0.001": {"l2": 0.001},
+    },
+    "positions": {
+        "input": {"elmo_input": True, "elmo_output": False},
+        "input and output": {"elmo_input": True, "elmo_output": True},
+        "output": {"elmo_input": False, "elmo_output": True},
+    },
+    "context": {"without ELMo": WITHOUT, "layer 0, no context": {"layers": "0"}, "all layers": {}},
+}
+SHARES = (0.01, 0.03, 0.1, 0.3, 1.0)
+
+
+@dataclass(frozen=True)
+class ComparedTask:
+    """What is compared: a kind of task, its files, a model, and how often each way is trained."""
+
+    kind: str
+    sources: Mapping[str, Path]
+    model: Path
+    settings: Mapping[str, Any]
+    seeds: int
+    format: str = ""
+    columns: str = ""
+    scheme: str = ""
+    device: str = "cpu"
+
+
+def compare(compared: ComparedTask, comparison: Comparison, *, work: Path) -> Finding:
+    """Train the ways of a comparison, each with all seeds, and score them on the test file."""
+    _check(compared, WAYS[comparison])
+    data = _read(compared)
+    ways = {
+        name: _train(name, compared, data, _settings(compared, changes), work=work)
+        for name, changes in WAYS[comparison].items()
+    }
+    _compare_with(ways.get("without ELMo"), list(ways.values()))
+    return _finding(compared, comparison, data, list(ways.values()))
+
+
+def models(compared: ComparedTask, others: Sequence[Path], *, work: Path) -> Finding:
+    """Train without ELMo and with each of several models, and score all on the test file.
+
+    All read the sentences as `compared.model` cuts them; another tokenizer is refused.
+    """
+    _check(compared, WAYS["elmo"])
+    folders = [compared.model, *others]
+    if twice := {path for path in folders if folders.count(path) > 1}:
+        raise ElmoError(f"--other {min(twice)}: named twice; name each model once")
+    _check_tokenizers(folders)
+    data = _read(compared)
+    ways = [_train("without ELMo", compared, data, _settings(compared, WITHOUT), work=work)]
+    for path in folders:
+        read = replace(compared, model=path)
+        name = f"with ELMo, {path.as_posix()}"
+        ways.append(_train(name, read, data, _settings(read, {}), work=work))
+    _compare_with(ways[0], ways)
+    found = _finding(compared, "models", data, ways)
+    found.data |= {f"other {path.as_posix()}": model_digest(path) for path in others}
+    return found
+
+
+def labels(compared: ComparedTask, shares: Sequence[float], *, work: Path) -> Finding:
+    """Train with a growing share of the training examples, with ELMo and without.
+
+    A share holds every smaller one, and all seeds read the same examples.
+    """
+    _check(compared, WAYS["elmo"])
+    data = _read(compared)
+    examples = data["train"].examples
+    order = np.random.default_rng(0).permutation(len(examples))
+    ways = []
+    for share in sorted(shares):
+        count = max(1, round(share * len(examples)))
+        chosen = [examples[k] for k in sorted(order[:count])]
+        part = {**data, "train": replace(data["train"], examples=chosen)}
+        for name, changes in WAYS["elmo"].items():
+            settings = _settings(compared, changes)
+            way = _train(f"{name}, {share:.3g}", compared, part, settings, work=work)
+            way.row.more |= {"share": share, "train_examples": count}
+            ways.append(way)
+        _compare_with(ways[-2], ways[-2:])
+    return _finding(compared, "labels", data, ways)
+
+
+def epochs_to_reach(curves: Sequence[Sequence[float]], goals: Sequence[float]) -> float | None:
+    """The mean epoch in which each run first has its goal; None where one never has."""
+    epochs = [
+        next((k for k, score in enumerate(curve, 1) if score >= goal), None)
+        for curve, goal in zip(curves, goals, strict=True)
+    ]
+    known = [epoch for epoch in epochs if epoch is not None]
+    return statistics.fmean(known) if len(known) == len(epochs) else None
+
+
+@dataclass(frozen=True)
+class _Way:
+    """One way that was trained: its row, the best score on dev by epoch, updates in an epoch."""
+
+    row: Row
+    metric: str
+    curves: list[list[float]]
+    updates: int
+
+
+def _compare_with(baseline: _Way | None, ways: Sequence[_Way]) -> None:
+    """Note what each way gains over the baseline on the test file, and after how many updates it
+    first has the baseline's best score on dev; both are means over seeds."""
+    if baseline is None:
+        return
+    goals = [curve[-1] for curve in baseline.curves]
+    for way in ways:
+        if way is not baseline:
+            gains = [way.row.scores[seed] - score for seed, score in baseline.row.scores.items()]
+            gain = mean_row("gain", gains, {})
+            way.row.more["gain"] = gain.mean
+            if gain.low is not None and gain.high is not None:
+                way.row.more |= {"gain_low": gain.low, "gain_high": gain.high}
+        epochs = epochs_to_reach(way.curves, goals)
+        if epochs is not None:
+            way.row.more["updates_to_baseline"] = epochs * way.updates
+
+
+def _check(compared: ComparedTask, ways: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse a setting that is what the ways differ in: their names would be false."""
+    differing = {name for changes in ways.values() for name in changes} - {"elmo"}
+    for name, value in compared.settings.items():
+        if name in differing or (name, value) == ("elmo", "none"):
+            raise ElmoError(f"--set {name}={value}: {name} is what is compared; leave it out")
+
+
+def _check_tokenizers(folders: Sequence[Path]) -> None:
+    from elmo.model.config import read_config
+
+    expected, *rest = (read_config(path).tokenizer for path in folders)
+    for path, tokenizer in zip(folders[1:], rest, strict=True):
+        if not tokenizer.same_tokens(expected):
+            raise ElmoError(
+                f"{path}: its text was cut by {tokenizer}, that of {folders[0]} by {expected}; "
+                "compare models of one tokenizer"
+            )
+
+
+def _settings(compared: ComparedTask, changes: Mapping[str, Any]) -> TaskSettings:
+    from elmo.model.folder import load_model
+
+    chosen = {**compared.settings, **changes}
+    if chosen.get("layers") == "last":
+        chosen["layers"] = str(load_model(compared.model).bilm.config.layers)
+    return choose(compared.kind, chosen)
+
+
+def _read(compared: ComparedTask) -> dict[str, "Labelled"]:
+    from elmo.model.config import read_config
+
+    return tasks.read_labelled(
+        compared.kind,
+        compared.sources,
+        format=compared.format,
+        columns=compared.columns,
+        scheme=compared.scheme,
+        tokenizer=read_config(compared.model).tokenizer,
+    )
+
+
+def _train(
+    name: str,
+    compared: ComparedTask,
+    data: Mapping[str, "Labelled"],
+    settings: TaskSettings,
+    *,
+    work: Path,
+) -> _Way:
+    """Train and score one way; what was finished before an interruption is kept in `work`."""
+    made_from = [
+        compared.kind,
+        msgspec.to_builtins(settings),
+        {split: source_digest(split, path) for split, path in compared.sources.items()},
+        [compared.format, compared.columns, compared.scheme, compared.seeds],
+        len(data["train"].examples),
+        model_digest(compared.model),
+        RESULTS_VERSION,
+    ]
+    folder = work.absolute() / f"way-{digest(made_from)[:16]}"
+    trained, kept = folder / "trained", folder / "scores.json"
+    with locked(folder):
+        if not kept.exists():
+            stopwatch = _Stopwatch(folder / "seconds.json")
+            progress = tasks.TrainProgress(name=f"{name}, ")
+
+            def report(kind: str, figures: dict[str, float]) -> None:
+                progress(kind, figures)
+                stopwatch.note()  # after each epoch: the work may be killed
+
+            tasks.train_arm(
+                trained,
+                data,
+                compared.kind,
+                settings,
+                seeds=compared.seeds,
+                model=compared.model,
+                work=work.absolute(),
+                device=compared.device,
+                report=report,
+            )
+            tested = tasks.scores_on(
+                trained, data["test"], work=work.absolute(), device=compared.device
+            )
+            stopwatch.note()
+            write_json(kept, tested)
+    scores = read_record(kept, list[dict[str, float]])
+    means = tasks.over_seeds(scores)
+    metric = next(iter(means))
+    row = mean_row(name, [score[metric] for score in scores], _weights(trained))
+    row.more |= {
+        f"test_{key}": value
+        for key, value in means.items()
+        if key != metric and not key.endswith("_sd")
+    }
+    row.more["minutes"] = _seconds(folder / "seconds.json") / 60 / compared.seeds
+    say(f"{name}: {metric} {row.mean:.4f}")
+    updates = math.ceil(len(data["train"].examples) / settings.batch_size)
+    return _Way(row, metric, tasks.best_by_epoch(trained), updates)
+
+
+class _Stopwatch:
+    """Adds the seconds since it was made to those in a file, each time it is asked to."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._began = path, time.perf_counter()
+        self._before = _seconds(path) if path.exists() else 0.0
+
+    def note(self) -> None:
+        """Write the sum."""
+        spent = time.perf_counter() - self._began
+        write_json(self._path, {"seconds": self._before + spent})
+
+
+def _seconds(path: Path) -> float:
+    return read_record(path, dict[str, float])["seconds"]
+
+
+def _weights(folder: Path) -> dict[str, float]:
+    """The learned weight of each layer where ELMo first enters, the mean of the seeds."""
+    from elmo.store.layout import Mix
+    from elmo.tasks.task import read_task
+
+    record = read_task(folder)
+    if record.bilm is None:
+        return {}
+    mixes = [Mix.load(folder / f"seed-{seed}" / "mix.json").weights for seed in record.seeds]
+    numbers = record.settings.layers or range(record.bilm.layers)
+    return {
+        f"weight_layer_{number}": statistics.fmean(weights)
+        for number, weights in zip(numbers, zip(*mixes, strict=True), strict=True)
+    }
+
+
+def _finding(
+    compared: ComparedTask, kind: FindingKind, data: Mapping[str, "Labelled"], ways: Sequence[_Way]
+) -> Finding:
+    from elmo.tasks.examples import length
+
+    return Finding(
+        format=1,
+        kind=kind,
+        task=compared.kind,
+        metric=ways[0].metric,
+        command=command_line(),
+        model=model_digest(compared.model),
+        data={split: source_digest(split, path) for split, path in compared.sources.items()},
+        examples={
+            **{split: len(labelled.examples) for split, labelled in data.items()},
+            "epoch_tokens": sum(map(length, data["train"].examples)),
+        },
+        seeds=list(range(compared.seeds)),
+        settings=dict(compared.settings),
+        rows=[way.row for way in ways],
+    )

@@ -1,0 +1,142 @@
+"""A finding as a file: figures with intervals, and all that it takes to measure them again."""
+
+import math
+import shlex
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta
+
+from elmo.io.atomic import check_record, write_json
+from elmo.io.records import Count, Sha256, read_record
+from pipeline.terminal import urls
+
+FindingKind = Literal[
+    "elmo",
+    "layers",
+    "positions",
+    "context",
+    "models",
+    "labels",
+    "senses",
+    "probe",
+    "neighbors",
+]
+DRAWS = 2000  # of the bootstrap
+# Two-sided 95 % points of Student's t for 1 to 30 degrees of freedom; beyond, those of the normal.
+_T95 = (
+    12.706,
+    4.303,
+    3.182,
+    2.776,
+    2.571,
+    2.447,
+    2.365,
+    2.306,
+    2.262,
+    2.228,
+    2.201,
+    2.179,
+    2.160,
+    2.145,
+    2.131,
+    2.120,
+    2.110,
+    2.101,
+    2.093,
+    2.086,
+    2.080,
+    2.074,
+    2.069,
+    2.064,
+    2.060,
+    2.056,
+    2.052,
+    2.048,
+    2.045,
+    2.042,
+)
+
+
+class Row(msgspec.Struct, forbid_unknown_fields=True):
+    """One row of a table.
+
+    `low` and `high` are the 95 % interval of `mean`: over seeds (Student's t) or, where nothing is
+    drawn, over sentences (bootstrap); None for one seed. `scores` are by seed. `more` are other
+    figures, such as the learned weight of each layer.
+    """
+
+    name: str
+    mean: float
+    low: float | None = None
+    high: float | None = None
+    scores: dict[str, float] = {}
+    more: dict[str, float] = {}
+
+
+class Finding(msgspec.Struct, forbid_unknown_fields=True):
+    """The JSON file. `data` are the digests of the files read, by their option."""
+
+    format: Literal[1]
+    kind: FindingKind
+    task: str
+    metric: str
+    command: str
+    model: Sha256
+    data: dict[str, Sha256]
+    examples: dict[str, Count]
+    seeds: list[Count]
+    settings: dict[str, str | int | float | bool | None | list[int]]
+    rows: Annotated[list[Row], Meta(min_length=1)]
+    neighbors: dict[str, dict[str, list[str]]] = {}
+
+
+def write(out: Path, finding: Finding) -> None:
+    """Write `out.json`."""
+    write_json(out, msgspec.to_builtins(finding))
+
+
+def read(path: Path) -> Finding:
+    """Read one; `ElmoError` where it is none."""
+    return read_record(path, Finding)
+
+
+def command_line() -> str:
+    """The command in progress, as it can be typed again; passwords in URLs are left out."""
+    return urls.clean(shlex.join(["python", "-m", "research", *sys.argv[1:]]))
+
+
+def mean_row(name: str, scores: Sequence[float], more: Mapping[str, float]) -> Row:
+    """The mean of the seeds 0, 1, … with Student's interval."""
+    mean, low, high = statistics.fmean(scores), None, None
+    if len(scores) > 1:
+        factor = _T95[len(scores) - 2] if len(scores) - 2 < len(_T95) else 1.96
+        half = factor * statistics.stdev(scores) / math.sqrt(len(scores))
+        low, high = mean - half, mean + half
+    by_seed = {str(seed): score for seed, score in enumerate(scores)}
+    return Row(name, mean, low, high, by_seed, dict(more))
+
+
+def over_sentences(name: str, right: npt.NDArray[np.bool_], lengths: Sequence[int]) -> Row:
+    """The share that is right, with a bootstrap interval over sentences.
+
+    `right` has a value for each answer, and `lengths` says how many of them each sentence has.
+    """
+    starts = np.cumsum([0, *lengths[:-1]])
+    sums, sizes = np.add.reduceat(right.astype(np.int64), starts), np.asarray(lengths)
+    random = np.random.default_rng(0)
+    draws = (random.integers(len(sizes), size=len(sizes)) for _ in range(DRAWS))
+    means = [sums[chosen].sum() / sizes[chosen].sum() for chosen in draws]
+    low, high = np.quantile(means, (0.025, 0.975))
+    return Row(name, float(right.mean()), float(low), float(high))
+
+
+def check_out(out: Path) -> None:
+    """Refuse a file that is not ours before work starts."""
+    check_record(out, Finding)

@@ -1,0 +1,90 @@
+"""Nearest neighbours in context beside those of static vectors: Table 4 of the paper."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elmo.model.embedder import Embedder
+from elmo.store import FeatureStore
+from elmo.store.neighbors import neighbors, parse_query
+from elmo.tasks.inputs import read_vectors, train_vectors
+from elmo.tasks.lines import lines_of
+from pipeline.tracking.task_runs import source_digest
+from research.finding import Finding, Row, command_line
+
+DIM = 100  # of static vectors that are trained here
+MIN_COUNT = 2
+
+
+def in_context(
+    model: Path,
+    store: Path,
+    queries: Path,
+    *,
+    vectors: Path | None,
+    count: int,
+    layer: int | None,
+    same_word: bool,
+    device: str,
+) -> Finding:
+    """For each line of `queries`, with one token in brackets, the nearest tokens of the store.
+
+    Beside them stand the words nearest to the token's static vector: of the file `vectors`
+    (word2vec or GloVe text), or trained on the tokens of the store. The figure is the share of
+    neighbours in context that are the same word; with `same_word`, where all are, it is the cosine
+    of the nearest.
+    """
+    embedder, opened = Embedder.load(model, device=device), FeatureStore(store, model=model)
+    lines = [line for _, line in lines_of(queries) if line.strip()]
+    asked = [parse_query(line, tokenize=embedder.tokenize) for line in lines]
+    words, static = _static(opened, vectors, {tokens[position] for tokens, position in asked})
+    rows, listed = [], {}
+    for line, (tokens, position) in zip(lines, asked, strict=True):
+        nearest = neighbors(
+            opened, embedder, tokens, position, k=count, layer=layer, same_word=same_word
+        )
+        word = tokens[position]
+        same = [one.tokens[one.position].lower() == word.lower() for one in nearest]
+        share = float(np.mean(same)) if same else 0.0
+        figure = nearest[0].cosine if same_word and nearest else share
+        rows.append(Row(line, figure))
+        listed[line] = {
+            "in context": [one.marked() for one in nearest],
+            "static": _nearest(words, static, word, count),
+        }
+    sources = {"queries": queries} | ({"vectors": vectors} if vectors is not None else {})
+    settings: dict[str, Any] = {"count": count, "layer": layer, "same_word": same_word}
+    return Finding(
+        format=1,
+        kind="neighbors",
+        task="neighbors",
+        metric="cosine of the nearest" if same_word else "same word",
+        command=command_line(),
+        model=embedder.model.digest,
+        data={name: source_digest(name, path) for name, path in sources.items()}
+        | {"store": opened.digest},
+        examples={"sentences": len(opened), "queries": len(lines)},
+        seeds=[],
+        settings=settings,
+        rows=rows,
+        neighbors=listed,
+    )
+
+
+def _static(store: FeatureStore, vectors: Path | None, needed: set[str]) -> tuple[list[str], Any]:
+    if vectors is None:
+        texts = [store.tokens(k) for k in range(len(store))]
+        return train_vectors(texts, dim=DIM, min_count=MIN_COUNT)
+    first = next((line for _, line in lines_of(vectors)), "").split()
+    dim = int(first[1]) if len(first) == 2 and first[1].isdecimal() else len(first) - 1
+    return read_vectors(vectors, needed, dim=max(1, dim))
+
+
+def _nearest(words: list[str], vectors: Any, word: str, count: int) -> list[str]:
+    """The words nearest by cosine; none where the word has no vector."""
+    if word not in words:
+        return []
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    order = np.argsort(-(unit @ unit[words.index(word)]), kind="stable")
+    return [words[k] for k in order if words[k] != word][:count]

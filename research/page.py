@@ -1,0 +1,118 @@
+"""The tables of docs/results.md, drawn anew from the JSON files of findings.
+
+In the page, what stands between `<!-- finding NAME -->` and `<!-- end -->` is drawn from NAME.json,
+with the picture NAME.png where it lies beside; all else is written by hand and stays.
+"""
+
+import os
+import re
+from pathlib import Path
+
+from elmo.errors import ElmoError
+from elmo.io.atomic import new_file
+from elmo.io.records import check_readable
+from research.finding import Finding, Row, read
+
+_MARK = re.compile(r"(<!-- finding ([A-Za-z0-9_-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+NOT_MEASURED = "not measured yet\n"
+
+
+def redraw(folder: Path, page: Path) -> tuple[int, int]:
+    """Draw the tables of `page` from the files in `folder`; how many are there, and how many not.
+
+    A file that no mark names is an error, so that none is forgotten.
+    """
+    check_readable(page)
+    try:
+        text = page.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ElmoError(f"{page}: not readable as UTF-8 text ({error})") from None
+    if not folder.is_dir():
+        raise ElmoError(f"{folder}: no such folder; name the one with the findings' JSON files")
+    _check_closed(text, page)
+    names = [match[2] for match in _MARK.finditer(text)]
+    if not names:
+        raise ElmoError(f"{page}: has no mark such as <!-- finding NAME --> … <!-- end -->")
+    files = {path.stem: path for path in sorted(folder.glob("*.json"))}
+    for name, path in files.items():
+        if name not in names:
+            raise ElmoError(f"{path}: {page} has no mark <!-- finding {name} -->; add one")
+    findings = {name: read(path) for name, path in files.items()}
+
+    def drawn(match: re.Match[str]) -> str:
+        finding = findings.get(match[2])
+        if finding is None:
+            return match[1] + NOT_MEASURED + match[4]
+        return match[1] + table(finding) + _picture(files[match[2]], page) + match[4]
+
+    with new_file(page) as new:
+        new.write_text(_MARK.sub(drawn, text), encoding="utf-8")
+    return len(findings), len(set(names) - findings.keys())
+
+
+def _check_closed(text: str, page: Path) -> None:
+    """Refuse a page on which a mark is not closed before the next: what is between would go."""
+    opened: int | None = None
+    for number, line in enumerate(text.split("\n"), 1):
+        begins, ends = line.startswith("<!-- finding "), line.startswith("<!-- end -->")
+        if (begins and opened is not None) or (ends and opened is None):
+            where, what = (opened, "is not closed") if begins else (number, "closes nothing")
+            raise ElmoError(f"{page}:{where}: the mark {what}; write <!-- end --> after its table")
+        opened = number if begins else None if ends else opened
+    if opened is not None:
+        raise ElmoError(f"{page}:{opened}: the mark is not closed; write <!-- end --> after it")
+
+
+def table(finding: Finding) -> str:
+    """A finding as Markdown: its table, then the seeds, model and command."""
+    weights = sorted({key for row in finding.rows for key in row.more if key.startswith("weight_")})
+    columns = {key: key.removeprefix("weight_").replace("_", " ") for key in weights}
+    columns |= {
+        "gain": "mean gain of a seed",
+        "updates_to_baseline": "updates to the baseline's best",
+        "minutes": "minutes a seed",
+    }
+    shown = {k: title for k, title in columns.items() if any(k in row.more for row in finding.rows)}
+    lines = [_line(["", finding.metric, "95 % interval", *shown.values()])]
+    lines.append(_line(["---"] * (3 + len(shown))))
+    for row in finding.rows:
+        cells = [_cell(row, key) for key in shown]
+        lines.append(_line([row.name, f"{row.mean:.3f}", _interval(row), *cells]))
+    for query, both in finding.neighbors.items():
+        lines += ["", f"{query}:", ""]
+        lines += [f"- {kind}: {'; '.join(neighbors) or 'none'}" for kind, neighbors in both.items()]
+    counted = ", ".join(
+        f"{name.replace('_', ' ')} {count:,}" for name, count in finding.examples.items()
+    )
+    seeds = f"seeds {', '.join(map(str, finding.seeds))}; " if finding.seeds else ""
+    lines += ["", f"{counted}; {seeds}model {finding.model[:12]}.", "", f"`{finding.command}`", ""]
+    return "\n".join(lines)
+
+
+def _picture(path: Path, page: Path) -> str:
+    """The picture beside a finding's file, as seen from the page; nothing where there is none."""
+    picture = path.with_suffix(".png")
+    if not picture.exists():
+        return ""
+    return f"\n![{path.stem}]({Path(os.path.relpath(picture, page.parent)).as_posix()})\n"
+
+
+def _cell(row: Row, key: str) -> str:
+    """One of a row's other figures, empty where it has none."""
+    value = row.more.get(key)
+    if value is None:
+        return ""
+    if key == "gain":
+        low, high = row.more.get("gain_low"), row.more.get("gain_high")
+        return f"{value:+.3f}" + ("" if low is None else f" ({low:+.3f} to {high:+.3f})")
+    return f"{value:,.0f}" if key == "updates_to_baseline" else f"{value:.2f}"
+
+
+def _interval(row: Row) -> str:
+    if row.low is None or row.high is None:
+        return ""
+    return f"{row.low:.3f} to {row.high:.3f}"
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

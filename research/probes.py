@@ -1,0 +1,137 @@
+"""What each layer knows, without any training of the biLM: Tables 5 and 6 of the paper."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elmo.errors import ElmoError
+from elmo.model.embedder import Embedder
+from elmo.store import model_digest
+from elmo.tasks import layer_probe, senses
+from elmo.tasks.examples import Tagged
+from elmo.tasks.readers import read
+from pipeline.tracking.task_runs import source_digest
+from research.finding import (
+    Finding,
+    Row,
+    command_line,
+    over_sentences,
+)
+
+HELD_OUT = 0.2  # of the documents, where no test file is named
+
+
+def word_senses(
+    model: Path,
+    train: Path,
+    *,
+    train_gold: Path | None,
+    test: Path | None,
+    test_gold: Path | None,
+    first_senses: Path | None,
+    device: str,
+) -> Finding:
+    """Word senses by nearest neighbour, per layer.
+
+    Without `test` a fifth of the documents of `train`, by the hash of their names, is tested.
+    """
+    sources = {
+        name: path
+        for name, path in (
+            ("train", train),
+            ("train_gold", train_gold),
+            ("test", test),
+            ("test_gold", test_gold),
+            ("first_senses", first_senses),
+        )
+        if path is not None
+    }
+    learned = _senses_of(train, train_gold)
+    if test is not None:
+        tested = _senses_of(test, test_gold)
+    else:
+        tested = [s for s in learned if _is_held(s.document)]
+        learned = [s for s in learned if not _is_held(s.document)]
+        if not tested or not learned:
+            raise ElmoError(f"{train}: too few documents to hold some out; name --test")
+    scores = senses.word_senses(
+        Embedder.load(model, device=device),
+        learned,
+        tested,
+        first_senses=None if first_senses is None else senses.read_first_senses(first_senses),
+    )
+    lengths = [len(s.occurrences) for s in tested if s.occurrences]
+    rows = [Row("first sense", scores.first_sense), Row("most frequent", scores.most_frequent)]
+    rows += _layer_rows(scores.right, lengths)
+    for row, score in zip(rows[2:], scores.ambiguous_layers, strict=True):
+        if not np.isnan(score):
+            row.more["ambiguous_words"] = score
+    more = {"fallback": scores.fallback, "ambiguous": scores.ambiguous}
+    rows[0].more |= more
+    examples = {"train": len(learned), "test": len(tested), "answers": scores.occurrences}
+    return _finding("senses", model, sources, examples, rows, {})
+
+
+def tags(model: Path, train: Path, test: Path, *, l2: float, device: str, **how: Any) -> Finding:
+    """A linear probe of each layer for the tag of a token; `how` says how the files are read."""
+    learned, tested = (_tagged(path, **how) for path in (train, test))
+    scores = layer_probe.probe_layers(Embedder.load(model, device=device), learned, tested, l2=l2)
+    rows = [Row("most frequent tag of the type", scores.most_frequent)]
+    rows += _layer_rows(scores.right, [len(tokens) for tokens, _ in tested])
+    examples = {"train": len(learned), "test": len(tested), "answers": scores.tokens}
+    return _finding("probe", model, {"train": train, "test": test}, examples, rows, {"l2": l2})
+
+
+def _layer_rows(right_LN: Any, lengths: Sequence[int]) -> list[Row]:
+    return [
+        over_sentences(f"layer {number}", right_N, lengths)
+        for number, right_N in enumerate(right_LN)
+    ]
+
+
+def _senses_of(path: Path, gold: Path | None) -> list[senses.SenseSentence]:
+    """SemCor's columns, or with `gold` the XML of the unified evaluation framework."""
+    if gold is not None:
+        return senses.read_raganato(path, gold)
+    if ".xml" in path.suffixes:
+        raise ElmoError(f"{path}: the XML needs its file of keys; name it too (--…-gold)")
+    return senses.read_semcor(path)
+
+
+def _is_held(document: str) -> bool:
+    hashed = hashlib.sha256(document.encode("utf-8")).digest()
+    return int.from_bytes(hashed[:8], "big") / 2**64 < HELD_OUT
+
+
+def _tagged(path: Path, **how: Any) -> list[tuple[Sequence[str], Sequence[str]]]:
+    return [
+        (example.tokens, example.tags)
+        for example in read("tagging", path, **how).examples
+        if isinstance(example, Tagged) and example.tags is not None
+    ]
+
+
+def _finding(
+    kind: Any,
+    model: Path,
+    sources: dict[str, Path],
+    examples: dict[str, int],
+    rows: list[Row],
+    settings: dict[str, Any],
+) -> Finding:
+    return Finding(
+        format=1,
+        kind=kind,
+        task=kind,
+        metric="accuracy",
+        command=command_line(),
+        model=model_digest(model),
+        data={name: source_digest(name, path) for name, path in sources.items()},
+        examples=examples,
+        seeds=[],
+        settings=settings,
+        rows=rows,
+    )

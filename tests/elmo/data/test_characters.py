@@ -1,0 +1,104 @@
+"""Tokens as characters, to the byte as in 2018."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elmo.data.characters import Characters
+from elmo.errors import ElmoError
+
+BOS, EOS, BOW, EOW, PAD = 256, 257, 258, 259, 260
+
+
+def slow(token: str) -> list[int]:
+    """The layout written out by hand."""
+    ids = [BOW, *token.encode("utf-8")[:48], EOW]
+    return ids + [PAD] * (50 - len(ids))
+
+
+def test_bytes_agree_with_the_layout_by_hand() -> None:
+    tokens = [
+        "",
+        "a",
+        "café",
+        "한국어",
+        "カナ",
+        "😀",
+        "x" * 47,
+        "x" * 48,
+        "x" * 49,
+        "어" * 20,
+    ]
+    assert Characters().encode(tokens).tolist() == [slow(token) for token in tokens]
+
+
+def test_the_cut_may_split_a_character() -> None:
+    row = Characters().encode(["a" + "어" * 16])[0].tolist()
+    assert row[48:] == ["어".encode()[1], EOW]
+
+
+def test_boundaries_have_their_own_form() -> None:
+    rows = Characters().encode(["<S>", "</S>", "<UNK>"]).tolist()
+    assert rows[0] == [BOW, BOS, EOW] + [PAD] * 47
+    assert rows[1] == [BOW, EOS, EOW] + [PAD] * 47
+    assert rows[2] == slow("<UNK>")
+
+
+def test_unicode_characters_with_an_unknown_one(tmp_path: Path) -> None:
+    characters = Characters(("가", "나"), 6)
+    assert characters.size == 2 + 1 + 5
+    assert characters.encode(["나다가", "나" * 9]).tolist() == [
+        [5, 1, 2, 0, 6, 7],
+        [5, 1, 1, 1, 1, 6],
+    ]
+    characters.save(tmp_path / "characters.json")
+    assert Characters.load(tmp_path / "characters.json") == characters
+
+
+def test_tokens_that_would_be_cut_are_counted() -> None:
+    assert Characters().longer(["x" * 48, "x" * 49, "어" * 17, "어" * 16]) == 2
+    assert Characters(("어",)).longer(["어" * 48, "어" * 49]) == 1
+
+
+def test_no_tokens_are_no_rows() -> None:
+    assert Characters().encode([]).shape == (0, 50)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            '{"kind": "words", "max_characters": 50}',
+            "kind: Invalid enum value 'words'",
+        ),
+        (
+            '{"kind": "bytes", "max_characters": "50"}',
+            "max_characters: Expected `int`, got `str`",
+        ),
+        ('{"kind": "unicode", "max_characters": 50}', "symbols must be a list"),
+        ('{"kind": "bytes", "max_characters": 2}', "max_characters: Expected `int` >= 3"),
+        ('{"kind": "bytes", "max_characters": 10000000000}', "Expected `int` <= 1024"),
+        ('{"kind": "bytes", "max_characters": 50, "symbols": ["a"]}', "bytes have none"),
+        ('{"kind": "unicode", "max_characters": 9, "symbols": ["ab"]}', "length <= 1"),
+        ('{"kind": "unicode", "max_characters": 9, "symbols": ["a", "a"]}', "a character twice"),
+        ('{"kind": "bytes", "max_characters": 50, "more": 1}', "unknown field `more`"),
+    ],
+)
+def test_a_bad_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "characters.json"
+    path.write_text(text)
+    with pytest.raises(ElmoError, match=message):
+        Characters.load(path)
+
+
+def test_ids_fit_the_table() -> None:
+    rows = Characters().encode(["ÿ" * 60, "a"])
+    assert rows.max() == PAD == Characters().size - 1
+    assert rows.dtype == np.int32
+
+
+def test_a_length_that_no_token_has_is_refused() -> None:
+    for length in (2, 1025, 10**10, 5.0):
+        with pytest.raises(ElmoError, match="max_characters must be an integer from 3 to 1024"):
+            Characters(max_characters=length)  # type: ignore[arg-type]

@@ -1,0 +1,243 @@
+"""Shards: what is written is what is read, memory-mapped, and damage is named."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from msgspec import structs, to_builtins
+
+from elmo.data import shards as shards_module
+from elmo.data.shards import (
+    ShardEntry,
+    Shards,
+    SplitCounts,
+    describe_shard,
+    open_shard,
+    write_shard,
+    write_shards,
+)
+from elmo.errors import ElmoError
+from elmo.io.records import json_bytes
+
+SENTENCES = [["the", "cat", "the"], [], ["naïve", "고양이", "<S>"], ["🙂"], ["the"], ["x" * 60]]
+
+
+def test_every_sentence_comes_back_with_its_place(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "s", SENTENCES, heldout_every=3, shard_sentences=2)
+    found = {}
+    for info in shards.infos():
+        shard = shards.open(info)
+        for row in range(len(shard)):
+            found[int(shard.sentence_ids[row])] = (shard.split, shard.tokens(row))
+    assert [found[i][1] for i in range(len(SENTENCES))] == SENTENCES
+    assert [i for i in found if found[i][0] == "heldout"] == [2, 5]
+
+
+def test_a_blank_line_keeps_its_place_and_is_counted(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "s", SENTENCES)
+    shard = shards.open(shards.infos("train")[0])
+    assert shard.tokens(1) == [] and shard.sentence_ids[1] == 1
+    assert shards.manifest.counts.blank_lines == 1
+
+
+def test_types_are_the_distinct_tokens_in_order_of_occurrence(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "s", SENTENCES)
+    shard = shards.open(shards.infos("train")[0])
+    assert shard.types == ["the", "cat", "naïve", "고양이", "<S>", "🙂", "x" * 60]
+    assert shard.counts().tolist() == [3, 1, 1, 1, 1, 1, 1]
+
+
+def test_columns_are_mapped_from_the_file_and_not_copied(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "s", [["a", "b"]] * 20_000)
+    before = pa.total_allocated_bytes()
+    shard = shards.open(shards.infos("train")[0])
+    assert pa.total_allocated_bytes() - before < 4096
+    assert not shard.ids.flags.owndata and not shard.offsets.flags.owndata
+
+
+def test_the_same_sentences_give_the_same_bytes_and_digest(tmp_path: Path) -> None:
+    one = write_shards(tmp_path / "one", SENTENCES, heldout_every=2)
+    two = write_shards(tmp_path / "two", SENTENCES, heldout_every=2)
+    other = write_shards(tmp_path / "other", [*SENTENCES[:-1], ["y"]], heldout_every=2)
+    assert one.digest == two.digest != other.digest
+    for info in one.infos():
+        assert (one.folder / info.file).read_bytes() == (two.folder / info.file).read_bytes()
+
+
+def test_any_arrow_reader_opens_a_shard(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "s", SENTENCES)
+    with pa.ipc.open_file(str(shards.folder / "train-00000.arrow")) as reader:
+        table = reader.read_all()
+    assert table["tokens"].to_pylist() == SENTENCES
+    assert table.schema.field("tokens").type == pa.list_(pa.dictionary(pa.int32(), pa.string()))
+    assert table.schema.metadata[b"schema"] == b"2"
+
+
+def test_counts_of_a_split_are_its_own(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "s", SENTENCES, heldout_every=3)
+    assert (shards.tokens("train"), shards.tokens("heldout"), shards.tokens()) == (5, 4, 9)
+    assert (shards.sentences("train"), shards.sentences("heldout")) == (4, 2)
+    assert shards.manifest.splits["heldout"] == SplitCounts(documents=2, sentences=2, tokens=4)
+
+
+def test_offsets_of_the_manifest_are_added_to_the_ids_and_the_file_stays(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "s", SENTENCES)
+    path = shards.folder / "train-00000.arrow"
+    before = path.read_bytes()
+    info = describe_shard(path, split="train").published(path.name, sentences=1000, documents=70)
+    shard = open_shard(path, info=info)
+    assert shard.sentence_ids.tolist() == list(range(1000, 1006))
+    assert shard.document_ids.tolist() == list(range(70, 76))
+    assert (info.first_sentence_id, info.last_sentence_id) == (1000, 1005)
+    assert [shard.tokens(i) for i in range(6)] == SENTENCES
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", ["truncated", "altered", "missing", "not arrow"])
+def test_damage_is_named(tmp_path: Path, damage: str) -> None:
+    shards = write_shards(tmp_path / "s", SENTENCES)
+    path = shards.folder / "train-00000.arrow"
+    data = path.read_bytes()
+    if damage == "truncated":
+        path.write_bytes(data[:-10])
+    elif damage == "altered":
+        start = data.index("고양이".encode())
+        path.write_bytes(data[:start] + b"!" + data[start + 1 :])
+    elif damage == "not arrow":
+        path.write_bytes(bytes(len(data)))
+    else:
+        path.unlink()
+    with pytest.raises(ElmoError, match=r"train-00000\.arrow: .*") as error:
+        shards.verify()
+    assert "\n" not in str(error.value)
+    with pytest.raises(ElmoError, match=r"train-00000\.arrow: "):
+        shards.open(shards.infos("train")[0])
+
+
+def test_an_arrow_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "s", SENTENCES)
+    path = shards.folder / "train-00000.arrow"
+    batch = pa.RecordBatch.from_pydict({"x": [1]})
+    with pa.ipc.new_file(str(path), batch.schema) as writer:
+        writer.write_batch(batch)
+    with pytest.raises(ElmoError, match="is an Arrow file but not a shard"):
+        describe_shard(path, split="train")
+
+
+def test_a_folder_of_another_kind_or_schema_is_refused(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "s", SENTENCES)
+    path = shards.folder / "manifest.json"
+    path.write_text(json.dumps(to_builtins(shards.manifest) | {"schema": 1}))
+    with pytest.raises(ElmoError, match="has schema 1"):
+        Shards(shards.folder)
+    path.write_text(json.dumps({"kind": "store"}))
+    with pytest.raises(ElmoError, match="not the manifest of a shards folder"):
+        Shards(shards.folder)
+    with pytest.raises(ElmoError, match="no such file"):
+        Shards(tmp_path / "nowhere")
+
+
+def test_no_split_but_train_and_heldout(tmp_path: Path) -> None:
+    with pytest.raises(ElmoError, match="no split 'test'"):
+        write_shards(tmp_path / "s", SENTENCES).infos("test")
+
+
+def test_a_shard_of_blank_lines_alone_is_a_shard(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "s", [[], []])
+    shard = shards.open(shards.infos("train")[0])
+    assert len(shard) == 2 and shard.types == [] and np.diff(shard.offsets).tolist() == [0, 0]
+
+
+WRONG = {
+    "no shards": (lambda m: m.pop("shards"), "missing required field `shards`"),
+    "mistyped count": (lambda m: m["counts"].update(tokens="9"), "counts.tokens: Expected `int`"),
+    "negative": (lambda m: m["shards"][0].update(sentences=-1), r"shards\[0\].sentences: "),
+    "huge": (lambda m: m["shards"][0].update(tokens=10**18), r"shards\[0\].tokens: "),
+    "unknown key": (lambda m: m["shards"][0].update(more=1), "unknown field `more`"),
+    "outside": (lambda m: m["shards"][0].update(file="../x.arrow"), r"shards\[0\].file: "),
+    "absolute": (lambda m: m["shards"][0].update(file="/etc/passwd"), r"shards\[0\].file: "),
+    "hidden": (lambda m: m["shards"][0].update(file=".x"), r"shards\[0\].file: "),
+    "digest": (lambda m: m["shards"][0].update(sha256="0"), r"shards\[0\].sha256: "),
+    "split": (lambda m: m["shards"][0].update(split="test"), r"shards\[0\].split: "),
+    "twice": (lambda m: m["shards"].append(m["shards"][0]), "names a file twice"),
+    "fewer": (lambda m: m["shards"].pop(), "splits.heldout.sentences: 2, and its shards have 0"),
+    "total": (lambda m: m["counts"].update(tokens=7), "counts.tokens: 7, and the splits have 9"),
+    "one split": (lambda m: m["splits"].pop("train"), "splits: must be train and heldout"),
+    "order": (lambda m: m["shards"].reverse(), "does not follow"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_wrong_manifest_is_one_line_that_names_the_key(tmp_path: Path, kind: str) -> None:
+    change, message = WRONG[kind]
+    shards = write_shards(tmp_path / "s", SENTENCES, heldout_every=3, shard_sentences=2)
+    path = shards.folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(ElmoError, match=rf"manifest\.json: .*{message}") as error:
+        Shards(shards.folder)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"types": 2}, "has 7 types, its manifest says 2"),
+        ({"tokens": 5}, "has 9 tokens, its manifest says 5"),
+        ({"sentence_offset": 3}, "its sentence ids are not as in its manifest"),
+        ({"sha256": "0" * 64}, "truncated or altered"),
+    ],
+)
+def test_a_shard_that_is_not_as_its_entry_says_is_refused_when_opened(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    shards = write_shards(tmp_path / "s", SENTENCES)
+    info = structs.replace(shards.infos()[0], **change)
+    with pytest.raises(ElmoError, match=rf"train-00000\.arrow: .*{message}"):
+        shards.open(info)
+
+
+def test_tokens_outside_the_list_of_types_are_refused(tmp_path: Path) -> None:
+    """Also where the digest agrees, as somebody else's shards may."""
+    path = tmp_path / "train-00000.arrow"
+    bad = pa.DictionaryArray.from_arrays(pa.array([0, 99], pa.int32()), pa.array(["a"]), safe=False)
+    ids = np.arange(1)
+    write_shard(path, sentence_ids=ids, document_ids=ids, offsets=np.array([0, 2]), tokens=bad)
+    with pytest.raises(ElmoError, match=r"train-00000\.arrow: is no shard"):
+        open_shard(path, info=describe_shard(path, split="train"))
+
+
+def test_a_process_checks_a_files_bytes_once_and_again_when_it_was_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = write_shards(tmp_path / "s", SENTENCES, shard_sentences=3)
+    checked: list[str] = []
+    real = shards_module.check_sha256
+    monkeypatch.setattr(
+        shards_module,
+        "check_sha256",
+        lambda path, sha: checked.append(path.name) or real(path, sha),
+    )
+    for _ in range(3):
+        for info in Shards(shards.folder).infos():
+            shards.open(info)
+    assert checked == ["train-00000.arrow", "train-00001.arrow"]
+    path = shards.folder / "train-00001.arrow"
+    data = path.read_bytes()
+    start = data.index(b"xxxx")
+    path.write_bytes(data[:start] + b"y" + data[start + 1 :])
+    os.utime(path, ns=(1, 1))  # another time, however coarse the clock of the disk
+    with pytest.raises(ElmoError, match=r"train-00001\.arrow: truncated or altered"):
+        shards.open(shards.infos()[1])
+
+
+def test_the_size_of_a_manifest_is_known_before() -> None:
+    """At least what its shards take, and not much more: numbers differ in length."""
+    for number in (10**4, 10**15):
+        entry = ShardEntry("heldout-00000-000.arrow", "heldout", *[number] * 8, "0" * 64)
+        actual = len(json_bytes({"shards": [to_builtins(entry)]}, source=""))
+        assert actual <= shards_module._SHARD_BYTES < 1.4 * actual

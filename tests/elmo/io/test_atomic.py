@@ -1,0 +1,275 @@
+"""Nothing half-written, nothing lost."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from elmo.errors import ElmoError
+from elmo.io.atomic import (
+    locked,
+    new_file,
+    new_folder,
+    new_output,
+    sweep,
+    write_json,
+)
+from elmo.io.location import Location
+from elmo.io.records import (
+    check_sha256,
+    digest,
+    read_json,
+    sha256,
+)
+
+
+def test_a_failed_folder_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with new_folder(out) as new:
+        (new / "a").write_text("old")
+    with pytest.raises(KeyboardInterrupt), new_folder(out, ours=["a"]) as new:
+        (new / "a").write_text("new")
+        raise KeyboardInterrupt
+    assert (out / "a").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "out"
+    for name in ("first", "second"):
+        with new_folder(out, ours=["mark"]) as new:
+            (new / "mark").touch()
+            (new / name).touch()
+    assert sorted(path.name for path in out.iterdir()) == ["mark", "second"]
+
+
+def test_what_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "thesis.txt").write_text("years of work")
+    file = tmp_path / "notes.txt"
+    file.write_text("theirs")
+    link = tmp_path / "link"
+    link.symlink_to(theirs)
+    file_link = tmp_path / "file_link"
+    file_link.symlink_to(file)
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    for out, message in (
+        (theirs, "theirs: holds thesis.txt, and no config.json of this project; it is not"),
+        (file, "notes.txt: is a file, not a folder to replace"),
+        (link, "link: is a symbolic link to .*theirs; name that, or delete the link"),
+    ):
+        with pytest.raises(ElmoError, match=message), new_folder(out, ours=["config.json"]):
+            raise AssertionError("no work starts")
+    for out, message in (
+        (theirs, "theirs: is a folder; name a file"),
+        (file, "notes.txt: exists, and is not replaced; delete it or name another file"),
+        (file_link, "file_link: is a symbolic link to .*notes.txt"),
+    ):
+        with pytest.raises(ElmoError, match=message), new_output(out):
+            raise AssertionError("no work starts")
+    with pytest.raises(ElmoError, match=r"notes\.txt: is a file of another kind"):
+        write_json(file, {})
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+    assert file.read_text() == "theirs" and file_link.is_symlink() and link.is_symlink()
+
+
+def test_an_empty_file_is_replaced_and_one_that_came_meanwhile_is_not(tmp_path: Path) -> None:
+    out = tmp_path / "vectors.npz"
+    out.touch()
+    with new_output(out) as new:
+        new.write_bytes(b"vectors")
+    assert out.read_bytes() == b"vectors" and list(tmp_path.iterdir()) == [out]
+    out.unlink()
+    with pytest.raises(ElmoError, match="exists"), new_output(out) as new:
+        new.write_bytes(b"vectors")
+        out.write_bytes(b"theirs")
+    assert out.read_bytes() == b"theirs" and list(tmp_path.iterdir()) == [out]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from elmo.io.atomic import new_folder, new_output
+out = Path(sys.argv[1])
+with new_folder(out / "folder") as folder, new_output(out / "file") as file:
+    (folder / "half").touch()
+    file.write_bytes(b"PK half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_writer_left_goes_and_what_a_living_one_writes_stays(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=root)
+    assert len(list(tmp_path.iterdir())) == 2
+    with new_folder(tmp_path / "folder") as first:
+        (first / "a").touch()
+        with pytest.raises(KeyboardInterrupt), new_folder(tmp_path / "folder"):
+            raise KeyboardInterrupt
+        with new_output(tmp_path / "file") as new:
+            new.write_bytes(b"PK")
+        assert (first / "a").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_an_interrupt_while_a_hidden_folder_is_made_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("elmo.io.atomic.fcntl.flock", interrupted)
+    for new in (new_folder(tmp_path / "out"), new_output(tmp_path / "out")):
+        with pytest.raises(KeyboardInterrupt), new:
+            raise AssertionError("unreachable")
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_hidden_folder_that_a_sweep_takes_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = os.open
+
+    def swept_first(path: Path, flags: int) -> int:
+        monkeypatch.setattr("elmo.io.atomic.os.open", opened)
+        with new_folder(tmp_path / "out"):
+            pass
+        return opened(path, flags)
+
+    monkeypatch.setattr("elmo.io.atomic.os.open", swept_first)
+    with new_folder(tmp_path / "out") as new:
+        (new / "whole").touch()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["whole"]
+
+
+def test_a_failed_file_leaves_the_old_one(tmp_path: Path) -> None:
+    out = tmp_path / "file"
+    out.write_text("old")
+    with pytest.raises(ElmoError, match="file: no space left"), new_file(out) as new:
+        new.write_text("half")
+        raise OSError("no space left")
+    assert out.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_full_disk_names_what_was_being_written(tmp_path: Path) -> None:
+    for new in (new_file, new_folder):
+        with pytest.raises(ElmoError, match="out: No space left on device"), new(tmp_path / "out"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_what_killed_writers_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / ".out.0123abcd").mkdir()
+    (tmp_path / ".other.0123abcd").touch()
+    kept = ["out", ".out", ".out.txt", ".out.0123abcde"]
+    for name in kept:
+        (tmp_path / name).touch()
+    sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == set(kept)
+    sweep(tmp_path / "absent")
+
+
+def test_the_next_writer_of_a_file_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    code = "import os, sys, pathlib; from elmo.io.atomic import new_file\n"
+    code += "with new_file(pathlib.Path(sys.argv[1])) as new:\n"
+    code += "    new.write_text('half'); os.kill(os.getpid(), 9)\n"
+    out = tmp_path / "figures.json"
+    subprocess.run([sys.executable, "-c", code, str(out)], check=False)
+    assert not out.exists() and len(list(tmp_path.iterdir())) == 1
+    with new_file(out) as new:
+        new.write_text("whole")
+    assert list(tmp_path.iterdir()) == [out] and out.read_text() == "whole"
+
+
+def test_a_refused_output_has_nothing_beside_it_that_a_killed_writer_left(tmp_path: Path) -> None:
+    code = "import os, sys, pathlib, shutil; from elmo.io import atomic\n"
+    code += "shutil.rmtree = lambda *_, **__: os.kill(os.getpid(), 9)\n"
+    code += "with atomic.new_output(pathlib.Path(sys.argv[1])) as new: new.write_text('whole')\n"
+    out = tmp_path / "vectors.npz"
+    subprocess.run([sys.executable, "-c", code, str(out)], check=False)
+    assert out.read_text() == "whole" and len(list(tmp_path.iterdir())) == 2
+    with pytest.raises(ElmoError, match="exists, and is not replaced"), new_output(out):
+        raise AssertionError
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_work_folder_has_one_owner_who_is_named(tmp_path: Path) -> None:
+    code = "import sys, pathlib; from elmo.io.atomic import locked\n"
+    code += (
+        f"with locked(pathlib.Path({str(tmp_path / 'work')!r})): print('in', flush=True); input()"
+    )
+    owner = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "work")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert owner.stdout is not None and owner.stdout.readline() == "in\n"
+    with (
+        pytest.raises(ElmoError, match=rf"work: process {owner.pid} on \S+ is at work here"),
+        locked(tmp_path / "work"),
+    ):
+        raise AssertionError
+    owner.kill()  # which releases it
+    owner.communicate()
+    with locked(tmp_path / "work"):
+        pass
+
+
+def test_an_altered_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "shard"
+    path.write_bytes(b"abc")
+    expected = sha256(path)
+    check_sha256(path, expected)
+    path.write_bytes(b"abd")
+    with pytest.raises(ElmoError, match=r"shard: truncated or altered"):
+        check_sha256(path, expected)
+    path.unlink()
+    with pytest.raises(ElmoError, match=r"shard: is missing"):
+        check_sha256(path, expected)
+
+
+def test_json_is_the_same_bytes_for_the_same_value(tmp_path: Path) -> None:
+    write_json(tmp_path / "a", {"b": 1, "a": "é"})
+    write_json(tmp_path / "b", {"a": "é", "b": 1})
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert read_json(tmp_path / "a") == {"a": "é", "b": 1}
+    assert digest({"b": 1, "a": 2}) == digest({"a": 2, "b": 1}) != digest({"a": 1, "b": 2})
+
+
+def test_a_number_that_is_not_finite_is_null(tmp_path: Path) -> None:
+    write_json(tmp_path / "a", {"x": [float("nan"), {"y": float("inf")}], "z": 1.5})
+    assert read_json(tmp_path / "a") == {"x": [None, {"y": None}], "z": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"a":\n 1,,}', r"x\.json:2: not valid JSON"),
+        (b"[1]", r"x\.json: Expected `object`, got `array`"),
+        (b'{"a": "\xff"}', r"x\.json: not UTF-8 \(byte 7\)"),
+    ],
+)
+def test_bad_json_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "x.json").write_bytes(content)
+    with pytest.raises(ElmoError, match=message):
+        read_json(tmp_path / "x.json")
+
+
+def test_json_that_nobody_could_read_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmo.io.records.JSON_LIMIT", 100)
+    location = Location(tmp_path)
+    for write in (
+        lambda value: write_json(tmp_path / "a.json", value),
+        lambda value: location.write_json("a.json", value),
+    ):
+        write({"a": "x" * 50})
+        with pytest.raises(ElmoError, match=r"a.json: takes 1,\d+ bytes; .* at most 100"):
+            write({"a": "x" * 1000})
+        assert location.record("a.json", dict[str, str]) == {"a": "x" * 50}

@@ -1,0 +1,374 @@
+"""The same token list gets the same vectors, whatever stands beside it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from elmo.data.characters import Characters
+from elmo.data.tokenizer import NONE
+from elmo.errors import ElmoError
+from elmo.interop.serving import Serving
+from elmo.model import embedder as module
+from elmo.model.embedder import Carry, Embedder
+from elmo.model.folder import Model, load_model, save_model
+from elmo.model.mix import Elmo, batch_to_ids
+from elmo.nn import cell, int8
+from elmo.nn.bilm import BiLM
+from elmo.settings import Config
+
+GIFT = ["He", "has", "a", "gift", "for", "music"]
+SENTENCES = [
+    GIFT,
+    ["한국어", "😀"],
+    ["x" * 60],
+    [],
+    ["gift"],
+    ["The", "gift", "was", "late"] * 5,
+]
+
+
+def test_layers_tokens_dim(tiny_model: Model) -> None:
+    found = Embedder(tiny_model).embed(SENTENCES)
+    layers, dim = tiny_model.bilm.config.layers + 1, tiny_model.bilm.config.dim
+    assert [vectors.shape for vectors in found] == [(layers, len(s), dim) for s in SENTENCES]
+    assert all(vectors.dtype == np.float32 for vectors in found)
+
+
+def test_layer_0_is_the_context_free_vector_twice(tiny_model: Model) -> None:
+    embedder = Embedder(tiny_model)
+    x_TP = embedder.encode_types(GIFT)
+    layer_0 = embedder.embed([GIFT], layers=[0])[0][0]
+    np.testing.assert_array_equal(layer_0, np.concatenate([x_TP, x_TP], 1))
+
+
+def test_alone_in_a_batch_and_after_others(tiny_model: Model) -> None:
+    embedder = Embedder(tiny_model)
+    alone = embedder.embed([GIFT])[0]
+    many = [[f"w{k}"] * (k % 9 + 1) for k in range(200)]
+    for batch_size in (1, 3, 64, 512):
+        found = embedder.embed([*many, GIFT, *many], batch_size)[200]
+        np.testing.assert_allclose(found, alone, atol=1e-5)
+
+
+def test_context_changes_the_upper_layers_only(tiny_model: Model) -> None:
+    first, second = Embedder(tiny_model).embed([GIFT, [*GIFT[:-1], "nothing"]])
+    np.testing.assert_allclose(first[0, :5], second[0, :5], atol=1e-6)
+    half = tiny_model.bilm.config.projection
+    np.testing.assert_allclose(first[1:, :5, :half], second[1:, :5, :half], atol=1e-6)
+    assert np.abs(first[1:, :5, half:] - second[1:, :5, half:]).max() > 1e-4
+
+
+def test_a_long_sentence_in_pieces_is_the_same(
+    tiny_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = Embedder(tiny_model)
+    whole = embedder.embed(SENTENCES)
+    monkeypatch.setattr(module, "WINDOW_TOKENS", 7)
+    for ours, reference in zip(embedder.embed(SENTENCES), whole, strict=True):
+        np.testing.assert_allclose(ours, reference, atol=1e-6)
+
+
+def test_carried_rows_grow_and_shrink(tiny_model: Model) -> None:
+    """Row k begins with the state that row k ended with; rows beyond a batch keep theirs."""
+    embedder = Embedder(tiny_model)
+    batches = [[GIFT], [["a"], ["b", "c"], []], [["late"]], [["d"], GIFT]]
+    carry = Carry()
+    found = [embedder.embed(batch, state=carry) for batch in batches]
+    for row in range(3):
+        single = Carry()
+        for batch, vectors in zip(batches, found, strict=True):
+            if row < len(batch):
+                expected = embedder.embed([batch[row]], state=single)[0]
+                np.testing.assert_allclose(vectors[row], expected, atol=1e-6)
+    cold = embedder.embed([GIFT])[0]
+    np.testing.assert_allclose(found[0][0], cold, atol=1e-6)
+    assert np.abs(found[3][1] - cold).max() > 1e-4
+
+
+def test_carry_in_one_call_is_carry_across_calls(tiny_model: Model) -> None:
+    embedder = Embedder(tiny_model)
+    one = embedder.embed([GIFT, ["a"], GIFT, ["b"]], 2, state="carry")
+    carry = Carry()
+    two = embedder.embed([GIFT, ["a"]], state=carry) + embedder.embed([GIFT, ["b"]], state=carry)
+    for ours, reference in zip(one, two, strict=True):
+        np.testing.assert_array_equal(ours, reference)
+
+
+def test_warm_up_starts_every_sentence_from_the_same_state(tiny_model: Model) -> None:
+    cold, warm = Embedder(tiny_model), Embedder(tiny_model, warm_up=[["a", "b"], ["c"]])
+    carry = Carry()
+    for sentence in (["a", "b"], ["c"]):
+        cold.embed([sentence], state=carry)
+    expected = cold.embed([GIFT], state=carry)[0]
+    for found in warm.embed([GIFT, GIFT], 1):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_segments_of_a_shard_are_the_same_vectors(
+    tiny_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SEGMENT_TOKENS", 6)
+    monkeypatch.setattr(module, "ROWS", 2)
+    embedder = Embedder(tiny_model)
+    types = sorted({token for sentence in SENTENCES for token in sentence})
+    ids = np.array([types.index(token) for sentence in SENTENCES for token in sentence], np.int32)
+    offsets = np.cumsum([0, *map(len, SENTENCES)])
+    expected = embedder.embed(SENTENCES)
+    seen = 0
+    for segment in embedder.segments(types, ids, offsets):
+        assert segment.start == seen
+        seen = segment.stop
+        wanted = np.concatenate(expected[segment.start : segment.stop], 1)
+        for layer, vectors in enumerate(segment.contextual, 1):
+            np.testing.assert_allclose(vectors, wanted[layer], atol=1e-6)
+    assert seen == len(SENTENCES)
+
+
+def test_bfloat16_is_near_float32(tiny_model: Model, tiny_model_folder: Path) -> None:
+    exact = Embedder(tiny_model).embed([GIFT])[0]
+    rough = Embedder.load(tiny_model_folder, precision="bfloat16").embed([GIFT])[0]
+    error = np.linalg.norm(rough - exact) / np.linalg.norm(exact)
+    assert 1e-4 < error < 0.03
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda e: e.embed([GIFT], layers=[9]), "layers must be among 0 to 2, found 9"),
+        (lambda e: e.embed(["He has"]), "sentence 0: must be a list of tokens"),
+        (lambda e: e.embed([GIFT], 0), "batch_size must be 1 or more"),
+        (lambda e: Embedder(e.model, precision="half"), "precision must be"),
+    ],
+)
+def test_bad_calls_are_refused(
+    tiny_model: Model, call: Callable[[Embedder], object], message: str
+) -> None:
+    with pytest.raises(ElmoError, match=message):
+        call(Embedder(tiny_model))
+
+
+def test_a_model_that_reads_words(tmp_path: Path, tiny_model: Model) -> None:
+    shape = tiny_model.bilm.config.to_dict() | {"input_words": len(tiny_model.vocabulary)}
+    bilm = BiLM(Config.from_dict(shape, source=tmp_path), characters=Characters().size)
+    bilm.reset_parameters(1)
+    model = Model(bilm, tiny_model.vocabulary, tiny_model.characters, None, {}, "")
+    known, unknown, unk = Embedder(model).embed([["gift"], ["nowhere"], ["<UNK>"]], layers=[0])
+    np.testing.assert_array_equal(unknown, unk)
+    assert not np.array_equal(known, unk)
+
+
+def test_gradients_stay_off(tiny_model_folder: Path) -> None:
+    embedder = Embedder(load_model(tiny_model_folder))
+    embedder.embed([GIFT])
+    assert not any(p.requires_grad for p in embedder.bilm.parameters())
+    assert torch.is_grad_enabled()
+
+
+def test_the_model_it_is_given_stays_as_it_is(tiny_model: Model) -> None:
+    before = {name: value.clone() for name, value in tiny_model.bilm.state_dict().items()}
+    exact = Embedder(tiny_model).embed([GIFT])[0]
+    rough = Embedder(tiny_model, precision="bfloat16")
+    again = Embedder(tiny_model)
+    np.testing.assert_array_equal(again.embed([GIFT])[0], exact)
+    rough_error = np.linalg.norm(rough.embed([GIFT])[0] - exact) / np.linalg.norm(exact)
+    assert 1e-4 < rough_error < 0.03
+    assert tiny_model.bilm.training
+    for name, parameter in tiny_model.bilm.named_parameters():
+        assert parameter.requires_grad and parameter.dtype == torch.float32
+        assert torch.equal(parameter, before[name])
+
+
+def test_a_trainable_module_keeps_its_gradients_beside_an_embedder(tiny_model: Model) -> None:
+    elmo = Elmo(tiny_model, dropout=0.0, trainable=True)
+    embedder = Embedder(tiny_model, precision="bfloat16")
+    Serving(tiny_model)
+    Elmo(tiny_model)
+    (vectors,), _ = elmo([GIFT]).values()
+    vectors.sum().backward()
+    assert all(parameter.grad is not None for parameter in elmo.bilm.parameters())
+    first = embedder.embed([GIFT])[0]
+    with torch.no_grad():
+        for parameter in elmo.bilm.parameters():
+            parameter.add_(1.0)
+    np.testing.assert_array_equal(embedder.embed([GIFT])[0], first)
+
+
+TEXTS = ["He has a gift\n\nfor music", "", "gift"]
+
+
+def test_encode_pools_the_tokens_of_raw_text(tiny_model: Model) -> None:
+    embedder = Embedder(tiny_model)
+    assert embedder.tokenize(TEXTS[0]) == [["He", "has", "a", "gift"], ["for", "music"]]
+    parts = embedder.embed([["He", "has", "a", "gift"], ["for", "music"]])
+    tokens_TD = np.concatenate(parts, 1).mean(0)
+    pools = {"mean": tokens_TD.mean(0), "max": tokens_TD.max(0)}
+    pools |= {"first": tokens_TD[0], "last": tokens_TD[-1]}
+    for pooling, expected in pools.items():
+        found = embedder.encode(TEXTS, pooling)
+        assert found.shape == (3, embedder.dim) and found.dtype == np.float32
+        np.testing.assert_allclose(found[0], expected, atol=1e-6)
+        assert not found[1].any()
+        np.testing.assert_allclose(embedder.encode(TEXTS[0], pooling), expected, atol=1e-6)
+    whole = embedder.encode(TEXTS, "none", layers=[2])
+    assert [vectors.shape for vectors in whole] == [(6, 8), (0, 8), (1, 8)]
+    np.testing.assert_allclose(whole[0], np.concatenate(parts, 1)[2], atol=1e-6)
+    lengths = np.linalg.norm(embedder.encode(TEXTS, normalize=True), axis=1)
+    np.testing.assert_allclose(lengths, [1, 0, 1], atol=1e-6)
+    assert embedder.encode([]).shape == (0, embedder.dim)
+
+
+def test_encode_shows_its_progress(tiny_model: Model, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tqdm")
+    Embedder(tiny_model).encode(TEXTS, show_progress=True)
+    assert "3/3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda e: e.encode(TEXTS, "sum"), "pooling must be one of mean, first, last, max, none"),
+        (lambda e: e.encode([["a"]]), "text 0: must be a string; give token lists to embed"),
+        (lambda e: e.ids(["He has"]), "sentence 0: must be a list of tokens"),
+        (
+            lambda e: Embedder(replace(e.model, tokenizer=NONE)).encode(TEXTS),
+            "trained on token lists and has no tokenizer",
+        ),
+    ],
+)
+def test_bad_texts_are_refused(
+    tiny_model: Model, call: Callable[[Embedder], object], message: str
+) -> None:
+    with pytest.raises(ElmoError, match=message):
+        call(Embedder(tiny_model))
+
+
+def test_a_stream_of_texts_is_read_in_small_groups(
+    tiny_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more is read ahead than one call embeds, however long the texts are."""
+    monkeypatch.setattr(module, "GROUP_TOKENS", 10)
+    embedder = Embedder(tiny_model)
+    taken = 0
+
+    def texts() -> Iterator[list[list[str]]]:
+        nonlocal taken
+        for _ in range(100):
+            taken += 1
+            yield [["a"] * 4, ["gift"] * 4]
+
+    stream = embedder.embed_stream(texts())
+    first = next(stream)
+    assert first.shape == (3, 8, 8) and taken == 2
+    for vectors in stream:
+        np.testing.assert_array_equal(vectors, first)
+    assert taken == 100
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 1000])
+def test_a_carried_stream_is_what_whole_batches_give(
+    tiny_model: Model, monkeypatch: pytest.MonkeyPatch, tokens: int
+) -> None:
+    """Its batches are read a few tokens at a time, since a line may be long."""
+    monkeypatch.setattr(module, "GROUP_TOKENS", tokens)
+    draw = np.random.default_rng(0)
+    lines = [["a", "gift", "for", "he"][: draw.integers(0, 5)] * 2 for _ in range(11)]
+    taken = 0
+
+    def texts() -> Iterator[list[list[str]]]:
+        nonlocal taken
+        for line in lines:
+            taken += 1
+            yield [line]
+
+    for first in (0, 2):
+        carry, whole = Carry(), Carry()
+        for state in (carry, whole):
+            Embedder(tiny_model).embed([["he"]] * first, 4, state=state)
+        taken = 0
+        stream = Embedder(tiny_model).embed_stream(texts(), 4, state=carry)
+        found = [next(stream)]
+        assert taken <= min(4, tokens)
+        found += stream
+        expected = Embedder(tiny_model).embed(lines, 4, state=whole)
+        for one, two in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, two, atol=1e-6)
+        assert carry.state is not None and whole.state is not None
+        torch.testing.assert_close(carry.state.c_LSBC, whole.state.c_LSBC, atol=1e-6, rtol=1e-5)
+
+
+def test_ids_are_those_of_the_models_characters(tmp_path: Path, tiny_model: Model) -> None:
+    """Bytes are valid rows of another table: vectors would be wrong without a word."""
+    model = unicode_model(tmp_path, tiny_model)
+    sentence = [["gift", "한국"]]
+    expected = Embedder(model).embed(sentence)[0].mean(0)
+    elmo = Elmo(model, dropout=0.0)
+    for ids in (
+        sentence,
+        elmo.batch_to_ids(sentence),
+        torch.from_numpy(Embedder(model).ids(sentence)),
+    ):
+        (vectors,), _ = elmo(ids).values()
+        np.testing.assert_allclose(vectors[0].detach(), expected, atol=1e-5)
+    with pytest.raises(ElmoError, match=r"ids must be \(sentences, tokens, 20\)"):
+        elmo(batch_to_ids(sentence))
+
+
+def test_the_cell_is_compiled_only_when_many_tokens_repay_it(
+    tiny_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[torch.device] = []
+
+    def cell_for(device: torch.device) -> cell.Cell:
+        asked.append(device)
+        return cell.cell_for(device)
+
+    monkeypatch.setattr("elmo.nn.lstm.cell_for", cell_for)
+    monkeypatch.setattr(module, "COMPILE_TOKENS", 2 * len(GIFT))
+    embedder = Embedder(tiny_model)
+    eager = embedder.embed([GIFT])[0]
+    assert not asked
+    compiled = embedder.embed([GIFT])[0]
+    assert asked
+    np.testing.assert_allclose(eager, compiled, atol=1e-6)
+    asked.clear()
+    Embedder(tiny_model, compiled=True).embed([GIFT])
+    assert asked
+
+
+def unicode_model(folder: Path, like: Model) -> Model:
+    characters = Characters(tuple("gift한국어"), 20)
+    bilm = BiLM(like.bilm.config, characters=characters.size)
+    bilm.reset_parameters(3)
+    save_model(
+        folder / "unicode",
+        bilm=bilm,
+        vocabulary=like.vocabulary,
+        characters=characters,
+        softmax=None,
+        training={},
+    )
+    return load_model(folder / "unicode")
+
+
+@pytest.mark.skipif(not int8.is_supported(), reason="this processor has no AVX-512 VNNI")
+def test_int8_is_near_float32_and_a_sentence_is_the_same_beside_any_others(
+    tmp_path: Path, tiny_model: Model
+) -> None:
+    rough = Embedder(tiny_model, precision="int8")
+    sentences = [GIFT, [], ["the"] * 7, GIFT[::-1]]
+    exact, near = (e.embed(sentences) for e in (Embedder(tiny_model), rough))
+    for a, b in zip(exact, near, strict=True):
+        assert a.shape == b.shape
+    difference = np.concatenate([(a - b)[1:] for a, b in zip(exact, near, strict=True)], 1)
+    size = np.concatenate([a[1:] for a in exact], 1)
+    assert 0 < np.linalg.norm(difference) < 0.03 * np.linalg.norm(size)
+    for sentence, together in zip(sentences, near, strict=True):
+        alone = rough.embed([sentence])[0]
+        np.testing.assert_allclose(alone, together, atol=1e-6)
+    assert rough.save_pretrained(tmp_path / "rough") == Embedder(tiny_model).save_pretrained(
+        tmp_path / "exact"
+    )

@@ -1,0 +1,329 @@
+"""A model folder is whole, or it is refused with one line."""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from elmo.data.tokenizer import Tokenization
+from elmo.data.vocabulary import Vocabulary
+from elmo.errors import ElmoError
+from elmo.io.records import digest, sha256
+from elmo.model.embedder import Embedder
+from elmo.model.folder import Model, load_model, save_model
+from elmo.store import model_digest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_saved_and_loaded_gives_the_same_vectors(tiny_model: Model, tmp_path: Path) -> None:
+    softmax = {
+        "weight": torch.randn(len(tiny_model.vocabulary), 4),
+        "bias": torch.randn(9),
+    }
+    made = save_model(
+        tmp_path / "model",
+        bilm=tiny_model.bilm,
+        vocabulary=tiny_model.vocabulary,
+        characters=tiny_model.characters,
+        softmax=softmax,
+        training={"corpus": "x"},
+    )
+    found = load_model(tmp_path / "model")
+    assert found.digest == made
+    assert found.training == {"corpus": "x"}
+    assert found.softmax is not None
+    assert torch.equal(found.softmax["weight"], softmax["weight"])
+    ours, reference = (Embedder(m).embed([["a", "gift"]])[0] for m in (found, tiny_model))
+    np.testing.assert_array_equal(ours, reference)
+
+
+def test_the_digest_names_the_model_not_its_history(tiny_model: Model, tmp_path: Path) -> None:
+    digests = [
+        save_model(
+            tmp_path / str(k),
+            bilm=tiny_model.bilm,
+            vocabulary=Vocabulary(words),
+            characters=tiny_model.characters,
+            softmax=None,
+            training={"run": k},
+        )
+        for k, words in enumerate([["<S>", "</S>", "<UNK>"]] * 2 + [["<S>", "</S>", "<UNK>", "a"]])
+    ]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def change(name: str, new: Callable[[Path], object]) -> Callable[[Path], object]:
+    """Alter a piece and record its new checksum, so that only the disagreement is left to find."""
+
+    def apply(folder: Path) -> None:
+        new(folder / name)
+        config = json.loads((folder / "config.json").read_text())
+        config["pieces"][name] = sha256(folder / name)
+        sign(folder, config)
+
+    return apply
+
+
+def sign(folder: Path, config: dict[str, Any]) -> None:
+    """Write a config with the digest that belongs to it."""
+    named = {key: config[key] for key in ("format", "model", "tokenizer", "pieces")}
+    (folder / "config.json").write_text(json.dumps(config | {"digest": digest(named)}))
+
+
+def fewer_words(path: Path) -> None:
+    path.write_text("<S>\n</S>\n<UNK>\n")
+    counts = path.with_name("counts.txt")
+    counts.write_text("1\n1\n1\n")
+    config = json.loads(path.with_name("config.json").read_text())
+    config["pieces"]["counts.txt"] = sha256(counts)
+    path.with_name("config.json").write_text(json.dumps(config))
+
+
+def shape(key: str, value: object) -> Callable[[Path], object]:
+    def apply(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        config["model"][key] = value
+        sign(folder, config)
+
+    return apply
+
+
+def edit(name: str, old: str, new: str) -> Callable[[Path], object]:
+    """Edit the text of a file as a user would, and nothing else."""
+
+    def apply(folder: Path) -> None:
+        text = (folder / name).read_text()
+        assert old in text
+        (folder / name).write_text(text.replace(old, new, 1))
+
+    return apply
+
+
+def weights(alter: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], object]:
+    def apply(path: Path) -> None:
+        tensors = load_file(path)
+        alter(tensors)
+        save_file(tensors, path)
+
+    return change("weights.safetensors", apply)
+
+
+def put(name: str, value: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    return weights(lambda tensors: tensors.__setitem__(name, value(tensors[name]).contiguous()))
+
+
+def nan(tensor: torch.Tensor) -> torch.Tensor:
+    tensor.view(-1)[3] = torch.nan
+    return tensor
+
+
+def infinite(tensor: torch.Tensor) -> torch.Tensor:
+    tensor.view(-1)[-1] = -torch.inf
+    return tensor
+
+
+BIAS, SOFTMAX = "bilm.lstm.bias.1", "softmax.weight"
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (shutil.rmtree, "no such model folder"),
+        (lambda f: (f / "config.json").unlink(), r"config\.json: no such file"),
+        (
+            lambda f: (f / "config.json").write_text("{"),
+            r"config\.json:1: not valid JSON",
+        ),
+        (lambda f: (f / "config.json").write_text("{}"), "format must be 2, found None"),
+        (edit("config.json", '"format": 2', '"format": 1'), "found 1; make the model again"),
+        (edit("config.json", '"cell_clip": 1.0', '"cell_clip": 9.0'), r"config\.json: was altered"),
+        (edit("config.json", '"whitespace"', '"unicode"'), r"config\.json: was altered"),
+        (edit("counts.txt", "8", "80"), r"counts\.txt: truncated or altered"),
+        (
+            edit("training.json", '"digest"', '"a": 1, "digest"'),
+            r"training\.json: truncated or altered",
+        ),
+        (edit("config.json", '"words.txt"', '"../words.txt"'), r"config\.json: pieces"),
+        (lambda f: (f / "counts.txt").unlink(), r"counts\.txt: is missing"),
+        (lambda f: (f / "training.json").unlink(), r"training\.json: is missing"),
+        (put(BIAS, nan), rf"{BIAS} holds values that are not finite"),
+        (put(SOFTMAX, infinite), rf"{SOFTMAX} holds values that are not finite"),
+        (put(BIAS, torch.Tensor.int), rf"{BIAS} holds I32, not float32"),
+        (put(BIAS, torch.Tensor.bool), rf"{BIAS} holds BOOL, not float32"),
+        (put(BIAS, torch.Tensor.bfloat16), rf"{BIAS} holds BF16, not float32"),
+        (put(BIAS, lambda t: t[:, :9]), rf"{BIAS} has shape \(2, 9\), .* ask for \(2, 64\)"),
+        (put(SOFTMAX, lambda t: t[:, :3]), r"softmax\.weight has shape \(9, 3\)"),
+        (put("softmax.bias", lambda t: t[:5]), r"softmax\.bias has shape \(5,\)"),
+        (weights(lambda t: t.pop("softmax.bias")), r"softmax\.bias has shape none"),
+        (weights(lambda t: t.pop(SOFTMAX)), r"adaptive\.head\.weight has shape \(\)"),
+        (
+            weights(lambda t: t.update({"softmax.extra": torch.zeros(2)})),
+            r"softmax\.extra is no part of a softmax",
+        ),
+        (weights(lambda t: t.update(more=torch.zeros(2))), "more is no part of the model"),
+        (shape("layers", 10**6), "at most 256, found 1000000"),
+        (shape("cells", 2**40), "cells must be a whole number of at least 1 and at most"),
+        (shape("cells", 2**17), r"lstm\.weight\.0 has shape"),
+        (shape("filters", [[1, 4], [60, 8]]), "a filter is 60 characters wide"),
+        (shape("filters", [[1, 4]] * 999), "filters must be a list of 1 to 256 pairs"),
+        (shape("cell_clip", float("1e999")), "not valid JSON|cell_clip"),
+        (
+            change(
+                "characters.json",
+                lambda p: p.write_text('{"kind":"bytes","max_characters":10000000000}'),
+            ),
+            r"characters\.json: max_characters: Expected `int` <= 1024",
+        ),
+        (
+            change(
+                "characters.json",
+                lambda p: p.write_text('{"kind":"unicode","max_characters":9,"symbols":["a","a"]}'),
+            ),
+            r"characters\.json: symbols names a character twice",
+        ),
+        (
+            lambda f: (f / "weights.safetensors").unlink(),
+            r"weights\.safetensors: is missing",
+        ),
+        (
+            lambda f: (f / "weights.safetensors").write_bytes(
+                (f / "weights.safetensors").read_bytes()[:-9]
+            ),
+            r"weights\.safetensors: truncated or altered",
+        ),
+        (
+            change("weights.safetensors", lambda p: p.write_bytes(b"x" * 99)),
+            r"weights\.safetensors: not a safetensors file",
+        ),
+        (shape("cells", 7), r"bilm\.lstm\.weight\.0 has shape .* ask for"),
+        (shape("layers", 3), r"bilm\.lstm\.weight\.2 is missing"),
+        (shape("layers", 1), r"bilm\.lstm\..*\.1 is no part of the model"),
+        (
+            shape("activation", "gelu"),
+            "activation must be one of relu, tanh, found 'gelu'",
+        ),
+        (
+            shape("cells", "64"),
+            "cells must be a whole number of at least 1 and at most 131,072, found '64'",
+        ),
+        (shape("gates", 4), "gates is not a setting of a model"),
+        (
+            change("words.txt", fewer_words),
+            "words.txt has 3 words, the softmax",
+        ),
+        (
+            change(
+                "characters.json",
+                lambda p: p.write_text('{"kind":"unicode","max_characters":50,"symbols":["a"]}'),
+            ),
+            r"char_embedding has shape \(261, .* ask for \(7,",
+        ),
+    ],
+)
+def test_pieces_that_disagree_are_refused(
+    tiny_model_folder: Path,
+    tmp_path: Path,
+    broken: Callable[[Path], object],
+    message: str,
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model_folder, folder)
+    broken(folder)
+    with pytest.raises(ElmoError, match=message) as caught:
+        load_model(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_tokenizer_is_part_of_the_digest(tiny_model: Model, tmp_path: Path) -> None:
+    kinds = [Tokenization("whitespace"), Tokenization("whitespace", sentences="split")]
+    digests = set()
+    for k, tokenizer in enumerate(kinds):
+        made = save_model(
+            tmp_path / str(k),
+            bilm=tiny_model.bilm,
+            vocabulary=tiny_model.vocabulary,
+            characters=tiny_model.characters,
+            softmax=None,
+            training={},
+            tokenizer=tokenizer,
+        )
+        loaded = load_model(str(tmp_path / str(k)))
+        assert loaded.tokenizer == tokenizer
+        assert made == loaded.digest == model_digest(tmp_path / str(k))
+        digests.add(made)
+    assert len(digests) == 2
+
+
+def test_everybody_the_umask_allows_may_read_the_weights(tiny_model: Model, tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        save_model(
+            tmp_path / "model",
+            bilm=tiny_model.bilm,
+            vocabulary=tiny_model.vocabulary,
+            characters=tiny_model.characters,
+            softmax=None,
+            training={},
+        )
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()}
+    assert set(modes.values()) == {0o640}, modes
+
+
+def test_a_folder_that_is_no_model_is_not_replaced(tiny_model: Model, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("keep")
+    with pytest.raises(
+        ElmoError, match="and no config.json and weights.safetensors of this project"
+    ):
+        save_model(
+            mine,
+            bilm=tiny_model.bilm,
+            vocabulary=tiny_model.vocabulary,
+            characters=tiny_model.characters,
+            softmax=None,
+            training={},
+        )
+    assert (mine / "notes.txt").read_text() == "keep"
+    assert list(tmp_path.iterdir()) == [mine]
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_an_oserror(tmp_path: Path) -> None:
+    """A limit on a file's size is the nearest to a full disk that a process can make itself."""
+    code = (
+        "import resource, signal, sys, torch; from pathlib import Path\n"
+        "from elmo.model.weights import save_weights\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "try: save_weights(Path(sys.argv[1]), {'a': torch.zeros(9999)})\n"
+        "except OSError as error: print('errno', error.errno)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "w")], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.stdout == f"errno {errno.EFBIG}\n", done.stderr
+
+
+def test_a_huge_file_of_words_is_refused_before_it_is_read(
+    tiny_model_folder: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model_folder, folder)
+    with (folder / "words.txt").open("r+b") as file:
+        file.truncate(1 << 40)  # sparse: it takes no room
+    with pytest.raises(ElmoError, match=r"words\.txt: has 1,099,511,627,776 bytes"):
+        load_model(folder)

@@ -1,0 +1,168 @@
+"""Names of pretrained models, and folders that are published."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elmo.errors import ElmoError
+from elmo.model.config import read_config
+from elmo.model.embedder import Embedder
+from elmo.model.folder import load_model, save_model
+from elmo.model.pretrained import write_package
+from elmo.store import model_digest
+
+TEXTS = ["he has a gift", "the gift"]
+
+
+def test_a_saved_model_is_the_same_model_with_a_card(
+    tiny_model_folder: Path, tmp_path: Path
+) -> None:
+    embedder = Embedder.from_pretrained(tiny_model_folder)
+    digest = embedder.save_pretrained(
+        tmp_path / "out", licence="apache-2.0", title="Tiny", language="en"
+    )
+    again = Embedder.from_pretrained(str(tmp_path / "out"))
+    assert again.model.digest == digest == embedder.model.digest
+    np.testing.assert_array_equal(again.encode(TEXTS), embedder.encode(TEXTS))
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("---\nlicense: apache-2.0\nlanguage: en\nlibrary_name: elmo-pipeline\n")
+    assert digest in card and "2 × 16 cells, projection 4, 20 filters" in card
+    assert card.count("Not recorded in the model.") == 2
+    embedder.save_pretrained(tmp_path / "out")  # over its own
+
+
+def test_the_card_says_data_and_perplexities(tiny_model_folder: Path, tmp_path: Path) -> None:
+    model = load_model(tiny_model_folder)
+    side = {"forward": 12.34, "backward": 11.0, "average": 11.67, "tokens": 1234}
+    training = {
+        "stage": "finetune",
+        "inputs": {"corpus": "ab" * 32},
+        "params": {"training": {"epochs": 2}},
+        "perplexity": {"before": {"task": {**side, "average": None}}, "after": {"task": side}},
+    }
+    save_model(
+        tmp_path / "m",
+        bilm=model.bilm,
+        vocabulary=model.vocabulary,
+        characters=model.characters,
+        softmax=model.softmax,
+        training=training,
+        tokenizer=model.tokenizer,
+    )
+    Embedder.load(tmp_path / "m").save_pretrained(tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "| task, after finetune | 12.3 | 11.0 | 11.7 |" in card
+    assert "| task, before finetune | 12.3 | 11.0 | - |" in card
+    assert "| corpus | `abab" in card and "| held-out tokens, task | 1,234 |" in card
+    assert "| epochs of finetune | 2 |" in card
+
+
+def test_weights_in_bfloat16_are_not_saved(tiny_model_folder: Path, tmp_path: Path) -> None:
+    embedder = Embedder.from_pretrained(tiny_model_folder, precision="bfloat16")
+    with pytest.raises(ElmoError, match="load the model in float32"):
+        embedder.save_pretrained(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_snapshot_as_hugging_face_keeps_it(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """A folder of links into blobs, below the folder of its repository."""
+    repository = tmp_path / "models--me--elmo"
+    snapshot = repository / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (repository / "blobs").mkdir()
+    for path in tiny_model_folder.iterdir():
+        shutil.copy(path, repository / "blobs" / f"blob-{path.name}")
+        (snapshot / path.name).symlink_to(Path("../../blobs") / f"blob-{path.name}")
+    expected = Embedder.load(tiny_model_folder).encode(TEXTS)
+    for name in (snapshot, repository):
+        np.testing.assert_array_equal(Embedder.from_pretrained(name).encode(TEXTS), expected)
+    shutil.copytree(snapshot, repository / "snapshots" / "def")
+    with pytest.raises(ElmoError, match="holds 2 snapshots"):
+        Embedder.from_pretrained(repository)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("def")
+    np.testing.assert_array_equal(Embedder.from_pretrained(repository).encode(TEXTS), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("no-such", "no-such: no model folder"), ("s3://bucket/model", "download it first")],
+)
+def test_a_name_that_leads_nowhere(name: str, message: str) -> None:
+    with pytest.raises(ElmoError, match=message):
+        Embedder.from_pretrained(name)
+
+
+@pytest.fixture
+def installed(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, str]:
+    """A package of a model, as pip installs it into a folder of its own."""
+    about = "Made of [two] novels; not for *verse*."
+    digest = write_package(
+        tiny_model_folder, tmp_path / "package", name="tiny", licence="CC0-1.0", about=about
+    )
+    target = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--target", str(target), str(tmp_path / "package")], check=True)
+    monkeypatch.syspath_prepend(str(target))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "package", digest
+
+
+def test_an_installed_model_is_loaded_by_its_name(
+    tiny_model_folder: Path, installed: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, digest = installed
+    embedder, original = Embedder.load("tiny"), Embedder.load(tiny_model_folder)
+    assert embedder.model.digest == digest != original.model.digest
+    for ours, reference in zip(embedder.encode(TEXTS), original.encode(TEXTS), strict=True):
+        np.testing.assert_allclose(ours, reference, atol=2e-3)
+    assert Embedder.from_pretrained("tiny").model.digest == digest
+    assert model_digest("tiny") == digest
+    Path("tiny").mkdir()  # a folder that is no model does not hide it
+    assert read_config("tiny").digest == digest
+    card = (package / "README.md").read_text(encoding="utf-8")
+    assert "Made of [two] novels; not for *verse*." in card and digest in card
+    assert 'elmo.Embedder.load("tiny")' in card
+    with pytest.raises(ElmoError, match=r"finnish: no such model folder.*\(there are tiny\)"):
+        load_model("finnish")
+
+
+def test_weights_in_float16_take_half_the_file(tiny_model_folder: Path, tmp_path: Path) -> None:
+    digests = {}
+    for precision in ("float16", "float32"):
+        out = tmp_path / precision
+        digests[precision] = write_package(tiny_model_folder, out, name="tiny", precision=precision)
+    sizes = [
+        (tmp_path / one / "elmo_tiny" / "weights.safetensors").stat().st_size for one in digests
+    ]
+    assert sizes[0] < 0.6 * sizes[1]
+    assert digests["float32"] == load_model(tiny_model_folder).digest
+    write_package(tiny_model_folder, tmp_path / "float16", name="tiny")  # over its own
+
+
+def test_a_package_replaces_nothing_of_others(tiny_model_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[project]\n")
+    with pytest.raises(ElmoError, match="not replaced"):
+        write_package(tiny_model_folder, tmp_path, name="tiny")
+    assert (tmp_path / "pyproject.toml").read_text() == "[project]\n"
+    for name, version, wrong in (("My Model", "1.0", "name"), ("tiny", "one", "version")):
+        with pytest.raises(ElmoError, match=wrong):
+            write_package(tiny_model_folder, tmp_path / "new", name=name, version=version)
+
+
+def test_a_weight_that_float16_can_not_hold_is_refused(
+    tiny_model_folder: Path, tmp_path: Path
+) -> None:
+    model = load_model(tiny_model_folder)
+    model.bilm.lstm.weight[0].data[0, 0] = 1e6
+    pieces = {"vocabulary": model.vocabulary, "characters": model.characters}
+    save_model(tmp_path / "m", bilm=model.bilm, softmax=None, training={}, **pieces)
+    with pytest.raises(ElmoError, match="not finite in float16"):
+        write_package(tmp_path / "m", tmp_path / "out", name="tiny")
+    assert not (tmp_path / "out").exists()

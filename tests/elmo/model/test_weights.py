@@ -1,0 +1,111 @@
+"""Weights in files: what a full disk and a damaged file are called."""
+
+import subprocess
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from elmo.errors import ElmoError
+from elmo.io.atomic import new_folder
+from elmo.io.records import sha256
+from elmo.model.folder import load_model, save_model
+from elmo.model.weights import load_weights, save_weights
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command")
+    if mounted.returncode != 0:
+        pytest.skip(f"a small file system can't be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_is_one_line_that_names_the_file(small_disk: Path) -> None:
+    with (
+        pytest.raises(ElmoError, match=r"disk/big: No space left on device"),
+        new_folder(small_disk / "big") as new,
+    ):
+        save_weights(new / "x", {"x": torch.zeros(100_000)})
+    assert list(small_disk.iterdir()) == []
+
+
+def test_a_model_that_does_not_fit_leaves_nothing(
+    small_disk: Path, tiny_model_folder: Path
+) -> None:
+    model = load_model(tiny_model_folder)
+    softmax = {"weight": torch.zeros(9, 4), "bias": torch.zeros(9)}
+    (small_disk / "other").write_bytes(bytes(50_000))
+    with pytest.raises(ElmoError, match=r"disk/model: No space left on device"):
+        save_model(
+            small_disk / "model",
+            bilm=model.bilm,
+            vocabulary=model.vocabulary,
+            characters=model.characters,
+            softmax=softmax,
+            training={},
+        )
+    assert [path.name for path in small_disk.iterdir()] == ["other"]
+
+
+def test_what_is_no_tensor_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"no tensors")
+    for name, message in (("x", "not a safetensors file"), ("absent", "no such file")):
+        with pytest.raises(ElmoError, match=f"{name}: {message}"):
+            load_weights(tmp_path / name)
+    save_weights(tmp_path / "y", {"x": torch.ones(2)})
+    assert torch.equal(load_weights(tmp_path / "y")["x"], torch.ones(2))
+
+
+def test_a_file_is_the_one_of_safetensors_and_its_digest_is_returned(tmp_path: Path) -> None:
+    tensors = {
+        "b": torch.arange(3),
+        "a.x": torch.randn(4, 5).T,
+        "empty": torch.zeros(0, 4),
+        "number": torch.tensor(1.5),
+        "half": torch.ones(3, dtype=torch.bfloat16),
+        "double": torch.ones(1, dtype=torch.float64),
+        'é"': torch.ones(1),
+    }
+    save_file({name: value.contiguous() for name, value in tensors.items()}, tmp_path / "theirs")
+    digest = save_weights(tmp_path / "ours", tensors)
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+    assert digest == sha256(tmp_path / "ours")
+    with pytest.raises(FileExistsError):
+        save_weights(tmp_path / "ours", tensors)
+
+
+IO = Path("/proc/self/io")
+
+
+def moved() -> tuple[int, int]:
+    """Bytes that this process has read and written so far."""
+    counts = dict(line.split(": ") for line in IO.read_text().splitlines())
+    return int(counts["rchar"]), int(counts["wchar"])
+
+
+@pytest.mark.skipif(not IO.exists(), reason="the system does not count a process's bytes")
+def test_weights_are_written_in_one_pass_without_a_copy(tmp_path: Path) -> None:
+    tensors = {"x": torch.zeros(1 << 22), "y": torch.zeros(1 << 20, dtype=torch.int64)}
+    size = 24 << 20
+    before = moved()
+    tracemalloc.start()
+    save_weights(tmp_path / "x", tensors)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    read, written = (after - then for after, then in zip(moved(), before, strict=True))
+    assert size <= written < 1.1 * size and read < size // 10
+    assert peak < 1 << 20

@@ -1,0 +1,155 @@
+"""The nearest tokens are those a search over all embedded sentences finds."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from elmo.data.shards import write_shards
+from elmo.errors import ElmoError
+from elmo.model.embedder import Embedder
+from elmo.settings import StoreSettings
+from elmo.store import FeatureStore
+from elmo.store.build import build
+from elmo.store.layout import Mix
+from elmo.store.neighbors import neighbors, parse_query
+
+QUERY = ["He", "has", "a", "gift", "for", "music"]
+
+
+@pytest.fixture(scope="module")
+def sentences() -> list[list[str]]:
+    draw = random.Random(0)
+    words = [*QUERY, "the", "late", "present", "Gift"]
+    found = [draw.choices(words, k=draw.randrange(8)) for _ in range(90)]
+    return [*found, QUERY, found[3], found[5]]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory, sentences: list[list[str]]) -> Path:
+    folder = tmp_path_factory.mktemp("neighbors") / "shards"
+    write_shards(folder, sentences, shard_sentences=40)
+    return folder
+
+
+def make(out: Path, shards: Path, model: Path, layers: str = "all") -> FeatureStore:
+    settings = StoreSettings(layers=layers, dtype="float32", row_group_tokens=50)
+    build(out, shards=shards, model=model, settings=settings, work=out.parent / "runs")
+    return FeatureStore(out)
+
+
+def test_of_the_same_word_there_may_be_fewer_or_none(
+    tmp_path: Path, tiny_model_folder: Path, shards: Path, sentences: list[list[str]]
+) -> None:
+    store = make(tmp_path / "store", shards, tiny_model_folder)
+    embedder = Embedder.load(tiny_model_folder)
+    found = neighbors(store, embedder, QUERY, 3, k=1000, same_word=True)
+    having = {tuple(s) for s in sentences if {"gift", "Gift"} & set(s)} - {tuple(QUERY)}
+    assert {tuple(n.tokens) for n in found} == having
+    assert {n.tokens[n.position] for n in found} == {"gift", "Gift"}
+    assert neighbors(store, embedder, ["sonata"], 0, same_word=True) == []
+
+
+@pytest.mark.parametrize(
+    ("stored", "layer", "same_word"),
+    [
+        ("all", None, False),
+        ("all", 0, False),
+        ("all", 1, False),
+        ("all", "average", False),
+        ("average", None, False),
+        ("all", 1, True),
+    ],
+)
+def test_they_are_the_nearest_of_all_tokens(
+    tmp_path: Path,
+    tiny_model_folder: Path,
+    shards: Path,
+    sentences: list[list[str]],
+    stored: str,
+    layer: int | str | None,
+    same_word: bool,
+) -> None:
+    store = make(tmp_path / "store", shards, tiny_model_folder, stored)
+    embedder = Embedder.load(tiny_model_folder)
+
+    def pick(vectors: np.ndarray) -> np.ndarray:
+        return vectors[layer] if isinstance(layer, int) else vectors.mean(0)
+
+    query = pick(embedder.embed([QUERY])[0])[3]
+    slow = []
+    for k, vectors in enumerate(embedder.embed(sentences)):
+        for place, vector in enumerate(pick(vectors)):
+            cosine = vector @ query / np.linalg.norm(vector) / np.linalg.norm(query)
+            compared = not same_word or sentences[k][place].lower() == "gift"
+            if sentences[k] != QUERY and compared:
+                slow.append((cosine, k, place))
+    wanted: dict[tuple[str, ...], float] = {}
+    for cosine, k, _ in sorted(slow, reverse=True):
+        wanted.setdefault(tuple(sentences[k]), cosine)
+    found = neighbors(store, embedder, QUERY, 3, k=6, layer=layer, same_word=same_word)
+    assert [n.cosine for n in found] == pytest.approx(list(wanted.values())[:6], abs=1e-5)
+    for neighbor in found:
+        assert neighbor.tokens == sentences[neighbor.sentence_id]
+        assert (pytest.approx(neighbor.cosine, abs=1e-5), neighbor.sentence_id) in [
+            (cosine, k) for cosine, k, place in slow if place == neighbor.position
+        ]
+        assert neighbor.marked().split()[neighbor.position].startswith("[")
+
+
+def test_the_query_has_one_token_in_brackets() -> None:
+    assert parse_query("He has a [gift] for music") == (QUERY, 3)
+    with pytest.raises(ElmoError, match=r"the model's tokenizer cuts 'gift\.' there"):
+        parse_query("a [gift].")
+    letters = parse_query("ab [b] c\nb", tokenize=lambda text: [list(t) for t in text.split()])
+    assert letters == (["b"], 0)
+    for text in ("no brackets", "[two] of [them]", "an [] empty one"):
+        with pytest.raises(ElmoError, match="must have one token in brackets"):
+            parse_query(text)
+
+
+def test_another_model_is_refused(
+    tmp_path: Path, tiny_model_folder: Path, shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make(tmp_path / "store", shards, tiny_model_folder)
+    model = replace(store.manifest.model, digest="f" * 64)
+    store.manifest = replace(store.manifest, model=model)
+    with pytest.raises(ElmoError, match="was made by model ffffffffffff…, not by"):
+        neighbors(store, Embedder.load(tiny_model_folder), QUERY, 3)
+
+
+@pytest.mark.parametrize("repeated", [QUERY, ["a", "gift"]])
+def test_a_sentence_that_repeats_crowds_out_no_other(
+    tmp_path: Path, tiny_model_folder: Path, repeated: list[str]
+) -> None:
+    others = [["the", "late", "gift"], ["music", "has", "a", "gift"], ["present"]]
+    write_shards(tmp_path / "shards", [repeated] * 300 + others, shard_sentences=100)
+    store = make(tmp_path / "store", tmp_path / "shards", tiny_model_folder)
+    nearest = neighbors(store, Embedder.load(tiny_model_folder), QUERY, 3, k=5)
+    texts = {tuple(one.tokens) for one in nearest}
+    assert texts == {tuple(text) for text in [repeated, *others] if text != QUERY}
+    assert len(nearest) == len(texts)
+
+
+def test_gamma_turns_the_query_as_it_turned_the_store(
+    tmp_path: Path, tiny_model_folder: Path, shards: Path
+) -> None:
+    embedder, orders = Embedder.load(tiny_model_folder), {}
+    for gamma in (1.0, 2.5, -2.5, 0.0):
+        Mix((0.2, 0.5, 0.3), gamma).save(tmp_path / "mix.json")
+        out = tmp_path / f"store{gamma}"
+        settings = StoreSettings(layers="mix", mix=str(tmp_path / "mix.json"), dtype="float32")
+        build(out, shards=shards, model=tiny_model_folder, settings=settings)
+        if gamma:
+            nearest = neighbors(FeatureStore(out), embedder, QUERY, 3, k=5)
+            orders[gamma] = [(one.sentence_id, round(one.cosine, 4)) for one in nearest]
+    assert orders[1.0] == orders[2.5] == orders[-2.5]
+    with pytest.raises(ElmoError, match="its mix has gamma 0"):
+        neighbors(FeatureStore(tmp_path / "store0.0"), embedder, QUERY, 3)
+
+
+def test_a_query_that_is_not_utf8_is_refused() -> None:
+    with pytest.raises(ElmoError, match="is not UTF-8"):
+        parse_query("\udcff [gift]")

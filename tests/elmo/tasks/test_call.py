@@ -1,0 +1,78 @@
+"""A trained task is called with what people have: texts, tokens and records in memory."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elmo.data.tokenizer import Tokenization
+from elmo.errors import ElmoError
+from elmo.tasks.task import Task
+from tests.elmo.tasks.test_task import trained
+
+ITEMS: dict[str, Any] = {
+    "tagging": "He has,  a gift",
+    "classification": "He has a gift",
+    "pairs": {"premise": "He has a gift", "hypothesis": ["He", "has", "nothing"]},
+    "questions": {"context": "He has a gift.", "question": "What has he?"},
+    "roles": {"tokens": ["He", "has", "a", "gift"], "predicates": [1, 3]},
+    "coreference": "He has a gift. He sings.",
+}
+
+
+def task(kind: str, folder: Path) -> Task:
+    options = {"count": 20, "tokenizer": Tokenization("whitespace")}
+    return Task.load(trained(kind, folder, None, changes={"elmo": "none", "epochs": 2}, **options))
+
+
+@pytest.mark.parametrize("kind", ITEMS)
+def test_one_item_is_answered_as_one_of_several(kind: str, tmp_path: Path) -> None:
+    loaded, item = task(kind, tmp_path), ITEMS[kind]
+    if isinstance(item, dict):
+        item = {**item, "id": "one"}
+    alone = loaded(item)
+    first, second = loaded([item, item])
+    assert first == alone
+    assert second == (alone if kind != "coreference" else {**alone, "id": "1"})
+    wanted = {"tagging": "tags", "questions": "answer", "coreference": "clusters"}
+    first = alone[1] if kind == "roles" else alone
+    assert wanted.get(kind, "arguments" if kind == "roles" else "label") in first
+
+
+def test_texts_tokens_and_records_are_read_alike(tmp_path: Path) -> None:
+    loaded = task("tagging", tmp_path)
+    tokens = ["w1", "w2", "w3"]
+    texts = loaded(["w1 w2 w3", tokens, {"text": "w1 w2 w3"}, {"tokens": np.array(tokens)}])
+    assert len({tuple(answer["tags"]) for answer in texts}) == 1
+    assert loaded(["", [], {"tokens": tokens, "text": None}])[:2] == [None, None]
+
+
+def test_spans_have_their_text_and_where_it_stands(tmp_path: Path) -> None:
+    loaded = task("tagging", tmp_path)
+    described: dict[str, Any] = {
+        "tokens": ("Ann", "Lee", "sings"),
+        "spans": [{"start": 0, "stop": 2, "label": "PER"}],
+    }
+    loaded._add_texts(described, "Ann  Lee sings")
+    assert described["spans"] == [
+        {"start": 0, "stop": 2, "label": "PER", "text": "Ann  Lee", "characters": [0, 8]}
+    ]
+    loaded._add_texts(described := {**described, "spans": [{"start": 1, "stop": 3}]}, None)
+    assert described["spans"] == [{"start": 1, "stop": 3, "text": "Lee sings"}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "items", "message"),
+    [
+        ("tagging", ["a b", 7], "^item:1: must be a text, tokens or a record, found 7$"),
+        ("pairs", [{"premise": "a"}], "item:0: has no 'hypothesis'; it has premise"),
+        ("roles", [{"tokens": ["a"]}], "item:0: has no 'predicates'; it has tokens"),
+        ("questions", ["What?"], "item:0: has no 'context'; it has text"),
+    ],
+)
+def test_an_item_that_can_not_be_read_is_named(
+    kind: str, items: list[Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ElmoError, match=message):
+        task(kind, tmp_path)(items)

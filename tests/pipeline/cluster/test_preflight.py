@@ -1,0 +1,153 @@
+"""Each node is asked before a stage works: what it answers, and how a line names it."""
+
+import contextlib
+import http.server
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from elmo.errors import ElmoError
+from pipeline.cluster import preflight
+
+look = preflight.looker()
+
+
+def wanted(folder: Path, **changed: Any) -> dict[str, Any]:
+    import sys
+
+    return {
+        "python": list(sys.version_info[:2]),
+        "packages": {name: preflight.version(name) for name in preflight.PACKAGES},
+        "module": preflight.__name__,
+        "code": preflight.code_digest(),
+        "markers": {},
+        "urls": {},
+        "free": 1,
+        "stale": 0.0,
+        "tracking_uri": None,
+    } | changed
+
+
+def test_a_node_like_the_driver_has_no_problem(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    paths = [tmp_path / "data" / "shards", tmp_path / "new" / "out", Path("s3://bucket/out")]
+    markers = preflight.Markers(paths)
+    assert set(markers.contents) == {str(tmp_path), str(tmp_path / "data")}
+    assert look(wanted(tmp_path, markers=markers.contents)) == []
+    markers.remove()
+    assert [p.name for p in tmp_path.rglob("*")] == ["data"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"python": [3, 7]}, "and the driver has 3.7"),
+        ({"packages": {"torch": "1.0"}}, "and the driver has 1.0"),
+        ({"packages": {"no-such-package": "1.0"}}, "no-such-package is not installed"),
+        ({"code": "other"}, "holds another version of the code"),
+        ({"free": 10**18}, "MB free in"),
+        ({"tracking_uri": "http://127.0.0.1:1"}, "the tracking server does not answer"),
+    ],
+)
+def test_one_line_says_what_a_node_lacks(
+    changed: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    (problem,) = look(wanted(tmp_path, **changed))
+    assert said in problem and "\n" not in problem
+
+
+def test_a_folder_that_is_not_shared(tmp_path: Path) -> None:
+    name = preflight.Markers([tmp_path / "out"]).contents[str(tmp_path)]
+    other = tmp_path / "other"
+    other.mkdir()
+    assert look(wanted(tmp_path, markers={str(tmp_path): name})) == []
+    (problem,) = look(wanted(tmp_path, markers={str(other): name}))
+    assert problem == f"{other} is not the driver's folder; mount the shared storage there"
+    (problem,) = look(wanted(tmp_path, markers={str(tmp_path / "no"): name}))
+    assert problem == f"{tmp_path / 'no'} is not there; mount the shared storage there"
+
+
+def test_a_tracking_server_that_answers(tmp_path: Path) -> None:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/health" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        uri = f"http://127.0.0.1:{server.server_port}"
+        assert look(wanted(tmp_path, tracking_uri=uri)) == []
+        server.shutdown()
+
+
+@pytest.mark.ray
+def test_nodes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second node of a real cluster, which shares this machine; what is asked can't be met."""
+    from ray.cluster_utils import Cluster
+
+    from pipeline.cluster import workers
+
+    options = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    whole = Cluster(initialize_head=True, head_node_args=options | {"num_cpus": 0})
+    try:
+        monkeypatch.setenv("RAY_ADDRESS", whole.address)
+        with workers.session() as ray:
+            assert preflight.check(ray, [tmp_path / "out"], tracking_uri=None) == 0
+            whole.add_node(num_cpus=1, object_store_memory=80 << 20)
+            whole.wait_for_nodes()
+            assert preflight.check(ray, [tmp_path / "out"], tracking_uri="sqlite:///x") == 1
+            monkeypatch.setattr(preflight, "LEAST_FREE", 10**18)
+            with pytest.raises(ElmoError, match=r"^node \S+ \([\d.]+\): .* MB free in"):
+                preflight.check(ray, [tmp_path / "out"], tracking_uri=None)
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        whole.shutdown()
+
+
+@pytest.mark.ray
+def test_a_check_whose_process_dies_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tracking server, asked the first time, kills the process that asks."""
+    from ray.cluster_utils import Cluster
+
+    from pipeline.cluster import workers
+
+    killed: list[int] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    if not killed and process.cmdline()[:1] == ["ray::look"]:
+                        process.kill()
+                        killed.append(process.pid)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    options = {"object_store_memory": 80 << 20, "include_dashboard": False}
+    whole = Cluster(initialize_head=True, head_node_args=options | {"num_cpus": 0})
+    try:
+        whole.add_node(num_cpus=1, object_store_memory=80 << 20)
+        whole.wait_for_nodes()
+        monkeypatch.setenv("RAY_ADDRESS", whole.address)
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            uri = f"http://127.0.0.1:{server.server_port}"
+            with workers.session() as ray:
+                assert preflight.check(ray, [tmp_path / "out"], tracking_uri=uri) == 1
+            server.shutdown()
+        assert killed
+    finally:
+        whole.shutdown()

@@ -1,0 +1,211 @@
+"""Data and models at a URL: the same bytes as on a disk, and in the project only manifests."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fsspec.config import conf, set_conf_env
+
+from elmo.errors import ElmoError
+from elmo.io.location import Location
+from elmo.io.records import sha256
+from pipeline.cluster import job
+from pipeline.commands.cli import cli
+
+ROOT = Path(__file__).resolve().parents[3]
+WORDS = "the cat sat on a mat while an old dog slept near the open door today".split()
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A project with little text and a tiny network; the current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    lines = [" ".join(WORDS[(k * m) % len(WORDS)] for m in range(1, 9)) for k in range(40)]
+    Path("text.txt").write_text("\n\n".join(lines) + "\n")
+    for name in ("tasks", "actors"):  # Ray is no part of this
+        monkeypatch.setattr(f"pipeline.cluster.workers.{name}", globals()[name])
+    params = yaml.safe_load((ROOT / "params.yaml").read_text())
+    params["corpus"] |= {"general": ["text.txt"], "task": ["text.txt"]}
+    params["tokenize"] |= {"sentences": "line", "heldout": 0.2}
+    params["pretrain"]["network"] |= {"char_dim": 4, "filters": [[1, 4]], "cells": 8}
+    params["pretrain"]["network"] |= {"projection": 4}
+    for stage in ("pretrain", "finetune"):
+        params[stage]["training"] |= {"rows": 4, "window": 8, "samples": 8, "epochs": 2}
+        params[stage]["training"] |= {"evaluate_every": 5}
+    Path("params.yaml").write_text(yaml.safe_dump(params))
+    yield tmp_path
+
+
+def tasks(function: Any, items: Any, **_: Any) -> Any:
+    return [function(item) for item in items]
+
+
+def actors(kind: Any, arguments: Any, items: Any, **_: Any) -> Any:
+    made = kind(*arguments)
+    return [made(item) for item in items]
+
+
+def run(*arguments: str) -> None:
+    cli.main(list(arguments), standalone_mode=False)
+
+
+def run_all() -> None:
+    """Every stage but the report, with the paths of dvc.yaml."""
+    runs = ("--runs", "runs")
+    run("corpus", "data/corpus", *runs)
+    for text in ("general", "task"):
+        run("tokenize", "data/corpus", text, f"data/shards/{text}", *runs)
+    run("vocab", "data/shards/general", "data/vocab", *runs)
+    curves = ("--curves", "curves/pretrain")
+    run("pretrain", "data/shards/general", "data/vocab", "models/pretrain", *curves, *runs)
+    shards = ("data/shards/task", "data/shards/general")
+    curves = ("--curves", "curves/finetune")
+    run("finetune", "models/pretrain", *shards, "models/finetune", *curves, *runs)
+    run("features", shards[0], "models/finetune", "data/features", "--runs", "runs/features")
+    splits = ("--general", shards[1], "--task", shards[0])
+    run("register", "models/finetune", "data/features", "registered.json", *splits)
+
+
+def files_below(location: Location, prefix: str = "") -> dict[str, str]:
+    """The digest of each file, but for those that name a run or a path."""
+    found = {
+        prefix + name: location.sha256(name)
+        for name in location.names()
+        if name not in ("training.json", "config.json") and not name.startswith("_manifest")
+    }
+    for folder in location.folders():
+        found |= files_below(location / folder, f"{prefix}{folder}/")
+    return found
+
+
+@pytest.mark.slow
+def test_every_stage_writes_at_a_url_what_it_writes_on_a_disk(
+    project: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_all()
+    on_disk = files_below(Location("data"), "data/") | files_below(Location("models"), "models/")
+    curves = files_below(Location("curves"))
+    for folder in ("data", "models", "curves", "runs"):
+        os.rename(folder, f"old-{folder}")
+    Path("registered.json").unlink()
+
+    monkeypatch.setenv("ELMO_STORAGE", bucket)
+    run_all()
+    at_url = Location(bucket)
+    assert files_below(at_url / "runs") == {}  # of what was in progress nothing is left
+    assert files_below(at_url) == on_disk
+    assert files_below(Location("curves")) == curves
+    assert Path("registered.json").exists() and not Path("runs").exists()
+    here = [path.name for folder in ("data", "models") for path in Path(folder).rglob("*")]
+    assert not [name for name in here if name.endswith((".arrow", ".parquet", ".safetensors"))]
+    for folder in ("models/finetune", "data/shards/task"):
+        manifest = next(path for path in Path(folder).iterdir() if path.name != job.STORED)
+        assert sha256(manifest) == (at_url / folder).sha256(manifest.name)
+
+    assert job.drop_stale(project, at_url) == []
+    (at_url / "data" / "shards" / "task").remove()
+    assert job.drop_stale(project, at_url) == ["data/shards/task"]
+    assert not (project / "data" / "shards" / "task").exists()
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A URL that a disk stands behind, for processes that are started here too."""
+    monkeypatch.setenv("FSSPEC_LOCAL_AUTO_MKDIR", "true")
+    set_conf_env(conf)
+    return f"local://{tmp_path}/bucket"
+
+
+def test_a_job_keeps_its_project_at_the_url(
+    bucket: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kept = Location(f"{bucket}/project")
+
+    def stages(command: list[str], folder: Path, variables: dict[str, str]) -> int:
+        assert variables["ELMO_STORAGE"] == bucket and kept.exists(job.LEASE)
+        lock = folder / "dvc.lock"
+        lock.write_text(lock.read_text() + "again\n" if lock.exists() else "once\n")
+        (folder / "metrics").mkdir(exist_ok=True)
+        (folder / "metrics" / "vocab.json").write_text(command[0])
+        (folder / ".dvc" / "cache" / "files" / "md5").mkdir(parents=True, exist_ok=True)
+        (folder / ".dvc" / "cache" / "files" / "md5" / "ab").write_text("cached")
+        (folder / ".dvc" / "tmp").write_text("not kept")
+        return 7
+
+    monkeypatch.setattr(job, "run", stages)
+    monkeypatch.setattr(job, "_init", lambda home, variables: (home / ".dvc").mkdir())
+    for word in ("first", "second"):
+        (tmp_path / word).mkdir()
+        assert job._run_at_url(bucket, [word], tmp_path / word, {}) == 7
+        assert not (tmp_path / word).exists()
+    assert kept.read("dvc.lock") == b"once\nagain\n"
+    assert (kept / "metrics").read("vocab.json") == b"second"
+    assert (kept / ".dvc" / "cache" / "files" / "md5").names() == ["ab"]
+    assert (kept / ".dvc").names() == [] and not kept.exists(job.LEASE)
+
+    kept.write(job.LEASE, b"elmo-other")
+    assert job._run_at_url(bucket, ["third"], tmp_path, {}) == 1
+    assert "elmo-other is at work here" in capsys.readouterr().out
+
+
+def test_a_url_to_work_at_needs_a_tracking_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipeline.cluster import submit
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    for checkout, message in ((True, "not a URL"), (False, "name an MLflow server")):
+        with pytest.raises(ElmoError, match=message):
+            submit.submit(
+                [],
+                address="http://127.0.0.1:1",
+                folder="s3://bucket/x",
+                checkout=checkout,
+                command=None,
+                variables=[],
+                params=Path("params.yaml"),
+                say=print,
+            )
+
+
+@pytest.mark.slow
+def test_the_next_job_runs_only_what_has_changed(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = tmp_path / "ran"
+    code = "import pathlib, sys; pathlib.Path('out').mkdir(); pathlib.Path('out/a').write_text('1')"
+    (tmp_path / "stage.py").write_text(f"{code}; open({str(ran)!r}, 'a').write('x')\n")
+    stage = {"cmd": f"python {tmp_path / 'stage.py'}", "outs": ["out"]}
+    Location(f"{bucket}/project").write(
+        "dvc.yaml", yaml.safe_dump({"stages": {"a": stage}}).encode()
+    )
+    monkeypatch.setattr(
+        job, "run", lambda what, home, env: subprocess.call(what, cwd=home, env=env)
+    )
+    own = os.environ | {"DVC_NO_ANALYTICS": "1"}
+    for number in (1, 2):
+        home = tmp_path / f"node{number}"
+        home.mkdir()
+        assert job._run_at_url(bucket, ["dvc", "repro", "-q"], home, own) == 0
+        assert ran.read_text() == "x"
+
+
+def test_a_folder_of_ones_own_is_not_taken_for_an_outputs_manifests(project: Path) -> None:
+    Path("cluster.yaml").write_text("storage: memory://bucket/mine\n")
+    Path("data/corpus").mkdir(parents=True)
+    Path("data/corpus/mine.txt").write_text("mine")
+    with pytest.raises(ElmoError, match=r"data/corpus: holds mine.txt, and no output of this"):
+        run("corpus", "data/corpus", "--runs", "runs")
+    Path("data/corpus/mine.txt").unlink()
+    run("corpus", "data/corpus", "--runs", "runs")
+    run("corpus", "data/corpus", "--runs", "runs")  # over its own
+    Path("data/corpus/mine.txt").write_text("mine")
+    with pytest.raises(ElmoError, match=r"data/corpus: holds mine.txt, which no stage has written"):
+        run("corpus", "data/corpus", "--runs", "runs")
+    assert Path("data/corpus/mine.txt").read_text() == "mine"

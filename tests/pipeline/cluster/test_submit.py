@@ -1,0 +1,479 @@
+"""Jobs on a real Ray head of this machine: sent, followed, stopped, and what travels with them."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from elmo.errors import ElmoError
+from pipeline.cluster import submit
+
+ROOT = Path(__file__).resolve().parents[3]
+TOKEN = "a-token-of-this-test-that-is-long-enough-0123456789"
+SECRET = "secret-key-of-this-test"
+
+
+def test_only_what_is_allowed_or_asked_for_travels(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("AWS", "AZURE", "MLFLOW", "ELMO", "FSSPEC", "GOOGLE")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("GITHUB_TOKEN", "stays")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert submit.environment([]) == {"AWS_SECRET_ACCESS_KEY": SECRET}
+    found = submit.environment(["OMP_NUM_THREADS", "X=a=b"])
+    assert found == {"AWS_SECRET_ACCESS_KEY": SECRET, "OMP_NUM_THREADS": "3", "X": "a=b"}
+    with pytest.raises(ElmoError, match="--env NO_SUCH: not set"):
+        submit.environment(["NO_SUCH"])
+
+
+def test_the_package_is_the_code_and_the_projects_files(tmp_path: Path) -> None:
+    submit.pack(tmp_path / "p", {"A": "b"}, code=False, params=Path("params.yaml"))
+    assert {p.name for p in (tmp_path / "p").iterdir()} == {"elmo_job.py", "environment.json"}
+    assert (tmp_path / "p" / "environment.json").stat().st_mode & 0o777 == 0o600
+    os.chdir(ROOT)
+    submit.pack(tmp_path / "q", {}, code=True, params=ROOT / "params.yaml")
+    sent = {str(p.relative_to(tmp_path / "q")) for p in (tmp_path / "q").rglob("*")}
+    assert {
+        "elmo/nn/bilm.py",
+        "elmo_pipeline/commands/cli.py",
+        "elmo_pipeline/project/dvc.yaml",
+        "dvc.yaml",
+        "params.yaml",
+    } <= sent
+    assert not [name for name in sent if "__pycache__" in name or name.split("/")[0] == "data"]
+
+
+def test_a_log_read_again_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    log = submit._Log()
+    for pieces in (["one\n", "tw"], ["one\ntwo\n"], ["one\n", "two\nthree\n"]):
+        log.start()
+        for piece in pieces:
+            log.add(piece)
+    assert capsys.readouterr().out == "one\ntwo\nthree\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["pretrain"], "--folder"),
+        (["pretrain", "--folder", "data"], "absolute path"),
+        (["pretrain", "--command", "true"], "not both"),
+        (["pretrain", "--folder", "/x", "--address", "http://127.0.0.1:1"], "127.0.0.1:1"),
+        (["pretrain", "--folder", "/x"], "--address"),
+    ],
+)
+@pytest.mark.slow
+def test_a_wrong_submission_is_one_line(options: list[str], said: str) -> None:
+    done = elmo({}, "submit", *options)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ") and said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_job_waits_for_what_saves_after_its_parent_died(tmp_path: Path) -> None:
+    """A stop signals all processes of a job at once; the shell between dies, the stage saves."""
+    stage = tmp_path / "stage.sh"
+    stage.write_text(
+        f"trap 'sleep 0.5; touch {tmp_path}/saved; exit 0' INT\n"
+        f"touch {tmp_path}/ready; while :; do sleep 0.05; done\n"
+    )
+    parent = f"import subprocess, time; subprocess.Popen(['bash', '{stage}']); time.sleep(100)"
+    run = f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+    run += "from pipeline.cluster import job; import os; "
+    run += f"sys.exit(job.run([sys.executable, '-c', {parent!r}], '.', dict(os.environ)))"
+    whole = subprocess.Popen([sys.executable, "-c", run], start_new_session=True)
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.05)
+    os.killpg(whole.pid, signal.SIGINT)
+    assert whole.wait(60) != 0
+    assert (tmp_path / "saved").exists()
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+class Cluster:
+    """A Ray head with its Jobs API, and a door in front of it that can be shut."""
+
+    def __init__(self, home: Path) -> None:
+        self.port = free_port()
+        self.door = Door(self.port)
+        self.home = home
+        self.session = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("RAY", "AWS", "MLFLOW"))}
+        bin = Path(sys.executable).parent
+        self.environment = kept | {
+            "PATH": f"{bin}{os.pathsep}{kept['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": TOKEN,
+        }
+        options = [
+            "--head",
+            "--block",
+            "--node-ip-address=127.0.0.1",
+            f"--port={free_port()}",
+            "--num-cpus=2",
+            f"--ray-client-server-port={free_port()}",
+            "--dashboard-host=127.0.0.1",
+            f"--dashboard-port={self.port}",
+            f"--dashboard-agent-listen-port={free_port()}",
+            "--object-store-memory=100000000",
+            "--disable-usage-stats",
+            f"--temp-dir={self.session}",
+        ]
+        clean = {k: v for k, v in self.environment.items() if k != "PYTHONPATH"}
+        self.head = subprocess.Popen(
+            [str(bin / "ray"), "start", *options],
+            env=clean,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd=home,
+        )
+        for _ in range(240):
+            if self.call("jobs").returncode == 0:
+                return
+            time.sleep(0.5)
+        raise AssertionError("the head did not start")
+
+    def call(
+        self, *command: str, cwd: Path = ROOT, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run an elmo command that talks to the cluster through the door."""
+        own = self.environment | variables
+        return elmo(own, *command, "--address", self.door.address, cwd=cwd)
+
+    def start(self, *command: str, **variables: str) -> subprocess.Popen[str]:
+        """The same, in the background."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "pipeline", *command, "--address", self.door.address],
+            env=self.environment | variables,
+            cwd=ROOT,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def end(self) -> None:
+        """Stop the head and everything of its session."""
+        os.killpg(self.head.pid, signal.SIGTERM)
+        try:
+            self.head.wait(60)
+        finally:
+            self.door.close()
+            shutil.rmtree(self.session, ignore_errors=True)
+
+
+class Door:
+    """A proxy: shut, it ends every connection and takes none."""
+
+    def __init__(self, port: int) -> None:
+        self.port, self.own = port, free_port()
+        self.address = f"http://127.0.0.1:{self.own}"
+        self.open()
+
+    def open(self) -> None:
+        """Take connections."""
+        self.connections: list[socket.socket] = []
+        self.listening = socket.create_server(("127.0.0.1", self.own))
+        threading.Thread(target=self._accept, args=(self.listening,), daemon=True).start()
+
+    def close(self) -> None:
+        """End all connections."""
+        for one in [self.listening, *self.connections]:
+            try:
+                one.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            one.close()
+
+    def _accept(self, listening: socket.socket) -> None:
+        while True:
+            try:
+                near, _ = listening.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(("127.0.0.1", self.port))
+            except OSError:
+                near.close()
+                continue
+            self.connections += [near, far]
+            for a, b in ((near, far), (far, near)):
+                threading.Thread(target=_pump, args=(a, b), daemon=True).start()
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    try:
+        while data := source.recv(65536):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass
+
+
+def elmo(
+    environment: dict[str, str], *command: str, cwd: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("RAY")}
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline", *command],
+        env=environment or kept,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    made = Cluster(tmp_path_factory.mktemp("cluster"))
+    yield made
+    made.end()
+
+
+def job_of(text: str) -> str:
+    found = re.search(r"submitted (\S+) to", text)
+    assert found, text
+    return found[1]
+
+
+@pytest.mark.ray
+def test_the_exit_code_the_log_and_the_variables_are_the_jobs(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    code = "import ray, os, sys, elmo_pipeline; ray.init(log_to_driver=False); "
+    code += (
+        "there = ray.get(ray.remote(lambda: os.environ['AWS_SECRET_ACCESS_KEY'][:6]).remote()); "
+    )
+    code += "print('worker has', there, len(os.environ['MLFLOW_TRACKING_PASSWORD'])); "
+    code += "print('code', os.path.dirname(elmo_pipeline.__file__)); sys.exit(7)"
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    done = cluster.call(
+        "submit",
+        "--command",
+        f"python {script}",
+        AWS_SECRET_ACCESS_KEY=SECRET,
+        MLFLOW_TRACKING_PASSWORD=SECRET,
+    )
+    assert done.returncode == 7, done.stderr
+    assert f"worker has {SECRET[:6]} {len(SECRET)}" in done.stdout
+    assert "working_dir_files" in done.stdout.split("code ")[1]
+    job = job_of(done.stderr)
+    listed = cluster.call("jobs").stdout
+    assert re.search(rf"{job} +FAILED", listed) and f"python {script}" in listed
+    seen = done.stdout + done.stderr + listed + details(cluster, job)
+    for log in (cluster.session / "session_latest" / "logs").rglob("*"):
+        seen += log.read_text(errors="replace") if log.is_file() else ""
+    assert SECRET not in seen
+
+
+def details(cluster: Cluster, job: str) -> str:
+    import urllib.request
+
+    url = f"http://127.0.0.1:{cluster.port}/api/jobs/{job}"
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {TOKEN}"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        text: str = answer.read().decode()
+    assert json.loads(text)["submission_id"] == job
+    return text
+
+
+@pytest.mark.ray
+def test_a_wrong_token_is_refused_in_one_line(cluster: Cluster) -> None:
+    done = cluster.call("jobs", RAY_AUTH_TOKEN="another-" + TOKEN)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.ray
+def test_a_lost_connection_is_taken_up_again(cluster: Cluster, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    script = tmp_path / "slow.py"
+    script.write_text(
+        "import os, time\nprint('before', flush=True)\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.1)\nprint('after', flush=True)\n"
+    )
+    running = cluster.start("submit", "--command", f"python {script}")
+    lines = []
+    for line in running.stdout:  # type: ignore[union-attr]
+        lines.append(line)
+        if line == "before\n":
+            break
+    cluster.door.close()
+    go.touch()
+    for line in running.stderr:  # type: ignore[union-attr]
+        if "does not answer" in line:
+            break
+    cluster.door.open()
+    rest, _ = running.communicate(timeout=200)
+    assert running.returncode == 0
+    text = "".join(lines) + rest
+    assert text.count("before\n") == 1 and text.count("after\n") == 1
+
+
+@pytest.mark.ray
+def test_a_stop_waits_for_what_is_saved(cluster: Cluster, tmp_path: Path) -> None:
+    """Longer than the 3 s after which Ray kills, unless the job says otherwise."""
+    script = tmp_path / "saves.py"
+    script.write_text(
+        "import time, pathlib\nprint('ready', flush=True)\n"
+        "try:\n    time.sleep(600)\nexcept KeyboardInterrupt:\n    time.sleep(5)\n"
+        f"    pathlib.Path({str(tmp_path / 'saved')!r}).touch()\n    print('saved', flush=True)\n"
+    )
+    running = cluster.start("submit", "--command", f"python {script}")
+    for line in running.stdout:  # type: ignore[union-attr]
+        if line == "ready\n":
+            break
+    listed = cluster.call("jobs").stdout
+    job = re.findall(r"(\S+) +RUNNING", listed)[-1]
+    done = cluster.call("stop", job)
+    assert done.returncode == 0 and f"{job}: STOPPED" in done.stderr
+    rest, _ = running.communicate(timeout=100)
+    assert (tmp_path / "saved").exists() and "saved" in rest
+    assert running.returncode == 1
+    again = cluster.call("attach", job)
+    assert again.returncode == 1 and "ready\nsaved\n" in again.stdout
+    assert "had ended: STOPPED" in cluster.call("stop", job).stderr
+
+
+PROJECT = """
+stages:
+  corpus:
+    cmd: python -m elmo_pipeline corpus data/corpus --runs runs --metrics metrics/corpus.json
+    params: [corpus]
+    outs: [data/corpus]
+    metrics:
+      - metrics/corpus.json: {cache: false}
+  tokenize:
+    cmd: python -m elmo_pipeline tokenize data/corpus general data/shards --runs runs
+    params: [tokenize]
+    deps: [data/corpus]
+    outs: [data/shards]
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project of two stages on six short texts."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "dvc.yaml").write_text(PROJECT)
+    params = yaml.safe_load((ROOT / "params.yaml").read_text())
+    for k in range(6):
+        (folder / f"{k}.txt").write_text(f"text number {k} .\n\n" * 30)
+    params["corpus"]["general"] = [str(folder / f"{k}.txt") for k in range(6)]
+    params["corpus"]["task"] = [str(folder / "0.txt")]
+    params["tokenize"] |= {"shard_bytes": 1024}
+    (folder / "params.yaml").write_text(yaml.safe_dump(params))
+    return folder
+
+
+@pytest.mark.ray
+def test_dvc_repro_with_the_code_that_was_sent(
+    cluster: Cluster, project: Path, tmp_path: Path
+) -> None:
+    """DVC stays in charge: outs and dvc.lock lie in the shared folder, a second job does nothing.
+
+    A variable that the pipeline sets itself, OMP_NUM_THREADS, may be sent too.
+    """
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    submitted = ["submit", "tokenize", "--folder", str(shared), "--env", "OMP_NUM_THREADS=1"]
+    done = cluster.call(*submitted, cwd=project)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert "tokenize general: " in done.stdout
+    assert (shared / "data" / "shards" / "manifest.json").exists()
+    assert "tokenize:" in (shared / "dvc.lock").read_text()
+    assert not (shared / "elmo_pipeline").exists()
+    again = cluster.call(*submitted, cwd=project)
+    assert again.returncode == 0 and "Data and pipelines are up to date" in again.stdout
+    (project / "params.yaml").write_text("corpus: {}\n")
+    wrong = cluster.call(*submitted, cwd=project)
+    assert wrong.returncode != 0 and "error: params.yaml" in wrong.stdout
+
+
+@pytest.mark.ray
+def test_dvc_repro_in_a_shared_checkout(cluster: Cluster, project: Path) -> None:
+    for name in ("elmo", "pipeline"):
+        shutil.copytree(ROOT / name, project / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (project / "elmo_pipeline").symlink_to("pipeline")
+    cli = project / "pipeline" / "tokenize.py"
+    cli.write_text(cli.read_text() + "\nprint('code of the checkout')\n")
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "start"]):
+        subprocess.run([*git, *command], cwd=project, check=True)
+    subprocess.run(["dvc", "init", "-q"], cwd=project, env=cluster.environment, check=True)
+    done = cluster.call("submit", "--checkout", "--folder", str(project))
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert "code of the checkout" in done.stdout
+    assert (project / "data" / "shards" / "manifest.json").exists()
+    assert "tokenize:" in (project / "dvc.lock").read_text()
+
+
+@pytest.mark.ray
+def test_a_jobs_own_runtime_env_is_merged(cluster: Cluster, tmp_path: Path) -> None:
+    """Submitted by other means, with a variable that the pipeline would set for its workers."""
+    script = tmp_path / "own.py"
+    script.write_text(
+        "import os\nfrom pipeline.cluster import workers\nwith workers.session() as ray:\n"
+        "    look = ray.remote(lambda: os.environ['OMP_NUM_THREADS'])\n"
+        "    print('threads', ray.get(look.remote()))\n"
+    )
+    code = "import sys; from ray.job_submission import JobSubmissionClient as C; "
+    code += f"c = C('http://127.0.0.1:{cluster.port}'); "
+    variables = {"OMP_NUM_THREADS": "3", "PYTHONPATH": str(ROOT)}
+    code += f"e = {{'env_vars': {variables!r}}}; "
+    code += f"print(c.submit_job(entrypoint='python {script}', runtime_env=e))"
+    job = subprocess.run(
+        [sys.executable, "-c", code],
+        env=cluster.environment,
+        check=True,
+        text=True,
+        stdout=subprocess.PIPE,
+    ).stdout.split()[-1]
+    done = cluster.call("attach", job)
+    assert done.returncode == 0, done.stdout
+    assert "threads 3" in done.stdout
+
+
+@pytest.mark.ray
+def test_an_unknown_job_is_one_line(cluster: Cluster) -> None:
+    for command in ("attach", "stop"):
+        done = cluster.call(command, "no-such-job")
+        assert done.returncode == 1 and "no-such-job" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_a_command_with_an_open_quote_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ElmoError, match=r"^--command echo 'a: no closing quotation$"):
+        submit.submit(
+            [],
+            address=None,
+            folder="/shared/elmo",
+            checkout=False,
+            command="echo 'a",
+            variables=(),
+            params=tmp_path / "params.yaml",
+            say=print,
+        )

@@ -1,0 +1,219 @@
+"""Ray: results in order, errors as they were, deaths survived, a cluster by its address."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from elmo.errors import ElmoError
+from elmo.io.location import Location
+from elmo.io.records import sha256
+from pipeline.cluster import workers as cluster
+from pipeline.settings.cluster import Cluster
+
+ROOT = Path(__file__).resolve().parents[3]
+HERE = Cluster(workers=0, cpus=1, gpu=False, actors=2)
+pytestmark = pytest.mark.ray
+
+
+def square(x: int) -> int:
+    return x * x
+
+
+def refuse(x: int) -> int:
+    if x == 2:
+        raise ElmoError("file.txt:7: bad")
+    return x
+
+
+class Doubler:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, x: int) -> int:
+        died = self.folder / "died"
+        if x == 3 and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 2 * x
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_session() -> Iterator[None]:
+    """One Ray for all tests of this file."""
+    with cluster.session():
+        yield
+
+
+def test_results_come_in_the_order_of_the_items() -> None:
+    found = cluster.tasks(square, range(9), cluster=HERE, label="square")
+    assert list(found) == [x * x for x in range(9)]
+
+
+def test_an_error_is_raised_as_it_was() -> None:
+    with pytest.raises(ElmoError, match=r"file\.txt:7: bad"):
+        list(cluster.tasks(refuse, range(5), cluster=HERE, label="refuse"))
+
+
+def test_an_actor_that_dies_is_replaced_and_its_item_done_again(tmp_path: Path) -> None:
+    found = cluster.actors(Doubler, [tmp_path], range(6), cluster=HERE, label="double")
+    assert sorted(found) == [0, 2, 4, 6, 8, 10]
+    assert (tmp_path / "died").exists()
+
+
+def test_nothing_to_do_is_no_work() -> None:
+    assert list(cluster.tasks(square, [], cluster=HERE, label="none")) == []
+    assert list(cluster.actors(Doubler, [Path()], [], cluster=HERE, label="none")) == []
+
+
+def test_a_cluster_that_would_not_train_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(ElmoError, match="and workers is 0, which trains on this machine"):
+        cluster.fit(print, {}, cluster=HERE, name="x", storage=tmp_path, stop=tmp_path / "stop")
+
+
+def test_without_gpu_the_device_is_the_processor_even_where_cuda_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray.train.torch
+
+    class One:
+        get_world_rank = get_world_size = staticmethod(lambda: 0)
+
+    monkeypatch.setattr("ray.train.get_context", One)
+    monkeypatch.setattr(ray.train.torch, "get_device", lambda: "cuda:0")
+    for gpu, device in ((False, "cpu"), (True, "cuda:0")):
+        loop = lambda config, rank, size, device: (config, device)  # noqa: E731
+        entry = cluster._Entry(loop, {"a": 1}, Location(tmp_path), gpu=gpu)
+        assert entry() == ({"a": 1}, device)
+
+
+def test_ray_train_is_not_given_the_config_to_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps and shows what it is given, and the config may hold an address with a login."""
+    given: dict[str, object] = {}
+
+    class Trainer:
+        def __init__(self, loop: object, **options: object) -> None:
+            given.update(options)
+
+        def fit(self) -> SimpleNamespace:
+            return SimpleNamespace(return_value=7)
+
+    monkeypatch.setattr("ray.train.torch.TorchTrainer", Trainer)
+    config = {"uri": "https://user:hunter2@tracking"}
+    stop = tmp_path / "stop"
+    assert cluster.fit(print, config, cluster=HERE, name="x", storage=tmp_path, stop=stop) == 7
+    assert given and "hunter2" not in repr(given)
+
+
+class SlowRay:
+    """A Ray that does not start in time, as on a busy machine."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures, self.calls = failures, 0
+
+    def init(self, **_: object) -> None:
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise Exception("The current node timed out during startup. This could happen\nif")
+
+    def shutdown(self) -> None:
+        """Nothing runs."""
+
+
+def test_a_ray_that_does_not_start_is_tried_once_more_and_is_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ray = SlowRay(1)
+    cluster._start(ray, {})
+    assert ray.calls == 2 and "trying once more" in capsys.readouterr().err
+    ray = SlowRay(2)
+    with pytest.raises(ElmoError) as caught:
+        cluster._start(ray, {})
+    assert ray.calls == 2
+    assert str(caught.value).startswith("Ray did not start on this machine, twice (The current")
+    assert "\n" not in str(caught.value)
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+def test_stages_run_on_the_cluster_that_ray_address_names(tmp_path: Path) -> None:
+    """The bytes are those of the embedded Ray."""
+    port = free_port()
+    environment = os.environ | {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT)}
+    ray = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block"]
+    options = [
+        f"--port={port}",
+        "--num-cpus=2",
+        "--include-dashboard=false",
+        "--object-store-memory=100000000",
+        "--disable-usage-stats",
+        f"--temp-dir={short_folder()}",
+    ]
+    head = subprocess.Popen(
+        [*ray, *options],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        text = tmp_path / "text.txt"
+        lines = [f"a line of text number {k} ." + "\n" * (k % 5 == 0) for k in range(600)]
+        text.write_text("\n".join(lines))
+        digests = []
+        for name, address in (("there", f"127.0.0.1:{port}"), ("here", None)):
+            out = tmp_path / name
+            own = environment | ({"RAY_ADDRESS": address} if address else {})
+            code = CODE.format(text=str(text), out=str(out))
+            done = subprocess.run(
+                [sys.executable, "-c", code], env=own, capture_output=True, text=True, timeout=200
+            )
+            assert done.returncode == 0, done.stderr[-2000:]
+            assert done.stdout.strip().endswith(f":{port}" if address else "None")
+            digests.append(sha256(out / "manifest.json"))
+        assert digests[0] == digests[1]
+    finally:
+        os.killpg(head.pid, signal.SIGTERM)
+        head.wait(60)
+
+
+CODE = """
+import os
+from pathlib import Path
+from pipeline.stages import tokenize
+from pipeline.cluster import workers as cluster
+from pipeline.text.inputs import find_inputs
+from pipeline.settings.cluster import Cluster
+from pipeline.settings.params import Tokenize
+params = Tokenize("whitespace", "line", "blank", 0.2, 1024)
+here = Cluster(0, 1, False, 2)
+with cluster.session() as ray:
+    found = os.environ.get("RAY_ADDRESS")
+    print("address", found and ray.get_runtime_context().gcs_address)
+    inputs = find_inputs([{text!r}])
+    out = Path({out!r})
+    tokenize.tokenize(inputs, out, params, column="text", runs=out / "../runs", cluster=here)
+"""
+
+
+def short_folder() -> str:
+    """Ray's sockets live there, and a socket's path may have 107 bytes."""
+    import tempfile
+
+    return tempfile.mkdtemp(prefix="ray", dir="/tmp")

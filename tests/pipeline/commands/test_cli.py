@@ -1,0 +1,182 @@
+"""Exit code and whole output of the commands, good and bad."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from elmo.data.tokenizer import describe
+from elmo.model.embedder import Embedder
+from tests.elmo.conftest import save_tiny_model
+from tests.pipeline.command_line import elmo
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli") / "model"
+    save_tiny_model(folder, tokenizer=describe("unicode"))
+    return folder
+
+
+def test_embed_from_stdin_keeps_blank_lines(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.npz"
+    found = elmo("embed", model, "--input", "-", "--output", out, stdin=b"he has\n\na gift!\n")
+    assert found == (0, f"embed: 3 sentences in {out}\n", "")
+    vectors = np.load(out)
+    expected = Embedder.load(model).embed([["he", "has"], [], ["a", "gift", "!"]])
+    for k, wanted in enumerate(expected):
+        np.testing.assert_allclose(vectors[str(k)], wanted, atol=1e-6)
+
+
+def test_embed_pretokenized_layers_dtype_and_carry(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.npz"
+    source = tmp_path / "in.txt"
+    source.write_text("a gift!\na gift!\n")
+    options = ["--pretokenized", "--layers", "0,2", "--dtype", "float16", "--state", "carry"]
+    code, _, _ = elmo(
+        "embed", model, "--input", source, "--output", out, *options, "--batch-size", 1
+    )
+    assert code == 0
+    vectors = np.load(out)
+    wanted = Embedder.load(model).embed([["a", "gift!"]] * 2, 1, layers=[0, 2], state="carry")
+    assert vectors["0"].dtype == np.float16
+    np.testing.assert_allclose(vectors["1"], wanted[1], atol=2e-3)
+    assert np.abs(vectors["1"][1] - vectors["0"][1]).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "message"),
+    [
+        (
+            ["embed", "MODEL", "--input", "-", "--output", "o.npz"],
+            b"good\n\xff bad\n",
+            "error: <stdin>:2: byte 1 of the line is not UTF-8; convert the file to UTF-8\n",
+        ),
+        (
+            ["embed", "absent", "--input", "-", "--output", "o.npz"],
+            b"",
+            "error: absent: no such model folder, and no installed model of that name (there are "
+            "none); pip install the model's package\n",
+        ),
+        (
+            ["embed", "MODEL", "--input", "-", "--output", "o.npz", "--layers", "two"],
+            b"a\n",
+            "error: --layers must be all or numbers such as 0,2; found 'two'\n",
+        ),
+        (
+            ["embed", "MODEL", "--input", "-", "--output", "o.npz", "--layers", "7"],
+            b"a\n",
+            "error: layers must be among 0 to 2, found 7\n",
+        ),
+        (
+            ["perplexity", "MODEL", "--input", "-"],
+            b"\n\n",
+            "error: there are no tokens to take the perplexity of\n",
+        ),
+        (
+            ["corpus", "out", "--runs", "runs", "--params", "absent.yaml"],
+            b"",
+            "error: absent.yaml: no such file\n",
+        ),
+        (
+            ["embed", "MODEL", "--input", "-", "--output", "/dev/null/x/o.npz"],
+            b"a\n",
+            "error: /dev/null/x/o.npz: /dev/null is no folder; name another output\n",
+        ),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    model: Path, tmp_path: Path, arguments: list[str], stdin: bytes, message: str
+) -> None:
+    arguments = [str(model) if a == "MODEL" else a for a in arguments]
+    code, out, error = elmo(*arguments, stdin=stdin, cwd=tmp_path)
+    assert (code, out, error) == (1, "", message)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_that_is_not_there_is_one_line(model: Path) -> None:
+    for device, message in (
+        ("tpu3", "error: --device must be cpu or cuda, found 'tpu3'\n"),
+        ("cuda", "error: --device cuda: this machine has no CUDA device; leave --device out\n"),
+    ):
+        if device == "cuda" and torch.cuda.is_available():
+            continue
+        found = elmo("perplexity", model, "--input", "-", "--device", device, stdin=b"a\n")
+        assert found == (1, "", message)
+
+
+def test_an_altered_model_is_named(model: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "model"
+    shutil.copytree(model, copy)
+    weights = copy / "weights.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-5] ^= 1
+    weights.write_bytes(data)
+    code, _, error = elmo("perplexity", copy, "--input", "-", stdin=b"a\n")
+    assert code == 1
+    assert error.startswith(f"error: {weights}: truncated or altered")
+    assert error.count("\n") == 1
+
+
+def test_commands_on_stores_take_urls() -> None:
+    said = {
+        ("verify", "memory://nowhere"): "memory://nowhere/_manifest-000001.json: no such file",
+        ("compact", "memory://nowhere", "--part-tokens", "-5"): "part_tokens must be 1 or more",
+        ("verify", "nothing://nowhere"): "nothing://nowhere: ValueError: Protocol not known",
+    }
+    for arguments, message in said.items():
+        code, _, error = elmo(*arguments)
+        assert (code, error.count("\n")) == (1, 1), error
+        assert message in error
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_disk_is_one_line() -> None:
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    for own, where in (({}, "standard output: "), ({"PYTHONUNBUFFERED": "1"}, "")):
+        command = [sys.executable, "-m", "pipeline", "--help"]
+        with Path("/dev/full").open("wb") as full:
+            done = subprocess.run(
+                command, cwd=ROOT, env=buffered | own, stdout=full, stderr=subprocess.PIPE
+            )
+        assert done.returncode == 1
+        assert done.stderr.decode().strip() == (
+            f"error: {where}No space left on device; make room, and run the same command again"
+        )
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_no_permission_is_one_line(model: Path, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    code, _, error = elmo("embed", model, "--input", "-", "--output", tmp_path / "o.npz")
+    assert code == 1
+    assert "Permission denied" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_is_one_line_and_leaves_nothing(tmp_path: Path, number: int) -> None:
+    command = [sys.executable, "-m", "pipeline", "corpus", str(tmp_path / "out"), "--runs", "runs"]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    while not list(tmp_path.iterdir()) and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, error = process.communicate()
+    assert process.returncode == 1
+    assert error == "error: interrupted; run the same command again to go on\n"
+    assert list(tmp_path.iterdir()) == []

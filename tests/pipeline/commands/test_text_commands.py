@@ -1,0 +1,229 @@
+"""One text meets one model through one tokenizer, in every command; and what commands refuse."""
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import numpy as np
+import pytest
+
+from elmo.data.shards import write_shards
+from elmo.data.tokenizer import Tokenization, describe
+from elmo.errors import ElmoError
+from elmo.model.embedder import Embedder
+from elmo.settings import StoreSettings
+from elmo.store.build import build
+from pipeline.cluster import workers
+from pipeline.commands import text_commands
+from pipeline.settings.cluster import Cluster
+from pipeline.settings.params import Register, Tokenize
+from pipeline.stages import register, tokenize
+from pipeline.text.inputs import find_inputs
+from tests.elmo.conftest import WHITESPACE, save_tiny_model
+from tests.elmo.data.test_tokenizer import LIBRARIES, needed
+
+ROOT = Path(__file__).resolve().parents[3]
+LINES = [
+    "나는 밥을 먹었다. 정말 좋았어요!",
+    "",
+    "오늘은 학교에 간다.",
+    "吾輩は猫である。 名前はまだ無い。",
+]
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ELMO_COMPILE", "0")
+
+
+def embed(model: Path, data: bytes, out: Path, **changes: Any) -> list[np.ndarray]:
+    options = dict(pretokenized=False, batch_size=8, state="reset", layers="all", dtype="float32")
+    count = text_commands.embed(model, io.BytesIO(data), out, **(options | changes))  # type: ignore[arg-type]
+    archive = np.load(out)
+    assert sorted(archive, key=int) == [str(k) for k in range(count)]
+    return [archive[str(k)] for k in range(count)]
+
+
+@pytest.mark.parametrize("sentences", ["line", "split"])
+@pytest.mark.parametrize("name", LIBRARIES)
+@pytest.mark.slow
+def test_the_same_tokens_everywhere(
+    name: str,
+    sentences: Any,
+    tmp_path: Path,
+    empty_database: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    needed(name)
+    model = tmp_path / "model"
+    save_tiny_model(model, tokenizer=describe(name, sentences))
+    embedder = Embedder.load(model)
+    # The Python API.
+    expected = [embedder.tokenize(line) for line in LINES]
+    assert [len(of_line) for of_line in expected] == (
+        [1, 0, 1, 1] if sentences == "line" else [2, 0, 1, 2]
+    )
+    # The tokenize stage, which made what the model was trained on.
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    monkeypatch.setattr(workers, "tasks", lambda function, items, **_: map(function, items))
+    params = Tokenize(name, sentences, "line", 0.0, 1 << 20)
+    tokenize.tokenize(
+        find_inputs([str(text)]),
+        tmp_path / "shards",
+        params,
+        column="text",
+        runs=tmp_path / "runs",
+        cluster=Cluster(workers=0, cpus=1, gpu=False, actors=1),
+    )
+    shards = sentences_of(tmp_path / "shards")
+    assert [tokens for tokens in shards if tokens] == [t for line in expected for t in line]
+    # embed: each sentence alone, the tokens of a line end to end.
+    vectors = embed(model, text.read_bytes(), tmp_path / "out.npz")
+    for of_line, found in zip(expected, vectors, strict=True):
+        parts = [np.empty((3, 0, 8), np.float32), *embedder.embed(of_line)]
+        np.testing.assert_allclose(found, np.concatenate(parts, 1), atol=1e-5)
+    # perplexity.
+    scored = text_commands.perplexity(
+        model, io.BytesIO(text.read_bytes()), pretokenized=False, as_json=False, sentences=True
+    )
+    tokens = [" ".join(token for sentence in of_line for token in sentence) for of_line in expected]
+    assert [line.split("\t")[2] for line in scored] == tokens
+    # neighbors: the word is cut with all that stands around it.
+    build(
+        tmp_path / "store",
+        shards=tmp_path / "shards",
+        model=model,
+        settings=StoreSettings(),
+        work=tmp_path / "work",
+    )
+    seen: list[Any] = []
+    monkeypatch.setattr(text_commands, "nearest", lambda *given, **_: seen.extend(given[2:4]) or [])
+    sentence = expected[2][0]
+    marked = LINES[2].replace(sentence[0], f"[{sentence[0]}]", 1)
+    text_commands.nearest_of(tmp_path / "store", marked, model=model, count=3, layer=None)
+    assert seen == [sentence, 0]
+    if sentences == "line":  # registering takes seconds
+        return
+    # The registered model, as any process loads it.
+    tmp_path.joinpath("mlflow.db").write_bytes(empty_database.read_bytes())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.chdir(tmp_path)
+    paths = [tmp_path / "store", tmp_path / "version.json", Register("tiny", "champion", 0.01)]
+    register.run(model, *paths, general=tmp_path / "shards", task=tmp_path / "shards")
+    served = mlflow.pyfunc.load_model("models:/tiny@champion")
+    predicted = served.predict(LINES, params={"layers": "all"})
+    for found, ours in zip(predicted, vectors, strict=True):
+        array = np.array(found, np.float32).reshape(ours.shape)
+        np.testing.assert_allclose(array, ours, atol=1e-5)
+
+
+def sentences_of(folder: Path) -> list[list[str]]:
+    from elmo.data.shards import Shards
+
+    shards = Shards(folder)
+    opened = [shards.open(info) for info in shards.infos()]
+    return [shard.tokens(row) for shard in opened for row in range(len(shard))]
+
+
+def test_a_store_of_another_tokenizers_shards_is_refused(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path / "model", tokenizer=Tokenization("whitespace"))
+    write_shards(tmp_path / "shards", [["a"]], tokenizer=Tokenization("unicode"))
+    with pytest.raises(ElmoError, match="was tokenized by unicode, and the model .* whitespace"):
+        build(
+            tmp_path / "store",
+            shards=tmp_path / "shards",
+            model=tmp_path / "model",
+            settings=StoreSettings(),
+            work=tmp_path / "work",
+        )
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_store_says_its_models_tokenizer(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path / "model")
+    write_shards(tmp_path / "shards", [["a"]])
+    build(
+        tmp_path / "store",
+        shards=tmp_path / "shards",
+        model=tmp_path / "model",
+        settings=StoreSettings(),
+        work=tmp_path / "work",
+    )
+    from elmo.store import FeatureStore
+
+    assert FeatureStore(tmp_path / "store").manifest.model.tokenizer == WHITESPACE
+
+
+def test_a_model_without_a_tokenizer_takes_pretokenized_text_only(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path / "model", tokenizer=Tokenization("none"))
+    with pytest.raises(ElmoError, match="--pretokenized"):
+        embed(tmp_path / "model", b"a gift\n", tmp_path / "out.npz")
+    assert not (tmp_path / "out.npz").exists()
+    (found,) = embed(tmp_path / "model", b"a gift\n", tmp_path / "out.npz", pretokenized=True)
+    assert found.shape == (3, 2, 8)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("commands") / "model"
+    save_tiny_model(folder)
+    return folder
+
+
+def test_embed_replaces_no_file(model: Path, tmp_path: Path) -> None:
+    embed(model, b"a\n", tmp_path / "out.npz")
+    np.savez(tmp_path / "mine.npz", a=np.zeros(3))
+    (tmp_path / "text").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "text")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    for name, what in {
+        "out.npz": "exists, and is not replaced",
+        "mine.npz": "exists, and is not replaced",
+        "text": "exists, and is not replaced",
+        "link": "is a symbolic link",
+        "folder": "is a folder",
+        "fifo": "is a pipe or a device",
+    }.items():
+        with pytest.raises(ElmoError, match=f"{name}: {what}"):
+            embed(model, b"a\n", tmp_path / name)
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+    assert (tmp_path / "text").read_text() == "mine"
+
+
+@pytest.mark.parametrize("pretokenized", [False, True])
+def test_a_line_too_long_is_refused_before_it_is_read(
+    model: Path, tmp_path: Path, pretokenized: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ElmoError, match=r"-:2: the line has more than 4,194,304 bytes"):
+        data = b"a\n" + b"a " * (3 << 20)
+        embed(model, data, tmp_path / "out.npz", pretokenized=pretokenized)
+    with pytest.raises(ElmoError, match=r"-:1: the line has 32,769 tokens, at most 32,768"):
+        embed(model, b"a " * 32_769, tmp_path / "out.npz", pretokenized=pretokenized)
+    assert list(tmp_path.iterdir()) == []
+
+
+COMMANDS = {
+    "embed": ["--output", "o.npz"],
+    "perplexity": [],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_closed_streams_are_one_line(command: str, model: Path, tmp_path: Path) -> None:
+    line = f"{sys.executable} -m pipeline {command} {model} --input - {' '.join(COMMANDS[command])}"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    for closed, message in (("<&-", "standard input is closed"), (">&-", "output is closed")):
+        done = subprocess.run(
+            ["bash", "-c", f"{line} {closed}"], cwd=tmp_path, env=environment, capture_output=True
+        )
+        said = done.stderr.decode()
+        assert done.returncode in (1, 2) and message in said, said
+        assert "Traceback" not in said and said.splitlines()[-1].lower().startswith("error: ")
+        assert list(tmp_path.iterdir()) == []

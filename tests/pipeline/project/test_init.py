@@ -1,0 +1,148 @@
+"""`elmo init` and `elmo run`; from the wheel in an empty folder: test_pages.py."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from elmo.errors import ElmoError
+from pipeline.project import init
+from pipeline.settings import params
+from tests.pipeline.installed import ROOT, built_wheel
+
+TEXT = "the cat sat on the carpet\nanother dog slept here\n\nmore text of the world\n"
+
+
+def new(folder: Path, **given: object) -> list[str]:
+    options = {"text": [], "task": [], "column": None, "preset_name": None} | given
+    return init.run(folder, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def without_starting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Git and DVC are for the test of the wheel: they take seconds."""
+    monkeypatch.setattr(init, "_start", lambda folder: "git and DVC started")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_project_has_the_repositorys_stages_and_complete_settings(tmp_path: Path) -> None:
+    new(tmp_path / "p")
+    assert (tmp_path / "p" / "dvc.yaml").read_bytes() == (ROOT / "dvc.yaml").read_bytes()
+    assert params.load(tmp_path / "p" / "params.yaml") == params.load(ROOT / "params.yaml")
+    first = (tmp_path / "p" / "params.yaml").read_text().splitlines()[0]
+    assert first == "# yaml-language-server: $schema=params.schema.json"
+    assert (tmp_path / "p" / "params.schema.json").exists()
+    ignored = (tmp_path / "p" / ".gitignore").read_text().splitlines()
+    assert set(ignored) <= set((ROOT / ".gitignore").read_text().splitlines())
+    written = [
+        out
+        for s in yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"].values()
+        for out in s.get("do", s)["outs"]
+        if isinstance(out, str)
+    ]
+    assert {f"/{out.split('/')[0]}/" for out in written} <= set(ignored)
+
+
+def test_one_text_is_also_the_task_text(tmp_path: Path) -> None:
+    Path("t.txt").write_text(TEXT)
+    lines = new(tmp_path / "p", text=["t.txt"])
+    made = params.load(tmp_path / "p" / "params.yaml")
+    assert made.corpus.general == made.corpus.task == (str(tmp_path / "t.txt"),)
+    assert lines[1:] == [
+        "general text: t.txt, 73 bytes",
+        "task text: the same; name the text of your domain with --task",
+    ]
+    assert made.report.neighbors_of[0] == "the cat sat on the [carpet]"
+    assert made.labels.package == ""
+    assert made.tasks == {} and "tasks: {}\n\nreport:" in (tmp_path / "p/params.yaml").read_text()
+
+
+def test_names_inside_the_project_stay_relative_and_comments_stay(tmp_path: Path) -> None:
+    Path("texts").mkdir()
+    for name in ("a", "b"):
+        Path(f"texts/{name}.txt").write_text(TEXT + name)
+    new(Path("."), text=["texts/*.txt"], task=["texts/a.txt"], preset_name="small")
+    made = params.load(Path("params.yaml"))
+    assert made.corpus.general == ("texts/*.txt",) and made.corpus.task == ("texts/a.txt",)
+    assert made.pretrain.network.cells == 1024
+    assert '["texts/*.txt"] # your files' in Path("params.yaml").read_text()
+
+
+def test_records_by_their_column(tmp_path: Path) -> None:
+    Path("r.jsonl").write_text('{"review": "the cat sat on the carpet"}\n' * 3)
+    new(tmp_path / "p", text=["r.jsonl"], column="review")
+    made = params.load(tmp_path / "p" / "params.yaml")
+    assert made.corpus.column == "review" and any(
+        "[carpet]" in text for text in made.report.neighbors_of
+    )
+    with pytest.raises(ElmoError, match="no field 'text' .*, found review; name it with --column"):
+        new(tmp_path / "q", text=["r.jsonl"])
+    assert not (tmp_path / "q").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"text": ["no.txt"]}, "no.txt: no such file"),
+        ({"preset_name": "huge"}, "^no preset huge; there are korean"),
+    ],
+)
+def test_nothing_is_written_where_something_is_wrong(
+    tmp_path: Path, given: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ElmoError, match=message):
+        new(tmp_path / "p", **given)
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_project_is_not_overwritten_and_other_files_stay(tmp_path: Path) -> None:
+    Path("README.md").write_text("mine")
+    Path(".gitignore").write_text("/mine\n/data/\n")
+    new(Path("."))
+    assert Path("README.md").read_text() == "mine"
+    assert Path(".gitignore").read_text().startswith("/mine\n/data/\n.venv/\n/models/\n")
+    with pytest.raises(ElmoError, match="dvc.yaml: is there already"):
+        new(Path("."))
+
+
+@pytest.mark.parametrize("name", ["dvc.yaml", "params.yaml", "params.schema.json"])
+def test_a_file_of_ones_own_is_not_replaced(tmp_path: Path, name: str) -> None:
+    Path(name).write_text("mine")
+    with pytest.raises(ElmoError, match=f"^{name}: is there already"):
+        new(Path("."))
+    assert Path(name).read_text() == "mine" and os.listdir() == [name]
+
+
+def test_a_gitignore_that_is_not_utf8_is_one_line(tmp_path: Path) -> None:
+    Path(".gitignore").write_bytes(b"/caf\xe9\n")
+    with pytest.raises(ElmoError, match=r"^.gitignore: is not UTF-8; save it as UTF-8"):
+        new(Path("."))
+    assert os.listdir() == [".gitignore"]
+
+
+@pytest.mark.slow
+def test_a_checkout_that_has_lost_its_links_makes_no_wheel(tmp_path: Path) -> None:
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "elmo_pipeline").write_text("pipeline")  # as git writes a link without them
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"]
+    done = subprocess.run([*command, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode != 0 and not list(tmp_path.glob("*.whl"))
+    assert "elmo_pipeline/__init__.py: symbolic links of this checkout are lost" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_two_packages_and_the_project(tmp_path: Path) -> None:
+    wheel = built_wheel(tmp_path)
+    assert {path.name for path in wheel.iterdir() if path.suffix != ".dist-info"} == {
+        "elmo",
+        "elmo_pipeline",
+    }
+    for path in (ROOT / "pipeline" / "project").rglob("*"):
+        packed = wheel / "elmo_pipeline" / "project" / path.relative_to(ROOT / "pipeline/project")
+        assert packed.is_dir() if path.is_dir() else packed.read_bytes() == path.read_bytes()
+    assert len(list((wheel / "elmo_pipeline/project/presets").iterdir())) >= 4

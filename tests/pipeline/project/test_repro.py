@@ -1,0 +1,83 @@
+"""`elmo run`: what DVC refuses is one line and exit code 1, or 2 for wrong usage."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from elmo.errors import ElmoError
+from pipeline.project import repro
+from tests.pipeline.command_line import ROOT
+
+STAGES = """stages:
+  good: {cmd: python -c "print('made')", always_changed: true}
+  bad: {cmd: "python -c \\"import sys; sys.exit('error: mine')\\"", params: [x]}
+  killed: {cmd: kill -9 $$}
+"""
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "40"}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project of DVC's with tiny stages."""
+    folder = tmp_path_factory.mktemp("project")
+    command = [sys.executable, "-m", "dvc", "init", "-q", "--no-scm"]
+    subprocess.run(command, cwd=folder, env=ENVIRONMENT | {"DVC_NO_ANALYTICS": "1"}, check=True)
+    return folder
+
+
+@pytest.fixture
+def stages(project: Path) -> Path:
+    """The same, as it was."""
+    (project / "dvc.yaml").write_text(STAGES)
+    (project / "params.yaml").write_text("x: 1\n")
+    return project
+
+
+def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "pipeline", "run", *arguments]
+    done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_run_needs_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ElmoError, match=r"dvc.yaml: no such file; .*elmo init"):
+        repro.repro([])
+
+
+def test_a_stage_runs(stages: Path) -> None:
+    code, out, error = run(stages, "good", "--force")
+    assert (code, error) == (0, "") and "Running stage 'good'" in out and "made" in out
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "arguments", "expected", "words"),
+    [
+        ("x", "", ["nope"], 1, "nope"),
+        ("x", "", ["--nope"], 2, "unrecognized arguments: --nope See elmo run --help"),
+        ("dvc.yaml", "stages: [", [], 1, "unable to read: 'dvc.yaml'"),
+        ("dvc.yaml", "stages: {a: {cmdd: x}}", [], 1, "dvc.yaml' validation failed"),
+        ("params.yaml", "x: [", ["bad"], 1, "params.yaml"),
+        ("x", "", ["bad"], 1, "error: mine"),
+        ("x", "", ["killed"], 1, "failed to run: kill -9 $$, exited with -9"),
+    ],
+)
+@pytest.mark.slow
+def test_what_dvc_refuses(
+    stages: Path, file: str, text: str, arguments: list[str], expected: int, words: str
+) -> None:
+    (stages / file).write_text(text)
+    code, _, error = run(stages, *arguments)
+    assert code == expected, error
+    (line,) = error.splitlines()
+    assert line.startswith("error: ") and words in line
+
+
+def test_dvc_has_not_been_started(tmp_path: Path) -> None:
+    (tmp_path / "dvc.yaml").write_text(STAGES)
+    code, _, error = run(tmp_path)
+    assert code == 1 and error.startswith("error: you are not inside of a DVC repository")
+    assert error.count("\n") == 1

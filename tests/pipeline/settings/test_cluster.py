@@ -1,0 +1,88 @@
+"""How the work is run: defaults, cluster.yaml, variables and flags, in that order."""
+
+from pathlib import Path
+
+import pytest
+
+from elmo.errors import ElmoError
+from pipeline.settings import cluster
+from pipeline.settings.cluster import Cluster
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_the_example_holds_every_field_and_its_default() -> None:
+    example = ROOT / "cluster.example.yaml"
+    assert cluster.load(example) == (Cluster(), "cluster: the defaults")
+    lines = example.read_text().splitlines()
+    assert [line.split(":")[0] for line in lines if line[0] != "#"] == list(vars(Cluster()))
+
+
+def test_a_flag_goes_before_a_variable_and_that_before_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("workers: 2\ncpus: 4\ngpu: true\n")
+    monkeypatch.setenv("ELMO_CPUS", "8")
+    monkeypatch.setenv("ELMO_ACTORS", "3")
+    found, said = cluster.load(file, {"actors": 5, "gpu": None})
+    assert found == Cluster(workers=2, cpus=8, gpu=True, actors=5)
+    assert said == (
+        f"cluster: workers 2 ({file}), cpus 8 (ELMO_CPUS), gpu yes ({file}), actors 5 (flag); "
+        "the rest by default"
+    )
+    monkeypatch.setenv("ELMO_GPU", "false")
+    assert not cluster.load(file)[0].gpu
+
+
+def test_addresses_come_by_the_names_of_ray_and_mlflow_and_passwords_are_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:secret@mlflow.example.org")
+    found, said = cluster.load(tmp_path / "absent.yaml")
+    assert (found.address, found.tracking_uri[:8]) == ("ray://head:10001", "https://")
+    assert "secret" not in said and "https://…@mlflow.example.org" in said
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("ELMO_WORKERS", "many", "ELMO_WORKERS must be a whole number of at least 0"),
+        ("ELMO_WORKERS", "-1", "ELMO_WORKERS must be a whole number of at least 0"),
+        ("ELMO_GPU", "maybe", "ELMO_GPU must be true or false, found 'maybe'"),
+        ("ELMO_WAIT_MINUTES", "nan", "ELMO_WAIT_MINUTES must be a number above 0"),
+        ("RAY_ADDRESS", "a b", "RAY_ADDRESS must be an address without spaces"),
+    ],
+)
+def test_a_bad_variable_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ElmoError, match=message):
+        cluster.load(tmp_path / "absent.yaml")
+
+
+def test_a_bad_file_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("workers: 1\nkeep: 0\n")
+    with pytest.raises(ElmoError, match="cluster.yaml:2: keep must be a whole number of at least"):
+        cluster.load(file)
+
+
+@pytest.mark.parametrize("text", ["relative/dir", "/shared", "s3://", "file:///", "s3:/bucket"])
+def test_storage_is_a_url_with_a_bucket_or_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(f"storage: {text}\n")
+    with pytest.raises(ElmoError, match="cluster.yaml:1: storage must be a URL such as s3://"):
+        cluster.load(file)
+    monkeypatch.setenv("ELMO_STORAGE", text)
+    with pytest.raises(ElmoError, match="ELMO_STORAGE must be a URL such as s3://"):
+        cluster.load(tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize("text", ["", "s3://bucket/elmo", "file:///tmp/x", "gs://b", "memory://x"])
+def test_storage_takes_urls(text: str) -> None:
+    assert Cluster(storage=text).storage == text

@@ -1,0 +1,211 @@
+"""Every refusal of params.yaml: the line, the key, and what it must be."""
+
+import os
+from dataclasses import is_dataclass
+from itertools import pairwise
+from pathlib import Path
+from types import UnionType
+from typing import Union, get_args, get_origin
+
+import pytest
+import yaml
+
+from elmo.errors import ElmoError
+from elmo.settings import hints
+from pipeline.settings.cluster import Cluster
+from pipeline.settings.params import Params, load
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def changed(tmp_path: Path, key: str, value: object) -> Path:
+    params = yaml.safe_load((ROOT / "params.yaml").read_text())
+    *sections, key = key.split(".")
+    section = params
+    for name in sections:
+        section = section[name]
+    if value is ...:
+        del section[key]
+    else:
+        section[key] = value
+    path = tmp_path / "params.yaml"
+    path.write_text(yaml.safe_dump(params))
+    return path
+
+
+def test_the_projects_own_files_are_good() -> None:
+    assert load(ROOT / "params.yaml").pretrain.network.filters[0] == (1, 32)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (
+            "pretrain.training.optimizer.lr",
+            "1e-3",
+            "a number above 0 and at most 1e+06, found '1e-3'",
+        ),
+        ("pretrain.training.epochs", 1.5, "a whole number of at least 1 and at most"),
+        ("pretrain.training.epochs", True, "a whole number of at least 1 and at most"),
+        ("pretrain.training.rows", 0, "a whole number of at least 1 and at most 65,536, found 0"),
+        ("pretrain.training.window", 100_000, "at most 4,096, found 100000"),
+        ("pretrain.training.seed", -1, "a whole number of at least 0"),
+        ("pretrain.training.patience", -1, "a whole number of at least 0"),
+        ("pretrain.training.loss_scale", 0, "a number above 0"),
+        ("pretrain.training.loss_scale", float("inf"), "a number above 0"),
+        ("pretrain.training.reset", "always", "one of sentence, never, found 'always'"),
+        ("pretrain.training.optimizer.beta1", 2, "a number of at least 0 and below 1, found 2"),
+        ("pretrain.training.optimizer.epsilon", -1, "a number of at least 0 and at most 1"),
+        ("pretrain.training.optimizer.clip", float("nan"), "found nan"),
+        ("pretrain.training.optimizer.warmup_steps", -5, "a whole number of at least 0"),
+        ("pretrain.network.cells", 2**40, "at most 131,072"),
+        ("pretrain.network.cells", None, "a whole number"),
+        (
+            "pretrain.network.cell_clip",
+            "3",
+            "a number above 0 and at most 1e+06 or null, found '3'",
+        ),
+        ("pretrain.network.filters", [], "a list of 1 to 256 pairs"),
+        ("report.neighbors_of", [], "a list of at least 1 entry, found []"),
+        ("tokenize.tokenizer", "moses", "one of whitespace, unicode, korean, japanese"),
+        ("tokenize.heldout", 1, "a number of at least 0 and below 1"),
+        ("corpus.general", [1], "a file, folder, glob or URL, found 1"),
+        ("corpus.general", [""], "a file, folder, glob or URL, found ''"),
+        ("corpus.task", ["a\0b"], "a file, folder, glob or URL"),
+        ("features.layers", "0,x", "all, top, average, mix or numbers"),
+        ("finetune.freeze", ["lstm"], "encoder, lstm.1, lstm.2"),
+        ("finetune.layer_decay", 0, "above 0 and at most 1"),
+        ("register.name", "a/b:c", "a name of at most 128 letters"),
+        ("register.alias", "latest", "neither `latest` nor a version"),
+        ("register.alias", "v1", "neither `latest` nor a version"),
+        ("report.neighbors", 0, "a whole number of at least 1"),
+    ],
+)
+def test_every_setting_has_a_range(tmp_path: Path, key: str, value: object, message: str) -> None:
+    path = changed(tmp_path, key, value)
+    with pytest.raises(ElmoError) as caught:
+        load(path)
+    item = "[0]" if isinstance(value, list) and value else ""
+    line = 1 + [text.strip().split(":")[0] for text in path.read_text().splitlines()].index(
+        key.split(".")[0]
+    )
+    file, found, rest = str(caught.value).split(":", 2)
+    assert file == str(path) and int(found) >= line
+    assert rest.startswith(f" {key}{item} must be ") and message in rest and "\n" not in rest
+
+
+def test_no_setting_is_without_a_range() -> None:
+    """A number or text that could be anything is a traceback later."""
+
+    def bare(kind: object) -> bool:
+        if is_dataclass(kind):
+            return any(bare(one) for one in hints(kind).values())
+        if get_origin(kind) in (tuple, UnionType, Union):
+            return any(bare(one) for one in get_args(kind))
+        return kind in (int, float, str)
+
+    assert not bare(Params) and not bare(Cluster)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("tokenize.heldout", ..., "tokenize.heldout is missing"),
+        (
+            "tokenize.holdout",
+            0.1,
+            "tokenize.holdout is no setting; there are tokenizer, sentences, "
+            "documents, heldout, shard_bytes",
+        ),
+        ("corpus.general", "text.txt", "corpus.general must be a list, found 'text.txt'"),
+        (
+            "pretrain.network.filters",
+            [[1, 2, 3]],
+            "pretrain.network.filters[0] must have 2 items, found 3",
+        ),
+        (
+            "pretrain.training.epochs",
+            [1],
+            "pretrain.training.epochs must be one value, found a list",
+        ),
+        ("vocab", 3, "vocab must be a section of settings, found '3'"),
+        (
+            "cluster",
+            {"workers": 1},
+            "cluster is no setting; move it to cluster.yaml, a file of its "
+            "own (see cluster.example.yaml)",
+        ),
+    ],
+)
+def test_a_wrong_shape_is_refused(tmp_path: Path, key: str, value: object, message: str) -> None:
+    path = changed(tmp_path, key, value)
+    with pytest.raises(ElmoError) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{path}:")
+    assert str(caught.value).split(": ", 1)[1] == message
+
+
+def test_a_whole_number_is_a_float_and_null_may_be_one(tmp_path: Path) -> None:
+    clip = load(changed(tmp_path, "pretrain.network.cell_clip", 3)).pretrain.network.cell_clip
+    assert type(clip) is float and clip == 3
+    changed_params = changed(tmp_path, "pretrain.network.cell_clip", None)
+    assert load(changed_params).pretrain.network.cell_clip is None
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join(['*' + old] * 10)}]\n" for old, new in pairwise("abcdefghi")
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"corpus:\n  general: [\n", ":3: not valid YAML"),
+        (b"corpus: {}\nvocab: 1\ncorpus: {}\n", ":3: corpus is given twice; delete one"),
+        (b"corpus:\n  column: a\n  general: []\n  column: b\n", ":4: corpus.column is given twice"),
+        (BOMB.encode(), ": has more than 10,000 values, its aliases followed"),
+        (b"corpus:\n  column: a\0b\n", ":2: not valid YAML (special characters are not allowed)"),
+        ("corpus:\n  column: é\n".encode("latin-1"), ":2: not UTF-8; save the file as UTF-8"),
+        (b"[" * 5000, ": nested too deeply"),
+        (b"", ":1: corpus is missing"),
+        (b"corpus: &c {general: *c}\n", "has more than 10,000 values"),
+        (b"x" * (2 << 20), ": is larger than 1,048,576 bytes"),
+        (b"? [a]\n: b\n", ":1: a list or section is no setting"),
+    ],
+)
+def test_a_broken_file_is_one_line(tmp_path: Path, text: bytes, message: str) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_bytes(text)
+    with pytest.raises(ElmoError) as caught:
+        load(path)
+    assert str(caught.value).startswith(str(path)) and message in str(caught.value)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("2020-01-01", "must be one line of text, found datetime.date(2020, 1, 1)"),
+        ("2020-13-45", "can't be read (month must be in 1..12"),
+        ("1" * 5000, "can't be read (Exceeds the limit"),
+        ("!!python/object:os.system x", "has the tag"),
+        ("!!binary =", "must be one line of text, found b''"),
+    ],
+)
+def test_what_yaml_makes_of_a_value_is_refused(tmp_path: Path, value: str, message: str) -> None:
+    path = tmp_path / "params.yaml"
+    text = (ROOT / "params.yaml").read_text()
+    path.write_text(text.replace("column: text", f"column: {value}"))
+    with pytest.raises(ElmoError) as caught:
+        load(path)
+    assert f"corpus.column {message}" in str(caught.value)
+
+
+def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ElmoError, match=r"absent\.yaml: no such file"):
+        load(tmp_path / "absent.yaml")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ElmoError, match="is a pipe or a device; a file is needed"):
+        load(tmp_path / "pipe")
+    with pytest.raises(ElmoError, match="is a folder; a file is needed"):
+        load(tmp_path)

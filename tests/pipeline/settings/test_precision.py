@@ -1,0 +1,180 @@
+"""Every command that takes a precision settles it, and refuses a slow one, before work starts."""
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from elmo.errors import ElmoError
+from elmo.model.embedder import check_precision
+from elmo.settings import Precision
+from elmo.train import machine_speed
+from elmo.train.machine_speed import Speeds
+from pipeline.settings.precision import check_store_precision, settled
+from tests.pipeline.command_line import ROOT, elmo
+
+EMULATES, HAS_UNITS = Speeds(100.0, 0.5), Speeds(100.0, 500.0)
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, speeds: Speeds) -> None:
+    monkeypatch.setattr(machine_speed, "speeds", lambda device: speeds)
+
+
+def commands(tmp_path: Path, precision: str) -> dict[str, tuple[list[object], str]]:
+    """Each command with a precision, on inputs that are missing, and the setting it names."""
+    out, absent = tmp_path / "out", tmp_path / "absent"
+    training = ["--curves", tmp_path / "curves", "--runs", tmp_path / "runs"]
+
+    def change(setting: str) -> list[object]:
+        return ["-S", f"{setting}={precision}"]
+
+    return {
+        "pretrain": (
+            [absent, absent, out, *training, *change("pretrain.training.precision")],
+            "pretrain.training.precision",
+        ),
+        "finetune": (
+            [absent, absent, absent, out, *training, *change("finetune.training.precision")],
+            "finetune.training.precision",
+        ),
+        "features": (
+            [absent, absent, out, "--runs", tmp_path / "runs", *change("features.precision")],
+            "features.precision",
+        ),
+        "embed": (
+            [absent, "--input", "-", "--output", out, "--precision", precision],
+            "--precision",
+        ),
+    }
+
+
+NAMES = ["pretrain", "finetune", "features", "embed"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_slow_bfloat16_is_refused_before_anything_is_read_unless_forced(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments, setting = commands(tmp_path, "bfloat16")[name]
+    slow = f"{setting}: matrix products here are 200 × as fast in float32 as in bfloat16"
+    advice = "; set it to float32 or auto, or ELMO_FORCE_BFLOAT16=1 to go on in bfloat16"
+
+    def printed() -> list[str]:
+        code, _, error = elmo(name, *arguments)
+        assert code == 1
+        return error.splitlines()
+
+    measured(monkeypatch, EMULATES)
+    (refusal,) = (line for line in printed() if line.startswith("error: "))
+    assert refusal.startswith(f"error: {slow}") and advice in refusal and ".json" in refusal
+    monkeypatch.setenv("ELMO_FORCE_BFLOAT16", "1")
+    warning, missing = (line for line in printed() if line.startswith(("warning: ", "error: ")))
+    assert warning.startswith(f"warning: {slow}") and str(tmp_path) in missing
+    monkeypatch.delenv("ELMO_FORCE_BFLOAT16")
+    for speeds, warned in ((Speeds(200.0, 100.0), True), (HAS_UNITS, False)):
+        measured(monkeypatch, speeds)
+        warnings = [line for line in printed() if line.startswith("warning: ")]
+        assert len(warnings) == warned
+        assert all(f"{setting}: matrix products here are 2 ×" in line for line in warnings)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_auto_is_settled_before_anything_is_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments, setting = commands(tmp_path, "auto")[name]
+    for speeds, chosen in ((EMULATES, "float32"), (HAS_UNITS, "bfloat16")):
+        measured(monkeypatch, speeds)
+        _, _, error = elmo(name, *arguments)
+        assert f"{setting}: auto is {chosen} here" in error and "warning" not in error
+
+
+def test_every_option_and_setting_of_a_precision_is_among_them() -> None:
+    from pipeline.commands.cli import cli
+
+    with_option = {
+        name
+        for name, command in cli.commands.items()
+        if any("--precision" in option.opts for option in command.params)
+    }
+    text = (ROOT / "params.yaml").read_text()
+    assert with_option == {"embed"} and text.count("precision: ") == 3
+
+
+def test_appending_to_a_store_of_bfloat16_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    for speeds, precision in ((EMULATES, "float32"), (HAS_UNITS, "bfloat16")):
+        measured(monkeypatch, speeds)
+        check_store_precision(precision, device="cpu", say=said.append)
+    assert said == []
+    measured(monkeypatch, EMULATES)
+    check_store_precision("bfloat16", device="cpu", say=said.append)
+    assert len(said) == 1 and said[0].endswith("append to it on another machine")
+    monkeypatch.setattr("elmo.model.embedder.is_supported", lambda: False)
+    with pytest.raises(ElmoError, match="the store is of int8: append to it on another machine"):
+        check_store_precision("int8", device="cpu", say=said.append)
+
+
+def test_a_gpu_elsewhere_is_fast_in_bfloat16_and_a_cluster_is_not_warned_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured(monkeypatch, EMULATES)
+    said: list[str] = []
+    asked: list[tuple[str, Precision]] = [("auto", "bfloat16"), ("float32", "float32")]
+    if not torch.cuda.is_available():
+        for requested, chosen in asked:
+            found = settled(requested, setting="x", device="cuda", say=said.append)  # type: ignore[arg-type]
+            assert found == chosen
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head")
+    assert settled("bfloat16", setting="x", device="cpu", say=said.append) == "bfloat16"
+    assert said == []
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN's limit is one of x86-64")
+@pytest.mark.slow
+def test_a_processor_without_bfloat16_is_measured_as_such(tmp_path: Path) -> None:
+    """oneDNN is kept from AVX-512 and AMX: a product in bfloat16 is then really emulated."""
+    program = (
+        "from pipeline.settings.precision import settled\n"
+        "for asked in 'bfloat16', 'auto', 'auto':\n"
+        "    print(settled(asked, setting='features.precision', device='cpu', say=print))\n"
+    )
+    limits = {"ONEDNN_MAX_CPU_ISA": "AVX2", "XDG_CACHE_HOME": str(tmp_path)}
+    limits |= {"ELMO_FORCE_BFLOAT16": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | limits | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    warning, *lines = done.stdout.splitlines()
+    assert warning.startswith("warning: features.precision: matrix products here are ")
+    assert lines[0] == "bfloat16" and lines[2] == lines[4] == "float32"
+    assert lines[1] == lines[3]  # measured once
+    assert len(list((tmp_path / "elmo").iterdir())) == 1
+
+
+def test_int8_is_refused_before_anything_is_read_where_it_is_not_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("features", "embed"):
+        monkeypatch.setattr("elmo.model.embedder.is_supported", lambda: False)
+        code, _, error = elmo(name, *commands(tmp_path, "int8")[name][0])
+        assert (
+            code == 1 and "precision: precision int8 is for x86-64 processors with AVX-512" in error
+        )
+        monkeypatch.setattr("elmo.model.embedder.is_supported", lambda: True)
+        code, _, error = elmo(name, *commands(tmp_path, "int8")[name][0])
+        assert code == 1 and "VNNI" not in error  # the input is missing
+    with pytest.raises(ElmoError, match="not for a GPU: use bfloat16"):
+        check_precision("int8", torch.device("cuda"))

@@ -1,0 +1,112 @@
+"""Presets name what differs and nothing else, and leave the rest of params.yaml alone."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from elmo.errors import ElmoError
+from pipeline.settings import params, preset
+
+ROOT = Path(__file__).resolve().parents[3]
+NAMES = sorted(path.stem for path in (ROOT / "presets").glob("*.yaml"))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    shutil.copytree(ROOT / "presets", tmp_path / "presets")
+    return tmp_path / "params.yaml"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_preset_changes_its_own_lines_only(project: Path, name: str) -> None:
+    before = project.read_text().splitlines()
+    changes = preset.run(name, project)
+    after = project.read_text().splitlines()
+    named = (project.parent / "presets" / f"{name}.yaml").read_text().splitlines()
+    values = [line for line in named if not line.startswith("#") and not line.endswith(":")]
+    assert len(changes) == len(values)
+    assert len(before) == len(after)
+    assert sum(a != b for a, b in zip(before, after, strict=True)) == len(changes)
+    assert preset.run(name, project) == []
+    params.load(project)
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"korean"}))
+def test_a_preset_of_another_size_leaves_how_text_is_cut(project: Path, name: str) -> None:
+    before = params.load(project).tokenize
+    preset.run(name, project)
+    after = params.load(project).tokenize
+    assert (after.tokenizer, after.sentences, after.documents) == ("unicode", "split", "auto")
+    assert (before.tokenizer, before.sentences, before.documents) == ("unicode", "split", "auto")
+
+
+def test_params_that_are_a_pipe_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "params.yaml")
+    with pytest.raises(ElmoError, match="params.yaml: is a pipe or a device"):
+        preset.run("small", tmp_path / "params.yaml")
+
+
+def test_comments_and_the_users_own_values_stay(project: Path) -> None:
+    text = project.read_text().replace("general: []  #", "general: [a.txt]  # mine:")
+    project.write_text(text)
+    changes = preset.run("original", project)
+    assert "pretrain.network.cells: 512 → 4096" in changes
+    loaded = params.load(project)
+    assert loaded.corpus.general == ("a.txt",) and loaded.pretrain.network.cells == 4096
+    assert "general: [a.txt]  # mine:" in project.read_text()
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("indent", ["", "  "])
+def test_how_a_file_is_laid_out_stays(project: Path, indent: str, mark: str, end: str) -> None:
+    """Windows' line ends, a byte order mark, and block lists with and without indent."""
+    listed = f"general:\n{indent}  - a.txt  # one\n{indent}  - b.txt"
+    text = project.read_text().replace("general: []", listed)
+    project.write_bytes((mark + text.replace("\n", end)).encode())
+    assert preset.run("small", project)
+    after = project.read_bytes().decode()
+    assert params.load(project).corpus.general == ("a.txt", "b.txt")
+    assert after.count("\r\n") == (after.count("\n") if end == "\r\n" else 0)
+    assert listed in after.replace("\r\n", "\n") and "- b.txt  # your files" in after
+    assert len(after.splitlines()) == len(text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("huge", None, f"no preset huge; there are {', '.join(NAMES)}"),
+        ("../params", None, "no preset ../params"),
+        ("mine", "vocab:\n  min_cuont: 3\n", "mine.yaml:2: .*params.yaml has no vocab.min_cuont"),
+        ("mine", "vocab:\n  min_count: 0\n", "mine.yaml:.*vocab.min_count must be a whole number"),
+        ("mine", "", "mine.yaml: must hold sections of settings"),
+    ],
+)
+def test_a_bad_preset_changes_nothing(
+    project: Path, name: str, text: str | None, message: str
+) -> None:
+    before = project.read_text()
+    if text is not None:
+        (project.parent / "presets" / f"{name}.yaml").write_text(text)
+    with pytest.raises(ElmoError, match=message):
+        preset.run(name, project)
+    assert project.read_text() == before
+    assert sorted(path.name for path in project.parent.iterdir()) == ["params.yaml", "presets"]
+
+
+@pytest.mark.slow
+def test_the_korean_preset_asks_for_neighbours_of_korean_tokens(project: Path) -> None:
+    pytest.importorskip("kiwipiepy", reason="the Korean tokenizer is not installed")
+    from elmo.data.tokenizer import TextTokenizer, describe
+    from elmo.store.neighbors import parse_query
+
+    preset.run("korean", project)
+    tokenize = TextTokenizer(describe("korean", "split"))
+    words = []
+    for text in params.load(project).report.neighbors_of:
+        tokens, position = parse_query(text, tokenize=tokenize)
+        words.append(tokens[position])
+    assert words == ["연기", "지루"]

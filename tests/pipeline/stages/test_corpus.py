@@ -1,0 +1,265 @@
+"""corpus: prose that is everywhere, the same each time; or the user's own files, where they are."""
+
+import ast
+import json
+from collections import Counter
+from inspect import cleandoc
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from elmo.errors import ElmoError
+from elmo.io.records import read_json, sha256
+from pipeline.settings.params import Corpus
+from pipeline.stages import corpus
+from pipeline.text.inputs import Input
+
+DOCSTRING = """Return the mean of `values`, which must not be empty.
+
+    Notes
+    -----
+    The mean is :func:`~math.fsum` divided
+    by the *number* of values::
+
+        code(that) is dropped
+
+    Prose goes on after the code [1]_ as before.
+
+    Parameters
+    ----------
+    values : iterable
+        The numbers to take the mean of,
+        in any order.
+
+    .. math:: x = y
+
+        of which nothing is kept
+
+    .. note:: This is a note of the kind that stays.
+
+    - the first point is one
+      paragraph of its own
+    - and the second point is another
+
+    >>> mean([1, 2])
+    1.5
+
+    ====  ====
+    a     b
+    ====  ====
+    """
+
+
+def params(**changes: object) -> Corpus:
+    plain = {"general": (), "task": (), "task_package": "click", "column": "text"}
+    return Corpus(**{**plain, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, float]]:
+    out = tmp_path_factory.mktemp("corpus") / "out"
+    return out, corpus.run(out, params(), runs=out.parent / "runs")
+
+
+def test_prose_is_unwrapped_and_what_is_no_prose_is_counted() -> None:
+    dropped: Counter[str] = Counter()
+    assert corpus.prose(cleandoc(DOCSTRING), dropped) == [
+        "Return the mean of values, which must not be empty.",
+        "The mean is math.fsum divided by the number of values:",
+        "Prose goes on after the code as before.",
+        "The numbers to take the mean of, in any order.",
+        "This is a note of the kind that stays.",
+        "the first point is one paragraph of its own",
+        "and the second point is another",
+    ]
+    assert dropped == {
+        "code": 2,
+        "heading": 2,
+        "not prose": 1,
+        "directive": 1,
+        "doctest": 1,
+        "table": 1,
+    }
+
+
+def test_docstrings_come_in_the_order_of_the_source() -> None:
+    source = (
+        '"""One."""\nclass A:\n    """Two."""\n    def f(self):\n        """Three."""\n'
+        'if True:\n    async def g():\n        """Four."""\ndef h():\n    x = """not one"""\n'
+    )
+    assert list(corpus.docstrings(source)) == ["One.", "Two.", "Three.", "Four."]
+    every = [
+        ast.get_docstring(node)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert {text for text in every if text} == set(corpus.docstrings(source))
+
+
+def test_the_default_corpus_is_real_text_of_some_size(
+    made: tuple[Path, dict[str, float]],
+) -> None:
+    out, metrics = made
+    assert metrics["general_words"] > 200_000
+    text = (out / "general/reference.txt").read_text(encoding="utf-8")
+    assert "Assert statements are a convenient way to insert debugging assertions" in text
+    words = (out / "general/library.txt").read_text(encoding="utf-8").split()
+    assert len(words) > 150_000 and words.count("the") > 0.03 * len(words)
+    assert ">>>" not in words and "::=" not in words
+
+
+def test_the_books_of_the_corpus_are_those_of_its_files(
+    made: tuple[Path, dict[str, float]],
+) -> None:
+    out, metrics = made
+    for text, entry in read_json(out / "manifest.json")["texts"].items():
+        files = sorted(p.relative_to(out).as_posix() for p in (out / text).iterdir())
+        assert sorted(found["name"] for found in entry["inputs"]) == files
+        for found in entry["inputs"]:
+            path = out / found["name"]
+            assert (path.stat().st_size, sha256(path)) == (found["bytes"], found["sha256"])
+        whole = "\n\n".join((out / name).read_text(encoding="utf-8").strip() for name in files)
+        assert len(whole.split()) == metrics[f"{text}_words"]
+        assert len(whole.split("\n\n")) == metrics[f"{text}_documents"]
+
+
+def test_no_paragraph_comes_twice(made: tuple[Path, dict[str, float]]) -> None:
+    out, _ = made
+    lines = [
+        line for p in (out / "general").iterdir() for line in p.read_text().split("\n") if line
+    ]
+    assert len(lines) == len(set(lines))
+
+
+@pytest.mark.slow
+def test_the_same_machine_gives_the_same_bytes(
+    made: tuple[Path, dict[str, float]], tmp_path: Path
+) -> None:
+    corpus.run(tmp_path / "again", params(), runs=tmp_path / "runs")
+    files = sorted(p.relative_to(made[0]) for p in made[0].rglob("*") if p.is_file())
+    assert len(files) == 4
+    for name in files:
+        assert (made[0] / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+def test_the_users_own_files_are_named_and_not_copied(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("b.txt", "a.jsonl"):
+        (tmp_path / "in" / name).write_text(
+            '{"body": "1234"}\n' if "json" in name else "14 bytes long\n"
+        )
+    own = params(general=(str(tmp_path / "in"),), task=(str(tmp_path / "in/b.txt"),), column="body")
+    metrics = corpus.run(tmp_path / "out", own, runs=tmp_path / "runs")
+    assert metrics == {
+        "general_files": 2,
+        "general_bytes": 31,
+        "task_files": 1,
+        "task_bytes": 14,
+    }
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["manifest.json"]
+    found = read_json(tmp_path / "out/manifest.json")["texts"]
+    assert [i["name"] for i in found["general"]["inputs"]] == ["a.jsonl", "b.txt"]
+    assert found["task"]["inputs"][0]["sha256"] == sha256(tmp_path / "in/b.txt")
+    assert found["general"]["column"] == "body"
+
+
+def test_own_general_text_without_task_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "own.txt").write_text("some text\n")
+    own = str(tmp_path / "own.txt")
+    with pytest.raises(ElmoError, match=r"corpus\.task is empty .* name the files"):
+        corpus.run(tmp_path / "out", params(general=(own,)), runs=tmp_path / "runs")
+    assert [p.name for p in tmp_path.iterdir()] == ["own.txt"]
+    corpus.run(tmp_path / "out", params(general=(own,), task=(own,)), runs=tmp_path / "runs")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "own.txt"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"general": ("nowhere.txt",), "task": ("nowhere.txt",)},
+            r"nowhere\.txt: no such file or folder of text",
+        ),
+        ({"task_package": "no_such_package"}, "no installed package 'no_such_package'"),
+        ({"task_package": "no_such.package"}, r"no installed package 'no_such\.package'"),
+        ({"task_package": "this"}, "no installed package 'this'"),
+    ],
+)
+def test_what_is_not_there_is_named_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, object], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ElmoError, match=message):
+        corpus.run(tmp_path / "out", params(**change), runs=tmp_path / "runs")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_empty_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    own = params(general=(str(tmp_path / "empty.txt"),), task=(str(tmp_path / "empty.txt"),))
+    with pytest.raises(ElmoError, match=r"empty\.txt: is empty"):
+        corpus.run(tmp_path / "out", own, runs=tmp_path / "runs")
+
+
+def own_files(tmp_path: Path, column: str = "text") -> Corpus:
+    return params(general=(str(tmp_path / "in"),), task=(str(tmp_path / "in"),), column=column)
+
+
+def test_a_missing_column_is_named_with_those_there_are(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / "a.jsonl"
+    path.write_text('\n{"id": 1, "review": "good"}\n')
+    with pytest.raises(ElmoError, match=r"a\.jsonl:2: no field 'text' .* found id, review; set"):
+        corpus.run(tmp_path / "out", own_files(tmp_path), runs=tmp_path / "runs")
+    path.unlink()
+    pq.write_table(pa.table({"id": [1], "review": ["good"]}), tmp_path / "in" / "b.parquet")
+    with pytest.raises(ElmoError, match=r"b\.parquet: no column 'text', found id, review; set"):
+        corpus.run(tmp_path / "out", own_files(tmp_path), runs=tmp_path / "runs")
+    corpus.run(tmp_path / "out", own_files(tmp_path, "review"), runs=tmp_path / "runs")
+    assert corpus.listing(tmp_path / "out", "general") == "b.parquet"
+
+
+def test_binary_is_refused_before_anything_is_tokenized(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_bytes("plain words\n".encode("utf-16-le"))
+    with pytest.raises(ElmoError, match=r"a\.txt:1: holds a zero byte, as UTF-16"):
+        corpus.run(tmp_path / "out", own_files(tmp_path), runs=tmp_path / "runs")
+    assert [p.name for p in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m.pop("texts"), "missing required field `texts`"),
+        (lambda m: m["texts"]["task"].update(inputs=[]), r"texts.*inputs: "),
+        (lambda m: m["texts"]["task"]["inputs"][0].update(bytes=-1), "bytes: "),
+        (lambda m: m["texts"]["task"]["inputs"][0].update(name="task/../../x"), "no file of this"),
+        (lambda m: m["texts"]["task"]["inputs"][0].update(name="/etc/passwd"), "no file of this"),
+    ],
+)
+def test_a_wrong_manifest_is_one_line(
+    made: tuple[Path, dict[str, float]], tmp_path: Path, change: Any, message: str
+) -> None:
+    manifest = json.loads((made[0] / "manifest.json").read_text())
+    change(manifest)
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ElmoError, match=rf"manifest\.json: .*{message}") as error:
+        corpus.read_manifest(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_logins_stay_out_of_the_manifest_and_reach_the_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = Input("a.txt", "ftp://user:hunter2@host/a.txt", 9, "0" * 64)
+    monkeypatch.setattr(corpus, "find_inputs", lambda patterns, work: [named])
+    monkeypatch.setattr(corpus, "check_readable", lambda *_: None)
+    patterns = ("ftp://user:hunter2@host/*.txt",)
+    corpus.run(tmp_path / "corpus", params(general=patterns, task=patterns), runs=tmp_path / "runs")
+    assert "hunter2" not in (tmp_path / "corpus" / "manifest.json").read_text()
+    source = corpus.read_manifest(tmp_path / "corpus").texts["task"].inputs[0]
+    assert source.url == "ftp://host/a.txt"
+    assert source.input(tmp_path / "corpus", patterns) == named

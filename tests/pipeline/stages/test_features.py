@@ -1,0 +1,273 @@
+"""The features stage: the same store from any number of actors, and after any number of kills."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from elmo.data.characters import Characters
+from elmo.data.shards import write_shards
+from elmo.data.vocabulary import Vocabulary
+from elmo.errors import ElmoError
+from elmo.model.folder import save_model
+from elmo.nn.bilm import BiLM
+from elmo.settings import StoreSettings
+from elmo.store import FeatureStore
+from elmo.store.build import ShardEmbedder
+from elmo.store.maintenance import verify
+from pipeline.cluster import workers
+from pipeline.settings.cluster import Cluster
+from pipeline.stages import features
+from tests.elmo.run_job import NETWORK
+
+pytestmark = pytest.mark.usefixtures("own_mlflow")
+PARAMS = StoreSettings(
+    layers="all",
+    mix="",
+    dtype="float16",
+    codec="none",
+    row_group_tokens=256,
+    precision="float32",
+)
+CONFIG = replace(NETWORK, filters=((1, 8), (3, 24)), cells=64, projection=32)
+KILLS = int(os.environ.get("ELMO_TEST_KILLS", "2"))
+
+
+def cluster(actors: int) -> Cluster:
+    return Cluster(workers=0, cpus=1, gpu=False, actors=actors)
+
+
+@pytest.fixture(scope="module")
+def one_ray(own_mlflow: Path) -> Iterator[None]:
+    """One Ray for all tests that use it: a start takes seconds."""
+    with workers.session():
+        yield
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `model` and `shards`: eight shards of 40 sentences."""
+    folder = tmp_path_factory.mktemp("given")
+    generator = torch.Generator().manual_seed(0)
+    bilm = BiLM(CONFIG, characters=Characters().size)
+    for parameter in bilm.parameters():
+        torch.nn.init.normal_(parameter, 0, 0.3, generator=generator)
+    save_model(
+        folder / "model",
+        bilm=bilm,
+        vocabulary=Vocabulary(["<S>", "</S>", "<UNK>"], None),
+        characters=Characters(),
+        softmax=None,
+        training={"run_id": "r1"},
+    )
+    draw = random.Random(0)
+    words = [f"w{k}" for k in range(100)]
+    sentences = [draw.choices(words, k=draw.randrange(40)) for _ in range(320)]
+    write_shards(folder / "shards", sentences, heldout_every=8, shard_sentences=40)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(given: Path) -> dict[str, bytes]:
+    """The files of the store, made here one part after another."""
+    run(given, given / "expected", PARAMS, None)
+    return files(given / "expected")
+
+
+def run(given: Path, out: Path, params: StoreSettings, actors: int | None) -> None:
+    """The stage on `actors` actors, or (None) here without any."""
+    if actors is None:
+        from elmo.store import build as store_build
+
+        store_build.build(
+            out,
+            shards=given / "shards",
+            model=given / "model",
+            settings=params,
+            work=out.parent / "runs",
+        )
+        return
+    features.run(
+        given / "shards",
+        given / "model",
+        out,
+        params,
+        runs=out.parent / "runs",
+        cluster=cluster(actors),
+    )
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("one_ray")
+def test_the_same_bytes_from_1_and_3_actors(
+    tmp_path: Path, given: Path, expected: dict[str, bytes]
+) -> None:
+    with workers.session():
+        for actors in (1, 3):
+            run(given, tmp_path / f"store{actors}", PARAMS, actors)
+            assert files(tmp_path / f"store{actors}") == expected
+    assert {path.name for path in (tmp_path / "runs").iterdir()} <= {"unsent"}
+
+
+class DiesOnce(ShardEmbedder):
+    """Its process is killed once, between the types and the part of one shard."""
+
+    def _write(self, job):
+        part = super()._write(job)
+        work = self.locations[0].local
+        if job.number == 3 and not (work.parent / "died").exists():
+            (work.parent / "died").touch()
+            (work / part.file).unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return part
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("one_ray")
+def test_a_killed_actor_is_started_again(
+    tmp_path: Path, given: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmo.store.build.ShardEmbedder", DiesOnce)
+    run(given, tmp_path / "store", PARAMS, 2)
+    assert files(tmp_path / "store") == expected
+
+
+DRIVER = """
+    import sys, time
+    from pathlib import Path
+    from elmo.store import build as store_build
+    from pipeline.stages import features
+    from pipeline.cluster import workers as cluster
+    from pipeline.settings.cluster import Cluster
+    from elmo.settings import StoreSettings
+
+    class Slow(store_build.ShardEmbedder):
+        def __call__(self, job):
+            time.sleep(0.1)
+            return super().__call__(job)
+
+    store_build.ShardEmbedder = Slow
+    given, out = Path(sys.argv[1]), Path(sys.argv[2])
+    params = StoreSettings("all", "", "float16", "none", 256, "float32")
+    with cluster.session():
+        print("started", flush=True)
+        features.run(
+            given / "shards", given / "model", out, params, runs=out.parent / "runs",
+            cluster=Cluster(workers=0, cpus=1, gpu=False, actors=2),
+        )
+"""
+
+
+@pytest.mark.ray
+def test_driver_and_actors_killed_at_random_instants_end_with_the_same_bytes(
+    tmp_path: Path, given: Path, expected: dict[str, bytes]
+) -> None:
+    script = tmp_path / "driver.py"
+    script.write_text(textwrap.dedent(DRIVER))
+    command = [sys.executable, str(script), str(given), str(tmp_path / "store")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(features.__file__).parents[2])}
+    draw = random.Random(time.time_ns())
+    for _ in range(KILLS):
+        with subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(draw.uniform(0, 5))
+            for actor in draw.sample(found := actors(process.pid), min(1, len(found))):
+                os.kill(actor, signal.SIGKILL)
+                time.sleep(draw.uniform(0, 2))
+            process.kill()
+    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert files(tmp_path / "store") == expected
+    verify(tmp_path / "store")
+
+
+def test_counts_are_the_metrics_and_the_model_is_named(
+    tmp_path: Path, given: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "pipeline.cluster.workers.actors",
+        lambda kind, arguments, items, **_: map(kind(*arguments), items),
+    )
+    found = features.run(
+        given / "shards",
+        given / "model",
+        tmp_path / "store",
+        PARAMS,
+        runs=tmp_path / "runs",
+        cluster=cluster(1),
+    )
+    assert {path.name for path in (tmp_path / "runs").iterdir()} <= {"unsent"}
+    assert found["sentences"] == 320
+    assert found["parts"] == 8
+    assert found["bytes"] == sum(p.stat().st_size for p in (tmp_path / "store").glob("*.parquet"))
+    store = FeatureStore(tmp_path / "store", model=given / "model")
+    assert store.manifest.model.training == {}  # the run is no part of what a store is
+    made = features.stores(given / "model", name="elmo")
+    assert made[0]["location"] == str(tmp_path / "store")
+    assert {row["store"] for row in made} == {store.digest}
+    assert features.store_run(tmp_path / "store") == made[0]["run_id"]
+    write_shards(tmp_path / "more", [["w1", "w2"]])
+    features.append(tmp_path / "store", tmp_path / "more", given / "model", cluster=cluster(1))
+    appended = FeatureStore(tmp_path / "store")
+    assert len(appended) == 321
+    made = features.stores(store.manifest.model.digest, name="elmo")
+    assert {row["store"] for row in made} == {store.digest, appended.digest}
+    with pytest.raises(ElmoError, match="has no version 7 of elmo"):
+        features.stores("7", name="elmo")
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("one_ray")
+def test_ray_data_reads_each_sentence_once(given: Path, expected: dict[str, bytes]) -> None:
+    store = FeatureStore(given / "expected")
+    with workers.session():
+        found = features.dataset(given / "expected", layers=[2], split="heldout").take_all()
+    assert sorted(row["sentence_id"] for row in found) == list(range(7, 320, 8))
+    for row in found:
+        assert list(row["tokens"]) == store.tokens(row["sentence_id"])
+        assert (row["layer_2"] == store[row["sentence_id"]][2]).all()
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("one_ray")
+def test_nothing_is_left_where_the_stage_fails(tmp_path: Path, given: Path) -> None:
+    shutil.copytree(given / "shards", tmp_path / "shards")
+    shutil.copytree(given / "model", tmp_path / "model")
+    (tmp_path / "shards" / "train-00001.arrow").write_bytes(b"")
+    with pytest.raises(ElmoError, match="train-00001.arrow: truncated or altered"):
+        run(tmp_path, tmp_path / "store", PARAMS, 1)
+    assert not (tmp_path / "store").exists()
+
+
+def actors(driver: int) -> list[int]:
+    """The processes of a driver's actors."""
+    parents, names = {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            stat = (folder / "stat").read_text()
+            names[int(folder.name)] = (folder / "cmdline").read_text()
+        except OSError:
+            continue
+        parents[int(folder.name)] = int(stat.rpartition(")")[2].split()[1])
+
+    def ours(process: int) -> bool:
+        return process == driver or (process in parents and ours(parents[process]))
+
+    return [process for process, name in names.items() if "ray::_Actor" in name and ours(process)]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}

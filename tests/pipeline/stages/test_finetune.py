@@ -1,0 +1,261 @@
+"""finetune: what it gains on task text, what it costs on general text, what it leaves alone."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from elmo.data.characters import Characters
+from elmo.data.shards import write_shards
+from elmo.data.tokenizer import Tokenization
+from elmo.data.vocabulary import Vocabulary
+from elmo.errors import ElmoError
+from elmo.model.folder import load_model, save_model
+from elmo.nn.adaptive_softmax import AdaptiveSoftmax
+from elmo.nn.bilm import BiLM
+from elmo.nn.softmax import Softmax
+from elmo.settings import Config, Network
+from elmo.train.perplexity import perplexity
+from pipeline.settings.cluster import Cluster
+from pipeline.settings.params import Finetune, Pretrain
+from pipeline.stages import finetune, pretrain
+from tests.elmo.conftest import WHITESPACE
+from tests.elmo.run_job import NETWORK, TRAINING, WORDS, sentences
+
+pytestmark = pytest.mark.usefixtures("own_mlflow")
+HERE = Cluster(workers=0, cpus=1, gpu=False, actors=1)
+PARAMS = Finetune(training=replace(TRAINING, epochs=4), new_words=3, freeze=(), layer_decay=1.0)
+COUNTS = [120, 120, 1, *[30] * 16]
+
+
+def task_sentences(count: int) -> list[list[str]]:
+    """The same words in the other order, and two that are new."""
+    return [["new", *reversed(s), "newer"] for s in sentences(count) if s]
+
+
+@pytest.fixture(scope="module")
+def inputs(own_mlflow: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `general`, `task` and a pretrained `model`."""
+    folder = tmp_path_factory.mktemp("inputs")
+    write_shards(
+        folder / "general",
+        sentences(140),
+        heldout_every=7,
+        shard_sentences=30,
+        tokenizer=WHITESPACE,
+    )
+    write_shards(
+        folder / "task",
+        task_sentences(100),
+        heldout_every=6,
+        shard_sentences=30,
+        tokenizer=WHITESPACE,
+    )
+    (folder / "vocab").mkdir()
+    Vocabulary(WORDS, COUNTS).save(folder / "vocab")
+    Characters().save(folder / "vocab" / "characters.json")
+    shape = {name: value for name, value in asdict(NETWORK).items() if name != "input_words"}
+    pretrain.run(
+        folder / "general",
+        folder / "vocab",
+        folder / "model",
+        Pretrain(Network(**shape), replace(TRAINING, epochs=8)),
+        curves=folder / "curves",
+        runs=folder / "runs",
+        cluster=HERE,
+    )
+    return folder
+
+
+def run(
+    inputs: Path, out: Path, params: Finetune = PARAMS, *, model: Path | None = None
+) -> dict[str, float]:
+    return finetune.run(
+        model or inputs / "model",
+        inputs / "task",
+        inputs / "general",
+        out / "model",
+        params,
+        curves=out / "curves",
+        runs=out / "runs",
+        cluster=HERE,
+    )
+
+
+@pytest.mark.slow
+def test_the_tokenizer_travels_and_text_of_another_is_refused(inputs: Path, tmp_path: Path) -> None:
+    run(inputs, tmp_path)
+    models = [load_model(folder / "model") for folder in (inputs, tmp_path)]
+    assert [model.tokenizer for model in models] == [WHITESPACE, WHITESPACE]
+    other = tmp_path / "other"
+    (other / "general").parent.mkdir()
+    write_shards(other / "task", task_sentences(30), heldout_every=6, tokenizer=Tokenization("x"))
+    (other / "general").symlink_to(inputs / "general")
+    with pytest.raises(ElmoError, match="task: was tokenized by x, and the model .* whitespace"):
+        run(other, tmp_path / "out", model=inputs / "model")
+    assert not (tmp_path / "out").exists()
+
+
+def changed(inputs: Path, out: Path) -> set[str]:
+    """The names of the tensors of the model that training moved."""
+    old, new = (load_model(folder / "model") for folder in (inputs, out))
+    assert old.softmax is not None and new.softmax is not None
+    moved = {
+        name
+        for name, value in new.bilm.state_dict().items()
+        if not torch.equal(value, old.bilm.state_dict()[name])
+    }
+    rows = len(old.vocabulary)
+    return moved | {
+        f"softmax.{name}"
+        for name, value in new.softmax.items()
+        if not torch.equal(value[:rows], old.softmax[name])
+    }
+
+
+@pytest.mark.slow
+def test_it_learns_the_task_and_says_what_that_cost(inputs: Path, tmp_path: Path) -> None:
+    metrics = run(inputs, tmp_path)
+    assert metrics["task_gain"] > 0.2
+    assert metrics["task_perplexity_after"] == pytest.approx(
+        (1 - metrics["task_gain"]) * metrics["task_perplexity_before"]
+    )
+    heldout = {
+        "task": [s for k, s in enumerate(task_sentences(100)) if k % 6 == 5],
+        "general": [s for k, s in enumerate(sentences(140)) if k % 7 == 6],
+    }
+    tuned, parent = load_model(tmp_path / "model"), load_model(inputs / "model")
+    for name, text in heldout.items():
+        after = perplexity(tuned, text).average
+        assert metrics[f"{name}_perplexity_after"] == pytest.approx(after, rel=1e-4)
+    same_words = replace(PARAMS, new_words=0)
+    before = run(inputs, tmp_path / "same", same_words)
+    for name, text in heldout.items():
+        found = perplexity(parent, text).average
+        assert before[f"{name}_perplexity_before"] == pytest.approx(found, rel=1e-4)
+    assert tuned.training["inputs"]["parent"] == parent.digest
+    assert set(tuned.training["perplexity"]) == {"before", "after"}
+
+
+@pytest.mark.slow
+def test_words_of_the_task_come_after_the_old_ones(inputs: Path, tmp_path: Path) -> None:
+    metrics = run(inputs, tmp_path)
+    found = load_model(tmp_path / "model").vocabulary
+    assert found.words == [*WORDS, "new", "newer"]
+    assert found.counts is not None and found.counts[: len(WORDS)] == COUNTS
+    assert metrics["words_added"] == 2
+    none = run(inputs, tmp_path / "none", replace(PARAMS, new_words=0))
+    assert none["words_added"] == 0 and none["task_unk_rate"] > metrics["task_unk_rate"] == 0
+
+
+@pytest.mark.slow
+def test_frozen_layers_stay_as_they_were(inputs: Path, tmp_path: Path) -> None:
+    run(inputs, tmp_path / "1", replace(PARAMS, freeze=("encoder", "lstm.1")))
+    moved = changed(inputs, tmp_path / "1")
+    assert moved == {"lstm.weight.1", "lstm.bias.1", "lstm.project.1"} | {
+        "softmax.weight",
+        "softmax.bias",
+    }
+    run(inputs, tmp_path / "2", replace(PARAMS, freeze=("softmax",)))
+    assert not [name for name in changed(inputs, tmp_path / "2") if name.startswith("softmax")]
+
+
+@pytest.mark.slow
+def test_lower_layers_move_less_with_layer_decay(inputs: Path, tmp_path: Path) -> None:
+    def moved(out: Path, name: str) -> float:
+        tensors = [load_model(f / "model").bilm.state_dict()[name] for f in (inputs, out)]
+        return float((tensors[1] - tensors[0]).norm())
+
+    run(inputs, tmp_path / "even")
+    run(inputs, tmp_path / "decayed", replace(PARAMS, layer_decay=0.1))
+    shares = [
+        moved(tmp_path / "decayed", name) / moved(tmp_path / "even", name)
+        for name in ("encoder.project_weight", "lstm.weight.0", "lstm.weight.1")
+    ]
+    assert shares[0] < 0.2 * shares[1] and shares[1] < 0.3 * shares[2] < 0.2
+
+
+@pytest.mark.slow
+def test_a_model_without_a_softmax_gets_a_new_one(inputs: Path, tmp_path: Path) -> None:
+    parent = load_model(inputs / "model")
+    save_model(
+        tmp_path / "imported",
+        bilm=parent.bilm,
+        vocabulary=Vocabulary(WORDS, None),
+        characters=parent.characters,
+        softmax=None,
+        training={},
+        tokenizer=parent.tokenizer,
+    )
+    metrics = run(inputs, tmp_path, model=tmp_path / "imported")
+    assert metrics["task_gain"] > 0.2
+    found = load_model(tmp_path / "model")
+    assert found.softmax is not None and len(found.softmax["weight"]) == len(WORDS) + 2
+
+
+@pytest.mark.slow
+def test_a_softmax_is_tuned_as_the_kind_it_is(inputs: Path, tmp_path: Path) -> None:
+    adaptive = replace(PARAMS, training=replace(PARAMS.training, softmax="adaptive"))
+    with pytest.raises(ElmoError, match="has no adaptive softmax; choose as it has"):
+        run(inputs, tmp_path, adaptive)
+    parent = load_model(inputs / "model")
+    softmax = AdaptiveSoftmax(len(WORDS), NETWORK.projection)
+    softmax.reset_parameters(1)
+    save_model(
+        tmp_path / "adaptive",
+        bilm=parent.bilm,
+        vocabulary=parent.vocabulary,
+        characters=parent.characters,
+        softmax=dict(softmax.state_dict()),
+        training={},
+        tokenizer=parent.tokenizer,
+    )
+    assert run(inputs, tmp_path, adaptive, model=tmp_path / "adaptive")["task_gain"] > 0.2
+    with pytest.raises(ElmoError, match="has an adaptive softmax"):
+        run(inputs, tmp_path, model=tmp_path / "adaptive")
+
+
+@pytest.mark.slow
+def test_run_again_it_remembers_what_came_before(inputs: Path, tmp_path: Path) -> None:
+    assert run(inputs, tmp_path) == run(inputs, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        (replace(PARAMS, freeze=("lstm.3",)), "finetune.freeze may name encoder, lstm.1, lstm.2"),
+        (
+            replace(PARAMS, freeze=("encoder", "lstm.1", "lstm.2", "softmax")),
+            "every layer is frozen",
+        ),
+    ],
+)
+def test_params_that_make_no_sense_are_refused(
+    inputs: Path, tmp_path: Path, params: Finetune, message: str
+) -> None:
+    with pytest.raises(ElmoError, match=message):
+        run(inputs, tmp_path, params)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_token_that_readers_of_words_skip_becomes_no_word(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "task", [["!!!MAXTERMID", "new"]] * 5)
+    assert finetune._extended(Vocabulary(WORDS), shards, 3).words == [*WORDS, "new"]
+
+
+def test_a_model_that_reads_words_is_refused(inputs: Path, tmp_path: Path) -> None:
+    config = Config(**(asdict(NETWORK) | {"input_words": len(WORDS)}))
+    bilm = BiLM(config, characters=Characters().size)
+    softmax = Softmax(len(WORDS), NETWORK.projection)
+    save_model(
+        tmp_path / "words",
+        bilm=bilm,
+        vocabulary=Vocabulary(WORDS, COUNTS),
+        characters=Characters(),
+        softmax=dict(softmax.state_dict()),
+        training={},
+        tokenizer=load_model(inputs / "model").tokenizer,
+    )
+    with pytest.raises(ElmoError, match="reads words, not characters"):
+        run(inputs, tmp_path, model=tmp_path / "words")

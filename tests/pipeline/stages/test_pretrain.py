@@ -1,0 +1,282 @@
+"""pretrain under Ray Train: a model folder, its curves, its lineage, and never twice."""
+
+import json
+import os
+import re
+import signal
+import threading
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from elmo.data.shards import Shards, write_shards
+from elmo.data.vocabulary import Vocabulary
+from elmo.errors import ElmoError
+from elmo.io.atomic import locked
+from elmo.io.records import read_json
+from elmo.model.folder import load_model
+from elmo.settings import Network
+from elmo.train.checkpoints import Checkpoint, Checkpoints
+from elmo.train.perplexity import HeldOut, perplexity
+from pipeline.settings import results
+from pipeline.settings.cluster import Cluster
+from pipeline.settings.params import Pretrain
+from pipeline.stages import pretrain
+from pipeline.stages import training as trainer
+from tests.elmo.run_job import NETWORK, TRAINING, WORDS, sentences
+
+pytestmark = pytest.mark.usefixtures("own_mlflow")
+HERE = Cluster(workers=0, cpus=1, gpu=False, actors=1)
+SHAPE = {name: value for name, value in asdict(NETWORK).items() if name != "input_words"}
+PARAMS = Pretrain(Network(**SHAPE), TRAINING)
+COUNTS = [120, 120, 1, *[30] * 16]
+
+
+@pytest.fixture(scope="module")
+def inputs(own_mlflow: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `shards` and `vocab`."""
+    from elmo.data.characters import Characters
+
+    folder = tmp_path_factory.mktemp("inputs")
+    write_shards(folder / "shards", sentences(140), heldout_every=7, shard_sentences=30)
+    (folder / "vocab").mkdir()
+    Vocabulary(WORDS, COUNTS).save(folder / "vocab")
+    Characters().save(folder / "vocab" / "characters.json")
+    return folder
+
+
+def run(
+    inputs: Path, out: Path, params: Pretrain = PARAMS, cluster: Cluster = HERE
+) -> dict[str, float]:
+    return pretrain.run(
+        inputs / "shards",
+        inputs / "vocab",
+        out / "model",
+        params,
+        curves=out / "curves",
+        runs=out / "runs",
+        cluster=cluster,
+    )
+
+
+@pytest.mark.slow
+def test_it_writes_a_model_its_curves_and_its_lineage(inputs: Path, tmp_path: Path) -> None:
+    metrics = run(inputs, tmp_path)
+    model = load_model(tmp_path / "model")
+    assert model.vocabulary.words == WORDS and model.softmax is not None
+    lineage = model.training
+    assert lineage["stage"] == "pretrain" and lineage["run_id"]
+    assert lineage["inputs"]["corpus"] == Shards(inputs / "shards").digest
+    assert lineage["params"] == json.loads(json.dumps(asdict(PARAMS)))
+    assert lineage["perplexity"]["after"]["general"]["average"] == metrics["heldout_perplexity"]
+    for name in ("train.tsv", "heldout.tsv"):
+        header, *lines = (tmp_path / "curves" / name).read_text().splitlines()
+        assert lines and all(line.count("\t") == header.count("\t") for line in lines)
+    assert metrics["times_below_unigram"] == (
+        metrics["unigram_perplexity"] / metrics["heldout_perplexity"]
+    )
+    assert metrics["tokens_seen"] == 2 * sum(
+        len(s) + 1 for k, s in enumerate(sentences(140)) if k % 7 != 6 and s
+    )
+
+
+@pytest.mark.slow
+def test_the_perplexity_it_reports_is_that_of_the_model_it_writes(
+    inputs: Path, tmp_path: Path
+) -> None:
+    metrics = run(inputs, tmp_path)
+    heldout = [s for k, s in enumerate(sentences(140)) if k % 7 == 6]
+    found = perplexity(load_model(tmp_path / "model"), heldout)
+    assert found.forward == pytest.approx(metrics["heldout_forward"], rel=1e-4)
+    assert found.backward == pytest.approx(metrics["heldout_backward"], rel=1e-4)
+    assert found.unigram == pytest.approx(metrics["unigram_perplexity"], rel=1e-6)
+    assert found.tokens == metrics["heldout_tokens"]
+
+
+@pytest.mark.slow
+def test_run_again_it_trains_again_to_the_same_model_and_leaves_no_work_folder(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = run(inputs, tmp_path)
+    digest = load_model(tmp_path / "model").digest
+    steps: list[object] = []
+    monkeypatch.setattr(trainer._Live, "__call__", lambda self, *heard: steps.append(heard))
+    assert {path.name for path in (tmp_path / "runs" / "pretrain").iterdir()} <= {"unsent"}
+    assert run(inputs, tmp_path) == metrics
+    assert load_model(tmp_path / "model").digest == digest and steps != []
+    assert {path.name for path in (tmp_path / "runs" / "pretrain").iterdir()} <= {"unsent"}
+
+
+@pytest.mark.slow
+def test_interrupted_and_started_again_it_ends_the_same(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(inputs, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer._Live, "__call__", _interrupt_at_10)
+        with pytest.raises(KeyboardInterrupt):
+            run(inputs, tmp_path / "cut")
+    assert not (tmp_path / "cut" / "model").exists()
+    run(inputs, tmp_path / "cut")
+    digests = [load_model(tmp_path / name / "model").digest for name in ("whole", "cut")]
+    assert digests[0] == digests[1]
+    curves = [(tmp_path / name / "curves" / "train.tsv").read_text() for name in ("whole", "cut")]
+    assert curves[0] == curves[1]
+
+
+def work_folder(inputs: Path, out: Path, params: Pretrain = PARAMS) -> Path:
+    """Where a run keeps its work in progress."""
+    digests = {
+        "corpus": Shards(inputs / "shards").digest,
+        "vocabulary": pretrain.vocabulary_digest(inputs / "vocab"),
+    }
+    return out / "runs" / "pretrain" / results.fingerprint("pretrain", params, digests)
+
+
+@pytest.mark.slow
+def test_what_a_killed_start_left_stops_nothing_and_is_swept(inputs: Path, tmp_path: Path) -> None:
+    folder = work_folder(inputs, tmp_path)
+    (folder / "checkpoints").mkdir(parents=True)
+    for name in ("stop", "stop-0123abcd", ".live.json.0123abcd"):
+        (folder / name).touch()
+    for path in (tmp_path / ".model.0123abcd", tmp_path / ".curves.0123abcd"):
+        path.mkdir()
+    assert run(inputs, tmp_path)["steps"] > 10
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"model", "curves", "runs"}
+
+
+@pytest.mark.slow
+def test_two_runs_in_one_work_folder_are_one_too_many(inputs: Path, tmp_path: Path) -> None:
+    folder = work_folder(inputs, tmp_path)
+    with locked(folder), pytest.raises(ElmoError, match=rf"process {os.getpid()} on .* is at work"):
+        run(inputs, tmp_path)
+    assert [path.name for path in folder.iterdir()] == [".lock"]
+    run(inputs, tmp_path)
+
+
+@pytest.mark.parametrize("limit", [0, 30])
+@pytest.mark.slow
+def test_the_held_out_text_is_read_no_more_often_than_needed(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    asked: list[int] = []
+    take = HeldOut.perplexity
+
+    def counted(self: HeldOut, *, tokens: int = 0, **named: Any) -> Any:
+        asked.append(tokens)
+        return take(self, tokens=tokens, **named)
+
+    written: list[Path] = []
+    save = trainer.save_model
+
+    def saved(folder: Path, **named: Any) -> str:
+        written.append(folder)
+        return save(folder, **named)
+
+    monkeypatch.setattr(HeldOut, "perplexity", counted)
+    monkeypatch.setattr(trainer, "save_model", saved)
+    params = replace(PARAMS, training=replace(TRAINING, evaluate_tokens=limit))
+    metrics = run(inputs, tmp_path, params)
+    rows = len((tmp_path / "curves" / "heldout.tsv").read_text().splitlines()) - 1
+    assert asked == [limit] * rows + [0] * (limit > 0)  # with a limit, once over all at the end
+    assert metrics["heldout_tokens"] == sum(
+        len(s) for k, s in enumerate(sentences(140)) if k % 7 == 6
+    )
+    assert written == [tmp_path / "model"]
+
+
+@pytest.mark.slow
+def test_after_divergence_training_starts_from_the_checkpoint_that_was_named(
+    inputs: Path, tmp_path: Path
+) -> None:
+    rising = replace(TRAINING.optimizer, lr=8.0, warmup_steps=1200, clip=0.0)
+    wild = replace(TRAINING, epochs=20, optimizer=rising, evaluate_every=20)
+    with pytest.raises(ElmoError, match="training diverged") as caught:
+        run(inputs, tmp_path, replace(PARAMS, training=wild))
+    named = re.search(r"start_from to (\S+) as well", str(caught.value))
+    assert named is not None, caught.value
+    calm = replace(wild, optimizer=TRAINING.optimizer, start_from=named[1])
+    metrics = run(inputs, tmp_path, replace(PARAMS, training=calm))
+    assert metrics["heldout_perplexity"] < 1.3 * metrics["unigram_perplexity"]
+    lineage = load_model(tmp_path / "model").training
+    assert lineage["inputs"]["start_from"] == Checkpoint.digest(Path(named[1]))
+
+
+def _interrupt_at_10(self: object, kind: str, figures: dict[str, float]) -> None:
+    if figures["step"] == 10:
+        raise KeyboardInterrupt
+
+
+def test_divergence_is_one_line(inputs: Path, tmp_path: Path) -> None:
+    wild = replace(TRAINING, optimizer=replace(TRAINING.optimizer, lr=1e6, clip=0.0))
+    with pytest.raises(ElmoError, match=r"^training diverged .* lower optimizer\.lr"):
+        run(inputs, tmp_path, replace(PARAMS, training=wild))
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.slow
+def test_params_train_the_2018_way_too(inputs: Path, tmp_path: Path) -> None:
+    optimizer = replace(
+        TRAINING.optimizer,
+        name="adagrad",
+        lr=0.2,
+        accumulator=1.0,
+        epsilon=0.0,
+        clip=10.0,
+        decay="constant",
+        warmup_steps=0,
+    )
+    recipe = replace(
+        TRAINING, optimizer=optimizer, loss_scale=6.0, draws="separate", reset="never", epochs=16
+    )
+    metrics = run(inputs, tmp_path, replace(PARAMS, training=recipe))
+    assert metrics["heldout_perplexity"] < metrics["unigram_perplexity"]
+
+
+@pytest.mark.ray
+def test_two_workers_of_ray_train_take_the_same_steps(inputs: Path, tmp_path: Path) -> None:
+    run(inputs, tmp_path / "one")
+    two = Cluster(workers=2, cpus=1, gpu=False, actors=1)
+    metrics = run(inputs, tmp_path / "two", cluster=two)
+    ours, theirs = (load_model(tmp_path / name / "model") for name in ("two", "one"))
+    for name, value in ours.bilm.state_dict().items():
+        expected = theirs.bilm.state_dict()[name]
+        torch.testing.assert_close(value, expected, rtol=2e-3, atol=2e-4)
+    again = read_json(tmp_path / "one" / "model" / "training.json")["perplexity"]["after"]
+    assert metrics["heldout_perplexity"] == pytest.approx(again["general"]["average"], rel=1e-3)
+    assert metrics["heldout_tokens"] == again["general"]["tokens"]
+
+
+@pytest.mark.ray
+def test_what_a_worker_refuses_is_said_once_in_one_line(inputs: Path, tmp_path: Path) -> None:
+    wild = replace(TRAINING, optimizer=replace(TRAINING.optimizer, lr=1e6, clip=0.0))
+    two = Cluster(workers=2, cpus=1, gpu=False, actors=1)
+    with pytest.raises(ElmoError, match=r"^training diverged .* lower optimizer\.lr"):
+        run(inputs, tmp_path, replace(PARAMS, training=wild), two)
+
+
+@pytest.mark.ray
+def test_a_signal_reaches_the_workers_who_save_and_stop(inputs: Path, tmp_path: Path) -> None:
+    two = Cluster(workers=2, cpus=1, gpu=False, actors=1)
+    rarely = replace(TRAINING, epochs=20, evaluate_every=10_000)
+    longer = replace(PARAMS, training=rarely)
+
+    def terminate() -> None:
+        while not list(tmp_path.glob("cut/runs/*/*/live.json")):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=terminate, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        run(inputs, tmp_path / "cut", longer, cluster=two)
+    (folder,) = tmp_path.glob("cut/runs/*/*/checkpoints")
+    assert Checkpoints(folder, keep=1).steps()
+    resumed = run(inputs, tmp_path / "cut", longer)
+    whole = run(inputs, tmp_path / "whole", longer)
+    assert resumed["steps"] == whole["steps"]
+    assert resumed["heldout_perplexity"] == pytest.approx(whole["heldout_perplexity"], rel=2e-2)

@@ -1,0 +1,333 @@
+"""The registry: once for each content, with its lineage, and a champion that only the better one
+replaces."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from elmo.data.shards import write_shards
+from elmo.data.tokenizer import Tokenization
+from elmo.errors import ElmoError
+from elmo.io.records import read_json
+from elmo.model.embedder import Embedder
+from elmo.model.folder import load_model, save_model
+from elmo.settings import StoreSettings
+from elmo.store.build import build
+from pipeline import tracking
+from pipeline.commands.cli import cli
+from pipeline.settings.params import Register
+from pipeline.stages import register
+from pipeline.tracking import pyfunc, registry
+from tests.elmo.conftest import save_tiny_model
+
+ROOT = Path(__file__).resolve().parents[3]
+PARAMS = Register(name="tiny", alias="champion", margin=0.01)
+
+
+@pytest.fixture
+def inputs(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "one.db").write_bytes(empty_database.read_bytes())
+    (tmp_path / "two.db").write_bytes(empty_database.read_bytes())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/one.db")
+    sentences = [["a", "gift"], ["he", "has"], ["the", "gift"], ["for", "he"]]
+    write_shards(tmp_path / "shards", sentences, heldout_every=2)
+    write_shards(tmp_path / "others", sentences[::-1], heldout_every=2)
+    save_tiny_model(tmp_path / "model")
+    return tmp_path
+
+
+def score(value: float) -> dict[str, Any]:
+    text = {"average": value, "forward": value, "backward": value, "tokens": 4}
+    return {"after": {"task": text, "general": text}}
+
+
+def alter(inputs: Path, *, by: float, perplexity: float | None = None, run_id: str = "") -> None:
+    """Give the model other weights, and write its store."""
+    save_tiny_model(inputs / "model")
+    model = load_model(inputs / "model")
+    with torch.no_grad():
+        next(model.bilm.parameters()).add_(by)
+    training = {"stage": "finetune", "run_id": run_id}
+    if perplexity is not None:
+        training |= {"perplexity": score(perplexity)}
+    save_model(
+        inputs / "model",
+        bilm=model.bilm,
+        vocabulary=model.vocabulary,
+        characters=model.characters,
+        softmax=model.softmax,
+        training=training,
+        tokenizer=model.tokenizer,
+    )
+    store(inputs)
+
+
+def store(inputs: Path) -> None:
+    build(
+        inputs / "store",
+        shards=inputs / "shards",
+        model=inputs / "model",
+        settings=StoreSettings(),
+        work=inputs / "work",
+    )
+
+
+def run(inputs: Path, *, task: str = "shards") -> dict[str, Any]:
+    return register.run(
+        inputs / "model",
+        inputs / "store",
+        inputs / "registered.json",
+        PARAMS,
+        general=inputs / "shards",
+        task=inputs / task,
+    )
+
+
+def aliases() -> dict[int, list[str]]:
+    return {row.version: row.aliases for row in registry.versions("tiny")}
+
+
+@pytest.mark.slow
+def test_the_same_content_is_registered_once(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store(inputs)
+    assert run(inputs)["version"] == 1
+    first = (inputs / "registered.json").read_bytes()
+    assert run(inputs)["version"] == 1
+    assert (inputs / "registered.json").read_bytes() == first
+    (version,) = registry.versions("tiny")
+    digest = load_model(inputs / "model").digest
+    assert (
+        version.tags["model_digest"]
+        == digest
+        == read_json(inputs / "registered.json")["model_digest"]
+    )
+    assert {"corpus", "task", "vocabulary", "training_run", "heldout.task"} <= version.tags.keys()
+    done = CliRunner().invoke(cli, ["stores", "tiny", "--json"])
+    assert json.loads(done.stdout) == {"version": 1, "stores": version.stores()}
+    assert list(version.stores().values()) == [str(inputs / "store")]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{inputs}/two.db")
+    assert run(inputs)["version"] == 1, "an empty registry gets the model anew"
+    assert aliases() == {1: ["candidate", "champion"]}
+
+
+@pytest.mark.slow
+def test_champion_moves_only_when_perplexity_is_lower_by_the_margin(inputs: Path) -> None:
+    alter(inputs, by=0.0, perplexity=100.0)
+    assert run(inputs)["decision"] == "champion is version 1, the first"
+    alter(inputs, by=0.1, perplexity=99.5)
+    assert run(inputs)["decision"] == (
+        "champion stays version 1: task perplexity 99.5, the champion's 100, is not lower by "
+        "1.00%; to move it: elmo promote 2"
+    )
+    assert aliases() == {1: ["champion"], 2: ["candidate"]}
+    alter(inputs, by=0.2, perplexity=98.9)
+    assert run(inputs)["decision"] == (
+        "champion moved from version 1 to 3: task perplexity 98.9, the champion's 100"
+    )
+    alter(inputs, by=0.0, perplexity=100.0)
+    found = run(inputs)
+    assert found["version"] == 1, "an older content is the older version"
+    assert "champion stays version 3: version 1 is older" in found["decision"]
+    assert aliases() == {1: [], 2: [], 3: ["candidate", "champion"]}  # nothing moves back
+
+
+@pytest.mark.slow
+def test_an_experiment_registers_nothing_unless_it_is_asked_to(
+    inputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alter(inputs, by=0.0, perplexity=100.0)
+    run(inputs)
+    alter(inputs, by=0.1, perplexity=10.0)
+    monkeypatch.setenv("DVC_EXP_NAME", "mild-idea")
+    found = run(inputs)
+    assert found["version"] == 0 and "this is an experiment" in register.summary(found)
+    assert read_json(inputs / "registered.json")["version"] == 0
+    assert aliases() == {1: ["candidate", "champion"]}
+    monkeypatch.setenv("ELMO_REGISTER", "1")
+    assert run(inputs)["version"] == 2
+    assert aliases() == {1: [], 2: ["candidate", "champion"]}
+
+
+@pytest.mark.slow
+def test_another_heldout_text_or_no_figure_never_moves_champion(inputs: Path) -> None:
+    alter(inputs, by=0.0, perplexity=100.0)
+    run(inputs)
+    alter(inputs, by=0.1, perplexity=10.0)
+    assert "it was measured on other held-out task text" in run(inputs, task="others")["decision"]
+    alter(inputs, by=0.2)
+    assert "version 3 has no held-out perplexity" in run(inputs)["decision"]
+    model = load_model(inputs / "model")
+    words = [*model.vocabulary.words[:-1], "other"]
+    vocabulary = type(model.vocabulary)(words, model.vocabulary.counts)
+    save_model(
+        inputs / "model",
+        bilm=model.bilm,
+        vocabulary=vocabulary,
+        characters=model.characters,
+        softmax=model.softmax,
+        training={"perplexity": score(10.0)},
+    )  # without a tokenizer: it is tried with tokens alone
+    store(inputs)
+    assert "it was measured on other words" in run(inputs)["decision"]
+
+
+@pytest.mark.slow
+def test_promote_moves_champion_by_command(inputs: Path) -> None:
+    for number in (0, 1):
+        alter(inputs, by=number / 10, perplexity=100.0)
+        run(inputs)
+    assert registry.promote("tiny", 2, alias="champion") == 1
+    assert aliases() == {1: [], 2: ["candidate", "champion"]}
+    with pytest.raises(ElmoError, match="tiny has no version 7 to promote; it has 1, 2"):
+        registry.promote("tiny", 7, alias="champion")
+
+
+@pytest.mark.slow
+def test_a_version_belongs_to_the_run_that_trained_it(inputs: Path) -> None:
+    with tracking.run("finetune", PARAMS, inputs={}) as log:
+        log.metrics({"after.task.average": 100.0})
+    alter(inputs, by=0.0, perplexity=100.0, run_id=log.run_id)
+    run(inputs)
+    (version,) = registry.versions("tiny")
+    assert version.run_id == log.run_id
+    alter(inputs, by=0.1, perplexity=90.0, run_id="0" * 32)
+    run(inputs)
+    source = mlflow.MlflowClient().get_run(registry.versions("tiny")[0].run_id)
+    assert source.data.tags["stage"] == "register", "the training run is in another registry"
+    assert source.data.metrics["perplexity.after.task"] == 90.0
+
+
+def test_a_model_that_can_not_serve_its_example_is_refused(
+    inputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(inputs)
+    broken = inputs / "pyfunc.py"
+    source = Path(pyfunc.__file__).read_text(encoding="utf-8")
+    broken.write_text(source.replace("def load_context(self, context", "def load_context(self, c"))
+    assert broken.read_text(encoding="utf-8") != source
+    monkeypatch.setattr(pyfunc, "__file__", str(broken))
+    with pytest.raises(ElmoError, match="model: can't embed its own example as MLflow serves it"):
+        run(inputs)
+    assert registry.versions("tiny") == []
+    assert not (inputs / "registered.json").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_make_one_version(inputs: Path) -> None:
+    store(inputs)
+    code = f"""
+from pathlib import Path
+from tests.pipeline.stages.test_register import run
+print(run(Path({str(inputs)!r}))["version"])
+"""
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    assert [process.communicate()[0].strip() for process in started] == ["1", "1"]
+    assert aliases() == {1: ["candidate", "champion"]}
+
+
+@pytest.mark.slow
+def test_without_a_lock_the_first_of_two_versions_wins(
+    inputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process publishes the same content between our look and our version."""
+    alter(inputs, by=0.0, perplexity=100.0)
+    looks = []
+    find = registry.find
+
+    def late(name: str, digest: str) -> int | None:
+        looks.append(name)
+        return None if len(looks) == 2 else find(name, digest)
+
+    run(inputs)
+    monkeypatch.setattr(registry, "find", late)
+    looks.append("the look of the stage itself")
+    with tracking.run("register", PARAMS, inputs={}) as log:
+        (before,) = registry.versions("tiny")
+        tags = before.tags
+        made = registry.register(
+            inputs / "model",
+            name="tiny",
+            alias="champion",
+            margin=0.01,
+            tags=tags,
+            run_id=log.run_id,
+            description="",
+        )
+    assert (made.version, made.new) == (1, False)
+    assert aliases() == {1: ["candidate", "champion"]}
+
+
+@pytest.mark.slow
+def test_text_and_tokens_in_arrays_out_without_a_warning(inputs: Path) -> None:
+    store(inputs)
+    run(inputs)
+    code = """
+import json, sys
+import mlflow, numpy as np, pandas as pd
+model = mlflow.pyfunc.load_model("models:/tiny@champion")
+texts = model.predict(["he has", "a gift"])
+tokens = model.predict([["he", "has"], ["a", "gift"]])
+table = model.predict(pd.DataFrame({"text": ["he has", None], "tokens": [None, ["a", "gift"]]}))
+assert all(isinstance(one, np.ndarray) and one.dtype == np.float32 for one in texts)
+for other in (tokens, table):
+    assert all(np.array_equal(a, b) for a, b in zip(texts, other, strict=True))
+print(json.dumps([one.tolist() for one in texts]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=inputs, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    expected = Embedder.load(inputs / "model").embed([["he", "has"], ["a", "gift"]])
+    for found, one in zip(json.loads(done.stdout), expected, strict=True):
+        np.testing.assert_allclose(np.array(found), one.mean(0), atol=1e-5)
+
+
+def test_the_signature_names_its_types_and_a_server_answers(inputs: Path) -> None:
+    """MLflow's own application, asked over its interface without a socket."""
+    from fastapi.testclient import TestClient
+    from mlflow.pyfunc.scoring_server import init
+
+    store(inputs)
+    run(inputs)
+    model = mlflow.pyfunc.load_model("models:/tiny@champion")
+    signature = model.metadata.signature.to_dict()
+    loaded = Embedder.from_pretrained("models:/tiny@champion")
+    expected = Embedder.load(inputs / "model").encode("he has")
+    np.testing.assert_array_equal(loaded.encode("he has"), expected)
+    with pytest.raises(ElmoError, match="models:/tiny@nobody: the registry has no such model"):
+        Embedder.from_pretrained("models:/tiny@nobody")
+    assert "any" not in signature["inputs"] + signature["outputs"]
+    assert [one["name"] for one in json.loads(signature["inputs"])] == ["text", "tokens"]
+    with TestClient(init(model)) as server:
+        for given in (
+            ["he has"],
+            [["he", "has"]],
+            [{"tokens": ["he", "has"]}],
+            {"text": ["he has"]},
+        ):
+            answer = server.post("/invocations", json={"inputs": given})
+            assert answer.status_code == 200, answer.text
+            assert np.array(answer.json()["predictions"]).shape == (1, 2, 8)
+        wrong = server.post("/invocations", json={"inputs": [7]})
+        assert wrong.status_code >= 400
+
+
+def test_what_serving_needs_is_what_the_library_needs() -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (needed,) = re.findall(r"^dependencies = \[(.*)\]$", project, re.MULTILINE)
+    assert sorted(registry.LIBRARY) == sorted(re.findall(r'"([\w-]+)', needed))
+    cut = Tokenization("unicode", {"tokenizers": "0.20.1"}, "", "split", {"syntok": "1.4.4"})
+    named = dict(line.split("==") for line in registry.requirements(cut))
+    assert named.keys() >= {"mlflow", "msgspec"}
+    assert (named["tokenizers"], named["syntok"]) == ("0.20.1", "1.4.4")  # as the model records

@@ -1,0 +1,391 @@
+"""The report: every figure on one page that needs nothing else, the same bytes each time."""
+
+import base64
+import json
+import random
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html import escape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import numpy as np
+import pytest
+import torch
+
+from elmo.data.characters import Characters
+from elmo.data.shards import write_shards
+from elmo.data.tokenizer import Tokenization
+from elmo.data.vocabulary import Vocabulary
+from elmo.errors import ElmoError
+from elmo.io.atomic import write_json
+from elmo.model.folder import save_model
+from elmo.nn.bilm import BiLM
+from elmo.settings import StoreSettings
+from elmo.store import FeatureStore, model_digest
+from elmo.store import build as store_build
+from pipeline.settings.params import Report
+from pipeline.stages import occurrences, report
+from tests.elmo.run_job import NETWORK
+
+pytestmark = pytest.mark.usefixtures("own_mlflow")
+PARAMS = Report(
+    title="Cats & <dogs>", neighbors_of=("the [cat] sat & slept", "the [dog] sat"), neighbors=3
+)
+CONFIG = replace(NETWORK, filters=((1, 8), (3, 8)))
+TOKENIZED = {
+    "documents": 41,
+    "sentences": 4242,
+    "blank_lines": 13,
+    "tokens": 54321,
+    "heldout_tokens": 777,
+    "bytes": 987654,
+    "token_bytes": 900001,
+    "dropped_mark_bytes": 31337,
+    "dropped_space_bytes": 0,
+    "long_tokens": 19,
+    "not_text_sentences": 3,
+    "odd_script_sentences": 2,
+    "duplicate_share": 0.1234,
+    "shards": 1,
+}
+METRICS: dict[str, dict[str, Any]] = {
+    "tokenize-general": TOKENIZED,
+    "tokenize-task": TOKENIZED | {"sentences": 60, "tokens": 2323},
+    "vocab": {
+        "words": 2003,
+        "types": 3004,
+        "tokens": 9000,
+        "coverage": 0.98765,
+        "heldout_coverage": 0.91234,
+        "characters": 261,
+        "long_tokens": 6,
+    },
+    "pretrain": {
+        "heldout_perplexity": 81.81,
+        "heldout_forward": 82.72,
+        "heldout_backward": 80.94,
+        "times_below_unigram": 4.9,
+        "unigram_perplexity": 399.11,
+        "tokens_seen": 1083132,
+        "steps": 870,
+    },
+    "finetune": {
+        "task_perplexity_before": 150.03,
+        "task_perplexity_after": 85.14,
+        "words_added": 918,
+        "tokens_seen": 166550,
+        "steps": 143,
+    },
+    "features": {"tokens": 500},
+}
+
+
+def score(average: float, unigram: float) -> dict[str, float]:
+    return {
+        "average": average,
+        "unigram": unigram,
+        "bits_per_byte": 1.3127,
+        "tokens": 9467,
+        "unk_rate": 0.0292,
+    }
+
+
+TRAINING = {
+    "run_id": "run-abc",
+    "inputs": {"corpus": "c" * 64, "general": "d" * 64, "parent": "e" * 64},
+    "perplexity": {
+        "before": {"task": score(150.03, 472.97), "general": score(86.02, 414.44)},
+        "after": {"task": score(85.14, 472.97), "general": score(114.97, 414.44)},
+    },
+}
+TRAIN = "step\ttokens\tperplexity\tlr\n10\t1000\t900\t0.1\n20\t2000\t300\t0.1\n"
+HELDOUT = (
+    "step\ttokens\tforward\tbackward\taverage\n10\t1000\t400\t380\t390\n20\t2000\t90\t91\t90\n"
+)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the stages before leave behind: a model, its store, curves and figures."""
+    folder = tmp_path_factory.mktemp("made")
+    generator = torch.Generator().manual_seed(0)
+    bilm = BiLM(CONFIG, characters=Characters().size)
+    for parameter in bilm.parameters():
+        torch.nn.init.normal_(parameter, 0, 0.3, generator=generator)
+    words = ["the", "cat", "sat", "<b>", "&", "dog", "slept"]
+    vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", *words], [9, 9, 2, 70, 60, 50, 40, 30, 20, 10])
+    save_model(
+        folder / "model",
+        bilm=bilm,
+        vocabulary=vocabulary,
+        characters=Characters(),
+        softmax=None,
+        training=TRAINING,
+        tokenizer=Tokenization("whitespace"),
+    )
+    (folder / "vocab").mkdir()
+    vocabulary.save(folder / "vocab")
+    draw = random.Random(0)
+    sentences = [draw.choices(words, k=draw.randrange(12)) for _ in range(60)]
+    write_shards(folder / "shards", sentences, heldout_every=6, shard_sentences=30)
+    settings = StoreSettings(
+        layers="all",
+        mix="",
+        dtype="float16",
+        codec="none",
+        row_group_tokens=256,
+        precision="float32",
+    )
+    store_build.build(
+        folder / "store",
+        shards=folder / "shards",
+        model=folder / "model",
+        settings=settings,
+        work=folder / "work",
+    )
+    for stage in ("pretrain", "finetune"):
+        (folder / "curves" / stage).mkdir(parents=True)
+        (folder / "curves" / stage / "train.tsv").write_text(TRAIN)
+        (folder / "curves" / stage / "heldout.tsv").write_text(HELDOUT)
+    for name, figures in METRICS.items():
+        write_json(folder / "figures" / f"{name}.json", figures)
+    digest = model_digest(folder / "model")
+    registered = {"uri": "models:/elmo@champion", "version": 7, "model_digest": digest}
+    write_json(folder / "registered.json", registered)
+    return folder
+
+
+@pytest.fixture
+def given(made: Path, tmp_path: Path) -> Path:
+    """The same, to break."""
+    return Path(shutil.copytree(made, tmp_path / "given"))
+
+
+def run(given: Path, out: Path, params: Report = PARAMS) -> dict[str, int]:
+    return report.run(
+        out,
+        params,
+        figures_in=given / "figures",
+        curves=given / "curves",
+        vocab=given / "vocab",
+        model=given / "model",
+        store=given / "store",
+        registered=given / "registered.json",
+    )
+
+
+@pytest.fixture(scope="module")
+def page(made: Path) -> str:
+    assert run(made, made / "report") == {"pictures": 4}
+    return (made / "report" / "index.html").read_text(encoding="utf-8")
+
+
+def text_of(page: str) -> str:
+    """The page as it is read: text alone, a space between its pieces."""
+    pieces: list[str] = []
+    parser = HTMLParser()
+    parser.handle_data = pieces.append  # type: ignore[method-assign]
+    parser.feed(page)
+    return " ".join(" ".join(pieces).split())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "models:/elmo@champion , version 7",
+        "1,083,132 tokens of general text, read in 870 steps",
+        "General text 414.4 86.0 115.0 +33.7% 3.60 × 1.313 9,467 2.9%",
+        "Task text 473.0 150.0 85.1 −43.3% 5.56 ×",
+        "81.8 on general text (forward 82.7, backward 80.9; unigram model 399.1)",
+        "Tokens 54,321 2,323",
+        "Tokens too long, cut 19 19",
+        "Blank lines 13 13",
+        "Dropped, mark (bytes) 31,337 31,337",
+        "Duplicates among sentences 12.3% 12.3%",
+        "Training tokens covered 98.77%",
+        "Held-out tokens covered 91.23%",
+        "layer 2 ",
+        "Numbers in a vector 16, float16",
+        "Digest of its pretrained model " + "e" * 64,
+    ],
+)
+def test_the_page_says(page: str, said: str) -> None:
+    assert said in text_of(page)
+
+
+def test_the_page_names_model_and_store_by_digest(page: str, made: Path) -> None:
+    assert model_digest(made / "model") in page
+    assert FeatureStore(made / "store").digest in page
+
+
+def test_the_page_needs_nothing_else(page: str, made: Path) -> None:
+    assert "http" not in re.sub('base64,[^"]*', "", page)
+    sources = re.findall(r'(?:src|href)="([^"]*)"', page)
+    pictures = [source for source in sources if not source.startswith("#")]
+    files = sorted(path.name for path in (made / "report").iterdir())
+    assert files == ["curves.png", "index.html", "layers.png", "perplexity.png", "vocabulary.png"]
+    found = [
+        base64.b64decode(picture.removeprefix("data:image/png;base64,")) for picture in pictures
+    ]
+    assert sorted(found) == sorted(
+        (made / "report" / name).read_bytes() for name in files if name.endswith(".png")
+    )
+    anchors = {source[1:] for source in sources if source.startswith("#")}
+    assert anchors == set(re.findall(r'id="([^"]*)"', page))
+
+
+def test_the_page_is_in_mlflow(page: str, tmp_path: Path) -> None:
+    client = mlflow.MlflowClient()
+    (logged,) = client.search_runs(["1"], "tags.stage = 'report'", max_results=1)
+    file = client.download_artifacts(logged.info.run_id, "index.html", str(tmp_path))
+    assert Path(file).read_text(encoding="utf-8") == page
+
+
+def test_text_is_escaped(page: str) -> None:
+    assert "<title>Cats &amp; &lt;dogs&gt;</title>" in page
+    assert "Cats & <dogs>" in text_of(page)
+
+
+def test_neighbours_are_the_nearest_of_the_store_marked(page: str, made: Path) -> None:
+    section = page.split('id="neighbours"')[1].split("<h2")[0]
+    store = FeatureStore(made / "store")
+    for query in ("the <b>cat</b> sat &amp; slept", "the <b>dog</b> sat"):
+        cells = section.split(f"<h3>{query}</h3>")[1].split("</table>")[0]
+        rows = re.findall(r">([\d.]+)</td><td [^>]*>(\d+)</td><td [^>]*>(.*?)</td>", cells)
+        assert len(rows) == 3
+        for _, sentence, shown in rows:
+            assert text_of(shown).split() == store.tokens(int(sentence))
+            assert shown.count("<b>") == 1
+        cosines = [float(row[0]) for row in rows]
+        assert cosines == sorted(cosines, reverse=True)
+
+
+def test_the_occurrences_of_each_marked_word_are_points(page: str, made: Path) -> None:
+    section = page.split('id="uses-of-a-word"')[1].split("<h2")[0]
+    store = FeatureStore(made / "store")
+    for word in ("cat", "dog"):
+        drawn = section.split(f"<h3>{word}</h3>")[1].split("</ul>")[0]
+        count = sum(store.tokens(k).count(word) for k in range(len(store)))
+        assert drawn.count("<title>") == count > 20
+        assert drawn.count(f"[{word}]") == count and drawn.count(f"<b>{word}</b>") == 3
+        like = [int(number) for number in re.findall(r"(\d+) like: ", drawn)]
+        assert sum(like) == count and like == sorted(like, reverse=True)
+
+
+def test_uses_that_lie_apart_are_groups_apart() -> None:
+    draw = np.random.default_rng(0)
+    truth_N = draw.integers(0, 3, 90)
+    centre_GD = draw.normal(0, 5, (3, 32))
+    vectors_ND = (centre_GD[truth_N] + draw.normal(0, 0.1, (90, 32))).astype(np.float32)
+    groups_N, typical_G = occurrences.groups(vectors_ND)
+    assert len({*zip(truth_N.tolist(), groups_N.tolist(), strict=True)}) == 3
+    assert [int(groups_N[k]) for k in typical_G] == [0, 1, 2]
+    points_N2 = occurrences.plane(vectors_ND)
+    assert points_N2.var(0)[0] >= points_N2.var(0)[1] > 0
+    assert len(occurrences.groups(np.ones((5, 8), np.float32))[1]) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1000])
+def test_the_page_fits_the_width_in_a_browser(page: str, tmp_path: Path, width: int) -> None:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("chromium is not installed")
+    measure = "document.title = this.contentDocument.documentElement.scrollWidth"
+    frame = f'<iframe width="{width}" srcdoc="{escape(page)}" onload="{measure}"></iframe>'
+    (tmp_path / "frame.html").write_text(f"<title></title>{frame}", encoding="utf-8")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--dump-dom"]
+    options += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    options += [f"--user-data-dir={tmp_path / 'browser'}", "--virtual-time-budget=5000"]
+    done = subprocess.run(
+        [chromium, *options, f"file://{tmp_path / 'frame.html'}"], capture_output=True, text=True
+    )
+    (found,) = re.findall(r"<title>(\d+)</title>", done.stdout.split("<iframe")[0])
+    assert int(found) <= width
+
+
+@pytest.mark.slow
+def test_the_same_inputs_give_the_same_bytes(made: Path, page: str, tmp_path: Path) -> None:
+    run(made, tmp_path / "again")
+    for path in (made / "report").iterdir():
+        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_layer_statistics_are_those_of_every_pair(made: Path) -> None:
+    store = FeatureStore(made / "store")
+    norms: list[list[float]] = [[] for _ in store.layers]
+    cosines: list[list[float]] = [[] for _ in store.layers]
+    for k in range(len(store)):
+        tokens = store.tokens(k)
+        for layer, vectors in enumerate(store[k]):
+            norms[layer] += [float(np.linalg.norm(vector)) for vector in vectors]
+            pairs = [
+                float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+                for i, a in enumerate(vectors)
+                for j, b in enumerate(vectors)
+                if tokens[i] != tokens[j]
+            ]
+            cosines[layer] += [float(np.mean(pairs))] if pairs else []
+    for layer, found in enumerate(report.layer_statistics(store).values()):
+        assert found["norm"] == pytest.approx(np.mean(norms[layer]), rel=1e-4)
+        assert found["cosine"] == pytest.approx(np.mean(cosines[layer]), abs=1e-4)
+
+
+def test_pictures_follow_the_figures(made: Path, page: str, given: Path, tmp_path: Path) -> None:
+    curve = given / "curves" / "finetune" / "heldout.tsv"
+    curve.write_text(HELDOUT.replace("390", "350"))
+    run(given, tmp_path / "other")
+    changed = {
+        path.name
+        for path in (made / "report").iterdir()
+        if (tmp_path / "other" / path.name).read_bytes() != path.read_bytes()
+    }
+    assert changed == {"curves.png", "index.html"}
+
+
+MISSING = [
+    "curves/finetune/train.tsv",
+    "curves/pretrain/heldout.tsv",
+    "figures/vocab.json",
+    "registered.json",
+    "vocab/words.txt",
+    "vocab/counts.txt",
+    "model/training.json",
+    "store/_manifest-000001.json",
+]
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_a_missing_input_is_one_line_and_nothing_is_written(
+    given: Path, tmp_path: Path, name: str
+) -> None:
+    (given / name).unlink()
+    with pytest.raises(ElmoError, match=re.escape(name)) as error:
+        run(given, tmp_path / "out" / "report")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+
+
+def test_a_missing_figure_names_its_file(given: Path, tmp_path: Path) -> None:
+    write_json(given / "figures" / "vocab.json", {"words": 3, "tokens": 9})
+    with pytest.raises(ElmoError, match=r"vocab\.json: has no types; run the stage"):
+        run(given, tmp_path / "report")
+    assert not list(tmp_path.glob("*report*"))
+
+
+def test_a_broken_curve_names_its_line(given: Path, tmp_path: Path) -> None:
+    (given / "curves" / "pretrain" / "train.tsv").write_text(TRAIN + "30\t30")
+    with pytest.raises(ElmoError, match=r"train\.tsv:4: perplexity must be a number, found None"):
+        run(given, tmp_path / "report")
+
+
+def test_another_models_registration_is_refused(given: Path, tmp_path: Path) -> None:
+    value = json.loads((given / "registered.json").read_text())
+    write_json(given / "registered.json", value | {"model_digest": "f" * 64})
+    with pytest.raises(ElmoError, match=r"registered\.json: names model ffffffffffff…"):
+        run(given, tmp_path / "report")

@@ -1,0 +1,231 @@
+"""tasks: both ways of training, their scores and curves, one run in MLflow for each seed."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from elmo.errors import ElmoError
+from elmo.tasks import KINDS
+from elmo.tasks.readers import read
+from elmo.tasks.task import Task
+from pipeline import tracking
+from pipeline.commands.cli import cli
+from pipeline.settings import params
+from pipeline.settings.params import ProjectTask
+from pipeline.stages import tasks
+from pipeline.tracking import task_pyfunc
+from tests.elmo.conftest import save_tiny_model
+
+ROOT = Path(__file__).resolve().parents[3]
+SENTENCE = [("Ann", "B-PER"), ("Lee", "I-PER"), ("sees", "O"), ("Rome", "B-LOC")]
+SETTINGS = {"epochs": 3, "hidden": 8, "characters": 0, "lr": 0.03}
+PLAIN: dict[str, Any] = {
+    "kind": "tagging",
+    "train": "train.conll",
+    "dev": "dev.conll",
+    "test": "test.conll",
+    "format": "",
+    "columns": "",
+    "scheme": "",
+    "seeds": 2,
+    "baseline": True,
+    "settings": SETTINGS,
+}
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty database, to copy: making one takes seconds."""
+    path = tmp_path_factory.mktemp("database") / "empty.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
+        tracking.check()
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny model and three labelled files in the current folder, and a database of its own."""
+    save_tiny_model(tmp_path / "model")
+    for k, name in enumerate(("train", "dev", "test")):
+        words = SENTENCE[k:] + SENTENCE[:k]
+        words = [(w, t.replace("I-", "B-")) for w, t in words]
+        (tmp_path / f"{name}.conll").write_text("".join(f"{w}\t{t}\n" for w, t in words))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mlflow.db").write_bytes(database.read_bytes())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    return tmp_path
+
+
+def run(folder: Path, **changes: Any) -> dict[str, Any]:
+    return tasks.run(
+        "ner",
+        folder / "model",
+        folder / "out",
+        ProjectTask(**(PLAIN | changes)),
+        curve=folder / "curves" / "ner.tsv",
+        picture=folder / "curves" / "ner.png",
+        runs=folder / "runs" / "tasks",
+        device="cpu",
+    )
+
+
+@pytest.mark.slow
+def test_with_and_without_elmo(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = run(folder)
+    assert list(figures) == ["elmo", "baseline", "score", "gain", "seeds", "examples"]
+    assert figures["score"] == figures["elmo"]["f1"]
+    assert figures["gain"] == pytest.approx(figures["elmo"]["f1"] - figures["baseline"]["f1"])
+    assert figures["examples"] == {"train": 1, "dev": 1, "test": 1}
+    assert tasks.summary(figures).startswith("f1 ")
+    assert Task.load(folder / "out" / "baseline", seed=1).record.bilm is None
+    lines = (folder / "curves" / "ner.tsv").read_text().splitlines()
+    assert lines[0] == "epoch\telmo\tbaseline" and len(lines) == 4
+    columns = list(zip(*(map(float, line.split("\t")) for line in lines[1:]), strict=True))
+    assert all(list(column) == sorted(column) for column in columns)
+    records = Task.load(folder / "out" / "elmo").record.scores.values()
+    best = sum(record["f1"] for record in records) / len(records)
+    assert columns[1][-1] == pytest.approx(best, abs=1e-5)  # not another of the scores
+    runs = tracking.runs_of("tasks")
+    assert len(runs) == 4
+    client = tracking.mlflow_client()
+    logged = [client.get_run(one.run_id).data for one in runs]
+    assert {data.params["settings.elmo"] for data in logged} == {"none", "frozen"}
+    assert {data.params["seed"] for data in logged} == {"0", "1"}
+    assert all({"test.f1", "loss"} <= data.metrics.keys() for data in logged)
+    before = digests(folder / "out")
+    run(folder)
+    assert digests(folder / "out") == before
+
+
+def digests(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.slow
+def test_an_arm_that_is_done_is_not_trained_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that ends between the two resumes with the second."""
+    from elmo.tasks import task
+
+    trained, train = [], task.train_task
+
+    def once(*given: Any, settings: Any, **named: Any) -> Any:
+        trained.append(settings.elmo)
+        if trained == ["frozen", "none"]:
+            raise KeyboardInterrupt
+        return train(*given, settings=settings, **named)
+
+    monkeypatch.setattr(task, "train_task", once)
+    with pytest.raises(KeyboardInterrupt):
+        run(folder, seeds=1)
+    assert not (folder / "out").exists()
+    run(folder, seeds=1)
+    assert trained == ["frozen", "none", "none"]
+    assert len(tracking.runs_of("tasks")) == 2
+
+
+@pytest.mark.slow
+def test_without_a_baseline_and_without_elmo(folder: Path) -> None:
+    alone = run(folder, seeds=1, baseline=False)
+    assert "baseline" not in alone and "gain" not in alone
+    (folder / "other").mkdir()
+    (folder / "out").rename(folder / "other" / "out")
+    left = run(folder, seeds=1, settings=SETTINGS | {"elmo": "none"})
+    assert "elmo" not in left and "without ELMo" in tasks.summary(left)
+
+
+def test_the_command_of_the_stage(folder: Path) -> None:
+    import yaml
+
+    settings = yaml.safe_load((ROOT / "params.yaml").read_text())
+    settings["tasks"] = {"ner": PLAIN | {"seeds": 1, "baseline": False}}
+    Path("params.yaml").write_text(yaml.safe_dump(settings))
+    words = "model out --curve c.tsv --picture c.png --runs runs/tasks".split()
+    files = "--metrics m.json --figures f.json".split()
+    done = CliRunner().invoke(cli, ["tasks", "ner", *words, *files])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("tasks ner: f1 ")
+    figures = json.loads(Path("f.json").read_text())
+    assert figures["examples"]["test"] == 1
+    assert json.loads(Path("m.json").read_text()) == {"score": figures["elmo"]["f1"]}
+    other = CliRunner().invoke(cli, ["tasks", "pos", *words])
+    assert str(other.exception) == "params.yaml: tasks has no pos; there are: ner"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("tasks.code.kind=parsing", "tasks.code.kind must be one of tagging"),
+        ("tasks.code.dev=data/labels/test.jsonl", "tasks.code.train, dev and test must be three"),
+        (
+            "tasks.code.settings.epochs=0",
+            "tasks.code.settings: epochs must be a whole number of at",
+        ),
+        ("tasks.code.settings.epoch=2", "tasks.code.settings: no setting 'epoch'; there are"),
+        ("tasks.code.settings.layers=top", "tasks.code.settings: layers must be all or numbers"),
+        ("tasks.code.settings=3", "tasks.code.settings must be a section of names"),
+        ("tasks.a/b={}", "a name in tasks must be a name of at most 64 letters"),
+        ("tasks=[]", "tasks must be a section of names"),
+    ],
+)
+def test_wrong_settings_are_named(change: str, message: str) -> None:
+    with pytest.raises(ElmoError, match=message):
+        params.load(ROOT / "params.yaml", [change])
+
+
+def test_the_model_in_mlflow_predicts_as_the_task_does(folder: Path) -> None:
+    run(folder, seeds=1, baseline=False)
+    (row,) = tracking.runs_of("tasks")
+    client = tracking.mlflow_client()
+    experiment = client.get_run(row.run_id).info.experiment_id
+    (logged,) = client.search_logged_models([experiment])
+    assert logged.source_run_id == row.run_id
+    import mlflow
+    import pandas as pd
+
+    paths = list(sys.path)
+    model = mlflow.pyfunc.load_model(f"models:/{logged.model_id}")
+    sys.path[:] = paths
+    task = Task.load(folder / "out" / "elmo")
+    tokens = ("Ann", "sees", "Rome")
+    (expected,) = task([list(tokens)])
+    assert model.predict([{"tokens": list(tokens)}, {"tokens": []}]) == [expected, None]
+    assert model.predict(pd.DataFrame({"tokens": [list(tokens)] * 2})) == [expected] * 2
+    assert model.predict([list(tokens)]) == [expected]
+    with pytest.raises(Exception, match="item:0: tokens: Expected"):
+        model.predict([{"tokens": [1, 2]}])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_example_of_every_kind_is_read(kind: str, tmp_path: Path) -> None:
+    lines = [json.dumps(item) for item in task_pyfunc.EXAMPLES[kind]]
+    (tmp_path / "items.jsonl").write_text("\n".join(lines))
+    assert read(kind, tmp_path / "items.jsonl", labelled=False).examples
+    assert task_pyfunc.signature(kind).inputs.input_names() == list(task_pyfunc.FIELDS[kind])
+
+
+def test_labels_that_training_lacks_are_said(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No such label can be predicted: each counts as wrong, and nothing else tells."""
+    for name in ("dev", "test"):
+        (folder / f"{name}.conll").write_text("Ann\tB-PER\nGate\tB-FAC\nLee\tB-ORG\n")
+    said = "{}.conll: training lacks 2 of its labels, which can't be predicted: FAC, ORG\n"
+    words = "--train train.conll --dev dev.conll --out trained --without-elmo --epochs 1".split()
+    done = CliRunner().invoke(cli, ["task", "train", "tagging", *words])
+    assert said.format("dev") in done.output, done.output
+    done = CliRunner().invoke(cli, ["task", "evaluate", "trained", "--data", "test.conll"])
+    assert said.format("test") in done.output
+    done = CliRunner().invoke(
+        cli, ["task", "evaluate", "trained", "--data", "test.conll", "--json"]
+    )
+    assert json.loads(done.stdout) and said.format("test") in done.stderr
+    run(folder, seeds=1, settings={**SETTINGS, "elmo": "none", "epochs": 1})
+    printed = capfd.readouterr().err
+    assert said.format("dev") in printed and said.format("test") in printed

@@ -1,0 +1,790 @@
+"""tokenize: nothing lost, nothing moved, every byte accounted for, every bad file named."""
+
+import gzip
+import json
+import lzma
+import random
+import re
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from elmo.data.shards import Dropped, Shards
+from elmo.errors import ElmoError
+from elmo.io.atomic import write_json
+from pipeline.cluster import workers
+from pipeline.settings.cluster import Cluster
+from pipeline.settings.params import Tokenize
+from pipeline.stages import tokenize
+from pipeline.text import readers
+from pipeline.text.inputs import find_inputs
+
+CLUSTER = Cluster(workers=0, cpus=1, gpu=False, actors=2)
+LINES = [
+    "The cat sat on the mat .",
+    "",
+    "  naïve café\u00a0— 고양이가 앉았다 🙂 ",
+    "   \t ",
+    "Mr. Smith's cat isn't here. It left at 3.14, at last! Did it?",
+    "吾輩は猫である。名前はまだ無い。",
+    "x" * 70,
+    "the end",
+]
+
+
+@pytest.fixture(autouse=True)
+def in_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run tasks here, but where a test asks for Ray."""
+    if "ray" not in request.keywords:
+        monkeypatch.setattr(workers, "tasks", lambda function, items, **_: map(function, items))
+        monkeypatch.setattr(workers, "session", _no_session)
+
+
+class _no_session:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def params(**changes: object) -> Tokenize:
+    plain = {"tokenizer": "whitespace", "sentences": "line", "documents": "line"}
+    return Tokenize(**{**plain, "heldout": 0.0, "shard_bytes": 1024, **changes})  # type: ignore[arg-type]
+
+
+def make(out: Path, *paths: Path, column: str = "text", **changes: object) -> Shards:
+    inputs = find_inputs([str(path) for path in paths])
+    tokenize.tokenize(
+        inputs, out, params(**changes), column=column, runs=out.parent / "runs", cluster=CLUSTER
+    )
+    return Shards(out)
+
+
+def rows(shards: Shards) -> dict[int, list[str]]:
+    """Every sentence by its place in the corpus."""
+    found = {}
+    for info in shards.infos():
+        shard = shards.open(info)
+        for row, place in enumerate(shard.sentence_ids.tolist()):
+            assert place not in found
+            found[place] = shard.tokens(row)
+    return found
+
+
+def documents(shards: Shards) -> dict[int, tuple[int, str]]:
+    """The document and split of every sentence."""
+    found = {}
+    for info in shards.infos():
+        shard = shards.open(info)
+        pairs = zip(shard.sentence_ids.tolist(), shard.document_ids.tolist(), strict=True)
+        found.update({place: (document, info.split) for place, document in pairs})
+    return dict(sorted(found.items()))
+
+
+def in_order(shards: Shards) -> list[list[str]]:
+    found = rows(shards)
+    assert sorted(found) == list(range(len(found)))
+    return [found[i] for i in range(len(found))]
+
+
+def accounted(shards: Shards) -> int:
+    counts = shards.manifest.counts
+    return counts.token_bytes + sum(part.bytes for part in counts.dropped.values())
+
+
+def text_file(folder: Path, lines: list[str], name: str = "text.txt", end: str = "\n") -> Path:
+    path = folder / name
+    path.write_text("\n".join(lines) + end, encoding="utf-8", newline="")
+    return path
+
+
+def long_text(folder: Path, lines: int = 2000) -> tuple[Path, list[str]]:
+    """Lines of random words, about 60 kB in 60 pieces, with blank ones among them."""
+    pick = random.Random(7)
+    words = ["the", "of", "naïve", "고양이", "can't", "3.14", "(see", "below).", "🙂", "a.b,c"]
+    words += ["a\u3000b", "x\x1cy", "\u200bq", "\xa0", "p\x85"]
+    text = [" ".join(pick.choices(words, k=pick.randrange(0, 9))) for _ in range(lines)]
+    return text_file(folder, text), text
+
+
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_a_line_is_a_sentence_in_its_place_and_blank_lines_keep_theirs(
+    tmp_path: Path, end: str
+) -> None:
+    shards = make(tmp_path / "out", text_file(tmp_path, LINES, end=end))
+    assert in_order(shards) == [line.split() for line in LINES]
+    assert shards.manifest.counts.blank_lines == 2
+    assert shards.manifest.counts.sentences == len(LINES)
+
+
+@pytest.mark.parametrize("tokenizer", ["whitespace", "unicode"])
+@pytest.mark.parametrize("sentences", ["line", "split"])
+@pytest.mark.parametrize("documents_", ["file", "line", "blank"])
+def test_every_byte_is_in_a_shard_or_counted_with_its_reason(
+    tmp_path: Path, tokenizer: str, sentences: str, documents_: str
+) -> None:
+    text = "\ufeff" + "\r\n".join([*LINES, "\x01\x1c odd\u2028ones\x85 .", "\u00a0"])
+    path = tmp_path / "text.txt"
+    path.write_text(text, encoding="utf-8", newline="")
+    shards = make(
+        tmp_path / "out", path, tokenizer=tokenizer, sentences=sentences, documents=documents_
+    )
+    assert accounted(shards) == shards.manifest.counts.bytes == path.stat().st_size
+    dropped = shards.manifest.counts.dropped
+    assert dropped["mark"].bytes == 3
+    assert dropped["newline"].bytes == text.count("\n")
+    assert dropped["blank"] == Dropped(3, 1 + 6 + 2)
+    assert dropped["tokenizer"].bytes == 0
+    tokens = "".join(token for row in in_order(shards) for token in row)
+    assert set(tokens) >= set("".join("".join(LINES).split()))
+    assert len(tokens.encode()) == shards.manifest.counts.token_bytes
+
+
+def test_the_unicode_tokenizer_loses_no_character_and_keeps_words_whole(tmp_path: Path) -> None:
+    shards = make(tmp_path / "out", text_file(tmp_path, LINES), tokenizer="unicode")
+    found = in_order(shards)
+    assert ["".join(row) for row in found] == ["".join(line.split()) for line in LINES]
+    expected = "Mr . Smith's cat isn't here . It left at 3.14 , at last ! Did it ?"
+    assert found[4] == expected.split()
+    assert found[2][:2] == ["naïve", "café"] and found[2][-1] == "🙂"
+
+
+def test_splitting_each_distinct_stretch_once_equals_splitting_every_line(tmp_path: Path) -> None:
+    from elmo.data.tokenizer import tokenizer
+
+    path, text = long_text(tmp_path)
+    for name in ("whitespace", "unicode"):
+        shards = make(tmp_path / name, path, tokenizer=name)
+        assert in_order(shards) == tokenizer(name).split(text)
+
+
+def test_sentences_are_split_and_all_of_a_line_is_in_them(tmp_path: Path) -> None:
+    shards = make(tmp_path / "out", text_file(tmp_path, LINES), sentences="split")
+    found = [" ".join(row) for row in in_order(shards)]
+    assert found[2:5] == ["Mr. Smith's cat isn't here.", "It left at 3.14, at last!", "Did it?"]
+    assert found[5:7] == ["吾輩は猫である。", "名前はまだ無い。"]
+    assert "".join(found).replace(" ", "") == "".join("".join(LINES).split())
+
+
+def test_pieces_of_a_large_file_join_up_to_the_whole(tmp_path: Path) -> None:
+    path, text = long_text(tmp_path)
+    small = make(tmp_path / "small", path, shard_bytes=1024)
+    large = make(tmp_path / "large", path, shard_bytes=1 << 20)
+    assert len(small.infos()) > 30 and len(large.infos()) == 1
+    assert in_order(small) == in_order(large) == [line.split() for line in text]
+    assert small.manifest.counts == large.manifest.counts
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst", ".xz"])
+def test_a_compressed_file_is_the_text_in_it(tmp_path: Path, ending: str) -> None:
+    path, text = long_text(tmp_path)
+    packed = tmp_path / f"text.txt{ending}"
+    data = path.read_bytes()
+    if ending == ".xz":
+        packed.write_bytes(lzma.compress(data))
+    elif ending == ".gz":
+        packed.write_bytes(gzip.compress(data[:9000]) + gzip.compress(data[9000:]))
+    else:
+        packed.write_bytes(b"".join(pa.compress(d, "zstd", asbytes=True) for d in _halves(data)))
+    shards = make(tmp_path / "out", packed)
+    assert in_order(shards) == [line.split() for line in text]
+    assert accounted(shards) == len(data)
+    assert shards.manifest.inputs[0].bytes == packed.stat().st_size
+    assert len(shards.infos()) > 10  # a stream is cut in shards too
+
+
+def _halves(data: bytes) -> tuple[bytes, bytes]:
+    return data[: len(data) // 2], data[len(data) // 2 :]
+
+
+def test_json_lines_give_their_field_and_the_rest_is_counted(tmp_path: Path) -> None:
+    texts = [*LINES, None, "two\nlines", 'quoted "x" \\ \ud7ff']
+    records = [json.dumps({"id": i, "review": text}) for i, text in enumerate(texts)]
+    path = text_file(tmp_path, records, "data.jsonl")
+    shards = make(tmp_path / "out", path, column="review")
+    flat = [line for text in texts for line in (text or "").split("\n")]
+    assert in_order(shards) == [line.split() for line in flat]
+    assert accounted(shards) == path.stat().st_size
+    found = documents(shards)
+    both = [place for place, line in enumerate(flat) if line in ("two", "lines")]
+    assert (
+        found[both[0]][0] == found[both[1]][0] != found[both[0] - 1][0]
+    )  # one record, one document
+
+
+def test_parquet_gives_its_column_whatever_its_row_groups(tmp_path: Path) -> None:
+    _, text = long_text(tmp_path)
+    texts = [*text, None, "two\nlines"]
+    table = pa.table({"n": list(range(len(texts))), "review": pa.array(texts, pa.large_string())})
+    path = tmp_path / "data.parquet"
+    pq.write_table(table, path, row_group_size=100, compression="zstd")
+    shards = make(tmp_path / "out", path, column="review")
+    flat = [line for line in text] + ["", "two", "lines"]
+    assert in_order(shards) == [line.split() for line in flat]
+    assert len(shards.infos()) > 5
+    whole = sum(len(t.encode()) for t in texts if t)
+    assert accounted(shards) == shards.manifest.counts.bytes == whole
+
+
+def test_a_dictionary_column_is_text_too(tmp_path: Path) -> None:
+    column = pa.array(["a b", "c", "a b"]).dictionary_encode()
+    pq.write_table(pa.table({"text": column}), tmp_path / "data.parquet")
+    shards = make(tmp_path / "out", tmp_path / "data.parquet")
+    assert in_order(shards) == [["a", "b"], ["c"], ["a", "b"]]
+
+
+def test_any_fsspec_url_is_an_input(tmp_path: Path) -> None:
+    import fsspec
+
+    with fsspec.open("memory://corpus/a.txt.gz", "wb") as file:
+        file.write(gzip.compress(b"a b\nc\n"))
+    inputs = find_inputs(["memory://corpus/*.gz"])
+    tokenize.tokenize(
+        inputs, tmp_path / "out", params(), column="text", runs=tmp_path, cluster=CLUSTER
+    )
+    assert in_order(Shards(tmp_path / "out")) == [["a", "b"], ["c"]]
+
+
+def test_files_follow_each_other_by_name_and_small_ones_share_a_shard(tmp_path: Path) -> None:
+    folder = tmp_path / "corpus"
+    (folder / "sub").mkdir(parents=True)
+    for name in ("b.txt", "a.txt", "sub/c.txt", ".hidden"):
+        (folder / name).write_text(f"in {name}\n")
+    shards = make(tmp_path / "out", folder, documents="file")
+    assert in_order(shards) == [["in", "a.txt"], ["in", "b.txt"], ["in", "sub/c.txt"]]
+    assert [i.name for i in shards.manifest.inputs] == ["a.txt", "b.txt", "sub/c.txt"]
+    assert [found[0] for found in documents(shards).values()] == [0, 1, 2]
+    assert len(shards.infos()) == 1
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_a_large_corpus_has_larger_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    """Their number, which the manifests grow with, is bounded; of a small one nothing changes."""
+    path, lines = long_text(tmp_path)
+    if ending:
+        packed = tmp_path / "text.txt.gz"
+        packed.write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+        path = packed
+    monkeypatch.setattr("pipeline.text.spans.MOST_PIECES", 1 << 13)
+    small = make(tmp_path / "small", path)
+    monkeypatch.setattr("pipeline.text.spans.MOST_PIECES", 8)
+    large = make(tmp_path / "large", path)
+    assert len(small.infos()) > 20 and len(large.infos()) <= 9
+    assert in_order(large) == in_order(small) == [line.split() for line in lines]
+
+
+def test_shards_whose_manifest_nobody_could_read_are_refused_before_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = long_text(tmp_path)
+    monkeypatch.setattr("elmo.io.records.JSON_LIMIT", 20_000)
+
+    def began(*_: object, **__: object) -> None:
+        raise AssertionError("work began")
+
+    monkeypatch.setattr(workers, "tasks", began)
+    said = "the manifest of 1 files in up to .* shards would take .* raise tokenize.shard_bytes"
+    with pytest.raises(ElmoError, match=said):
+        make(tmp_path / "out", path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_too_many_files_are_refused_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for k in range(20):
+        text_file(tmp_path, ["a line"], f"{k}.txt")
+    monkeypatch.setattr("elmo.io.records.JSON_LIMIT", 8_000)
+    monkeypatch.setattr("pipeline.text.inputs.open_input", None)
+    with pytest.raises(ElmoError, match="20 files are too many for a manifest .* join them into"):
+        find_inputs([str(tmp_path)])
+
+
+def test_documents_between_blank_lines_are_never_divided(tmp_path: Path) -> None:
+    pick = random.Random(3)
+    text: list[str] = []
+    expected: list[int] = []
+    for document in range(150):
+        size = 400 if document == 70 else pick.randrange(1, 12)
+        block = [f"document {document} line {i}" for i in range(size)]
+        gap = [pick.choice(["", "  ", "\t"]) for _ in range(pick.randrange(1, 4))]
+        text += block + gap
+        expected += [document] * (len(block) + len(gap))
+    path = text_file(tmp_path, text)
+    packed = tmp_path / "text.txt.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    records = text_file(tmp_path, [json.dumps({"text": line}) for line in text], "text.jsonl")
+    for number, source in enumerate((path, packed, records)):
+        out = tmp_path / f"out{number}"
+        shards = make(out, source, documents="blank", heldout=0.3)
+        found = documents(shards)
+        assert [document for document, _ in found.values()] == expected
+        splits: dict[int, set[str]] = {}
+        for document, split in found.values():
+            splits.setdefault(document, set()).add(split)
+        assert all(len(split) == 1 for split in splits.values())
+        assert {split for (split,) in splits.values()} == {"train", "heldout"}
+        assert shards.manifest.counts.documents == 150
+
+
+def test_blank_lines_before_the_first_document_are_of_it(tmp_path: Path) -> None:
+    path = text_file(tmp_path, ["", "", "a", "", "b"])
+    shards = make(tmp_path / "out", path, documents="blank")
+    assert [document for document, _ in documents(shards).values()] == [0, 0, 0, 0, 1]
+
+
+def test_the_held_out_share_is_about_what_was_asked(tmp_path: Path) -> None:
+    path = text_file(tmp_path, [f"sentence number {i}" for i in range(5000)])
+    shards = make(tmp_path / "out", path, heldout=0.1, shard_bytes=1 << 20)
+    held = shards.manifest.splits["heldout"].documents
+    assert abs(held - 500) < 100
+    assert shards.manifest.splits["train"].documents == 5000 - held
+
+
+def test_documents_keep_their_split_when_the_corpus_around_them_changes(tmp_path: Path) -> None:
+    lines = [f"sentence number {i}" for i in range(400)]
+    one = make(tmp_path / "one", text_file(tmp_path, lines), heldout=0.2)
+    sentences = rows(one)
+    held = {
+        " ".join(sentences[k]) for k, (_, split) in documents(one).items() if split == "heldout"
+    }
+    moved = [f"new line {i}" for i in range(77)] + lines[::-1]
+    two = make(tmp_path / "two", text_file(tmp_path, moved), heldout=0.2, shard_bytes=4096)
+    for place, (_, split) in documents(two).items():
+        if moved[place] in lines:
+            assert (split == "heldout") == (moved[place] in held)
+
+
+def test_the_same_document_twice_is_on_one_side(tmp_path: Path) -> None:
+    lines = [f"sentence number {i}" for i in range(300)]
+    shards = make(tmp_path / "out", text_file(tmp_path, lines + lines), heldout=0.3)
+    splits = [split for _, split in documents(shards).values()]
+    assert splits[:300] == splits[300:] and set(splits) == {"train", "heldout"}
+
+
+def test_the_dictionary_of_a_shard_holds_exactly_its_own_tokens(tmp_path: Path) -> None:
+    path, _ = long_text(tmp_path)
+    shards = make(tmp_path / "out", path, heldout=0.3)
+    for info in shards.infos():
+        shard = shards.open(info)
+        assert shard.types == list(
+            dict.fromkeys(t for i in range(len(shard)) for t in shard.tokens(i))
+        )
+        assert np.all(np.diff(shard.sentence_ids) > 0)
+
+
+@pytest.mark.ray
+def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
+    path, _ = long_text(tmp_path)
+    inputs = find_inputs([str(path)])
+    chosen = params(tokenizer="unicode", sentences="split", heldout=0.2, shard_bytes=8192)
+    for actors in (1, 3):
+        cluster = Cluster(workers=0, cpus=1, gpu=False, actors=actors)
+        tokenize.tokenize(
+            inputs, tmp_path / str(actors), chosen, column="text", runs=tmp_path, cluster=cluster
+        )
+    names = sorted(p.name for p in (tmp_path / "1").iterdir())
+    assert names == sorted(p.name for p in (tmp_path / "3").iterdir()) and len(names) > 8
+    for name in names:
+        assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "3" / name).read_bytes()
+
+
+MEASURED = """
+import resource, sys
+from contextlib import nullcontext
+from pathlib import Path
+from pipeline.stages import tokenize
+from pipeline.cluster import workers as cluster
+from pipeline.text.inputs import find_inputs
+from pipeline.settings.cluster import Cluster
+from pipeline.settings.params import Tokenize
+cluster.tasks = lambda function, items, **_: map(function, items)
+cluster.session = nullcontext
+params = Tokenize("unicode", "line", "line", 0.1, 1 << 20)
+here = Cluster(workers=0, cpus=1, gpu=False, actors=1)
+inputs = find_inputs([sys.argv[1]])
+out = Path(sys.argv[2])
+tokenize.tokenize(inputs, out, params, column="text", runs=out.parent / "runs", cluster=here)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_text(tmp_path: Path, ending: str) -> None:
+    _, text = long_text(tmp_path)
+    peaks = []
+    for times in (50, 500):  # 2.5 and 25 MB, of which 8 are hashes
+        data = ("\n".join(text) + "\n").encode() * times
+        path = tmp_path / f"{times}.txt{ending}"
+        path.write_bytes(gzip.compress(data, 1) if ending else data)
+        command = [sys.executable, "-c", MEASURED, str(path), str(tmp_path / f"out{times}")]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout) / 1024)
+    assert peaks[1] - peaks[0] < 32, f"{peaks} MB"
+
+
+@pytest.mark.ray
+def test_bad_text_found_by_a_worker_is_one_line_and_leaves_no_output(tmp_path: Path) -> None:
+    path, _ = long_text(tmp_path)
+    good = path.read_bytes()
+    path.write_bytes(good + b"good\nbad \xff\n")
+    with pytest.raises(ElmoError, match=re.escape("text.txt:2002: byte 5 of the line (0xff)")):
+        make(tmp_path / "out", path)
+    assert {p.name for p in tmp_path.iterdir()} <= {"text.txt", "runs"}
+    path.write_bytes(good)
+    make(tmp_path / "out", path)
+    assert {p.name for p in tmp_path.iterdir()} == {"text.txt", "out"}
+
+
+def test_order_of_work_does_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, _ = long_text(tmp_path)
+    one = make(tmp_path / "one", path, heldout=0.2)
+
+    def backwards(function, items, **_):  # type: ignore[no-untyped-def]
+        return reversed([function(item) for item in reversed(list(items))])
+
+    monkeypatch.setattr(workers, "tasks", backwards)
+    assert make(tmp_path / "two", path, heldout=0.2).digest == one.digest
+
+
+def test_a_manifest_says_nothing_of_this_machine(tmp_path: Path) -> None:
+    path, _ = long_text(tmp_path)
+    make(tmp_path / "out", path)
+    text = (tmp_path / "out" / "manifest.json").read_text()
+    assert str(tmp_path) not in text and f"{date.today():%Y-%m}" not in text
+
+
+def test_tokens_over_the_limit_stay_whole_and_are_counted(tmp_path: Path) -> None:
+    shards = make(tmp_path / "out", text_file(tmp_path, LINES))
+    assert rows(shards)[6] == ["x" * 70]
+    assert shards.manifest.quality["long_tokens"] == 1
+    assert shards.manifest.quality["longest_tokens"][0] == {"bytes": 70, "token": "x" * 60}
+
+
+def test_the_quality_report_counts_what_is_odd(tmp_path: Path) -> None:
+    lines = ["a fine line of text"] * 3 + [f"line {c} more" for c in "abcdefg"]
+    lines += ["совсем другой язык", "| 1 | 2 | 3 |", "----- .", ""]
+    report = make(tmp_path / "out", text_file(tmp_path, lines)).manifest.quality
+    assert report["duplicate_share"] == pytest.approx(2 / 13, abs=1e-6)
+    assert report["not_text_sentences"] == 2
+    assert report["odd_script_sentences"] == 1
+    assert report["scripts"] == {"latin": 10, "cyrillic": 1}
+
+
+BAD = {
+    "UTF-16 without a mark": (
+        "ab\nc".encode("utf-16-le"),
+        r"t\.txt:1: holds a zero byte, as UTF-16",
+    ),
+    "binary": (b"fine\nsome \x00 more\n", r"t\.txt:2: holds a zero byte"),
+    "invalid UTF-8": (b"fine\nna\xefve\n", r"t\.txt:2: byte 3 of the line \(0xef\) is not UTF-8"),
+    "cut character": ("ok\n고".encode()[:-1], r"t\.txt:2: byte 1 of the line \(0xea\)"),
+    "empty": (b"", r"t\.txt: is empty"),
+    "blank": (b"\n \n", r"t\.txt: no tokens"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_text_is_one_line_and_leaves_nothing(tmp_path: Path, kind: str) -> None:
+    data, message = BAD[kind]
+    (tmp_path / "t.txt").write_bytes(data)
+    with pytest.raises(ElmoError, match=message) as error:
+        make(tmp_path / "out", tmp_path / "t.txt")
+    assert "\n" not in str(error.value)
+    assert {p.name for p in tmp_path.iterdir()} <= {"t.txt", "runs"}
+
+
+BAD_RECORDS = {
+    "no json": ('{"text": "a"}\n{oops\n', r"d\.jsonl:2: not valid JSON"),
+    "no field": ('{"text": "a"}\n{"txt": "a"}\n', r"d\.jsonl:2: no field 'text'"),
+    "no record": ('["a"]\n', r"d\.jsonl:1: no field 'text'"),
+    "a number": ('{"text": 3}\n', r"d\.jsonl:1: field 'text' must be a string, found int"),
+    "surrogate": ('{"text": "\\ud800"}\n', r"d\.jsonl:1: field 'text' holds half a surrogate"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_RECORDS)
+def test_a_bad_record_is_named_by_its_line(tmp_path: Path, kind: str) -> None:
+    data, message = BAD_RECORDS[kind]
+    (tmp_path / "d.jsonl").write_text(data)
+    with pytest.raises(ElmoError, match=message):
+        make(tmp_path / "out", tmp_path / "d.jsonl")
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst", ".xz"])
+def test_a_truncated_or_mislabelled_file_is_named(tmp_path: Path, ending: str) -> None:
+    data = random.Random(0).randbytes(40_000).hex().encode()
+    pack = {".gz": gzip.compress, ".xz": lzma.compress}
+    packed = pack.get(ending, lambda d: pa.compress(d, "zstd", asbytes=True))(data)
+    path = tmp_path / f"t.txt{ending}"
+    for bad in (packed[: len(packed) // 2], data):
+        path.write_bytes(bad)
+        with pytest.raises(ElmoError, match=rf"t\.txt{ending}: truncated or not"):
+            make(tmp_path / "out", path)
+
+
+def test_bad_parquet_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "d.parquet"
+    pq.write_table(pa.table({"review": ["a"], "n": [1]}), path)
+    with pytest.raises(ElmoError, match=r"d\.parquet: no column 'text', found review, n"):
+        make(tmp_path / "out", path)
+    with pytest.raises(ElmoError, match=r"d\.parquet: column 'n' must hold strings, found int64"):
+        make(tmp_path / "out", path, column="n")
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(ElmoError, match=r"d\.parquet: not a whole Parquet file"):
+        make(tmp_path / "out", path, column="review")
+    pq.write_table(pa.table([["a"], ["b"]], names=["text", "text"]), path)
+    with pytest.raises(ElmoError, match=r"d\.parquet: has 2 columns 'text'; rename all but one"):
+        make(tmp_path / "out", path)
+    texts = [f"some text {i}" for i in range(5000)]
+    pq.write_table(pa.table({"text": texts}), path, use_dictionary=False, compression="zstd")
+    data = bytearray(path.read_bytes())
+    data[2000:3000] = bytes(1000)
+    path.write_bytes(data)
+    with pytest.raises(ElmoError, match=r"d\.parquet: damaged") as error:
+        make(tmp_path / "out", path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["t.txt", "t.txt.gz", "t.jsonl", "t.parquet"])
+def test_a_line_or_record_over_the_limit_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(readers, "LINE_LIMIT", 3000)
+    path = tmp_path / name
+    texts = ["short", "x " * 1450, "y " * 1600]
+    if name.endswith("parquet"):
+        pq.write_table(pa.table({"text": texts}), path)
+    else:
+        lines = [json.dumps({"text": t}) for t in texts] if name.endswith("jsonl") else texts
+        data = "\n".join(lines).encode()
+        path.write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    line = "" if name.endswith("parquet") else ":3"
+    with pytest.raises(ElmoError, match=rf"{re.escape(name)}{line}: .* the limit is .* line ends"):
+        make(tmp_path / "out", path)
+    monkeypatch.setattr(readers, "LINE_LIMIT", 4000)
+    assert len(in_order(make(tmp_path / "out", path))) == 3
+
+
+def test_a_missing_file_folder_or_protocol_is_named(tmp_path: Path) -> None:
+    for name in ("none.txt", "*.txt", "nope://x/y.txt"):
+        with pytest.raises(ElmoError, match=re.escape(name.split("/")[0])) as error:
+            find_inputs([name if "://" in name else str(tmp_path / name)])
+        assert "\n" not in str(error.value)
+
+
+def test_a_split_without_documents_is_refused_with_ways_out_that_work(tmp_path: Path) -> None:
+    path = text_file(tmp_path, ["one", "", "two", "", "three"])
+    with pytest.raises(ElmoError, match=r"none of 3 documents fell to heldout") as error:
+        make(tmp_path / "out", path, documents="blank", heldout=0.001)
+    assert not (tmp_path / "out").exists()
+    share = float(re.findall(r"set tokenize\.heldout to ([\d.]+) or ", str(error.value))[0])
+    splits = make(tmp_path / "out", path, documents="blank", heldout=share).manifest.splits
+    assert splits["heldout"].documents == 1 and splits["train"].documents == 2
+    with pytest.raises(ElmoError, match=r"none of 3 documents fell to train") as error:
+        make(tmp_path / "none", path, documents="blank", heldout=0.9999)
+    share = float(re.findall(r"set tokenize\.heldout to ([\d.]+) or ", str(error.value))[0])
+    assert make(tmp_path / "none", path, documents="blank", heldout=share).tokens("train") > 0
+
+
+def test_one_document_alone_can_only_be_divided_in_lines(tmp_path: Path) -> None:
+    path = text_file(tmp_path, [f"line {i}" for i in range(200)])
+    message = r"none of 1 documents .*; set tokenize\.documents to line \(each line a document\)$"
+    with pytest.raises(ElmoError, match=message):
+        make(tmp_path / "out", path, documents="auto", heldout=0.05)
+    assert make(tmp_path / "out", path, documents="line", heldout=0.05).tokens("heldout") > 0
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "parquet", "text", "mixed"])
+def test_the_default_document_is_a_record_or_what_blank_lines_divide(
+    tmp_path: Path, format_: str
+) -> None:
+    texts = [f"record {i}\nwith\n\nthree lines" for i in range(100)]
+    folder = tmp_path / "in"
+    folder.mkdir()
+    if format_ in ("jsonl", "mixed"):
+        text_file(folder, [json.dumps({"text": text}) for text in texts], "a.jsonl")
+    if format_ in ("parquet", "mixed"):
+        pq.write_table(pa.table({"text": texts}), folder / "b.parquet")
+    if format_ in ("text", "mixed"):
+        text_file(folder, [text.replace("\n\n", "\n") + "\n" for text in texts], "c.txt")
+    shards = make(tmp_path / "out", folder, documents="auto", heldout=0.05, sentences="split")
+    count = 300 if format_ == "mixed" else 100
+    assert shards.manifest.counts.documents == count
+    assert shards.tokens("heldout") and shards.tokens("train")
+    sentences, rows_of = rows(shards), dict[int, list[str]]()
+    for sentence_id, (document, _) in documents(shards).items():
+        rows_of.setdefault(document, []).append(" ".join(sentences[sentence_id]))
+    assert list(rows_of) == list(range(count))
+    assert all(lines[1:] == ["with", "three lines"] for lines in rows_of.values())
+    assert accounted(shards) == shards.manifest.counts.bytes
+
+
+def test_blank_lines_are_no_sentences_where_sentences_are_split_out(tmp_path: Path) -> None:
+    path = text_file(tmp_path, ["", *LINES, "\u00a0", ""])
+    shards = make(tmp_path / "out", path, sentences="split", documents="blank")
+    assert all(in_order(shards))
+    assert shards.manifest.counts.blank_lines == 5
+    assert shards.manifest.counts.sentences == shards.sentences() == len(in_order(shards))
+    assert accounted(shards) == shards.manifest.counts.bytes == path.stat().st_size
+    lines = make(tmp_path / "lines", path, sentences="line", documents="blank")
+    assert len(in_order(lines)) == len(LINES) + 3
+
+
+STAGE = """
+import os, signal, sys
+from contextlib import nullcontext
+from pathlib import Path
+from elmo.io.location import Location
+from pipeline.stages import tokenize, workers
+from pipeline.settings.cluster import Cluster
+from pipeline.settings.params import Tokenize
+from pipeline.text import shard_builder
+from pipeline.text.inputs import find_inputs
+
+def killing(function, at):
+    calls = 0
+    def called(*arguments, **named):
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments, **named)
+    return called
+
+def tasks(function, items, **_):
+    for item in items:
+        print(item.number, flush=True)
+        yield function(item)
+
+out, name, at = Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+workers.tasks, workers.session = tasks, nullcontext
+where = shard_builder if name == "describe_shard" else Location
+setattr(where, name, killing(getattr(where, name), at))
+params = Tokenize("whitespace", "line", "line", 0.2, 4096)
+inputs = find_inputs([sys.argv[1]])
+tokenize.tokenize(
+    inputs, out, params, column="text", runs=out.parent / "runs",
+    cluster=Cluster(workers=0, cpus=1, gpu=False, actors=1),
+)
+"""
+
+
+def stage(path: Path, out: Path, name: str = "write_json", at: int = -1) -> tuple[int, list[int]]:
+    """Tokenize in a process that is killed at a call; its end, and the pieces it worked on."""
+    command = [sys.executable, "-c", STAGE, str(path), str(out), name, str(at)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.returncode, [int(number) for number in done.stdout.split()]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "again"),
+    [
+        ("describe_shard", 6, 3),  # in the third piece, between its two shards
+        ("write_json", 4, 4),  # the shards of the fourth are written, its record is not
+        ("adopt", 3, 2),  # the shards of the second piece are on their way
+    ],
+)
+@pytest.mark.slow
+def test_killed_and_run_again_gives_the_same_bytes_and_redoes_no_finished_piece(
+    tmp_path: Path, name: str, at: int, again: int
+) -> None:
+    path, _ = long_text(tmp_path, lines=600)
+    assert stage(path, tmp_path / "whole/out")[0] == 0
+    assert stage(path, tmp_path / "killed/out", name, at)[0] == -9
+    assert not (tmp_path / "killed/out").exists()
+    ended, numbers = stage(path, tmp_path / "killed/out")
+    assert ended == 0
+    if name == "adopt":
+        assert len(numbers) <= again
+    else:
+        assert numbers[0] == again - 1
+    assert contents(tmp_path / "killed/out") == contents(tmp_path / "whole/out")
+    assert [p.name for p in (tmp_path / "killed").iterdir()] == ["out"]
+
+
+def test_a_piece_done_twice_gives_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a task is retried after it was done, or killed in the middle of it."""
+    path, text = long_text(tmp_path)
+    once = make(tmp_path / "once", path, heldout=0.2)
+
+    def twice(function, items, **_):  # type: ignore[no-untyped-def]
+        for item in items:
+            function(item)
+            yield function(item)
+
+    monkeypatch.setattr(workers, "tasks", twice)
+    assert contents(make(tmp_path / "twice", path, heldout=0.2).folder) == contents(once.folder)
+    assert in_order(once) == [line.split() for line in text]
+
+
+@pytest.mark.slow
+def test_another_text_or_setting_takes_nothing_from_finished_pieces(tmp_path: Path) -> None:
+    path, _ = long_text(tmp_path, lines=600)
+    assert stage(path, tmp_path / "out", "write_json", 4)[0] == -9
+    path.write_text(path.read_text(encoding="utf-8") + "more\n", encoding="utf-8")
+    ended, numbers = stage(path, tmp_path / "out")
+    assert ended == 0 and numbers[0] == 0
+
+
+def test_the_stage_reads_the_corpus_folder_and_notices_changed_files(tmp_path: Path) -> None:
+    own, runs = text_file(tmp_path, LINES, "own.txt"), tmp_path / "runs"
+    found = find_inputs([str(own)])[0]
+    entry = {"name": found.name, "url": found.url, "bytes": found.bytes, "sha256": found.sha256}
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    texts = {"general": {"column": "text", "inputs": [entry], "counts": {}}}
+    texts["general"]["dropped_paragraphs"] = {}
+    write_json(corpus / "manifest.json", {"kind": "corpus", "schema": 1, "texts": texts})
+    metrics = tokenize.run(
+        corpus, tmp_path / "out", params(), text="general", runs=runs, cluster=CLUSTER
+    )
+    assert metrics["sentences"] == len(LINES) and metrics["blank_lines"] == 2
+    with pytest.raises(ElmoError, match="names no task text"):
+        tokenize.run(corpus, tmp_path / "out", params(), text="task", runs=runs, cluster=CLUSTER)
+    own.write_text("other text\n")
+    with pytest.raises(ElmoError, match=r"own\.txt: has changed since the corpus stage"):
+        tokenize.run(corpus, tmp_path / "out", params(), text="general", runs=runs, cluster=CLUSTER)
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("korean", "kiwipiepy"), ("japanese", "fugashi"), ("unicode", "tokenizers")],
+)
+def test_a_tokenizer_without_its_library_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    extra = "text" if name == "unicode" else name
+    with pytest.raises(ElmoError, match=re.escape(f"pip install 'elmo-pipeline[{extra}]'")):
+        make(tmp_path / "out", text_file(tmp_path, LINES), tokenizer=name)
+
+
+@pytest.mark.parametrize(("name", "module"), [("korean", "kiwipiepy"), ("japanese", "fugashi")])
+@pytest.mark.slow
+def test_korean_and_japanese_tokens_are_the_text_cut(
+    tmp_path: Path, name: str, module: str
+) -> None:
+    pytest.importorskip(module, reason=f"the extra {name} is not installed")
+    lines = ["나는 밥을 먹었다. 정말 좋았어요!", "", "吾輩は猫である。 名前はまだ無い。", "a b"]
+    shards = make(tmp_path / "out", text_file(tmp_path, lines), tokenizer=name)
+    found = in_order(shards)
+    assert ["".join(row) for row in found] == ["".join(line.split()) for line in lines]
+    assert len(found[0 if name == "korean" else 2]) > 6
+    assert accounted(shards) == shards.manifest.counts.bytes

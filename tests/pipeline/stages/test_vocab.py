@@ -1,0 +1,277 @@
+"""vocab: what counting every token in plain Python gives, from dictionaries alone."""
+
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from msgspec import structs, to_builtins
+
+from elmo.data.characters import Characters
+from elmo.data.shards import Shards, write_shards
+from elmo.data.vocabulary import Vocabulary
+from elmo.errors import ElmoError
+from elmo.io.atomic import write_json
+from pipeline.cluster import workers
+from pipeline.settings.cluster import Cluster
+from pipeline.settings.params import Vocab
+from pipeline.stages import vocab
+
+CLUSTER = Cluster(workers=0, cpus=1, gpu=False, actors=2)
+SENTENCES = [
+    *[["the", "cat", "sat"]] * 3,
+    ["b", "é", "a", "고양이", "🙂", "z", "Z"],
+    [],
+    ["<S>", "<UNK>", "</S>", "the", "x" * 60],
+    ["held", "out", "the", "é"],
+]
+
+
+@pytest.fixture(autouse=True)
+def in_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count here, but where a test asks for Ray."""
+    if "ray" not in request.keywords:
+        monkeypatch.setattr(workers, "tasks", lambda function, items, **_: map(function, items))
+
+
+def params(**changes: object) -> Vocab:
+    plain = {"min_count": 1, "max_words": 0, "characters": "bytes"}
+    return Vocab(**{**plain, "min_character_count": 1, "max_characters": 50, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Shards:
+    return write_shards(tmp_path / "shards", SENTENCES, heldout_every=7, shard_sentences=2)
+
+
+def test_words_are_those_of_counting_every_training_token(shards: Shards, tmp_path: Path) -> None:
+    vocab.run(shards.folder, tmp_path / "out", params(), runs=tmp_path / "runs", cluster=CLUSTER)
+    counts = Counter(token for row in SENTENCES[:6] for token in row)
+    for mark in ("<S>", "</S>", "<UNK>"):
+        del counts[mark]
+    expected = sorted(counts, key=lambda word: (-counts[word], word))
+    found = Vocabulary.load(tmp_path / "out")
+    assert found.words == ["<S>", "</S>", "<UNK>", *expected]
+    assert found.counts is not None
+    assert found.counts[3:] == [counts[word] for word in expected]
+
+
+def test_ties_are_broken_by_codepoint(shards: Shards, tmp_path: Path) -> None:
+    vocab.run(shards.folder, tmp_path / "out", params(), runs=tmp_path / "runs", cluster=CLUSTER)
+    words = Vocabulary.load(tmp_path / "out").words
+    assert words[6:] == ["Z", "a", "b", "x" * 60, "z", "é", "고양이", "🙂"]
+
+
+def test_boundaries_count_sentences_and_unk_what_is_no_word(shards: Shards, tmp_path: Path) -> None:
+    vocab.run(
+        shards.folder,
+        tmp_path / "out",
+        params(min_count=3),
+        runs=tmp_path / "runs",
+        cluster=CLUSTER,
+    )
+    found = Vocabulary.load(tmp_path / "out")
+    assert found.words == ["<S>", "</S>", "<UNK>", "the", "cat", "sat"]
+    assert found.counts == [5, 5, 9, 4, 3, 3]  # <UNK>: 8 rare tokens and itself, written once
+
+
+def test_at_most_so_many_words_the_marks_included(shards: Shards, tmp_path: Path) -> None:
+    metrics = vocab.run(
+        shards.folder,
+        tmp_path / "out",
+        params(max_words=5),
+        runs=tmp_path / "runs",
+        cluster=CLUSTER,
+    )
+    assert Vocabulary.load(tmp_path / "out").words[3:] == ["the", "cat"]
+    assert metrics["words"] == 5
+
+
+def test_metrics_say_what_is_covered(shards: Shards, tmp_path: Path) -> None:
+    metrics = vocab.run(
+        shards.folder, tmp_path / "out", params(), runs=tmp_path / "runs", cluster=CLUSTER
+    )
+    assert metrics == {
+        "words": 14,
+        "types": 14,
+        "tokens": 21,
+        "coverage": 20 / 21,
+        "heldout_coverage": 2 / 4,
+        "long_tokens": 1,
+        "characters": 261,
+    }
+
+
+def test_files_are_as_the_vocabulary_itself_writes_them(shards: Shards, tmp_path: Path) -> None:
+    vocab.run(shards.folder, tmp_path / "out", params(), runs=tmp_path / "runs", cluster=CLUSTER)
+    (tmp_path / "again").mkdir()
+    Vocabulary.load(tmp_path / "out").save(tmp_path / "again")
+    for name in ("words.txt", "counts.txt"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+def test_unicode_characters_come_from_counts(shards: Shards, tmp_path: Path) -> None:
+    chosen = params(characters="unicode", min_character_count=3)
+    metrics = vocab.run(
+        shards.folder, tmp_path / "out", chosen, runs=tmp_path / "runs", cluster=CLUSTER
+    )
+    counts = Counter("".join(token for row in SENTENCES[:6] for token in row))
+    frequent = sorted((c for c in counts if counts[c] >= 3), key=lambda c: (-counts[c], c))
+    found = Characters.load(tmp_path / "out" / "characters.json")
+    assert found.symbols == tuple(frequent)
+    assert metrics["characters"] == found.size == len(frequent) + 6
+
+
+def test_a_token_is_long_by_its_bytes_or_its_characters(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "s", [["고" * 17, "a" * 48, "a" * 49], ["고" * 17]])
+    assert (
+        vocab.run(shards.folder, tmp_path / "b", params(), runs=tmp_path / "runs", cluster=CLUSTER)[
+            "long_tokens"
+        ]
+        == 3
+    )
+    chosen = params(characters="unicode")
+    assert (
+        vocab.run(shards.folder, tmp_path / "u", chosen, runs=tmp_path / "runs", cluster=CLUSTER)[
+            "long_tokens"
+        ]
+        == 1
+    )
+
+
+def test_the_division_into_shards_does_not_show(tmp_path: Path) -> None:
+    for size in (1, 100):
+        shards = write_shards(tmp_path / f"s{size}", SENTENCES, shard_sentences=size)
+        chosen = params(characters="unicode")
+        vocab.run(
+            shards.folder, tmp_path / f"out{size}", chosen, runs=tmp_path / "runs", cluster=CLUSTER
+        )
+    for name in ("words.txt", "counts.txt", "characters.json"):
+        assert (tmp_path / "out1" / name).read_bytes() == (tmp_path / "out100" / name).read_bytes()
+
+
+def test_merging_one_range_of_hashes_after_another_changes_nothing(
+    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, chosen = tmp_path / "runs", params(characters="unicode")
+    vocab.run(shards.folder, tmp_path / "one", chosen, runs=runs, cluster=CLUSTER)
+    monkeypatch.setattr(vocab, "_PIECE", 3)
+    vocab.run(shards.folder, tmp_path / "two", chosen, runs=runs, cluster=CLUSTER)
+    for name in ("words.txt", "counts.txt", "characters.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+@pytest.mark.ray
+def test_workers_count_what_one_process_counts(
+    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = vocab.run(
+        shards.folder, tmp_path / "one", params(), runs=tmp_path / "runs", cluster=CLUSTER
+    )
+    monkeypatch.setattr(workers, "tasks", lambda function, items, **_: map(function, items))
+    assert (
+        vocab.run(
+            shards.folder, tmp_path / "two", params(), runs=tmp_path / "runs", cluster=CLUSTER
+        )
+        == one
+    )
+    assert (tmp_path / "one/words.txt").read_bytes() == (tmp_path / "two/words.txt").read_bytes()
+
+
+def test_the_token_that_2018_readers_skip_becomes_no_word(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "shards", [["!!!MAXTERMID", "a", "!!!MAXTERMID"], ["b"]])
+    metrics = vocab.run(
+        shards.folder, tmp_path / "out", params(), runs=tmp_path / "runs", cluster=CLUSTER
+    )
+    found = Vocabulary.load(tmp_path / "out")
+    assert found.words[3:] == ["a", "b"] and metrics["words"] == len(found) == 5
+    assert found.counts == [2, 2, 2, 1, 1]  # it counts as <UNK>
+
+
+STAGE = """
+import os, signal, sys
+from pathlib import Path
+from pipeline.stages import vocab, workers
+from pipeline.settings.cluster import Cluster
+from pipeline.settings.params import Vocab
+
+def tasks(function, items, **_):
+    for number, item in enumerate(items):
+        if number == int(sys.argv[3]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        print(item[1].file, flush=True)
+        yield function(item)
+
+workers.tasks = tasks
+out = Path(sys.argv[2])
+cluster = Cluster(workers=0, cpus=1, gpu=False, actors=1)
+params = Vocab(1, 0, "unicode", 1, 50)
+vocab.run(Path(sys.argv[1]), out, params, runs=out.parent / "runs", cluster=cluster)
+"""
+
+
+def stage(shards: Shards, out: Path, killed_at: int = -1) -> list[str]:
+    """Run the stage in a process that is killed before a shard; the shards it counted."""
+    command = [sys.executable, "-c", STAGE, str(shards.folder), str(out), str(killed_at)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == (0 if killed_at < 0 else -9), done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.slow
+def test_killed_and_run_again_counts_no_shard_twice(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "s", SENTENCES, heldout_every=7, shard_sentences=2)
+    names = [info.file for info in shards.infos()]
+    assert stage(shards, tmp_path / "whole/out") == names
+    assert stage(shards, tmp_path / "killed/out", 2) == names[:2]
+    assert stage(shards, tmp_path / "killed/out") == names[2:]
+    for name in ("words.txt", "counts.txt", "characters.json"):
+        whole, killed = (tmp_path / folder / "out" / name for folder in ("whole", "killed"))
+        assert whole.read_bytes() == killed.read_bytes()
+    assert [path.name for path in (tmp_path / "killed").iterdir()] == ["out"]
+
+
+def test_two_shards_of_the_same_bytes_count_twice(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "s", [["a"], ["a"]], shard_sentences=1)
+    infos = [shards.infos()[0], structs.replace(shards.infos()[0], file="train-00001.arrow")]
+    again = infos[1].published("train-00001.arrow", sentences=1, documents=1)
+    shutil.copy(shards.folder / "train-00000.arrow", shards.folder / "train-00001.arrow")
+    manifest = structs.replace(shards.manifest, shards=(infos[0], again))
+    write_json(shards.folder / "manifest.json", to_builtins(manifest))
+    vocab.run(shards.folder, tmp_path / "out", params(), runs=tmp_path / "r", cluster=CLUSTER)
+    assert Vocabulary.load(tmp_path / "out").counts == [2, 2, 0, 2]
+
+
+def test_an_altered_shard_is_named_and_nothing_is_left(shards: Shards, tmp_path: Path) -> None:
+    path = shards.folder / "train-00001.arrow"
+    data = path.read_bytes()
+    place = data.index(b"cat")
+    path.write_bytes(data[:place] + b"bat" + data[place + 3 :])
+    with pytest.raises(ElmoError, match=r"train-00001\.arrow: truncated or altered"):
+        vocab.run(
+            shards.folder, tmp_path / "out", params(), runs=tmp_path / "runs", cluster=CLUSTER
+        )
+    assert not (tmp_path / "out").exists()
+    assert {p.suffix for p in (tmp_path / "runs/vocab-out").iterdir()} == {"", ".arrow"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"min_count": 99}, "vocab.min_count 99 leaves no word of"),
+        ({"max_words": 3}, "vocab.max_words must be 0 .no limit. or 4 or more, found 3"),
+    ],
+)
+def test_a_setting_out_of_range_is_refused(
+    shards: Shards, tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ElmoError, match=message):
+        vocab.run(
+            shards.folder,
+            tmp_path / "out",
+            params(**change),
+            runs=tmp_path / "runs",
+            cluster=CLUSTER,
+        )

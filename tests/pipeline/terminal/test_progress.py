@@ -1,0 +1,139 @@
+"""Long work shows a bar on a terminal, and lines with the same figures in a log."""
+
+import io
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from elmo.io.location import Location
+from pipeline.cluster import workers
+from pipeline.settings.cluster import Cluster
+from pipeline.stages import training as train_job
+from pipeline.terminal import progress
+from tests.elmo.conftest import save_tiny_model
+from tests.pipeline.command_line import ROOT, elmo
+
+FIGURES = r"[\d,]+ of [\d,]+ kB, [\d,.]+ kB/(s|min), \d+:\d\d so far, \d+:\d\d left"
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line comes every few milliseconds instead of every minute."""
+    monkeypatch.setattr(progress, "EVERY", 0.01)
+
+
+def until(condition: threading.Event) -> None:
+    assert condition.wait(120)
+
+
+class Log(io.StringIO):
+    """Standard error that says when a text has been written to it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text, self.there = text, threading.Event()
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        if self.text in self.getvalue():
+            self.there.set()
+        return written
+
+
+def test_figures() -> None:
+    shown = progress.Progress("features", 20, unit="shards", done=5)
+    assert re.fullmatch(r"5 of 20 shards, 0:00 so far", shown.figures())
+    shown.began -= 60
+    shown.reach(11, "a note")
+    figures = "11 of 20 shards, 6.0 shards/min, 1:00 so far, 1:30 left, a note"
+    assert shown.figures() == figures
+    shown.began -= 3 * 3600
+    assert "3:01:00 so far" in shown.figures()
+    of_a_pipe = progress.Progress("embed", None, unit="kB")
+    of_a_pipe.began -= 10
+    of_a_pipe.reach(1500)
+    assert of_a_pipe.figures() == "1,500 kB, 150 kB/s, 0:10 so far"
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_log_gets_lines_while_one_shard_is_worked_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log("  tokenize: 0 of 1 shards, 0:00 so far\n")
+    monkeypatch.setattr(sys, "stderr", log)
+    work = workers.tasks(lambda item: until(log.there), [1], cluster=Cluster(), label="tokenize")
+    assert list(work) == [None]
+    assert "\r" not in log.getvalue() and "|" not in log.getvalue()
+
+
+@pytest.mark.usefixtures("soon")
+def test_training_in_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log("perplexity 94.3")
+    monkeypatch.setattr(sys, "stderr", log)
+    row = {"step": 40, "tokens": 1000, "perplexity": 94.3, "gradient_norm": 0.5, "clipped": 0.1}
+    row |= {"tokens_per_second": 100.0, "seconds_left": 30.0, "peak_memory_mb": 512.0}
+    (tmp_path / "live.json").write_text(json.dumps({"kind": "train", **row}))
+    done = threading.Event()
+    given = ("pretrain", Location.of(tmp_path), "float32", done)
+    thread = threading.Thread(target=train_job._show, args=given)
+    thread.start()
+    until(log.there)
+    done.set()
+    thread.join()
+    line = log.getvalue().splitlines()[0]
+    assert line.startswith("  pretrain: 1,000 of 4,000 tokens, ")
+    assert line.endswith("step 40, perplexity 94.3, gradient norm 0.50 (10% clipped), 512 MB")
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("options", [(), ("--quiet",)])
+def test_embed_in_a_log_and_quiet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("ELMO_QUIET", "")  # and back to what it was, after --quiet has set it
+    save_tiny_model(tmp_path / "model")
+    (tmp_path / "in.txt").write_text("he has a gift\n" * 500)
+    command = ("embed", tmp_path / "model", "--input", tmp_path / "in.txt", "--pretokenized")
+    code, out, err = elmo(*options, *command, "--output", tmp_path / "out.npz")
+    assert (code, out) == (0, f"embed: 500 sentences in {tmp_path / 'out.npz'}\n"), err
+    if options:
+        assert err == ""
+    else:
+        assert re.search(rf"^  embed: {FIGURES}$", err, re.MULTILINE), err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo terminals are of POSIX")
+def test_embed_on_a_terminal(tmp_path: Path) -> None:
+    import fcntl
+    import pty
+    import termios
+
+    save_tiny_model(tmp_path / "model")
+    (tmp_path / "in.txt").write_text("he has a gift\n" * 20_000)
+    command = ["embed", tmp_path / "model", "--input", tmp_path / "in.txt", "--pretokenized"]
+    main, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 40, 120, 0, 0))
+    running = subprocess.Popen(
+        [sys.executable, "-m", "pipeline", *command, "--output", tmp_path / "out.npz"],
+        cwd=ROOT,
+        stderr=terminal,
+        stdout=subprocess.PIPE,
+    )
+    os.close(terminal)
+    shown = bytearray()
+    while True:
+        try:
+            shown += os.read(main, 4096)
+        except OSError:  # the other end is closed
+            break
+    os.close(main)
+    out, _ = running.communicate()
+    assert running.returncode == 0 and out.startswith(b"embed: 20,000 sentences")
+    bar = re.compile(rf"\r  embed: +\d+%\|[█▏▎▍▌▋▊▉ ]+\| {FIGURES}")
+    assert bar.search(shown.decode()), shown.decode()

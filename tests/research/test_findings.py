@@ -1,0 +1,353 @@
+"""What is measured on toy data whose answer is known, and what a page shows of it."""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from elmo.data.shards import write_shards
+from elmo.data.tokenizer import Tokenization
+from elmo.errors import ElmoError
+from elmo.settings import StoreSettings
+from elmo.store import model_digest
+from elmo.store.build import build
+from pipeline.commands.cli import cli
+from research import finding, page
+from research.commands import findings
+from research.compare import epochs_to_reach
+from research.finding import Finding, Row
+from tests.elmo.conftest import save_tiny_model
+
+ROOT = Path(__file__).resolve().parents[2]
+SEMCOR = "".join(
+    f"# sent_id = b.d{d}.s1\n1\tthe\tDT\t_\t_\t_\n"
+    f"2\t{word}\tNN\t{word}\t{word}%1:04:0{d % 2}::\t{1 + d % 2}\n"
+    f"3\t{after}\tVB\t_\t_\t_\n\n"
+    for d in range(20)  # of which 0, 4, 16, 18 and 19 are held out: both senses
+    for word, after in (("gift", ("has", "for")[d % 2]), ("zoo", ("he", "a")[d % 2]))
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model, its store, and labelled files."""
+    home = tmp_path_factory.mktemp("findings")
+    save_tiny_model(home / "model")
+    sentences = [["the", "gift", "has"], ["a", "gift", "for"], ["he", "has", "the", "zoo"]]
+    write_shards(home / "shards", sentences)
+    build(
+        home / "store",
+        shards=home / "shards",
+        model=home / "model",
+        settings=StoreSettings(),
+        work=home / "work",
+    )
+    (home / "semcor.tsv").write_text(SEMCOR)
+    for k, name in enumerate(("train", "dev", "test")):
+        tags = {"the": "DET", "a": "DET", "gift": "NOUN", "zoo": "NOUN", "has": "VERB"}
+        texts = sentences[k:] + sentences[:k]
+        lines = ["".join(f"{w}\t{tags.get(w, 'X')}\n" for w in s) for s in texts]
+        (home / f"{name}.conll").write_text("\n".join(lines))
+    return home
+
+
+def measure(folder: Path, *words: Any) -> tuple[Finding, str]:
+    out = folder / f"{'-'.join(map(str, words[:2]))}.json"
+    done = CliRunner().invoke(findings, [*map(str, words), "--out", str(out)])
+    if done.exception is not None:
+        raise done.exception
+    assert out.with_suffix(".png").stat().st_size > 2000
+    return finding.read(out), done.stdout
+
+
+def task(folder: Path) -> list[str]:
+    files = [
+        word for n in ("train", "dev", "test") for word in (f"--{n}", str(folder / n) + ".conll")
+    ]
+    small = ["epochs=2", "hidden=4", "characters=0", "word_dim=4", "min_count=1"]
+    return [
+        *files,
+        *("--model", str(folder / "model"), "--runs", str(folder / "runs"), "--seeds", "2"),
+        *(word for setting in small for word in ("--set", setting)),
+    ]
+
+
+def test_layers_with_their_weights_and_the_updates_to_the_baseline(folder: Path) -> None:
+    found, printed = measure(folder, "compare", "tagging", "--ways", "layers", *task(folder))
+    rows = {row.name: row for row in found.rows}
+    assert list(rows) == [
+        "without ELMo",
+        "last layer",
+        "average",
+        "learned mix, λ = 1",
+        "learned mix, λ = 0.001",
+    ]
+    weights = [{k: v for k, v in row.more.items() if k.startswith("weight")} for row in found.rows]
+    assert weights[0] == {} and weights[1] == {"weight_layer_2": 1.0}
+    assert list(weights[2].values()) == pytest.approx([1 / 3] * 3)
+    assert sum(weights[4].values()) == pytest.approx(1) and weights[4] != weights[2]
+    for row in found.rows:
+        assert row.mean == pytest.approx(np.mean(list(row.scores.values())))
+        assert row.low is not None and row.high is not None and row.low <= row.mean <= row.high
+    baseline, average = rows["without ELMo"], rows["average"]
+    assert baseline.more["updates_to_baseline"] in (1.0, 1.5, 2.0)
+    gains = [average.scores[seed] - baseline.scores[seed] for seed in ("0", "1")]
+    assert average.more["gain"] == pytest.approx(np.mean(gains)) and "gain" not in baseline.more
+    assert average.more["gain_low"] <= average.more["gain"] <= average.more["gain_high"]
+    assert all(row.more["minutes"] > 0 for row in found.rows)
+    assert found.examples["epoch_tokens"] == 10
+    assert (found.kind, found.metric, found.seeds) == ("layers", "accuracy", [0, 1])
+    assert set(found.data) == {"train", "dev", "test"} and "average: accuracy" in printed
+
+
+def test_positions_where_elmo_enters(folder: Path) -> None:
+    found, _ = measure(folder, "compare", "tagging", "--ways", "positions", *task(folder))
+    assert [row.name for row in found.rows] == ["input", "input and output", "output"]
+
+
+def test_several_models_read_the_same_sentences(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    save_tiny_model(other, seed=5)
+    words = ["models", "tagging", *task(folder), "--other"]
+    found, _ = measure(folder, *words, other)
+    first = folder / "model"
+    names = ["without ELMo", f"with ELMo, {first}", f"with ELMo, {other}"]
+    assert [row.name for row in found.rows] == names
+    assert found.model == model_digest(first) != model_digest(other)
+    assert found.data[f"other {other}"] == model_digest(other)
+    learned = [row.more for row in found.rows[1:]]
+    assert all("gain" in more for more in learned)
+    assert learned[0]["weight_layer_1"] != learned[1]["weight_layer_1"]
+    alone, _ = measure(folder, "compare", "tagging", *task(folder))
+    assert [row.scores for row in alone.rows] == [row.scores for row in found.rows[:2]]
+    with pytest.raises(ElmoError, match=f"--other {first}: named twice"):
+        measure(folder, *words, first)
+    save_tiny_model(tmp_path / "third", tokenizer=Tokenization("unicode"))
+    with pytest.raises(ElmoError, match="was cut by unicode, that of .* by whitespace"):
+        measure(folder, *words, tmp_path / "third")
+
+
+def test_a_share_holds_the_smaller_one_and_what_is_done_is_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, _ = measure(folder, "labels", "tagging", "--shares", "30,100", *task(folder))
+    assert [row.more["train_examples"] for row in found.rows] == [1, 1, 3, 3]
+    assert [row.name for row in found.rows][:2] == ["without ELMo, 0.3", "with ELMo, 0.3"]
+
+    def never(*given: Any, **named: Any) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr("elmo.tasks.task.train_task", never)
+    again, _ = measure(folder, "labels", "tagging", "--shares", "30,100", *task(folder))
+    assert again.rows == found.rows
+
+
+def test_word_senses_of_documents_held_out(folder: Path) -> None:
+    """The sense follows from the next word, which layer 0 does not see."""
+    words = ["senses", "--model", folder / "model", "--train", folder / "semcor.tsv"]
+    found, _ = measure(folder, *words)
+    rows = {row.name: row.mean for row in found.rows}
+    assert list(rows)[:2] == ["first sense", "most frequent"]
+    assert rows["layer 1"] == 1.0 and rows["layer 0"] == pytest.approx(0.8)
+    assert found.examples["train"] + found.examples["test"] == 40
+    assert found.rows[0].more["fallback"] == 0
+
+
+def test_a_probe_of_tags(folder: Path) -> None:
+    files = ["--train", folder / "train.conll", "--test", folder / "test.conll"]
+    found, _ = measure(folder, "probe", "--model", folder / "model", *files)
+    assert [row.mean for row in found.rows] == [1.0] * 4
+
+
+def test_neighbors_in_context_beside_static_ones(folder: Path) -> None:
+    (folder / "queries.txt").write_text("he has a [gift]\n")
+    (folder / "static.txt").write_text("gift 1 0\nzoo 0.9 0.1\nhas 0 1\n")
+    options = ["--model", folder / "model", "--vectors", folder / "static.txt", "-k", 2]
+    words = ["neighbors", folder / "store", folder / "queries.txt", *options]
+    out = folder / "neighbors.json"
+    done = CliRunner().invoke(findings, [*map(str, words), "--out", str(out)])
+    assert done.exit_code == 0, done.exception
+    both = finding.read(out).neighbors["he has a [gift]"]
+    assert both["static"] == ["zoo", "has"] and len(both["in context"]) == 2
+    words.append("--same-word")
+    done = CliRunner().invoke(findings, [*map(str, words), "--out", str(out)])
+    assert done.exit_code == 0, done.exception
+    of_it = finding.read(out)
+    in_context = of_it.neighbors["he has a [gift]"]["in context"]
+    assert in_context and all("[gift]" in one for one in in_context)
+    assert of_it.metric == "cosine of the nearest" and 0 < of_it.rows[0].mean <= 1
+
+
+def test_a_word_that_the_store_lacks_has_no_neighbors_of_the_same_word(folder: Path) -> None:
+    store = ["neighbors", str(folder / "store"), "--model", str(folder / "model"), "--same-word"]
+    done = CliRunner().invoke(cli, [*store, "has he a [gift] ?"])
+    assert done.exit_code == 0 and done.stdout.count("[gift]") == 2
+    refused = CliRunner().invoke(cli, [*store, "he has a [cat]"])
+    assert isinstance(refused.exception, ElmoError)
+    assert str(refused.exception).endswith("store: has no other 'cat'; leave out --same-word")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--out", "x.txt"], "must end in .json"),
+        (["--shares", "0,10"], "percents such as 1,10,100; found '0,10'"),
+        (["--train", "none.conll"], "none.conll: no such file"),
+        (["--set", "hidden"], "--set must be NAME=VALUE"),
+    ],
+)
+def test_wrong_words_are_refused(folder: Path, words: list[str], message: str) -> None:
+    command = ["labels", "tagging", *task(folder), "--out", "x.json", *words]
+    done = CliRunner().invoke(findings, command)
+    assert isinstance(done.exception, ElmoError) and message in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("ways", "setting"),
+    [("elmo", "elmo=none"), ("layers", "l2=0.5"), ("positions", "elmo_output=true")],
+)
+def test_what_is_compared_can_not_be_set(folder: Path, ways: str, setting: str) -> None:
+    words = ["compare", "tagging", "--ways", ways, *task(folder), "--set", setting]
+    with pytest.raises(ElmoError, match=f"--set {setting.split('=')[0]}=.* is what is compared"):
+        measure(folder, *words)
+
+
+def test_a_weight_below_0_is_refused(folder: Path) -> None:
+    files = ["--train", folder / "train.conll", "--test", folder / "test.conll"]
+    with pytest.raises(ElmoError, match="--l2 must be a number of at least 0"):
+        measure(folder, "probe", "--model", folder / "model", *files, "--l2", -1)
+
+
+def test_pipes_are_refused(folder: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "queries").write_text("he has a [gift]\n")
+    model = ["--model", folder / "model"]
+    for words in (
+        ["senses", *model, "--train", pipe],
+        ["senses", *model, "--train", pipe, "--train-gold", folder / "semcor.tsv"],
+        ["neighbors", folder / "store", pipe, *model],
+        ["neighbors", folder / "store", tmp_path / "queries", *model, "--vectors", pipe],
+    ):
+        with pytest.raises(ElmoError, match="is a pipe or a device; a file is needed"):
+            measure(folder, *words)
+    with pytest.raises(ElmoError, match="is a pipe or a device; a file is needed"):
+        page.redraw(tmp_path, pipe)
+
+
+def test_intervals() -> None:
+    """Student's for three seeds: 4.303 standard errors; all right leaves nothing to doubt."""
+    row = finding.mean_row("x", [0.7, 0.8, 0.9], {})
+    assert row.mean == pytest.approx(0.8)
+    assert row.high == pytest.approx(0.8 + 4.303 * 0.1 / 3**0.5)
+    assert finding.mean_row("x", [0.7], {}).low is None
+    right = np.array([True, False, True, True] * 50)
+    sampled = finding.over_sentences("x", right, [4] * 50)
+    assert sampled.low == sampled.mean == sampled.high == 0.75
+    apart = finding.over_sentences("x", right, [1] * 200)
+    assert apart.low == pytest.approx(0.75 - 1.96 * (0.75 * 0.25 / 200) ** 0.5, abs=0.02)
+
+
+def test_epochs_to_reach_a_score() -> None:
+    assert epochs_to_reach([[0.1, 0.5, 0.6], [0.5, 0.6, 0.6]], [0.5, 0.4]) == 1.5
+    assert epochs_to_reach([[0.1, 0.4], [0.5, 0.6]], [0.5, 0.5]) is None
+
+
+PAGE = (
+    "# Results\n\nSaid.\n\n<!-- finding a -->\n<!-- end -->\n\n"
+    "<!-- finding b -->\nold\n<!-- end -->\n"
+)
+
+
+def test_a_page_is_redrawn_and_says_what_was_not_measured(tmp_path: Path) -> None:
+    more = {"weight_layer_0": 0.25, "gain": 0.125, "gain_low": -0.01, "gain_high": 0.26}
+    rows = [
+        Row("without ELMo", 0.375, more={"minutes": 1.5}),
+        Row("with | ELMo", 0.5, 0.4, 0.6, {"0": 0.5}, more),
+    ]
+    made = Finding(
+        1,
+        "elmo",
+        "tagging",
+        "f1",
+        "python -m research compare",
+        "a" * 64,
+        {},
+        {"train": 1200},
+        [0],
+        {},
+        rows,
+    )
+    results, out = tmp_path / "results", tmp_path / "results.md"
+    results.mkdir()
+    finding.write(results / "a.json", made)
+    out.write_text(PAGE)
+    assert page.redraw(results, out) == (1, 1)
+    assert "![a]" not in out.read_text()  # no picture lies beside it
+    (results / "a.png").touch()
+    assert page.redraw(results, out) == (1, 1)
+    text = out.read_text()
+    assert "\n\n![a](results/a.png)\n<!-- end -->" in text
+    assert "| without ELMo | 0.375 |  |  |  | 1.50 |" in text
+    assert "| 0.500 | 0.400 to 0.600 | 0.25 | +0.125 (-0.010 to +0.260) |  |" in text
+    assert "train 1,200; seeds 0; model aaaaaaaaaaaa." in text
+    assert "<!-- finding b -->\nnot measured yet\n<!-- end -->\n" in text
+    assert page.redraw(results, out) == (1, 1) and out.read_text() == text
+    (results / "a.json").rename(results / "c.json")
+    with pytest.raises(ElmoError, match="c.json: .* has no mark <!-- finding c -->"):
+        page.redraw(results, out)
+    (results / "c.json").write_text(json.dumps({"format": 2}))
+    out.write_text(PAGE.replace("finding b", "finding c"))
+    with pytest.raises(ElmoError, match="c.json"):
+        page.redraw(results, out)
+
+
+def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "p.md").write_text("# Results\n")
+    with pytest.raises(ElmoError, match=re.escape("has no mark such as <!-- finding NAME -->")):
+        page.redraw(tmp_path, tmp_path / "p.md")
+
+
+def test_the_project_s_own_page_can_be_redrawn(tmp_path: Path) -> None:
+    """It shows nothing that is not in a file, and each of its commands exists."""
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "results").symlink_to(ROOT / "results")
+    copy = tmp_path / "docs" / "results.md"
+    copy.write_text(text, encoding="utf-8")
+    measured, left = page.redraw(tmp_path / "results", copy)
+    assert copy.read_text(encoding="utf-8") == text
+    assert measured + left == text.count("<!-- finding ")
+    for command in re.findall(r"`python -m research (\w+)", text):
+        assert command in findings.commands
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("<!-- finding one -->\nmine\n<!-- finding two -->\n<!-- end -->\nmine too\n", 1),
+        ("<!-- finding one -->\n<!-- end -->\n\n<!-- finding two -->\nmine\n", 4),
+        ("mine\n<!-- end -->\n<!-- finding one -->\n<!-- end -->\n", 2),
+    ],
+)
+def test_no_text_after_a_mark_that_is_not_closed_is_lost(
+    tmp_path: Path, text: str, line: int
+) -> None:
+    out = tmp_path / "page.md"
+    out.write_text(text)
+    with pytest.raises(ElmoError, match=f"page.md:{line}: the mark "):
+        page.redraw(tmp_path, out)
+    assert out.read_text() == text
+
+
+def test_a_folder_of_findings_that_is_not_there_empties_no_table(tmp_path: Path) -> None:
+    out = tmp_path / "page.md"
+    out.write_text("<!-- finding one -->\nmeasured\n<!-- end -->\n")
+    with pytest.raises(ElmoError, match="nowhere: no such folder"):
+        page.redraw(tmp_path / "nowhere", out)
+    assert "measured" in out.read_text()
