@@ -646,7 +646,8 @@ import os, signal, sys
 from contextlib import nullcontext
 from pathlib import Path
 from elmo.io.location import Location
-from pipeline.stages import tokenize, workers
+from pipeline.cluster import workers
+from pipeline.stages import tokenize
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Tokenize
 from pipeline.text import shard_builder

@@ -193,7 +193,8 @@ def test_the_token_that_2018_readers_skip_becomes_no_word(tmp_path: Path) -> Non
 STAGE = """
 import os, signal, sys
 from pathlib import Path
-from pipeline.stages import vocab, workers
+from pipeline.cluster import workers
+from pipeline.stages import vocab
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Vocab
 
