@@ -34,6 +34,7 @@ class _Graphs:
         self.lock = threading.RLock()
         self.calls: OrderedDict[Any, int] = OrderedDict()
         self.captured: OrderedDict[Any, _Captured] = OrderedDict()
+        self.let_go: OrderedDict[Any, int] = OrderedDict()  # bytes of those that made room
         self.pools: dict[int, Any] = {}  # of a stream: what runs on two at once shares no memory
 
 
@@ -67,26 +68,41 @@ def replay(
             log.info("CUDA graph of %s: %d captured", function.__name__, len(graphs.captured))
             _make_room(graphs)
         if graph is not None:
-            graphs.captured.move_to_end(key)
+            if key in graphs.captured:
+                graphs.captured.move_to_end(key)
             return graph(tensors)
     return function(*tensors, *fixed, *constants)
 
 
 def _is_worth_one(graphs: _Graphs, key: Any, tensors: Tensors) -> bool:
-    """Count the call; whether its shape comes often, and fits."""
+    """Count the call; whether its shape comes often, and fits.
+
+    One that made room for others has to fit beside them: shapes that take turns would else be
+    captured in each other's stead, call after call.
+    """
     graphs.calls[key] = graphs.calls.pop(key, 0) + 1
     if len(graphs.calls) > MAX_COUNTED:
         graphs.calls.popitem(last=False)
-    return graphs.calls[key] > WARM_UP_CALLS and _bytes(tensors) <= MAX_BYTES
+    if graphs.calls[key] <= WARM_UP_CALLS or _bytes(tensors) > MAX_BYTES:
+        return False
+    return key not in graphs.let_go or _held(graphs) + graphs.let_go[key] <= MAX_BYTES
 
 
 def _make_room(graphs: _Graphs) -> None:
-    """Let go of the graphs used longest ago, until there are few enough of few enough bytes."""
-    while len(graphs.captured) > 1 and (
-        len(graphs.captured) > MAX_GRAPHS
-        or sum(graph.bytes for graph in graphs.captured.values()) > MAX_BYTES
-    ):
+    """Let go of the newest graph where it alone is too large, and of those used longest ago until
+    there are few enough of few enough bytes."""
+    alone = next(reversed(graphs.captured.values())).bytes > MAX_BYTES
+    while _held(graphs) > MAX_BYTES:
+        key, graph = graphs.captured.popitem(last=alone)
+        graphs.let_go[key], alone = graph.bytes, False
+    while len(graphs.captured) > MAX_GRAPHS:
         graphs.captured.popitem(last=False)
+    while len(graphs.let_go) > MAX_COUNTED:
+        graphs.let_go.popitem(last=False)
+
+
+def _held(graphs: _Graphs) -> int:
+    return sum(graph.bytes for graph in graphs.captured.values())
 
 
 def _bytes(tensors: Tensors) -> int:

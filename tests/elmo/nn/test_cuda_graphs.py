@@ -133,6 +133,26 @@ def test_graphs_are_bounded_in_bytes(pretended: None, monkeypatch: pytest.Monkey
     assert [graph.inputs[0].numel() for graph in captured()] == [99, 98, 60]
 
 
+def test_shapes_that_take_turns_and_do_not_fit_together_are_captured_once(
+    pretended: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the layers of a step: each captured in another's stead would cost more than no graph."""
+    monkeypatch.setattr(graphs, "MAX_BYTES", 3 * 8 * 100)
+    made: list[int] = []
+    capture = Pretended._capture
+
+    def count(self: Pretended, call: Callable[[], Any]) -> Any:
+        made.append(1)
+        return capture(self, call)
+
+    monkeypatch.setattr(Pretended, "_capture", count)
+    for _ in range(20):
+        for rows in (100, 99, 98, 97, 400):  # of the last the input fits, not with its output
+            found, _ = graphs.replay(twice, (torch.ones(rows), None), (2.0,))
+            assert found.tolist() == [2.0] * rows
+    assert len(captured()) == 3 and len(made) == 5
+
+
 def test_each_stream_has_graphs_of_its_own(
     pretended: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
