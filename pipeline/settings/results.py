@@ -44,11 +44,11 @@ class Results:
 
 RESULTS = Results(
     corpus=1,
-    tokenize=3,
+    tokenize=2,
     vocab=2,
     pretrain=3,
     finetune=3,
-    features=5,
+    features=4,
     register=2,
     labels=1,
     tasks=5,
