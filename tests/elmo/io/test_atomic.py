@@ -103,7 +103,7 @@ with new_folder(out / "folder") as folder, new_output(out / "file") as file:
 
 
 def test_what_a_killed_writer_left_goes_and_what_a_living_one_writes_stays(tmp_path: Path) -> None:
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=root)
     assert len(list(tmp_path.iterdir())) == 2
     with new_folder(tmp_path / "folder") as first:

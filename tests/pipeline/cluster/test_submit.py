@@ -418,7 +418,7 @@ def test_dvc_repro_in_a_shared_checkout(cluster: Cluster, project: Path) -> None
     for name in ("elmo", "pipeline"):
         shutil.copytree(ROOT / name, project / name, ignore=shutil.ignore_patterns("__pycache__"))
     (project / "elmo_pipeline").symlink_to("pipeline")
-    cli = project / "pipeline" / "tokenize.py"
+    cli = project / "pipeline" / "stages" / "tokenize.py"
     cli.write_text(cli.read_text() + "\nprint('code of the checkout')\n")
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "start"]):
