@@ -6,6 +6,8 @@ class ElmoError(ValueError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a library's message that is not blank, or else the name of its type."""
+    """The first line of a library's message, with the next where it ends with a colon; without a
+    message the name of its type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:300]
+    lines = lines or [type(error).__name__]
+    return " ".join(lines[: 1 + lines[0].endswith(":")])[:300]

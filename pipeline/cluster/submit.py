@@ -9,6 +9,7 @@ import fnmatch
 import json
 import logging
 import os
+import re
 import secrets
 import shlex
 import shutil
@@ -24,6 +25,7 @@ import elmo
 from elmo.errors import ElmoError
 
 from .. import PACKAGE
+from ..terminal.urls import without_credentials
 from . import job as on_cluster
 
 ALLOWED = (
@@ -171,6 +173,11 @@ def connect(address: str | None) -> Any:
     address = address or os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS")
     if not address:
         raise ElmoError("say with --address where the cluster's Jobs API is, as http://HEAD:8265")
+    if not re.match("https?://", address):
+        raise ElmoError(
+            f"{without_credentials(address)}: is not the address of a Jobs API; name it with "
+            "--address as http://HEAD:8265"
+        )
     os.environ["RAY_API_SERVER_ADDRESS"] = address  # or RAY_ADDRESS would be preferred to it
     token = Path.home() / ".ray" / "auth_token"
     if token.exists() or {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():

@@ -303,6 +303,11 @@ def _stoppable(function: Callable[[], Result], stop: Flag | Path) -> Result:
 
 def _start(ray: Any, options: dict[str, Any]) -> None:
     """Start or reach Ray. On a busy machine its processes may be too slow the first time."""
+    if (address := os.environ.get("RAY_ADDRESS", "")).startswith("http"):
+        raise ElmoError(
+            f"RAY_ADDRESS {address}: is that of a Jobs API, which elmo submit takes; a stage run "
+            "here needs Ray's own, as HEAD:6379"
+        )
     for last in (False, True):
         try:
             ray.init(**options)

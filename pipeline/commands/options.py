@@ -9,7 +9,23 @@ from typing import Any
 
 import click
 
-PATH = click.Path(path_type=Path)
+
+class _Path(click.Path):
+    """A file or folder of this machine; a URL, which a `Path` would spoil, is refused."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Make it a `Path`."""
+        if "://" in str(value):
+            from elmo.errors import ElmoError
+
+            from ..terminal.urls import without_credentials
+
+            shown = without_credentials(str(value))
+            raise ElmoError(f"{shown}: is a URL; name a file or folder of this machine here")
+        return super().convert(value, param, ctx)
+
+
+PATH = _Path(path_type=Path)
 Folder = str | Path  # as elmo.io.location has it, which `--help` need not load
 
 

@@ -95,6 +95,8 @@ def answers() -> Iterator[None]:
     except (ElmoError, KeyboardInterrupt, SystemExit):
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.filename:
+            raise  # a file of this machine, not MLflow's answer
         raise ElmoError(explain(error)) from error
 
 
@@ -133,9 +135,17 @@ def explain(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """An error's own words on one line, without logins."""
+    """An error's own words on one line, without logins; the reason may stand at either end."""
     text = " ".join(without_credentials(str(error)).split()) or type(error).__name__
-    return text if len(text) <= 300 else text[:299] + "…"
+    return text if len(text) <= 300 else f"{text[:100]} … {text[-197:]}"
+
+
+def named(name: str) -> str:
+    """The condition of a search for `name`, which may hold one kind of quotes."""
+    if '"' in name and "'" in name:
+        raise ElmoError(f"{name}: MLflow finds no name with both kinds of quotes; use one")
+    quote = '"' if "'" in name else "'"
+    return f"name = {quote}{name}{quote}"
 
 
 def current_uri() -> str:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from elmo.errors import ElmoError
 
 LOCKED = 5.0  # seconds another process may hold the database
+_TABLES = {"alembic_version", "experiments", "runs"}  # those that MLflow's has had from the first
 
 
 def database_of(uri: str) -> Path | None:
@@ -49,7 +50,7 @@ def check_database(path: Path) -> None:
         raise ElmoError(
             f"{path}: MLflow's database can't be used ({error}); {advice}, {other}"
         ) from None
-    if tables and "experiments" not in tables:  # MLflow would add its own to them
+    if tables and not tables >= _TABLES:  # MLflow would add its own to them
         raise ElmoError(f"{path}: is another program's database, not MLflow's; {other[3:]}")
 
 

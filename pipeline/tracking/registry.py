@@ -70,11 +70,10 @@ def versions(name: str) -> list[ModelVersion]:
     tracking.check()
     with tracking.answers():
         client = tracking.mlflow_client()
-        pages = [client.search_model_versions(f"name = '{name}'")]
+        where = tracking.named(name)
+        pages = [client.search_model_versions(where)]
         while pages[-1].token:
-            pages.append(
-                client.search_model_versions(f"name = '{name}'", page_token=pages[-1].token)
-            )
+            pages.append(client.search_model_versions(where, page_token=pages[-1].token))
         aliases = client.get_registered_model(name).aliases if any(pages) else {}
     rows = [
         ModelVersion(
@@ -206,7 +205,7 @@ def _sweep(name: str, run_id: str, content: str) -> None:
     if tracking.database_file() is None:
         return
     client = tracking.mlflow_client()
-    versions = client.search_model_versions(f"name = '{name}'")
+    versions = client.search_model_versions(tracking.named(name))
     used = {one.model_id for one in versions}
     homes = [client.get_run(run_id).info.experiment_id, "0"]  # MLflow's default, without one active
     logged = client.search_logged_models(homes, f"tags.model_digest = '{content}'")

@@ -73,6 +73,7 @@ def test_a_log_read_again_is_printed_once(capsys: pytest.CaptureFixture[str]) ->
         (["pretrain", "--command", "true"], "not both"),
         (["pretrain", "--folder", "/x", "--address", "http://127.0.0.1:1"], "127.0.0.1:1"),
         (["pretrain", "--folder", "/x"], "--address"),
+        (["pretrain", "--folder", "/x", "--address", "head:8265"], "as http://HEAD:8265"),
     ],
 )
 @pytest.mark.slow

@@ -141,6 +141,20 @@ def test_commands_on_stores_take_urls() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_url_where_a_file_is_meant_is_one_line(model: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("a b\n")
+    for command in (
+        ["embed", str(model), "--input", str(text), "--output", "s3://key:hunter2@bucket/v.npz"],
+        ["perplexity", "s3://bucket/model", "--input", str(text)],
+        ["corpus", str(tmp_path / "c"), "--runs", "r", "--figures", "s3://bucket/f.json"],
+    ):
+        code, out, error = elmo(*command)
+        assert (code, out) == (1, "") and error.count("\n") == 1
+        assert "is a URL; name a file or folder of this machine" in error
+        assert "hunter2" not in error
+
+
 def test_a_full_disk_is_one_line() -> None:
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     for own, where in (({}, "standard output: "), ({"PYTHONUNBUFFERED": "1"}, "")):

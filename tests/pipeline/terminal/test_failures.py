@@ -84,6 +84,16 @@ def test_what_libraries_raise_is_one_line(
     assert line is not None and line.startswith(message) and "\n" not in line
 
 
+def test_a_first_line_that_only_announces_the_reason_brings_it() -> None:
+    from botocore.exceptions import ParamValidationError
+
+    error = ParamValidationError(report="Invalid bucket name: it has capitals")
+    line = one_line(error)
+    assert line == (
+        "object storage: Parameter validation failed: Invalid bucket name: it has capitals"
+    )
+
+
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     assert one_line(KeyError("x")) is None and one_line(AttributeError("y")) is None
     with pytest.raises(KeyError):

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from elmo.errors import ElmoError
 from pipeline import tracking
 from pipeline.commands.cli import cli
 from pipeline.terminal.urls import with_login, without_credentials
-from pipeline.tracking import overview
+from pipeline.tracking import overview, registry
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -183,6 +183,26 @@ def test_a_server_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "can't be reached (connection refused)" in line and "hunter2" not in line
 
 
+def test_a_registered_name_may_hold_quotes(database: Path) -> None:
+    for name in ("o'neil", 'the "best"'):
+        mlflow.MlflowClient().create_registered_model(name)
+        assert registry.versions(name) == []
+    with pytest.raises(ElmoError, match="both kinds of quotes"):
+        registry.versions("""o'neil's "best\"""")
+
+
+def test_a_file_of_this_machine_is_not_laid_to_mlflow(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(NotADirectoryError), tracking.answers():
+        (file / "below").mkdir()
+
+
+def test_a_long_message_keeps_its_reason() -> None:
+    error = RuntimeError("it failed: " + "of no interest " * 50 + "the disk is full")
+    assert tracking.client.one_line(error).endswith("the disk is full")
+
+
 def test_a_server_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracking.client, "ANSWER", 1.0)
     with socket.socket() as silent:
@@ -197,6 +217,7 @@ def test_a_server_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("folder", "is a folder, not MLflow's database"),
         ("garbage", "file is not a database"),
+        ("foreign", "is another program's database"),
         ("locked", "database is locked"),
     ],
 )
@@ -209,6 +230,9 @@ def test_a_database_that_is_none(
         path.mkdir()
     elif what == "garbage":
         path.write_bytes(b"not a database, whatever its name" * 100)
+    elif what == "foreign":
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("CREATE TABLE experiments (of_a_laboratory)")
     else:
         held = sqlite3.connect(path, isolation_level=None)
         held.execute("CREATE TABLE one (two)")
