@@ -78,6 +78,8 @@ def run_stage(
 
     began = time.monotonic()
     given = click.get_current_context().params
+    if isinstance(runs := given.get("runs"), Path) and runs.exists() and not runs.is_dir():
+        raise ElmoError(f"{runs}: is no folder to keep work in; name another with --runs")
     _check_apart(name, given)
     for file in (metrics_file, figures_file):
         if file is not None:

@@ -22,8 +22,10 @@ class _Errors(logging.Handler):
         self.reported = False  # by a stage, on its own
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Hear of a record."""
+        """Hear of a record; raise an error of the system, to which DVC would add advice."""
         parts, error = [record.getMessage()], record.exc_info[1] if record.exc_info else None
+        if isinstance(error, OSError):
+            raise error
         while error is not None:
             parts.append(str(error).rstrip("."))
             self.reported |= parts[-1].endswith((", exited with 1", ", exited with 2"))

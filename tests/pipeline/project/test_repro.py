@@ -76,6 +76,27 @@ def test_what_dvc_refuses(
     assert line.startswith("error: ") and words in line
 
 
+@pytest.mark.hostile
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no right to mount")
+    try:
+        command = [sys.executable, "-m", "dvc", "init", "-q", "--no-scm"]
+        subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, check=True)
+        (tmp_path / "dvc.yaml").write_text(STAGES)
+        with pytest.raises(OSError), (tmp_path / "fill").open("wb", 0) as file:
+            while True:
+                file.write(bytes(4096))
+        code, out, error = run(tmp_path, "good")
+        assert (code, out) == (1, "")
+        assert error.splitlines() == [
+            "error: No space left on device; make room, and run the same command again"
+        ]
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
 def test_dvc_has_not_been_started(tmp_path: Path) -> None:
     (tmp_path / "dvc.yaml").write_text(STAGES)
     code, _, error = run(tmp_path)
