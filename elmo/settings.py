@@ -39,6 +39,7 @@ Dtype = Literal["float16", "float32", "int8"]
 Codec = Literal["none", "zstd"]
 MOST_LAYERS = 256  # LSTM layers in each direction
 MOST_CHARACTERS = 1024  # of a token, read by the char-CNN
+LONGEST_LINE = 16 << 20  # bytes of one line, record or value of a text; memory grows with it
 
 
 def check_value(name: str, value: Any, kind: Any) -> Any:

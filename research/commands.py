@@ -22,7 +22,7 @@ MODEL = click.option("--model", type=PATH, required=True, help="The model folder
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def findings() -> None:
-    """Measure what the paper measured, on your model; docs/results.md shows tables and commands."""
+    """Measure what the paper measured, on your model; README.md here shows tables and commands."""
 
 
 def _task_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -265,7 +265,7 @@ def page(folder: Path, out: Path) -> None:
     """Redraw the tables of a page from the JSON files in FOLDER.
 
     \b
-    Example: python -m research page results --out docs/results.md
+    Example: python -m research page research/results --out research/README.md
     """
     from research.page import redraw
 

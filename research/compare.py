@@ -15,8 +15,8 @@ from elmo.errors import ElmoError
 from elmo.io.atomic import locked, write_json
 from elmo.io.records import digest, read_record
 from elmo.store import model_digest
+from elmo.tasks import RESULTS_VERSION
 from elmo.tasks.settings import TaskSettings, choose
-from elmo.tasks.task import RESULTS_VERSION
 from pipeline.stages import tasks
 from pipeline.terminal.progress import say
 from pipeline.tracking.task_runs import source_digest

@@ -1,4 +1,4 @@
-"""The tables of docs/results.md, drawn anew from the JSON files of findings.
+"""The tables of README.md, drawn anew from the JSON files of findings.
 
 In the page, what stands between `<!-- finding NAME -->` and `<!-- end -->` is drawn from NAME.json,
 with the picture NAME.png where it lies beside; all else is written by hand and stays.

@@ -9,8 +9,7 @@ from typing import BinaryIO, cast
 
 from elmo.errors import ElmoError
 from elmo.io.records import check_readable
-
-LONGEST = 16 << 20  # bytes of a line
+from elmo.settings import LONGEST_LINE
 
 
 @contextmanager
@@ -28,11 +27,11 @@ def lines_of(path: Path) -> Iterator[tuple[int, str]]:
     """The lines of a UTF-8 file, gzipped or not, with their numbers from 1."""
     number = 0
     with open_data(path) as file:
-        while line := file.readline(LONGEST + 1):
+        while line := file.readline(LONGEST_LINE + 1):
             number += 1
-            if len(line) > LONGEST:
+            if len(line) > LONGEST_LINE:
                 raise ElmoError(
-                    f"{path}:{number}: the line has more than {LONGEST:,} bytes; cut it"
+                    f"{path}:{number}: the line has more than {LONGEST_LINE:,} bytes; cut it"
                 )
             if b"\0" in line:
                 raise ElmoError(f"{path}:{number}: has a zero byte, so it is no text")

@@ -45,7 +45,7 @@ from elmo.model.weights import load_weights, save_weights
 from elmo.settings import MOST_LAYERS, Config
 from elmo.store import FeatureStore, model_digest
 from elmo.store.layout import Mix
-from elmo.tasks import schemes
+from elmo.tasks import RESULTS_VERSION, schemes
 from elmo.tasks.examples import Example, distinct, learnable
 from elmo.tasks.inputs import Inputs, WordTable, word_table
 from elmo.tasks.metrics import Scores
@@ -68,7 +68,6 @@ from elmo.tasks.vectors import (
 )
 
 FORMAT = 3  # of task.json
-RESULTS_VERSION = 3  # bumped where a task's numbers change
 # What a task folder holds besides task.json.
 NAMES = rf"words\.json|model/({ALL_NAMES})|seed-\d+/(weights\.safetensors|curve\.jsonl|mix\.json)"
 CHUNK = 512  # examples predicted at a time

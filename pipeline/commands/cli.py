@@ -8,30 +8,18 @@ import click
 
 from elmo.errors import ElmoError
 
+from ..stages import STAGES, record
 from . import (
     formats,
     jobs,
     models,
     project,
-    stages,
     stores,
     task,
     tracked,
 )
 
 SECTIONS: dict[str, list[click.Command]] = {
-    "Stages, in order": [
-        stages.corpus,
-        stages.tokenize,
-        stages.vocab,
-        stages.pretrain,
-        stages.finetune,
-        stages.features,
-        stages.register,
-        stages.labels,
-        stages.tasks,
-        stages.report,
-    ],
     "A project": [project.init, project.run_stages],
     "Use a model": [
         models.embed,
@@ -61,16 +49,28 @@ SECTIONS: dict[str, list[click.Command]] = {
 
 
 class Sections(click.Group):
-    """A group whose help lists its commands by what they are for."""
+    """A group whose help lists its commands by what they are for, the stages first.
+
+    A stage's command is made when it is asked for, since its module takes time to load.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The commands in the order of the sections."""
-        return list(self.commands)
+        return [*STAGES, *self.commands]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """The command of that name, if there is one."""
+        if name not in STAGES:
+            return super().get_command(ctx, name)
+        from .stages import command
+
+        return command(record(name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """One block per section."""
-        width = formatter.width - 6 - max(map(len, self.commands))
-        for title, commands in SECTIONS.items():
+        of_stages = [one for name in STAGES if (one := self.get_command(ctx, name))]
+        width = formatter.width - 6 - max(map(len, self.list_commands(ctx)))
+        for title, commands in {"Stages, in order": of_stages, **SECTIONS}.items():
             with formatter.section(title):
                 formatter.write_dl(
                     [(str(one.name), one.get_short_help_str(width)) for one in commands]

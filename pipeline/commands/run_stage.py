@@ -2,8 +2,9 @@
 
 import os
 import time
-from collections.abc import Callable
-from functools import partial, wraps
+from collections.abc import Iterable
+from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,121 +12,82 @@ import click
 
 from elmo.errors import ElmoError
 
-from .options import (
-    FIGURES,
-    METRICS,
-    PARAMS,
-    SET,
-    say_done,
-    values_set,
-)
+from .options import say_done, values_set
 
 if TYPE_CHECKING:
     from ..settings.cluster import Cluster
-    from ..settings.params import Params
-
-
-RunStage = Callable[..., None]  # `run_stage` for the files that a command was given
-# What `--figures` holds: numbers by name, or by arm and name.
-FIGURES_KIND = dict[str, float | None | dict[str, float | None]]
-# What `--metrics` holds, for people to compare: each column of `dvc metrics show`, and its figure.
-METRICS_OF = {
-    "tokenize": {"tokens": "tokens"},
-    "vocab": {"words": "words", "coverage": "heldout_coverage"},
-    "pretrain": {"perplexity": "heldout_perplexity", "below_unigram": "times_below_unigram"},
-    "finetune": {"perplexity": "task_perplexity_after", "gain": "task_gain"},
-    "features": {"tokens": "tokens", "bytes": "bytes"},
-    "tasks": {"score": "score", "over_baseline": "gain"},
-}
-_FIGURES = ("metrics", "figures")
-_OUTPUTS = ("out", "packages", "curves", "curve", "picture", *_FIGURES)
-
-
-def stage_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a stage's command the options of all stages, and hand it `run` to do its work with."""
-
-    @wraps(command)
-    def with_options(
-        params_file: Path, metrics: Path | None, figures: Path | None, **given: Any
-    ) -> None:
-        command(
-            run=partial(
-                run_stage, params_file=params_file, metrics_file=metrics, figures_file=figures
-            ),
-            **given,
-        )
-
-    return PARAMS(SET(METRICS(FIGURES(with_options))))
+    from ..stages.stage import Argument, Stage
 
 
 def run_stage(
-    name: str,
-    work: Callable[["Params"], dict[str, Any]],
-    describe: Callable[[dict[str, Any]], str],
+    stage: "Stage",
     *,
     params_file: Path,
-    metrics_file: Path | None,
-    figures_file: Path | None,
+    metrics: Path | None,
+    figures: Path | None,
     cluster: "Cluster | None" = None,
-    figures_kind: Any = FIGURES_KIND,
+    **given: Any,
 ) -> None:
     """Run a stage, write its figures and metrics, print what it did and how long it took."""
     from elmo.io.atomic import check_record, write_json
 
     from ..cluster import storage
     from ..settings import params as settings
-    from ..settings import results
 
     began = time.monotonic()
-    given = click.get_current_context().params
-    if isinstance(runs := given.get("runs"), Path) and runs.exists() and not runs.is_dir():
-        raise ElmoError(f"{runs}: is no folder to keep work in; name another with --runs")
-    _check_apart(name, given)
-    for file in (metrics_file, figures_file):
+    _check_work(given.get("runs"))
+    _check_apart(stage, given, (metrics, figures))
+    for file in (metrics, figures):
         if file is not None:
-            check_record(file, figures_kind)
+            check_record(file, stage.figures)
     params = settings.load(params_file, values_set())
-    stage = name.split()[0]
-    results.check(stage, params.results, params_file)
     if cluster is not None:
-        from ..settings.precision import settled_params
+        given["cluster"] = cluster
+        if stage.settles_precision:
+            from ..settings.precision import settled_params
 
-        params = settled_params(params, name, gpu=cluster.gpu, say=partial(click.echo, err=True))
-    storage.check_left(given["out"])
-    figures = work(params)
-    storage.leave_manifests(given["out"])
-    rounded = {key: _rounded(value) for key, value in figures.items()}
-    if figures_file is not None:
-        write_json(figures_file, rounded)
-    if metrics_file is not None:
-        names = METRICS_OF.get(stage, {key: key for key in rounded})
-        write_json(
-            metrics_file, {name: rounded[key] for name, key in names.items() if key in rounded}
-        )
-    seconds = time.monotonic() - began
-    say_done(f"{name}: {describe(figures)} ({_duration(seconds)})")
+            say = partial(click.echo, err=True)
+            params = settled_params(params, stage.name, gpu=cluster.gpu, say=say)
+    out = given[stage.outputs[0].name]
+    storage.check_left(out)
+    numbers = stage.run(params=params, **given)
+    storage.leave_manifests(out)
+    rounded = {key: _rounded(value) for key, value in numbers.items()}
+    if figures is not None:
+        write_json(figures, rounded)
+    if metrics is not None:
+        names = stage.metrics or {key: key for key in rounded}
+        write_json(metrics, {name: rounded[key] for name, key in names.items() if key in rounded})
+    words = [stage.name, *(given[one.name] for one in stage.inputs if one.kind == "word")]
+    duration = _duration(time.monotonic() - began)
+    say_done(f"{' '.join(words)}: {stage.summary(numbers, given)} ({duration})")
 
 
-def _check_apart(name: str, given: dict[str, Any]) -> None:
+def _check_work(folder: Any) -> None:
+    if isinstance(folder, Path) and folder.exists() and not folder.is_dir():
+        raise ElmoError(f"{folder}: is no folder to keep work in; name another with --runs")
+
+
+def _check_apart(stage: "Stage", given: dict[str, Any], numbers: Iterable[Path | None]) -> None:
     """Refuse an output that is, holds or lies in an input or another output.
 
-    Figures may go beside what was read.
+    Files of numbers may go beside what was read.
     """
-    paths = {
-        key: value
-        for key, value in given.items()
-        if isinstance(value, Path) or (isinstance(value, str) and "://" in value)
-    }
-    named = _OUTPUTS if name != "report" else ("out", *_FIGURES)  # a report reads the curves
-    outputs = [key for key in named if key in paths]
-    for k, output in enumerate(outputs):
-        inputs = [key for key in paths if key not in (*outputs, "runs")]
-        for other in outputs[:k] + (inputs if output not in _FIGURES else []):
-            one, two = _real(paths[output]), _real(paths[other])
-            if one.startswith(two) or two.startswith(one):
-                where = "is" if one == two else "lies in" if one.startswith(two) else "holds"
-                what = "another output" if other in outputs else "which is read"
-                raise ElmoError(f"{paths[output]}: {where} {paths[other]}, {what}; name another")
+    read, written = _paths(stage.inputs, given), _paths(stage.outputs, given)
+    apart = [(output, other, "which is read") for output in written for other in read]
+    several = [*written, *filter(None, numbers)]
+    apart += [(later, earlier, "another output") for earlier, later in combinations(several, 2)]
+    for output, other, what in apart:
+        one, two = _real(output), _real(other)
+        if one.startswith(two) or two.startswith(one):
+            where = "is" if one == two else "lies in" if one.startswith(two) else "holds"
+            raise ElmoError(f"{output}: {where} {other}, {what}; name another")
+
+
+def _paths(arguments: Iterable["Argument"], given: dict[str, Any]) -> list[Any]:
+    """The files and folders among the arguments, as they were given."""
+    named = [given[one.name] for one in arguments if one.kind != "word"]
+    return [one for one in named if one is not None]
 
 
 def _real(path: Any) -> str:

@@ -17,7 +17,7 @@ from elmo.errors import ElmoError
 from elmo.io.atomic import check_absent, new_output
 from elmo.model.embedder import Carry, Embedder
 from elmo.model.folder import load_model
-from elmo.settings import EmbeddingPrecision
+from elmo.settings import LONGEST_LINE, EmbeddingPrecision
 from elmo.store import FeatureStore
 from elmo.store.neighbors import Neighbor, parse_query
 from elmo.store.neighbors import neighbors as nearest
@@ -26,8 +26,7 @@ from elmo.train.perplexity import perplexity as perplexity_of
 
 from ..terminal.progress import Progress
 
-LINE_BYTES = 4 << 20  # the longest line that is read
-LINE_TOKENS = 32_768  # and the most tokens of one whose vectors are in memory at once
+LINE_TOKENS = 32_768  # the most tokens of a line whose vectors are in memory at once
 LineSentences = list[list[str]]  # the sentences of a line, each a list of tokens
 
 
@@ -87,7 +86,7 @@ def perplexity(
     """
     loaded = load_model(model, device=check_device(device))
     tokenize = None if pretokenized else loaded.text_tokenizer()
-    lines = _lines(source, tokenize, tokens=LINE_BYTES)  # scored piece by piece: no bound
+    lines = _lines(source, tokenize, tokens=LONGEST_LINE)  # scored piece by piece: no bound
     if sentences:
         for block in blocks(lines, lambda line: sum(map(len, line))):
             each = iter(scores(loaded, [tokens for line in block for tokens in line]))
@@ -219,13 +218,13 @@ def _lines(
     """
     name = getattr(source, "name", "-")
     number = 0
-    while line := source.readline(LINE_BYTES + 1):
+    while line := source.readline(LONGEST_LINE + 1):
         number += 1
         if progress is not None:
             progress.advance(len(line) / 1000)
-        if len(line) > LINE_BYTES:
+        if len(line) > LONGEST_LINE:
             raise ElmoError(
-                f"{name}:{number}: the line has more than {LINE_BYTES:,} bytes; cut it into "
+                f"{name}:{number}: the line has more than {LONGEST_LINE:,} bytes; cut it into "
                 "sentences, one on each line"
             )
         try:

@@ -23,7 +23,6 @@ from elmo.settings import (
 from elmo.tasks import TaskKind
 
 from . import strict_yaml
-from .results import Results
 
 Line = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f]{1,1000}\Z", description="one line of text")]
 Source = Annotated[
@@ -262,10 +261,12 @@ class Params:
     tasks: dict[TaskName, ProjectTask]
     """Tasks on labelled files, each by a name of your own; {}: none."""
     report: Report
-    results: Results
 
 
-_MOVED = {"cluster": "move it to cluster.yaml, a file of its own (see cluster.example.yaml)"}
+_MOVED = {
+    "cluster": "move it to cluster.yaml, a file of its own (see cluster.example.yaml)",
+    "results": "delete this section: the tool keeps these numbers itself",
+}
 
 
 def load(path: Path, changes: Sequence[str] = ()) -> Params:

@@ -1,1 +1,31 @@
-"""One module per stage of dvc.yaml, and what two of them share."""
+"""The stages of dvc.yaml: a module each, with `run`, `summary` and the record `STAGE`."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .stage import Stage
+
+STAGES = (
+    "corpus",
+    "tokenize",
+    "vocab",
+    "pretrain",
+    "finetune",
+    "features",
+    "register",
+    "labels",
+    "tasks",
+    "report",
+)
+
+
+def record(name: str) -> "Stage":
+    """The record of the stage NAME, from its module."""
+    stage: Stage = import_module(f"{__name__}.{name}").STAGE
+    return stage
+
+
+def results_versions() -> dict[str, int]:
+    """The version of each stage's results in this code."""
+    return {name: record(name).version for name in STAGES}

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from importlib import import_module, metadata, util
 from inspect import cleandoc
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
 
@@ -25,12 +25,14 @@ from elmo.io.folders import absolute, new_folder
 from elmo.io.location import Folder, Location
 from elmo.io.records import Count, Sha256, sha256
 
-from ..settings.params import Corpus
+from ..settings.params import Corpus, Params
 from ..terminal.progress import human_size
 from ..terminal.urls import with_login, without_credentials
 from ..text.inputs import Input, find_inputs
 from ..text.readers import check_readable
 from ..text.work import work_folder
+from . import results_versions
+from .stage import OUT, Argument, Figures, Stage
 
 SCHEMA_VERSION: Literal[1] = 1
 TextName = Literal["general", "task"]
@@ -93,6 +95,34 @@ class CorpusManifest(Struct, frozen=True, forbid_unknown_fields=True):
     kind: Literal["corpus"]
     schema: Literal[1]
     texts: dict[TextName, Text]
+
+
+def _run(params: Params, packages: Path | None, versions: Path | None, **given: Any) -> Figures:
+    figures = run(params=params.corpus, **given)
+    if packages is not None:
+        own = params.corpus.task_package if not params.corpus.task else ""
+        write_packages(packages, own, params.labels.package)
+    if versions is not None:
+        check_record(versions, dict[str, int])
+        write_json(versions, results_versions())
+    return figures
+
+
+STAGE = Stage(
+    name="corpus",
+    version=1,
+    help="Collect the text: your own files, or English prose that comes with Python.",
+    inputs=(),
+    outputs=(
+        OUT,
+        Argument(
+            "packages", "path", "Write the versions of packages that are read.", required=False
+        ),
+        Argument("versions", "path", "Write the version of each stage's results.", required=False),
+    ),
+    run=_run,
+    summary=lambda figures, given: summary(figures, given["out"]),
+)
 
 
 def run(out: Folder, params: Corpus, *, runs: Folder) -> dict[str, float]:

@@ -18,10 +18,11 @@ from elmo.settings import StoreSettings
 
 from .. import tracking
 from ..cluster import workers
-from ..settings import results
 from ..settings.cluster import Cluster
+from ..settings.fingerprint import fingerprint
 from ..terminal import progress
 from ..tracking import registry
+from .stage import OUT, Argument, Stage
 
 if TYPE_CHECKING:
     import ray.data
@@ -30,6 +31,19 @@ if TYPE_CHECKING:
     from elmo.store.manifest import PartEntry, StoreManifest
 
 STAGES = ("features", "append")
+
+STAGE = Stage(
+    name="features",
+    version=4,
+    help="Store MODEL's vectors of every token of SHARDS.",
+    inputs=(Argument("shards"), Argument("model")),
+    outputs=(OUT,),
+    run=lambda params, **given: run(params=params.features, **given),
+    summary=lambda figures, _: summary(figures),
+    metrics={"tokens": "tokens", "bytes": "bytes"},
+    cluster=True,
+    settles_precision=True,
+)
 
 
 def run(
@@ -52,7 +66,7 @@ def run(
 
     store_build.check_build(out, shards=shards, model=model, settings=params)
     inputs = {"model": model_digest(model), "shards": Shards(shards).digest}
-    work = Location(absolute(runs)) / results.fingerprint("features", params, inputs)
+    work = Location(absolute(runs)) / fingerprint("features", STAGE.version, params, inputs)
     sources = {"model": model, "shards": shards}
     try:
         with tracking.run("features", params, inputs=inputs, sources=sources, folder=work) as log:

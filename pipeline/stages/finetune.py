@@ -11,6 +11,7 @@ from elmo.io.location import Folder
 
 from ..settings.cluster import Cluster
 from ..settings.params import Finetune
+from .stage import CURVES, OUT, Argument, Stage
 
 if TYPE_CHECKING:
     from elmo.data.shards import Shards
@@ -19,6 +20,19 @@ if TYPE_CHECKING:
     from elmo.nn.softmax import AnySoftmax
 
     from .training import Prepared, RunSettings, Trained
+
+STAGE = Stage(
+    name="finetune",
+    version=3,
+    help="Continue training MODEL on the shards TASK; GENERAL measures the forgetting.",
+    inputs=(Argument("model"), Argument("task"), Argument("general")),
+    outputs=(OUT, CURVES),
+    run=lambda params, **given: run(params=params.finetune, **given),
+    summary=lambda figures, _: summary(figures),
+    metrics={"perplexity": "task_perplexity_after", "gain": "task_gain"},
+    cluster=True,
+    settles_precision=True,
+)
 
 
 @dataclass(frozen=True)
@@ -105,7 +119,7 @@ def run(
     for shards in (task, general):
         parent.tokenizer.check_shards(Shards(shards).tokenization, model=model, shards=shards)
     trained = train_job.train(
-        "finetune",
+        STAGE,
         params,
         params.training,
         FinetuneJob(

@@ -20,6 +20,7 @@ from elmo.tasks.readers.fields import TextTokens
 
 from ..settings.params import Labels
 from .corpus import marked_prose, package_docstrings
+from .stage import Argument, Stage
 
 SHORTEST, LONGEST = 5, 40  # tokens of a sentence
 LONGEST_CODE = 6  # tokens of a marked stretch
@@ -32,6 +33,17 @@ _OURS = ("manifest.json", "train.jsonl", "dev.jsonl", "test.jsonl")
 _CODE = ("role", "literal", "name")
 
 LabelledSentence = tuple[tuple[str, ...], tuple[str, ...]]  # tokens and their BIO tags
+
+STAGE = Stage(
+    name="labels",
+    version=1,
+    help="Label which words of a package's docstrings are code, by their markup: a task to try.",
+    inputs=(),
+    outputs=(Argument("out", "path"),),
+    run=lambda params, **given: run(params=params.labels, **given),
+    summary=lambda figures, _: summary(figures),
+    work=None,
+)
 
 
 def run(out: Path, params: Labels) -> dict[str, int]:

@@ -11,12 +11,26 @@ from elmo.settings import Network
 
 from ..settings.cluster import Cluster
 from ..settings.params import Pretrain
+from .stage import CURVES, OUT, Argument, Stage
 
 if TYPE_CHECKING:
     from elmo.data.characters import Characters
     from elmo.data.vocabulary import Vocabulary
 
     from .training import Prepared, RunSettings
+
+STAGE = Stage(
+    name="pretrain",
+    version=3,
+    help="Train a bidirectional language model on SHARDS.",
+    inputs=(Argument("shards"), Argument("vocab")),
+    outputs=(OUT, CURVES),
+    run=lambda params, **given: run(params=params.pretrain, **given),
+    summary=lambda figures, _: summary(figures),
+    metrics={"perplexity": "heldout_perplexity", "below_unigram": "times_below_unigram"},
+    cluster=True,
+    settles_precision=True,
+)
 
 
 @dataclass(frozen=True)
@@ -84,7 +98,7 @@ def run(
     inputs = {"corpus": Shards(shards).digest, "vocabulary": vocabulary_digest(vocab)}
     _check(vocab, params.network)
     trained = train_job.train(
-        "pretrain",
+        STAGE,
         params,
         params.training,
         PretrainJob(absolute(shards), absolute(vocab), params.network),

@@ -19,6 +19,7 @@ from .. import tracking
 from ..settings.params import Register
 from ..terminal.urls import without_credentials
 from ..tracking import registry
+from .stage import Argument, Stage
 
 ASKED = "ELMO_REGISTER"  # set: an experiment of DVC registers its model as well
 _NOTHING = f"nothing: this is an experiment; to register its model: {ASKED}=1 dvc exp run"
@@ -47,6 +48,24 @@ class RegisterFigures(Struct, forbid_unknown_fields=True):
     version: int
     uri: str
     decision: str
+
+
+STAGE = Stage(
+    name="register",
+    version=2,
+    help="Register MODEL in MLflow, with its lineage.",
+    inputs=(
+        Argument("model"),
+        Argument("store"),
+        Argument("general", help="Shards the model was pretrained on."),
+        Argument("task", help="Shards it was fine-tuned on."),
+    ),
+    outputs=(Argument("out", "path"),),
+    run=lambda params, **given: run(params=params.register, **given),
+    summary=lambda figures, _: summary(figures),
+    work=None,
+    figures=RegisterFigures,
+)
 
 
 def run(

@@ -29,6 +29,7 @@ from .occurrences import (
     occurrences,
     picture,
 )
+from .stage import Argument, Stage
 
 if TYPE_CHECKING:
     from elmo.store import FeatureStore
@@ -56,6 +57,25 @@ class FileFigures(dict[str, Any]):
     def under(self, key: str) -> "FileFigures":
         """The object at `key`."""
         return FileFigures(self.path, self[key])
+
+
+STAGE = Stage(
+    name="report",
+    version=2,
+    help="Write one HTML page with the figures and plots of all stages.",
+    inputs=(
+        Argument("figures_in", "path", "The folder of the stages' figures."),
+        Argument("curves", "path", "The folder of the curves."),
+        Argument("vocab", help="The vocabulary."),
+        Argument("model", help="The model."),
+        Argument("store", help="The store."),
+        Argument("registered", "path", "What register wrote."),
+    ),
+    outputs=(Argument("out", "path"),),
+    run=lambda params, **given: run(params=params.report, tasks=tuple(params.tasks), **given),
+    summary=lambda figures, given: summary(figures, given["out"]),
+    work=None,
+)
 
 
 def run(

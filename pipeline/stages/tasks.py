@@ -8,6 +8,7 @@ import shutil
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +21,18 @@ from elmo.io.atomic import (
     new_file,
     new_folder,
 )
+from elmo.io.folders import local_folder
+from elmo.io.location import Folder
 from elmo.store import model_digest
+from elmo.tasks import RESULTS_VERSION
 from elmo.tasks.settings import TaskSettings, choose
 
+from ..settings.cluster import Cluster
+from ..settings.fingerprint import fingerprint
 from ..settings.params import Params, ProjectTask
-from ..settings.results import fingerprint
 from ..terminal.progress import say
 from ..tracking.task_runs import Runs, source_digest
+from .stage import WORK, Argument, Figures, Stage
 
 if TYPE_CHECKING:
     from elmo.tasks.readers import Labelled
@@ -35,6 +41,33 @@ if TYPE_CHECKING:
 FIRST = ("f1", "exact_match", "accuracy")  # the field's metric comes first
 NOT_SCORES = ("epoch", "loss", "lr")  # what an epoch has besides its scores
 ARMS = {"elmo": "with ELMo", "baseline": "without ELMo"}
+
+
+def _run(params: Params, name: str, model: Folder, cluster: Cluster, **given: Any) -> Figures:
+    if name not in params.tasks:
+        names = ", ".join(params.tasks) or "none"
+        raise ElmoError(f"tasks.{name}: no such task in the params; there are: {names}")
+    device = "cuda" if cluster.gpu else "cpu"
+    with local_folder(model) as local_model:
+        return run(name, local_model, params=params.tasks[name], device=device, **given)
+
+
+STAGE = Stage(
+    name="tasks",
+    version=RESULTS_VERSION,
+    help="Train the task NAME of the params on MODEL's vectors, and without them; score both.",
+    inputs=(Argument("name", "word"), Argument("model")),
+    outputs=(
+        Argument("out", "path"),
+        Argument("curve", "path", "Where the table of scores by epoch goes."),
+        Argument("picture", "path", "Where its picture goes."),
+    ),
+    run=_run,
+    summary=lambda figures, _: summary(figures),
+    metrics={"score": "score", "over_baseline": "gain"},
+    work=replace(WORK, kind="path"),
+    cluster=True,
+)
 
 
 def run(
@@ -54,7 +87,7 @@ def run(
     `picture` shows it. A run that was interrupted is resumed from what is in `runs`.
     """
     from elmo.model.config import read_config
-    from elmo.tasks.task import NAMES, RESULTS_VERSION, link_or_copy
+    from elmo.tasks.task import NAMES, link_or_copy
 
     from . import plots
 
@@ -67,7 +100,7 @@ def run(
     plots.check_out(picture)
     sources = {split: Path(getattr(params, split)) for split in ("train", "dev", "test")}
     inputs = {split: source_digest(split, path) for split, path in sources.items()}
-    inputs |= {"model": model_digest(model), "task_results": str(RESULTS_VERSION)}
+    inputs |= {"model": model_digest(model)}
     data = read_labelled(
         params.kind,
         sources,
@@ -78,7 +111,7 @@ def run(
     )
     for split in ("dev", "test"):
         say_labels_lacking(params.kind, data[split], path=sources[split], train=data["train"])
-    work = runs.absolute() / f"{name}-{fingerprint('tasks', params, inputs)}"
+    work = runs.absolute() / f"{name}-{fingerprint('tasks', STAGE.version, params, inputs)}"
     read = {**sources, "model": model}
     tracked_arms = {
         arm: Runs(name, params.kind, settings, read, runs) for arm, settings in arms.items()
@@ -103,14 +136,6 @@ def run(
         plots.task(new_picture, curves, ARMS, score=f"best {_metric(figures)} on dev so far")
     shutil.rmtree(work, ignore_errors=True)
     return figures
-
-
-def chosen(params: Params, name: str, params_file: Path) -> ProjectTask:
-    """The task of that name in the params."""
-    if name not in params.tasks:
-        names = ", ".join(params.tasks) or "none"
-        raise ElmoError(f"{params_file}: tasks has no {name}; there are: {names}")
-    return params.tasks[name]
 
 
 def summary(figures: Mapping[str, Any]) -> str:

@@ -32,7 +32,6 @@ from elmo.io.location import Folder, Location
 from ..cluster import workers
 from ..settings.cluster import Cluster
 from ..settings.params import Tokenize
-from ..settings.results import version
 from ..text import accounting, quality
 from ..text.accounting import Accounting
 from ..text.inputs import Input, check_input
@@ -45,6 +44,21 @@ from ..text.shard_builder import (
 from ..text.spans import piece_bytes, plan
 from ..text.work import discard, work_folder
 from .corpus import read_manifest
+from .stage import OUT, Argument, Stage
+
+STAGE = Stage(
+    name="tokenize",
+    version=2,
+    help="Cut TEXT into sentences of tokens, as Arrow shards.",
+    inputs=(Argument("corpus"), Argument("text", "word", choices=("general", "task"))),
+    outputs=(OUT,),
+    run=lambda params, **given: run(
+        params=params.tokenize, given=(*params.corpus.general, *params.corpus.task), **given
+    ),
+    summary=lambda figures, _: summary(figures),
+    metrics={"tokens": "tokens"},
+    cluster=True,
+)
 
 
 def run(
@@ -101,7 +115,7 @@ def tokenize(
     sample = quality.sample(sum(input_.bytes for input_ in inputs))
     with work_folder(runs, "tokenize", out) as work:
         pieces = [
-            Piece(number, spans, work, params, column, sample, description, version("tokenize"))
+            Piece(number, spans, work, params, column, sample, description, STAGE.version)
             for number, spans in enumerate(divided)
         ]
         results = _results(pieces, cluster)

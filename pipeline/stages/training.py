@@ -34,10 +34,11 @@ from elmo.train.step import Workers
 
 from .. import tracking
 from ..cluster import workers as ray_cluster
-from ..settings import results
 from ..settings.cluster import Cluster
+from ..settings.fingerprint import fingerprint
 from ..terminal.progress import Progress, say
 from ..terminal.urls import clean
+from .stage import Stage
 
 TextFigures = dict[str, dict[str, float | None]]  # of each text, by name
 
@@ -99,7 +100,7 @@ class Trained(NamedTuple):
 
 
 def train(
-    stage: str,
+    stage: Stage,
     params: Any,
     training: Training,
     job: StageJob,
@@ -121,13 +122,17 @@ def train(
         start = absolute(training.start_from)
         training = replace(training, start_from=str(start))
         inputs = inputs | {"start_from": Checkpoint.digest(start)}
-    folder = Location(absolute(runs)) / stage / results.fingerprint(stage, params, inputs)
+    folder = (
+        Location(absolute(runs))
+        / stage.name
+        / fingerprint(stage.name, stage.version, params, inputs)
+    )
     tracking.check()
-    run = tracking.run(stage, params, inputs=inputs, sources=sources, folder=folder)
+    run = tracking.run(stage.name, params, inputs=inputs, sources=sources, folder=folder)
     with locked(folder.local) if folder.local else nullcontext(), _kept(folder), run as log:
         _sweep(folder)
         settings = RunSettings(
-            stage=stage,
+            stage=stage.name,
             folder=folder,
             stop=Flag(folder, f"{_STOP}{uuid.uuid4().hex[:8]}"),
             out=absolute(out),
@@ -137,7 +142,7 @@ def train(
             run_id=log.run_id,
             tracking_uri=tracking.tracking_uri(),
             lineage={
-                "stage": stage,
+                "stage": stage.name,
                 "inputs": inputs,
                 "run_id": log.run_id,
                 "params": clean(asdict(params)),

@@ -36,14 +36,26 @@ from elmo.io.location import Folder, Location
 from ..cluster import workers
 from ..settings.cluster import Cluster
 from ..settings.params import Vocab
-from ..settings.results import version
 from ..terminal.failures import reading
 from ..text.hashing import hash_strings
 from ..text.work import work_folder
+from .stage import OUT, Argument, Stage
 
 _FILES = ("words.txt", "characters.json")  # that mark a folder as this stage's output
 _ALSO = r"counts\.txt"
 _PIECE = 4_000_000  # rows of shards' counts that are merged at a time
+
+STAGE = Stage(
+    name="vocab",
+    version=2,
+    help="Count the words of SHARDS.",
+    inputs=(Argument("shards"),),
+    outputs=(OUT,),
+    run=lambda params, **given: run(params=params.vocab, **given),
+    summary=lambda figures, _: summary(figures),
+    metrics={"words": "words", "coverage": "heldout_coverage"},
+    cluster=True,
+)
 
 
 @dataclass(frozen=True)
@@ -126,7 +138,7 @@ def summary(figures: dict[str, float]) -> str:
 def count(shards: Shards, *, work: Location, cluster: Cluster) -> tuple[TypeCounts, TypeCounts]:
     """Count the types of both splits, a task for each shard; their order does not matter."""
     jobs = [
-        (shards.location, info, work, f"{info.sha256}-{version('vocab')}-by-hash.arrow")
+        (shards.location, info, work, f"{info.sha256}-{STAGE.version}-by-hash.arrow")
         for split in SPLITS
         for info in shards.infos(split)
     ]

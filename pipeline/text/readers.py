@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elmo.errors import ElmoError
+from elmo.settings import LONGEST_LINE
 
 from ..terminal.failures import reading
 from .accounting import Accounting
@@ -22,7 +23,6 @@ from .inputs import Input, open_input, read_bytes
 from .spans import BLANK_LINES, FileSpan, open_parquet
 
 BLOCK = 4 << 20
-LINE_LIMIT = 16 << 20  # bytes of one line, record or value; memory grows with the longest
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _parquet_blocks(
                     break
                 values = batch.column(0).cast(pa.large_binary())
             longest = pc.max(pc.binary_length(values)).as_py() or 0
-            if longest > LINE_LIMIT:
+            if longest > LONGEST_LINE:
                 raise ElmoError(f"{span.input.url}: {_too_long('a value of its column', longest)}")
             texts = [value or b"" for value in values.to_pylist()]
             for row, text in enumerate(texts):
@@ -208,13 +208,13 @@ def _raw_blocks(span: FileSpan, size: int, documents: str) -> Iterator[tuple[byt
         while True:
             want = size if left < 0 else min(size, left)
             # At least as much again, or a long line would be copied for each block it is in.
-            want = max(want, min(len(rest), left if left >= 0 else len(rest), LINE_LIMIT))
+            want = max(want, min(len(rest), left if left >= 0 else len(rest), LONGEST_LINE))
             more = read_bytes(span.input, file, want) if want else b""
             left -= len(more) if left > 0 else 0
             if not more:
                 break
             rest += more
-            if len(rest) > LINE_LIMIT:
+            if len(rest) > LONGEST_LINE:
                 _check_lines(span, rest, offset)
             cut = _cut(rest, size, documents)
             if cut:
@@ -227,7 +227,7 @@ def _raw_blocks(span: FileSpan, size: int, documents: str) -> Iterator[tuple[byt
 def _check_lines(span: FileSpan, text: bytes, offset: int) -> None:
     start = 0
     for line in text.split(b"\n"):
-        if len(line) > LINE_LIMIT:
+        if len(line) > LONGEST_LINE:
             number = _line_number(span, offset + start)
             raise ElmoError(f"{span.input.url}:{number}: {_too_long('this line', len(line))}")
         start += len(line) + 1
@@ -235,8 +235,8 @@ def _check_lines(span: FileSpan, text: bytes, offset: int) -> None:
 
 def _too_long(what: str, size: int) -> str:
     return (
-        f"{what} has {size / 1e6:,.0f} MB or more; the limit is {LINE_LIMIT >> 20} MiB: divide it "
-        "at line ends"
+        f"{what} has {size / 1e6:,.0f} MB or more; the limit is {LONGEST_LINE >> 20} MiB: "
+        "divide it at line ends"
     )
 
 

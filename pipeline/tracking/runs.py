@@ -15,7 +15,7 @@ from elmo.errors import ElmoError
 from elmo.io.location import Folder, Location, scratch
 from elmo.io.records import digest
 
-from ..settings.results import fingerprint, plain
+from ..settings.fingerprint import plain
 from ..terminal.progress import say
 from ..terminal.urls import clean, without_credentials
 from . import origin
@@ -241,7 +241,7 @@ def _begin(
     tags = {"stage": stage, **{f"digest.{name}": value for name, value in inputs.items()}}
     tags |= {f"dvc.{n}": os.environ[n] for n in ("DVC_STAGE", "DVC_EXP_NAME") if n in os.environ}
     tags |= origin.tags() | {_PROCESS: origin.process_key()}
-    key = fingerprint(stage, params, inputs)[:6]
+    key = digest([stage, plain(params), dict(inputs)])[:6]
     name = " ".join(filter(None, [stage, os.environ.get("DVC_EXP_NAME"), key]))
     tags["mlflow.note.content"] = origin.description(stage, inputs, locations, tags)
     run_id = str(client.create_run(experiment_id(client), run_name=name, tags=tags).info.run_id)

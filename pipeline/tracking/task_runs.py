@@ -12,10 +12,11 @@ import msgspec
 from elmo.errors import ElmoError
 from elmo.io.records import digest, sha256
 from elmo.store import model_digest
+from elmo.tasks import RESULTS_VERSION
 from elmo.tasks.settings import TaskSettings
 
 from .. import tracking
-from ..settings.results import fingerprint
+from ..settings.fingerprint import fingerprint
 from ..terminal.progress import say
 
 
@@ -66,7 +67,11 @@ class Runs:
         inputs = {name: source_digest(name, path) for name, path in self.sources.items()}
         if self.work is None:
             return params, inputs, None
-        return params, inputs, self.work.absolute() / fingerprint("tasks", params, inputs)
+        return (
+            params,
+            inputs,
+            self.work.absolute() / fingerprint("tasks", RESULTS_VERSION, params, inputs),
+        )
 
     def log_model(self, folder: Path, seed: int) -> str:
         """Log the trained task in `folder` to the run of a seed, served by that one; its URI."""

@@ -19,11 +19,11 @@ SETTINGS = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
 NUMBERS = [field.name for field in fields(Cluster) if isinstance(field.default, int | float)]
 NUMBERS.remove("gpu")
 CLUSTER = {field.name: field.default for field in fields(Cluster)}
-# The two sections of training are of one type, and so are the versions of results.
+# The two sections of training are of one type.
 PARAMS = {
     name: breakage
     for name, breakage in breakages(Params).items()
-    if not name.startswith(("finetune.training.", "results.")) or name.startswith("results.corpus")
+    if not name.startswith("finetune.training.")
 }
 BY_CLUSTER = sample(breakages(Cluster), 40)
 TEXTS = {

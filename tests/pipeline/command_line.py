@@ -7,11 +7,18 @@ import sys
 import tempfile
 from pathlib import Path
 
+import click
 import pytest
 
 from pipeline.commands import cli
 
 ROOT = Path(__file__).resolve().parents[2]
+_CONTEXT = click.Context(cli.cli)
+COMMANDS = {
+    name: command
+    for name in cli.cli.list_commands(_CONTEXT)
+    if (command := cli.cli.get_command(_CONTEXT, name))
+}
 
 
 def elmo(*arguments: object, stdin: bytes = b"", cwd: Path = ROOT) -> tuple[int, str, str]:

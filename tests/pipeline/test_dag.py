@@ -16,7 +16,8 @@ import yaml
 
 from elmo.model.embedder import Embedder
 from elmo.store import FeatureStore
-from pipeline.commands.run_stage import METRICS_OF
+from pipeline.stages import STAGES as NAMES
+from pipeline.stages import record
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(3600)]  # minutes on a busy machine
@@ -174,6 +175,23 @@ def test_a_changed_file_of_the_user_is_seen(
     assert ran(call(folder, "dvc", "repro", "tokenize@general")) == ["corpus", "tokenize@general"]
 
 
+def test_a_new_version_of_the_code_makes_a_stages_results_again_and_asks_nothing(
+    tmp_path: Path,
+) -> None:
+    folder = new_project(tmp_path)
+    params = yaml.safe_load((folder / "params.yaml").read_text())
+    params["tokenize"]["shard_bytes"] = 1 << 20  # one piece, which needs no Ray
+    (folder / "params.yaml").write_text(yaml.safe_dump(params))
+    both = ["corpus", "tokenize@general", "vocab"]
+    assert ran(call(folder, "dvc", "repro", "vocab")) == both
+    assert ran(call(folder, "dvc", "repro", "vocab")) == ["corpus"]
+    code = folder / "pipeline" / "stages" / "vocab.py"
+    version = record("vocab").version
+    changed = code.read_text().replace(f"version={version},", f"version={version + 1},")
+    code.write_text(changed)
+    assert ran(call(folder, "dvc", "repro", "vocab")) == ["corpus", "vocab"]
+
+
 def test_metrics_params_and_graph(project: Path) -> None:
     shown = call(project, "dvc", "metrics", "show", "--json")
     values = json.loads(shown)[""]["data"]
@@ -181,7 +199,7 @@ def test_metrics_params_and_graph(project: Path) -> None:
     assert values["metrics/finetune.json"]["data"]["gain"] > 0
     assert values["metrics/tasks-animals.json"]["data"]["score"] >= 0
     columns = {name for file in values.values() for name in file["data"]}
-    assert columns == {name for of_stage in METRICS_OF.values() for name in of_stage}
+    assert columns == {column for name in NAMES for column in record(name).metrics}
     assert "finetune" in call(project, "dvc", "dag", "--mermaid")
     params = yaml.safe_load((project / "params.yaml").read_text())
     changed = params | {"features": params["features"] | {"dtype": "float32"}}

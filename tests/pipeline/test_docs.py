@@ -7,7 +7,7 @@ import click
 import pytest
 import yaml
 
-from pipeline.commands.cli import cli
+from tests.pipeline.command_line import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -15,9 +15,9 @@ DVC = yaml.safe_load((ROOT / "dvc.yaml").read_text())
 STAGES = list(DVC["stages"])
 
 
-@pytest.mark.parametrize("name", sorted(cli.commands))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_and_option_has_help(name: str) -> None:
-    command = cli.commands[name]
+    command = COMMANDS[name]
     assert command.help
     for parameter in command.params:
         if isinstance(parameter, click.Option) and not isinstance(parameter.type, click.Choice):
@@ -31,10 +31,11 @@ def test_one_word_a_stage(stage: str) -> None:
     assert described["desc"]
     section = f"{stage}.${{key}}" if stage == "tasks" else stage
     others = ["tasks"] if stage == "report" else []  # whose figures it shows
-    assert described["params"] == [section, f"results.{stage}", *others]
+    versions = [] if stage == "corpus" else [{"data/versions.json": [stage]}]
+    assert described["params"] == [section, *others, *versions]
     assert f"python -m elmo_pipeline {stage} " in described["cmd"]
     assert stage in yaml.safe_load((ROOT / "params.yaml").read_text())
-    assert stage in cli.commands
+    assert stage in COMMANDS
     assert (ROOT / "pipeline" / "stages" / f"{stage}.py").is_file()
     assert f"| `{stage}` |" in README
 

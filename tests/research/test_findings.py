@@ -315,10 +315,9 @@ def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
 
 def test_the_project_s_own_page_can_be_redrawn(tmp_path: Path) -> None:
     """It shows nothing that is not in a file, and each of its commands exists."""
-    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "results").symlink_to(ROOT / "results")
-    copy = tmp_path / "docs" / "results.md"
+    text = (ROOT / "research" / "README.md").read_text(encoding="utf-8")
+    (tmp_path / "results").symlink_to(ROOT / "research" / "results")
+    copy = tmp_path / "README.md"
     copy.write_text(text, encoding="utf-8")
     measured, left = page.redraw(tmp_path / "results", copy)
     assert copy.read_text(encoding="utf-8") == text

@@ -201,8 +201,8 @@ def test_embed_replaces_no_file(model: Path, tmp_path: Path) -> None:
 def test_a_line_too_long_is_refused_before_it_is_read(
     model: Path, tmp_path: Path, pretokenized: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ElmoError, match=r"-:2: the line has more than 4,194,304 bytes"):
-        data = b"a\n" + b"a " * (3 << 20)
+    with pytest.raises(ElmoError, match=r"-:2: the line has more than 16,777,216 bytes"):
+        data = b"a\n" + b"a " * (9 << 20)
         embed(model, data, tmp_path / "out.npz", pretokenized=pretokenized)
     with pytest.raises(ElmoError, match=r"-:1: the line has 32,769 tokens, at most 32,768"):
         embed(model, b"a " * 32_769, tmp_path / "out.npz", pretokenized=pretokenized)

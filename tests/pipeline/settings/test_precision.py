@@ -15,7 +15,7 @@ from elmo.settings import Precision
 from elmo.train import machine_speed
 from elmo.train.machine_speed import Speeds
 from pipeline.settings.precision import check_store_precision, settled
-from tests.pipeline.command_line import ROOT, elmo
+from tests.pipeline.command_line import COMMANDS, ROOT, elmo
 
 EMULATES, HAS_UNITS = Speeds(100.0, 0.5), Speeds(100.0, 500.0)
 
@@ -99,11 +99,9 @@ def test_auto_is_settled_before_anything_is_read(
 
 
 def test_every_option_and_setting_of_a_precision_is_among_them() -> None:
-    from pipeline.commands.cli import cli
-
     with_option = {
         name
-        for name, command in cli.commands.items()
+        for name, command in COMMANDS.items()
         if any("--precision" in option.opts for option in command.params)
     }
     text = (ROOT / "params.yaml").read_text()

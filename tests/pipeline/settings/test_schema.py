@@ -16,7 +16,6 @@ from pipeline.commands.cli import cli
 from pipeline.settings import (
     cluster,
     params,
-    results,
     schema,
 )
 
@@ -24,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PARAMS = yaml.safe_load((ROOT / "params.yaml").read_text())
 CLASSES = [
     kind
-    for module in (library, params, cluster, results)
+    for module in (library, params, cluster)
     for kind in vars(module).values()
     if isinstance(kind, type)
     and is_dataclass(kind)

@@ -22,8 +22,8 @@ from elmo.model.folder import load_model
 from elmo.settings import Network
 from elmo.train.checkpoints import Checkpoint, Checkpoints
 from elmo.train.perplexity import HeldOut, perplexity
-from pipeline.settings import results
 from pipeline.settings.cluster import Cluster
+from pipeline.settings.fingerprint import fingerprint
 from pipeline.settings.params import Pretrain
 from pipeline.stages import pretrain
 from pipeline.stages import training as trainer
@@ -134,7 +134,8 @@ def work_folder(inputs: Path, out: Path, params: Pretrain = PARAMS) -> Path:
         "corpus": Shards(inputs / "shards").digest,
         "vocabulary": pretrain.vocabulary_digest(inputs / "vocab"),
     }
-    return out / "runs" / "pretrain" / results.fingerprint("pretrain", params, digests)
+    key = fingerprint("pretrain", pretrain.STAGE.version, params, digests)
+    return out / "runs" / "pretrain" / key
 
 
 @pytest.mark.slow

@@ -155,7 +155,7 @@ def test_the_command_of_the_stage(folder: Path) -> None:
     assert figures["examples"]["test"] == 1
     assert json.loads(Path("m.json").read_text()) == {"score": figures["elmo"]["f1"]}
     other = CliRunner().invoke(cli, ["tasks", "pos", *words])
-    assert str(other.exception) == "params.yaml: tasks has no pos; there are: ner"
+    assert str(other.exception) == "tasks.pos: no such task in the params; there are: ner"
 
 
 @pytest.mark.parametrize(

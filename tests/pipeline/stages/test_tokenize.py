@@ -560,7 +560,7 @@ def test_bad_parquet_is_named(tmp_path: Path) -> None:
 def test_a_line_or_record_over_the_limit_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(readers, "LINE_LIMIT", 3000)
+    monkeypatch.setattr(readers, "LONGEST_LINE", 3000)
     path = tmp_path / name
     texts = ["short", "x " * 1450, "y " * 1600]
     if name.endswith("parquet"):
@@ -572,7 +572,7 @@ def test_a_line_or_record_over_the_limit_is_named(
     line = "" if name.endswith("parquet") else ":3"
     with pytest.raises(ElmoError, match=rf"{re.escape(name)}{line}: .* the limit is .* line ends"):
         make(tmp_path / "out", path)
-    monkeypatch.setattr(readers, "LINE_LIMIT", 4000)
+    monkeypatch.setattr(readers, "LONGEST_LINE", 4000)
     assert len(in_order(make(tmp_path / "out", path))) == 3
 
 

@@ -1,0 +1,55 @@
+"""A stage as a record: its command, options, version and metrics all follow from it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Figures = dict[str, Any]  # all numbers of a stage, by name, or by arm and name
+FIGURES: Any = dict[str, float | None | dict[str, float | None]]  # their type in a file
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What a stage is given: in order, or as an option where it has a `help`.
+
+    A "folder" of the project lies at a URL where `storage` is set; a "path" is of this machine.
+    """
+
+    name: str
+    kind: Literal["folder", "path", "word"] = "folder"
+    help: str = ""
+    choices: tuple[str, ...] = ()
+    required: bool = True
+
+
+OUT = Argument("out")
+CURVES = Argument("curves", "path", "Where the curves go.")
+WORK = Argument("runs", "folder", "Where the work in progress is kept.")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What the module of a stage says of it, in `STAGE`."""
+
+    name: str
+    """As in dvc.yaml, params.yaml and on the command line."""
+    version: int
+    """Raised when a change of the code changes what the stage writes: dvc repro makes it again."""
+    help: str
+    inputs: tuple[Argument, ...]
+    outputs: tuple[Argument, ...]
+    """The first is the stage's own; the others may lie beside one another."""
+    run: Callable[..., Figures]
+    """Takes the whole params as `params`, the arguments by name, and `cluster` if it has one."""
+    summary: Callable[[Figures, Mapping[str, Any]], str]
+    """One line of the numbers and the arguments."""
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    """The few numbers that people compare: a column of `dvc metrics show`, and its number."""
+    work: Argument | None = WORK
+    """Where a killed run leaves what it had finished; None: the stage takes seconds."""
+    cluster: bool = False
+    """Its work is divided, among processes here or on a cluster."""
+    settles_precision: bool = False
+    """`precision: auto` becomes the faster one here before it runs."""
+    figures: Any = FIGURES
+    """The type of its numbers in a file."""
