@@ -121,7 +121,7 @@ def _project(home: Path, name: str) -> Path:
     folder.mkdir()
     (folder / "dvc.yaml").write_text((ROOT / "dvc.yaml").read_text())
     params = yaml.safe_load((ROOT / "params.yaml").read_text())
-    params["corpus"] |= {"general": [str(home / "text.txt")], "task": [str(home / "text.txt")]}
+    params["corpus"] |= {"general": [str(home / "text.txt")], "domain": [str(home / "text.txt")]}
     params["tokenize"] |= {"sentences": "line", "heldout": 0.1, "shard_bytes": 1 << 17}
     params["pretrain"]["network"] |= {"char_dim": 8, "filters": [[1, 16], [2, 16], [3, 32]]}
     params["pretrain"]["network"] |= {"cells": 128, "projection": 32}

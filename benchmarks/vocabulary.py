@@ -57,7 +57,7 @@ def _shards(options: argparse.Namespace, out: Path) -> Shards:
         out,
         params,
         column="text",
-        runs=out.parent / "runs",
+        work=out.parent / "runs",
         cluster=cluster,
     )
     return Shards(out)
@@ -66,7 +66,7 @@ def _shards(options: argparse.Namespace, out: Path) -> Shards:
 def _stage(shards: Shards, out: Path, options: argparse.Namespace) -> None:
     params = Vocab(options.min_count, 0, "bytes", 1, 50)
     cluster = Cluster(workers=0, cpus=1, gpu=False, actors=1)
-    vocab.run(shards.folder, out, params, runs=out.parent / "runs", cluster=cluster)
+    vocab.run(shards.folder, out, params, work=out.parent / "runs", cluster=cluster)
 
 
 def _count_shards(shards: Shards, folder: Path, options: argparse.Namespace) -> None:

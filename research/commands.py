@@ -68,9 +68,9 @@ def _task_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--columns", help="Where fields are, such as word=2,tag=4."),
         click.option("--scheme", help="Of tags: bio, iob1, bioes or plain."),
         click.option(
-            "--runs",
+            "--work",
             type=PATH,
-            default="runs/findings",
+            default="work/findings",
             show_default=True,
             help="Where unfinished work and the vectors are kept.",
         ),
@@ -91,7 +91,7 @@ def _task_options(command: Callable[..., None]) -> Callable[..., None]:
     help="What is compared: with and without ELMo; which layers; where it enters; context alone.",
 )
 @_task_options
-def compare(compared: "ComparedTask", ways: Any, runs: Path, out: Path) -> None:
+def compare(compared: "ComparedTask", ways: Any, work: Path, out: Path) -> None:
     """Train a task of KIND in several ways, all else equal: Tables 1, 2 and 3, Figure 2.
 
     \b
@@ -100,7 +100,7 @@ def compare(compared: "ComparedTask", ways: Any, runs: Path, out: Path) -> None:
     """
     from research.compare import compare as measure
 
-    _write(out, lambda: measure(compared, ways, work=runs))
+    _write(out, lambda: measure(compared, ways, work=work))
 
 
 @findings.command()
@@ -113,7 +113,7 @@ def compare(compared: "ComparedTask", ways: Any, runs: Path, out: Path) -> None:
     help="The folder of another model; once for each.",
 )
 @_task_options
-def models(compared: "ComparedTask", others: tuple[Path, ...], runs: Path, out: Path) -> None:
+def models(compared: "ComparedTask", others: tuple[Path, ...], work: Path, out: Path) -> None:
     """Train a task of KIND without ELMo and with each of several models: which one to use.
 
     \b
@@ -122,7 +122,7 @@ def models(compared: "ComparedTask", others: tuple[Path, ...], runs: Path, out: 
     """
     from research.compare import models as measure
 
-    _write(out, lambda: measure(compared, others, work=runs))
+    _write(out, lambda: measure(compared, others, work=work))
 
 
 @findings.command()
@@ -130,7 +130,7 @@ def models(compared: "ComparedTask", others: tuple[Path, ...], runs: Path, out: 
     "--shares", default="1,3,10,30,100", show_default=True, help="Percent of the examples."
 )
 @_task_options
-def labels(compared: "ComparedTask", shares: str, runs: Path, out: Path) -> None:
+def labels(compared: "ComparedTask", shares: str, work: Path, out: Path) -> None:
     """Train a task of KIND on growing shares of its labels, with ELMo and without: Figure 1.
 
     \b
@@ -145,7 +145,7 @@ def labels(compared: "ComparedTask", shares: str, runs: Path, out: Path) -> None
         parts = [0.0]
     if not all(0 < part <= 1 for part in parts):
         raise ElmoError(f"--shares must be percents such as 1,10,100; found {shares!r}")
-    _write(out, lambda: measure(compared, parts, work=runs))
+    _write(out, lambda: measure(compared, parts, work=work))
 
 
 @findings.command()

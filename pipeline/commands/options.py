@@ -96,13 +96,13 @@ SET = click.option(
     help="Another value for this run alone, as -S pretrain.training.epochs=3; DVC does not see it.",
 )
 RUNS = click.option(
-    "--runs", type=FOLDER, required=True, help="Where the work in progress is kept."
+    "--work", type=FOLDER, required=True, help="Where the work in progress is kept."
 )
 CURVES = click.option("--curves", type=PATH, required=True, help="Where the curves go.")
 METRICS = click.option(
-    "--metrics", type=PATH, help="Write the stage's few main figures to this JSON file."
+    "--metrics", type=PATH, help="Write the few numbers that people compare to this JSON file."
 )
-FIGURES = click.option("--figures", type=PATH, help="Write all its figures to this JSON file.")
+NUMBERS = click.option("--numbers", type=PATH, help="Write all its numbers to this JSON file.")
 DEVICE = click.option(
     "--device",
     default="cpu",

@@ -12,7 +12,7 @@ from .options import PARAMS, PATH, say_done
 
 
 class _SeveralFiles(click.Command):
-    """A command whose options `--text` and `--task` take all the words up to the next option."""
+    """A command whose options `--text` and `--domain` take all the words up to the next option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """`--text a b` as `--text a --text b`."""
@@ -20,7 +20,7 @@ class _SeveralFiles(click.Command):
         option = None
         for word in args:
             if word.startswith("-"):
-                option = word if word in ("--text", "--task") else None
+                option = word if word in ("--text", "--domain") else None
             elif option and spread[-1] != option:
                 spread.append(option)
             spread.append(word)
@@ -36,8 +36,8 @@ class _SeveralFiles(click.Command):
     help="What the language model learns from: files, folders, globs, URLs.",
 )
 @click.option(
-    "--task",
-    "task_text",
+    "--domain",
+    "domain_text",
     multiple=True,
     metavar="FILES...",
     help="The text of your domain, whose vectors are stored; default: TEXT again.",
@@ -47,19 +47,21 @@ class _SeveralFiles(click.Command):
 def init(
     folder: Path,
     text: tuple[str, ...],
-    task_text: tuple[str, ...],
+    domain_text: tuple[str, ...],
     column: str | None,
     preset_name: str | None,
 ) -> None:
     """Start a project in FOLDER: its stages, its settings, git and DVC.
 
     \b
-    Example: elmo init my-project --text wiki/*.txt.gz --task reviews.jsonl
+    Example: elmo init my-project --text wiki/*.txt.gz --domain reviews.jsonl
              cd my-project; elmo run
     """
     from ..project import init as projects
 
-    lines = projects.run(folder, text=text, task=task_text, column=column, preset_name=preset_name)
+    lines = projects.run(
+        folder, text=text, domain=domain_text, column=column, preset_name=preset_name
+    )
     say_done(f"init: {folder}: {lines[0]}")
     for line in lines[1:]:
         say_done(f"  {line}")

@@ -1,4 +1,4 @@
-"""What the commands of all stages do: read the params, run, write the figures, print a line."""
+"""What the commands of all stages do: read the params, run, write the numbers, print a line."""
 
 import os
 import time
@@ -24,22 +24,22 @@ def run_stage(
     *,
     params_file: Path,
     metrics: Path | None,
-    figures: Path | None,
+    numbers: Path | None,
     cluster: "Cluster | None" = None,
     **given: Any,
 ) -> None:
-    """Run a stage, write its figures and metrics, print what it did and how long it took."""
+    """Run a stage, write its numbers and metrics, print what it did and how long it took."""
     from elmo.io.atomic import check_record, write_json
 
     from ..cluster import storage
     from ..settings import params as settings
 
     began = time.monotonic()
-    _check_work(given.get("runs"))
-    _check_apart(stage, given, (metrics, figures))
-    for file in (metrics, figures):
+    _check_work(given.get("work"))
+    _check_apart(stage, given, (metrics, numbers))
+    for file in (metrics, numbers):
         if file is not None:
-            check_record(file, stage.figures)
+            check_record(file, stage.numbers)
     params = settings.load(params_file, values_set())
     if cluster is not None:
         given["cluster"] = cluster
@@ -50,22 +50,22 @@ def run_stage(
             params = settled_params(params, stage.name, gpu=cluster.gpu, say=say)
     out = given[stage.outputs[0].name]
     storage.check_left(out)
-    numbers = stage.run(params=params, **given)
+    made = stage.run(params=params, **given)
     storage.leave_manifests(out)
-    rounded = {key: _rounded(value) for key, value in numbers.items()}
-    if figures is not None:
-        write_json(figures, rounded)
+    rounded = {key: _rounded(value) for key, value in made.items()}
+    if numbers is not None:
+        write_json(numbers, rounded)
     if metrics is not None:
         names = stage.metrics or {key: key for key in rounded}
         write_json(metrics, {name: rounded[key] for name, key in names.items() if key in rounded})
     words = [stage.name, *(given[one.name] for one in stage.inputs if one.kind == "word")]
     duration = _duration(time.monotonic() - began)
-    say_done(f"{' '.join(words)}: {stage.summary(numbers, given)} ({duration})")
+    say_done(f"{' '.join(words)}: {stage.summary(made, given)} ({duration})")
 
 
 def _check_work(folder: Any) -> None:
     if isinstance(folder, Path) and folder.exists() and not folder.is_dir():
-        raise ElmoError(f"{folder}: is no folder to keep work in; name another with --runs")
+        raise ElmoError(f"{folder}: is no folder to keep work in; name another with --work")
 
 
 def _check_apart(stage: "Stage", given: dict[str, Any], numbers: Iterable[Path | None]) -> None:
@@ -96,7 +96,7 @@ def _real(path: Any) -> str:
 
 
 def _rounded(value: Any) -> Any:
-    """Six digits: figures are read and compared by people."""
+    """Six digits: numbers are read and compared by people."""
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import FIGURES, FOLDER, METRICS, PARAMS, PATH, SET, with_cluster
+from .options import FOLDER, METRICS, NUMBERS, PARAMS, PATH, SET, with_cluster
 from .run_stage import run_stage
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def command(stage: "Stage") -> click.Command:
         run_stage(stage, **given)
 
     made: Callable[..., None] = with_cluster(run) if stage.cluster else run
-    for option in (FIGURES, METRICS, SET, PARAMS):
+    for option in (NUMBERS, METRICS, SET, PARAMS):
         made = option(made)
     for argument in reversed([*stage.inputs, *stage.outputs, *filter(None, [stage.work])]):
         made = _parameter(argument)(made)

@@ -71,9 +71,9 @@ def task() -> None:
 )
 @click.option("--track", is_flag=True, help="One MLflow run for each seed.")
 @click.option(
-    "--runs",
+    "--work",
     type=FOLDER,
-    default="runs/tasks",
+    default="work/tasks",
     show_default=True,
     help="Where unfinished work and the vectors are kept.",
 )
@@ -95,7 +95,7 @@ def train(
     store: Path | None,
     tokenizer: str | None,
     track: bool,
-    runs: Path,
+    work: Path,
     format_: str | None,
     columns: str | None,
     scheme: str | None,
@@ -115,7 +115,7 @@ def train(
     from .text_commands import check_device
 
     check_device(device)
-    _check_paths(model, without_elmo=without_elmo, store=store, out=out, runs=runs)
+    _check_paths(model, without_elmo=without_elmo, store=store, out=out, work=work)
     options: dict[str, Any] = {"layers": layers, "epochs": epochs, "batch_size": batch_size}
     options |= {"hidden": hidden, "lr": lr, "elmo": "none" if without_elmo else None}
     settings = _chosen(kind, options, changes)
@@ -129,7 +129,7 @@ def train(
         say_done(f"{path}: {_counts(labelled.counts)}")
     tasks.say_labels_lacking(kind, data[1], path=dev, train=data[0])
     sources = {"train": train, "dev": dev} | ({"model": model} if model is not None else {})
-    tracked = Runs(out.name, kind, settings, sources, runs) if track else None
+    tracked = Runs(out.name, kind, settings, sources, work) if track else None
     with ExitStack() as stack:
         open_run = tracked.opener(stack) if tracked is not None else None
         record = train_task(
@@ -139,7 +139,7 @@ def train(
             settings=settings,
             model=None if without_elmo else model,
             seeds=range(seeds),
-            work=runs,
+            work=work,
             store=store,
             tokenizer=cuts,
             device=device,
@@ -153,15 +153,15 @@ def train(
 
 
 def _check_paths(
-    model: Path | None, *, without_elmo: bool, store: Path | None, out: Path, runs: Path
+    model: Path | None, *, without_elmo: bool, store: Path | None, out: Path, work: Path
 ) -> None:
     """Refuse options that contradict each other, before anything is read."""
     if not without_elmo and model is None:
         raise ElmoError("--model is missing; name a model folder, or say --without-elmo")
     if without_elmo and store is not None:
         raise ElmoError("--without-elmo and --store: no vectors are read; leave out one of them")
-    if runs.absolute().is_relative_to(out.absolute()):
-        raise ElmoError(f"--out {out} holds --runs {runs}; name another folder for one of them")
+    if work.absolute().is_relative_to(out.absolute()):
+        raise ElmoError(f"--out {out} holds --work {work}; name another folder for one of them")
 
 
 def _chosen(kind: str, options: dict[str, Any], changes: tuple[str, ...]) -> "TaskSettings":

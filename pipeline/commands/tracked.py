@@ -13,7 +13,7 @@ from .options import JSON, PARAMS, PATH
 
 @click.command()
 @click.option(
-    "--runs",
+    "--work",
     "folder",
     default="runs",
     show_default=True,

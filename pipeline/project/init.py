@@ -38,13 +38,13 @@ def run(
     folder: Path,
     *,
     text: Sequence[str],
-    task: Sequence[str],
+    domain: Sequence[str],
     column: str | None,
     preset_name: str | None,
 ) -> list[str]:
     """Write a project into `folder`, and start git and DVC there where they are not; what was done.
 
-    `text` becomes the general text, `task` that of the domain: without one it is `text` again.
+    `text` becomes the general text, `domain` the domain text: without one it is `text` again.
     Everything is checked before anything is written.
     """
     for name in ("dvc.yaml", "params.yaml", schema.FILE):
@@ -53,13 +53,13 @@ def run(
     if column is not None:
         check_value("--column", column, params.Line)
     general_inputs = _readable(text, column)
-    task_inputs = _readable(task, column) or general_inputs
+    domain_inputs = _readable(domain, column) or general_inputs
     settings = _settings(
         [_from(folder, name) for name in text],
-        [_from(folder, name) for name in task or text],
+        [_from(folder, name) for name in domain or text],
         column=column,
         preset_name=preset_name,
-        example_of=task_inputs,
+        example_of=domain_inputs,
     )
     schema_text = json.dumps(schema.json_schema(params.Params), indent=1) + "\n"
     files = {"params.yaml": schema.HEADER + settings, schema.FILE: schema_text}
@@ -79,12 +79,12 @@ def run(
         lines.append(f"general text: {_listing(general_inputs)}")
     else:
         lines.append("general text: prose that every machine has; name yours with --text")
-    if task:
-        lines.append(f"task text: {_listing(task_inputs)}")
+    if domain:
+        lines.append(f"domain text: {_listing(domain_inputs)}")
     elif text:
-        lines.append("task text: the same; name the text of your domain with --task")
+        lines.append("domain text: the same; name the text of your domain with --domain")
     else:
-        lines.append("task text: the docstrings of a package; name yours with --task")
+        lines.append("domain text: the docstrings of a package; name yours with --domain")
     return lines
 
 
@@ -117,7 +117,7 @@ def _from(folder: Path, name: str) -> str:
 
 def _settings(
     general: list[str],
-    task: list[str],
+    domain: list[str],
     *,
     column: str | None,
     preset_name: str | None,
@@ -133,8 +133,8 @@ def _settings(
         if general:
             own["corpus"]["general"] = general
             own["labels"] = {"package": ""}
-        if task:
-            own["corpus"]["task"] = task
+        if domain:
+            own["corpus"]["domain"] = domain
         if column is not None:
             own["corpus"]["column"] = column
         if example_of and (examples := _examples(example_of[0], params.load(file), column)):

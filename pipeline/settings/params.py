@@ -75,12 +75,12 @@ class Corpus:
     """The text that the language model learns from: files, folders, globs or URLs; empty: the
     Python language reference and the standard library's docstrings.
     """
-    task: tuple[Source, ...]
+    domain: tuple[Source, ...]
     """The text of the domain, which the model is tuned to and whose vectors are stored; must be
-    named where `general` is. Empty: the docstrings of `task_package`.
+    named where `general` is. Empty: the docstrings of `domain_package`.
     """
-    task_package: PackageName
-    """The installed package whose docstrings are the task text while `task` is empty."""
+    domain_package: PackageName
+    """The installed package whose docstrings are the domain text while `domain` is empty."""
     column: Line
     """The field of JSON lines, or column of Parquet, that holds the text; plain text has none."""
 
@@ -196,7 +196,7 @@ class Pretrain:
 
 @dataclass(frozen=True)
 class Finetune:
-    """Training on task text, from a pretrained model."""
+    """Training on domain text, from a pretrained model."""
 
     training: Training
     new_words: WholeNumber
@@ -265,6 +265,8 @@ class Params:
 
 _MOVED = {
     "cluster": "move it to cluster.yaml, a file of its own (see cluster.example.yaml)",
+    "corpus.task": "it is corpus.domain now",
+    "corpus.task_package": "it is corpus.domain_package now",
     "results": "delete this section: the tool keeps these numbers itself",
 }
 

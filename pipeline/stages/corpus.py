@@ -1,7 +1,7 @@
 """corpus: the text the pipeline starts from: the user's own files, or prose that comes with Python.
 
 Without files of the user's, the general text is the Python language reference and the standard
-library's docstrings, and the task text the docstrings of an installed package. A document is a
+library's docstrings, and the domain text the docstrings of an installed package. A document is a
 topic or a docstring, each line a paragraph; blank lines divide documents. The user's files are read
 whole each time the stage runs, so that a change is seen; their digests are all it writes of them.
 """
@@ -32,10 +32,10 @@ from ..text.inputs import Input, find_inputs
 from ..text.readers import check_readable
 from ..text.work import work_folder
 from . import results_versions
-from .stage import OUT, Argument, Figures, Stage
+from .stage import OUT, Argument, Numbers, Stage
 
 SCHEMA_VERSION: Literal[1] = 1
-TextName = Literal["general", "task"]
+TextName = Literal["general", "domain"]
 _NOT_LIBRARY = {"site-packages", "test", "tests", "idle_test", "__pycache__", "lib-dynload"}
 _BULLET = re.compile(r"(?:[-*+•]|\(?\d+[.)]|\[\d+\])\s+")
 _DIRECTIVE = re.compile(r"\.\. (?:\[|_|[\w-]+::)")
@@ -62,7 +62,7 @@ Documents = Iterable[list[str]]
 
 
 # The texts that this stage writes itself; users' files stay where they are.
-_WRITTEN = r"general/(reference|library)\.txt|task/[^/]+\.txt"
+_WRITTEN = r"general/(reference|library)\.txt|(domain|task)/[^/]+\.txt"
 
 
 class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -97,10 +97,10 @@ class CorpusManifest(Struct, frozen=True, forbid_unknown_fields=True):
     texts: dict[TextName, Text]
 
 
-def _run(params: Params, packages: Path | None, versions: Path | None, **given: Any) -> Figures:
+def _run(params: Params, packages: Path | None, versions: Path | None, **given: Any) -> Numbers:
     figures = run(params=params.corpus, **given)
     if packages is not None:
-        own = params.corpus.task_package if not params.corpus.task else ""
+        own = params.corpus.domain_package if not params.corpus.domain else ""
         write_packages(packages, own, params.labels.package)
     if versions is not None:
         check_record(versions, dict[str, int])
@@ -110,7 +110,7 @@ def _run(params: Params, packages: Path | None, versions: Path | None, **given: 
 
 STAGE = Stage(
     name="corpus",
-    version=1,
+    version=2,
     help="Collect the text: your own files, or English prose that comes with Python.",
     inputs=(),
     outputs=(
@@ -125,27 +125,27 @@ STAGE = Stage(
 )
 
 
-def run(out: Folder, params: Corpus, *, runs: Folder) -> dict[str, float]:
-    """Write `general/`, `task/` and `manifest.json` to `out`, or name the user's files in it."""
-    if params.general and not params.task:
+def run(out: Folder, params: Corpus, *, work: Folder) -> dict[str, float]:
+    """Write `general/`, `domain/` and `manifest.json` to `out`, or name the user's files in it."""
+    if params.general and not params.domain:
         raise ElmoError(
-            "corpus.task is empty and corpus.general is not: name the files of your domain in "
-            "corpus.task, or those of corpus.general again"
+            "corpus.domain is empty and corpus.general is not: name the files of your domain in "
+            "corpus.domain, or those of corpus.general again"
         )
-    working = work_folder(runs, "corpus", out)
+    working = work_folder(work, "corpus", out)
     written = new_folder(out, ours=("manifest.json",), also=_WRITTEN, kind="corpus")
-    with working as work, written as folder:
-        if params.task:  # first, since a package may not be there
-            task = _own(params.task, params.column, work)
+    with working as kept, written as folder:
+        if params.domain:  # first, since a package may not be there
+            domain = _own(params.domain, params.column, kept)
         else:
-            name = params.task_package
-            package = package_docstrings(name, setting="corpus.task_package")
-            task = _write(folder, "task", {f"{name}.txt": package})
+            name = params.domain_package
+            package = package_docstrings(name, setting="corpus.domain_package")
+            domain = _write(folder, "domain", {f"{name}.txt": package})
         if params.general:
-            general = _own(params.general, params.column, work)
+            general = _own(params.general, params.column, kept)
         else:
             general = _write(folder, "general", _general())
-        manifest = CorpusManifest("corpus", SCHEMA_VERSION, {"general": general, "task": task})
+        manifest = CorpusManifest("corpus", SCHEMA_VERSION, {"general": general, "domain": domain})
         write_json(folder / "manifest.json", to_builtins(manifest))
     return {
         f"{name}_{what}": number
@@ -158,7 +158,7 @@ def summary(figures: dict[str, float], out: Folder) -> str:
     """What was collected, in words."""
     return (
         f"{human_size(figures['general_bytes'])} general ({listing(out, 'general')}), "
-        f"{human_size(figures['task_bytes'])} task ({listing(out, 'task')})"
+        f"{human_size(figures['domain_bytes'])} domain ({listing(out, 'domain')})"
     )
 
 

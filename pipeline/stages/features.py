@@ -52,12 +52,12 @@ def run(
     out: Folder,
     params: StoreSettings,
     *,
-    runs: Folder,
+    work: Folder,
     cluster: Cluster,
 ) -> dict[str, float]:
     """Write the store of all sentences of `shards` to `out`, a folder or URL; return its counts.
 
-    Unfinished work waits in `runs`, under a fingerprint of the model, the shards and `params`, or
+    Unfinished work waits in `work`, under a fingerprint of the model, the shards and `params`, or
     where `out` is a URL, there, and the next run resumes from it.
     """
     from elmo.data.shards import Shards
@@ -66,22 +66,22 @@ def run(
 
     store_build.check_build(out, shards=shards, model=model, settings=params)
     inputs = {"model": model_digest(model), "shards": Shards(shards).digest}
-    work = Location(absolute(runs)) / fingerprint("features", STAGE.version, params, inputs)
+    kept = Location(absolute(work)) / fingerprint("features", STAGE.version, params, inputs)
     sources = {"model": model, "shards": shards}
     try:
-        with tracking.run("features", params, inputs=inputs, sources=sources, folder=work) as log:
+        with tracking.run("features", params, inputs=inputs, sources=sources, folder=kept) as log:
             manifest = store_build.build(
                 absolute(out),
                 shards=absolute(shards),
                 model=absolute(model),
                 settings=params,
-                work=None if "://" in str(out) else work,
+                work=None if "://" in str(out) else kept,
                 device=_device(cluster),
                 run=_on(cluster),
             )
             _record(log, manifest, out)
     finally:
-        _clear(work)
+        _clear(kept)
     return metrics(manifest)
 
 

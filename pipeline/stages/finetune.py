@@ -1,4 +1,4 @@
-"""finetune: a model and task text → a biLM of the domain, and what that cost on general text."""
+"""finetune: a model and domain text → a biLM of the domain, and what that cost on general text."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 STAGE = Stage(
     name="finetune",
-    version=3,
-    help="Continue training MODEL on the shards TASK; GENERAL measures the forgetting.",
-    inputs=(Argument("model"), Argument("task"), Argument("general")),
+    version=4,
+    help="Continue training MODEL on the shards DOMAIN; GENERAL measures the forgetting.",
+    inputs=(Argument("model"), Argument("domain"), Argument("general")),
     outputs=(OUT, CURVES),
     run=lambda params, **given: run(params=params.finetune, **given),
     summary=lambda figures, _: summary(figures),
-    metrics={"perplexity": "task_perplexity_after", "gain": "task_gain"},
+    metrics={"perplexity": "domain_perplexity_after", "gain": "domain_gain"},
     cluster=True,
     settles_precision=True,
 )
@@ -40,14 +40,14 @@ class FinetuneJob:
     """What is fine-tuned, on what, compared with what; paths are absolute."""
 
     model: Folder
-    task: Folder
+    domain: Folder
     general: Folder
     new_words: int
     freeze: tuple[str, ...]
     layer_decay: float
 
     def prepare(self, settings: "RunSettings") -> "Prepared":
-        """The parent with the task's words added and a learning rate for each layer."""
+        """The parent with the domain's words added and a learning rate for each layer."""
         from elmo.data.shards import Shards
         from elmo.model.folder import load_model
         from elmo.nn.softmax import is_adaptive, new_softmax, softmax_from
@@ -55,7 +55,7 @@ class FinetuneJob:
 
         from .training import Prepared
 
-        training, shards = settings.training, Shards(self.task)
+        training, shards = settings.training, Shards(self.domain)
         parent = load_model(self.model)
         if parent.bilm.config.input_words is not None:
             raise ElmoError(f"{self.model}: reads words, not characters; it can't be fine-tuned")
@@ -86,7 +86,7 @@ class FinetuneJob:
         general = replace(job, shards=Shards(self.general))
         return Prepared(
             job,
-            "task",
+            "domain",
             {"general": general},
             compared=True,
             words_added=words - len(parent.vocabulary),
@@ -96,18 +96,18 @@ class FinetuneJob:
 
 def run(
     model: Folder,
-    task: Folder,
+    domain: Folder,
     general: Folder,
     out: Folder,
     params: Finetune,
     *,
     curves: Path,
-    runs: Folder,
+    work: Folder,
     cluster: Cluster,
 ) -> dict[str, float]:
-    """Fine-tune the model folder `model` on the shards `task`; write the model folder `out`.
+    """Fine-tune the model folder `model` on the shards `domain`; write the model folder `out`.
 
-    Perplexity is taken before and after, on the held-out split of `task` and of `general`: the
+    Perplexity is taken before and after, on the held-out split of `domain` and of `general`: the
     second shows the forgetting.
     """
     from elmo.data.shards import Shards
@@ -116,7 +116,7 @@ def run(
     from . import training as train_job
 
     parent = load_model(model)
-    for shards in (task, general):
+    for shards in (domain, general):
         parent.tokenizer.check_shards(Shards(shards).tokenization, model=model, shards=shards)
     trained = train_job.train(
         STAGE,
@@ -124,21 +124,25 @@ def run(
         params.training,
         FinetuneJob(
             absolute(model),
-            absolute(task),
+            absolute(domain),
             absolute(general),
             params.new_words,
             params.freeze,
             params.layer_decay,
         ),
         inputs={
-            "corpus": Shards(task).digest,
+            "corpus": Shards(domain).digest,
             "general": Shards(general).digest,
             "parent": parent.digest,
         },
-        sources={"corpus": absolute(task), "general": absolute(general), "parent": absolute(model)},
+        sources={
+            "corpus": absolute(domain),
+            "general": absolute(general),
+            "parent": absolute(model),
+        },
         out=out,
         curves=curves,
-        runs=runs,
+        work=work,
         cluster=cluster,
     )
     return _metrics(trained)
@@ -147,28 +151,28 @@ def run(
 def summary(figures: dict[str, float]) -> str:
     """The gain and the forgetting, in words."""
     return (
-        f"task perplexity {figures['task_perplexity_before']:.1f} → "
-        f"{figures['task_perplexity_after']:.1f} ({-figures['task_gain']:+.1%}), general "
+        f"domain perplexity {figures['domain_perplexity_before']:.1f} → "
+        f"{figures['domain_perplexity_after']:.1f} ({-figures['domain_gain']:+.1%}), general "
         f"{figures['general_perplexity_before']:.1f} → {figures['general_perplexity_after']:.1f}"
     )
 
 
 def _metrics(trained: "Trained") -> dict[str, float]:
-    """The gain on the task text, the forgetting of the general one, and how much was read."""
+    """The gain on the domain text, the forgetting of the general one, and how much was read."""
     before, after = (
-        {text: _average(figures[text]) for text in ("task", "general")}
+        {text: _average(figures[text]) for text in ("domain", "general")}
         for figures in (trained.before, trained.after)
     )
     metrics = {
         f"{text}_perplexity_{when}": averages[text]
-        for text in ("task", "general")
+        for text in ("domain", "general")
         for when, averages in (("before", before), ("after", after))
     }
     return metrics | {
-        "task_gain": 1 - after["task"] / before["task"],
+        "domain_gain": 1 - after["domain"] / before["domain"],
         "general_loss": after["general"] / before["general"] - 1,
-        "task_tokens": trained.after["task"]["tokens"] or 0,
-        "task_unk_rate": trained.after["task"]["unk_rate"] or 0.0,
+        "domain_tokens": trained.after["domain"]["tokens"] or 0,
+        "domain_unk_rate": trained.after["domain"]["unk_rate"] or 0.0,
         "words_added": trained.words_added,
         "steps": trained.steps,
         "tokens_seen": trained.tokens,
@@ -182,7 +186,7 @@ def _average(figures: dict[str, float | None]) -> float:
 
 
 def _extended(vocabulary: "Vocabulary", shards: "Shards", least: int) -> "Vocabulary":
-    """The vocabulary with the task tokens seen `least` times or more after its own words."""
+    """The vocabulary, and after its words the tokens of the domain seen `least` times or more."""
     from elmo.data.vocabulary import NOT_WORDS, Vocabulary
 
     if least == 0:

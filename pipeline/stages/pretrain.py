@@ -87,7 +87,7 @@ def run(
     params: Pretrain,
     *,
     curves: Path,
-    runs: Folder,
+    work: Folder,
     cluster: Cluster,
 ) -> dict[str, float]:
     """Pretrain on the training split of `shards`; write the model folder `out` and its curves."""
@@ -106,7 +106,7 @@ def run(
         sources={"corpus": absolute(shards), "vocabulary": absolute(vocab)},
         out=out,
         curves=curves,
-        runs=runs,
+        work=work,
         cluster=cluster,
     )
     after = trained.after["general"]

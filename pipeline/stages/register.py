@@ -42,7 +42,7 @@ class RegisterRecord(Struct, forbid_unknown_fields=True):
     version: int
 
 
-class RegisterFigures(Struct, forbid_unknown_fields=True):
+class RegisterNumbers(Struct, forbid_unknown_fields=True):
     """What `run` returns."""
 
     version: int
@@ -52,24 +52,24 @@ class RegisterFigures(Struct, forbid_unknown_fields=True):
 
 STAGE = Stage(
     name="register",
-    version=2,
+    version=3,
     help="Register MODEL in MLflow, with its lineage.",
     inputs=(
         Argument("model"),
         Argument("store"),
         Argument("general", help="Shards the model was pretrained on."),
-        Argument("task", help="Shards it was fine-tuned on."),
+        Argument("domain", help="Shards it was fine-tuned on."),
     ),
     outputs=(Argument("out", "path"),),
     run=lambda params, **given: run(params=params.register, **given),
     summary=lambda figures, _: summary(figures),
     work=None,
-    figures=RegisterFigures,
+    numbers=RegisterNumbers,
 )
 
 
 def run(
-    model: Folder, store: Folder, out: Path, params: Register, *, general: Folder, task: Folder
+    model: Folder, store: Folder, out: Path, params: Register, *, general: Folder, domain: Folder
 ) -> dict[str, str | int]:
     """Register `model` under the name of `params`, once for each content; write `out`.
 
@@ -88,12 +88,12 @@ def run(
     content = model_digest(model)
     lineage = Location(model).record("training.json", Lineage)
     opened = FeatureStore(store, model=content)
-    shards = {"general": Shards(general), "task": Shards(task)}
+    shards = {"general": Shards(general), "domain": Shards(domain)}
     scores = _scores(lineage)
     tags = {
         "model_digest": content,
         "corpus": shards["general"].digest,
-        "task": shards["task"].digest,
+        "domain": shards["domain"].digest,
         "vocabulary": vocabulary_digest(model),
         "words": Location(model).sha256("words.txt"),
         "training_run": lineage.run_id,

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from .plots import Curve
 
 SENTENCES = 300
-FIGURES = ("tokenize-general", "tokenize-task", "vocab", "pretrain", "finetune", "features")
+FIGURES = ("tokenize-general", "tokenize-domain", "vocab", "pretrain", "finetune", "features")
 PICTURES = ("curves", "perplexity", "layers", "vocabulary")
 COLUMNS = {"train": ("tokens", "perplexity"), "heldout": ("tokens", "average")}
-TEXTS = {"general": "general text", "task": "task text"}
-INPUTS = {"corpus": "Task text", "general": "General text", "parent": "Pretrained model"}
+TEXTS = {"general": "general text", "domain": "domain text"}
+INPUTS = {"corpus": "Domain text", "general": "General text", "parent": "Pretrained model"}
 
 
 class FileFigures(dict[str, Any]):
@@ -61,10 +61,10 @@ class FileFigures(dict[str, Any]):
 
 STAGE = Stage(
     name="report",
-    version=2,
+    version=3,
     help="Write one HTML page with the figures and plots of all stages.",
     inputs=(
-        Argument("figures_in", "path", "The folder of the stages' figures."),
+        Argument("numbers_in", "path", "The folder of the stages' figures."),
         Argument("curves", "path", "The folder of the curves."),
         Argument("vocab", help="The vocabulary."),
         Argument("model", help="The model."),
@@ -82,7 +82,7 @@ def run(
     out: Path,
     params: Report,
     *,
-    figures_in: Path,
+    numbers_in: Path,
     curves: Path,
     vocab: Folder,
     model: Folder,
@@ -99,7 +99,7 @@ def run(
     """
     with local_folder(vocab) as words, local_folder(model) as local_model:
         sources = {"model": model, "store": store}
-        folders = {"figures_in": figures_in, "curves": curves, "vocab": words, "model": local_model}
+        folders = {"numbers_in": numbers_in, "curves": curves, "vocab": words, "model": local_model}
         return _write(out, params, store, registered, tasks, sources=sources, **folders)
 
 
@@ -116,7 +116,7 @@ def _write(
     tasks: Sequence[str],
     *,
     sources: dict[str, Folder],
-    figures_in: Path,
+    numbers_in: Path,
     curves: Path,
     vocab: Path,
     model: Path,
@@ -125,8 +125,8 @@ def _write(
 
     from . import plots as pictures
 
-    figures = {name: _read(figures_in / f"{name}.json") for name in FIGURES}
-    by_task = {name: _read(figures_in / f"tasks-{name}.json") for name in tasks}
+    figures = {name: _read(numbers_in / f"{name}.json") for name in FIGURES}
+    by_task = {name: _read(numbers_in / f"tasks-{name}.json") for name in tasks}
     training = _read(model / "training.json")
     scores = training.under("perplexity")
     opened = FeatureStore(store, model=model)
@@ -136,7 +136,7 @@ def _write(
     layers = layer_statistics(opened)
     unigram = {
         "pretraining on general text": figures["pretrain"]["unigram_perplexity"],
-        "fine-tuning on task text": scores.under("after").under("task")["unigram"],
+        "fine-tuning on domain text": scores.under("after").under("domain")["unigram"],
     }
     read = {"model": version["model_digest"], "store": opened.digest}
     with tracking.run("report", params, inputs=read, sources=sources) as log:
@@ -229,8 +229,8 @@ def _curves(folder: Path, scores: FileFigures) -> dict[str, dict[str, "Curve"]]:
     )
     heldout = finetune["heldout"]
     heldout["tokens"].insert(0, 0.0)
-    heldout["average"].insert(0, scores.under("before").under("task")["average"])
-    return {"pretraining on general text": pretrain, "fine-tuning on task text": finetune}
+    heldout["average"].insert(0, scores.under("before").under("domain")["average"])
+    return {"pretraining on general text": pretrain, "fine-tuning on domain text": finetune}
 
 
 def _columns(path: Path, names: tuple[str, ...]) -> "Curve":
@@ -268,8 +268,8 @@ def _summary(figures: dict[str, FileFigures]) -> str:
     return (
         f"Held-out perplexity {pretrain['heldout_perplexity']:.1f} on general text, "
         f"{pretrain['times_below_unigram']:.1f} times below the unigram model. Fine-tuning took "
-        f"task text from {tuned['task_perplexity_before']:.1f} to "
-        f"{tuned['task_perplexity_after']:.1f}."
+        f"domain text from {tuned['domain_perplexity_before']:.1f} to "
+        f"{tuned['domain_perplexity_after']:.1f}."
     )
 
 
@@ -291,7 +291,7 @@ def _what(
         ),
         (
             "Fine-tuned on",
-            f"{figures['finetune']['tokens_seen']:,} tokens of task text, read in "
+            f"{figures['finetune']['tokens_seen']:,} tokens of domain text, read in "
             f"{figures['finetune']['steps']:,} steps",
         ),
         ("MLflow run of the model", _code(training.get("run_id", ""))),

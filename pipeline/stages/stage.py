@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Figures = dict[str, Any]  # all numbers of a stage, by name, or by arm and name
-FIGURES: Any = dict[str, float | None | dict[str, float | None]]  # their type in a file
+Numbers = dict[str, Any]  # all numbers of a stage, by name, or by arm and name
+NUMBERS: Any = dict[str, float | None | dict[str, float | None]]  # their type in a file
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Argument:
 
 OUT = Argument("out")
 CURVES = Argument("curves", "path", "Where the curves go.")
-WORK = Argument("runs", "folder", "Where the work in progress is kept.")
+WORK = Argument("work", "folder", "Where the work in progress is kept.")
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Stage:
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
     """The first is the stage's own; the others may lie beside one another."""
-    run: Callable[..., Figures]
+    run: Callable[..., Numbers]
     """Takes the whole params as `params`, the arguments by name, and `cluster` if it has one."""
-    summary: Callable[[Figures, Mapping[str, Any]], str]
+    summary: Callable[[Numbers, Mapping[str, Any]], str]
     """One line of the numbers and the arguments."""
     metrics: Mapping[str, str] = field(default_factory=dict)
     """The few numbers that people compare: a column of `dvc metrics show`, and its number."""
@@ -51,5 +51,5 @@ class Stage:
     """Its work is divided, among processes here or on a cluster."""
     settles_precision: bool = False
     """`precision: auto` becomes the faster one here before it runs."""
-    figures: Any = FIGURES
+    numbers: Any = NUMBERS
     """The type of its numbers in a file."""

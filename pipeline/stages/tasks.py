@@ -32,7 +32,7 @@ from ..settings.fingerprint import fingerprint
 from ..settings.params import Params, ProjectTask
 from ..terminal.progress import say
 from ..tracking.task_runs import Runs, source_digest
-from .stage import WORK, Argument, Figures, Stage
+from .stage import WORK, Argument, Numbers, Stage
 
 if TYPE_CHECKING:
     from elmo.tasks.readers import Labelled
@@ -43,7 +43,7 @@ NOT_SCORES = ("epoch", "loss", "lr")  # what an epoch has besides its scores
 ARMS = {"elmo": "with ELMo", "baseline": "without ELMo"}
 
 
-def _run(params: Params, name: str, model: Folder, cluster: Cluster, **given: Any) -> Figures:
+def _run(params: Params, name: str, model: Folder, cluster: Cluster, **given: Any) -> Numbers:
     if name not in params.tasks:
         names = ", ".join(params.tasks) or "none"
         raise ElmoError(f"tasks.{name}: no such task in the params; there are: {names}")
@@ -78,13 +78,13 @@ def run(
     *,
     curve: Path,
     picture: Path,
-    runs: Path,
+    work: Path,
     device: str,
 ) -> dict[str, Any]:
     """Train the task with ELMo in `out/elmo` and without in `out/baseline`; return the test scores.
 
     `curve` is a table of the best score on dev so far, epoch by epoch, the mean of the seeds, and
-    `picture` shows it. A run that was interrupted is resumed from what is in `runs`.
+    `picture` shows it. A run that was interrupted is resumed from what is in `work`.
     """
     from elmo.model.config import read_config
     from elmo.tasks.task import NAMES, link_or_copy
@@ -111,19 +111,19 @@ def run(
     )
     for split in ("dev", "test"):
         say_labels_lacking(params.kind, data[split], path=sources[split], train=data["train"])
-    work = runs.absolute() / f"{name}-{fingerprint('tasks', STAGE.version, params, inputs)}"
+    kept = work.absolute() / f"{name}-{fingerprint('tasks', STAGE.version, params, inputs)}"
     read = {**sources, "model": model}
     tracked_arms = {
-        arm: Runs(name, params.kind, settings, read, runs) for arm, settings in arms.items()
+        arm: Runs(name, params.kind, settings, read, work) for arm, settings in arms.items()
     }
-    with locked(work):
+    with locked(kept):
         scores = {
-            arm: _train(work / arm, data, tracked, params.seeds, model, device)
+            arm: _train(kept / arm, data, tracked, params.seeds, model, device)
             for arm, tracked in tracked_arms.items()
         }
         with new_folder(out, **ours) as new:
             for arm in arms:
-                shutil.copytree(work / arm, new / arm, copy_function=link_or_copy)
+                shutil.copytree(kept / arm, new / arm, copy_function=link_or_copy)
         first, tracked = next(iter(tracked_arms.items()))
         tracked.log_model(out / first, best_seed(out / first))
     for tracked in tracked_arms.values():
@@ -134,7 +134,7 @@ def run(
     picture.parent.mkdir(parents=True, exist_ok=True)
     with new_file(picture) as new_picture:
         plots.task(new_picture, curves, ARMS, score=f"best {_metric(figures)} on dev so far")
-    shutil.rmtree(work, ignore_errors=True)
+    shutil.rmtree(kept, ignore_errors=True)
     return figures
 
 

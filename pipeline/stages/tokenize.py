@@ -50,10 +50,10 @@ STAGE = Stage(
     name="tokenize",
     version=2,
     help="Cut TEXT into sentences of tokens, as Arrow shards.",
-    inputs=(Argument("corpus"), Argument("text", "word", choices=("general", "task"))),
+    inputs=(Argument("corpus"), Argument("text", "word", choices=("general", "domain"))),
     outputs=(OUT,),
     run=lambda params, **given: run(
-        params=params.tokenize, given=(*params.corpus.general, *params.corpus.task), **given
+        params=params.tokenize, given=(*params.corpus.general, *params.corpus.domain), **given
     ),
     summary=lambda figures, _: summary(figures),
     metrics={"tokens": "tokens"},
@@ -67,11 +67,11 @@ def run(
     params: Tokenize,
     *,
     text: str,
-    runs: Folder,
+    work: Folder,
     cluster: Cluster,
     given: Sequence[str] = (),
 ) -> dict[str, float]:
-    """Write the shards of a corpus folder's `text`, "general" or "task", to `out`.
+    """Write the shards of a corpus folder's `text`, "general" or "domain", to `out`.
 
     The folder names URLs without logins: those are of the URLs `given`, as the user named them.
     """
@@ -80,7 +80,7 @@ def run(
         raise ElmoError(f"{corpus}/manifest.json: names no {text} text; run the corpus stage")
     inputs = [source.input(corpus, given) for source in texts[text].inputs]
     column = texts[text].column
-    return tokenize(inputs, out, params, column=column, runs=runs, cluster=cluster)
+    return tokenize(inputs, out, params, column=column, work=work, cluster=cluster)
 
 
 def summary(figures: dict[str, float]) -> str:
@@ -97,12 +97,12 @@ def tokenize(
     params: Tokenize,
     *,
     column: str,
-    runs: Folder,
+    work: Folder,
     cluster: Cluster,
 ) -> dict[str, float]:
     """Write the shards of `inputs` to `out`; `ElmoError` leaves nothing of them.
 
-    Finished pieces wait in `runs` until all are done; the next run takes them from there.
+    Finished pieces wait in `work` until all are done; the next run takes them from there.
     """
     check_folder(Location(absolute(out)), ours=("manifest.json",), also=NAMES, kind="shards")
     description = _description(params)
@@ -113,9 +113,9 @@ def tokenize(
     divided = plan(inputs, shard_bytes=params.shard_bytes, documents=params.documents)
     check_size(out, shards=len(SPLITS) * len(divided), inputs=files)
     sample = quality.sample(sum(input_.bytes for input_ in inputs))
-    with work_folder(runs, "tokenize", out) as work:
+    with work_folder(work, "tokenize", out) as kept:
         pieces = [
-            Piece(number, spans, work, params, column, sample, description, STAGE.version)
+            Piece(number, spans, kept, params, column, sample, description, STAGE.version)
             for number, spans in enumerate(divided)
         ]
         results = _results(pieces, cluster)
@@ -123,7 +123,7 @@ def tokenize(
         try:
             _check_splits(inputs, total, results, params)
         except ElmoError:  # only other settings or another text would help
-            discard(work)
+            discard(kept)
             raise
         counts, report = total.counts(), quality.merge([result.quality for result in results])
         documents: dict[Split, int] = {
@@ -131,7 +131,7 @@ def tokenize(
             "heldout": total.heldout_documents,
         }
         with replaced(absolute(out), ours=("manifest.json",), also=NAMES, kind="shards") as folder:
-            shards = _publish(work, folder, results)
+            shards = _publish(kept, folder, results)
             write_manifest(
                 folder,
                 shards=shards,

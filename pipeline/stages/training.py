@@ -109,7 +109,7 @@ def train(
     sources: dict[str, Folder],
     out: Folder,
     curves: Path,
-    runs: Folder,
+    work: Folder,
     cluster: Cluster,
 ) -> Trained:
     """Train a stage's job, or resume where a killed run of the same inputs and params stopped.
@@ -123,7 +123,7 @@ def train(
         training = replace(training, start_from=str(start))
         inputs = inputs | {"start_from": Checkpoint.digest(start)}
     folder = (
-        Location(absolute(runs))
+        Location(absolute(work))
         / stage.name
         / fingerprint(stage.name, stage.version, params, inputs)
     )

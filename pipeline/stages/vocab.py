@@ -85,7 +85,7 @@ class Hashed:
 
 
 def run(
-    shards: Folder, out: Folder, params: Vocab, *, runs: Folder, cluster: Cluster
+    shards: Folder, out: Folder, params: Vocab, *, work: Folder, cluster: Cluster
 ) -> dict[str, float]:
     """Write `words.txt`, `counts.txt` and `characters.json` of the training split to `out`."""
     if 0 < params.max_words < 4:
@@ -98,8 +98,8 @@ def run(
     if Location(absolute(out)).exists("characters.json"):
         with replaceable(out), local_folder(out) as old:
             Characters.load(old / "characters.json")
-    with work_folder(runs, "vocab", out) as work:
-        train, heldout = count(Shards(absolute(shards)), work=work, cluster=cluster)
+    with work_folder(work, "vocab", out) as kept:
+        train, heldout = count(Shards(absolute(shards)), work=kept, cluster=cluster)
         words, counts = _words(train, params)
         if not len(words):
             raise ElmoError(

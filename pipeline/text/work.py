@@ -16,14 +16,14 @@ from elmo.io.location import Folder, Location
 
 
 @contextmanager
-def work_folder(runs: Folder, stage: str, out: Folder) -> Iterator[Location]:
-    """Yield the folder in `runs` of a stage that writes `out`; on a disk, for one process at a
+def work_folder(parent: Folder, stage: str, out: Folder) -> Iterator[Location]:
+    """Yield the folder in `parent` of a stage that writes `out`; on a disk, for one process at a
     time.
 
     It is removed on success, and on failure when no piece was finished. What a killed process left
     half-written beside `out` is removed first.
     """
-    work = Location(absolute(runs)) / f"{stage}-{name_of(out)}"
+    work = Location(absolute(parent)) / f"{stage}-{name_of(out)}"
     if work.local is None:
         yield work
         work.remove()

@@ -11,7 +11,8 @@ from .. import tracking
 from . import TrackedRun, registry
 from .registry import ModelVersion
 
-FIGURES = ("after.task.average", "after.general.average", "tokens")  # the first a run has is shown
+# The first of these that a run has is shown.
+FIGURES = ("after.domain.average", "after.general.average", "tokens")
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Tracked:
 def local_work(folder: Path, *, send: bool) -> LocalWork:
     """What is in progress; with `send`, what MLflow could not take before is sent first."""
     if folder.exists() and not folder.is_dir():
-        raise ElmoError(f"{folder}: is no folder; name the one that --runs named for the stages")
+        raise ElmoError(f"{folder}: is no folder; name the one that --work named for the stages")
     left = {
         str(spool): tracking.send_unsent(spool) if send else tracking.unsent(spool)
         for spool in sorted(folder.glob("*/unsent"))

@@ -1,7 +1,7 @@
 """Each command of the project in `conftest`, with its arguments, and what it writes."""
 
 _SETTINGS = ["--params", "params.yaml", "--metrics", "metrics.json"]
-_STAGE = ["--runs", "runs", *_SETTINGS]
+_STAGE = ["--work", "work", *_SETTINGS]
 _TRAINING = ["--curves", "curves", *_STAGE, "--workers", "0"]
 COMMANDS: dict[str, list[str]] = {
     "corpus": ["corpus", "corpus", *_STAGE],
@@ -17,7 +17,7 @@ COMMANDS: dict[str, list[str]] = {
         "version.json",
         "--general",
         "task",
-        "--task",
+        "--domain",
         "task",
         *_SETTINGS,
     ],

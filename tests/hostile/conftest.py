@@ -58,7 +58,7 @@ def settings_of_all() -> dict[str, Any]:
     value = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
     network = {name: one for name, one in asdict(TINY).items() if name != "input_words"}
     training = asdict(TRAINING) | {"rows": 2, "window": 4, "samples": 4, "epochs": 1}
-    value["corpus"] |= {"general": ["text.txt"], "task": ["text.txt"]}
+    value["corpus"] |= {"general": ["text.txt"], "domain": ["text.txt"]}
     value["tokenize"] |= {"tokenizer": "whitespace", "sentences": "line", "heldout": 0.4}
     value["tokenize"]["documents"] = "line"
     value["vocab"]["min_count"] = 1

@@ -234,7 +234,7 @@ TASK = [
     "c.tsv",
     "--picture",
     "c.png",
-    "--runs",
+    "--work",
     "runs",
     "--metrics",
     "metrics.json",

@@ -47,7 +47,7 @@ TEXTS = {
 }
 
 
-CORPUS = ["corpus", "out", "--runs", "runs", "--params", "broken.yaml"]
+CORPUS = ["corpus", "out", "--work", "work", "--params", "broken.yaml"]
 APPEND = ["append", "store", "shards", "model", "--cluster", "broken.yaml"]
 
 

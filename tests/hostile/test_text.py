@@ -23,14 +23,19 @@ from tests.pipeline.command_line import ROOT, elmo
 
 SETTINGS = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
 GOOD = "".join(f"A sentence of some words, number {k}.\n\n" for k in range(40))
-CORPUS = ["corpus", "corpus", "--runs", "runs", "--params", "params.yaml"]
-TOKENIZE = ["tokenize", "corpus", "general", "shards", "--runs", "runs", "--params", "params.yaml"]
+CORPUS = ["corpus", "corpus", "--work", "work", "--params", "params.yaml"]
+TOKENIZE = ["tokenize", "corpus", "general", "shards", "--work", "work", "--params", "params.yaml"]
 
 
 def settings(folder: Path, *names: str, **tokenize: Any) -> None:
     """Settings whose corpus is these files, and `good.txt` as the text of the domain."""
     (folder / "good.txt").write_text(GOOD, encoding="utf-8")
-    own = {"general": list(names), "task": ["good.txt"], "task_package": "numpy", "column": "text"}
+    own = {
+        "general": list(names),
+        "domain": ["good.txt"],
+        "domain_package": "numpy",
+        "column": "text",
+    }
     value = SETTINGS | {"corpus": own}
     value["tokenize"] = SETTINGS["tokenize"] | {"tokenizer": "whitespace", "sentences": "line"}
     value["tokenize"] |= {"heldout": 0.2} | tokenize
@@ -309,7 +314,7 @@ def test_marks_among_the_tokens_are_no_words(tmp_path: Path) -> None:
     marks = "!!!MAXTERMID <S> </S> <UNK>"
     (tmp_path / "in.txt").write_text("".join(f"{marks} word {k}\n" for k in range(40)))
     settings(tmp_path, "in.txt", documents="line")
-    vocab = ["vocab", "shards", "vocab", "--runs", "runs", "--params", "params.yaml"]
+    vocab = ["vocab", "shards", "vocab", "--work", "work", "--params", "params.yaml"]
     for command in (CORPUS, TOKENIZE, vocab):
         code, _, error = elmo(*command, cwd=tmp_path)
         assert code == 0, error

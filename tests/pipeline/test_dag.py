@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(3600)]  # minutes on a busy m
 STAGES = [
     "corpus",
     "tokenize@general",
-    "tokenize@task",
+    "tokenize@domain",
     "vocab",
     "pretrain",
     "finetune",
@@ -57,7 +57,7 @@ def animals(shift: int) -> str:
 
 def tiny_params(folder: Path) -> dict:
     params = yaml.safe_load((ROOT / "params.yaml").read_text())
-    params["corpus"] |= {"general": [str(folder / "g.txt")], "task": [str(folder / "t.txt")]}
+    params["corpus"] |= {"general": [str(folder / "g.txt")], "domain": [str(folder / "t.txt")]}
     params["tokenize"] |= {"sentences": "line", "heldout": 0.2, "shard_bytes": 4096}
     params["pretrain"]["network"] |= {
         "char_dim": 4,
@@ -263,7 +263,7 @@ def test_the_report_needs_nothing_else(project: Path) -> None:
     page = (project / "report" / "index.html").read_text(encoding="utf-8")
     assert "http" not in page.split("<body>")[0]
     assert 'src="http' not in page and page.count("data:image/png;base64") == 5
-    metrics = json.loads((project / "figures" / "pretrain.json").read_text())
+    metrics = json.loads((project / "numbers" / "pretrain.json").read_text())
     assert f"{metrics['heldout_forward']:.1f}" in page
     for name in ("curves", "perplexity", "layers", "vocabulary"):
         assert (project / "report" / f"{name}.png").stat().st_size > 5000

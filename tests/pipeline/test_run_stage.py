@@ -8,22 +8,22 @@ import yaml
 
 from tests.pipeline.command_line import ROOT, elmo
 
-SHARDS = ("corpus", "general", "shards", "--runs", "runs")
+SHARDS = ("corpus", "general", "shards", "--work", "work")
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     (tmp_path / "t.txt").write_text("".join(f"the cat sat {k}\n\n" for k in range(50)))
     params = yaml.safe_load((ROOT / "params.yaml").read_text())
-    params["corpus"] |= {"general": ["t.txt"], "task": ["t.txt"]}
+    params["corpus"] |= {"general": ["t.txt"], "domain": ["t.txt"]}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
-    code, _, errors = elmo("corpus", "corpus", "--runs", "runs", cwd=tmp_path)
+    code, _, errors = elmo("corpus", "corpus", "--work", "work", cwd=tmp_path)
     assert code == 0, errors
     return tmp_path
 
 
 def test_metrics_are_few_and_figures_are_all(project: Path) -> None:
-    files = ("--metrics", "metrics.json", "--figures", "figures.json", "--actors", "1")
+    files = ("--metrics", "metrics.json", "--numbers", "figures.json", "--actors", "1")
     code, _, errors = elmo("tokenize", *SHARDS, *files, cwd=project)
     assert code == 0, errors
     figures = json.loads((project / "figures.json").read_text())
@@ -34,8 +34,8 @@ def test_metrics_are_few_and_figures_are_all(project: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "error"),
     [
-        (("--figures", "t.txt"), "t.txt: is a file of another kind"),
-        (("--figures", "both", "--metrics", "both"), "both: is both, another output; name another"),
+        (("--numbers", "t.txt"), "t.txt: is a file of another kind"),
+        (("--numbers", "both", "--metrics", "both"), "both: is both, another output; name another"),
     ],
 )
 def test_files_of_figures_are_checked_first(

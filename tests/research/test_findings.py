@@ -72,7 +72,7 @@ def task(folder: Path) -> list[str]:
     small = ["epochs=2", "hidden=4", "characters=0", "word_dim=4", "min_count=1"]
     return [
         *files,
-        *("--model", str(folder / "model"), "--runs", str(folder / "runs"), "--seeds", "2"),
+        *("--model", str(folder / "model"), "--work", str(folder / "runs"), "--seeds", "2"),
         *(word for setting in small for word in ("--set", setting)),
     ]
 

@@ -30,7 +30,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("tasks", "actors"):  # Ray is no part of this
         monkeypatch.setattr(f"pipeline.cluster.workers.{name}", globals()[name])
     params = yaml.safe_load((ROOT / "params.yaml").read_text())
-    params["corpus"] |= {"general": ["text.txt"], "task": ["text.txt"]}
+    params["corpus"] |= {"general": ["text.txt"], "domain": ["text.txt"]}
     params["tokenize"] |= {"sentences": "line", "heldout": 0.2}
     params["pretrain"]["network"] |= {"char_dim": 4, "filters": [[1, 4]], "cells": 8}
     params["pretrain"]["network"] |= {"projection": 4}
@@ -56,18 +56,18 @@ def run(*arguments: str) -> None:
 
 def run_all() -> None:
     """Every stage but the report, with the paths of dvc.yaml."""
-    runs = ("--runs", "runs")
+    runs = ("--work", "work")
     run("corpus", "data/corpus", *runs)
-    for text in ("general", "task"):
+    for text in ("general", "domain"):
         run("tokenize", "data/corpus", text, f"data/shards/{text}", *runs)
     run("vocab", "data/shards/general", "data/vocab", *runs)
     curves = ("--curves", "curves/pretrain")
     run("pretrain", "data/shards/general", "data/vocab", "models/pretrain", *curves, *runs)
-    shards = ("data/shards/task", "data/shards/general")
+    shards = ("data/shards/domain", "data/shards/general")
     curves = ("--curves", "curves/finetune")
     run("finetune", "models/pretrain", *shards, "models/finetune", *curves, *runs)
-    run("features", shards[0], "models/finetune", "data/features", "--runs", "runs/features")
-    splits = ("--general", shards[1], "--task", shards[0])
+    run("features", shards[0], "models/finetune", "data/features", "--work", "work/features")
+    splits = ("--general", shards[1], "--domain", shards[0])
     run("register", "models/finetune", "data/features", "registered.json", *splits)
 
 
@@ -103,13 +103,13 @@ def test_every_stage_writes_at_a_url_what_it_writes_on_a_disk(
     assert Path("registered.json").exists() and not Path("runs").exists()
     here = [path.name for folder in ("data", "models") for path in Path(folder).rglob("*")]
     assert not [name for name in here if name.endswith((".arrow", ".parquet", ".safetensors"))]
-    for folder in ("models/finetune", "data/shards/task"):
+    for folder in ("models/finetune", "data/shards/domain"):
         manifest = next(path for path in Path(folder).iterdir() if path.name != job.STORED)
         assert sha256(manifest) == (at_url / folder).sha256(manifest.name)
 
     assert job.drop_stale(project, at_url) == []
     (at_url / "data" / "shards" / "task").remove()
-    assert job.drop_stale(project, at_url) == ["data/shards/task"]
+    assert job.drop_stale(project, at_url) == ["data/shards/domain"]
     assert not (project / "data" / "shards" / "task").exists()
 
 
@@ -201,11 +201,11 @@ def test_a_folder_of_ones_own_is_not_taken_for_an_outputs_manifests(project: Pat
     Path("data/corpus").mkdir(parents=True)
     Path("data/corpus/mine.txt").write_text("mine")
     with pytest.raises(ElmoError, match=r"data/corpus: holds mine.txt, and no output of this"):
-        run("corpus", "data/corpus", "--runs", "runs")
+        run("corpus", "data/corpus", "--work", "work")
     Path("data/corpus/mine.txt").unlink()
-    run("corpus", "data/corpus", "--runs", "runs")
-    run("corpus", "data/corpus", "--runs", "runs")  # over its own
+    run("corpus", "data/corpus", "--work", "work")
+    run("corpus", "data/corpus", "--work", "work")  # over its own
     Path("data/corpus/mine.txt").write_text("mine")
     with pytest.raises(ElmoError, match=r"data/corpus: holds mine.txt, which no stage has written"):
-        run("corpus", "data/corpus", "--runs", "runs")
+        run("corpus", "data/corpus", "--work", "work")
     assert Path("data/corpus/mine.txt").read_text() == "mine"

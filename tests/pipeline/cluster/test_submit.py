@@ -361,13 +361,13 @@ def test_a_stop_waits_for_what_is_saved(cluster: Cluster, tmp_path: Path) -> Non
 PROJECT = """
 stages:
   corpus:
-    cmd: python -m elmo_pipeline corpus data/corpus --runs runs --metrics metrics/corpus.json
+    cmd: python -m elmo_pipeline corpus data/corpus --work work --metrics metrics/corpus.json
     params: [corpus]
     outs: [data/corpus]
     metrics:
       - metrics/corpus.json: {cache: false}
   tokenize:
-    cmd: python -m elmo_pipeline tokenize data/corpus general data/shards --runs runs
+    cmd: python -m elmo_pipeline tokenize data/corpus general data/shards --work work
     params: [tokenize]
     deps: [data/corpus]
     outs: [data/shards]

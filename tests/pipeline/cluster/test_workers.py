@@ -208,7 +208,7 @@ with cluster.session() as ray:
     print("address", found and ray.get_runtime_context().gcs_address)
     inputs = find_inputs([{text!r}])
     out = Path({out!r})
-    tokenize.tokenize(inputs, out, params, column="text", runs=out / "../runs", cluster=here)
+    tokenize.tokenize(inputs, out, params, column="text", work=out / "../runs", cluster=here)
 """
 
 

@@ -82,7 +82,7 @@ def test_embed_pretokenized_layers_dtype_and_carry(model: Path, tmp_path: Path) 
             "error: there are no tokens to take the perplexity of\n",
         ),
         (
-            ["corpus", "out", "--runs", "runs", "--params", "absent.yaml"],
+            ["corpus", "out", "--work", "work", "--params", "absent.yaml"],
             b"",
             "error: absent.yaml: no such file\n",
         ),
@@ -147,7 +147,7 @@ def test_a_url_where_a_file_is_meant_is_one_line(model: Path, tmp_path: Path) ->
     for command in (
         ["embed", str(model), "--input", str(text), "--output", "s3://key:hunter2@bucket/v.npz"],
         ["perplexity", "s3://bucket/model", "--input", str(text)],
-        ["corpus", str(tmp_path / "c"), "--runs", "r", "--figures", "s3://bucket/f.json"],
+        ["corpus", str(tmp_path / "c"), "--work", "r", "--numbers", "s3://bucket/f.json"],
     ):
         code, out, error = elmo(*command)
         assert (code, out) == (1, "") and error.count("\n") == 1
@@ -179,7 +179,7 @@ def test_no_permission_is_one_line(model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_is_one_line_and_leaves_nothing(tmp_path: Path, number: int) -> None:
-    command = [sys.executable, "-m", "pipeline", "corpus", str(tmp_path / "out"), "--runs", "runs"]
+    command = [sys.executable, "-m", "pipeline", "corpus", str(tmp_path / "out"), "--work", "work"]
     process = subprocess.Popen(
         command,
         cwd=ROOT,

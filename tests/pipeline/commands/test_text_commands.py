@@ -77,7 +77,7 @@ def test_the_same_tokens_everywhere(
         tmp_path / "shards",
         params,
         column="text",
-        runs=tmp_path / "runs",
+        work=tmp_path / "runs",
         cluster=Cluster(workers=0, cpus=1, gpu=False, actors=1),
     )
     shards = sentences_of(tmp_path / "shards")

@@ -18,7 +18,7 @@ TEXT = "the cat sat on the carpet\nanother dog slept here\n\nmore text of the wo
 
 
 def new(folder: Path, **given: object) -> list[str]:
-    options = {"text": [], "task": [], "column": None, "preset_name": None} | given
+    options = {"text": [], "domain": [], "column": None, "preset_name": None} | given
     return init.run(folder, **options)  # type: ignore[arg-type]
 
 
@@ -51,10 +51,10 @@ def test_one_text_is_also_the_task_text(tmp_path: Path) -> None:
     Path("t.txt").write_text(TEXT)
     lines = new(tmp_path / "p", text=["t.txt"])
     made = params.load(tmp_path / "p" / "params.yaml")
-    assert made.corpus.general == made.corpus.task == (str(tmp_path / "t.txt"),)
+    assert made.corpus.general == made.corpus.domain == (str(tmp_path / "t.txt"),)
     assert lines[1:] == [
         "general text: t.txt, 73 bytes",
-        "task text: the same; name the text of your domain with --task",
+        "domain text: the same; name the text of your domain with --domain",
     ]
     assert made.report.neighbors_of[0] == "the cat sat on the [carpet]"
     assert made.labels.package == ""
@@ -65,9 +65,9 @@ def test_names_inside_the_project_stay_relative_and_comments_stay(tmp_path: Path
     Path("texts").mkdir()
     for name in ("a", "b"):
         Path(f"texts/{name}.txt").write_text(TEXT + name)
-    new(Path("."), text=["texts/*.txt"], task=["texts/a.txt"], preset_name="small")
+    new(Path("."), text=["texts/*.txt"], domain=["texts/a.txt"], preset_name="small")
     made = params.load(Path("params.yaml"))
-    assert made.corpus.general == ("texts/*.txt",) and made.corpus.task == ("texts/a.txt",)
+    assert made.corpus.general == ("texts/*.txt",) and made.corpus.domain == ("texts/a.txt",)
     assert made.pretrain.network.cells == 1024
     assert '["texts/*.txt"] # your files' in Path("params.yaml").read_text()
 

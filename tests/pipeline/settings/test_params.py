@@ -71,7 +71,7 @@ def test_the_projects_own_files_are_good() -> None:
         ("tokenize.heldout", 1, "a number of at least 0 and below 1"),
         ("corpus.general", [1], "a file, folder, glob or URL, found 1"),
         ("corpus.general", [""], "a file, folder, glob or URL, found ''"),
-        ("corpus.task", ["a\0b"], "a file, folder, glob or URL"),
+        ("corpus.domain", ["a\0b"], "a file, folder, glob or URL"),
         ("features.layers", "0,x", "all, top, average, mix or numbers"),
         ("finetune.freeze", ["lstm"], "encoder, lstm.1, lstm.2"),
         ("finetune.layer_decay", 0, "above 0 and at most 1"),

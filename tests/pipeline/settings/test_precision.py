@@ -32,7 +32,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, speeds: Speeds) -> None:
 def commands(tmp_path: Path, precision: str) -> dict[str, tuple[list[object], str]]:
     """Each command with a precision, on inputs that are missing, and the setting it names."""
     out, absent = tmp_path / "out", tmp_path / "absent"
-    training = ["--curves", tmp_path / "curves", "--runs", tmp_path / "runs"]
+    training = ["--curves", tmp_path / "curves", "--work", tmp_path / "runs"]
 
     def change(setting: str) -> list[object]:
         return ["-S", f"{setting}={precision}"]
@@ -47,7 +47,7 @@ def commands(tmp_path: Path, precision: str) -> dict[str, tuple[list[object], st
             "finetune.training.precision",
         ),
         "features": (
-            [absent, absent, out, "--runs", tmp_path / "runs", *change("features.precision")],
+            [absent, absent, out, "--work", tmp_path / "runs", *change("features.precision")],
             "features.precision",
         ),
         "embed": (

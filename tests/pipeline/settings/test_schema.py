@@ -88,10 +88,14 @@ def test_the_command_prints_what_init_writes() -> None:
 
 def test_values_on_the_command_line_go_before_the_file() -> None:
     before = (ROOT / "params.yaml").read_bytes()
-    changes = ["pretrain.training.epochs=3", "finetune.freeze=[encoder]", "corpus.task=[a.txt, b]"]
+    changes = [
+        "pretrain.training.epochs=3",
+        "finetune.freeze=[encoder]",
+        "corpus.domain=[a.txt, b]",
+    ]
     made = params.load(ROOT / "params.yaml", changes)
     assert made.pretrain.training.epochs == 3 and made.finetune.freeze == ("encoder",)
-    assert made.corpus.task == ("a.txt", "b")
+    assert made.corpus.domain == ("a.txt", "b")
     assert made.finetune.training == params.load(ROOT / "params.yaml").finetune.training
     assert (ROOT / "params.yaml").read_bytes() == before
 
@@ -117,7 +121,7 @@ def test_a_wrong_value_on_the_command_line_is_named(change: str, message: str) -
 def test_a_stage_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.txt").write_text("the cat\n")
-    named = ["-S", "corpus.general=[t.txt]", "--set", "corpus.task=[t.txt]"]
-    command = ["corpus", "out", "--runs", "runs", "--params", str(ROOT / "params.yaml"), *named]
+    named = ["-S", "corpus.general=[t.txt]", "--set", "corpus.domain=[t.txt]"]
+    command = ["corpus", "out", "--work", "work", "--params", str(ROOT / "params.yaml"), *named]
     done = CliRunner().invoke(cli, command)
     assert done.output.startswith("corpus: 8 B general (t.txt)"), done.output

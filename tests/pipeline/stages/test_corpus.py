@@ -54,14 +54,14 @@ DOCSTRING = """Return the mean of `values`, which must not be empty.
 
 
 def params(**changes: object) -> Corpus:
-    plain = {"general": (), "task": (), "task_package": "click", "column": "text"}
+    plain = {"general": (), "domain": (), "domain_package": "click", "column": "text"}
     return Corpus(**{**plain, **changes})  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, float]]:
     out = tmp_path_factory.mktemp("corpus") / "out"
-    return out, corpus.run(out, params(), runs=out.parent / "runs")
+    return out, corpus.run(out, params(), work=out.parent / "runs")
 
 
 def test_prose_is_unwrapped_and_what_is_no_prose_is_counted() -> None:
@@ -138,7 +138,7 @@ def test_no_paragraph_comes_twice(made: tuple[Path, dict[str, float]]) -> None:
 def test_the_same_machine_gives_the_same_bytes(
     made: tuple[Path, dict[str, float]], tmp_path: Path
 ) -> None:
-    corpus.run(tmp_path / "again", params(), runs=tmp_path / "runs")
+    corpus.run(tmp_path / "again", params(), work=tmp_path / "runs")
     files = sorted(p.relative_to(made[0]) for p in made[0].rglob("*") if p.is_file())
     assert len(files) == 4
     for name in files:
@@ -151,28 +151,30 @@ def test_the_users_own_files_are_named_and_not_copied(tmp_path: Path) -> None:
         (tmp_path / "in" / name).write_text(
             '{"body": "1234"}\n' if "json" in name else "14 bytes long\n"
         )
-    own = params(general=(str(tmp_path / "in"),), task=(str(tmp_path / "in/b.txt"),), column="body")
-    metrics = corpus.run(tmp_path / "out", own, runs=tmp_path / "runs")
+    own = params(
+        general=(str(tmp_path / "in"),), domain=(str(tmp_path / "in/b.txt"),), column="body"
+    )
+    metrics = corpus.run(tmp_path / "out", own, work=tmp_path / "runs")
     assert metrics == {
         "general_files": 2,
         "general_bytes": 31,
-        "task_files": 1,
-        "task_bytes": 14,
+        "domain_files": 1,
+        "domain_bytes": 14,
     }
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["manifest.json"]
     found = read_json(tmp_path / "out/manifest.json")["texts"]
     assert [i["name"] for i in found["general"]["inputs"]] == ["a.jsonl", "b.txt"]
-    assert found["task"]["inputs"][0]["sha256"] == sha256(tmp_path / "in/b.txt")
+    assert found["domain"]["inputs"][0]["sha256"] == sha256(tmp_path / "in/b.txt")
     assert found["general"]["column"] == "body"
 
 
-def test_own_general_text_without_task_text_is_refused(tmp_path: Path) -> None:
+def test_own_general_text_without_domain_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "own.txt").write_text("some text\n")
     own = str(tmp_path / "own.txt")
-    with pytest.raises(ElmoError, match=r"corpus\.task is empty .* name the files"):
-        corpus.run(tmp_path / "out", params(general=(own,)), runs=tmp_path / "runs")
+    with pytest.raises(ElmoError, match=r"corpus\.domain is empty .* name the files"):
+        corpus.run(tmp_path / "out", params(general=(own,)), work=tmp_path / "runs")
     assert [p.name for p in tmp_path.iterdir()] == ["own.txt"]
-    corpus.run(tmp_path / "out", params(general=(own,), task=(own,)), runs=tmp_path / "runs")
+    corpus.run(tmp_path / "out", params(general=(own,), domain=(own,)), work=tmp_path / "runs")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "own.txt"]
 
 
@@ -180,12 +182,12 @@ def test_own_general_text_without_task_text_is_refused(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (
-            {"general": ("nowhere.txt",), "task": ("nowhere.txt",)},
+            {"general": ("nowhere.txt",), "domain": ("nowhere.txt",)},
             r"nowhere\.txt: no such file or folder of text",
         ),
-        ({"task_package": "no_such_package"}, "no installed package 'no_such_package'"),
-        ({"task_package": "no_such.package"}, r"no installed package 'no_such\.package'"),
-        ({"task_package": "this"}, "no installed package 'this'"),
+        ({"domain_package": "no_such_package"}, "no installed package 'no_such_package'"),
+        ({"domain_package": "no_such.package"}, r"no installed package 'no_such\.package'"),
+        ({"domain_package": "this"}, "no installed package 'this'"),
     ],
 )
 def test_what_is_not_there_is_named_and_nothing_is_left(
@@ -193,19 +195,19 @@ def test_what_is_not_there_is_named_and_nothing_is_left(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ElmoError, match=message):
-        corpus.run(tmp_path / "out", params(**change), runs=tmp_path / "runs")
+        corpus.run(tmp_path / "out", params(**change), work=tmp_path / "runs")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_empty_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
-    own = params(general=(str(tmp_path / "empty.txt"),), task=(str(tmp_path / "empty.txt"),))
+    own = params(general=(str(tmp_path / "empty.txt"),), domain=(str(tmp_path / "empty.txt"),))
     with pytest.raises(ElmoError, match=r"empty\.txt: is empty"):
-        corpus.run(tmp_path / "out", own, runs=tmp_path / "runs")
+        corpus.run(tmp_path / "out", own, work=tmp_path / "runs")
 
 
 def own_files(tmp_path: Path, column: str = "text") -> Corpus:
-    return params(general=(str(tmp_path / "in"),), task=(str(tmp_path / "in"),), column=column)
+    return params(general=(str(tmp_path / "in"),), domain=(str(tmp_path / "in"),), column=column)
 
 
 def test_a_missing_column_is_named_with_those_there_are(tmp_path: Path) -> None:
@@ -213,12 +215,12 @@ def test_a_missing_column_is_named_with_those_there_are(tmp_path: Path) -> None:
     path = tmp_path / "in" / "a.jsonl"
     path.write_text('\n{"id": 1, "review": "good"}\n')
     with pytest.raises(ElmoError, match=r"a\.jsonl:2: no field 'text' .* found id, review; set"):
-        corpus.run(tmp_path / "out", own_files(tmp_path), runs=tmp_path / "runs")
+        corpus.run(tmp_path / "out", own_files(tmp_path), work=tmp_path / "runs")
     path.unlink()
     pq.write_table(pa.table({"id": [1], "review": ["good"]}), tmp_path / "in" / "b.parquet")
     with pytest.raises(ElmoError, match=r"b\.parquet: no column 'text', found id, review; set"):
-        corpus.run(tmp_path / "out", own_files(tmp_path), runs=tmp_path / "runs")
-    corpus.run(tmp_path / "out", own_files(tmp_path, "review"), runs=tmp_path / "runs")
+        corpus.run(tmp_path / "out", own_files(tmp_path), work=tmp_path / "runs")
+    corpus.run(tmp_path / "out", own_files(tmp_path, "review"), work=tmp_path / "runs")
     assert corpus.listing(tmp_path / "out", "general") == "b.parquet"
 
 
@@ -226,7 +228,7 @@ def test_binary_is_refused_before_anything_is_tokenized(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_bytes("plain words\n".encode("utf-16-le"))
     with pytest.raises(ElmoError, match=r"a\.txt:1: holds a zero byte, as UTF-16"):
-        corpus.run(tmp_path / "out", own_files(tmp_path), runs=tmp_path / "runs")
+        corpus.run(tmp_path / "out", own_files(tmp_path), work=tmp_path / "runs")
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
 
 
@@ -234,10 +236,13 @@ def test_binary_is_refused_before_anything_is_tokenized(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (lambda m: m.pop("texts"), "missing required field `texts`"),
-        (lambda m: m["texts"]["task"].update(inputs=[]), r"texts.*inputs: "),
-        (lambda m: m["texts"]["task"]["inputs"][0].update(bytes=-1), "bytes: "),
-        (lambda m: m["texts"]["task"]["inputs"][0].update(name="task/../../x"), "no file of this"),
-        (lambda m: m["texts"]["task"]["inputs"][0].update(name="/etc/passwd"), "no file of this"),
+        (lambda m: m["texts"]["domain"].update(inputs=[]), r"texts.*inputs: "),
+        (lambda m: m["texts"]["domain"]["inputs"][0].update(bytes=-1), "bytes: "),
+        (
+            lambda m: m["texts"]["domain"]["inputs"][0].update(name="d/../../x"),
+            "no file of this",
+        ),
+        (lambda m: m["texts"]["domain"]["inputs"][0].update(name="/etc/passwd"), "no file of this"),
     ],
 )
 def test_a_wrong_manifest_is_one_line(
@@ -258,8 +263,10 @@ def test_logins_stay_out_of_the_manifest_and_reach_the_reader(
     monkeypatch.setattr(corpus, "find_inputs", lambda patterns, work: [named])
     monkeypatch.setattr(corpus, "check_readable", lambda *_: None)
     patterns = ("ftp://user:hunter2@host/*.txt",)
-    corpus.run(tmp_path / "corpus", params(general=patterns, task=patterns), runs=tmp_path / "runs")
+    corpus.run(
+        tmp_path / "corpus", params(general=patterns, domain=patterns), work=tmp_path / "runs"
+    )
     assert "hunter2" not in (tmp_path / "corpus" / "manifest.json").read_text()
-    source = corpus.read_manifest(tmp_path / "corpus").texts["task"].inputs[0]
+    source = corpus.read_manifest(tmp_path / "corpus").texts["domain"].inputs[0]
     assert source.url == "ftp://host/a.txt"
     assert source.input(tmp_path / "corpus", patterns) == named

@@ -102,7 +102,7 @@ def run(given: Path, out: Path, params: StoreSettings, actors: int | None) -> No
         given / "model",
         out,
         params,
-        runs=out.parent / "runs",
+        work=out.parent / "runs",
         cluster=cluster(actors),
     )
 
@@ -162,7 +162,7 @@ DRIVER = """
     with cluster.session():
         print("started", flush=True)
         features.run(
-            given / "shards", given / "model", out, params, runs=out.parent / "runs",
+            given / "shards", given / "model", out, params, work=out.parent / "runs",
             cluster=Cluster(workers=0, cpus=1, gpu=False, actors=2),
         )
 """
@@ -206,7 +206,7 @@ def test_counts_are_the_metrics_and_the_model_is_named(
         given / "model",
         tmp_path / "store",
         PARAMS,
-        runs=tmp_path / "runs",
+        work=tmp_path / "runs",
         cluster=cluster(1),
     )
     assert {path.name for path in (tmp_path / "runs").iterdir()} <= {"unsent"}

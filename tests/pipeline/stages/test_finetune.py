@@ -1,4 +1,4 @@
-"""finetune: what it gains on task text, what it costs on general text, what it leaves alone."""
+"""finetune: what it gains on domain text, what it costs on general text, what it leaves alone."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -46,7 +46,7 @@ def inputs(own_mlflow: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         tokenizer=WHITESPACE,
     )
     write_shards(
-        folder / "task",
+        folder / "domain",
         task_sentences(100),
         heldout_every=6,
         shard_sentences=30,
@@ -62,7 +62,7 @@ def inputs(own_mlflow: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "model",
         Pretrain(Network(**shape), replace(TRAINING, epochs=8)),
         curves=folder / "curves",
-        runs=folder / "runs",
+        work=folder / "runs",
         cluster=HERE,
     )
     return folder
@@ -73,12 +73,12 @@ def run(
 ) -> dict[str, float]:
     return finetune.run(
         model or inputs / "model",
-        inputs / "task",
+        inputs / "domain",
         inputs / "general",
         out / "model",
         params,
         curves=out / "curves",
-        runs=out / "runs",
+        work=out / "runs",
         cluster=HERE,
     )
 
@@ -90,7 +90,7 @@ def test_the_tokenizer_travels_and_text_of_another_is_refused(inputs: Path, tmp_
     assert [model.tokenizer for model in models] == [WHITESPACE, WHITESPACE]
     other = tmp_path / "other"
     (other / "general").parent.mkdir()
-    write_shards(other / "task", task_sentences(30), heldout_every=6, tokenizer=Tokenization("x"))
+    write_shards(other / "domain", task_sentences(30), heldout_every=6, tokenizer=Tokenization("x"))
     (other / "general").symlink_to(inputs / "general")
     with pytest.raises(ElmoError, match="task: was tokenized by x, and the model .* whitespace"):
         run(other, tmp_path / "out", model=inputs / "model")
@@ -117,12 +117,12 @@ def changed(inputs: Path, out: Path) -> set[str]:
 @pytest.mark.slow
 def test_it_learns_the_task_and_says_what_that_cost(inputs: Path, tmp_path: Path) -> None:
     metrics = run(inputs, tmp_path)
-    assert metrics["task_gain"] > 0.2
-    assert metrics["task_perplexity_after"] == pytest.approx(
-        (1 - metrics["task_gain"]) * metrics["task_perplexity_before"]
+    assert metrics["domain_gain"] > 0.2
+    assert metrics["domain_perplexity_after"] == pytest.approx(
+        (1 - metrics["domain_gain"]) * metrics["domain_perplexity_before"]
     )
     heldout = {
-        "task": [s for k, s in enumerate(task_sentences(100)) if k % 6 == 5],
+        "domain": [s for k, s in enumerate(task_sentences(100)) if k % 6 == 5],
         "general": [s for k, s in enumerate(sentences(140)) if k % 7 == 6],
     }
     tuned, parent = load_model(tmp_path / "model"), load_model(inputs / "model")
@@ -146,7 +146,7 @@ def test_words_of_the_task_come_after_the_old_ones(inputs: Path, tmp_path: Path)
     assert found.counts is not None and found.counts[: len(WORDS)] == COUNTS
     assert metrics["words_added"] == 2
     none = run(inputs, tmp_path / "none", replace(PARAMS, new_words=0))
-    assert none["words_added"] == 0 and none["task_unk_rate"] > metrics["task_unk_rate"] == 0
+    assert none["words_added"] == 0 and none["domain_unk_rate"] > metrics["domain_unk_rate"] == 0
 
 
 @pytest.mark.slow
@@ -189,7 +189,7 @@ def test_a_model_without_a_softmax_gets_a_new_one(inputs: Path, tmp_path: Path) 
         tokenizer=parent.tokenizer,
     )
     metrics = run(inputs, tmp_path, model=tmp_path / "imported")
-    assert metrics["task_gain"] > 0.2
+    assert metrics["domain_gain"] > 0.2
     found = load_model(tmp_path / "model")
     assert found.softmax is not None and len(found.softmax["weight"]) == len(WORDS) + 2
 
@@ -211,7 +211,7 @@ def test_a_softmax_is_tuned_as_the_kind_it_is(inputs: Path, tmp_path: Path) -> N
         training={},
         tokenizer=parent.tokenizer,
     )
-    assert run(inputs, tmp_path, adaptive, model=tmp_path / "adaptive")["task_gain"] > 0.2
+    assert run(inputs, tmp_path, adaptive, model=tmp_path / "adaptive")["domain_gain"] > 0.2
     with pytest.raises(ElmoError, match="has an adaptive softmax"):
         run(inputs, tmp_path, model=tmp_path / "adaptive")
 
@@ -240,7 +240,7 @@ def test_params_that_make_no_sense_are_refused(
 
 
 def test_a_token_that_readers_of_words_skip_becomes_no_word(tmp_path: Path) -> None:
-    shards = write_shards(tmp_path / "task", [["!!!MAXTERMID", "new"]] * 5)
+    shards = write_shards(tmp_path / "domain", [["!!!MAXTERMID", "new"]] * 5)
     assert finetune._extended(Vocabulary(WORDS), shards, 3).words == [*WORDS, "new"]
 
 

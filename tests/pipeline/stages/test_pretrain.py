@@ -58,7 +58,7 @@ def run(
         out / "model",
         params,
         curves=out / "curves",
-        runs=out / "runs",
+        work=out / "runs",
         cluster=cluster,
     )
 

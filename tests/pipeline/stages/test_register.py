@@ -47,7 +47,7 @@ def inputs(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
 
 def score(value: float) -> dict[str, Any]:
     text = {"average": value, "forward": value, "backward": value, "tokens": 4}
-    return {"after": {"task": text, "general": text}}
+    return {"after": {"domain": text, "general": text}}
 
 
 def alter(inputs: Path, *, by: float, perplexity: float | None = None, run_id: str = "") -> None:
@@ -81,14 +81,14 @@ def store(inputs: Path) -> None:
     )
 
 
-def run(inputs: Path, *, task: str = "shards") -> dict[str, Any]:
+def run(inputs: Path, *, domain: str = "shards") -> dict[str, Any]:
     return register.run(
         inputs / "model",
         inputs / "store",
         inputs / "registered.json",
         PARAMS,
         general=inputs / "shards",
-        task=inputs / task,
+        domain=inputs / domain,
     )
 
 
@@ -110,7 +110,13 @@ def test_the_same_content_is_registered_once(inputs: Path, monkeypatch: pytest.M
         == digest
         == read_json(inputs / "registered.json")["model_digest"]
     )
-    assert {"corpus", "task", "vocabulary", "training_run", "heldout.task"} <= version.tags.keys()
+    assert {
+        "corpus",
+        "domain",
+        "vocabulary",
+        "training_run",
+        "heldout.domain",
+    } <= version.tags.keys()
     done = CliRunner().invoke(cli, ["stores", "tiny", "--json"])
     assert json.loads(done.stdout) == {"version": 1, "stores": version.stores()}
     assert list(version.stores().values()) == [str(inputs / "store")]
@@ -125,13 +131,13 @@ def test_champion_moves_only_when_perplexity_is_lower_by_the_margin(inputs: Path
     assert run(inputs)["decision"] == "champion is version 1, the first"
     alter(inputs, by=0.1, perplexity=99.5)
     assert run(inputs)["decision"] == (
-        "champion stays version 1: task perplexity 99.5, the champion's 100, is not lower by "
+        "champion stays version 1: domain perplexity 99.5, the champion's 100, is not lower by "
         "1.00%; to move it: elmo promote 2"
     )
     assert aliases() == {1: ["champion"], 2: ["candidate"]}
     alter(inputs, by=0.2, perplexity=98.9)
     assert run(inputs)["decision"] == (
-        "champion moved from version 1 to 3: task perplexity 98.9, the champion's 100"
+        "champion moved from version 1 to 3: domain perplexity 98.9, the champion's 100"
     )
     alter(inputs, by=0.0, perplexity=100.0)
     found = run(inputs)
@@ -162,7 +168,9 @@ def test_another_heldout_text_or_no_figure_never_moves_champion(inputs: Path) ->
     alter(inputs, by=0.0, perplexity=100.0)
     run(inputs)
     alter(inputs, by=0.1, perplexity=10.0)
-    assert "it was measured on other held-out task text" in run(inputs, task="others")["decision"]
+    assert (
+        "it was measured on other held-out domain text" in run(inputs, domain="others")["decision"]
+    )
     alter(inputs, by=0.2)
     assert "version 3 has no held-out perplexity" in run(inputs)["decision"]
     model = load_model(inputs / "model")
@@ -194,7 +202,7 @@ def test_promote_moves_champion_by_command(inputs: Path) -> None:
 @pytest.mark.slow
 def test_a_version_belongs_to_the_run_that_trained_it(inputs: Path) -> None:
     with tracking.run("finetune", PARAMS, inputs={}) as log:
-        log.metrics({"after.task.average": 100.0})
+        log.metrics({"after.domain.average": 100.0})
     alter(inputs, by=0.0, perplexity=100.0, run_id=log.run_id)
     run(inputs)
     (version,) = registry.versions("tiny")
@@ -203,7 +211,7 @@ def test_a_version_belongs_to_the_run_that_trained_it(inputs: Path) -> None:
     run(inputs)
     source = mlflow.MlflowClient().get_run(registry.versions("tiny")[0].run_id)
     assert source.data.tags["stage"] == "register", "the training run is in another registry"
-    assert source.data.metrics["perplexity.after.task"] == 90.0
+    assert source.data.metrics["perplexity.after.domain"] == 90.0
 
 
 def test_a_model_that_can_not_serve_its_example_is_refused(

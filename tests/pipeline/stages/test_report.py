@@ -55,7 +55,7 @@ TOKENIZED = {
 }
 METRICS: dict[str, dict[str, Any]] = {
     "tokenize-general": TOKENIZED,
-    "tokenize-task": TOKENIZED | {"sentences": 60, "tokens": 2323},
+    "tokenize-domain": TOKENIZED | {"sentences": 60, "tokens": 2323},
     "vocab": {
         "words": 2003,
         "types": 3004,
@@ -75,8 +75,8 @@ METRICS: dict[str, dict[str, Any]] = {
         "steps": 870,
     },
     "finetune": {
-        "task_perplexity_before": 150.03,
-        "task_perplexity_after": 85.14,
+        "domain_perplexity_before": 150.03,
+        "domain_perplexity_after": 85.14,
         "words_added": 918,
         "tokens_seen": 166550,
         "steps": 143,
@@ -99,8 +99,8 @@ TRAINING = {
     "run_id": "run-abc",
     "inputs": {"corpus": "c" * 64, "general": "d" * 64, "parent": "e" * 64},
     "perplexity": {
-        "before": {"task": score(150.03, 472.97), "general": score(86.02, 414.44)},
-        "after": {"task": score(85.14, 472.97), "general": score(114.97, 414.44)},
+        "before": {"domain": score(150.03, 472.97), "general": score(86.02, 414.44)},
+        "after": {"domain": score(85.14, 472.97), "general": score(114.97, 414.44)},
     },
 }
 TRAIN = "step\ttokens\tperplexity\tlr\n10\t1000\t900\t0.1\n20\t2000\t300\t0.1\n"
@@ -153,7 +153,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "curves" / stage / "train.tsv").write_text(TRAIN)
         (folder / "curves" / stage / "heldout.tsv").write_text(HELDOUT)
     for name, figures in METRICS.items():
-        write_json(folder / "figures" / f"{name}.json", figures)
+        write_json(folder / "numbers" / f"{name}.json", figures)
     digest = model_digest(folder / "model")
     registered = {"uri": "models:/elmo@champion", "version": 7, "model_digest": digest}
     write_json(folder / "registered.json", registered)
@@ -170,7 +170,7 @@ def run(given: Path, out: Path, params: Report = PARAMS) -> dict[str, int]:
     return report.run(
         out,
         params,
-        figures_in=given / "figures",
+        numbers_in=given / "numbers",
         curves=given / "curves",
         vocab=given / "vocab",
         model=given / "model",
@@ -200,7 +200,7 @@ def text_of(page: str) -> str:
         "models:/elmo@champion , version 7",
         "1,083,132 tokens of general text, read in 870 steps",
         "General text 414.4 86.0 115.0 +33.7% 3.60 × 1.313 9,467 2.9%",
-        "Task text 473.0 150.0 85.1 −43.3% 5.56 ×",
+        "Domain text 473.0 150.0 85.1 −43.3% 5.56 ×",
         "81.8 on general text (forward 82.7, backward 80.9; unigram model 399.1)",
         "Tokens 54,321 2,323",
         "Tokens too long, cut 19 19",
@@ -351,7 +351,7 @@ def test_pictures_follow_the_figures(made: Path, page: str, given: Path, tmp_pat
 MISSING = [
     "curves/finetune/train.tsv",
     "curves/pretrain/heldout.tsv",
-    "figures/vocab.json",
+    "numbers/vocab.json",
     "registered.json",
     "vocab/words.txt",
     "vocab/counts.txt",
@@ -372,7 +372,7 @@ def test_a_missing_input_is_one_line_and_nothing_is_written(
 
 
 def test_a_missing_figure_names_its_file(given: Path, tmp_path: Path) -> None:
-    write_json(given / "figures" / "vocab.json", {"words": 3, "tokens": 9})
+    write_json(given / "numbers" / "vocab.json", {"words": 3, "tokens": 9})
     with pytest.raises(ElmoError, match=r"vocab\.json: has no types; run the stage"):
         run(given, tmp_path / "report")
     assert not list(tmp_path.glob("*report*"))

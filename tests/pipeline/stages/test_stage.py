@@ -39,9 +39,9 @@ def test_each_stage_follows_the_version_of_its_results(tmp_path: Path) -> None:
         assert described["params"][-1] == {"data/versions.json": [name]}
     own = yaml.safe_load((ROOT / "params.yaml").read_text())
     (tmp_path / "t.txt").write_text("a b\n")
-    own["corpus"] |= {"general": ["t.txt"], "task": ["t.txt"]}
+    own["corpus"] |= {"general": ["t.txt"], "domain": ["t.txt"]}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(own))
-    code, _, error = elmo("corpus", "c", "--runs", "r", "--versions", "v.json", cwd=tmp_path)
+    code, _, error = elmo("corpus", "c", "--work", "r", "--versions", "v.json", cwd=tmp_path)
     assert code == 0, error
     written = json.loads((tmp_path / "v.json").read_text())
     assert written == {name: record(name).version for name in STAGES}
@@ -50,7 +50,7 @@ def test_each_stage_follows_the_version_of_its_results(tmp_path: Path) -> None:
 def test_params_of_a_time_when_they_held_versions_say_what_to_do(tmp_path: Path) -> None:
     text = (ROOT / "params.yaml").read_text()
     (tmp_path / "params.yaml").write_text(f"{text}\nresults:\n  corpus: 1\n")
-    code, _, error = elmo("corpus", "c", "--runs", "r", cwd=tmp_path)
+    code, _, error = elmo("corpus", "c", "--work", "r", cwd=tmp_path)
     assert code == 1 and "results is no setting; delete this section" in error
 
 

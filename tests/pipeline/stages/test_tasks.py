@@ -69,7 +69,7 @@ def run(folder: Path, **changes: Any) -> dict[str, Any]:
         ProjectTask(**(PLAIN | changes)),
         curve=folder / "curves" / "ner.tsv",
         picture=folder / "curves" / "ner.png",
-        runs=folder / "runs" / "tasks",
+        work=folder / "runs" / "tasks",
         device="cpu",
     )
 
@@ -146,8 +146,8 @@ def test_the_command_of_the_stage(folder: Path) -> None:
     settings = yaml.safe_load((ROOT / "params.yaml").read_text())
     settings["tasks"] = {"ner": PLAIN | {"seeds": 1, "baseline": False}}
     Path("params.yaml").write_text(yaml.safe_dump(settings))
-    words = "model out --curve c.tsv --picture c.png --runs runs/tasks".split()
-    files = "--metrics m.json --figures f.json".split()
+    words = "model out --curve c.tsv --picture c.png --work work/tasks".split()
+    files = "--metrics m.json --numbers f.json".split()
     done = CliRunner().invoke(cli, ["tasks", "ner", *words, *files])
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("tasks ner: f1 ")

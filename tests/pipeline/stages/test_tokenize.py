@@ -62,7 +62,7 @@ def params(**changes: object) -> Tokenize:
 def make(out: Path, *paths: Path, column: str = "text", **changes: object) -> Shards:
     inputs = find_inputs([str(path) for path in paths])
     tokenize.tokenize(
-        inputs, out, params(**changes), column=column, runs=out.parent / "runs", cluster=CLUSTER
+        inputs, out, params(**changes), column=column, work=out.parent / "runs", cluster=CLUSTER
     )
     return Shards(out)
 
@@ -247,7 +247,7 @@ def test_any_fsspec_url_is_an_input(tmp_path: Path) -> None:
         file.write(gzip.compress(b"a b\nc\n"))
     inputs = find_inputs(["memory://corpus/*.gz"])
     tokenize.tokenize(
-        inputs, tmp_path / "out", params(), column="text", runs=tmp_path, cluster=CLUSTER
+        inputs, tmp_path / "out", params(), column="text", work=tmp_path, cluster=CLUSTER
     )
     assert in_order(Shards(tmp_path / "out")) == [["a", "b"], ["c"]]
 
@@ -390,7 +390,7 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> Non
     for actors in (1, 3):
         cluster = Cluster(workers=0, cpus=1, gpu=False, actors=actors)
         tokenize.tokenize(
-            inputs, tmp_path / str(actors), chosen, column="text", runs=tmp_path, cluster=cluster
+            inputs, tmp_path / str(actors), chosen, column="text", work=tmp_path, cluster=cluster
         )
     names = sorted(p.name for p in (tmp_path / "1").iterdir())
     assert names == sorted(p.name for p in (tmp_path / "3").iterdir()) and len(names) > 8
@@ -413,7 +413,7 @@ params = Tokenize("unicode", "line", "line", 0.1, 1 << 20)
 here = Cluster(workers=0, cpus=1, gpu=False, actors=1)
 inputs = find_inputs([sys.argv[1]])
 out = Path(sys.argv[2])
-tokenize.tokenize(inputs, out, params, column="text", runs=out.parent / "runs", cluster=here)
+tokenize.tokenize(inputs, out, params, column="text", work=out.parent / "runs", cluster=here)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
@@ -675,7 +675,7 @@ setattr(where, name, killing(getattr(where, name), at))
 params = Tokenize("whitespace", "line", "line", 0.2, 4096)
 inputs = find_inputs([sys.argv[1]])
 tokenize.tokenize(
-    inputs, out, params, column="text", runs=out.parent / "runs",
+    inputs, out, params, column="text", work=out.parent / "runs",
     cluster=Cluster(workers=0, cpus=1, gpu=False, actors=1),
 )
 """
@@ -754,14 +754,14 @@ def test_the_stage_reads_the_corpus_folder_and_notices_changed_files(tmp_path: P
     texts["general"]["dropped_paragraphs"] = {}
     write_json(corpus / "manifest.json", {"kind": "corpus", "schema": 1, "texts": texts})
     metrics = tokenize.run(
-        corpus, tmp_path / "out", params(), text="general", runs=runs, cluster=CLUSTER
+        corpus, tmp_path / "out", params(), text="general", work=runs, cluster=CLUSTER
     )
     assert metrics["sentences"] == len(LINES) and metrics["blank_lines"] == 2
-    with pytest.raises(ElmoError, match="names no task text"):
-        tokenize.run(corpus, tmp_path / "out", params(), text="task", runs=runs, cluster=CLUSTER)
+    with pytest.raises(ElmoError, match="names no domain text"):
+        tokenize.run(corpus, tmp_path / "out", params(), text="domain", work=runs, cluster=CLUSTER)
     own.write_text("other text\n")
     with pytest.raises(ElmoError, match=r"own\.txt: has changed since the corpus stage"):
-        tokenize.run(corpus, tmp_path / "out", params(), text="general", runs=runs, cluster=CLUSTER)
+        tokenize.run(corpus, tmp_path / "out", params(), text="general", work=runs, cluster=CLUSTER)
 
 
 @pytest.mark.parametrize(

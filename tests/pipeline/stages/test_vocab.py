@@ -47,7 +47,7 @@ def shards(tmp_path: Path) -> Shards:
 
 
 def test_words_are_those_of_counting_every_training_token(shards: Shards, tmp_path: Path) -> None:
-    vocab.run(shards.folder, tmp_path / "out", params(), runs=tmp_path / "runs", cluster=CLUSTER)
+    vocab.run(shards.folder, tmp_path / "out", params(), work=tmp_path / "runs", cluster=CLUSTER)
     counts = Counter(token for row in SENTENCES[:6] for token in row)
     for mark in ("<S>", "</S>", "<UNK>"):
         del counts[mark]
@@ -59,7 +59,7 @@ def test_words_are_those_of_counting_every_training_token(shards: Shards, tmp_pa
 
 
 def test_ties_are_broken_by_codepoint(shards: Shards, tmp_path: Path) -> None:
-    vocab.run(shards.folder, tmp_path / "out", params(), runs=tmp_path / "runs", cluster=CLUSTER)
+    vocab.run(shards.folder, tmp_path / "out", params(), work=tmp_path / "runs", cluster=CLUSTER)
     words = Vocabulary.load(tmp_path / "out").words
     assert words[6:] == ["Z", "a", "b", "x" * 60, "z", "é", "고양이", "🙂"]
 
@@ -69,7 +69,7 @@ def test_boundaries_count_sentences_and_unk_what_is_no_word(shards: Shards, tmp_
         shards.folder,
         tmp_path / "out",
         params(min_count=3),
-        runs=tmp_path / "runs",
+        work=tmp_path / "runs",
         cluster=CLUSTER,
     )
     found = Vocabulary.load(tmp_path / "out")
@@ -82,7 +82,7 @@ def test_at_most_so_many_words_the_marks_included(shards: Shards, tmp_path: Path
         shards.folder,
         tmp_path / "out",
         params(max_words=5),
-        runs=tmp_path / "runs",
+        work=tmp_path / "runs",
         cluster=CLUSTER,
     )
     assert Vocabulary.load(tmp_path / "out").words[3:] == ["the", "cat"]
@@ -91,7 +91,7 @@ def test_at_most_so_many_words_the_marks_included(shards: Shards, tmp_path: Path
 
 def test_metrics_say_what_is_covered(shards: Shards, tmp_path: Path) -> None:
     metrics = vocab.run(
-        shards.folder, tmp_path / "out", params(), runs=tmp_path / "runs", cluster=CLUSTER
+        shards.folder, tmp_path / "out", params(), work=tmp_path / "runs", cluster=CLUSTER
     )
     assert metrics == {
         "words": 14,
@@ -105,7 +105,7 @@ def test_metrics_say_what_is_covered(shards: Shards, tmp_path: Path) -> None:
 
 
 def test_files_are_as_the_vocabulary_itself_writes_them(shards: Shards, tmp_path: Path) -> None:
-    vocab.run(shards.folder, tmp_path / "out", params(), runs=tmp_path / "runs", cluster=CLUSTER)
+    vocab.run(shards.folder, tmp_path / "out", params(), work=tmp_path / "runs", cluster=CLUSTER)
     (tmp_path / "again").mkdir()
     Vocabulary.load(tmp_path / "out").save(tmp_path / "again")
     for name in ("words.txt", "counts.txt"):
@@ -115,7 +115,7 @@ def test_files_are_as_the_vocabulary_itself_writes_them(shards: Shards, tmp_path
 def test_unicode_characters_come_from_counts(shards: Shards, tmp_path: Path) -> None:
     chosen = params(characters="unicode", min_character_count=3)
     metrics = vocab.run(
-        shards.folder, tmp_path / "out", chosen, runs=tmp_path / "runs", cluster=CLUSTER
+        shards.folder, tmp_path / "out", chosen, work=tmp_path / "runs", cluster=CLUSTER
     )
     counts = Counter("".join(token for row in SENTENCES[:6] for token in row))
     frequent = sorted((c for c in counts if counts[c] >= 3), key=lambda c: (-counts[c], c))
@@ -127,14 +127,14 @@ def test_unicode_characters_come_from_counts(shards: Shards, tmp_path: Path) -> 
 def test_a_token_is_long_by_its_bytes_or_its_characters(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "s", [["고" * 17, "a" * 48, "a" * 49], ["고" * 17]])
     assert (
-        vocab.run(shards.folder, tmp_path / "b", params(), runs=tmp_path / "runs", cluster=CLUSTER)[
+        vocab.run(shards.folder, tmp_path / "b", params(), work=tmp_path / "runs", cluster=CLUSTER)[
             "long_tokens"
         ]
         == 3
     )
     chosen = params(characters="unicode")
     assert (
-        vocab.run(shards.folder, tmp_path / "u", chosen, runs=tmp_path / "runs", cluster=CLUSTER)[
+        vocab.run(shards.folder, tmp_path / "u", chosen, work=tmp_path / "runs", cluster=CLUSTER)[
             "long_tokens"
         ]
         == 1
@@ -146,7 +146,7 @@ def test_the_division_into_shards_does_not_show(tmp_path: Path) -> None:
         shards = write_shards(tmp_path / f"s{size}", SENTENCES, shard_sentences=size)
         chosen = params(characters="unicode")
         vocab.run(
-            shards.folder, tmp_path / f"out{size}", chosen, runs=tmp_path / "runs", cluster=CLUSTER
+            shards.folder, tmp_path / f"out{size}", chosen, work=tmp_path / "runs", cluster=CLUSTER
         )
     for name in ("words.txt", "counts.txt", "characters.json"):
         assert (tmp_path / "out1" / name).read_bytes() == (tmp_path / "out100" / name).read_bytes()
@@ -156,9 +156,9 @@ def test_merging_one_range_of_hashes_after_another_changes_nothing(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs, chosen = tmp_path / "runs", params(characters="unicode")
-    vocab.run(shards.folder, tmp_path / "one", chosen, runs=runs, cluster=CLUSTER)
+    vocab.run(shards.folder, tmp_path / "one", chosen, work=runs, cluster=CLUSTER)
     monkeypatch.setattr(vocab, "_PIECE", 3)
-    vocab.run(shards.folder, tmp_path / "two", chosen, runs=runs, cluster=CLUSTER)
+    vocab.run(shards.folder, tmp_path / "two", chosen, work=runs, cluster=CLUSTER)
     for name in ("words.txt", "counts.txt", "characters.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
@@ -168,12 +168,12 @@ def test_workers_count_what_one_process_counts(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = vocab.run(
-        shards.folder, tmp_path / "one", params(), runs=tmp_path / "runs", cluster=CLUSTER
+        shards.folder, tmp_path / "one", params(), work=tmp_path / "runs", cluster=CLUSTER
     )
     monkeypatch.setattr(workers, "tasks", lambda function, items, **_: map(function, items))
     assert (
         vocab.run(
-            shards.folder, tmp_path / "two", params(), runs=tmp_path / "runs", cluster=CLUSTER
+            shards.folder, tmp_path / "two", params(), work=tmp_path / "runs", cluster=CLUSTER
         )
         == one
     )
@@ -183,7 +183,7 @@ def test_workers_count_what_one_process_counts(
 def test_the_token_that_2018_readers_skip_becomes_no_word(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "shards", [["!!!MAXTERMID", "a", "!!!MAXTERMID"], ["b"]])
     metrics = vocab.run(
-        shards.folder, tmp_path / "out", params(), runs=tmp_path / "runs", cluster=CLUSTER
+        shards.folder, tmp_path / "out", params(), work=tmp_path / "runs", cluster=CLUSTER
     )
     found = Vocabulary.load(tmp_path / "out")
     assert found.words[3:] == ["a", "b"] and metrics["words"] == len(found) == 5
@@ -209,7 +209,7 @@ workers.tasks = tasks
 out = Path(sys.argv[2])
 cluster = Cluster(workers=0, cpus=1, gpu=False, actors=1)
 params = Vocab(1, 0, "unicode", 1, 50)
-vocab.run(Path(sys.argv[1]), out, params, runs=out.parent / "runs", cluster=cluster)
+vocab.run(Path(sys.argv[1]), out, params, work=out.parent / "runs", cluster=cluster)
 """
 
 
@@ -241,7 +241,7 @@ def test_two_shards_of_the_same_bytes_count_twice(tmp_path: Path) -> None:
     shutil.copy(shards.folder / "train-00000.arrow", shards.folder / "train-00001.arrow")
     manifest = structs.replace(shards.manifest, shards=(infos[0], again))
     write_json(shards.folder / "manifest.json", to_builtins(manifest))
-    vocab.run(shards.folder, tmp_path / "out", params(), runs=tmp_path / "r", cluster=CLUSTER)
+    vocab.run(shards.folder, tmp_path / "out", params(), work=tmp_path / "r", cluster=CLUSTER)
     assert Vocabulary.load(tmp_path / "out").counts == [2, 2, 0, 2]
 
 
@@ -252,7 +252,7 @@ def test_an_altered_shard_is_named_and_nothing_is_left(shards: Shards, tmp_path:
     path.write_bytes(data[:place] + b"bat" + data[place + 3 :])
     with pytest.raises(ElmoError, match=r"train-00001\.arrow: truncated or altered"):
         vocab.run(
-            shards.folder, tmp_path / "out", params(), runs=tmp_path / "runs", cluster=CLUSTER
+            shards.folder, tmp_path / "out", params(), work=tmp_path / "runs", cluster=CLUSTER
         )
     assert not (tmp_path / "out").exists()
     assert {p.suffix for p in (tmp_path / "runs/vocab-out").iterdir()} == {"", ".arrow"}
@@ -273,6 +273,6 @@ def test_a_setting_out_of_range_is_refused(
             shards.folder,
             tmp_path / "out",
             params(**change),
-            runs=tmp_path / "runs",
+            work=tmp_path / "runs",
             cluster=CLUSTER,
         )

@@ -420,7 +420,7 @@ def test_the_overview_lists_what_there_is(database: Path, tmp_path: Path) -> Non
     assert f"  {tmp_path}  digest aaaaaaaaaaaa  model bbbbbbbbbbbb" in shown
     params = str(ROOT / "params.yaml")
     folder = str(tmp_path / "runs")
-    done = CliRunner().invoke(cli, ["runs", "--json", "--runs", folder, "--params", params])
+    done = CliRunner().invoke(cli, ["runs", "--json", "--work", folder, "--params", params])
     read = json.loads(done.stdout)
     assert [(work["stage"], work["folder"]) for work in read["local"]["work"]] == [
         ("pretrain", str(work))
