@@ -26,7 +26,7 @@ def test_every_command_and_option_has_help(name: str) -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_one_word_a_stage(stage: str) -> None:
-    """In dvc.yaml with a description, in params.yaml, as a command, a module and in the README."""
+    """In dvc.yaml with a description, in params.yaml, as a command, a module, and in the docs."""
     described = DVC["stages"][stage].get("do", DVC["stages"][stage])
     assert described["desc"]
     section = f"{stage}.${{key}}" if stage == "tasks" else stage
@@ -37,7 +37,7 @@ def test_one_word_a_stage(stage: str) -> None:
     assert stage in yaml.safe_load((ROOT / "params.yaml").read_text())
     assert stage in COMMANDS
     assert (ROOT / "pipeline" / "stages" / f"{stage}.py").is_file()
-    assert f"| `{stage}` |" in README
+    assert f"| `{stage}` |" in (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
 
 
 def test_no_stage_depends_on_how_the_work_is_run() -> None:
@@ -57,9 +57,14 @@ def test_ci_runs_the_readmes_test_command() -> None:
     assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("make test")
 
 
-def test_the_readme_shows_the_example_that_the_tests_run() -> None:
+def test_the_guide_shows_the_example_that_the_tests_run() -> None:
     example = (ROOT / "examples" / "tagger.py").read_text(encoding="utf-8")
-    assert example.partition('"""\n\n')[2].strip() in README
+    guide = (ROOT / "docs" / "guides" / "stores.md").read_text(encoding="utf-8")
+    assert example.partition('"""\n\n')[2].strip() in guide
+
+
+def test_the_readme_is_two_screens() -> None:
+    assert len(README.splitlines()) <= 150
 
 
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]

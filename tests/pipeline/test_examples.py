@@ -24,6 +24,7 @@ from tests.pipeline.command_line import ROOT, elmo
 from tests.pipeline.doc_page import FENCE, Step, pattern, steps
 
 README = ROOT / "README.md"
+STORES = ROOT / "docs" / "guides" / "stores.md"
 PAGES = [README, *(ROOT / "docs").rglob("*.md")]
 BARE = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Run by tests of their own, with what they need.
@@ -64,24 +65,27 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_readmes_examples(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("page", "several"), [(README, 5), (STORES, 2)], ids=["readme", "stores"])
+def test_the_examples_of_a_page(
+    page: Path, several: int, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(project)
     names: dict[str, object] = {}
     run = 0
-    for step in steps(README):
+    for step in steps(page):
         if any(word in step.source for word in ELSEWHERE):
             continue
         printed = _python(step, names) if step.kind == "python" else _command(step, project)
         wanted = pattern(step.expected or "", exact=step.kind == "python")
-        assert wanted.fullmatch(printed), f"README.md:{step.line}: {step.source}\n{printed}"
+        assert wanted.fullmatch(printed), f"{page.name}:{step.line}: {step.source}\n{printed}"
         run += 1
-    assert run == 7
+    assert run == several
 
 
 def _python(step: Step, names: dict[str, object]) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        exec(compile(step.source, f"README.md:{step.line}", "exec"), names)
+        exec(compile(step.source, f"line {step.line}", "exec"), names)
     return out.getvalue()
 
 
