@@ -16,6 +16,7 @@ from elmo.io.atomic import locked, write_json
 from elmo.io.records import digest, read_record
 from elmo.store import model_digest
 from elmo.tasks import RESULTS_VERSION
+from elmo.tasks.metrics import Tally
 from elmo.tasks.settings import TaskSettings, choose
 from pipeline.stages import tasks
 from pipeline.terminal.progress import say
@@ -143,6 +144,7 @@ class _Way:
     metric: str
     curves: list[list[float]]
     updates: int
+    tallies: list[Tally]
 
 
 def _compare_with(baseline: _Way | None, ways: Sequence[_Way]) -> None:
@@ -153,11 +155,8 @@ def _compare_with(baseline: _Way | None, ways: Sequence[_Way]) -> None:
     goals = [curve[-1] for curve in baseline.curves]
     for way in ways:
         if way is not baseline:
-            gains = [way.row.scores[seed] - score for seed, score in baseline.row.scores.items()]
-            gain = mean_row("gain", gains, {})
-            way.row.more["gain"] = gain.mean
-            if gain.low is not None and gain.high is not None:
-                way.row.more |= {"gain_low": gain.low, "gain_high": gain.high}
+            gain = tasks.gain_of(way.tallies, baseline.tallies)
+            way.row.more |= {name: value for name, value in gain.items() if value is not None}
         epochs = epochs_to_reach(way.curves, goals)
         if epochs is not None:
             way.row.more["updates_to_baseline"] = epochs * way.updates
@@ -224,7 +223,7 @@ def _train(
         RESULTS_VERSION,
     ]
     folder = work.absolute() / f"way-{digest(made_from)[:16]}"
-    trained, kept = folder / "trained", folder / "scores.json"
+    trained, kept = folder / "trained", folder / "tallies.json"
     with locked(folder):
         if not kept.exists():
             stopwatch = _Stopwatch(folder / "seconds.json")
@@ -245,12 +244,13 @@ def _train(
                 device=compared.device,
                 report=report,
             )
-            tested = tasks.scores_on(
+            tested = tasks.tallies_on(
                 trained, data["test"], work=work.absolute(), device=compared.device
             )
             stopwatch.note()
-            write_json(kept, tested)
-    scores = read_record(kept, list[dict[str, float]])
+            write_json(kept, msgspec.to_builtins(tested))
+    tallies = read_record(kept, list[Tally])
+    scores = [tally.scores() for tally in tallies]
     means = tasks.over_seeds(scores)
     metric = next(iter(means))
     row = mean_row(name, [score[metric] for score in scores], _weights(trained))
@@ -262,7 +262,7 @@ def _train(
     row.more["minutes"] = _seconds(folder / "seconds.json") / 60 / compared.seeds
     say(f"{name}: {metric} {row.mean:.4f}")
     updates = math.ceil(len(data["train"].examples) / settings.batch_size)
-    return _Way(row, metric, tasks.best_by_epoch(trained), updates)
+    return _Way(row, metric, tasks.best_by_epoch(trained), updates, tallies)
 
 
 class _Stopwatch:

@@ -1,6 +1,5 @@
 """A finding as a file: figures with intervals, and all that it takes to measure them again."""
 
-import math
 import shlex
 import statistics
 import sys
@@ -15,6 +14,7 @@ from msgspec import Meta
 
 from elmo.io.atomic import check_record, write_json
 from elmo.io.records import Count, Sha256, read_record
+from elmo.tasks.metrics import DRAWS, over_seeds_interval
 from pipeline.terminal import urls
 
 FindingKind = Literal[
@@ -28,40 +28,6 @@ FindingKind = Literal[
     "probe",
     "neighbors",
 ]
-DRAWS = 2000  # of the bootstrap
-# Two-sided 95 % points of Student's t for 1 to 30 degrees of freedom; beyond, those of the normal.
-_T95 = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-    2.228,
-    2.201,
-    2.179,
-    2.160,
-    2.145,
-    2.131,
-    2.120,
-    2.110,
-    2.101,
-    2.093,
-    2.086,
-    2.080,
-    2.074,
-    2.069,
-    2.064,
-    2.060,
-    2.056,
-    2.052,
-    2.048,
-    2.045,
-    2.042,
-)
 
 
 class Row(msgspec.Struct, forbid_unknown_fields=True):
@@ -114,13 +80,9 @@ def command_line() -> str:
 
 def mean_row(name: str, scores: Sequence[float], more: Mapping[str, float]) -> Row:
     """The mean of the seeds 0, 1, … with Student's interval."""
-    mean, low, high = statistics.fmean(scores), None, None
-    if len(scores) > 1:
-        factor = _T95[len(scores) - 2] if len(scores) - 2 < len(_T95) else 1.96
-        half = factor * statistics.stdev(scores) / math.sqrt(len(scores))
-        low, high = mean - half, mean + half
+    low, high = over_seeds_interval(scores) or (None, None)
     by_seed = {str(seed): score for seed, score in enumerate(scores)}
-    return Row(name, mean, low, high, by_seed, dict(more))
+    return Row(name, statistics.fmean(scores), low, high, by_seed, dict(more))
 
 
 def over_sentences(name: str, right: npt.NDArray[np.bool_], lengths: Sequence[int]) -> Row:

@@ -69,6 +69,7 @@ def table(finding: Finding) -> str:
     columns = {key: key.removeprefix("weight_").replace("_", " ") for key in weights}
     columns |= {
         "gain": "mean gain of a seed",
+        "gain_test_low": "its interval over test units",
         "updates_to_baseline": "updates to the baseline's best",
         "minutes": "minutes a seed",
     }
@@ -102,6 +103,8 @@ def _cell(row: Row, key: str) -> str:
     value = row.more.get(key)
     if value is None:
         return ""
+    if key == "gain_test_low":
+        return f"{value:+.3f} to {row.more['gain_test_high']:+.3f}"
     if key == "gain":
         low, high = row.more.get("gain_low"), row.more.get("gain_high")
         return f"{value:+.3f}" + ("" if low is None else f" ({low:+.3f} to {high:+.3f})")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from elmo.tasks.examples import Classified
 from elmo.tasks.inputs import Inputs
-from elmo.tasks.metrics import Scores, accuracy
+from elmo.tasks.metrics import Tally, accuracy
 from elmo.tasks.modules import (
     Recurrent,
     masked_max,
@@ -80,9 +80,9 @@ class ClassificationModel(nn.Module):
         """The label of each text."""
         return [self.labels[k] for k in self._scores(examples, vectors).argmax(1).tolist()]
 
-    def score(self, examples: Sequence[Classified], predictions: Sequence[str]) -> Scores:
-        """Accuracy."""
-        return {"accuracy": accuracy([example.label for example in examples], predictions)}
+    def tally(self, examples: Sequence[Classified], predictions: Sequence[str]) -> Tally:
+        """Accuracy; a unit is an example."""
+        return accuracy([example.label for example in examples], predictions)
 
     def describe(self, example: Classified, prediction: str) -> dict[str, Any]:
         """A prediction as JSON."""

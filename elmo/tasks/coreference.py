@@ -20,7 +20,7 @@ from elmo.tasks.examples import Document, Range
 from elmo.tasks.inputs import Inputs
 from elmo.tasks.metrics import (
     Clusters,
-    Scores,
+    Tally,
     coreference_scores,
     link_scores,
 )
@@ -88,7 +88,7 @@ class CoreferenceModel(nn.Module):
             clusters.append(clusters_of(spans, links))
         return clusters
 
-    def score(self, examples: Sequence[Document], predictions: Sequence[Clusters]) -> Scores:
+    def tally(self, examples: Sequence[Document], predictions: Sequence[Clusters]) -> Tally:
         """The mean F1 of MUC, B³ and CEAF-φ4; for GAP's snippets, F1 of their links."""
         if examples and all(document.links for document in examples):
             return link_scores([document.links for document in examples], predictions)

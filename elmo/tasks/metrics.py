@@ -1,13 +1,19 @@
-"""The metrics of the six tasks, by the field's own definitions. Counts are pooled over the corpus.
+"""The metrics of the six tasks, by the field's own definitions.
 
-Spans are half-open. Shapes: none; plain Python, and numpy for the assignment of CEAF.
+Each counts something in every test unit (a sentence, pair, question, predicate or document), and
+the scores follow from the sums: so a `Tally` can be scored on any draw of the units. Spans are
+half-open. Shapes: U test units, C counts of one, N counts of all tallies side by side.
 """
 
+import math
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
+from statistics import fmean, stdev
+from typing import Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -15,6 +21,55 @@ from elmo.tasks.examples import Link, Range, Span
 
 Clusters = Sequence[Sequence[Range]]
 Scores = dict[str, float]
+Metric = Literal["accuracy", "spans", "tags", "answers", "coreference", "links"]
+DRAWS = 2000  # of the bootstrap
+
+
+class Tally(msgspec.Struct, forbid_unknown_fields=True):
+    """What a metric counted in each test unit, (U, C)."""
+
+    metric: Metric
+    counts: Sequence[tuple[float, ...]]
+
+    def scores(self) -> Scores:
+        """The scores on all units; the first is the field's."""
+        return _SCORES[self.metric](self.array().sum(0).tolist())
+
+    def array(self) -> npt.NDArray[np.float64]:
+        """The counts as an array, (U, C)."""
+        return np.array(self.counts, np.float64).reshape(len(self.counts), _COLUMNS[self.metric])
+
+
+def paired_bootstrap(ours: Sequence[Tally], theirs: Sequence[Tally]) -> tuple[float, float]:
+    """The 95 % interval of what `ours` gain over `theirs` in the first score, over test units.
+
+    Both are of the same units, a tally for each seed. A draw takes as many units as there are, with
+    replacement, the same for all; the scores of the seeds on it are averaged. Equal tallies give
+    equal intervals.
+    """
+    tallies = [*ours, *theirs]
+    together_UN = np.concatenate([tally.array() for tally in tallies], 1)
+    units, width = len(together_UN), together_UN.shape[1] // len(tallies)
+    of_sums = _SCORES[tallies[0].metric]
+    random = np.random.default_rng(0)
+    gains = np.empty(DRAWS)
+    for draw in range(DRAWS):
+        times_U = np.bincount(random.integers(units, size=units), minlength=units)
+        sums = (times_U @ together_UN).reshape(len(tallies), width).tolist()
+        scores = [first_score(of_sums(one)) for one in sums]
+        gains[draw] = fmean(scores[: len(ours)]) - fmean(scores[len(ours) :])
+    low, high = np.quantile(gains, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def over_seeds_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Student's 95 % interval of the mean of several seeds; None of one."""
+    if len(values) < 2:
+        return None
+    from scipy.stats import t
+
+    half = float(t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+    return fmean(values) - half, fmean(values) + half
 
 
 def first_score(scores: Scores) -> float:
@@ -26,9 +81,19 @@ _PUNCTUATION = set(string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
-def accuracy(gold: Sequence[object], predicted: Sequence[object]) -> float:
+def accuracy(gold: Sequence[object], predicted: Sequence[object]) -> Tally:
     """The share that is right."""
-    return sum(a == b for a, b in zip(gold, predicted, strict=True)) / max(1, len(gold))
+    counts = [(float(a == b), 1.0) for a, b in zip(gold, predicted, strict=True)]
+    return Tally("accuracy", counts)
+
+
+def tag_accuracy(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Tally:
+    """The share of tags that are right; a unit is a sentence."""
+    return Tally("accuracy", [_right(*one) for one in zip(gold, predicted, strict=True)])
+
+
+def _right(gold: Sequence[str], predicted: Sequence[str]) -> tuple[float, float]:
+    return float(sum(a == b for a, b in zip(gold, predicted, strict=True))), float(len(gold))
 
 
 def f1_of(right: float, predicted: float, gold: float) -> Scores:
@@ -43,13 +108,21 @@ def f1_of(right: float, predicted: float, gold: float) -> Scores:
     }
 
 
-def span_f1(gold: Sequence[Iterable[Span]], predicted: Sequence[Iterable[Span]]) -> Scores:
+def span_f1(gold: Sequence[Iterable[Span]], predicted: Sequence[Iterable[Span]]) -> Tally:
     """Exact span and label, micro-averaged: what conlleval and seqeval's default report."""
-    right = guessed = known = 0
-    for gold_spans, predicted_spans in zip(gold, predicted, strict=True):
-        ours, theirs = set(predicted_spans), set(gold_spans)
-        right, guessed, known = right + len(ours & theirs), guessed + len(ours), known + len(theirs)
-    return f1_of(right, guessed, known)
+    pairs = zip(gold, predicted, strict=True)
+    return Tally("spans", [_overlap(set(theirs), set(ours)) for theirs, ours in pairs])
+
+
+def _overlap(gold: Set[object], predicted: Set[object]) -> tuple[float, float, float]:
+    """How many are right, predicted and there."""
+    return float(len(gold & predicted)), float(len(predicted)), float(len(gold))
+
+
+def with_tags(spans: Tally, tags: Tally) -> Tally:
+    """The scores of spans, and beside them the accuracy of tags."""
+    counts = [(*a, *b) for a, b in zip(spans.counts, tags.counts, strict=True)]
+    return Tally("tags", counts)
 
 
 def arguments(spans: Iterable[Span]) -> set[tuple[str, tuple[Range, ...]]]:
@@ -69,13 +142,10 @@ def arguments(spans: Iterable[Span]) -> set[tuple[str, tuple[Range, ...]]]:
     return {(name, tuple(ranges)) for name, ranges in parts if name != "V"}
 
 
-def role_f1(gold: Sequence[Iterable[Span]], predicted: Sequence[Iterable[Span]]) -> Scores:
-    """F1 over the arguments of all predicates together."""
-    right = guessed = known = 0
-    for gold_spans, predicted_spans in zip(gold, predicted, strict=True):
-        ours, theirs = arguments(predicted_spans), arguments(gold_spans)
-        right, guessed, known = right + len(ours & theirs), guessed + len(ours), known + len(theirs)
-    return f1_of(right, guessed, known)
+def role_f1(gold: Sequence[Iterable[Span]], predicted: Sequence[Iterable[Span]]) -> Tally:
+    """F1 over the arguments of all predicates together; a unit is a predicate."""
+    pairs = zip(gold, predicted, strict=True)
+    return Tally("spans", [_overlap(arguments(theirs), arguments(ours)) for theirs, ours in pairs])
 
 
 def normalised_answer(text: str) -> str:
@@ -91,43 +161,75 @@ def answer_f1(predicted: str, reference: str) -> float:
     return f1_of(shared, len(ours), len(theirs))["f1"]
 
 
-def squad_scores(references: Sequence[Sequence[str]], predicted: Sequence[str]) -> Scores:
-    """Exact match and F1: the best over a question's references, then the mean over questions."""
-    exact = f1 = 0.0
+def squad_scores(references: Sequence[Sequence[str]], predicted: Sequence[str]) -> Tally:
+    """F1 and exact match: the best over a question's references, then the mean over questions."""
+    counts = []
     for answers, guess in zip(references, predicted, strict=True):
-        exact += max(normalised_answer(guess) == normalised_answer(a) for a in answers)
-        f1 += max(answer_f1(guess, a) for a in answers)
-    count = max(1, len(predicted))
-    return {"exact_match": exact / count, "f1": f1 / count}
+        f1 = max(answer_f1(guess, one) for one in answers)
+        exact = max(normalised_answer(guess) == normalised_answer(one) for one in answers)
+        counts.append((f1, float(exact), 1.0))
+    return Tally("answers", counts)
 
 
-def coreference_scores(gold: Sequence[Clusters], predicted: Sequence[Clusters]) -> Scores:
+def coreference_scores(gold: Sequence[Clusters], predicted: Sequence[Clusters]) -> Tally:
     """MUC, B³ and CEAF-φ4 over documents (counts pooled), and the mean of the three F1s."""
-    totals = {"muc": [0.0] * 4, "b_cubed": [0.0] * 4, "ceaf_e": [0.0] * 4}
+    counts = []
     for theirs, ours in zip(gold, predicted, strict=True):
         similarity = _ceaf_similarity(theirs, ours)
-        for name, counts in (
-            ("muc", (*_muc(ours, theirs), *_muc(theirs, ours))),
-            ("b_cubed", (*_b_cubed(ours, theirs), *_b_cubed(theirs, ours))),
-            ("ceaf_e", (similarity, len(ours), similarity, len(theirs))),
-        ):
-            totals[name] = [a + b for a, b in zip(totals[name], counts, strict=True)]
+        muc = (*_muc(ours, theirs), *_muc(theirs, ours))
+        b_cubed = (*_b_cubed(ours, theirs), *_b_cubed(theirs, ours))
+        ceaf = (similarity, float(len(ours)), similarity, float(len(theirs)))
+        counts.append((*muc, *b_cubed, *ceaf))
+    return Tally("coreference", counts)
+
+
+def link_scores(gold: Sequence[Sequence[Link]], predicted: Sequence[Clusters]) -> Tally:
+    """GAP's F1: over pairs of a pronoun and a name, whether they are found the same."""
+    counts = []
+    for links, clusters in zip(gold, predicted, strict=True):
+        right = guessed = known = 0
+        for pronoun, name, same in links:
+            linked = any(pronoun in cluster and name in cluster for cluster in clusters)
+            right, guessed, known = right + (linked and same), guessed + linked, known + same
+        counts.append((float(right), float(guessed), float(known)))
+    return Tally("links", counts)
+
+
+def _accuracy(sums: Sequence[float]) -> Scores:
+    return {"accuracy": sums[0] / max(1.0, sums[1])}
+
+
+def _answers(sums: Sequence[float]) -> Scores:
+    count = max(1.0, sums[2])
+    return {"f1": sums[0] / count, "exact_match": sums[1] / count}
+
+
+def _clusters(sums: Sequence[float]) -> Scores:
     scores: Scores = {}
-    for name, (p, p_of, r, r_of) in totals.items():
+    for k, name in enumerate(("muc", "b_cubed", "ceaf_e")):
+        p, p_of, r, r_of = sums[4 * k : 4 * k + 4]
         precision, recall = p / p_of if p_of else 0.0, r / r_of if r_of else 0.0
         both = precision + recall
         scores[f"{name}_f1"] = 2 * precision * recall / both if both else 0.0
     return {"f1": sum(scores.values()) / 3, **scores}
 
 
-def link_scores(gold: Sequence[Sequence[Link]], predicted: Sequence[Clusters]) -> Scores:
-    """GAP's F1: over pairs of a pronoun and a name, whether they are found the same."""
-    right = guessed = known = 0
-    for links, clusters in zip(gold, predicted, strict=True):
-        for pronoun, name, same in links:
-            linked = any(pronoun in cluster and name in cluster for cluster in clusters)
-            right, guessed, known = right + (linked and same), guessed + linked, known + same
-    return f1_of(right, guessed, known)
+_SCORES: dict[Metric, Callable[[Sequence[float]], Scores]] = {
+    "accuracy": _accuracy,
+    "spans": lambda sums: f1_of(*sums),
+    "tags": lambda sums: {**f1_of(*sums[:3]), **_accuracy(sums[3:])},
+    "answers": _answers,
+    "coreference": _clusters,
+    "links": lambda sums: f1_of(*sums),
+}
+_COLUMNS: dict[Metric, int] = {
+    "accuracy": 2,
+    "spans": 3,
+    "tags": 5,
+    "answers": 3,
+    "coreference": 12,
+    "links": 3,
+}
 
 
 def _muc(clusters: Clusters, other: Clusters) -> tuple[float, float]:
@@ -152,40 +254,12 @@ def _b_cubed(clusters: Clusters, other: Clusters) -> tuple[float, float]:
 
 def _ceaf_similarity(gold: Clusters, predicted: Clusters) -> float:
     """The sum of 2|a ∩ b| / (|a| + |b|) over the best one-to-one matching of clusters."""
+    from scipy.optimize import linear_sum_assignment
+
     ours = [set(cluster) for cluster in predicted]
     theirs = [set(cluster) for cluster in gold]
     similarity = np.array(
         [[2 * len(a & b) / (len(a) + len(b)) for b in theirs] for a in ours], np.float64
     ).reshape(len(ours), len(theirs))
-    return best_assignment(similarity)
-
-
-def best_assignment(gains: npt.NDArray[np.float64]) -> float:
-    """The largest sum of entries with no two in one row or column (the Hungarian method)."""
-    if gains.shape[0] > gains.shape[1]:
-        gains = gains.T
-    rows, columns = gains.shape
-    cost = np.zeros((rows + 1, columns + 1))
-    cost[1:, 1:] = -gains
-    row_price, column_price = np.zeros(rows + 1), np.zeros(columns + 1)
-    row_of = np.zeros(columns + 1, np.int64)  # the row matched to each column; column 0 is free
-    for row in range(1, rows + 1):
-        row_of[0], column = row, 0
-        slack = np.full(columns + 1, np.inf)
-        previous = np.zeros(columns + 1, np.int64)
-        used = np.zeros(columns + 1, bool)
-        while row_of[column]:
-            used[column] = True
-            reduced = cost[row_of[column]] - row_price[row_of[column]] - column_price
-            better = ~used & (reduced < slack)
-            slack[better], previous[better] = reduced[better], column
-            nearest = int(np.where(used, np.inf, slack).argmin())
-            step = slack[nearest]
-            row_price[row_of[used]] += step
-            column_price[used] -= step
-            slack[~used] -= step
-            column = nearest
-        while column:
-            row_of[column] = row_of[previous[column]]
-            column = int(previous[column])
-    return float(sum(gains[row_of[j] - 1, j - 1] for j in range(1, columns + 1) if row_of[j]))
+    rows, columns = linear_sum_assignment(similarity, maximize=True)
+    return float(similarity[rows, columns].sum())

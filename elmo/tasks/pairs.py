@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from elmo.tasks.examples import Pair, Tokens
 from elmo.tasks.inputs import Inputs
-from elmo.tasks.metrics import Scores, accuracy
+from elmo.tasks.metrics import Tally, accuracy
 from elmo.tasks.modules import (
     Recurrent,
     SharedDropout,
@@ -66,9 +66,9 @@ class PairsModel(nn.Module):
         """The label of each pair."""
         return [self.labels[k] for k in self._scores(examples, vectors).argmax(1).tolist()]
 
-    def score(self, examples: Sequence[Pair], predictions: Sequence[str]) -> Scores:
-        """Accuracy."""
-        return {"accuracy": accuracy([example.label for example in examples], predictions)}
+    def tally(self, examples: Sequence[Pair], predictions: Sequence[str]) -> Tally:
+        """Accuracy; a unit is an example."""
+        return accuracy([example.label for example in examples], predictions)
 
     def describe(self, example: Pair, prediction: str) -> dict[str, Any]:
         """A prediction as JSON."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from elmo.tasks.examples import Question, Range
 from elmo.tasks.inputs import Encoded, Inputs
-from elmo.tasks.metrics import Scores, squad_scores
+from elmo.tasks.metrics import Tally, squad_scores
 from elmo.tasks.modules import Recurrent, SharedDropout, masked_softmax
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
@@ -105,11 +105,10 @@ class QuestionsModel(nn.Module):
         found = iter(best_spans(start_BT, end_BT, self.answer_tokens))
         return [next(found) if all(example.sentences) else (0, 0) for example in examples]
 
-    def score(self, examples: Sequence[Question], predictions: Sequence[Range]) -> Scores:
+    def tally(self, examples: Sequence[Question], predictions: Sequence[Range]) -> Tally:
         """F1 first, and exact match, against all reference answers."""
         texts = [e.cut(*span) for e, span in zip(examples, predictions, strict=True)]
-        scores = squad_scores([example.answers or () for example in examples], texts)
-        return {"f1": scores["f1"], "exact_match": scores["exact_match"]}
+        return squad_scores([example.answers or () for example in examples], texts)
 
     def describe(self, example: Question, prediction: Range) -> dict[str, Any]:
         """A prediction as JSON: the text as it stands in the paragraph, and where; −1: none."""

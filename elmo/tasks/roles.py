@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from elmo.tasks.examples import Predicate
 from elmo.tasks.inputs import Inputs
-from elmo.tasks.metrics import Scores, role_f1
+from elmo.tasks.metrics import Tally, role_f1
 from elmo.tasks.modules import (
     FORBIDDEN,
     in_order,
@@ -115,7 +115,7 @@ class RolesModel(nn.Module):
         paths = viterbi(scores_BTK.log_softmax(-1), mask_BT, moves_KK, start_K, ends_K)
         return [[self.labels[k] for k in path] for path in paths]
 
-    def score(self, examples: Sequence[Predicate], predictions: Sequence[list[str]]) -> Scores:
+    def tally(self, examples: Sequence[Predicate], predictions: Sequence[list[str]]) -> Tally:
         """F1 of the arguments, as srl-eval.pl counts them."""
         gold = [example.nested or lenient_spans(example.tags or ()) for example in examples]
         return role_f1(gold, [lenient_spans(tags) for tags in predictions])

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from elmo.tasks.examples import Span, Tagged
 from elmo.tasks.inputs import Encoded, Inputs
-from elmo.tasks.metrics import Scores, accuracy, span_f1
+from elmo.tasks.metrics import Tally, span_f1, tag_accuracy, with_tags
 from elmo.tasks.modules import (
     FORBIDDEN,
     Recurrent,
@@ -69,16 +69,14 @@ class TaggingModel(nn.Module):
         )
         return [[self.labels[k] for k in path] for path in paths]
 
-    def score(self, examples: Sequence[Tagged], predictions: Sequence[list[str]]) -> Scores:
-        """Span F1 first, or accuracy where tags mark no spans."""
+    def tally(self, examples: Sequence[Tagged], predictions: Sequence[list[str]]) -> Tally:
+        """Span F1 first, or accuracy where tags mark no spans; a unit is a sentence."""
         gold = [list(example.tags or ()) for example in examples]
-        right = accuracy(
-            [tag for tags in gold for tag in tags], [tag for tags in predictions for tag in tags]
-        )
+        tags = tag_accuracy(gold, predictions)
         if not self.marks_spans:
-            return {"accuracy": right}
-        scores = span_f1([_spans(tags) for tags in gold], [_spans(tags) for tags in predictions])
-        return {**scores, "accuracy": right}
+            return tags
+        spans = span_f1([_spans(tags) for tags in gold], [_spans(tags) for tags in predictions])
+        return with_tags(spans, tags)
 
     def describe(self, example: Tagged, prediction: list[str]) -> dict[str, Any]:
         """A prediction as JSON: BIO tags, and the spans they mark."""

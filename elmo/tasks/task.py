@@ -48,7 +48,7 @@ from elmo.store.layout import Mix
 from elmo.tasks import RESULTS_VERSION, schemes
 from elmo.tasks.examples import Example, distinct, learnable
 from elmo.tasks.inputs import Inputs, WordTable, word_table
-from elmo.tasks.metrics import Scores
+from elmo.tasks.metrics import Scores, Tally
 from elmo.tasks.readers import Labelled, read_items
 from elmo.tasks.readers.fields import TextTokens
 from elmo.tasks.settings import TaskSettings
@@ -198,11 +198,14 @@ class Task:
         return self.model.describe(example, prediction)
 
     def evaluate(self, labelled: Labelled) -> Scores:
-        """The field's metric on labelled examples."""
+        """Score labelled examples by the field's metric."""
+        return self.tally(labelled).scores()
+
+    def tally(self, labelled: Labelled) -> Tally:
+        """What the field's metric counts in each of the labelled examples."""
         self.check_scheme(labelled)
-        return self.model.score(
-            labelled.examples, [guess for _, guess in self.predict(labelled.examples)]
-        )
+        guesses = [guess for _, guess in self.predict(labelled.examples)]
+        return self.model.tally(labelled.examples, guesses)
 
     def check_scheme(self, labelled: Labelled) -> None:
         """Refuse span tags where the task learned plain ones, and the reverse."""
@@ -334,8 +337,8 @@ def _new_record(
     )
 
 
-def evaluate_seeds(folder: Path, labelled: Labelled, *, device: str = "cpu") -> list[Scores]:
-    """The scores of each seed of a trained task; every sentence is embedded once for all."""
+def evaluate_seeds(folder: Path, labelled: Labelled, *, device: str = "cpu") -> list[Tally]:
+    """What each seed of a trained task got right; every sentence is embedded once for all."""
     first, *others = read_task(folder).seeds
     tasks = [Task.load(folder, seed=first, device=device)]
     vectors = tasks[0].vectors
@@ -348,7 +351,7 @@ def evaluate_seeds(folder: Path, labelled: Labelled, *, device: str = "cpu") -> 
         for task, guessed in zip(tasks, guesses, strict=True):
             guessed += [prediction for _, prediction in task.predict(chunk)]
     return [
-        task.model.score(labelled.examples, guessed)
+        task.model.tally(labelled.examples, guessed)
         for task, guessed in zip(tasks, guesses, strict=True)
     ]
 

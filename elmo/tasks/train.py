@@ -23,7 +23,7 @@ from elmo.model.weights import load_weights, save_weights
 from elmo.nn.threads import one_thread
 from elmo.tasks.examples import Example, attention, length
 from elmo.tasks.inputs import Inputs
-from elmo.tasks.metrics import Scores
+from elmo.tasks.metrics import Tally
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 
@@ -45,7 +45,7 @@ class TaskModel(Protocol):
     def predict(self, examples: Sequence[Any], vectors: Vectors | None) -> list[Any]:
         """One prediction for each example."""
 
-    def score(self, examples: Sequence[Any], predictions: Sequence[Any]) -> Scores:
+    def tally(self, examples: Sequence[Any], predictions: Sequence[Any]) -> Tally:
         """The field's metric over all examples."""
 
     def describe(self, example: Any, prediction: Any) -> dict[str, Any]:
@@ -98,7 +98,8 @@ def fit(
             order = np.random.default_rng([seed, progress.epoch])
             loss = run.epoch(progress, batches(train, settings.batch_size, order), vectors)
             with run.averaged():
-                scores = model.score(dev, predictions(model, dev, vectors, settings.batch_size))
+                guesses = predictions(model, dev, vectors, settings.batch_size)
+                scores = model.tally(dev, guesses).scores()
             progress.epoch += 1
             figures = {"epoch": progress.epoch, "loss": loss, "lr": progress.lr, **scores}
             _judge(progress, next(iter(scores.values())), settings)

@@ -227,7 +227,7 @@ def evaluate(
         tokenizer=record.tokenizer,
     )
     tasks.say_labels_lacking(record.kind, labelled, path=data, known=record.labels)
-    scores = evaluate_seeds(folder, labelled, device=device)
+    scores = [tally.scores() for tally in evaluate_seeds(folder, labelled, device=device)]
     figures = tasks.over_seeds(scores)
     if as_json:
         by_seed = {str(seed): s for seed, s in zip(record.seeds, scores, strict=True)}

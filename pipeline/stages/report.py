@@ -440,11 +440,25 @@ def _tasks(by_task: dict[str, FileFigures], pictures: Path) -> str:
         parts.append(
             _note(
                 f"Mean of {figures['seeds']} seeds on {examples['test']:,} test examples, "
-                f"± the standard deviation; {examples['train']:,} to learn from."
+                f"± the standard deviation; {examples['train']:,} to learn from." + _gain(figures)
             )
         )
         parts.append(_picture(pictures / f"{name}.png"))
     return "".join(parts)
+
+
+def _gain(figures: FileFigures) -> str:
+    """What ELMo gains, with both intervals; nothing where one arm was trained alone."""
+    from .tasks import between
+
+    if "gain" not in figures:
+        return ""
+    seeds = between(figures["gain_low"], figures["gain_high"])
+    units = between(figures["gain_test_low"], figures["gain_test_high"])
+    return (
+        f" With ELMo {figures['gain']:+.3f}: the 95 % interval over seeds is {seeds} (Student's "
+        f"t), over the test examples {units} (paired bootstrap)."
+    )
 
 
 def _score(figures: FileFigures, name: str) -> str:

@@ -35,6 +35,7 @@ from ..tracking.task_runs import Runs, source_digest
 from .stage import WORK, Argument, Numbers, Stage
 
 if TYPE_CHECKING:
+    from elmo.tasks.metrics import Tally
     from elmo.tasks.readers import Labelled
     from elmo.tasks.train import ReportEpoch
 
@@ -117,7 +118,7 @@ def run(
         arm: Runs(name, params.kind, settings, read, work) for arm, settings in arms.items()
     }
     with locked(kept):
-        scores = {
+        tallies = {
             arm: _train(kept / arm, data, tracked, params.seeds, model, device)
             for arm, tracked in tracked_arms.items()
         }
@@ -128,9 +129,9 @@ def run(
         tracked.log_model(out / first, best_seed(out / first))
     for tracked in tracked_arms.values():
         tracked.forget(range(params.seeds))
-    curves = {arm: _mean_curve(out / arm) for arm in scores}
+    curves = {arm: _mean_curve(out / arm) for arm in tallies}
     _write_curve(curve, curves)
-    figures = _figures(scores, data)
+    figures = _figures(tallies, data)
     picture.parent.mkdir(parents=True, exist_ok=True)
     with new_file(picture) as new_picture:
         plots.task(new_picture, curves, ARMS, score=f"best {_metric(figures)} on dev so far")
@@ -144,7 +145,20 @@ def summary(figures: Mapping[str, Any]) -> str:
     shown = ", ".join(
         f"{figures[arm][metric]:.3f} {words}" for arm, words in ARMS.items() if arm in figures
     )
-    return f"{metric} {shown}; {figures['seeds']} seeds, {figures['examples']['test']:,} examples"
+    test = f"{figures['examples']['test']:,} test examples"
+    if "gain" not in figures:
+        return f"{metric} {shown}; {figures['seeds']} seeds, {test}"
+    seeds = between(figures["gain_low"], figures["gain_high"])
+    units = between(figures["gain_test_low"], figures["gain_test_high"])
+    return (
+        f"{metric} {shown}; {figures['gain']:+.3f}, 95 % interval over {figures['seeds']} seeds "
+        f"{seeds}, over {test} {units}"
+    )
+
+
+def between(low: float | None, high: float | None) -> str:
+    """An interval in words."""
+    return "unknown" if low is None or high is None else f"{low:+.3f} to {high:+.3f}"
 
 
 def best_by_epoch(folder: Path) -> list[list[float]]:
@@ -258,8 +272,8 @@ def _train(
     seeds: int,
     model: Path,
     device: str,
-) -> list[dict[str, float]]:
-    """Train one arm, unless that is done, and score each seed on the test examples."""
+) -> list["Tally"]:
+    """Train one arm, unless that is done, and count what each seed gets right on the test file."""
     with ExitStack() as stack:
         train_arm(
             out,
@@ -272,12 +286,13 @@ def _train(
             device=device,
             report=TrainProgress(tracked.opener(stack), name=f"{tracked.task} {ARMS[out.name]}, "),
         )
-    scores = scores_on(out, data["test"], work=out.parent.parent, device=device)
-    for seed, score in enumerate(scores):
+    tallies = tallies_on(out, data["test"], work=out.parent.parent, device=device)
+    for seed, tally in enumerate(tallies):
+        score = tally.scores()
         with tracked.open(seed) as log:
             log.metrics({f"test.{name}": value for name, value in score.items()})
         say(f"{tracked.task} {ARMS[out.name]}, seed {seed}: {listed(score)} on test")
-    return scores
+    return tallies
 
 
 def train_arm(
@@ -312,8 +327,8 @@ def train_arm(
         )
 
 
-def scores_on(folder: Path, test: "Labelled", *, work: Path, device: str) -> list[dict[str, float]]:
-    """What each seed of a trained task scores on the test examples, whose vectors `work` keeps."""
+def tallies_on(folder: Path, test: "Labelled", *, work: Path, device: str) -> list["Tally"]:
+    """What each seed of a trained task gets right on the test file, whose vectors `work` keeps."""
     from elmo.tasks.examples import distinct
     from elmo.tasks.task import Task, read_task
     from elmo.tasks.vectors import store_of
@@ -329,7 +344,7 @@ def scores_on(folder: Path, test: "Labelled", *, work: Path, device: str) -> lis
             device=device,
         )
     return [
-        Task.load(folder, seed=seed, device=device, vectors=vectors).evaluate(test)
+        Task.load(folder, seed=seed, device=device, vectors=vectors).tally(test)
         for seed in record.seeds
     ]
 
@@ -366,10 +381,28 @@ def log_nothing(figures: dict[str, float], *, step: int) -> None:
     """Log to no run."""
 
 
+def gain_of(ours: Sequence["Tally"], theirs: Sequence["Tally"]) -> dict[str, float | None]:
+    """The mean gain of a seed in the first score, and two 95 % intervals of it: over seeds, which
+    tell of training (Student's t; None of one seed), and over test units (paired bootstrap)."""
+    from elmo.tasks.metrics import first_score, over_seeds_interval, paired_bootstrap
+
+    scores = [[first_score(tally.scores()) for tally in one] for one in (ours, theirs)]
+    gains = [a - b for a, b in zip(*scores, strict=True)]
+    low, high = over_seeds_interval(gains) or (None, None)
+    test_low, test_high = paired_bootstrap(ours, theirs)
+    return {
+        "gain": statistics.fmean(gains),
+        "gain_low": low,
+        "gain_high": high,
+        "gain_test_low": test_low,
+        "gain_test_high": test_high,
+    }
+
+
 def _figures(
-    scores: Mapping[str, Sequence[Mapping[str, float]]], data: Mapping[str, "Labelled"]
+    tallies: Mapping[str, Sequence["Tally"]], data: Mapping[str, "Labelled"]
 ) -> dict[str, Any]:
-    means = {arm: over_seeds(by_seed) for arm, by_seed in scores.items()}
+    means = {arm: over_seeds([one.scores() for one in of]) for arm, of in tallies.items()}
     figures: dict[str, Any] = {
         arm: {name: float(f"{value:.6g}") for name, value in row.items()}
         for arm, row in means.items()
@@ -377,8 +410,8 @@ def _figures(
     metric = _metric(figures)
     figures["score"] = next(figures[arm][metric] for arm in ARMS if arm in figures)
     if len(means) == 2:
-        figures["gain"] = means["elmo"][metric] - means["baseline"][metric]
-    figures["seeds"] = len(next(iter(scores.values())))
+        figures |= gain_of(tallies["elmo"], tallies["baseline"])
+    figures["seeds"] = len(next(iter(tallies.values())))
     figures["examples"] = {split: len(labelled.examples) for split, labelled in data.items()}
     return figures
 

@@ -29,7 +29,7 @@ from ..terminal.progress import say
 
 CANDIDATE = "candidate"
 TEXTS = ("domain", "general")  # the first that a version was measured on is the one compared
-LIBRARY = ("torch", "numpy", "pyarrow", "safetensors", "fsspec", "msgspec")
+LIBRARY = ("torch", "numpy", "pyarrow", "safetensors", "fsspec", "msgspec", "scipy")
 _LOCK_WAIT = 600.0  # seconds to wait for another process that registers
 
 

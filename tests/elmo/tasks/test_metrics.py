@@ -8,12 +8,15 @@ import pytest
 
 from elmo.tasks.examples import Link, Span
 from elmo.tasks.metrics import (
+    DRAWS,
+    Tally,
     answer_f1,
     arguments,
-    best_assignment,
     coreference_scores,
     link_scores,
     normalised_answer,
+    over_seeds_interval,
+    paired_bootstrap,
     role_f1,
     span_f1,
     squad_scores,
@@ -29,10 +32,10 @@ from elmo.tasks.schemes import (
 def test_span_f1_counts_exact_spans_over_the_corpus() -> None:
     gold = [[Span(0, 2, "PER"), Span(4, 5, "LOC")], [Span(0, 1, "ORG")], []]
     guess = [[Span(0, 2, "PER"), Span(4, 5, "ORG")], [], [Span(1, 2, "PER")]]
-    scores = span_f1(gold, guess)
+    scores = span_f1(gold, guess).scores()
     assert scores["precision"] == pytest.approx(1 / 3)
     assert scores["recall"] == pytest.approx(1 / 3)
-    assert span_f1([[]], [[]])["f1"] == 0.0
+    assert span_f1([[]], [[]]).scores()["f1"] == 0.0
 
 
 def test_span_f1_is_seqevals() -> None:
@@ -41,7 +44,7 @@ def test_span_f1_is_seqevals() -> None:
     choices = ["O", "B-A", "I-A", "B-B", "I-B"]
     gold = [draw.choices(choices, k=draw.randrange(1, 9)) for _ in range(200)]
     guess = [draw.choices(choices, k=len(tags)) for tags in gold]
-    ours = span_f1([lenient_spans(t) for t in gold], [lenient_spans(t) for t in guess])
+    ours = span_f1([lenient_spans(t) for t in gold], [lenient_spans(t) for t in guess]).scores()
     assert ours["f1"] == pytest.approx(seqeval.f1_score(gold, guess))
 
 
@@ -69,9 +72,9 @@ def test_continued_arguments_are_one_and_the_predicate_is_none() -> None:
         ("R-ARG1", ((4, 5),)),
         ("ARG2", ((5, 6),)),
     }
-    half = role_f1([marked], [marked[:2]])
+    half = role_f1([marked], [marked[:2]]).scores()
     assert half == {"f1": 0.0, "precision": 0.0, "recall": 0.0}
-    scores = role_f1([marked, [Span(0, 1, "V")]], [[*marked[:5]], [Span(0, 1, "V")]])
+    scores = role_f1([marked, [Span(0, 1, "V")]], [[*marked[:5]], [Span(0, 1, "V")]]).scores()
     assert (scores["precision"], scores["recall"]) == (1.0, pytest.approx(2 / 3))
 
 
@@ -80,7 +83,7 @@ def test_squad_normalisation_and_scores() -> None:
     assert normalised_answer("a") == ""
     assert answer_f1("the red house", "red houses") == pytest.approx(0.5)
     assert answer_f1("", "x") == 0.0
-    scores = squad_scores([["Rome", "the city"], ["1973"]], ["City!", "in 1973"])
+    scores = squad_scores([["Rome", "the city"], ["1973"]], ["City!", "in 1973"]).scores()
     assert scores["exact_match"] == 0.5
     assert scores["f1"] == pytest.approx((1 + 2 / 3) / 2)
 
@@ -94,7 +97,10 @@ def test_coreference_scores_of_the_muc_papers_and_b_cubeds_example() -> None:
     key = [m[1:6], m[6:8], m[8:13]]
     first = [m[1:6], m[6:13]]
     second = [[*m[1:6], *m[8:13]], m[6:8]]
-    one, two = coreference_scores([key], [first]), coreference_scores([key], [second])
+    one, two = (
+        coreference_scores([key], [first]).scores(),
+        coreference_scores([key], [second]).scores(),
+    )
     assert one["muc_f1"] == two["muc_f1"] == pytest.approx(2 * 0.9 / 1.9)
     precision = 16 / 21  # 76.2 % in the paper; recall 1
     assert one["b_cubed_f1"] == pytest.approx(2 * precision / (1 + precision))
@@ -105,7 +111,7 @@ def test_coreference_scores_of_luos_example() -> None:
     """Luo 2005, figure 1 (a): CEAF-φ4 of truth {1-5} {6, 7} {8-12} and system (b)."""
     m = [(k, k + 1) for k in range(13)]
     truth = [m[1:6], m[6:8], m[8:13]]
-    scores = coreference_scores([truth], [[m[1:6], m[6:13]]])
+    scores = coreference_scores([truth], [[m[1:6], m[6:13]]]).scores()
     similarity = 1 + 2 * 5 / 12
     precision, recall = similarity / 2, similarity / 3
     assert scores["ceaf_e_f1"] == pytest.approx(2 * precision * recall / (precision + recall))
@@ -115,25 +121,50 @@ def test_coreference_scores_of_luos_example() -> None:
 def test_coreference_counts_are_pooled_over_documents() -> None:
     gold = [[[A, B]], [[A, B, C, D]]]
     guess = [[[A, B]], []]
-    scores = coreference_scores(gold, guess)
+    scores = coreference_scores(gold, guess).scores()
     assert scores["muc_f1"] == pytest.approx(2 * 1 * 0.25 / 1.25)
-    assert coreference_scores(gold, gold)["f1"] == pytest.approx(1)
-    assert coreference_scores([[]], [[]])["f1"] == 0.0
+    assert coreference_scores(gold, gold).scores()["f1"] == pytest.approx(1)
+    assert coreference_scores([[]], [[]]).scores()["f1"] == 0.0
 
 
 def test_gap_counts_links() -> None:
     links = [Link(A, B, True), Link(A, C, False)]
-    scores = link_scores([links, links, links], [[[A, B]], [[A, C]], []])
+    scores = link_scores([links, links, links], [[[A, B]], [[A, C]], []]).scores()
     assert (scores["precision"], scores["recall"]) == (0.5, pytest.approx(1 / 3))
 
 
-def test_the_best_assignment_is_the_one_found_by_trying_all() -> None:
+def test_the_bootstrap_draws_test_units_and_averages_seeds() -> None:
+    """The same, drawn by hand: one unit decides everything, so draws without it gain nothing."""
+    units = 20
+    right = [
+        Tally("accuracy", [(float(k == 0 or seed), 1.0) for k in range(units)]) for seed in (0, 1)
+    ]
+    wrong = [
+        Tally("accuracy", [(float(seed and k > 0), 1.0) for k in range(units)]) for seed in (0, 1)
+    ]
+    low, high = paired_bootstrap(right, wrong)
     draw = np.random.default_rng(0)
-    for rows, columns in [(1, 1), (3, 3), (2, 5), (5, 4), (6, 6)]:
-        for _ in range(10):
-            gains = draw.integers(0, 5, (rows, columns)) / 4
-            small = gains if rows <= columns else gains.T
-            tries = itertools.permutations(range(small.shape[1]), small.shape[0])
-            best = max(sum(small[i, j] for i, j in enumerate(order)) for order in tries)
-            assert best_assignment(gains) == pytest.approx(best)
-    assert best_assignment(np.zeros((0, 3))) == 0.0
+    gains = []
+    for _ in range(DRAWS):
+        chosen = draw.integers(units, size=units)
+        by_seed = [
+            np.mean([a.counts[k][0] - b.counts[k][0] for k in chosen])
+            for a, b in zip(right, wrong, strict=True)
+        ]
+        gains.append(np.mean(by_seed))
+    assert (low, high) == pytest.approx(tuple(np.quantile(gains, (0.025, 0.975))))
+    assert low == 0.0 < 1 / units < high
+
+
+def test_equal_answers_gain_nothing_in_any_draw() -> None:
+    gold = [[Span(0, 2, "PER")], [Span(1, 2, "LOC")], []]
+    tally = span_f1(gold, [gold[0], [], [Span(0, 1, "ORG")]])
+    assert paired_bootstrap([tally], [tally]) == (0.0, 0.0)
+
+
+def test_the_interval_over_seeds_is_students() -> None:
+    low, high = over_seeds_interval([0.7, 0.8, 0.9]) or (0, 0)
+    assert (low, high) == pytest.approx(
+        (0.8 - 4.302653 * 0.1 / 3**0.5, 0.8 + 4.302653 * 0.1 / 3**0.5)
+    )
+    assert over_seeds_interval([0.7]) is None

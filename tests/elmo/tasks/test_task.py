@@ -113,7 +113,7 @@ def learned(kind: str, train: Sequence[Example], folder: Path, **changes: Any) -
         report=lambda kind, figures: None,
     )
     unseen = examples(kind, 60, seed=2)
-    scores = model.score(unseen, predictions(model, unseen, word_vectors, 16))
+    scores = model.tally(unseen, predictions(model, unseen, word_vectors, 16)).scores()
     return next(iter(scores.values()))
 
 
@@ -303,7 +303,7 @@ def test_nested_arguments_are_scored_and_not_learned(tmp_path: Path) -> None:
     )
     task = Task.load(folder)
     found = ["B-A0", "O", "B-A1", "I-A1", *["O"] * 4]
-    assert task.model.score([nested], [found]) == pytest.approx(
+    assert task.model.tally([nested], [found]).scores() == pytest.approx(
         {"f1": 0.8, "precision": 1.0, "recall": 2 / 3}
     )
 

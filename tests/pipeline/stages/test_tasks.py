@@ -77,11 +77,15 @@ def run(folder: Path, **changes: Any) -> dict[str, Any]:
 @pytest.mark.slow
 def test_with_and_without_elmo(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures = run(folder)
-    assert list(figures) == ["elmo", "baseline", "score", "gain", "seeds", "examples"]
+    gains = ["gain", "gain_low", "gain_high", "gain_test_low", "gain_test_high"]
+    assert list(figures) == ["elmo", "baseline", "score", *gains, "seeds", "examples"]
+    assert figures["gain_low"] <= figures["gain"] <= figures["gain_high"]
+    assert figures["gain_test_low"] == figures["gain_test_high"]  # of one example
     assert figures["score"] == figures["elmo"]["f1"]
     assert figures["gain"] == pytest.approx(figures["elmo"]["f1"] - figures["baseline"]["f1"])
     assert figures["examples"] == {"train": 1, "dev": 1, "test": 1}
-    assert tasks.summary(figures).startswith("f1 ")
+    said = tasks.summary(figures)
+    assert said.startswith("f1 ") and "over 2 seeds" in said and "over 1 test examples" in said
     assert Task.load(folder / "out" / "baseline", seed=1).record.bilm is None
     lines = (folder / "curves" / "ner.tsv").read_text().splitlines()
     assert lines[0] == "epoch\telmo\tbaseline" and len(lines) == 4
