@@ -1,4 +1,4 @@
-"""Pools of Ray tasks and actors: as many as can be placed, growing as nodes come, retried so often.
+"""Pools of Ray actors: as many as can be placed, growing as nodes come, retried so often.
 
 What can't be placed is waited for, with a line that says for what, and given up after a limit. An
 item whose worker dies is done again, a few times, each with a line; then it is named as the cause.
@@ -10,6 +10,7 @@ import socket
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from elmo.errors import ElmoError
@@ -18,7 +19,6 @@ from ..settings.cluster import Cluster
 from ..terminal.progress import Progress, say
 
 RETRIES = 3  # of an item whose worker died
-WINDOW = 64  # results per slot that may wait for an earlier one
 PAUSE = 1.0  # seconds between looks at what has come
 LOOK = 5.0  # seconds between looks at the size of the cluster
 
@@ -33,36 +33,34 @@ def run_tasks(
     name: Callable[[Any], str],
     progress: Progress,
 ) -> Iterator[Any]:
-    """The results of `function` on each item of `work`, in the order of `work`.
-
-    One slow item keeps no other waiting: up to `WINDOW` results per slot wait for it.
-    """
-    remote = ray.remote(num_cpus=1, max_retries=0)(function)
-    waiting = Waiting(label, cluster)
-    retries, room = Retries(label, name), Room(ray, cluster, gpus=0)
-    queue, shown = deque(range(len(work))), 0
+    """The results of `function` on each item of `work`, in the order of `work`."""
     done: dict[int, Any] = {}
-    running: dict[Any, int] = {}
-    while shown < len(work):
-        many = room.many()
-        while queue and len(running) < 2 * many and len(done) < WINDOW * many:
-            number = queue.popleft()
-            running[remote.remote(work[number])] = number
-        ready, _ = ray.wait(list(running), num_returns=1, timeout=PAUSE)
-        if not ready and not room.any():
-            waiting.on("a core", ray)
-        for reference in ready:
-            waiting.over()
-            number = running.pop(reference)
-            try:
-                done[number] = get(ray, reference)
-                progress.advance()
-            except _lost(ray) as error:
-                retries.count(work[number], error)
-                queue.appendleft(number)
+    shown = 0
+    for number, result in run_actors(
+        ray,
+        _Numbered,
+        [function],
+        list(enumerate(work)),
+        cluster=replace(cluster, gpu=False),
+        label=label,
+        name=lambda numbered: name(numbered[1]),
+        progress=progress,
+    ):
+        done[number] = result
         while shown in done:
             yield done.pop(shown)
             shown += 1
+
+
+class _Numbered:
+    """An actor that calls a function, and gives back the number of the item with the result."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+
+    def __call__(self, numbered: tuple[int, Any]) -> tuple[int, Any]:
+        number, item = numbered
+        return number, self.function(item)
 
 
 def run_actors(
@@ -179,25 +177,24 @@ class _Actors:
 def await_room(ray: Any, cluster: Cluster, *, label: str, own: bool) -> None:
     """Wait until the cluster has room for all that train; refuse at once where none can come.
 
-    `own` says that this process started Ray, so no node will be added.
+    `own` says that this process started Ray, so no node will be added. What others hold is not
+    room: Ray is asked for it, which also asks an autoscaler, and it is given back for training to
+    take.
     """
     needs = f"{cluster.workers} × {cluster.cpus} cores" + " and 1 GPU" * cluster.gpu
+    if own and placeable(ray, cpus=cluster.cpus, gpus=int(cluster.gpu)) < cluster.workers:
+        raise ElmoError(
+            f"{label}: {cluster.workers} workers need {needs}, and there are {_there(ray)}; lower "
+            "workers or cpus"
+        )
+    worker = {"CPU": cluster.cpus, **({"GPU": 1} if cluster.gpu else {})}
+    held = ray.util.placement_group([worker] * cluster.workers)
     waiting = Waiting(label, cluster)
-    asked = False
-    while placeable(ray, cpus=cluster.cpus, gpus=int(cluster.gpu)) < cluster.workers:
-        if own:
-            raise ElmoError(
-                f"{label}: {cluster.workers} workers need {needs}, and there are "
-                f"{_resources(ray)}; "
-                "lower workers or cpus"
-            )
-        if not asked:
-            _ask(ray, cluster)
-            asked = True
-        waiting.on(needs, ray)
-        time.sleep(PAUSE)
-    if asked:
-        _ask(ray, None)
+    try:
+        while not held.wait(PAUSE):
+            waiting.on(needs, ray)
+    finally:
+        ray.util.remove_placement_group(held)
 
 
 def placeable(ray: Any, *, cpus: float, gpus: int) -> int:
@@ -231,10 +228,6 @@ class Room:
         autoscaler sees that something is wanted."""
         return self.cluster.actors or max(1, self._fits())
 
-    def any(self) -> bool:
-        """Whether there is room for one."""
-        return self._fits() > 0
-
     def _fits(self) -> int:
         if time.monotonic() - self.looked > LOOK:
             self.looked = time.monotonic()
@@ -258,13 +251,13 @@ class Waiting:
         if now - self.began > self.limit:
             raise ElmoError(
                 f"{self.label}: waited {_duration(self.limit)} for {what}, and there are "
-                f"{_resources(ray)}; add nodes, ask for less, or raise wait_minutes"
+                f"{_there(ray)}, {_free(ray)}; add nodes, ask for less, or raise wait_minutes"
             )
         if now - self.reported > 30:
             self.reported = now
             say(
-                f"{self.label}: waiting for {what}: {_resources(ray)} are there, "
-                f"{_duration(now - self.began)} of {_duration(self.limit)}"
+                f"{self.label}: waiting for {what}: {_there(ray)} are there, "
+                f"{_free(ray)}; {_duration(now - self.began)} of {_duration(self.limit)}"
             )
 
     def over(self) -> None:
@@ -323,20 +316,14 @@ def _lost(ray: Any) -> tuple[type[Exception], ...]:
     return tuple(getattr(ray.exceptions, name) for name in [*names.split(), "LocalRayletDiedError"])
 
 
-def _resources(ray: Any) -> str:
+def _there(ray: Any) -> str:
     has = ray.cluster_resources()
     return f"{has.get('CPU', 0):.0f} cores and {has.get('GPU', 0):.0f} GPUs"
 
 
-def _ask(ray: Any, cluster: Cluster | None) -> None:
-    """Ask an autoscaler, where there is one, for the nodes of all that train; None: no longer."""
-    from importlib import import_module
-
-    bundle: dict[str, float] = {}
-    if cluster is not None:
-        bundle = {"CPU": cluster.cpus, **({"GPU": 1} if cluster.gpu else {})}
-    sdk = import_module(f"{ray.__name__}.autoscaler.sdk")
-    sdk.request_resources(bundles=[bundle] * cluster.workers if cluster is not None else [])
+def _free(ray: Any) -> str:
+    free = ray.available_resources()
+    return f"{free.get('CPU', 0):.0f} and {free.get('GPU', 0):.0f} of them free"
 
 
 def _duration(seconds: float) -> str:

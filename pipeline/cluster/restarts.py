@@ -1,30 +1,32 @@
 """What the terminal shows when a worker in training is lost and all begin again.
 
-The workers and Ray Train's controller, wherever they run, leave small files in the run's folder;
-the driver shows what is new in them. The restart itself is in `workers.fit`; the wait for room
-before it is `pool.Waiting`.
+Each worker, wherever it runs, leaves a small file in the run's folder, by which the driver knows
+where it was. The restart itself is in `workers.fit`; the wait for room before it is
+`pool.await_room`.
 """
 
 import re
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from elmo.errors import ElmoError
 from elmo.io.location import Location
 
 from ..terminal.progress import say
 
-MAX_RESTARTS = 3  # restarts after a loss
 LOSSES = {
     r"node (has )?died|node failure|NodeDied": "its node was lost",
     r"OutOfMemory|running low on memory": "it ran out of memory",
     r"ActorDied|actor died|actor is dead|worker process has died": "its process died",
     r"health check (failed|timed out)": "it does not answer",
 }
+# How the others say it: gloo and NCCL name the file of their own code, and the address they missed.
+_CONNECTION = re.compile(r"gloo|NCCL|by peer|Connection (closed|reset|refused)|Broken pipe")
+_ADDRESS = re.compile(r"\[(?:::ffff:)?(\d[\d.]+|[\da-f]*:[\da-f:]+)\]")
 
 
 def began(folder: Location, rank: int, size: int, ip: str) -> None:
@@ -33,15 +35,9 @@ def began(folder: Location, rank: int, size: int, ip: str) -> None:
     (folder / "workers").write_json(f"{rank}.json", own)
 
 
-def lost(folder: Location, failures: Mapping[int, BaseException]) -> None:
-    """The controller tells which workers failed."""
-    causes = {str(rank): cause_of(error) for rank, error in failures.items()}
-    (folder / "losses").write_json(f"{time.time_ns()}-{uuid.uuid4().hex}.json", causes)
-
-
 def is_loss(error: BaseException) -> bool:
-    """Whether a worker was lost, rather than failed by itself."""
-    return cause_of(error) in LOSSES.values()
+    """Whether a worker was lost, or lost another one, rather than failed by itself."""
+    return cause_of(error) in LOSSES.values() or bool(_CONNECTION.search(str(error)))
 
 
 def cause_of(error: BaseException) -> str:
@@ -53,12 +49,70 @@ def cause_of(error: BaseException) -> str:
     return text[:200] or type(error).__name__
 
 
+class Losses:
+    """Says each loss of workers; gives up after `limit` of them without a checkpoint between."""
+
+    def __init__(self, folder: Location, *, label: str, limit: int) -> None:
+        self.folder, self.label, self.limit = folder, label, limit
+        self.saved, self.count = self._checkpoints(), 0
+
+    def add(self, failures: Mapping[int, BaseException]) -> None:
+        """Workers were lost, by their ranks; `ElmoError` where it is once too often."""
+        saved = self._checkpoints()
+        self.count, self.saved = 1 if saved - self.saved else self.count + 1, saved
+        what = told({str(rank): cause_of(error) for rank, error in failures.items()}, self.folder)
+        if self.count > self.limit:
+            raise ElmoError(
+                f"{self.label}: {what}; that is {self.count} losses without a new checkpoint "
+                "between: see what ends them, and run the same command again to resume"
+            )
+        of = f"restart {self.count} of {self.limit} without a new checkpoint"
+        say(f"{self.label}: {what}; resuming from the newest checkpoint, {of}")
+
+    def _checkpoints(self) -> set[str]:
+        return set((self.folder / "checkpoints").folders())
+
+
+def told(causes: Mapping[str, str], folder: Location) -> str:
+    """Which workers were lost, and where, in one line.
+
+    Where a worker is lost, others lose their connection to it: those are not named, but whom they
+    missed is.
+    """
+    workers = _workers(folder)
+    lost = {rank: cause for rank, cause in causes.items() if cause in LOSSES.values()}
+    if not lost:
+        ranks = {worker["ip"]: rank for rank, worker in workers.items()}
+        for rank, cause in causes.items():
+            peer = next((ip for ip in _ADDRESS.findall(cause) if ip in ranks), None)
+            if peer is not None:
+                lost[ranks[peer]] = "its connection closed"
+            else:
+                lost[rank] = cause
+    by_cause: dict[str, set[str]] = {}
+    for rank, cause in lost.items():
+        host = workers[rank]["host"] if rank in workers else "an unknown node"
+        by_cause.setdefault(cause, set()).add(f"{rank} on {host}")
+    named = {why: ", ".join(sorted(who)) for why, who in by_cause.items()}
+    return "; ".join(f"worker {who} lost: {why}" for why, who in named.items())
+
+
+def why_silent(folder: Location) -> str:
+    """What training may be waiting for, as far as its workers have told."""
+    workers = _workers(folder)
+    if not workers:
+        return "its workers are still starting"
+    size = max(worker["size"] for worker in workers.values())
+    if len(workers) < size:
+        return f"{len(workers)} of {size} workers have begun, the others are still starting"
+    return "all workers have begun: one reads, evaluates or saves, or its node no longer answers"
+
+
 @contextmanager
 def shown(folder: Location, *, label: str) -> Iterator[None]:
-    """Say what is lost as it is, from the workers and the controller."""
-    for kind in ("losses", "workers"):
-        for name in (folder / kind).names():
-            (folder / kind).delete(name)
+    """Say with how many workers training goes on, each time that changes."""
+    for name in (folder / "workers").names():
+        (folder / "workers").delete(name)
     done = threading.Event()
     thread = threading.Thread(target=_watch, args=(folder, label, done), daemon=True)
     thread.start()
@@ -70,40 +124,13 @@ def shown(folder: Location, *, label: str) -> Iterator[None]:
 
 
 def _watch(folder: Location, label: str, done: threading.Event) -> None:
-    seen: set[str] = set()
     ended, start = False, ""
     while not ended:
         ended = done.wait(0.5 if folder.local else 5)
-        for name in (folder / "losses").names():  # by time
-            if name not in seen and name.endswith(".json"):
-                seen.add(name)
-                causes = (folder / "losses").record(name, dict[str, str])
-                say(_line(label, causes, _workers(folder), len(seen)))
         first = _workers(folder).get("0", {"start": "", "size": 0})
         if start and first["start"] != start:
             say(f"{label}: {first['size']} worker{'s' * (first['size'] > 1)} now")
         start = first["start"]
-
-
-def _line(label: str, causes: dict[str, str], workers: dict[str, Any], count: int) -> str:
-    """One line for all workers that were lost at once.
-
-    A worker that only lost its connection to another one names that one.
-    """
-    ranks = {worker["ip"]: rank for rank, worker in workers.items()}
-    by_cause: dict[str, set[str]] = {}
-    for rank, cause in causes.items():
-        if (peer := re.search(r"by peer \[([\d.]+|[\da-f:]+)\]", cause)) and peer[1] in ranks:
-            rank, cause = ranks[peer[1]], "its connection closed"
-        host = workers[rank]["host"] if rank in workers else "an unknown node"
-        by_cause.setdefault(cause, set()).add(f"{rank} on {host}")
-    what = "; ".join(
-        f"worker {', '.join(sorted(who))} lost: {why}" for why, who in by_cause.items()
-    )
-    if count > MAX_RESTARTS:
-        return f"{label}: {what}; given up after {MAX_RESTARTS} restarts"
-    restart = f"restart {count} of {MAX_RESTARTS}"
-    return f"{label}: {what}; resuming from the newest checkpoint, {restart}"
 
 
 def _workers(folder: Location) -> dict[str, Any]:

@@ -338,8 +338,12 @@ def _patiently(client: Any, ask: Callable[[], Any]) -> Any:
                     "the job may go on: elmo attach shows it when the cluster answers again"
                 ) from None
             if lost >= announced:
-                line = f"{client.address} does not answer; the job goes on without this terminal"
-                print(f"  {line}; asking again ({lost:.0f} s)", file=sys.stderr, flush=True)
+                print(
+                    f"  {client.address} does not answer; asking again ({lost:.0f} s). If only the "
+                    "connection is lost the job goes on; if the head is gone, submit it again",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 announced = lost + 30
         time.sleep(pause)
         pause = min(2 * pause, 15)

@@ -172,6 +172,7 @@ def fit(
             "machine; set --workers (or ELMO_WORKERS) to 1 or more, or unset RAY_ADDRESS"
         )
     _set_up()
+    from ray.train import ControllerError, TrainingFailedError
     from ray.train.torch import TorchConfig, TorchTrainer
 
     logging.getLogger("ray.train").setLevel(logging.WARNING)
@@ -193,27 +194,33 @@ def fit(
             raise ElmoError("gpu is set and this machine has no CUDA device; set --no-gpu")
         return trainer().fit().return_value
     with session() as ray:
-        pool.await_room(ray, cluster, label=name, own=not elsewhere())
-        return _survive_losses(lambda: trainer().fit(), name, folder, stop).return_value
+        losses = restarts.Losses(folder, label=name, limit=cluster.restarts)
+        while True:
+            pool.await_room(ray, cluster, label=name, own=not elsewhere())
+            try:
+                with restarts.shown(folder, label=name):
+                    return _stoppable(lambda: trainer().fit(), stop).return_value
+            except (ControllerError, TrainingFailedError) as error:
+                failures = getattr(error, "worker_failures", None) or {0: error}
+                if not any(map(restarts.is_loss, failures.values())):
+                    cause = next(iter(failures.values()))
+                    raise getattr(cause, "cause", cause) from None
+                losses.add(failures)
 
 
 def _run_config(name: str, folder: Location, cluster: Cluster) -> Any:
-    """What Ray Train is to do when a worker is lost, and where its own notes are."""
-    from ray.train import FailureConfig, RunConfig, UserCallback
-
-    class Losses(UserCallback):  # its methods run in Ray Train's controller, on any node
-        def after_exception(self, run_context: Any, worker_exceptions: dict[int, Any]) -> None:
-            restarts.lost(folder, worker_exceptions)
+    """Where Ray Train's own notes are, and that a loss is ours to count."""
+    from ray.train import FailureConfig, RunConfig
 
     notes = folder.local or scratch() / "ray-train"  # on a disk they go with the run's folder
     on_workers: dict[str, Any] = {}
     if cluster.workers > 0:
         env_vars = {"OMP_NUM_THREADS": str(cluster.cpus)}
-        on_workers = {"callbacks": [Losses()], "worker_runtime_env": {"env_vars": env_vars}}
+        on_workers = {"worker_runtime_env": {"env_vars": env_vars}}
     return RunConfig(
         name=name,
         storage_path=str(notes),
-        failure_config=FailureConfig(max_failures=restarts.MAX_RESTARTS),
+        failure_config=FailureConfig(max_failures=0),
         **on_workers,
     )
 
@@ -228,40 +235,6 @@ def _scaling(cluster: Cluster) -> Any:
         elastic_resize_monitor_interval_s=30,
         use_gpu=cluster.gpu,
         resources_per_worker={"CPU": cluster.cpus} if cluster.workers > 0 else None,
-    )
-
-
-def _survive_losses(
-    train: Callable[[], Any], name: str, folder: Location, stop: Flag | Path
-) -> Any:
-    """Train, and start again where workers are lost as they start, which Ray Train gives up on."""
-    from ray.train import ControllerError, TrainingFailedError
-
-    losses = 0
-    while True:
-        try:
-            with restarts.shown(folder, label=name):
-                return _stoppable(train, stop)
-        except ControllerError as error:
-            if not restarts.is_loss(error):
-                raise
-            losses += 1
-            if losses > restarts.MAX_RESTARTS:
-                raise _lost(name, error) from None
-            again = f"starting again, {losses} of {restarts.MAX_RESTARTS}"
-            say(f"{name}: a worker was lost while all started; {again}")
-        except TrainingFailedError as error:
-            for cause in getattr(error, "worker_failures", {}).values():
-                if restarts.is_loss(cause):
-                    raise _lost(name, cause) from None
-                raise getattr(cause, "cause", cause) from None
-            raise
-
-
-def _lost(name: str, error: BaseException) -> ElmoError:
-    return ElmoError(
-        f"{name}: workers were lost {restarts.MAX_RESTARTS + 1} times, the last time: "
-        f"{restarts.cause_of(error)}; run the same command again to resume"
     )
 
 

@@ -56,6 +56,10 @@ class Cluster:
     """How many of the last checkpoints stay; the best one stays besides."""
     wait_minutes: Minutes = 10.0
     """Minutes to wait for what can't be placed on the cluster, before giving up."""
+    restarts: Annotated[int, Meta(ge=0, le=10_000)] = 3
+    """How often training starts again after a loss of workers, counted anew with each new
+    checkpoint.
+    """
     storage: Url = ""
     """The URL of a folder for data and models, as s3://bucket/elmo, where the machines share none;
     empty: the project's folder.

@@ -33,6 +33,7 @@ from elmo.train.machine_speed import hint
 from elmo.train.step import Workers
 
 from .. import tracking
+from ..cluster import restarts
 from ..cluster import workers as ray_cluster
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
@@ -337,7 +338,8 @@ def _show(stage: str, folder: Location, precision: str, done: threading.Event) -
             if text == seen:
                 if now - shown_at > SILENCE:
                     shown_at = now
-                    say(f"{stage}: no figures for {now - heard:.0f} s")
+                    why = restarts.why_silent(folder)
+                    say(f"{stage}: no figures for {now - heard:.0f} s: {why}")
                 continue
             seen, heard, shown_at = text, now, now
             figures = json.loads(text)

@@ -132,6 +132,30 @@ def test_room_that_never_comes_is_waited_for_with_a_line_and_given_up(
     assert "pretrain: waiting for 3 × 1 cores and 1 GPU: 16 cores and 2 GPUs are there, 1" in said
 
 
+def test_what_others_hold_is_no_room_and_the_wait_for_it_ends(
+    sixteen_cores_and_two_gpus: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ray = sixteen_cores_and_two_gpus
+    others = ray.util.placement_group([{"CPU": 16}])
+    assert others.wait(60)
+    here = Cluster(workers=2, cpus=1, wait_minutes=0.2)
+    try:
+        with pytest.raises(ElmoError, match="train: waited 12 s for 2 × 1 cores.* 0 and 2 of them"):
+            workers.fit(
+                print, {}, cluster=here, name="train", storage=tmp_path, stop=tmp_path / "s"
+            )
+        with pytest.raises(
+            ElmoError, match=r"count: waited 12 s for a core.* 0 and 2 of them free"
+        ):
+            list(workers.tasks(die, range(4), cluster=here, label="count"))
+    finally:
+        ray.util.remove_placement_group(others)
+    assert (
+        "train: waiting for 2 × 1 cores: 16 cores and 2 GPUs are there, 0 "
+        in capsys.readouterr().err
+    )
+
+
 def test_an_item_that_ends_every_worker_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     items = ["a.arrow", "bad.arrow", "c.arrow"]
     here = Cluster(actors=2)

@@ -16,28 +16,60 @@ from pipeline.cluster import restarts
 from pipeline.cluster import workers as cluster
 from pipeline.settings.cluster import Cluster
 
+GONE = RuntimeError("The actor died because its node has died. Node Id: 1")
+CLOSED = (
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer "
+    "[::ffff:10.0.0.2]:53975. This is typically"
+)
 
-def test_one_line_for_what_was_lost_at_once(tmp_path: Path) -> None:
+
+@pytest.fixture
+def three(tmp_path: Path) -> Location:
+    """The folder of a run with three workers on nodes of their own."""
     folder = Location(tmp_path)
     for rank, host in enumerate(("a", "b", "c")):
         own = {"host": host, "ip": f"10.0.0.{rank}", "size": 3, "start": "x"}
         (folder / "workers").write_json(f"{rank}.json", own)
-    gone = RuntimeError("The actor died because its node has died. Node Id: 1")
-    restarts.lost(folder, {1: gone, 2: gone, 0: RuntimeError("NCCL\n  timed out")})
-    (file,) = (folder / "losses").names()
-    causes = (folder / "losses").record(file, dict[str, str])
-    line = restarts._line("pretrain", causes, restarts._workers(folder), 1)
-    assert line == (
-        "pretrain: worker 0 on a lost: NCCL timed out; worker 1 on b, 2 on c lost: its node was "
-        "lost; resuming from the newest checkpoint, restart 1 of 3"
+    return folder
+
+
+def test_one_line_names_what_was_lost_and_not_who_missed_it(
+    three: Location, capsys: pytest.CaptureFixture[str]
+) -> None:
+    losses = restarts.Losses(three, label="pretrain", limit=3)
+    losses.add({1: GONE, 2: GONE, 0: RuntimeError(CLOSED)})
+    assert capsys.readouterr().err.strip() == (
+        "pretrain: worker 1 on b, 2 on c lost: its node was lost; resuming from the newest "
+        "checkpoint, restart 1 of 3 without a new checkpoint"
     )
-    assert (
-        restarts.cause_of(RuntimeError("A worker health check failed. x")) == "it does not answer"
-    )
-    closed = "gloo: Connection closed by peer [10.0.0.2]:53975. This is typically"
-    line = restarts._line("x", {"0": closed, "1": closed}, restarts._workers(folder), 2)
-    assert line.startswith("x: worker 2 on c lost: its connection closed; resuming")
-    assert restarts._line("x", {"5": "y"}, {}, 4).endswith("given up after 3 restarts")
+    losses.add({0: RuntimeError(CLOSED), 1: RuntimeError(CLOSED)})
+    said = capsys.readouterr().err
+    assert "worker 2 on c lost: its connection closed; " in said and "gloo" not in said
+    unhealthy = RuntimeError("A worker health check failed. x")
+    assert restarts.cause_of(unhealthy) == "it does not answer"
+    assert restarts.is_loss(RuntimeError(CLOSED)) and not restarts.is_loss(RuntimeError("a bug"))
+
+
+def test_losses_count_anew_with_each_checkpoint(three: Location) -> None:
+    losses = restarts.Losses(three, label="pretrain", limit=2)
+    assert three.local is not None
+    for step in range(5):
+        losses.add({1: GONE})
+        losses.add({1: GONE})
+        (three.local / "checkpoints" / f"step-{step}").mkdir(parents=True)
+    losses.add({1: GONE})
+    losses.add({1: GONE})
+    with pytest.raises(ElmoError, match=r"worker 1 on b lost: its node was lost; that is 3 losses"):
+        losses.add({1: GONE})
+
+
+def test_silence_says_what_it_waits_for(three: Location) -> None:
+    assert restarts.why_silent(three).startswith("all workers have begun: ")
+    (three / "workers").delete("2.json")
+    assert restarts.why_silent(three).startswith("2 of 3 workers have begun")
+    for rank in (0, 1):
+        (three / "workers").delete(f"{rank}.json")
+    assert restarts.why_silent(three) == "its workers are still starting"
 
 
 @pytest.fixture
@@ -76,8 +108,7 @@ def test_a_lost_worker_is_told_and_the_work_goes_on(
     assert ended_with in range(fewest, 3)
     said = capfd.readouterr().err
     worker = f"worker 1 on {socket.gethostname()} lost: its process died; "
-    at_start = "train: a worker was lost while all started; starting again, 1 of 3"
-    assert f"train: {worker}" in said or at_start in said
+    assert f"train: {worker}" in said and "restart 1 of 3" in said
 
 
 def at_once(config: dict[str, Any], rank: int, size: int, device: str) -> None:
@@ -85,15 +116,12 @@ def at_once(config: dict[str, Any], rank: int, size: int, device: str) -> None:
 
 
 @pytest.mark.ray
-def test_workers_that_die_each_time_end_in_one_line(
-    tmp_path: Path, one_session: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(restarts, "MAX_RESTARTS", 1)
-    with pytest.raises(ElmoError, match=r"workers were lost 2 times.*run the same command again"):
+def test_workers_that_die_each_time_end_in_one_line(tmp_path: Path, one_session: None) -> None:
+    with pytest.raises(ElmoError, match=r"2 losses without .*run the same command again"):
         cluster.fit(
             at_once,
             {},
-            cluster=Cluster(workers=1, cpus=1),
+            cluster=Cluster(workers=1, cpus=1, restarts=1),
             name="train",
             storage=tmp_path,
             stop=tmp_path / "stop",
