@@ -34,7 +34,7 @@ def listing(folder: Path, *, work: bool = False) -> dict[str, str]:
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
         mode = path.lstat().st_mode
-        if name.split("/")[0] == "runs" and (not work or stat.S_ISDIR(mode)):
+        if name.split("/")[0] == "work" and (not work or stat.S_ISDIR(mode)):
             continue
         if stat.S_ISLNK(mode):
             entries[name] = f"-> {os.readlink(path)}"

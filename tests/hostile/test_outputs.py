@@ -118,7 +118,7 @@ def test_names_with_a_line_end_are_shown_on_one_line(case: Path) -> None:
 def test_refusals_leave_no_work_in_progress(case: Path) -> None:
     somebodys(case / "words")
     refused(*COMMANDS["vocab"], cwd=case, names="words")
-    assert "runs" not in {path.name for path in case.iterdir()}
+    assert "work" not in {path.name for path in case.iterdir()}
     assert not [name for name in listing(case) if "/." in name or name.startswith(".")]
 
 
@@ -235,7 +235,7 @@ TASK = [
     "--picture",
     "c.png",
     "--work",
-    "runs",
+    "work",
     "--metrics",
     "metrics.json",
 ]

@@ -163,7 +163,7 @@ def test_words_that_are_none(case: Path, what: str) -> None:
     name, data = WORDS[what]
     (case / "vocab" / name).write_bytes(data)
     refused(*COMMANDS["pretrain"], cwd=case, names="vocab/")
-    assert not (case / "runs").exists()
+    assert not (case / "work").exists()
 
 
 # Counts may be absent. What is huge is hashed to its end before it is read.
@@ -174,10 +174,10 @@ def test_a_damaged_vocabulary(case: Path, name: str, what: str) -> None:
         pytest.skip("counts may be absent")
     DAMAGE[what](case / "vocab" / name)
     refused(*COMMANDS["pretrain"], cwd=case, names=f"vocab/{name}")
-    assert not (case / "runs").exists()
+    assert not (case / "work").exists()
 
 
 def test_a_filter_wider_than_a_token(case: Path) -> None:
     wide = ("--set", "pretrain.network.filters=[[999,4]]")
     refused(*COMMANDS["pretrain"], *wide, cwd=case, names="pretrain.network.filters: a filter is")
-    assert not (case / "runs").exists()
+    assert not (case / "work").exists()

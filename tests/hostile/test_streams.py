@@ -87,7 +87,7 @@ INPUTS = {
     "not UTF-8, late": b"he has\n" * 5000 + b"caf\xe9\n",
     "half a character": "日本".encode()[:-1],
     "UTF-16": "he has\n".encode("utf-16"),
-    "an endless line": b"he " * (2 << 20),
+    "an endless line": b"he " * (6 << 20),
     "too many tokens": b"a " * 40_000 + b"\n",
 }
 

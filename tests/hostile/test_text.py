@@ -49,10 +49,10 @@ def refused_text(folder: Path, name: str, *, names: str = "") -> None:
     if code:
         assert not (folder / "corpus").exists()
         refused(*CORPUS, cwd=folder, names=names or name)
-        assert not (folder / "runs").exists()
+        assert not (folder / "work").exists()
     else:
         refused(*TOKENIZE, cwd=folder, names=names or name)
-        assert not (folder / "shards").exists() and not (folder / "runs").exists()
+        assert not (folder / "shards").exists() and not (folder / "work").exists()
 
 
 def table(**columns: Any) -> bytes:
@@ -247,7 +247,7 @@ def test_names_that_stand_for_no_text(tmp_path: Path, what: str) -> None:
     make(tmp_path)
     settings(tmp_path, name)
     refused(*CORPUS, cwd=tmp_path)
-    assert not (tmp_path / "corpus").exists() and not (tmp_path / "runs").exists()
+    assert not (tmp_path / "corpus").exists() and not (tmp_path / "work").exists()
 
 
 @pytest.mark.parametrize("names", [["in.txt", "./in.txt"], ["in.txt", "link.txt"], ["*.txt"] * 2])
@@ -272,7 +272,7 @@ def collected(tmp_path: Path) -> Path:
 def test_text_that_has_changed_since(collected: Path, what: str) -> None:
     DAMAGE[what](collected / "in.txt")
     refused(*TOKENIZE, cwd=collected, names="in.txt")
-    assert not (collected / "runs").exists()
+    assert not (collected / "work").exists()
 
 
 @pytest.mark.parametrize("what", DAMAGE)

@@ -114,7 +114,7 @@ def test_the_same_tokens_everywhere(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     monkeypatch.chdir(tmp_path)
     paths = [tmp_path / "store", tmp_path / "version.json", Register("tiny", "champion", 0.01)]
-    register.run(model, *paths, general=tmp_path / "shards", task=tmp_path / "shards")
+    register.run(model, *paths, general=tmp_path / "shards", domain=tmp_path / "shards")
     served = mlflow.pyfunc.load_model("models:/tiny@champion")
     predicted = served.predict(LINES, params={"layers": "all"})
     for found, ours in zip(predicted, vectors, strict=True):
