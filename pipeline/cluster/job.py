@@ -4,6 +4,7 @@ Beside it lie what was sent: `environment.json`, and the code, dvc.yaml and para
 cluster has a checkout of its own.
 """
 
+import contextlib
 import ctypes
 import filecmp
 import json
@@ -22,6 +23,7 @@ PROJECT_FILES = ("dvc.yaml", "params.yaml", "cluster.yaml")
 ENVIRONMENT = "environment.json"
 STORED = ".stored"  # a file of a project's folder whose data is at a URL, but for its manifests
 LEASE = "at-work"  # at a URL: the job that works there, written anew while it does
+_FORGET = 30.0  # seconds for all nodes to delete what was sent
 _KEEP = 15.0  # seconds between two looks at what has changed in the project
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of Linux's prctl
 
@@ -43,6 +45,13 @@ def main(arguments: list[str]) -> int:
     """
     folder, *command = arguments
     environment()
+    try:
+        return _run(folder, command)
+    finally:
+        _forget()
+
+
+def _run(folder: str, command: list[str]) -> int:
     at_url = "://" in folder
     home = PACKAGE if folder == "-" else Path(tempfile.mkdtemp() if at_url else folder)
     if not home.is_dir():
@@ -58,6 +67,25 @@ def main(arguments: list[str]) -> int:
     if (PACKAGE / "elmo_pipeline").is_dir() and folder != "-":
         _prepare(home, os.environ | own)
     return run(command, home, os.environ | own)
+
+
+def _forget() -> None:
+    """Delete what was sent of the environment from every node: nothing of this job begins there any
+    more, and Ray keeps a job's package for later ones."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    def forget() -> None:  # in the copy of the package that its node has
+        Path(ENVIRONMENT).unlink(missing_ok=True)
+
+    with contextlib.suppress(Exception):  # the head is gone, or a node is
+        ray.init(log_to_driver=False, logging_level="ERROR")
+        remote = ray.remote(num_cpus=0)(forget)
+        nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+        places = [NodeAffinitySchedulingStrategy(node, soft=True) for node in nodes]
+        asked = [remote.options(scheduling_strategy=place).remote() for place in places]
+        ray.wait(asked, num_returns=len(asked), timeout=_FORGET)
+    (PACKAGE / ENVIRONMENT).unlink(missing_ok=True)
 
 
 def _run_at_url(url: str, command: list[str], home: Path, variables: dict[str, str]) -> int:

@@ -176,6 +176,8 @@ def looker() -> Callable[[dict[str, Any]], list[str]]:
         return None
 
     def servers(wanted: dict[str, Any]) -> str | None:
+        import base64
+        import urllib.parse
         import urllib.request
 
         for url, name in wanted["urls"].items():
@@ -187,8 +189,15 @@ def looker() -> Callable[[dict[str, Any]], list[str]]:
             except Exception as error:
                 return f"{error}; does this node have the address and the credentials?"
         if uri := wanted["tracking_uri"]:
+            parts = urllib.parse.urlsplit(uri)
+            login, _, host = parts.netloc.rpartition("@")
+            path = parts.path.rstrip("/") + "/health"
+            request = urllib.request.Request(parts._replace(netloc=host, path=path).geturl())
+            if login:
+                words = base64.b64encode(urllib.parse.unquote(login).encode()).decode()
+                request.add_header("Authorization", f"Basic {words}")
             try:
-                urllib.request.urlopen(uri.rstrip("/") + "/health", timeout=20).close()
+                urllib.request.urlopen(request, timeout=20).close()
             except OSError as error:
                 return f"the tracking server does not answer ({error}); is its address right there?"
         return None

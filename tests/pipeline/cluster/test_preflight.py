@@ -71,10 +71,14 @@ def test_a_folder_that_is_not_shared(tmp_path: Path) -> None:
 
 
 def test_a_tracking_server_that_answers(tmp_path: Path) -> None:
+    """With a login in its address too."""
+    logins: list[str | None] = []
+
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200 if self.path == "/health" else 404)
             self.end_headers()
+            logins.append(self.headers["Authorization"])
 
         def log_message(self, *_: object) -> None:
             pass
@@ -83,7 +87,10 @@ def test_a_tracking_server_that_answers(tmp_path: Path) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         uri = f"http://127.0.0.1:{server.server_port}"
         assert look(wanted(tmp_path, tracking_uri=uri)) == []
+        with_login = uri.replace("//", "//me:hunter%402@")
+        assert look(wanted(tmp_path, tracking_uri=with_login)) == []
         server.shutdown()
+    assert logins == [None, "Basic bWU6aHVudGVyQDI="]  # me:hunter@2
 
 
 @pytest.mark.ray

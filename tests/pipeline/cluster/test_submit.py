@@ -287,6 +287,8 @@ def test_the_exit_code_the_log_and_the_variables_are_the_jobs(
     for log in (cluster.session / "session_latest" / "logs").rglob("*"):
         seen += log.read_text(errors="replace") if log.is_file() else ""
     assert SECRET not in seen
+    assert list(cluster.session.rglob("elmo_job.py"))  # Ray keeps the package of an ended job
+    assert not list(cluster.session.rglob("environment.json"))
 
 
 def details(cluster: Cluster, job: str) -> str:
