@@ -331,6 +331,18 @@ def test_the_signature_names_its_types_and_a_server_answers(inputs: Path) -> Non
         assert wrong.status_code >= 400
 
 
+def test_a_login_of_the_stores_address_is_in_no_tag(inputs: Path) -> None:
+    address = "memory://me:hunter2@bucket/store"
+    settings = StoreSettings()
+    places = {"shards": inputs / "shards", "model": inputs / "model", "work": inputs / "work"}
+    build(address, settings=settings, **places)
+    out, shards = inputs / "registered.json", inputs / "shards"
+    register.run(inputs / "model", address, out, PARAMS, general=shards, domain=shards)
+    (version,) = registry.versions("tiny")
+    assert "memory://bucket/store" in version.tags.values()
+    assert "hunter2" not in str(version.tags)
+
+
 def test_what_serving_needs_is_what_the_library_needs() -> None:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (needed,) = re.findall(r"^dependencies = \[(.*)\]$", project, re.MULTILINE)
