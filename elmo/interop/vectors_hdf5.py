@@ -1,4 +1,4 @@
-"""The HDF5 files of vectors that ELMo's tools wrote in 2018, both ways.
+"""The HDF5 files of vectors that ELMo's tools wrote in 2018.
 
 A dataset for each sentence, named by its number from 0: (layers, tokens, dim) in layouts `bilm-tf`
 and `all`, (tokens, dim) in `top` and `average`. But for `bilm-tf`, `sentence_to_index` holds one
@@ -9,23 +9,15 @@ it. A sentence without tokens, a blank line of the input, has a dataset without 
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from elmo.data.arrays import Floats
 from elmo.errors import ElmoError
-from elmo.interop.hdf5 import create_hdf5, load_h5py, open_hdf5
+from elmo.interop.hdf5 import create_hdf5, load_h5py
 
 LAYOUTS = ("bilm-tf", "all", "top", "average")
 _INDEX = "sentence_to_index"
-
-
-class Dumped(NamedTuple):
-    """One sentence of a dump; its tokens where the file has them."""
-
-    tokens: list[str] | None
-    vectors: Floats
 
 
 def write_dump(
@@ -53,38 +45,3 @@ def write_dump(
             index = file.create_dataset(_INDEX, (1,), dtype=h5py.string_dtype())
             index[0] = json.dumps(numbers)
     return count
-
-
-def read_dump(path: Path) -> list[Dumped]:
-    """Read a dump of any layout, in the order of its sentences."""
-    with open_hdf5(path) as file:
-        numbers = sorted(int(name) for name in file if name.isdecimal())
-        if numbers != list(range(len(numbers))) or not numbers:
-            raise ElmoError(f"{path}: must have a dataset for each sentence, from 0 on")
-        texts = _texts(file, path)
-        dumped = []
-        for number in numbers:
-            dataset = file[str(number)]
-            if dataset.ndim not in (2, 3) or dataset.dtype.kind != "f":
-                raise ElmoError(
-                    f"{path}: {number} must be floats (layers, tokens, dim) or (tokens, dim), "
-                    f"found {dataset.dtype} {dataset.shape}"
-                )
-            tokens = texts[number].split() if number in texts else None
-            if tokens is not None and len(tokens) != dataset.shape[-2]:
-                raise ElmoError(
-                    f"{path}: {number} has vectors of {dataset.shape[-2]} tokens, "
-                    f"{_INDEX} says {len(tokens)}"
-                )
-            dumped.append(Dumped(tokens, np.asarray(dataset[()], np.float32)))
-        return dumped
-
-
-def _texts(file: Any, path: Path) -> dict[int, str]:
-    if _INDEX not in file:
-        return {}
-    try:
-        value = json.loads(file[_INDEX][0])
-        return {int(number): text for text, number in value.items()}
-    except (ValueError, AttributeError, TypeError) as error:
-        raise ElmoError(f"{path}: {_INDEX} must hold a JSON object ({error})") from None

@@ -159,20 +159,6 @@ def stores(model: str | Path, *, name: str) -> list[dict[str, str]]:
     return list(listed.values())
 
 
-def store_run(store: str | Path) -> str | None:
-    """The run that wrote a store, where this MLflow knows it."""
-    from elmo.store import FeatureStore
-
-    digest = FeatureStore(store).digest
-    matching = [
-        row
-        for stage in STAGES
-        for row in tracking.runs_of(stage)
-        if row.tags.get("store") == digest
-    ]
-    return matching[0].run_id if matching else None
-
-
 def dataset(
     store: str | Path, *, layers: Sequence[int | str] | None = None, split: str | None = None
 ) -> "ray.data.Dataset":

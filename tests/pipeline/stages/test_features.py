@@ -218,7 +218,6 @@ def test_counts_are_the_metrics_and_the_model_is_named(
     made = features.stores(given / "model", name="elmo")
     assert made[0]["location"] == str(tmp_path / "store")
     assert {row["store"] for row in made} == {store.digest}
-    assert features.store_run(tmp_path / "store") == made[0]["run_id"]
     write_shards(tmp_path / "more", [["w1", "w2"]])
     features.append(tmp_path / "store", tmp_path / "more", given / "model", cluster=cluster(1))
     appended = FeatureStore(tmp_path / "store")
