@@ -5,7 +5,7 @@ from importlib import metadata as _metadata
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from elmo.errors import ElmoError
+    from elmo.errors import BadSettings, Damaged, ElmoError, Mismatch, NotFound
     from elmo.model.embedder import Embedder
     from elmo.model.mix import Elmo, ScalarMix
     from elmo.store import FeatureStore
@@ -14,14 +14,30 @@ if TYPE_CHECKING:
     __version__: str
 
 _PUBLIC = {
+    "BadSettings": "elmo.errors",
+    "Damaged": "elmo.errors",
     "Elmo": "elmo.model.mix",
     "ElmoError": "elmo.errors",
     "Embedder": "elmo.model.embedder",
     "FeatureStore": "elmo.store",
+    "Mismatch": "elmo.errors",
     "Mix": "elmo.store.layout",
+    "NotFound": "elmo.errors",
     "ScalarMix": "elmo.model.mix",
 }
-__all__ = ["Elmo", "ElmoError", "Embedder", "FeatureStore", "Mix", "ScalarMix", "__version__"]
+__all__ = [
+    "BadSettings",
+    "Damaged",
+    "Elmo",
+    "ElmoError",
+    "Embedder",
+    "FeatureStore",
+    "Mismatch",
+    "Mix",
+    "NotFound",
+    "ScalarMix",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -1,8 +1,24 @@
-"""The one exception for bad input, and a library's message inside one of ours."""
+"""The exceptions for bad input, and a library's message inside one of ours."""
 
 
 class ElmoError(ValueError):
     """Bad input or settings. The message is one line: what is wrong, where, and what to do."""
+
+
+class NotFound(ElmoError):
+    """A file, folder, model or package that was named is not there."""
+
+
+class Damaged(ElmoError):
+    """A file of ours is missing from its folder, truncated, altered or not to be parsed."""
+
+
+class Mismatch(ElmoError):
+    """Pieces that are each whole do not belong together: model and store, text and tokenizer."""
+
+
+class BadSettings(ElmoError):
+    """A setting that there is not, or out of its range."""
 
 
 def first_line(error: BaseException) -> str:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
-from elmo.errors import ElmoError
+from elmo.errors import BadSettings, ElmoError
 
 Value = TypeVar("Value")
 WholeNumber = Annotated[int, Meta(ge=0, le=2**31)]
@@ -47,7 +47,7 @@ def check_value(name: str, value: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(value, type=kind)
     except (msgspec.ValidationError, ValueError):
-        raise ElmoError(f"{name} must be {describe(kind)}, found {_shown(value)}") from None
+        raise BadSettings(f"{name} must be {describe(kind)}, found {_shown(value)}") from None
 
 
 def check_fields(settings: Any) -> None:
@@ -178,7 +178,7 @@ class OptimizerSettings:
         check_fields(self)
         exact = self.name == "adamw" and self.row_updates == "exact"
         if exact and not self.beta1**2 < self.beta2:
-            raise ElmoError(
+            raise BadSettings(
                 f"row_updates exact needs beta1² below beta2, found {self.beta1} and {self.beta2}; "
                 "choose other betas, or lazy"
             )
@@ -339,14 +339,14 @@ class Config(Network):
         """Build from a JSON object; `source` is named in errors."""
         names = {field.name for field in fields(cls)}
         if missing := sorted(names - value.keys()):
-            raise ElmoError(f"{source}: {missing[0]} is missing")
+            raise BadSettings(f"{source}: {missing[0]} is missing")
         if unknown := sorted(value.keys() - names):
-            raise ElmoError(f"{source}: {unknown[0]} is not a setting of a model")
+            raise BadSettings(f"{source}: {unknown[0]} is not a setting of a model")
         try:
             filters = tuple((width, count) for width, count in value["filters"])
         except (TypeError, ValueError):
-            raise ElmoError(f"{source}: filters must be pairs [width, count]") from None
+            raise BadSettings(f"{source}: filters must be pairs [width, count]") from None
         try:
             return cls(**(value | {"filters": filters}))
         except ElmoError as error:
-            raise ElmoError(f"{source}: {error}") from None
+            raise BadSettings(f"{source}: {error}") from None

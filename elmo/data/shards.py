@@ -23,7 +23,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from elmo.data.tokenizer import NONE, Tokenization
-from elmo.errors import ElmoError, first_line
+from elmo.errors import Damaged, ElmoError, Mismatch, first_line
 from elmo.io import records
 from elmo.io.folders import cached, new_folder
 from elmo.io.location import Folder, Location
@@ -226,7 +226,7 @@ class Shards:
         if header.kind != "shards":
             raise ElmoError(f"{path}: is not the manifest of a shards folder")
         if header.schema != SCHEMA_VERSION:
-            raise ElmoError(
+            raise Mismatch(
                 f"{path}: has schema {header.schema}, this version reads {SCHEMA_VERSION}; make "
                 "the shards again"
             )
@@ -300,11 +300,9 @@ def _check_size(path: Path, info: ShardEntry) -> os.stat_result:
     try:
         status = path.stat()
     except FileNotFoundError:
-        raise ElmoError(
-            f"{path}: is missing, though its manifest names it; make it again"
-        ) from None
+        raise Damaged(f"{path}: is missing, though its manifest names it; make it again") from None
     if status.st_size != info.bytes or not stat.S_ISREG(status.st_mode):
-        raise ElmoError(
+        raise Damaged(
             f"{path}: truncated or altered ({status.st_size} bytes, its manifest says "
             f"{info.bytes}); restore it or make the folder again"
         )
@@ -526,4 +524,4 @@ def _read(path: Path) -> pa.RecordBatch:
                 raise ElmoError(f"{path}: is an Arrow file but not a shard; make it again")
             return reader.get_batch(0)
     except (pa.ArrowInvalid, OSError) as error:
-        raise ElmoError(f"{path}: truncated or altered ({first_line(error)})") from None
+        raise Damaged(f"{path}: truncated or altered ({first_line(error)})") from None

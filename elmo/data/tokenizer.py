@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, Mismatch
 
 WORD_PATTERN = r"\p{Han}|\d+(?:[.,]\d+)*|[\w&&[^\p{Han}]]+(?:['’][\w&&[^\p{Han}]]+)*|[^\s\w]"
 _MAY_END = re.compile(r"[.!?…:;。！？][^\w\s]*\s*\S")
@@ -57,7 +57,7 @@ class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
         Shards made from token lists carry no tokenizer and are taken as they are.
         """
         if other.name != NONE.name and not self.same_tokens(other):
-            raise ElmoError(
+            raise Mismatch(
                 f"{shards}: was tokenized by {other}, and the model {model} reads tokens of "
                 f"{self}; tokenize the text anew with that one, or choose another model"
             )

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from elmo.errors import ElmoError
+from elmo.errors import Damaged, ElmoError, NotFound
 from elmo.io.atomic import new_output
 
 
@@ -24,11 +24,11 @@ def open_hdf5(path: Path) -> Any:
     """Open a file to read; `ElmoError` where it is absent or no HDF5."""
     h5py = load_h5py()
     if not path.is_file():
-        raise ElmoError(f"{path}: no such file")
+        raise NotFound(f"{path}: no such file")
     try:
         return h5py.File(path, "r")
     except OSError as error:
-        raise ElmoError(f"{path}: not an HDF5 file, or cut short ({error})") from None
+        raise Damaged(f"{path}: not an HDF5 file, or cut short ({error})") from None
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from elmo.errors import ElmoError, first_line
+from elmo.errors import Damaged, ElmoError, NotFound, first_line
 from elmo.io.records import (
     Record,
     check_json_size,
@@ -166,7 +166,7 @@ class Location:
             check_json_size(self.size(file), source=self.name(file), limit=limit)
             data = self.read(file)
         except FileNotFoundError:
-            raise ElmoError(f"{self.name(file)}: no such file") from None
+            raise NotFound(f"{self.name(file)}: no such file") from None
         return parse_record(data, kind, source=self.name(file))
 
     def sha256(self, file: str) -> str:
@@ -182,16 +182,16 @@ class Location:
         try:
             actual = self.size(file)
         except FileNotFoundError:
-            raise ElmoError(
+            raise Damaged(
                 f"{self.name(file)}: is missing, though the manifest names it; make it again"
             ) from None
         if actual != size:
-            raise ElmoError(
+            raise Damaged(
                 f"{self.name(file)}: truncated or altered ({actual} bytes, the manifest says "
                 f"{size}); restore it or make it again"
             )
         if sha256 is not None and self.sha256(file) != sha256:
-            raise ElmoError(
+            raise Damaged(
                 f"{self.name(file)}: altered (its sha256 is not the manifest's); restore it or "
                 "make it again"
             )

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from elmo.errors import ElmoError
+from elmo.errors import Damaged, ElmoError, NotFound
 
 Record = TypeVar("Record")
 
@@ -41,7 +41,7 @@ def check_readable(path: Path) -> None:
         mode = path.stat().st_mode
     except FileNotFoundError:
         link = f"; it is a link to {os.readlink(path)}" if path.is_symlink() else ""
-        raise ElmoError(f"{path}: no such file{link}") from None
+        raise NotFound(f"{path}: no such file{link}") from None
     if stat.S_ISDIR(mode):
         raise ElmoError(f"{path}: is a folder; a file is needed")
     if not stat.S_ISREG(mode):
@@ -61,10 +61,10 @@ def sha256(path: Path) -> str:
 def check_sha256(path: Path, expected: str) -> None:
     """Raise `ElmoError` naming the file where its bytes are not the ones its manifest recorded."""
     if not path.is_file():
-        raise ElmoError(f"{path}: is missing, though its manifest names it; make the folder again")
+        raise Damaged(f"{path}: is missing, though its manifest names it; make the folder again")
     actual = sha256(path)
     if actual != expected:
-        raise ElmoError(
+        raise Damaged(
             f"{path}: truncated or altered (sha256 {actual[:12]}…, its manifest says "
             f"{expected[:12]}…); restore it or make the folder again"
         )
@@ -131,12 +131,12 @@ def parse_record(data: bytes, kind: type[Record], *, source: str) -> Record:
     except UnicodeDecodeError as error:
         raise ElmoError(f"{source}: not UTF-8 (byte {error.start})") from None
     except RecursionError:
-        raise ElmoError(f"{source}: nested too deeply to be one of this project's files") from None
+        raise Damaged(f"{source}: nested too deeply to be one of this project's files") from None
     except msgspec.DecodeError as error:
         try:
             json.loads(data)  # names the line
         except json.JSONDecodeError as named:
-            raise ElmoError(f"{source}:{named.lineno}: not valid JSON ({named.msg})") from None
+            raise Damaged(f"{source}:{named.lineno}: not valid JSON ({named.msg})") from None
         except ValueError:
             pass
-        raise ElmoError(f"{source}: not valid JSON ({error})") from None
+        raise Damaged(f"{source}: not valid JSON ({error})") from None

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from elmo.data.tokenizer import Tokenization
-from elmo.errors import ElmoError
+from elmo.errors import Damaged, ElmoError, NotFound
 from elmo.io.atomic import write_json
 from elmo.io.location import Folder, Location
 from elmo.io.records import FileName, Sha256, digest
@@ -77,11 +77,11 @@ def read_training(folder: Folder) -> dict[str, Any]:
     """Read `training.json`; `ElmoError` where it was altered."""
     location = Location(named(folder))
     if not location.exists(TRAINING):
-        raise ElmoError(f"{location.name(TRAINING)}: is missing; restore it")
+        raise Damaged(f"{location.name(TRAINING)}: is missing; restore it")
     training = location.record(TRAINING, dict[str, Any])
     signed = training.pop("digest", None)
     if read_config(folder).training is UNSET and digest(training) != signed:
-        raise ElmoError(f"{location.name(TRAINING)}: truncated or altered; restore it")
+        raise Damaged(f"{location.name(TRAINING)}: truncated or altered; restore it")
     return training
 
 
@@ -105,7 +105,7 @@ def read_config(folder: Folder) -> ModelConfig:
     """Read `config.json`; `ElmoError` where it is none, of another format, or was edited."""
     location = Location(named(folder))
     if not (location.exists(CONFIG) or (location.local and location.local.is_dir())):
-        raise ElmoError(f"{folder}: no such model folder{_or_name(str(folder))}")
+        raise NotFound(f"{folder}: no such model folder{_or_name(str(folder))}")
     source = location.name(CONFIG)
     version = location.record(CONFIG, _Format).format
     if version != FORMAT:
@@ -115,7 +115,7 @@ def read_config(folder: Folder) -> ModelConfig:
         )
     record = location.record(CONFIG, ModelConfig)
     if record.identity() != record.digest:
-        raise ElmoError(
+        raise Damaged(
             f"{source}: was altered (its digest is {record.identity()[:12]}…, it says "
             f"{record.digest[:12]}…); restore it or make the model again"
         )

@@ -19,7 +19,7 @@ from torch import Tensor
 from elmo.data.characters import Characters
 from elmo.data.tokenizer import NONE, TextTokenizer, Tokenization
 from elmo.data.vocabulary import LARGEST, Vocabulary
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, Mismatch
 from elmo.io.folders import local_folder, new_folder
 from elmo.io.location import Folder
 from elmo.io.records import check_sha256, sha256
@@ -138,7 +138,7 @@ def _load(folder: Path, *, device: str | torch.device) -> Model:
     check_widths(config, characters, where=str(folder))
     vocabulary = Vocabulary.load(folder)
     if config.input_words not in (None, len(vocabulary)):
-        raise ElmoError(
+        raise Mismatch(
             f"{folder}: words.txt has {len(vocabulary)} words, the model reads {config.input_words}"
         )
     path = folder / WEIGHTS

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, NotFound
 from elmo.io.atomic import new_folder
 from elmo.io.location import Folder
 from elmo.model.config import CONFIG, GROUP, named
@@ -58,7 +58,7 @@ def _registered(uri: str) -> Path:
         downloaded = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
     except (MlflowException, OSError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise ElmoError(f"{uri}: the registry has no such model ({reason})") from None
+        raise NotFound(f"{uri}: the registry has no such model ({reason})") from None
     configs = sorted(downloaded.glob(f"artifacts/*/{CONFIG}"))
     if len(configs) != 1:
         raise ElmoError(f"{uri}: was not registered by this package")

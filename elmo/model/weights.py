@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from elmo.errors import ElmoError
+from elmo.errors import Damaged, ElmoError
 
 BLOCK = 1 << 22  # bytes hashed and then written: they are in the cache in between
 # Of what is written here, in the order in which safetensors writes them.
@@ -95,7 +95,7 @@ def load_weights(
             for name in file.keys() if names is None else names:  # noqa: SIM118 (no mapping)
                 tensor = file.get_tensor(name)
                 if not is_finite(tensor):
-                    raise ElmoError(
+                    raise Damaged(
                         f"{path}: {name} holds values that are not finite; "
                         "the training that made it has diverged, or the file was altered"
                     )

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elmo.data.arrays import Floats
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, Mismatch
 from elmo.io.location import Location
 from elmo.model.config import read_config
 from elmo.store.layout import layer_name
@@ -269,7 +269,7 @@ class FeatureStore:
     def _check_model(self, model: str | Path) -> None:
         wanted, actual = model_digest(model), self.manifest.model.digest
         if actual != wanted:
-            raise ElmoError(
+            raise Mismatch(
                 f"{self.path}: was made by model {actual[:12]}…, not by {wanted[:12]}…; "
                 "make the store again with that model, or ask for the other"
             )

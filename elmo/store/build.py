@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 from elmo.data.shards import ShardEntry, Shards
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, Mismatch
 from elmo.io.atomic import check_above
 from elmo.io.location import Folder, Location
 from elmo.io.records import digest
@@ -260,7 +260,7 @@ def check_append(
     corpus = _corpus(shards, model)
     made_by = _model(model)
     if made_by.digest != before.model.digest:
-        raise ElmoError(
+        raise Mismatch(
             f"{location}: was made by model {before.model.digest[:12]}…, {model} is "
             f"{made_by.digest[:12]}…; a store has one model"
         )

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from elmo.errors import ElmoError
+from elmo.errors import Damaged, ElmoError
 from elmo.io.location import Location
 from elmo.io.records import digest, sha256
 from elmo.store.layout import (
@@ -340,7 +340,7 @@ def _join(
                 location.check(file.file, size=file.bytes)
                 path = stack.enter_context(location.local_copy(file.file))
                 if sha256(path) != file.sha256:
-                    raise ElmoError(
+                    raise Damaged(
                         f"{location.name(file.file)}: altered (its sha256 is not the manifest's), "
                         "so nothing is joined; elmo verify says where; restore it first"
                     )

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from elmo.data.arrays import Floats
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, Mismatch
 from elmo.model.embedder import Embedder
 from elmo.store import FeatureStore
 from elmo.store.layout import layer_name, layer_number
@@ -100,7 +100,7 @@ def neighbors(
         raise ElmoError(f"k must be 1 or more, found {k}")
     store_model = store.manifest.model.digest
     if store_model != embedder.model.digest:
-        raise ElmoError(
+        raise Mismatch(
             f"{store.path}: was made by model {store_model[:12]}…, not by "
             f"{embedder.model.digest[:12]}…; use the model it was made with"
         )

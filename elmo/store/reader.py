@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from elmo.data.arrays import Floats, Ints
 from elmo.data.ragged import runs
-from elmo.errors import ElmoError, first_line
+from elmo.errors import Damaged, ElmoError, first_line
 from elmo.io.location import Location
 from elmo.store.layout import (
     DTYPES,
@@ -82,7 +82,7 @@ class ParquetColumns:
                     return self._file.read(columns)
                 return self._file.read_row_group(group, columns)
         except (pa.ArrowException, OSError) as error:
-            raise ElmoError(f"{self.name}: truncated or altered ({first_line(error)})") from None
+            raise Damaged(f"{self.name}: truncated or altered ({first_line(error)})") from None
 
     def base(self, group: int, column: str, size: int) -> int:
         """Where the values (`size` bytes with their lengths) of a mapped row group's column begin.
@@ -320,7 +320,7 @@ class Part:
                 )
         value = self._parquet.decoded(group, column)[row - first].as_buffer()
         if value.size != length * item:
-            raise ElmoError(
+            raise Damaged(
                 f"{self._parquet.name}: altered ({column} of sentence {self.sentence_ids[row]} has "
                 f"{value.size} bytes, not {length * item}); elmo verify says where"
             )
@@ -397,7 +397,7 @@ def open_parquet(
     try:
         return pq.ParquetFile(source, page_checksum_verification=checksums)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise ElmoError(
+        raise Damaged(
             f"{location.name(file)}: truncated or altered ({first_line(error)})"
         ) from None
 
@@ -407,7 +407,7 @@ def check_layout(name: str, schema: pa.Schema, layout: Layout) -> None:
     for key, value in described(layout).items():
         actual = (schema.metadata or {}).get(f"elmo.{key}".encode(), b"nothing").decode()
         if actual != value:
-            raise ElmoError(
+            raise Damaged(
                 f"{name}: says {key} {actual[:100]}, the manifest's layout {value[:100]}; restore "
                 "what was altered, or make the store again"
             )

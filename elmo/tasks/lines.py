@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from elmo.errors import ElmoError
+from elmo.errors import Damaged, ElmoError
 from elmo.io.records import check_readable
 from elmo.settings import LONGEST_LINE
 
@@ -20,7 +20,7 @@ def open_data(path: Path) -> Iterator[BinaryIO]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield cast(BinaryIO, file)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ElmoError(f"{path}: truncated or no gzip file ({error})") from None
+        raise Damaged(f"{path}: truncated or no gzip file ({error})") from None
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, str]]:

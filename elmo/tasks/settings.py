@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from elmo.errors import ElmoError
+from elmo.errors import BadSettings
 from elmo.settings import describe, hints
 
 SmallPositive = Annotated[int, Meta(ge=1, le=1 << 20)]
@@ -98,11 +98,11 @@ def choose(kind: str, changes: dict[str, Any]) -> TaskSettings:
     `layers` may also be a text: `all`, or numbers such as `0,2`.
     """
     if kind not in DEFAULTS:
-        raise ElmoError(f"no task {kind!r}; there are {', '.join(DEFAULTS)}")
+        raise BadSettings(f"no task {kind!r}; there are {', '.join(DEFAULTS)}")
     values = msgspec.to_builtins(DEFAULTS[kind])
     for name in changes:
         if name not in values:
-            raise ElmoError(f"no setting {name!r}; there are {', '.join(values)}")
+            raise BadSettings(f"no setting {name!r}; there are {', '.join(values)}")
     if isinstance(changes.get("layers"), str | int):
         changes = {**changes, "layers": _numbers(str(changes["layers"]))}
     try:
@@ -110,23 +110,23 @@ def choose(kind: str, changes: dict[str, Any]) -> TaskSettings:
     except msgspec.ValidationError as error:
         name = str(error).partition("`$.")[2].partition("`")[0].partition("[")[0]
         wanted = describe(hints(TaskSettings)[name])
-        raise ElmoError(f"{name} must be {wanted}, found {changes[name]!r}") from None
+        raise BadSettings(f"{name} must be {wanted}, found {changes[name]!r}") from None
     _check(settings)
     return settings
 
 
 def _check(settings: TaskSettings) -> None:
     if settings.elmo == "none" and settings.words == "none" and not settings.characters:
-        raise ElmoError("nothing is left to read: no ELMo, words none and characters 0")
+        raise BadSettings("nothing is left to read: no ELMo, words none and characters 0")
     if settings.elmo != "none" and not settings.elmo_input:
         if not settings.elmo_output:
-            raise ElmoError("elmo_input and elmo_output: ELMo must enter somewhere")
+            raise BadSettings("elmo_input and elmo_output: ELMo must enter somewhere")
         if settings.words == "none" and not settings.characters:
-            raise ElmoError("elmo_input: without it the input needs words or characters")
+            raise BadSettings("elmo_input: without it the input needs words or characters")
     if settings.elmo == "tuned" and settings.layers is not None:
-        raise ElmoError("layers: a tuned biLM mixes all of them; leave layers out")
+        raise BadSettings("layers: a tuned biLM mixes all of them; leave layers out")
     if (settings.words == "file") != bool(settings.word_file):
-        raise ElmoError("words: file and word_file: FILE belong together")
+        raise BadSettings("words: file and word_file: FILE belong together")
 
 
 def _numbers(text: str) -> list[int] | None:
@@ -135,4 +135,4 @@ def _numbers(text: str) -> list[int] | None:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise ElmoError(f"layers must be all or numbers such as 0,2; found {text!r}") from None
+        raise BadSettings(f"layers must be all or numbers such as 0,2; found {text!r}") from None

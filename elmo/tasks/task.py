@@ -21,7 +21,7 @@ import torch
 from msgspec import Meta
 
 from elmo.data.tokenizer import NONE, Tokenization
-from elmo.errors import ElmoError, first_line
+from elmo.errors import Damaged, ElmoError, Mismatch, first_line
 from elmo.io.atomic import (
     check_folder,
     check_writable,
@@ -140,7 +140,7 @@ class Task:
             cast(torch.nn.Module, model).load_state_dict(load_weights(path, device=device))
         except RuntimeError as error:
             what = first_line(error)
-            raise ElmoError(f"{path}: does not fit task.json ({what}); train again") from None
+            raise Mismatch(f"{path}: does not fit task.json ({what}); train again") from None
         cast(torch.nn.Module, model).eval()
         if record.settings.elmo == "frozen" and vectors is None:
             embedder = Embedder.load(folder / "model", device=device)
@@ -374,7 +374,7 @@ def read_task(folder: Path) -> TaskRecord:
     if not record.labels and record.kind not in ("questions", "coreference"):
         raise ElmoError(f"{file}: labels is empty; train the task again")
     if identity(given) != record.digest:
-        raise ElmoError(
+        raise Damaged(
             f"{file}: was altered (its digest is {identity(given)[:12]}…, it says "
             f"{record.digest[:12]}…); restore it or train the task again"
         )

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from elmo.data.stream import Position
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, Mismatch
 from elmo.io.atomic import sweep, write_json
 from elmo.io.folders import local_folder, new_folder
 from elmo.io.location import Folder, Location
@@ -249,7 +249,7 @@ def restore(
             saved = tensors.get(name)
             if saved is None or saved.shape != value.shape:
                 shape = "is missing" if saved is None else f"has shape {tuple(saved.shape)}"
-                raise ElmoError(
+                raise Mismatch(
                     f"{source}: {name} {shape}; this run's has {tuple(value.shape)}: it is a "
                     "checkpoint of another model or optimizer"
                 )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from elmo.errors import ElmoError
+from elmo.errors import Damaged, ElmoError
 
 from ..settings.cluster import Cluster
 from ..terminal.progress import Progress, say
@@ -279,7 +279,7 @@ class Retries:
         times = self.deaths[what]
         cause = type(error).__name__
         if times > RETRIES:
-            raise ElmoError(
+            raise Damaged(
                 f"{self.label}: {what} ended its worker {times} times ({cause}); is it damaged, or "
                 "has a worker too little memory?"
             ) from None

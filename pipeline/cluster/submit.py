@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import elmo
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, NotFound
 
 from .. import PACKAGE
 from ..terminal.urls import without_credentials
@@ -146,7 +146,7 @@ def pack(package: Path, sent: dict[str, str], *, code: bool, params: Path) -> No
         if path.exists():
             shutil.copyfile(path, package / name)
         elif name != "cluster.yaml":
-            raise ElmoError(f"{path}: no such file; submit from the project's folder")
+            raise NotFound(f"{path}: no such file; submit from the project's folder")
 
 
 def _send(client: Any, job: str, *, working_dir: Path, what: str, entrypoint: str) -> None:

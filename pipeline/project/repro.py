@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from elmo.errors import ElmoError
+from elmo.errors import NotFound
 
 USAGE = 254  # how DVC ends where its options are wrong
 
@@ -41,7 +41,7 @@ def repro(arguments: Sequence[str]) -> tuple[int, str]:
     """`dvc repro ARGUMENTS` in the project of the current folder: its exit code, and what is wrong,
     where no stage has reported it."""
     if not Path("dvc.yaml").is_file():
-        raise ElmoError("dvc.yaml: no such file; go to a project's folder, or make one: elmo init")
+        raise NotFound("dvc.yaml: no such file; go to a project's folder, or make one: elmo init")
     path = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), os.environ.get("PATH")]))
     os.environ.setdefault("DVC_NO_ANALYTICS", "1")
     os.environ["PATH"] = path

@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args
 
 from msgspec import Meta
 
-from elmo.errors import ElmoError
+from elmo.errors import BadSettings
 from elmo.settings import check_fields, check_value, hints
 
 from . import strict_yaml
@@ -73,7 +73,7 @@ class Cluster:
         """Refuse what is out of its range."""
         check_fields(self)
         if self.max_workers and not 1 <= self.workers <= self.max_workers:
-            raise ElmoError(
+            raise BadSettings(
                 f"max_workers {self.max_workers}: must be 0 (train with exactly `workers`), or "
                 f"workers, now {self.workers}, must be from 1 to that"
             )

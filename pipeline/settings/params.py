@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from elmo.errors import ElmoError
+from elmo.errors import BadSettings, ElmoError
 from elmo.settings import (
     MOST_CHARACTERS,
     Network,
@@ -131,11 +131,11 @@ class ProjectTask:
         from elmo.tasks.settings import choose
 
         if len({self.train, self.dev, self.test}) < 3:
-            raise ElmoError("train, dev and test must be three files")
+            raise BadSettings("train, dev and test must be three files")
         try:
             choose(self.kind, dict(self.settings))
         except ElmoError as error:
-            raise ElmoError(f"settings: {error}") from None
+            raise BadSettings(f"settings: {error}") from None
 
 
 @dataclass(frozen=True)

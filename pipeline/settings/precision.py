@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from elmo.errors import ElmoError
+from elmo.errors import BadSettings, ElmoError
 from elmo.model.embedder import check_precision
 from elmo.settings import EmbeddingPrecision, RequestedOfEmbedding
 from elmo.train import machine_speed
@@ -52,7 +52,7 @@ def settled(
     slow = _slow(measured, device)
     emulated = measured.factor("float32", "bfloat16") >= EMULATED
     if slow and emulated and os.environ.get(FORCE) != "1":
-        raise ElmoError(
+        raise BadSettings(
             f"{setting}: {slow}; set it to float32 or auto, or {FORCE}=1 to go on in bfloat16 "
             f"(measured once: delete {machine_speed.cached(torch.device(device))} to measure again)"
         )
@@ -75,7 +75,7 @@ def _check_int8(setting: str, device: str) -> None:
     try:
         check_precision("int8", torch.device(device))
     except ElmoError as error:
-        raise ElmoError(f"{setting}: {error}") from None
+        raise BadSettings(f"{setting}: {error}") from None
 
 
 def _slow(measured: machine_speed.Speeds, device: str) -> str:

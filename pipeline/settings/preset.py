@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from elmo.errors import ElmoError
+from elmo.errors import BadSettings, ElmoError
 from elmo.io.atomic import new_file
 
 from .. import PACKAGE
@@ -29,7 +29,7 @@ def run(name: str, params_file: Path) -> list[str]:
     own = params_file.parent / "presets"
     presets = {path.stem: path for folder in (OURS, own) for path in folder.glob("*.yaml")}
     if name not in presets:
-        raise ElmoError(f"no preset {name}; there are {', '.join(sorted(presets))}")
+        raise BadSettings(f"no preset {name}; there are {', '.join(sorted(presets))}")
     source = presets[name]
     text, changes = overlay(params_file, source)
     with new_file(params_file) as new:
@@ -37,7 +37,9 @@ def run(name: str, params_file: Path) -> list[str]:
         try:
             params.load(new)
         except ElmoError as error:
-            raise ElmoError(str(error).replace(str(new), f"{params_file} with {source}")) from None
+            raise BadSettings(
+                str(error).replace(str(new), f"{params_file} with {source}")
+            ) from None
     return changes
 
 
@@ -46,7 +48,7 @@ def overlay(params_file: Path, source: Path) -> tuple[str, list[str]]:
     for path in (params_file, source):
         node = strict_yaml.tree(path)  # says what is wrong with a file, and where
         if node is None or node.id != "mapping":
-            raise ElmoError(f"{path}: must hold sections of settings")
+            raise BadSettings(f"{path}: must hold sections of settings")
     changes: list[str] = []
 
     def edit(ours: Any) -> None:
@@ -88,7 +90,7 @@ def _merged(ours: Any, theirs: Any, key: str, params_file: Path, source: Path) -
         dotted = f"{key}.{name}" if key else str(name)
         if name not in ours:
             line = theirs.lc.key(name)[0] + 1
-            raise ElmoError(f"{source}:{line}: {params_file} has no {dotted}")
+            raise BadSettings(f"{source}:{line}: {params_file} has no {dotted}")
         if isinstance(value, dict) and isinstance(ours[name], dict):
             yield from _merged(ours[name], value, dotted, params_file, source)
         elif _shown(value) != _shown(ours[name]):

@@ -9,7 +9,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from elmo.errors import ElmoError
+from elmo.errors import BadSettings, Damaged, ElmoError
 from elmo.io.records import check_readable
 from elmo.settings import check_value, hints
 
@@ -49,21 +49,23 @@ def tree(path: Path) -> Any:
     with path.open("rb") as file:
         data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
-        raise ElmoError(f"{path}: is larger than {LARGEST:,} bytes; it can't be a file of settings")
+        raise BadSettings(
+            f"{path}: is larger than {LARGEST:,} bytes; it can't be a file of settings"
+        )
     try:
         root = yaml.compose(data.decode("utf-8-sig"), Loader=yaml.SafeLoader)
         _count(root, path)
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise ElmoError(f"{path}:{line}: not UTF-8; save the file as UTF-8") from None
+        raise BadSettings(f"{path}:{line}: not UTF-8; save the file as UTF-8") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ElmoError(f"{path}:{line}: not valid YAML ({error.problem})") from None
+        raise BadSettings(f"{path}:{line}: not valid YAML ({error.problem})") from None
     except yaml.reader.ReaderError as error:
         line = data.decode("utf-8-sig")[: error.position].count("\n") + 1
-        raise ElmoError(f"{path}:{line}: not valid YAML ({error.reason})") from None
+        raise BadSettings(f"{path}:{line}: not valid YAML ({error.reason})") from None
     except RecursionError:
-        raise ElmoError(f"{path}: nested too deeply to be a file of settings") from None
+        raise Damaged(f"{path}: nested too deeply to be a file of settings") from None
     return root
 
 
@@ -74,7 +76,7 @@ def _count(root: Any, path: Path) -> None:
         node = waiting.pop()
         values += 1
         if values > MOST_VALUES:
-            raise ElmoError(f"{path}: has more than {MOST_VALUES:,} values, its aliases followed")
+            raise BadSettings(f"{path}: has more than {MOST_VALUES:,} values, its aliases followed")
         for part in getattr(node, "value", None) or () if _is_branch(node) else ():
             waiting.extend(part if isinstance(part, tuple) else (part,))
 
@@ -86,14 +88,14 @@ def _changed(root: Any, change: str) -> Any:
     key, sign, text = change.partition("=")
     source = f"-S {change if len(change) <= 80 else change[:77] + '…'}"
     if not sign or not all(key.split(".")):
-        raise ElmoError(f"{source}: write it as section.key=value")
+        raise BadSettings(f"{source}: write it as section.key=value")
     try:
         loader = yaml.SafeLoader(text)
         loader.name = source  # what errors name
         value = loader.get_single_node()
         loader.dispose()
     except yaml.YAMLError:
-        raise ElmoError(f"{source}: the value is not valid YAML") from None
+        raise BadSettings(f"{source}: the value is not valid YAML") from None
     mark = yaml.Mark(source, 0, 0, 0, None, None)
     value = value or yaml.ScalarNode("tag:yaml.org,2002:null", "", mark, mark)
     *sections, last = key.split(".")
@@ -105,10 +107,10 @@ def _changed(root: Any, change: str) -> Any:
             else {}
         )
         if name not in inner:
-            raise ElmoError(f"{source}: there is no section {name}")
+            raise BadSettings(f"{source}: there is no section {name}")
         node = inner[name]
     if getattr(node, "id", "") != "mapping":
-        raise ElmoError(f"{source}: {'.'.join(sections)} is no section of settings")
+        raise BadSettings(f"{source}: {'.'.join(sections)} is no section of settings")
     named = yaml.ScalarNode("tag:yaml.org,2002:str", last, mark, mark)
     node.value = [pair for pair in node.value if pair[0].value != last] + [(named, value)]
     return root
@@ -222,6 +224,6 @@ class _Reader:
         """Raise the error of a node, with its line."""
         source = getattr(node.start_mark, "name", "") if node is not None else ""
         if str(source).startswith("-S "):
-            raise ElmoError(f"{source}: {message}")
+            raise BadSettings(f"{source}: {message}")
         line = node.start_mark.line + 1 if node is not None else 1
-        raise ElmoError(f"{self.path}:{line}: {message}")
+        raise BadSettings(f"{self.path}:{line}: {message}")

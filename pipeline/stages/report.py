@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, Mismatch, NotFound
 from elmo.io.atomic import new_folder
 from elmo.io.folders import local_folder
 from elmo.io.location import Folder
@@ -203,7 +203,7 @@ def _registered(path: Path, store: "FeatureStore") -> FileFigures:
     registered = _read(path)
     model = store.manifest.model.digest
     if registered["model_digest"] != model:
-        raise ElmoError(
+        raise Mismatch(
             f"{path}: names model {registered['model_digest'][:12]}…, the store was made by "
             f"{model[:12]}…; run register again"
         )
@@ -216,7 +216,7 @@ def _counts(vocab: Path) -> "np.ndarray[Any, np.dtype[np.int64]]":
 
     words = Vocabulary.load(vocab)
     if words.counts is None:
-        raise ElmoError(f"{vocab / 'counts.txt'}: no such file; run vocab again")
+        raise NotFound(f"{vocab / 'counts.txt'}: no such file; run vocab again")
     known = np.delete(np.array(words.counts, np.int64), [words.bos, words.eos, words.unk])
     return np.sort(known)[::-1]
 

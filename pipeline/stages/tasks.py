@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, NotFound
 from elmo.io.atomic import (
     check_folder,
     check_output,
@@ -47,7 +47,7 @@ ARMS = {"elmo": "with ELMo", "baseline": "without ELMo"}
 def _run(params: Params, name: str, model: Folder, cluster: Cluster, **given: Any) -> Numbers:
     if name not in params.tasks:
         names = ", ".join(params.tasks) or "none"
-        raise ElmoError(f"tasks.{name}: no such task in the params; there are: {names}")
+        raise NotFound(f"tasks.{name}: no such task in the params; there are: {names}")
     device = "cuda" if cluster.gpu else "cpu"
     with local_folder(model) as local_model:
         return run(name, local_model, params=params.tasks[name], device=device, **given)

@@ -8,7 +8,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from elmo.errors import ElmoError, first_line
+from elmo.errors import ElmoError, NotFound, first_line
 
 # The package that defines an exception, and what a user knows it as.
 _LIBRARIES = {
@@ -68,7 +68,7 @@ def reading(url: str, what: str = "cannot be read") -> Iterator[None]:
     except ElmoError:
         raise
     except FileNotFoundError:
-        raise ElmoError(f"{url}: no such file; name an existing one in params.yaml") from None
+        raise NotFound(f"{url}: no such file; name an existing one in params.yaml") from None
     except Exception as error:
         reason = getattr(error, "strerror", None) or first_line(error)
         raise ElmoError(f"{url}: {what} ({reason})") from error

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, cast
 
 from msgspec import Struct
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, NotFound
 from elmo.io import records
 from elmo.io.location import Location
 from elmo.io.records import (
@@ -151,7 +151,7 @@ def _expand(pattern: str) -> list[tuple[str, str]]:
             pairs = [(Path(p).name, p) for p in names if Path(p).is_file()]
     pairs = [pair for pair in pairs if not any(p.startswith(".") for p in Path(pair[0]).parts)]
     if not pairs:
-        raise ElmoError(f"{pattern}: no such file or folder of text; name one in params.yaml")
+        raise NotFound(f"{pattern}: no such file or folder of text; name one in params.yaml")
     for _, url in pairs:
         _check_name(url, whole_folder)
     return sorted(pairs, key=lambda pair: pair[1])

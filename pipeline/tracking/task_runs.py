@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, NotFound
 from elmo.io.records import digest, sha256
 from elmo.store import model_digest
 from elmo.tasks import RESULTS_VERSION
@@ -123,5 +123,5 @@ def source_digest(name: str, path: Path) -> str:
         files = sorted(file for file in path.iterdir() if file.is_file())
         return digest([[file.name, sha256(file)] for file in files])
     if not path.is_file():
-        raise ElmoError(f"{path}: no such file")
+        raise NotFound(f"{path}: no such file")
     return sha256(path)

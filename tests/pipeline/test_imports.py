@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 HOMES = {
-    "ray": {"pipeline/cluster/workers.py", "pipeline/cluster/submit.py"},
+    "ray": {"pipeline/cluster/workers.py", "pipeline/cluster/submit.py", "pipeline/cluster/job.py"},
     "mlflow": {
         "pipeline/tracking/",
         "elmo/model/pretrained.py",
