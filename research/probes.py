@@ -56,7 +56,7 @@ def word_senses(
         tested = [s for s in learned if _is_held(s.document)]
         learned = [s for s in learned if not _is_held(s.document)]
         if not tested or not learned:
-            raise ElmoError(f"{train}: too few documents to hold some out; name --test")
+            raise ElmoError(f"{train}: too few documents to hold some out; pass --test")
     scores = senses.word_senses(
         Embedder.load(model, device=device),
         learned,

@@ -184,7 +184,7 @@ def _model_of(store: FeatureStore) -> Path:
     for config in sorted(Path("models").glob("*/config.json")):
         if model_digest(config.parent) == digest:
             return config.parent
-    raise ElmoError(f"models/: no model here made the store (digest {digest[:12]}); name --model")
+    raise ElmoError(f"models/: no model here made the store (digest {digest[:12]}); pass --model")
 
 
 def _layers(layers: str, embedder: Embedder) -> list[int]:

@@ -81,7 +81,7 @@ def _within(seconds: float, ask: Callable[[], Result]) -> Result:
         raise wrong[0]
     if not answer:
         raise ElmoError(
-            f"MLflow at {shown_uri()} gives no answer in {seconds:.0f} s; see that it is well, or "
+            f"MLflow at {shown_uri()} gives no answer in {seconds:.0f} s; check that it is running, or "
             "set MLFLOW_TRACKING_URI"
         )
     return answer[0]
@@ -128,7 +128,7 @@ def explain(error: BaseException) -> str:
             return f"{where} can't be reached ({reason}); start it, or set MLFLOW_TRACKING_URI"
     if status:
         return (
-            f"{where} answers with error {status[1]}; see that it is an MLflow server and is well, "
+            f"{where} answers with error {status[1]}; check that it is an MLflow server, "
             "or set MLFLOW_TRACKING_URI"
         )
     return f"{where}: {line}"

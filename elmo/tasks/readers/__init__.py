@@ -77,7 +77,7 @@ def read(
     chosen = format or _format(path)
     if chosen not in readers:
         raise ElmoError(
-            f"{path}: {kind} is read from {', '.join(readers)}, not from {chosen}; name --format"
+            f"{path}: {kind} is read from {', '.join(readers)}, not from {chosen}; pass --format"
         )
     fields = _FIELDS[kind]
     for name in columns or {}:
@@ -160,7 +160,7 @@ def _joined(path: Path, parts: Sequence[Labelled]) -> Labelled:
 def _format(path: Path) -> str:
     suffix = [s for s in path.suffixes if s != ".gz"][-1:]
     if not suffix or suffix[0] not in SUFFIXES:
-        raise ElmoError(f"{path}: the ending does not tell the format; name --format")
+        raise ElmoError(f"{path}: the ending does not tell the format; pass --format")
     return SUFFIXES[suffix[0]]
 
 

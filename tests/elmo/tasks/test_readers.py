@@ -365,7 +365,7 @@ def test_broken_files_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     with pytest.raises(ElmoError, match="no such file"):
         read("tagging", tmp_path / "none.conll")
-    with pytest.raises(ElmoError, match="name --format"):
+    with pytest.raises(ElmoError, match="pass --format"):
         read("tagging", written(tmp_path, "x.data", "a\tb\n"))
     with pytest.raises(ElmoError, match="tagging is read from conll, conllu, jsonl, text"):
         read("tagging", written(tmp_path, "x.json", "{}"))

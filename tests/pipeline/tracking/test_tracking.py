@@ -276,7 +276,7 @@ def test_a_server_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     finally:
         process.kill()
         process.wait()
-    assert "see that it is an MLflow server" in line
+    assert "check that it is an MLflow server" in line
 
 
 def test_a_deleted_experiment_is_named(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
