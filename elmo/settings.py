@@ -63,7 +63,7 @@ def hints(kind: Any) -> dict[str, Any]:
 
 
 def describe(kind: Any) -> str:
-    """What a value of this type must be, in words."""
+    """Return what a value of this type must be, in words."""
     plain = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     if get_origin(kind) in (Union, UnionType):
         return " or ".join("null" if one is type(None) else describe(one) for one in get_args(kind))

@@ -106,7 +106,7 @@ class Characters:
         return ids_BTK
 
     def longer(self, tokens: Iterable[str]) -> int:
-        """How many of the tokens do not fit and would be cut."""
+        """Return how many of the tokens do not fit and would be cut."""
         room = self.max_characters - 2
         if self.symbols is None:
             return sum(len(token.encode("utf-8", "ignore")) > room for token in tokens)

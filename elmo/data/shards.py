@@ -193,7 +193,7 @@ class Shard:
         return self.dictionary.to_pylist()
 
     def counts(self) -> npt.NDArray[np.int64]:
-        """How often each type occurs."""
+        """Return how often each type occurs."""
         return np.bincount(self.ids, minlength=len(self.dictionary))
 
     def rows(self, start: int, stop: int) -> "Shard":
@@ -254,11 +254,11 @@ class Shards:
         return open_shard(cached(self.location, info.file, sha256=info.sha256), info=info)
 
     def sentences(self, split: str | None = None) -> int:
-        """How many rows there are, blank ones included."""
+        """Return how many rows there are, blank ones included."""
         return sum(info.sentences for info in self.infos(split))
 
     def tokens(self, split: str | None = None) -> int:
-        """How many tokens there are, boundaries not counted."""
+        """Return how many tokens there are, boundaries not counted."""
         return sum(info.tokens for info in self.infos(split))
 
     def check_sizes(self) -> None:

@@ -276,7 +276,7 @@ class _Rows:
         return int(filled.sum())
 
     def pieces(self, row: int) -> list[tuple[int, int, int]]:
-        """What a row reads in this window: (block, offset in it, tokens), in order."""
+        """Return what a row reads in this window: (block, offset in it, tokens), in order."""
         if row in self._several:
             return self._several[row]
         number, offset, tokens = (int(of[row]) for of in self._before)

@@ -128,7 +128,7 @@ def tokenizer(name: str) -> Tokenizer:
 
 
 def describe(name: str, sentences: Literal["line", "split"] = "line") -> Tokenization:
-    """What a tokenizer of that name, and sentences cut this way, record of themselves, as
+    """Return what a tokenizer of that name, and sentences cut this way, record of themselves, as
     installed."""
     chosen = tokenizer(name)
     splitter = sentence_splitter()[1] if sentences == "split" else {}

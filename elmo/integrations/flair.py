@@ -55,14 +55,14 @@ class ElmoEmbeddings(TokenEmbeddings):
                 token.set_embedding(self.name, vector_D)
 
     def to_params(self) -> dict[str, Any]:
-        """What flair saves."""
+        """Return what flair saves."""
         return {"model": self.model, "layers": self.layers}
 
     @classmethod
     def from_params(cls, params: dict[str, Any]) -> "ElmoEmbeddings":
-        """What flair has saved, loaded again."""
+        """Return what flair has saved, loaded again."""
         return cls(**params)
 
     def extra_repr(self) -> str:
-        """Which model it is, where flair prints its modules."""
+        """Return which model it is, where flair prints its modules."""
         return f"model={self.model}"

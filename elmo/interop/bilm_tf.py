@@ -184,7 +184,7 @@ def read_options(path: Path) -> Config:
 
 
 def _options(config: Config) -> dict[str, Any]:
-    """What options.json says of a model."""
+    """Return what options.json says of a model."""
     options: dict[str, Any] = {
         "lstm": {
             "cell_clip": config.cell_clip,

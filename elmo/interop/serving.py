@@ -51,7 +51,7 @@ def export_serving(model: str | Path, out: str | Path) -> None:
 
 
 def metadata(model: Model) -> dict[str, str]:
-    """What whoever serves the file needs to know: the model, how text is cut, and the ids.
+    """Return what whoever serves the file needs to know: the model, how text is cut, and the ids.
 
     `tokenizer` and `characters` are JSON. Ids are those of `characters` plus one, 0 a mask; after
     the symbols (or the 256 bytes) and, for symbols, one id for unknown ones, come the marks:

@@ -160,7 +160,7 @@ class Flag:
         self._looked, self._seen = -_LOOK, False
 
     def exists(self) -> bool:
-        """Whether it is there."""
+        """Tell whether it is there."""
         if self.location.local is None:
             if time.monotonic() - self._looked < _LOOK:
                 return self._seen

@@ -78,11 +78,11 @@ class Location:
         return {**self.__dict__, "_opened": None}
 
     def name(self, file: str) -> str:
-        """What messages call a file of this folder."""
+        """Return what messages call a file of this folder."""
         return f"{self.url}/{file}" if file else self.url
 
     def exists(self, file: str) -> bool:
-        """Whether there is a file of that name."""
+        """Tell whether there is a file of that name."""
         if self.local is not None:
             return (self.local / file).is_file()
         with self._remote(file) as (files, path):

@@ -77,7 +77,7 @@ def digest(value: Any) -> str:
 
 
 def json_bytes(value: Any, *, source: str) -> bytes:
-    """What `write_json` writes; `ElmoError` where nobody could read it again."""
+    """Return what `write_json` writes; `ElmoError` where nobody could read it again."""
     text = json.dumps(_finite(value), sort_keys=True, ensure_ascii=False, indent=1) + "\n"
     data = text.encode()
     check_json_size(len(data), source=source)

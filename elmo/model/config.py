@@ -123,7 +123,7 @@ def read_config(folder: Folder) -> ModelConfig:
 
 
 def _or_name(name: str) -> str:
-    """What to do where a name might have been meant."""
+    """Return what to do where a name might have been meant."""
     if not _NAME.fullmatch(name):
         return ""
     found = sorted(point.name for point in entry_points(group=GROUP))

@@ -605,7 +605,7 @@ class _Batch:
         self._starts = np.concatenate([[0], np.cumsum(lengths)])[self.order]
 
     def active(self, time: int) -> int:
-        """How many rows, the first ones, are still read at a time step."""
+        """Return how many rows, the first ones, are still read at a time step."""
         return int((self.lengths + 2 > time).sum())
 
     def scattered(self, start: int, stop: int, width: int) -> npt.NDArray[np.int64]:

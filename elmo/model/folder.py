@@ -71,13 +71,13 @@ class Model:
     tokenizer: Tokenization = NONE
 
     def inputs(self, tokens: list[str]) -> npt.NDArray[np.int32]:
-        """What the encoder reads for N tokens: characters (N, K), or word ids (N,)."""
+        """Return what the encoder reads for N tokens: characters (N, K), or word ids (N,)."""
         if self.bilm.config.input_words is None:
             return self.characters.encode(tokens)
         return self.vocabulary.ids(tokens)
 
     def text_tokenizer(self) -> TextTokenizer:
-        """What cuts text as the model's training text was cut; `ElmoError` where it is not
+        """Return what cuts text as the model's training text was cut; `ElmoError` where it is not
         installed."""
         return TextTokenizer(self.tokenizer)
 

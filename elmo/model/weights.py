@@ -57,7 +57,7 @@ def save_weights(path: Path, tensors: Mapping[str, Tensor]) -> str:
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether all numbers of a tensor are; needs no memory beside it."""
+    """Tell whether all numbers of a tensor are; needs no memory beside it."""
     return not tensor.numel() or bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all())
 
 

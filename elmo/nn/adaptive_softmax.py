@@ -53,6 +53,6 @@ class AdaptiveSoftmax(nn.Module):
 
 
 def cluster_sizes(state: dict[str, Tensor]) -> list[int]:
-    """How many words each cluster of these weights has."""
+    """Return how many words each cluster of these weights has."""
     names = (f"adaptive.tail.{k}.1.weight" for k in range(len(state)))
     return [len(state[name]) for name in names if name in state]

@@ -56,7 +56,7 @@ def cell_for(device: torch.device) -> Cell:
 
 
 def _lacking(device: torch.device) -> str:
-    """What torch.compile needs for the device and this machine lacks; empty: nothing."""
+    """Return what torch.compile needs for the device and this machine lacks; empty: nothing."""
     if device.type == "cpu":
         return "" if shutil.which("g++") or shutil.which("clang++") else "C++ compiler"
     if find_spec("triton") is None:

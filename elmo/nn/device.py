@@ -14,7 +14,7 @@ def default_device() -> str:
 
 
 def wants_few_launches(device: torch.device) -> bool:
-    """Whether one large operation is far cheaper on it than many small ones: true of a GPU."""
+    """Tell whether one large operation is far cheaper on it than many small ones: true of a GPU."""
     return device.type != "cpu"
 
 

@@ -25,7 +25,7 @@ def row_keys(*parts: int, rows: list[int]) -> Tensor:
 
 
 def dropout_scales(shape: Sequence[int], keys_LB: Tensor, probability: float) -> Tensor:
-    """What to multiply values (S, T, B, P) of each layer with: (L, S, T, B, P).
+    """Return what to multiply values (S, T, B, P) of each layer with: (L, S, T, B, P).
 
     0 with `probability`, else 1 / (1 − probability).
     """

@@ -63,7 +63,7 @@ class Int8Weights(NamedTuple):
         )
 
     def gates_of(self, x_STBI: Tensor, cell: Cell) -> Tensor:
-        """What the input adds to the gates, with the bias, (S, T, B, G)."""
+        """Return what the input adds to the gates, with the bias, (S, T, B, G)."""
         S, T, B, inputs = x_STBI.shape
         product = self.input.product(x_STBI.reshape(S, T * B, inputs))
         return cell.add_scaled(self.bias_SG.unsqueeze(1), *product).view(S, T, B, -1)
@@ -95,7 +95,7 @@ def _rounded(x_SnK: Tensor) -> tuple[Tensor, Tensor]:
 
 @cache
 def is_supported() -> bool:
-    """Whether products of 8-bit numbers are right and fast here.
+    """Tell whether products of 8-bit numbers are right and fast here.
 
     Without oneDNN and AVX-512 VNNI torch multiplies them one by one, 20 times as slowly as float32.
     Where oneDNN is kept from VNNI (`ONEDNN_MAX_CPU_ISA`) it adds them in 16 bits, which overflows.

@@ -45,7 +45,7 @@ class Weights(NamedTuple):
     project_SCP: Tensor | None
 
     def gates_of(self, x_STBI: Tensor, cell: Cell) -> Tensor:
-        """What the input adds to the gates, with the bias, (S, T, B, G)."""
+        """Return what the input adds to the gates, with the bias, (S, T, B, G)."""
         S, T, B, inputs = x_STBI.shape
         x_SNI = x_STBI.reshape(S, T * B, inputs)
         return torch.baddbmm(self.bias_SG[:, None], x_SNI, self.input_SIG).view(S, T, B, -1)

@@ -43,7 +43,7 @@ class PackedWeights(NamedTuple):
         return type(self).of, (self.plain,)
 
     def gates_of(self, x_STBI: Tensor, cell: Cell) -> list[Tensor]:
-        """What the input adds to the gates, with the bias: (T, B, G) for each direction."""
+        """Return what the input adds to the gates, with the bias: (T, B, G) for each direction."""
         parts = zip(x_STBI, self.input, self.plain.bias_SG, strict=True)
         return [_product(x_TBI, input, bias_G) for x_TBI, input, bias_G in parts]
 

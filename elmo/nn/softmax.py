@@ -52,7 +52,7 @@ def new_softmax(kind: str, words: int, projection: int, *, seed: int) -> AnySoft
 
 
 def is_adaptive(state: dict[str, Tensor]) -> bool:
-    """Whether these are the weights of an adaptive softmax."""
+    """Tell whether these are the weights of an adaptive softmax."""
     return "weight" not in state
 
 

@@ -183,7 +183,7 @@ class FeatureStore:
         return np.array(lines, bool)[np.searchsorted(firsts, ids, side="right") - 1]
 
     def numbers(self, split: str | None = None) -> list[int]:
-        """Which parts, by their index in the manifest, hold a split (None: all)."""
+        """Return which parts, by their index in the manifest, hold a split (None: all)."""
         parts = self.manifest.parts
         return [n for n, entry in enumerate(parts) if split in (entry.split, None)]
 

@@ -379,7 +379,7 @@ def _ranges(corpus: Shards) -> Iterator[tuple[ShardEntry, int, int]]:
 
 
 def _model(folder: Folder) -> ModelOf:
-    """What the manifest says of the model: its digest and where it came from."""
+    """Return what the manifest says of the model: its digest and where it came from."""
     record = read_config(folder)
     training = read_training(folder)
     training.pop("run_id", None)  # of one training; an equal one gives an equal store

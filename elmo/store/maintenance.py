@@ -198,7 +198,7 @@ def _files(location: Location, chosen: Sequence[int]) -> set[str]:
 
 
 def _unfinished(location: Location, name: str, busy: bool) -> bool:
-    """Whether a file that no version names may be part of what is being written."""
+    """Tell whether a file that no version names may be part of what is being written."""
     if location.local is not None:
         return busy
     try:
@@ -208,7 +208,7 @@ def _unfinished(location: Location, name: str, busy: bool) -> bool:
 
 
 def _broken_chain(location: Location) -> Iterator[str]:
-    """Where a version does not follow the one before it, of those that are there."""
+    """Yield where a version does not follow the one before it, of those that are there."""
     older: StoreManifest | None = None
     for version in versions(location):
         try:
@@ -226,7 +226,7 @@ def _broken_chain(location: Location) -> Iterator[str]:
 
 
 def _damage(location: Location, entry: PartEntry | TypesEntry) -> list[str]:
-    """What is wrong with the bytes of a file, as near to the spot as its checksums tell."""
+    """Return what is wrong with the bytes of a file, as near to the spot as its checksums tell."""
     try:
         location.check(entry.file, size=entry.bytes)
     except ElmoError as error:

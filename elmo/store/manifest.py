@@ -133,7 +133,7 @@ class StoreManifest(Struct, frozen=True, forbid_unknown_fields=True):
         return digest(msgspec.to_builtins(self))
 
     def problems(self) -> list[str]:
-        """Where the manifest contradicts itself, one line per contradiction."""
+        """Return where the manifest contradicts itself, one line per contradiction."""
         wrong = []
         for name, number in msgspec.to_builtins(count_parts(self.parts)).items():
             counted = getattr(self.counts, name)

@@ -142,7 +142,7 @@ def publish_part(
 
 
 def is_whole(location: Location, entry: PartEntry | TypesEntry) -> bool:
-    """Whether the bytes of a file are those that its entry and its name say."""
+    """Tell whether the bytes of a file are those that its entry and its name say."""
     try:
         location.check(entry.file, size=entry.bytes, sha256=entry.sha256)
     except ElmoError:

@@ -143,7 +143,7 @@ Example = Tagged | Classified | Pair | Question | Predicate | Document
 
 
 def length(example: Example) -> int:
-    """How many tokens an example has: batches are of examples of like length."""
+    """Return how many tokens an example has: batches are of examples of like length."""
     return sum(map(len, example.sentences))
 
 

@@ -115,7 +115,7 @@ def span_f1(gold: Sequence[Iterable[Span]], predicted: Sequence[Iterable[Span]])
 
 
 def _overlap(gold: Set[object], predicted: Set[object]) -> tuple[float, float, float]:
-    """How many are right, predicted and there."""
+    """Return how many are right, predicted and there."""
     return float(len(gold & predicted)), float(len(predicted)), float(len(gold))
 
 
@@ -233,7 +233,7 @@ _COLUMNS: dict[Metric, int] = {
 
 
 def _muc(clusters: Clusters, other: Clusters) -> tuple[float, float]:
-    """How many links of `clusters` the other side keeps, and how many there are."""
+    """Return how many links of `clusters` the other side keeps, and how many there are."""
     home = {mention: number for number, cluster in enumerate(other) for mention in cluster}
     kept = links = 0
     for cluster in clusters:

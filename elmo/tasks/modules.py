@@ -41,7 +41,7 @@ class Recurrent(nn.Module):
 
 
 def turned(mask_BT: Tensor) -> Tensor:
-    """Which token each position holds when the sentence is read backwards; padding stays."""
+    """Return which token each position holds when the sentence is read backwards; padding stays."""
     t_T = torch.arange(mask_BT.shape[1], device=mask_BT.device)
     lengths_B1 = mask_BT.sum(1, keepdim=True)
     return torch.where(mask_BT, lengths_B1 - 1 - t_T, t_T)

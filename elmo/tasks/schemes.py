@@ -24,7 +24,7 @@ class TagError(ElmoError):
 
 
 def find_scheme(sentences: Iterable[Sequence[str]]) -> str:
-    """Which scheme the tags of a file are in: `plain` where they mark no spans, as for POS.
+    """Return which scheme the tags of a file are in: `plain` where they mark no spans, as for POS.
 
     Without E- and S- tags it is IOB1 when no span that needs no B- has one, and BIO otherwise.
     """
@@ -106,7 +106,7 @@ def to_bioes(marked: Iterable[Span], length: int) -> tuple[str, ...]:
 
 
 def may_follow(before: str | None, after: str | None) -> bool:
-    """Whether BIOES allows tag `after` after `before`; None is the edge of the sentence."""
+    """Tell whether BIOES allows tag `after` after `before`; None is the edge of the sentence."""
     kind, label = (before or "O")[0], (before or "O")[2:]
     if kind in "BI":
         return after is not None and after[0] in "IE" and after[2:] == label

@@ -202,7 +202,7 @@ class Task:
         return self.tally(labelled).scores()
 
     def tally(self, labelled: Labelled) -> Tally:
-        """What the field's metric counts in each of the labelled examples."""
+        """Return what the field's metric counts in each of the labelled examples."""
         self.check_scheme(labelled)
         guesses = [guess for _, guess in self.predict(labelled.examples)]
         return self.model.tally(labelled.examples, guesses)
@@ -397,7 +397,7 @@ def identity(record: dict[str, Any]) -> str:
 
 
 def read_curve(folder: Path, seed: int) -> list[dict[str, float]]:
-    """What each epoch of a seed had: `epoch`, `loss`, `lr`, then its scores on dev."""
+    """Return what each epoch of a seed had: `epoch`, `loss`, `lr`, then its scores on dev."""
     path = folder / f"seed-{seed}" / "curve.jsonl"
     try:
         lines = path.read_bytes().splitlines()
@@ -478,7 +478,7 @@ def _write_seed(folder: Path, network: TaskModel, progress: TaskProgress) -> dic
 
 
 def _fingerprint(record: TaskRecord, words: WordTable, seed: int) -> str:
-    """What a seed's checkpoints are named by: all that its result depends on."""
+    """Return what a seed's checkpoints are named by: all that its result depends on."""
     vectors = None if words.vectors is None else hashlib.sha256(words.vectors.tobytes()).hexdigest()
     made_from = [
         RESULTS_VERSION,

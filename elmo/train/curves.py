@@ -35,7 +35,7 @@ class Means:
         return self.nats / 2 / self.predictions
 
     def row(self) -> dict[str, float]:
-        """What a curve shows of these steps."""
+        """Return what a curve shows of these steps."""
         return {
             "perplexity": math.exp(self.nats_per_prediction),
             "gradient_norm": self.norm / self.steps,

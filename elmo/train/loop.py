@@ -87,7 +87,7 @@ class TrainingJob:
             )
 
     def modules(self) -> dict[str, torch.nn.Module]:
-        """What is trained, by the first part of its parameters' names."""
+        """Return what is trained, by the first part of its parameters' names."""
         return {"bilm": self.bilm, "softmax": self.softmax}
 
     def stream(self, split: str, workers: Workers, *, epochs: int, seed: int | None) -> Stream:

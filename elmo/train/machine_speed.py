@@ -37,7 +37,7 @@ class Speeds(msgspec.Struct, forbid_unknown_fields=True):
     bfloat16_gflops: float
 
     def factor(self, chosen: Precision, other: Precision) -> float:
-        """How many times as fast `chosen` is as `other`."""
+        """Return how many times as fast `chosen` is as `other`."""
         rates = {"float32": self.float32_gflops, "bfloat16": self.bfloat16_gflops}
         return rates[chosen] / max(rates[other], 1e-9)
 
@@ -62,7 +62,7 @@ def speeds(device: torch.device) -> Speeds:
 
 
 def fastest(measured: Speeds) -> Precision:
-    """What `precision: auto` means: bfloat16 where its products are clearly faster."""
+    """Return what `precision: auto` means: bfloat16 where its products are clearly faster."""
     return "bfloat16" if measured.factor("bfloat16", "float32") >= WORTH else "float32"
 
 

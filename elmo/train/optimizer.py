@@ -253,7 +253,7 @@ class _Missed:
 
 
 def decays(name: str) -> bool:
-    """Whether weight decay applies to the parameter of this name: to all but the biases."""
+    """Tell whether weight decay applies to the parameter of this name: to all but the biases."""
     return not any(part == "bias" or part.endswith("_bias") for part in name.split("."))
 
 

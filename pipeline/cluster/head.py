@@ -84,7 +84,7 @@ def _cluster_id(ray: Any, address: str) -> Any:
 
 
 def answers(address: str) -> bool:
-    """Whether anything accepts connections at HOST:PORT."""
+    """Tell whether anything accepts connections at HOST:PORT."""
     host, _, port = address.rpartition(":")
     with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=5):
         return True

@@ -74,7 +74,7 @@ def run_actors(
     name: Callable[[Any], str],
     progress: Progress,
 ) -> Iterator[Any]:
-    """What actors `kind(*arguments)` make of each item, in the order of completion.
+    """Yield what actors `kind(*arguments)` make of each item, in the order of completion.
 
     Only actors that have started are given items, so one that can't be placed holds up nothing.
     """
@@ -137,7 +137,7 @@ class _Actors:
         self.busy[actor.do.remote(item)] = (actor, item)
 
     def ready(self) -> list[Any]:
-        """Which have started or are done with their item; after a pause, none."""
+        """Return which have started or are done with their item; after a pause, none."""
         references = [*self.busy, *self.starting]
         ready: list[Any] = self.ray.wait(references, num_returns=1, timeout=PAUSE)[0]
         return ready
@@ -198,7 +198,7 @@ def await_room(ray: Any, cluster: Cluster, *, label: str, own: bool) -> None:
 
 
 def placeable(ray: Any, *, cpus: float, gpus: int) -> int:
-    """How many workers of that size the living nodes hold when nothing else runs there."""
+    """Return how many workers of that size the living nodes hold when nothing else runs there."""
     many = 0
     for node in ray.nodes():
         if node["Alive"]:
@@ -311,7 +311,7 @@ def _actor_class(
 
 
 def _lost(ray: Any) -> tuple[type[Exception], ...]:
-    """How Ray says that a worker, its node or its result has gone."""
+    """Return how Ray says that a worker, its node or its result has gone."""
     names = "RayActorError WorkerCrashedError OutOfMemoryError NodeDiedError ObjectLostError"
     return tuple(getattr(ray.exceptions, name) for name in [*names.split(), "LocalRayletDiedError"])
 

@@ -72,7 +72,7 @@ def check(
 def _ask(
     ray: Any, nodes: Sequence[dict[str, Any]], wanted: dict[str, Any], answer: float
 ) -> list[tuple[str, str]]:
-    """What is wrong with each node; the check runs on all at once.
+    """Return what is wrong with each node; the check runs on all at once.
 
     Where it was lost it is asked for again, and a node that is lost has nothing wrong.
     """

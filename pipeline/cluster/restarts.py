@@ -36,7 +36,7 @@ def began(folder: Location, rank: int, size: int, ip: str) -> None:
 
 
 def is_loss(error: BaseException) -> bool:
-    """Whether a worker was lost, or lost another one, rather than failed by itself."""
+    """Tell whether a worker was lost, or lost another one, rather than failed by itself."""
     return cause_of(error) in LOSSES.values() or bool(_CONNECTION.search(str(error)))
 
 
@@ -74,7 +74,7 @@ class Losses:
 
 
 def told(causes: Mapping[str, str], folder: Location) -> str:
-    """Which workers were lost, and where, in one line.
+    """Return which workers were lost, and where, in one line.
 
     Where a worker is lost, others lose their connection to it: those are not named, but whom they
     missed is.
@@ -98,7 +98,7 @@ def told(causes: Mapping[str, str], folder: Location) -> str:
 
 
 def why_silent(folder: Location) -> str:
-    """What training may be waiting for, as far as its workers have told."""
+    """Return what training may be waiting for, as far as its workers have told."""
     workers = _workers(folder)
     if not workers:
         return "its workers are still starting"

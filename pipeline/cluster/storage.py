@@ -23,7 +23,7 @@ def url() -> str:
 
 
 def locate(path: str) -> Folder:
-    """What a folder named on the command line stands for."""
+    """Return what a folder named on the command line stands for."""
     if "://" in path or Path(path).is_absolute() or not url():
         return path if "://" in path else Path(path)
     return f"{url()}/{Path(path).as_posix()}"

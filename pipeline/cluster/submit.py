@@ -323,7 +323,7 @@ async def _tail(client: Any, job: str, log: _Log) -> None:
 
 
 def _patiently(client: Any, ask: Callable[[], Any]) -> Any:
-    """What the cluster answers, though the connection may be lost for an hour meanwhile."""
+    """Return what the cluster answers, though the connection may be lost for an hour meanwhile."""
     began, pause, announced = time.monotonic(), 1.0, 0.0
     while True:
         try:

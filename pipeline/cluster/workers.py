@@ -209,7 +209,7 @@ def fit(
 
 
 def _run_config(name: str, folder: Location, cluster: Cluster) -> Any:
-    """Where Ray Train's own notes are, and that a loss is ours to count."""
+    """Return where Ray Train's own notes are, and that a loss is ours to count."""
     from ray.train import FailureConfig, RunConfig
 
     notes = folder.local or scratch() / "ray-train"  # on a disk they go with the run's folder
@@ -226,7 +226,7 @@ def _run_config(name: str, folder: Location, cluster: Cluster) -> Any:
 
 
 def _scaling(cluster: Cluster) -> Any:
-    """How many workers, with what; a range of numbers makes the training elastic."""
+    """Return how many workers, with what; a range of numbers makes the training elastic."""
     from ray.train import ScalingConfig
 
     elastic = cluster.max_workers > cluster.workers
@@ -239,7 +239,7 @@ def _scaling(cluster: Cluster) -> Any:
 
 
 def has_cuda() -> bool:
-    """Whether this machine has a CUDA device."""
+    """Tell whether this machine has a CUDA device."""
     import torch
 
     return torch.cuda.is_available()
@@ -332,12 +332,12 @@ class _Entry:
 
 
 def _in_this_process(work: Sequence[Any], cluster: Cluster) -> bool:
-    """Whether one process does all the work, so that this one may."""
+    """Tell whether one process does all the work, so that this one may."""
     return not elsewhere() and (len(work) < 2 or cluster.actors == 1)
 
 
 def elsewhere() -> bool:
-    """Whether the environment names a Ray cluster."""
+    """Tell whether the environment names a Ray cluster."""
     return bool(os.environ.get("RAY_ADDRESS"))
 
 

@@ -147,7 +147,7 @@ def _end(error: Exception) -> None:
 
 
 def _written() -> bool:
-    """Whether standard output takes what was printed."""
+    """Tell whether standard output takes what was printed."""
     try:
         sys.stdout.flush()
     except OSError:

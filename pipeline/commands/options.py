@@ -81,7 +81,7 @@ def _remember(context: click.Context, _: Any, changes: tuple[str, ...]) -> None:
 
 
 def values_set() -> tuple[str, ...]:
-    """What the command in progress was given by `--set`."""
+    """Return what the command in progress was given by `--set`."""
     changes: tuple[str, ...] = click.get_current_context().meta.get(__name__, ())
     return changes
 

@@ -180,7 +180,7 @@ def _chosen(kind: str, options: dict[str, Any], changes: tuple[str, ...]) -> "Ta
 
 
 def _tokenization(tokenizer: str | None, model: Path | None) -> "Tokenization":
-    """What cuts text: what was asked for, else what the model's text was cut by."""
+    """Return what cuts text: what was asked for, else what the model's text was cut by."""
     from elmo.data.tokenizer import describe
     from elmo.model.config import read_config
 

@@ -203,7 +203,7 @@ def _examples(input_: Input, settings: params.Params, column: str | None) -> lis
 
 
 def _asks(text: str, tokenize: TextTokenizer) -> bool:
-    """Whether the brackets hold one token of the tokenizer's."""
+    """Tell whether the brackets hold one token of the tokenizer's."""
     try:
         parse_query(text, tokenize=tokenize)
     except (ElmoError, ValueError):

@@ -196,7 +196,7 @@ class _Reader:
         return tuple(self.build(item, kind, f"{key}[{k}]") for k, (item, kind) in pairs)
 
     def scalar(self, node: Any, key: str) -> Any:
-        """What YAML reads of a scalar."""
+        """Return what YAML reads of a scalar."""
         import yaml
 
         loader = yaml.SafeLoader("")

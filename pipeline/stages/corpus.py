@@ -155,7 +155,7 @@ def run(out: Folder, params: Corpus, *, work: Folder) -> dict[str, float]:
 
 
 def summary(figures: dict[str, float], out: Folder) -> str:
-    """What was collected, in words."""
+    """Return what was collected, in words."""
     return (
         f"{human_size(figures['general_bytes'])} general ({listing(out, 'general')}), "
         f"{human_size(figures['domain_bytes'])} domain ({listing(out, 'domain')})"
@@ -358,7 +358,7 @@ def _plain(paragraph: str) -> str:
 
 
 def _reads(paragraph: str) -> bool:
-    """Whether this is English prose: mostly plain words, one of them a very common one."""
+    """Tell whether this is English prose: mostly plain words, one of them a very common one."""
     words = paragraph.split()
     plain = sum(_WORD.fullmatch(word) is not None for word in words)
     common = any(word.lower().strip(".,;:()") in _COMMON for word in words)

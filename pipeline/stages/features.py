@@ -86,7 +86,7 @@ def run(
 
 
 def summary(figures: dict[str, float]) -> str:
-    """What the store holds, in words."""
+    """Return what the store holds, in words."""
     return (
         f"{figures['tokens']:,} tokens in {figures['parts']} parts, "
         f"{progress.human_size(figures['bytes'])}, "

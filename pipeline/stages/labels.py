@@ -99,7 +99,7 @@ def _write_manifest(folder: Path, names: Sequence[str]) -> None:
 
 
 def summary(figures: dict[str, int]) -> str:
-    """How many sentences each file has, in words."""
+    """Return how many sentences each file has, in words."""
     if not figures:
         return "none: labels.package is empty"
     return (
@@ -168,7 +168,7 @@ def _tags(
 
 
 def _split(docstring: str) -> str:
-    """Which file the sentences of a docstring go to, by its hash."""
+    """Return which file the sentences of a docstring go to, by its hash."""
     hashed = hashlib.sha256(docstring.encode("utf-8", "replace")).digest()
     share = int.from_bytes(hashed[:8], "big") / 2**64
     for split, held in HELD.items():

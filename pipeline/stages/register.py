@@ -165,12 +165,12 @@ def _new_version(
 
 
 def heldout_digest(shards: Any) -> str:
-    """What the held-out split of shards holds; empty where nothing is held out."""
+    """Return what the held-out split of shards holds; empty where nothing is held out."""
     held = [info.sha256 for info in shards.infos("heldout")]
     return digest(held) if held else ""
 
 
 def _description(lineage: Lineage, scores: dict[str, float]) -> str:
-    """What a person reads of a version in MLflow."""
+    """Return what a person reads of a version in MLflow."""
     shown = ", ".join(f"{name} {value:.1f}" for name, value in sorted(scores.items()))
     return f"ELMo, last stage `{lineage.stage or 'unknown'}`. Held-out {shown or 'not measured'}."

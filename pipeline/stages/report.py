@@ -104,7 +104,7 @@ def run(
 
 
 def summary(figures: dict[str, int], out: Path) -> str:
-    """Where the page is, in words."""
+    """Return where the page is, in words."""
     return f"open {out / 'index.html'} ({figures['pictures']} pictures)"
 
 
@@ -211,7 +211,7 @@ def _registered(path: Path, store: "FeatureStore") -> FileFigures:
 
 
 def _counts(vocab: Path) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """How often each word was seen, without the boundaries and the unknown."""
+    """Return how often each word was seen, without the boundaries and the unknown."""
     from elmo.data.vocabulary import Vocabulary
 
     words = Vocabulary.load(vocab)
@@ -426,7 +426,7 @@ def _vocabulary(figures: dict[str, FileFigures]) -> str:
 
 
 def _tasks(by_task: dict[str, FileFigures], pictures: Path) -> str:
-    """What each task scored on its test file with ELMo and without."""
+    """Return what each task scored on its test file with ELMo and without."""
     from .tasks import ARMS, rank
 
     parts = []
@@ -448,7 +448,7 @@ def _tasks(by_task: dict[str, FileFigures], pictures: Path) -> str:
 
 
 def _gain(figures: FileFigures) -> str:
-    """What ELMo gains, with both intervals; nothing where one arm was trained alone."""
+    """Return what ELMo gains, with both intervals; nothing where one arm was trained alone."""
     from .tasks import between
 
     if "gain" not in figures:

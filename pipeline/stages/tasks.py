@@ -438,5 +438,5 @@ def listed(figures: Mapping[str, float]) -> str:
 
 
 def rank(name: str) -> tuple[int, str]:
-    """What scores are sorted by: the field's metric first, the others by name."""
+    """Return what scores are sorted by: the field's metric first, the others by name."""
     return FIRST.index(name) if name in FIRST else len(FIRST), name

@@ -84,7 +84,7 @@ def run(
 
 
 def summary(figures: dict[str, float]) -> str:
-    """What the shards hold, in words."""
+    """Return what the shards hold, in words."""
     return (
         f"{figures['tokens']:,} tokens in {figures['sentences']:,} sentences, "
         f"{figures['shards']} shards"
@@ -206,7 +206,7 @@ def _share(lowest: int, highest: int) -> float | None:
 
 
 def _description(params: Tokenize) -> TokenizerEntry:
-    """What the manifest says of how text became tokens."""
+    """Return what the manifest says of how text became tokens."""
     return TokenizerEntry(
         **msgspec.structs.asdict(describe(params.tokenizer, params.sentences)),
         documents=params.documents,

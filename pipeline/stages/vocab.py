@@ -130,7 +130,7 @@ def run(
 
 
 def summary(figures: dict[str, float]) -> str:
-    """How many words there are, in words."""
+    """Return how many words there are, in words."""
     covered = f"{figures['heldout_coverage']:.1%} of held-out tokens covered"
     return f"{figures['words']:,} words, {covered}"
 
@@ -221,7 +221,7 @@ def _words(train: TypeCounts, params: Vocab) -> tuple[pa.StringArray, npt.NDArra
 
 
 def _covered(counts: TypeCounts, words: pa.StringArray) -> int:
-    """How many tokens are among these words."""
+    """Return how many tokens are among these words."""
     return int(counts.counts[_mask(pc.is_in(counts.types, value_set=words))].sum())
 
 
@@ -248,7 +248,7 @@ def _characters(train: TypeCounts, params: Vocab) -> Characters:
 
 
 def _long(counts: TypeCounts, characters: Characters) -> int:
-    """How many tokens do not fit in the characters of a token and are cut."""
+    """Return how many tokens do not fit in the characters of a token and are cut."""
     measure = pc.binary_length if characters.kind == "bytes" else pc.utf8_length
     return int(
         counts.counts[measure(counts.types).to_numpy() > characters.max_characters - 2].sum()

@@ -93,7 +93,7 @@ def say(line: str) -> None:
 
 
 def quiet() -> bool:
-    """Whether only results and errors are to be printed."""
+    """Tell whether only results and errors are to be printed."""
     return bool(os.environ.get("ELMO_QUIET"))
 
 

@@ -163,7 +163,7 @@ def _parquet_blocks(
 
 
 def _rows_at_a_time(file: Any, groups: list[int], size: int) -> int:
-    """How many rows of a Parquet file have about `size` bytes."""
+    """Return how many rows of a Parquet file have about `size` bytes."""
     sizes = [file.metadata.row_group(i) for i in groups]
     rows, bytes_ = sum(g.num_rows for g in sizes), sum(g.total_byte_size for g in sizes)
     return max(1, min(4096, max(size, 1 << 20) * rows // max(1, bytes_)))
@@ -241,7 +241,7 @@ def _too_long(what: str, size: int) -> str:
 
 
 def _cut(text: bytes, size: int, documents: str) -> int:
-    """Where to end a block: after its last document, or else its last line (0: read on)."""
+    """Return where to end a block: after its last document, or else its last line (0: read on)."""
     if documents == "blank":
         ends = [match.end() for match in BLANK_LINES.finditer(text)]
         if ends:

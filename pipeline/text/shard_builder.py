@@ -186,7 +186,7 @@ class _Documents:
             self.highest = max(self.highest, int(hashes.max()))
 
     def _firsts(self, block: TextBlock, rows: "_TextRows", rule: str) -> npt.NDArray[np.bool_]:
-        """Which lines begin a document."""
+        """Return which lines begin a document."""
         blank = rows.counts == 0
         if rule == "line":
             if block.records is None:
@@ -416,7 +416,7 @@ def _pieces(
 
 
 def _sizes(strings: pa.StringArray) -> npt.NDArray[np.int32]:
-    """How many bytes each string has."""
+    """Return how many bytes each string has."""
     return pc.binary_length(strings).to_numpy()
 
 
@@ -431,7 +431,7 @@ def _encode(ids: npt.NDArray[np.int32], types: pa.StringArray) -> pa.DictionaryA
 
 
 def _lines(text: bytes) -> tuple[Int64s, Int64s]:
-    """Where each line begins and ends (its newline not counted)."""
+    """Return where each line begins and ends (its newline not counted)."""
     ends = np.flatnonzero(np.frombuffer(text, np.uint8) == _NEWLINE)
     return np.append(0, ends[:-1] + 1), ends
 
@@ -449,7 +449,7 @@ def _sentences(text: bytes, split: Callable[[str], list[str]]) -> tuple[bytes, I
 
 
 def _lost(text: str, tokens: Iterable[str]) -> int:
-    """How many bytes that are not white space stand in no token."""
+    """Return how many bytes that are not white space stand in no token."""
     joined = "".join(tokens)
     if joined == text:
         return 0

@@ -29,7 +29,7 @@ class FileSpan:
 
 
 def document_rule(documents: str, format_: str) -> str:
-    """What a document is, `file`, `line` or `blank`, in a file of this format.
+    """Return what a document is, `file`, `line` or `blank`, in a file of this format.
 
     `auto` is a record of JSON lines or Parquet, and what blank lines divide in plain text.
     """

@@ -81,8 +81,8 @@ def _within(seconds: float, ask: Callable[[], Result]) -> Result:
         raise wrong[0]
     if not answer:
         raise ElmoError(
-            f"MLflow at {shown_uri()} gives no answer in {seconds:.0f} s; check that it is running, or "
-            "set MLFLOW_TRACKING_URI"
+            f"MLflow at {shown_uri()} gives no answer in {seconds:.0f} s; check that it is "
+            "running, or set MLFLOW_TRACKING_URI"
         )
     return answer[0]
 
@@ -101,7 +101,7 @@ def answers() -> Iterator[None]:
 
 
 def explain(error: BaseException) -> str:
-    """What MLflow's error means, in one line."""
+    """Return what MLflow's error means, in one line."""
     text, line = str(error), one_line(error)
     where = f"MLflow at {shown_uri()}"
     status = re.search(r"error code (\d{3})", text)
@@ -149,19 +149,19 @@ def named(name: str) -> str:
 
 
 def current_uri() -> str:
-    """Where runs go, with its login."""
+    """Return where runs go, with its login."""
     import mlflow
 
     return str(mlflow.get_tracking_uri())
 
 
 def shown_uri() -> str:
-    """Where runs go, as it may be shown."""
+    """Return where runs go, as it may be shown."""
     return without_credentials(current_uri())
 
 
 def tracking_uri() -> str:
-    """Where runs go, with its login: for MLflow alone, never to be shown or kept."""
+    """Return where runs go, with its login: for MLflow alone, never to be shown or kept."""
     with answers():
         mlflow_client()
         return current_uri()

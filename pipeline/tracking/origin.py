@@ -57,14 +57,14 @@ def pass_key() -> str | None:
 
 
 def process_key() -> str:
-    """What names this process among all that ever were."""
+    """Return what names this process among all that ever were."""
     import psutil
 
     return f"{platform.node()}-{os.getpid()}-{psutil.Process().create_time():.0f}"
 
 
 def is_gone(key: str) -> bool:
-    """Whether a process of this machine has ended; no of any other machine's."""
+    """Tell whether a process of this machine has ended; no of any other machine's."""
     import psutil
 
     node, _, rest = key.rpartition("-")[0].rpartition("-")
@@ -91,7 +91,7 @@ def environment() -> dict[str, Any]:
 def description(
     stage: str, inputs: Mapping[str, str], locations: Mapping[str, str], tags: Mapping[str, str]
 ) -> str:
-    """What a person wants to know of a run before opening it."""
+    """Return what a person wants to know of a run before opening it."""
     lines = [f"Stage `{stage}` read"]
     lines += [
         f"- {name}: `{locations.get(name, '')}` (digest {value[:12]})"

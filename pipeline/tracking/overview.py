@@ -55,7 +55,7 @@ class Tracked:
 
 
 def local_work(folder: Path, *, send: bool) -> LocalWork:
-    """What is in progress; with `send`, what MLflow could not take before is sent first."""
+    """Return what is in progress; with `send`, what MLflow could not take before is sent first."""
     if folder.exists() and not folder.is_dir():
         raise ElmoError(f"{folder}: is no folder; name the one that --work named for the stages")
     left = {

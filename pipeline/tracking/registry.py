@@ -149,7 +149,7 @@ def appoint(name: str, number: int, *, alias: str, margin: float, tags: Mapping[
 
 
 def compare(champion: ModelVersion, other: ModelVersion, *, margin: float) -> tuple[bool, str]:
-    """Whether another version is better than the champion, and why."""
+    """Tell whether another version is better than the champion, and why."""
     if other.version < champion.version:
         return False, f"version {other.version} is older"
     text = next((text for text in TEXTS if f"perplexity.after.{text}" in other.tags), None)

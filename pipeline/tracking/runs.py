@@ -176,7 +176,7 @@ def send_unsent(folder: Path) -> int:
 
 
 def unsent(folder: Path) -> int:
-    """How many records wait in a spool folder."""
+    """Return how many records wait in a spool folder."""
     return waiting(folder)
 
 
@@ -338,7 +338,7 @@ def _search(**what: Any) -> list[TrackedRun]:
 
 
 def exists(run_id: str) -> bool:
-    """Whether this MLflow has a run."""
+    """Tell whether this MLflow has a run."""
     from mlflow.exceptions import MlflowException
 
     try:

@@ -155,7 +155,7 @@ class Spool:
 
 
 def waiting(folder: Path) -> int:
-    """How many records the files of `folder` hold; some may have gone out a moment ago."""
+    """Return how many records the files of `folder` hold; some may have gone out a moment ago."""
     count = 0
     for path in sorted(folder.glob("*.jsonl")):
         with contextlib.suppress(FileNotFoundError):

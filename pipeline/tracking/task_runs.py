@@ -116,7 +116,7 @@ class Runs:
 
 
 def source_digest(name: str, path: Path) -> str:
-    """What names a model, a file or a folder of files."""
+    """Return what names a model, a file or a folder of files."""
     if name == "model":
         return model_digest(path)
     if path.is_dir():

@@ -91,7 +91,7 @@ class Request:
     items: Sequence[dict[str, Any]] | None = None
 
     def column(self, field: str, default: str) -> str:
-        """Where a field is."""
+        """Return where a field is."""
         return self.columns.get(field, default)
 
 
@@ -135,7 +135,7 @@ def blocks(path: Path, *, documents: bool = False) -> Iterator[Any]:
 
 
 def marks_documents(path: Path) -> bool:
-    """Whether a file's first line of text begins a CoNLL document."""
+    """Tell whether a file's first line of text begins a CoNLL document."""
     return next((t for _, t in lines_of(path) if t.strip()), "").startswith("#begin document")
 
 
