@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from elmo.data.tokenizer import TextTokenizer, describe
@@ -74,6 +74,8 @@ def run(
         started = _start(folder)
         for name in files:
             os.replace(Path(parent) / name, folder / name)
+    if started.startswith("git and DVC started"):
+        started += _commit(folder, files)
     lines = [f"{', '.join(sorted(files))}; {started}"]
     if text:
         lines.append(f"general text: {_listing(general_inputs)}")
@@ -255,6 +257,24 @@ def _start(folder: Path) -> str:
         _checked(folder, sys.executable, "-m", "dvc", "config", "-q", "core.analytics", "false")
         started.append("DVC")
     return f"{' and '.join(started)} started" if started else "git and DVC were there"
+
+
+def _commit(folder: Path, files: Iterable[str]) -> str:
+    """Commit the project's own files, since an experiment of DVC begins at a commit; what is wrong
+    where git refuses."""
+    ours = [*files, ".dvc/config", ".dvc/.gitignore", ".dvcignore"]
+    own = ["-c", "commit.gpgsign=false"]
+    if _call(folder, "git", "config", "user.email").returncode:
+        own += ["-c", "user.name=elmo init", "-c", "user.email=elmo@localhost"]
+    there = [name for name in ours if (folder / name).exists()]
+    for command in (
+        ["add", "--", *there],
+        ["commit", "-q", "--no-verify", "-m", "Start a project"],
+    ):
+        done = _call(folder, "git", *own, *command)
+        if done.returncode:
+            return f"; nothing is committed ({' '.join(done.stderr.split())[:200]})"
+    return ""
 
 
 def _checked(folder: Path, *command: str) -> None:

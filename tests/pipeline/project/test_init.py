@@ -26,6 +26,7 @@ def new(folder: Path, **given: object) -> list[str]:
 def without_starting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Git and DVC are for the test of the wheel: they take seconds."""
     monkeypatch.setattr(init, "_start", lambda folder: "git and DVC started")
+    monkeypatch.setattr(init, "_commit", lambda folder, files: "")
     monkeypatch.chdir(tmp_path)
 
 
@@ -122,6 +123,25 @@ def test_a_gitignore_that_is_not_utf8_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ElmoError, match=r"^.gitignore: is not UTF-8; save it as UTF-8"):
         new(Path("."))
     assert os.listdir() == [".gitignore"]
+
+
+@pytest.mark.slow
+def test_an_experiment_of_dvc_can_begin_at_once(tmp_path: Path) -> None:
+    """Without a name known to git too."""
+    (tmp_path / "mine.txt").write_text(TEXT)
+    nobody = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    nobody |= {"HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT), "GIT_CONFIG_NOSYSTEM": "1"}
+    nobody["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), nobody["PATH"]])
+
+    def call(*command: str) -> str:
+        done = subprocess.run(command, cwd=tmp_path, env=nobody, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    call(sys.executable, "-m", "pipeline", "init", ".", "--text", "mine.txt")
+    assert call("git", "log", "--format=%s").strip() == "Start a project"
+    assert call("git", "status", "--porcelain").strip() == "?? mine.txt"  # what is yours is left
+    call("dvc", "exp", "run", "--queue", "-S", "vocab.min_count=1")
 
 
 @pytest.mark.slow
