@@ -30,7 +30,7 @@ def project(folder: Path, *, at: str = "") -> Path:
     general.write_text(text(1, 120))
     task.write_text(text(2, 80))
     at = at or str(folder.parent)
-    params["corpus"] |= {"general": [f"{at}/general.txt"], "task": [f"{at}/task.txt"]}
+    params["corpus"] |= {"general": [f"{at}/general.txt"], "domain": [f"{at}/task.txt"]}
     params["tokenize"] |= {"sentences": "line", "heldout": 0.2, "shard_bytes": 4096}
     params["pretrain"]["network"] |= {
         "char_dim": 4,

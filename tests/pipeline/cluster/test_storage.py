@@ -90,17 +90,17 @@ def test_every_stage_writes_at_a_url_what_it_writes_on_a_disk(
     run_all()
     on_disk = files_below(Location("data"), "data/") | files_below(Location("models"), "models/")
     curves = files_below(Location("curves"))
-    for folder in ("data", "models", "curves", "runs"):
+    for folder in ("data", "models", "curves", "work"):
         os.rename(folder, f"old-{folder}")
     Path("registered.json").unlink()
 
     monkeypatch.setenv("ELMO_STORAGE", bucket)
     run_all()
     at_url = Location(bucket)
-    assert files_below(at_url / "runs") == {}  # of what was in progress nothing is left
+    assert files_below(at_url / "work") == {}  # of what was in progress nothing is left
     assert files_below(at_url) == on_disk
     assert files_below(Location("curves")) == curves
-    assert Path("registered.json").exists() and not Path("runs").exists()
+    assert Path("registered.json").exists() and not Path("work").exists()
     here = [path.name for folder in ("data", "models") for path in Path(folder).rglob("*")]
     assert not [name for name in here if name.endswith((".arrow", ".parquet", ".safetensors"))]
     for folder in ("models/finetune", "data/shards/domain"):
@@ -108,9 +108,9 @@ def test_every_stage_writes_at_a_url_what_it_writes_on_a_disk(
         assert sha256(manifest) == (at_url / folder).sha256(manifest.name)
 
     assert job.drop_stale(project, at_url) == []
-    (at_url / "data" / "shards" / "task").remove()
+    (at_url / "data" / "shards" / "domain").remove()
     assert job.drop_stale(project, at_url) == ["data/shards/domain"]
-    assert not (project / "data" / "shards" / "task").exists()
+    assert not (project / "data" / "shards" / "domain").exists()
 
 
 @pytest.fixture

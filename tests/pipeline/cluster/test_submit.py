@@ -386,7 +386,7 @@ def project(tmp_path: Path) -> Path:
     for k in range(6):
         (folder / f"{k}.txt").write_text(f"text number {k} .\n\n" * 30)
     params["corpus"]["general"] = [str(folder / f"{k}.txt") for k in range(6)]
-    params["corpus"]["task"] = [str(folder / "0.txt")]
+    params["corpus"]["domain"] = [str(folder / "0.txt")]
     params["tokenize"] |= {"shard_bytes": 1024}
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
     return folder
