@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -400,6 +401,27 @@ def test_broken_files_are_refused(tmp_path: Path) -> None:
 
 
 EXAMPLES = re.findall(r"```text (\w+) (\S+)\n(.*?)```", DOCUMENTATION.read_text("utf-8"), re.DOTALL)
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("ends", ["\n", "\r\n"], ids=["lines", "carriage returns"])
+@pytest.mark.parametrize(("kind", "name", "text"), EXAMPLES, ids=[name for _, name, _ in EXAMPLES])
+def test_what_windows_writes_is_read_alike(
+    tmp_path: Path, kind: str, name: str, text: str, ends: str
+) -> None:
+    """A byte order mark, and lines that end with a carriage return."""
+    plain, marked = tmp_path / "plain", tmp_path / "marked"
+    for folder in (plain, marked):
+        folder.mkdir()
+    wanted = read(kind, written(plain, name, text))
+    file = marked / name
+    data = ("\ufeff" + text.replace("\n", ends)).encode()
+    file.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    found = read(kind, file)
+    assert found.counts == wanted.counts
+    assert [replace(one, source="") for one in found.examples] == [
+        replace(one, source="") for one in wanted.examples
+    ]
 
 
 @pytest.mark.parametrize(("kind", "name", "text"), EXAMPLES, ids=[name for _, name, _ in EXAMPLES])
