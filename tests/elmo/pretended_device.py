@@ -126,6 +126,10 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with monkeypatch.context() as patched:
         patched.setattr(torch.cuda, "_lazy_init", lambda: None)
         patched.setattr(torch.cuda, "is_available", lambda: True)
+        # A torch built for CUDA would ask the driver, which is not there.
+        patched.setattr(
+            torch.accelerator, "current_accelerator", lambda check_available=False: None
+        )
         patched.setattr(torch.cuda, "synchronize", lambda device=None: None)
         patched.setattr(torch.cuda, "max_memory_allocated", lambda device=None: 0)
         patched.setattr(torch, "tensor", _tensor)
