@@ -9,7 +9,7 @@ import click
 
 from elmo.errors import ElmoError
 from elmo.settings import NonNegative, check_value
-from elmo.tasks import KINDS
+from elmo.tasks.kinds import KINDS
 from pipeline.commands.options import DEVICE, PATH
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from elmo.io.atomic import locked, write_json
 from elmo.io.records import digest, read_record
 from elmo.store import model_digest
 from elmo.tasks import RESULTS_VERSION
+from elmo.tasks.kinds import choose
 from elmo.tasks.metrics import Tally
-from elmo.tasks.settings import TaskSettings, choose
+from elmo.tasks.settings import TaskSettings
 from pipeline.stages import tasks
 from pipeline.terminal.progress import say
 from pipeline.tracking.task_runs import source_digest
@@ -30,7 +31,7 @@ from research.finding import (
 )
 
 if TYPE_CHECKING:
-    from elmo.tasks.readers import Labelled
+    from elmo.tasks.readers.fields import Labelled
 
 Comparison = Literal["elmo", "layers", "positions", "context"]
 WITHOUT: dict[str, Any] = {"elmo": "none"}

@@ -12,7 +12,7 @@ from elmo.model.embedder import Embedder
 from elmo.store import model_digest
 from elmo.tasks import layer_probe, senses
 from elmo.tasks.examples import Tagged
-from elmo.tasks.readers import read
+from elmo.tasks.reading import read
 from pipeline.tracking.task_runs import source_digest
 from research.finding import (
     Finding,

@@ -1,4 +1,4 @@
-"""The settings of a task: one record for all kinds, with small defaults for each. No torch here."""
+"""The settings of a task: one record for all kinds. No torch here."""
 
 from typing import Annotated, Any, Literal
 
@@ -58,61 +58,25 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     sentences: SmallPositive = 50  # of a document that are trained on at a time
 
 
-DEFAULTS: dict[str, TaskSettings] = {
-    "tagging": TaskSettings(l2=0.1, elmo_dropout=0.0, dropout=0.5, epochs=40, patience=10),
-    "classification": TaskSettings(l2=0.0, elmo_dropout=0.25, dropout=0.25),
-    "pairs": TaskSettings(
-        lr=0.0004,
-        halve_after=1,
-        dropout=0.5,
-        elmo_dropout=0.0,
-        gradient_norm=10.0,
-        elmo_output=True,
-    ),
-    "questions": TaskSettings(
-        optimizer="adadelta",
-        lr=1.0,
-        hidden=90,
-        dropout=0.2,
-        l2=0.0,
-        average=0.999,
-        elmo_output=True,
-        gradient_norm=0.0,
-    ),
-    "roles": TaskSettings(
-        optimizer="adadelta",
-        lr=1.0,
-        depth=4,
-        dropout=0.1,
-        elmo_dropout=0.1,
-        gradient_norm=1.0,
-        batch_size=64,
-    ),
-    "coreference": TaskSettings(l2=0.0, elmo_dropout=0.0, dropout=0.2, batch_size=1),
-}
-
-
-def choose(kind: str, changes: dict[str, Any]) -> TaskSettings:
-    """The settings of a kind with some changed; text is read as the setting's type.
+def changed(settings: TaskSettings, changes: dict[str, Any]) -> TaskSettings:
+    """Change some settings; text is read as the setting's type.
 
     `layers` may also be a text: `all`, or numbers such as `0,2`.
     """
-    if kind not in DEFAULTS:
-        raise BadSettings(f"no task {kind!r}; there are {', '.join(DEFAULTS)}")
-    values = msgspec.to_builtins(DEFAULTS[kind])
+    values = msgspec.to_builtins(settings)
     for name in changes:
         if name not in values:
             raise BadSettings(f"no setting {name!r}; there are {', '.join(values)}")
     if isinstance(changes.get("layers"), str | int):
         changes = {**changes, "layers": _numbers(str(changes["layers"]))}
     try:
-        settings = msgspec.convert({**values, **changes}, TaskSettings, strict=False)
+        chosen = msgspec.convert({**values, **changes}, TaskSettings, strict=False)
     except msgspec.ValidationError as error:
         name = str(error).partition("`$.")[2].partition("`")[0].partition("[")[0]
         wanted = describe(hints(TaskSettings)[name])
         raise BadSettings(f"{name} must be {wanted}, found {changes[name]!r}") from None
-    _check(settings)
-    return settings
+    _check(chosen)
+    return chosen
 
 
 def _check(settings: TaskSettings) -> None:

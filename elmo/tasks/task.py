@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -48,9 +47,10 @@ from elmo.store.layout import Mix
 from elmo.tasks import RESULTS_VERSION, schemes
 from elmo.tasks.examples import Example, distinct, learnable
 from elmo.tasks.inputs import Inputs, WordTable, word_table
+from elmo.tasks.kinds import KINDS
 from elmo.tasks.metrics import Scores, Tally
-from elmo.tasks.readers import Labelled, read_items
-from elmo.tasks.readers.fields import TextTokens
+from elmo.tasks.readers.fields import Labelled, TextTokens
+from elmo.tasks.reading import read_items
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.train import (
     ReportEpoch,
@@ -71,14 +71,6 @@ FORMAT = 3  # of task.json
 # What a task folder holds besides task.json.
 NAMES = rf"words\.json|model/({ALL_NAMES})|seed-\d+/(weights\.safetensors|curve\.jsonl|mix\.json)"
 CHUNK = 512  # examples predicted at a time
-MODELS = {
-    "tagging": "TaggingModel",
-    "classification": "ClassificationModel",
-    "pairs": "PairsModel",
-    "questions": "QuestionsModel",
-    "roles": "RolesModel",
-    "coreference": "CoreferenceModel",
-}
 
 
 class BiLMShape(msgspec.Struct, forbid_unknown_fields=True):
@@ -174,7 +166,7 @@ class Task:
             described = self.describe(example, prediction)
             self._add_texts(described, text if isinstance(text, str) else None)
             answers[number].append(described)
-        if self.record.kind == "roles":
+        if KINDS[self.record.kind].several:
             return answers
         return [answer[0] if answer else None for answer in answers]
 
@@ -307,7 +299,7 @@ def labels_lacking(
     def names(labels: Iterable[str]) -> set[str]:
         return {label[2:] or label if marks else label for label in labels}
 
-    return sorted(names(_model_class(kind).labels_of(labelled.examples)) - names(known))
+    return sorted(names(KINDS[kind].load_model().labels_of(labelled.examples)) - names(known))
 
 
 def _new_record(
@@ -324,7 +316,7 @@ def _new_record(
         format=FORMAT,
         kind=kind,
         settings=settings,
-        labels=_model_class(kind).labels_of(train.examples),
+        labels=KINDS[kind].load_model().labels_of(train.examples),
         scheme=train.scheme,
         tokenizer=tokenizer,
         bilm=shape,
@@ -366,12 +358,12 @@ def read_task(folder: Path) -> TaskRecord:
             "task again with this version"
         )
     record = read_record(file, TaskRecord)
-    known = record.kind in MODELS and record.scheme in schemes.SCHEMES
+    known = record.kind in KINDS and record.scheme in schemes.SCHEMES
     if not known or not record.seeds:
         raise ElmoError(f"{file}: no task that this version knows")
     if (record.bilm is None) != (record.settings.elmo == "none"):
         raise ElmoError(f"{file}: bilm and settings.elmo contradict each other")
-    if not record.labels and record.kind not in ("questions", "coreference"):
+    if not record.labels and KINDS[record.kind].labels:
         raise ElmoError(f"{file}: labels is empty; train the task again")
     if identity(given) != record.digest:
         raise Damaged(
@@ -455,12 +447,8 @@ def _network(record: TaskRecord, words: WordTable, model: Path | None, device: s
         dim=shape.dim if shape else 0,
         model=tuned,
     )
-    network = _model_class(record.kind)(inputs, record.labels, record.settings)
+    network = KINDS[record.kind].load_model()(inputs, record.labels, record.settings)
     return cast(TaskModel, network.to(device))
-
-
-def _model_class(kind: str) -> Any:
-    return getattr(import_module(f"elmo.tasks.{kind}"), MODELS[kind])
 
 
 def _write_seed(folder: Path, network: TaskModel, progress: TaskProgress) -> dict[str, float]:

@@ -9,7 +9,7 @@ import click
 
 from elmo.data.tokenizer import TOKENIZERS
 from elmo.errors import ElmoError
-from elmo.tasks import KINDS
+from elmo.tasks.kinds import KINDS
 
 from .options import say_done
 
@@ -107,7 +107,7 @@ def train(
     Example: elmo task train tagging --train train.conll --dev dev.conll \\
         --model models/finetune --out models/ner
     """
-    from elmo.tasks.readers import read
+    from elmo.tasks.reading import read
     from elmo.tasks.task import train_task
 
     from ..stages import tasks
@@ -166,7 +166,7 @@ def _check_paths(
 
 def _chosen(kind: str, options: dict[str, Any], changes: tuple[str, ...]) -> "TaskSettings":
     """The settings that the options and `--set` name; the kind's own where they do not."""
-    from elmo.tasks.settings import choose
+    from elmo.tasks.kinds import choose
 
     from ..stages import tasks
 
@@ -210,7 +210,7 @@ def evaluate(
     """
     import json
 
-    from elmo.tasks.readers import read
+    from elmo.tasks.reading import read
     from elmo.tasks.task import evaluate_seeds, read_task
 
     from ..stages import tasks
@@ -261,7 +261,7 @@ def predict(
     """
     import json
 
-    from elmo.tasks.readers import read
+    from elmo.tasks.reading import read
     from elmo.tasks.task import Task
 
     from .text_commands import check_device

@@ -7,7 +7,7 @@ its type. How the work is run (workers, cores, GPUs) is in `pipeline.settings.cl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
 
@@ -20,7 +20,7 @@ from elmo.settings import (
     Training,
     WholeNumber,
 )
-from elmo.tasks import TaskKind
+from elmo.tasks.kinds import KINDS, choose
 
 from . import strict_yaml
 
@@ -36,6 +36,10 @@ PackageNameOrNone = Annotated[
     str,
     Meta(pattern=rf"\A({_PACKAGE})?\Z", description="the name of a Python package, or nothing"),
 ]
+if TYPE_CHECKING:
+    TaskKind = str
+else:
+    TaskKind = Literal[tuple(KINDS)]
 LabelledFile = Annotated[
     str, Meta(pattern=r"\A[^\x00]{1,4096}\Z", description="the path of a file or folder")
 ]
@@ -128,8 +132,6 @@ class ProjectTask:
 
     def __post_init__(self) -> None:
         """Check the settings together, as the task does."""
-        from elmo.tasks.settings import choose
-
         if len({self.train, self.dev, self.test}) < 3:
             raise BadSettings("train, dev and test must be three files")
         try:

@@ -25,7 +25,8 @@ from elmo.io.folders import local_folder
 from elmo.io.location import Folder
 from elmo.store import model_digest
 from elmo.tasks import RESULTS_VERSION
-from elmo.tasks.settings import TaskSettings, choose
+from elmo.tasks.kinds import choose
+from elmo.tasks.settings import TaskSettings
 
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
@@ -36,7 +37,7 @@ from .stage import WORK, Argument, Numbers, Stage
 
 if TYPE_CHECKING:
     from elmo.tasks.metrics import Tally
-    from elmo.tasks.readers import Labelled
+    from elmo.tasks.readers.fields import Labelled
     from elmo.tasks.train import ReportEpoch
 
 FIRST = ("f1", "exact_match", "accuracy")  # the field's metric comes first
@@ -230,7 +231,7 @@ def read_labelled(
     tokenizer: Any,
 ) -> dict[str, "Labelled"]:
     """The examples of several files; `columns` is as on the command line, empty where usual."""
-    from elmo.tasks.readers import read
+    from elmo.tasks.reading import read
 
     return {
         split: read(

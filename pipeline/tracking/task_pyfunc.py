@@ -16,23 +16,7 @@ from mlflow.pyfunc import PythonModel
 from mlflow.types import ColSpec, DataType, Schema
 from mlflow.types.schema import Array
 
-TOKENS = Array(DataType.string)
-FIELDS: dict[str, dict[str, Any]] = {
-    "tagging": {"text": DataType.string, "tokens": TOKENS},
-    "classification": {"text": DataType.string, "tokens": TOKENS},
-    "pairs": {"premise": DataType.string, "hypothesis": DataType.string},
-    "questions": {"context": DataType.string, "question": DataType.string},
-    "roles": {"tokens": TOKENS, "predicates": Array(DataType.long)},
-    "coreference": {"sentences": Array(TOKENS)},
-}
-EXAMPLES: dict[str, list[Any]] = {
-    "tagging": [{"tokens": ["He", "has", "a", "gift"]}],
-    "classification": [{"tokens": ["He", "has", "a", "gift"]}],
-    "pairs": [{"premise": ["He", "has", "a", "gift"], "hypothesis": ["He", "has", "nothing"]}],
-    "questions": [{"context": "He has a gift.", "question": "What has he?"}],
-    "roles": [{"tokens": ["He", "has", "a", "gift"], "predicates": [1]}],
-    "coreference": [{"sentences": [["He", "has", "a", "gift"], ["He", "sings"]]}],
-}
+from elmo.tasks.kinds import KINDS
 
 
 def signature(kind: str) -> ModelSignature:
@@ -41,10 +25,18 @@ def signature(kind: str) -> ModelSignature:
     MLflow has no type for "text or records": the columns are optional, and what comes in is checked
     by the task's own reader, not cast by MLflow.
     """
-    columns = [ColSpec(of, name, required=False) for name, of in FIELDS[kind].items()]
+    fields = {name: value for example in KINDS[kind].examples for name, value in example.items()}
+    columns = [ColSpec(_type(value), name, required=False) for name, value in fields.items()]
     model_signature = ModelSignature(inputs=Schema(columns))
     model_signature._is_signature_from_type_hint = True  # "the model checks its input"
     return model_signature
+
+
+def _type(value: Any) -> Any:
+    """Return MLflow's type of an example's field."""
+    if isinstance(value, list):
+        return Array(_type(value[0]))
+    return DataType.long if isinstance(value, int) else DataType.string
 
 
 class ServedTask(PythonModel):

@@ -21,7 +21,7 @@ from elmo.model.mix import Elmo
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build
-from elmo.tasks import KINDS
+from elmo.tasks.kinds import KINDS
 from elmo.tasks.task import Task
 from elmo.train.loop import fit
 from elmo.train.perplexity import perplexity, scores

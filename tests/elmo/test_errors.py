@@ -10,7 +10,7 @@ from elmo.data.shards import write_shards
 from elmo.model.folder import load_model
 from elmo.settings import StoreSettings, check_value
 from elmo.store.build import build
-from elmo.tasks.settings import choose
+from elmo.tasks.kinds import choose
 from tests.elmo.conftest import save_tiny_model
 
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from elmo.tasks.readers import read
+from elmo.tasks.reading import read
 from pipeline.settings import params
 from tests.hostile.harness import DAMAGE, refused
 from tests.pipeline.command_line import ROOT, elmo

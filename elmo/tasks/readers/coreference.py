@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from elmo.tasks.examples import (
     Document,
@@ -16,6 +17,7 @@ from elmo.tasks.readers.fields import (
     Begin,
     Labelled,
     Request,
+    TextTokens,
     blocks,
     broken,
     covering,
@@ -27,6 +29,11 @@ from elmo.tasks.readers.fields import (
 )
 
 _MENTION = re.compile(r"(\()?(\w+)(\))?")
+
+
+def of_text(text: str, split: TextTokens) -> dict[str, Any]:
+    """Make a document of a text: its sentences, each as tokens."""
+    return {"sentences": [list(split(sentence)) for sentence in split.sentences(text)]}
 
 
 def from_conll(request: Request) -> Labelled:

@@ -15,7 +15,7 @@ from elmo.tasks.inputs import (
     read_vectors,
     word_table,
 )
-from elmo.tasks.settings import choose
+from elmo.tasks.kinds import choose
 from tests.elmo.tasks.toys import DIM, LAYERS, word_vectors
 
 SENTENCES = [("the", "cat"), ("a", "cat", "sees")]

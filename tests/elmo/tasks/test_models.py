@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from elmo.tasks.coreference import FEATURE_DIM, candidates, clusters_of
 from elmo.tasks.examples import Document, Link
+from elmo.tasks.kinds import KINDS, choose
 from elmo.tasks.modules import (
     FORBIDDEN,
     Recurrent,
@@ -19,9 +20,7 @@ from elmo.tasks.modules import (
 )
 from elmo.tasks.questions import SelfAttention, best_spans
 from elmo.tasks.roles import HighwayLSTM
-from elmo.tasks.settings import choose
 from elmo.tasks.tagging import crf_log_likelihood
-from elmo.tasks.task import _model_class
 from tests.elmo.tasks.test_task import network
 from tests.elmo.tasks.toys import examples, word_vectors
 
@@ -209,7 +208,7 @@ def test_the_baseline_differs_in_the_width_of_its_input_alone(kind: str) -> None
     for elmo in ("frozen", "none"):
         settings = choose(kind, {"elmo": elmo, "words": "none", "elmo_output": False, "hidden": 6})
         model = network(kind, settings, few)
-        assert isinstance(model, nn.Module) and isinstance(model, _model_class(kind))
+        assert isinstance(model, nn.Module) and isinstance(model, KINDS[kind].load_model())
         model.loss(few, word_vectors if elmo == "frozen" else None)
         shapes.append({name: p.shape for name, p in model.named_parameters()})
     extra = set(shapes[0]) - set(shapes[1])

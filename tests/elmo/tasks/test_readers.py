@@ -20,7 +20,7 @@ from elmo.tasks.examples import (
     Question,
     Tagged,
 )
-from elmo.tasks.readers import read
+from elmo.tasks.reading import read
 
 DATA = Path(os.environ.get("ELMO_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
 

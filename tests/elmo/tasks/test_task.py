@@ -19,8 +19,8 @@ from elmo.io.records import read_json
 from elmo.settings import StoreSettings
 from elmo.store.build import build
 from elmo.store.layout import Mix
+from elmo.tasks import kinds, train
 from elmo.tasks import task as tasks
-from elmo.tasks import train
 from elmo.tasks.examples import (
     Classified,
     Document,
@@ -34,8 +34,9 @@ from elmo.tasks.examples import (
     attention,
 )
 from elmo.tasks.inputs import Inputs, WordTable
-from elmo.tasks.readers import Labelled
-from elmo.tasks.settings import TaskSettings, choose
+from elmo.tasks.kinds import choose
+from elmo.tasks.readers.fields import Labelled
+from elmo.tasks.settings import TaskSettings
 from elmo.tasks.task import Task, identity, train_task
 from elmo.tasks.train import (
     TaskModel,
@@ -47,7 +48,7 @@ from elmo.tasks.train import (
 from elmo.tasks.vectors import Vectors
 from tests.elmo.tasks.toys import DIM, LAYERS, examples, word_vectors
 
-KINDS = [*tasks.MODELS]
+KINDS = [*kinds.KINDS]
 SMALL = {
     "words": "none",
     "characters": 0,
@@ -93,7 +94,7 @@ def settings_of(kind: str, **changes: Any) -> TaskSettings:
 def network(kind: str, settings: TaskSettings, train: Sequence[Example]) -> TaskModel:
     torch.manual_seed(0)
     inputs = Inputs(settings, WordTable(["<pad>", "<unk>"], None), layers=LAYERS, dim=DIM)
-    model_class = tasks._model_class(kind)
+    model_class = kinds.KINDS[kind].load_model()
     return model_class(inputs, model_class.labels_of(train), settings)
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from elmo.data.tokenizer import sentence_splitter
 from elmo.errors import ElmoError
-from elmo.tasks.readers import read
 from elmo.tasks.readers.fields import TextTokens
+from elmo.tasks.reading import read
 from pipeline.settings.params import Labels
 from pipeline.stages import labels
 

@@ -1,0 +1,152 @@
+"""Labelled data in the formats people have → examples. docs/tasks.md shows one of each.
+
+A reader counts what it reads and what it drops, and refuses a broken line with its file and line.
+Files may be gzipped. `columns` says where each field is: a column's number from 1 or its name in
+the header (or in CoNLL-U, such as XPOS, or MISC.NER for a key in it), or a key of JSON lines.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from elmo.data.tokenizer import Tokenization
+from elmo.errors import ElmoError
+from elmo.tasks import schemes
+from elmo.tasks.kinds import KINDS, RecordOfText
+from elmo.tasks.readers.fields import Columns, Labelled, Request, TextTokens
+
+SUFFIXES = {
+    ".conll": "conll",
+    ".iob2": "conll",
+    ".bio": "conll",
+    ".props": "conll",
+    ".conllu": "conllu",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".json": "json",
+    ".txt": "text",
+}
+
+
+def read(
+    kind: str,
+    path: Path,
+    *,
+    format: str | None = None,
+    columns: Columns | None = None,
+    scheme: str | None = None,
+    tokenizer: str | Tokenization = "unicode",
+    labelled: bool = True,
+    empty: bool = False,
+) -> Labelled:
+    """Read the examples of a task `kind`; the ending of the file's name tells the format.
+
+    `scheme` is that of tags (None: found from the tags); `tokenizer`, a name or a model's
+    own, cuts what is not cut yet. Of a
+    folder every file is read, in the order of their names. A file without examples is an error
+    unless `empty`.
+    """
+    if path.is_dir():
+        files = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
+        parts = [
+            read(
+                kind,
+                file,
+                format=format,
+                columns=columns,
+                scheme=scheme,
+                tokenizer=tokenizer,
+                labelled=labelled,
+            )
+            for file in files
+        ]
+        return _joined(path, parts)
+    readers = KINDS[kind].readers
+    chosen = format or _format(path)
+    if chosen not in readers:
+        raise ElmoError(
+            f"{path}: {kind} is read from {', '.join(readers)}, not from {chosen}; pass --format"
+        )
+    fields = KINDS[kind].fields
+    for name in columns or {}:
+        if name not in fields:
+            raise ElmoError(f"--columns: {kind} has no {name!r}; it has {', '.join(fields)}")
+    if scheme not in (None, *schemes.SCHEMES):
+        raise ElmoError(f"--scheme must be one of {', '.join(schemes.SCHEMES)}, found {scheme!r}")
+    defaults = {"word": "2", "tag": "3"} if ".iob2" in path.suffixes else {}
+    request = Request(
+        path, chosen, {**defaults, **(columns or {})}, scheme, TextTokens(tokenizer), labelled
+    )
+    labels = readers[chosen](request)
+    _check_examples(path, kind, labels, empty=empty)
+    return labels
+
+
+def read_items(kind: str, items: Sequence[Any], *, tokenizer: str | Tokenization) -> Labelled:
+    """Unlabelled examples in memory: texts, token lists, or records such as those of JSON lines.
+
+    Their `source` is `item:k`, k from 0, and so errors name them.
+    """
+    split = TextTokens(tokenizer)
+    of_text = KINDS[kind].of_text
+    records = [_record(item, k, split, of_text) for k, item in enumerate(items)]
+    request = Request(Path("item"), "jsonl", {}, None, split, labelled=False, items=records)
+    labels = KINDS[kind].readers["jsonl"](request)
+    _check_examples(request.path, kind, labels, empty=True)
+    return labels
+
+
+def _record(item: Any, number: int, split: TextTokens, of_text: RecordOfText) -> dict[str, Any]:
+    """Return an item as a record: a text as its kind has it, a list as `tokens`."""
+    if isinstance(item, str):
+        return of_text(item, split)
+    if isinstance(item, Mapping):
+        cells = {name: _plain(value) for name, value in item.items()}
+        return {name: value for name, value in cells.items() if value is not None}
+    if hasattr(item, "tolist"):
+        item = item.tolist()
+    if not isinstance(item, list | tuple):
+        raise ElmoError(f"item:{number}: must be a text, tokens or a record, found {item!r}")
+    return {"tokens": list(item)}
+
+
+def _plain(value: Any) -> Any:
+    """A cell of a table as JSON has it: no arrays, and None where it is empty."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and value != value else value
+
+
+def _check_examples(path: Path, kind: str, labels: Labelled, *, empty: bool) -> None:
+    """Refuse a file without examples, unless it may be empty, and tokens without text."""
+    if not labels.examples and not empty:
+        counted = [f"{name.replace('_', ' ')} {n:,}" for name, n in labels.counts.items() if n]
+        counts = f"; counted: {', '.join(counted)}" if counted else ""
+        raise ElmoError(f"{path}: holds no examples of {kind}{counts}")
+    for example in labels.examples:
+        for sentence in example.sentences:
+            if "" in sentence:
+                where = sentence.index("") + 1
+                raise ElmoError(f"{example.source}: token {where} of its sentence is empty")
+
+
+def _joined(path: Path, parts: Sequence[Labelled]) -> Labelled:
+    """The examples of several files."""
+    if not parts:
+        raise ElmoError(f"{path}: holds no files")
+    if len({part.scheme == "plain" for part in parts}) > 1:
+        raise ElmoError(f"{path}: the tags of some files mark spans, those of others do not")
+    counts: Counter[str] = Counter()
+    for part in parts:
+        counts.update(part.counts)
+    return Labelled([e for part in parts for e in part.examples], dict(counts), parts[0].scheme)
+
+
+def _format(path: Path) -> str:
+    suffix = [s for s in path.suffixes if s != ".gz"][-1:]
+    if not suffix or suffix[0] not in SUFFIXES:
+        raise ElmoError(f"{path}: the ending does not tell the format; pass --format")
+    return SUFFIXES[suffix[0]]
