@@ -5,6 +5,7 @@
 `training.json` (lineage). Nothing in it is ever executed.
 """
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,6 +118,17 @@ def _in(precision: WeightPrecision, name: str, weights: Tensor) -> Tensor:
     if precision == "float16" and not is_finite(held):
         raise ElmoError(f"{name} holds values that are not finite in {precision}")
     return held
+
+
+def copy_model(folder: Folder, out: Folder) -> None:
+    """Copy a model folder, or an installed model by its name: the same files, the same model."""
+    with (
+        local_folder(named(folder)) as source,
+        new_folder(out, ours=(CONFIG, WEIGHTS), also=NAMES) as new,
+    ):
+        for name in (*_PIECES, _OPTIONAL, TRAINING, CONFIG):
+            if (source / name).exists():
+                shutil.copyfile(source / name, new / name)
 
 
 def load_model(folder: Folder, *, device: str | torch.device = "cpu") -> Model:

@@ -44,23 +44,36 @@ class _SeveralFiles(click.Command):
 )
 @click.option("--column", help="The column of JSON lines and Parquet; default: text.")
 @click.option("--preset", "preset_name", help="The size or language: small, original, korean, …")
+@click.option(
+    "--from",
+    "model",
+    metavar="MODEL",
+    help="A trained model to fine-tune to DOMAIN, by name or folder; nothing is pretrained.",
+)
 def init(
     folder: Path,
     text: tuple[str, ...],
     domain_text: tuple[str, ...],
     column: str | None,
     preset_name: str | None,
+    model: str | None,
 ) -> None:
     """Start a project in FOLDER: its stages, its settings, git and DVC.
 
     \b
     Example: elmo init my-project --text wiki/*.txt.gz --domain reviews.jsonl
              cd my-project; elmo run
+             elmo init my-reviews --from english --domain reviews.jsonl
     """
     from ..project import init as projects
 
     lines = projects.run(
-        folder, text=text, domain=domain_text, column=column, preset_name=preset_name
+        folder,
+        text=text,
+        domain=domain_text,
+        column=column,
+        preset_name=preset_name,
+        model=model,
     )
     say_done(f"init: {folder}: {lines[0]}")
     for line in lines[1:]:

@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from elmo.data.tokenizer import TextTokenizer, describe
+from elmo.data.tokenizer import TOKENIZERS, TextTokenizer, Tokenization, describe
 from elmo.errors import ElmoError
+from elmo.model.config import named, read_config
 from elmo.settings import check_value
 from elmo.store.neighbors import parse_query
 
@@ -41,10 +42,13 @@ def run(
     domain: Sequence[str],
     column: str | None,
     preset_name: str | None,
+    model: str | None = None,
 ) -> list[str]:
     """Write a project into `folder`, and start git and DVC there where they are not; what was done.
 
     `text` becomes the general text, `domain` the domain text: without one it is `text` again.
+    With `model`, a model folder or an installed model's name, nothing is pretrained: that model is
+    fine-tuned, and the text is cut as it was for the model.
     Everything is checked before anything is written.
     """
     for name in ("dvc.yaml", "params.yaml", schema.FILE):
@@ -54,12 +58,18 @@ def run(
         check_value("--column", column, params.Line)
     general_inputs = _readable(text, column)
     domain_inputs = _readable(domain, column) or general_inputs
+    if model is not None and not domain:
+        raise ElmoError(
+            "--from: name the text of your domain with --domain; that is what it learns"
+        )
+    own_model = None if model is None else _named_model(folder, model)
     settings = _settings(
         [_from(folder, name) for name in text],
         [_from(folder, name) for name in domain or text],
         column=column,
         preset_name=preset_name,
         example_of=domain_inputs,
+        model=own_model,
     )
     schema_text = json.dumps(schema.json_schema(params.Params), indent=1) + "\n"
     files = {"params.yaml": schema.HEADER + settings, schema.FILE: schema_text}
@@ -81,6 +91,10 @@ def run(
         lines.append(f"general text: {_listing(general_inputs)}")
     else:
         lines.append("general text: prose that every machine has; name yours with --text")
+    if own_model is not None:
+        lines.append(
+            f"model: {own_model[0]}, to be fine-tuned to your domain; nothing is pretrained"
+        )
     if domain:
         lines.append(f"domain text: {_listing(domain_inputs)}")
     elif text:
@@ -100,6 +114,14 @@ def _readable(patterns: Sequence[str], column: str | None) -> list[Input]:
             remedy = "name it with --column"
             raise ElmoError(str(error).replace("set corpus.column", remedy)) from None
     return inputs
+
+
+def _named_model(folder: Path, name: str) -> tuple[str, Tokenization]:
+    """The model as `folder` sees it, and how text is cut for it."""
+    config = read_config(name)
+    if config.tokenizer.name not in TOKENIZERS:
+        raise ElmoError(f"--from {name}: has no tokenizer; a project needs one to cut its text")
+    return (_from(folder, name) if named(name) == name else name), config.tokenizer
 
 
 def _listing(inputs: Sequence[Input]) -> str:
@@ -124,6 +146,7 @@ def _settings(
     column: str | None,
     preset_name: str | None,
     example_of: Sequence[Input],
+    model: tuple[str, Tokenization] | None,
 ) -> str:
     """The text of params.yaml: this package's, then the preset, then what the user named."""
     with tempfile.TemporaryDirectory() as parent:
@@ -132,8 +155,13 @@ def _settings(
         if preset_name is not None:
             preset.run(preset_name, file)
         own: dict[str, dict[str, object]] = {"corpus": {}}
+        if model is not None:
+            name, how = model
+            own["pretrain"] = {"model": name}
+            own["tokenize"] = {"tokenizer": how.name, "sentences": how.sentences}
         if general:
             own["corpus"]["general"] = general
+        if general or model is not None:
             own["labels"] = {"package": ""}
         if domain:
             own["corpus"]["domain"] = domain
@@ -154,7 +182,7 @@ def _settings(
             overlay = Path(parent) / "own.yaml"
             overlay.write_text("\n".join(lines), encoding="utf-8")
             file.write_text(preset.overlay(file, overlay)[0], encoding="utf-8")
-        if general:
+        if "labels" in own:
             file.write_text(_without_tasks(file), encoding="utf-8")
         params.load(file)
         return file.read_text(encoding="utf-8")

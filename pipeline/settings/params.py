@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     TaskKind = str
 else:
     TaskKind = Literal[tuple(KINDS)]
+ModelName = Annotated[
+    str,
+    Meta(pattern=r"\A[^\x00-\x1f]{0,4096}\Z", description="a model's name or folder, or nothing"),
+]
 LabelledFile = Annotated[
     str, Meta(pattern=r"\A[^\x00]{1,4096}\Z", description="the path of a file or folder")
 ]
@@ -190,10 +194,14 @@ class Vocab:
 
 @dataclass(frozen=True)
 class Pretrain:
-    """The network and its training."""
+    """The network and its training, or a model that is trained already."""
 
     network: Network
     training: Training
+    model: ModelName = ""
+    """A trained model that is taken as it is, nothing is trained: the name of an installed one or a
+    model folder; empty: one is trained.
+    """
 
 
 @dataclass(frozen=True)
@@ -202,7 +210,9 @@ class Finetune:
 
     training: Training
     new_words: WholeNumber
-    """How often a task token must occur to become a word of its own; 0: none does."""
+    """How often a token of the domain must occur to become a word of its own; 0: none does. New
+    words begin as `<UNK>`, whose probability they share.
+    """
     freeze: tuple[
         Annotated[
             str,

@@ -24,6 +24,7 @@ from elmo.io.atomic import check_record, write_json
 from elmo.io.folders import absolute, new_folder
 from elmo.io.location import Folder, Location
 from elmo.io.records import Count, Sha256, sha256
+from elmo.model.config import read_config
 
 from ..settings.params import Corpus, Params
 from ..terminal.progress import human_size
@@ -103,9 +104,18 @@ def _run(params: Params, packages: Path | None, versions: Path | None, **given: 
         own = params.corpus.domain_package if not params.corpus.domain else ""
         write_packages(packages, own, params.labels.package)
     if versions is not None:
-        check_record(versions, dict[str, int])
-        write_json(versions, results_versions())
+        check_record(versions, dict[str, int | str])
+        write_json(versions, _versions_of_results(params))
     return figures
+
+
+def _versions_of_results(params: Params) -> dict[str, int | str]:
+    """Return the version of each stage's results, and of the model that is taken as it is."""
+    versions: dict[str, int | str] = {**results_versions()}
+    if params.pretrain.model:
+        digest = read_config(params.pretrain.model).digest
+        versions["pretrain"] = f"{versions['pretrain']}, model {digest}"
+    return versions
 
 
 STAGE = Stage(

@@ -1,5 +1,6 @@
 """finetune: a model and domain text → a biLM of the domain, and what that cost on general text."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
     from elmo.data.shards import Shards
     from elmo.data.vocabulary import Vocabulary
     from elmo.nn.bilm import BiLM
-    from elmo.nn.softmax import AnySoftmax
+    from elmo.nn.softmax import AnySoftmax, Softmax
 
     from .training import Prepared, RunSettings, Trained
 
 STAGE = Stage(
     name="finetune",
-    version=4,
+    version=5,
     help="Continue training MODEL on the shards DOMAIN; GENERAL measures the forgetting.",
     inputs=(Argument("model"), Argument("domain"), Argument("general")),
     outputs=(OUT, CURVES),
@@ -50,7 +51,7 @@ class FinetuneJob:
         """The parent with the domain's words added and a learning rate for each layer."""
         from elmo.data.shards import Shards
         from elmo.model.folder import load_model
-        from elmo.nn.softmax import is_adaptive, new_softmax, softmax_from
+        from elmo.nn.softmax import Softmax, is_adaptive, new_softmax, softmax_from
         from elmo.train.loop import TrainingJob
 
         from .training import Prepared
@@ -59,7 +60,8 @@ class FinetuneJob:
         parent = load_model(self.model)
         if parent.bilm.config.input_words is not None:
             raise ElmoError(f"{self.model}: reads words, not characters; it can't be fine-tuned")
-        vocabulary = _extended(parent.vocabulary, shards, self.new_words)
+        counts = _counts(shards)
+        vocabulary = _extended(parent.vocabulary, counts, self.new_words)
         words, projection = len(vocabulary), parent.bilm.config.projection
         if parent.softmax is None:
             softmax = new_softmax(training.softmax, words, projection, seed=training.seed)
@@ -71,6 +73,8 @@ class FinetuneJob:
             )
         else:
             softmax = softmax_from(parent.softmax, words=words, seed=training.seed)
+            if isinstance(softmax, Softmax):
+                share_unknown(softmax, vocabulary, counts, known=len(parent.vocabulary))
         job = TrainingJob(
             bilm=parent.bilm,
             softmax=softmax,
@@ -185,16 +189,21 @@ def _average(figures: dict[str, float | None]) -> float:
     return average
 
 
-def _extended(vocabulary: "Vocabulary", shards: "Shards", least: int) -> "Vocabulary":
+def _counts(shards: "Shards") -> Counter[str]:
+    """How often each type occurs in the training split."""
+    counts: Counter[str] = Counter()
+    for info in shards.infos("train"):
+        shard = shards.open(info)
+        counts.update(dict(zip(shard.types, shard.counts().tolist(), strict=True)))
+    return counts
+
+
+def _extended(vocabulary: "Vocabulary", counts: Counter[str], least: int) -> "Vocabulary":
     """The vocabulary, and after its words the tokens of the domain seen `least` times or more."""
     from elmo.data.vocabulary import NOT_WORDS, Vocabulary
 
     if least == 0:
         return vocabulary
-    counts: Counter[str] = Counter()
-    for info in shards.infos("train"):
-        shard = shards.open(info)
-        counts.update(dict(zip(shard.types, shard.counts().tolist(), strict=True)))
     new = [
         (word, n)
         for word, n in counts.items()
@@ -204,6 +213,27 @@ def _extended(vocabulary: "Vocabulary", shards: "Shards", least: int) -> "Vocabu
     old = vocabulary.counts
     added = None if old is None else [*old, *(n for _, n in new)]
     return Vocabulary([*vocabulary.words, *(word for word, _ in new)], added)
+
+
+def share_unknown(
+    softmax: "Softmax", vocabulary: "Vocabulary", counts: Counter[str], *, known: int
+) -> None:
+    """Let the words from the id `known` on begin as `<UNK>`, and share its probability by counts.
+
+    What remains is for the tokens that are still unknown. So all words together are as likely as
+    before, and the perplexity before training is that of a model that knows how often each occurs.
+    """
+    import torch
+
+    new = torch.tensor([float(counts[word]) for word in vocabulary.words[known:]])
+    if not len(new):
+        return
+    unknown = sum(n for token, n in counts.items() if token not in vocabulary) + 1
+    total = float(new.sum()) + unknown
+    with torch.no_grad():
+        softmax.weight[known:] = softmax.weight[vocabulary.unk]
+        softmax.bias[known:] = softmax.bias[vocabulary.unk] + (new / total).log()
+        softmax.bias[vocabulary.unk] += math.log(unknown / total)
 
 
 def _lr_of(

@@ -90,9 +90,14 @@ def run(
     work: Folder,
     cluster: Cluster,
 ) -> dict[str, float]:
-    """Pretrain on the training split of `shards`; write the model folder `out` and its curves."""
+    """Pretrain on the training split of `shards`; write the model folder `out` and its curves.
+
+    Where `params` name a model it is taken as it is, and only its perplexity is measured.
+    """
     from elmo.data.shards import Shards
 
+    if params.model:
+        return _taken(shards, out, params, curves)
     from . import training as train_job
 
     inputs = {"corpus": Shards(shards).digest, "vocabulary": vocabulary_digest(vocab)}
@@ -109,7 +114,12 @@ def run(
         work=work,
         cluster=cluster,
     )
-    after = trained.after["general"]
+    figures = _figures(trained.after["general"])
+    return figures | {"steps": trained.steps, "tokens_seen": trained.tokens}
+
+
+def _figures(heldout: dict[str, float | None]) -> dict[str, float]:
+    """Name the figures of the held-out text."""
     names = {
         "heldout_perplexity": "average",
         "heldout_forward": "forward",
@@ -119,18 +129,48 @@ def run(
         "heldout_bits_per_byte": "bits_per_byte",
         "unigram_perplexity": "unigram",
     }
-    metrics = {name: value for name, key in names.items() if (value := after[key]) is not None}
+    metrics = {
+        name: value for name, key in names.items() if (value := heldout.get(key)) is not None
+    }
     if "unigram_perplexity" in metrics:
         below = metrics["unigram_perplexity"] / metrics["heldout_perplexity"]
         metrics["times_below_unigram"] = below
-    return metrics | {"steps": trained.steps, "tokens_seen": trained.tokens}
+    return metrics
+
+
+def _taken(shards: Folder, out: Folder, params: Pretrain, curves: Path) -> dict[str, float]:
+    """Copy the named model to `out`, with curves that hold nothing; measure it on the shards."""
+    from elmo.data.shards import Shards
+    from elmo.io.folders import new_folder
+    from elmo.model.folder import copy_model, load_model
+    from elmo.train.curves import CURVES as COLUMNS
+    from elmo.train.perplexity import perplexity
+
+    opened, model = Shards(shards), load_model(params.model)
+    model.tokenizer.check_shards(opened.tokenization, model=params.model, shards=shards)
+    heldout = [
+        shard.tokens(k)
+        for shard in map(opened.open, opened.infos("heldout"))
+        for k in range(len(shard))
+    ]
+    figures = {} if model.softmax is None else perplexity(model, heldout).to_dict()
+    copy_model(params.model, out)
+    with new_folder(curves, ours=tuple(COLUMNS), also="") as new:
+        for name, columns in COLUMNS.items():
+            (new / name).write_text("\t".join(columns) + "\n", encoding="utf-8")
+    return _figures(figures)
 
 
 def summary(figures: dict[str, float]) -> str:
     """The held-out perplexity, in words."""
+    taken = "" if "steps" in figures else "nothing is trained, the model is taken as it is"
+    if "heldout_perplexity" not in figures:
+        return f"{taken}; it has no softmax, so no perplexity"
+    words = f"{taken}{taken and ': '}held-out perplexity {figures['heldout_perplexity']:.1f}"
+    if "times_below_unigram" not in figures:
+        return words
     return (
-        f"held-out perplexity {figures['heldout_perplexity']:.1f}, "
-        f"{figures['times_below_unigram']:.1f} × below the unigram model's "
+        f"{words}, {figures['times_below_unigram']:.1f} × below the unigram model's "
         f"{figures['unigram_perplexity']:.1f}"
     )
 

@@ -265,10 +265,14 @@ def _page(title: str, summary: str, sections: dict[str, str]) -> str:
 
 def _summary(figures: dict[str, FileFigures]) -> str:
     pretrain, tuned = figures["pretrain"], figures["finetune"]
+    general = ""
+    if "times_below_unigram" in pretrain:
+        general = (
+            f"Held-out perplexity {pretrain['heldout_perplexity']:.1f} on general text, "
+            f"{pretrain['times_below_unigram']:.1f} times below the unigram model. "
+        )
     return (
-        f"Held-out perplexity {pretrain['heldout_perplexity']:.1f} on general text, "
-        f"{pretrain['times_below_unigram']:.1f} times below the unigram model. Fine-tuning took "
-        f"domain text from {tuned['domain_perplexity_before']:.1f} to "
+        f"{general}Fine-tuning took domain text from {tuned['domain_perplexity_before']:.1f} to "
         f"{tuned['domain_perplexity_after']:.1f}."
     )
 
@@ -284,11 +288,7 @@ def _what(
     rows = [
         ("Registered as", _version(version)),
         ("Network", _network(network)),
-        (
-            "Pretrained on",
-            f"{figures['pretrain']['tokens_seen']:,} tokens of general text, read in "
-            f"{figures['pretrain']['steps']:,} steps",
-        ),
+        ("Pretrained on", _pretrained_on(figures["pretrain"])),
         (
             "Fine-tuned on",
             f"{figures['finetune']['tokens_seen']:,} tokens of domain text, read in "
@@ -303,6 +303,14 @@ def _what(
         ("Digest of the store", _code(store.digest)),
     ]
     return _table(rows)
+
+
+def _pretrained_on(pretrain: FileFigures) -> str:
+    if "steps" not in pretrain:
+        return "another text, elsewhere: the model was taken as it is (pretrain.model)"
+    return (
+        f"{pretrain['tokens_seen']:,} tokens of general text, read in {pretrain['steps']:,} steps"
+    )
 
 
 def _network(network: FileFigures) -> str:
@@ -357,12 +365,17 @@ def _perplexities(figures: dict[str, FileFigures], scores: FileFigures) -> str:
         "unknown",
     )
     pretrain, added = figures["pretrain"], figures["finetune"]["words_added"]
-    note = (
-        f"With its own vocabulary the pretrained model has "
-        f"{pretrain['heldout_perplexity']:.1f} on general text (forward "
-        f"{pretrain['heldout_forward']:.1f}, backward {pretrain['heldout_backward']:.1f}; unigram "
-        f"model {pretrain['unigram_perplexity']:.1f}). The table and the picture compare both "
-        f"models under the fine-tuned one's vocabulary, which has {added:,} words more."
+    note = ""
+    if "times_below_unigram" in pretrain:
+        note = (
+            f"With its own vocabulary the pretrained model has "
+            f"{pretrain['heldout_perplexity']:.1f} on general text (forward "
+            f"{pretrain['heldout_forward']:.1f}, backward {pretrain['heldout_backward']:.1f}; "
+            f"unigram model {pretrain['unigram_perplexity']:.1f}). "
+        )
+    note += (
+        "The table and the picture compare both models under the fine-tuned one's vocabulary, "
+        f"which has {added:,} words more; before training these share the probability of <UNK>."
     )
     return _table(rows, head=head) + _note(note)
 

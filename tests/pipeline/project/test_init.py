@@ -12,6 +12,7 @@ import yaml
 from elmo.errors import ElmoError
 from pipeline.project import init
 from pipeline.settings import params
+from tests.elmo.conftest import save_tiny_model
 from tests.pipeline.installed import ROOT, built_wheel
 
 TEXT = "the cat sat on the carpet\nanother dog slept here\n\nmore text of the world\n"
@@ -83,6 +84,33 @@ def test_records_by_their_column(tmp_path: Path) -> None:
     with pytest.raises(ElmoError, match="no field 'text' .*, found review; name it with --column"):
         new(tmp_path / "q", text=["r.jsonl"])
     assert not (tmp_path / "q").exists()
+
+
+def test_a_project_that_fine_tunes_a_trained_model(tmp_path: Path) -> None:
+    """The text is cut as the model's was, nothing is pretrained, and no task of English is made."""
+    Path("t.txt").write_text(TEXT)
+    save_tiny_model(tmp_path / "given")
+    lines = new(tmp_path / "p", domain=["t.txt"], model="given")
+    made = params.load(tmp_path / "p" / "params.yaml")
+    assert made.pretrain.model == str(tmp_path / "given")
+    assert made.tokenize.tokenizer == "whitespace" and made.tokenize.sentences == "line"
+    assert made.corpus.domain == (str(tmp_path / "t.txt"),) and not made.corpus.general
+    assert not made.tasks
+    assert "nothing is pretrained" in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("domain", "model", "said"),
+    [([], "given", "--domain"), (["t.txt"], "english2", "no installed model of that name")],
+)
+def test_what_can_not_be_fine_tuned_is_said(
+    tmp_path: Path, domain: list[str], model: str, said: str
+) -> None:
+    Path("t.txt").write_text(TEXT)
+    save_tiny_model(tmp_path / "given")
+    with pytest.raises(ElmoError, match=said):
+        new(tmp_path / "p", domain=domain, model=model)
+    assert not (tmp_path / "p").exists()
 
 
 @pytest.mark.parametrize(

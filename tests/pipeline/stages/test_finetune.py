@@ -1,5 +1,6 @@
 """finetune: what it gains on domain text, what it costs on general text, what it leaves alone."""
 
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -149,6 +150,27 @@ def test_words_of_the_task_come_after_the_old_ones(inputs: Path, tmp_path: Path)
     assert none["words_added"] == 0 and none["domain_unk_rate"] > metrics["domain_unk_rate"] == 0
 
 
+def test_new_words_share_the_probability_of_unknown_ones() -> None:
+    """All words together are as likely as before: what was <UNK>'s is divided by counts."""
+    torch.manual_seed(0)
+    vocabulary = Vocabulary([*WORDS, "new", "newer"])
+    counts = Counter({"new": 6, "newer": 3, "unseen": 2, WORDS[3]: 50})
+    softmax, h_P = Softmax(len(vocabulary), 8), torch.randn(8)
+    softmax.reset_parameters(1)
+    old = Softmax(len(WORDS), 8)
+    with torch.no_grad():
+        for name in ("weight", "bias"):
+            getattr(old, name).copy_(getattr(softmax, name)[: len(WORDS)])
+        finetune.share_unknown(softmax, vocabulary, counts, known=len(WORDS))
+        p_old = (old.weight @ h_P + old.bias).softmax(0)
+        p_new = (softmax.weight @ h_P + softmax.bias).softmax(0)
+    unk = vocabulary.unk
+    kept = [k for k in range(len(WORDS)) if k != unk]
+    torch.testing.assert_close(p_new[kept], p_old[kept])
+    shares = torch.stack([p_new[-2], p_new[-1], p_new[unk]]) / p_old[unk]
+    torch.testing.assert_close(shares, torch.tensor([6.0, 3.0, 3.0]) / 12)
+
+
 @pytest.mark.slow
 def test_frozen_layers_stay_as_they_were(inputs: Path, tmp_path: Path) -> None:
     run(inputs, tmp_path / "1", replace(PARAMS, freeze=("encoder", "lstm.1")))
@@ -157,7 +179,7 @@ def test_frozen_layers_stay_as_they_were(inputs: Path, tmp_path: Path) -> None:
         "softmax.weight",
         "softmax.bias",
     }
-    run(inputs, tmp_path / "2", replace(PARAMS, freeze=("softmax",)))
+    run(inputs, tmp_path / "2", replace(PARAMS, freeze=("softmax",), new_words=0))
     assert not [name for name in changed(inputs, tmp_path / "2") if name.startswith("softmax")]
 
 
@@ -241,7 +263,8 @@ def test_params_that_make_no_sense_are_refused(
 
 def test_a_token_that_readers_of_words_skip_becomes_no_word(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "domain", [["!!!MAXTERMID", "new"]] * 5)
-    assert finetune._extended(Vocabulary(WORDS), shards, 3).words == [*WORDS, "new"]
+    counts = finetune._counts(shards)
+    assert finetune._extended(Vocabulary(WORDS), counts, 3).words == [*WORDS, "new"]
 
 
 def test_a_model_that_reads_words_is_refused(inputs: Path, tmp_path: Path) -> None:

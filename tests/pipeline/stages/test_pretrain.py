@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import threading
 import time
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from elmo.data.shards import Shards, write_shards
+from elmo.data.tokenizer import NONE, Tokenization
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 from elmo.io.atomic import locked
@@ -27,6 +29,7 @@ from pipeline.settings.fingerprint import fingerprint
 from pipeline.settings.params import Pretrain
 from pipeline.stages import pretrain
 from pipeline.stages import training as trainer
+from tests.elmo.conftest import save_tiny_model
 from tests.elmo.run_job import NETWORK, TRAINING, WORDS, sentences
 
 pytestmark = pytest.mark.usefixtures("own_mlflow")
@@ -47,6 +50,35 @@ def inputs(own_mlflow: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     Vocabulary(WORDS, COUNTS).save(folder / "vocab")
     Characters().save(folder / "vocab" / "characters.json")
     return folder
+
+
+def test_a_trained_model_is_taken_as_it_is(inputs: Path, tmp_path: Path) -> None:
+    """Equal files, so equal vectors; only its perplexity on the text is measured."""
+    given = tmp_path / "given"
+    save_tiny_model(given, tokenizer=NONE)
+    metrics = run(inputs, tmp_path, replace(PARAMS, model=str(given)))
+    files = sorted(path.name for path in given.iterdir())
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == files
+    for name in files:
+        assert (tmp_path / "model" / name).read_bytes() == (given / name).read_bytes()
+    shards = Shards(inputs / "shards")
+    heldout = [list(s) for i in shards.infos("heldout") for s in sentences_of(shards.open(i))]
+    measured = perplexity(load_model(given), heldout).average
+    assert metrics["heldout_perplexity"] == measured and "steps" not in metrics
+    assert (tmp_path / "curves" / "train.tsv").read_text().count("\n") == 1
+
+
+def test_a_model_of_another_tokenizer_is_refused(inputs: Path, tmp_path: Path) -> None:
+    save_tiny_model(tmp_path / "given")
+    shutil.copytree(inputs / "vocab", tmp_path / "vocab")
+    write_shards(tmp_path / "shards", sentences(20), tokenizer=Tokenization("unicode"))
+    with pytest.raises(ElmoError, match="whitespace"):
+        run(tmp_path, tmp_path, replace(PARAMS, model=str(tmp_path / "given")))
+    assert not (tmp_path / "model").exists()
+
+
+def sentences_of(shard: Any) -> list[list[str]]:
+    return [shard.tokens(k) for k in range(len(shard))]
 
 
 def run(
