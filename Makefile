@@ -1,19 +1,24 @@
-# `make repro` runs the whole pipeline, `make test` the tests; both make .venv first. EXTRAS=korean
+# `make repro` runs the whole pipeline, `make demo` shows vectors of a trained model in seconds,
+# `make test` runs the tests; each makes .venv first. EXTRAS=korean
 # (or japanese, or both with a comma) adds what those tokenizers need.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 EXTRAS ?=
+ENGLISH := pretrained/english
 STAMP := $(VENV)/.installed$(if $(EXTRAS),-$(EXTRAS))
 export PATH := $(abspath $(VENV)/bin):$(PATH)
 export DVC_NO_ANALYTICS := 1
 
-.PHONY: repro check test fast docs setup clean distclean
+.PHONY: repro demo check test fast docs setup clean distclean
 comma := ,
 repro: $(STAMP)
 	@$(if $(PRESET),elmo preset $(PRESET),true)
 	@dvc repro
 	@echo "Figures: dvc metrics show. Curves: mlflow ui --backend-store-uri sqlite:///mlflow.db"
 	@echo "Report:  open report/index.html"
+
+demo: $(STAMP)
+	@python examples/two_senses.py build/two-senses.png
 
 check: $(STAMP)
 	@ruff check .
@@ -32,11 +37,11 @@ docs: $(STAMP)
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt $(ENGLISH)/pyproject.toml
 	@test -n "$(PYTHON)" || { echo "error: no python3 found; install Python 3.11"; exit 1; }
 	@echo "Setting up $(VENV) (about 2 GB, some minutes the first time)"
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[test$(if $(EXTRAS),$(comma)$(EXTRAS))]' --constraint constraints.txt
+	@$(VENV)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[test$(if $(EXTRAS),$(comma)$(EXTRAS))]' --editable $(ENGLISH) --constraint constraints.txt
 	@touch $@
 
 # What the pipeline writes, but no trained model; distclean takes those and the environment too.

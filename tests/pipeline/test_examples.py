@@ -4,6 +4,8 @@ import contextlib
 import io
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from elmo.data.characters import Characters
 from elmo.data.shards import write_shards
 from elmo.data.tokenizer import describe
 from elmo.data.vocabulary import Vocabulary
+from elmo.model.embedder import Embedder
 from elmo.model.folder import save_model
 from elmo.nn.bilm import BiLM
 from elmo.settings import Config, StoreSettings
@@ -80,6 +83,31 @@ def test_the_examples_of_a_page(
         assert wanted.fullmatch(printed), f"{page.name}:{step.line}: {step.source}\n{printed}"
         run += 1
     assert run == several
+
+
+def test_a_model_by_its_name_tells_two_senses_apart(tmp_path: Path) -> None:
+    """The package that the repository ships, installed by `make setup`."""
+    picture = tmp_path / "new" / "two.png"
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "two_senses.py", picture],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    printed = done.stdout.splitlines()
+    asked = printed[:-1:2]
+    nearest = [line.split("  ")[1] for line in map(str.strip, printed[1:-1:2])]
+    of_rivers = set(asked[: len(asked) // 2])
+    alike = [(a in of_rivers) == (b in of_rivers) for a, b in zip(asked, nearest, strict=True)]
+    assert sum(alike) >= 10 and len(alike) == 12
+    assert picture.stat().st_size > 10_000
+
+
+def test_the_shipped_model_is_small_and_its_card_names_it() -> None:
+    folder = ROOT / "pretrained" / "english"
+    assert sum(path.stat().st_size for path in folder.glob("elmo_english/*")) < 40_000_000
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert Embedder.load("english").model.digest in card and "CC BY-SA" in card
 
 
 def _python(step: Step, names: dict[str, object]) -> str:

@@ -1,0 +1,1 @@
+"""The model english: `elmo.Embedder.load("english")`."""
