@@ -130,15 +130,10 @@ def with_cluster(command: Callable[..., None]) -> Callable[..., None]:
             return command(cluster=cluster, **given)
         from ..cluster import workers
 
-        folders = {
-            name: value
-            for name, value in given.items()
-            if isinstance(value, Path) or (isinstance(value, str) and "://" in value)
-        }
-        if cluster.storage:
-            folders.pop("curves", None)  # the driver's own
-        paths = list(folders.values())
-        with workers.checked_nodes(paths):
+        # Workers read and write folders; the driver alone the files and curves of this machine.
+        parameters = click.get_current_context().command.params
+        folders = [given[one.name] for one in parameters if one.name and one.type is FOLDER]
+        with workers.checked_nodes([folder for folder in folders if folder is not None]):
             command(cluster=cluster, **given)
 
     shown: dict[str, Any] = {"default": None, "show_default": False}

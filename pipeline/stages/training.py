@@ -301,15 +301,18 @@ class _Live:
         os.environ.setdefault("MLFLOW_TRACKING_URI", settings.tracking_uri)
         self.log = tracking.Run(settings.run_id, spool=tracking.spool_of(settings.folder))
         self.folder, self.written = settings.folder, 0.0
+        self.began: dict[str, float] = {}
 
     def __call__(self, kind: str, figures: dict[str, float]) -> None:
         named = {f"{kind}.{name}": value for name, value in figures.items() if name != "step"}
         self.log.metrics(named, step=int(figures["step"]))
+        if kind == "machine":
+            self.began = {**figures, "at": time.time()}
         now = time.monotonic()
         if kind == "train" and self.folder.local is None and now - self.written < _SELDOM:
             return  # each takes a request
         self.written = now
-        self.folder.write_json(_LIVE, {"kind": kind, **figures})
+        self.folder.write_json(_LIVE, {"kind": kind, **figures, "began": self.began})
 
 
 @contextmanager
@@ -330,6 +333,7 @@ def _show(stage: str, folder: Location, precision: str, done: threading.Event) -
     """Read what the first worker reports, in `folder`, and show it until `done`."""
     seen, heard = "", time.monotonic()
     shown_at = heard
+    began: dict[str, float] = {}
     with ExitStack() as stack:
         progress: Progress | None = None
         while not done.wait(0.5 if folder.local else _SELDOM):
@@ -343,12 +347,13 @@ def _show(stage: str, folder: Location, precision: str, done: threading.Event) -
                 continue
             seen, heard, shown_at = text, now, now
             figures = json.loads(text)
-            if figures["kind"] == "machine":
-                _show_machine(stage, precision, figures)
-            elif figures["kind"] == "heldout":
+            if figures.get("began", began) != began:  # its own report may have been missed
+                began = figures["began"]
+                _show_machine(stage, precision, began)
+            if figures["kind"] == "heldout":
                 perplexity = f"held-out perplexity {figures['average']:.1f}"
                 say(f"{stage}: step {figures['step']:.0f}, {perplexity}")
-            else:
+            elif figures["kind"] == "train":
                 read = figures["tokens"]
                 if progress is None:
                     left = figures["seconds_left"] * figures["tokens_per_second"]
