@@ -15,7 +15,6 @@ from elmo.io import atomic, records
 from elmo.io.location import Folder, Location, scratch
 
 CACHE = "ELMO_CACHE"  # the variable that names the folder of copies; it is emptied by hand
-_UNFINISHED = ".unfinished"  # marks a folder at a URL that a writer has emptied and not filled yet
 _LOOK = 2.0  # seconds between two looks at a URL for a file that tells something
 
 
@@ -47,38 +46,25 @@ def new_folder(
     with tempfile.TemporaryDirectory(dir=scratch()) as name:
         new = Path(name)
         yield new
-        with replaced(out, ours=ours, also=also, kind=kind) as target:
-            written = [path for path in sorted(new.rglob("*")) if path.is_file()]
-            last = [new / one for one in ours[:1]]
-            for path in [path for path in written if path not in last] + last:
-                target.put(path.relative_to(new).as_posix(), path)
+        written = [path for path in sorted(new.rglob("*")) if path.is_file()]
+        last = [new / one for one in ours[:1]]
+        for path in [path for path in written if path not in last] + last:
+            location.put(path.relative_to(new).as_posix(), path)
 
 
 @contextmanager
-def replaced(
+def empty_folder(
     out: Folder, *, ours: Sequence[str] = (), also: str = ".*", kind: str | None = None
 ) -> Iterator[Location]:
-    """Yield where to write the files of `out`, in place of those it has.
-
-    On a disk that is a new folder, which becomes `out` on success. At a URL it is `out` itself,
-    emptied; the first of `ours`, its manifest, is to be written last.
-    """
+    """Yield where to write the files of `out`: on a disk a new folder, which replaces `out` on
+    success; at a URL, where nothing is replaced, `out` itself, its manifest last."""
     location = Location.of(out)
     if location.local is not None:
         with atomic.new_folder(location.local, ours=ours, also=also, kind=kind) as new:
             yield Location(new)
         return
-    check_folder(location, ours=ours, also=also, kind=kind)
-    for manifest in ours[:1]:
-        location.delete(manifest)
-    location.write(_UNFINISHED, b"")
-    for file in location.names():
-        if file != _UNFINISHED:
-            location.delete(file)
-    for folder in location.folders():
-        (location / folder).remove()
+    check_folder(location, ours=ours)
     yield location
-    location.delete(_UNFINISHED)
 
 
 def check_folder(
@@ -90,21 +76,16 @@ def check_folder(
     never: str = "",
 ) -> None:
     """Refuse an output folder that holds what is not this project's, or is another stage's: see
-    `elmo.io.atomic.check_folder`."""
+    `elmo.io.atomic.check_folder`. At a URL nothing is replaced."""
     if location.local is not None:
         atomic.check_folder(location.local, ours=ours, also=also, kind=kind, never=never)
         return
     names = location.names()
-    if names and _UNFINISHED not in names and not (ours and set(names).issuperset(ours)):
+    if ours and ours[0] in names:
         raise ElmoError(
-            f"{location}: holds {names[0]}, and no {' and '.join(ours) or 'output'} of this "
-            "project; it is not replaced: name another folder, or empty it"
+            f"{location}: is there already, and at a URL nothing is replaced; name a new folder"
         )
-    atomic.check_names(str(location), names, ours=ours, also=also)
-    if kind is not None and "manifest.json" in names:
-        atomic.check_kind(
-            str(location), location.record("manifest.json", records.ManifestKind).kind, kind
-        )
+    atomic.check_names(str(location), names, ours=ours, also=also)  # of a writer that was killed
     if never in names:
         raise ElmoError(f"{location}: holds {never}, another output; name another folder")
 

@@ -22,6 +22,7 @@ PACKAGE = Path(__file__).resolve().parent
 PROJECT_FILES = ("dvc.yaml", "params.yaml", "cluster.yaml")
 ENVIRONMENT = "environment.json"
 STORED = ".stored"  # a file of a project's folder whose data is at a URL, but for its manifests
+PROJECT = "ELMO_PROJECT"  # names whose work in progress it is, wherever the project lies
 LEASE = "at-work"  # at a URL: the job that works there, written anew while it does
 _FORGET = 30.0  # seconds for all nodes to delete what was sent
 _KEEP = 15.0  # seconds between two looks at what has changed in the project
@@ -101,41 +102,17 @@ def _run_at_url(url: str, command: list[str], home: Path, variables: dict[str, s
     kept.write(LEASE, job.encode())
     _init(home, variables)
     _fetch(kept, home)
-    for name in drop_stale(home, Location(url)):
-        print(f"  {name} is not as this project left it; it is made again", flush=True)
     _prepare(home, variables)
     done = threading.Event()
     keeper = threading.Thread(target=_keep, args=(home, kept, job, done))
     keeper.start()
     try:
-        return run(command, home, variables | {"ELMO_STORAGE": url})
+        return run(command, home, variables | {"ELMO_STORAGE": url, PROJECT: "job"})
     finally:
         done.set()
         keeper.join()
         kept.delete(LEASE)
         shutil.rmtree(home, ignore_errors=True)
-
-
-def drop_stale(project: Path, location: Any) -> list[str]:
-    """Remove the manifests below `project` that are not those at the location, so that DVC makes
-    these outputs again; return their folders."""
-    dropped = []
-    for mark in sorted(project.rglob(STORED)):
-        local = mark.parent
-        name = local.relative_to(project).as_posix()
-        stored = location / name
-        files = [path for path in local.iterdir() if path.name != STORED]
-        if any(_differs(path, stored) for path in files):
-            shutil.rmtree(local)
-            dropped.append(name)
-    return dropped
-
-
-def _differs(path: Path, stored: Any) -> bool:
-    try:
-        return stored.read(path.name) != path.read_bytes()
-    except FileNotFoundError:
-        return True
 
 
 def _fetch(kept: Any, home: Path) -> None:

@@ -1,61 +1,188 @@
 """Data and models at a URL in place of the project's folder, for clusters without a shared one.
 
-With `storage: s3://bucket/elmo` the path `data/shards` of a command or of dvc.yaml stands for
-`s3://bucket/elmo/data/shards`. In the project's own folder a stage leaves the manifests of what it
-wrote there: small files, which hold the digests of all others, so DVC sees what has changed.
+With `storage: s3://bucket/elmo` the output `data/shards/general` of a stage lies at
+`s3://bucket/elmo/data/shards/general/<digest>/` and is never written again: the digest is that of
+its manifest. In the project's own folder the stage leaves a pointer: the manifests, and the name of
+that folder in `.stored`. DVC tracks them, so a commit, a branch and a colleague each read what they
+name. What is in progress lies below `unfinished/`, in a folder for each project.
 """
 
+import hashlib
+import os
 import re
+import shutil
+import socket
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from elmo.errors import Damaged, ElmoError, NotFound
 from elmo.io.atomic import check_folder, new_folder
 from elmo.io.location import Folder, Location
+from elmo.io.records import digest, json_bytes, read_record
 
 from ..settings import cluster as execution
-from .job import STORED
+from .job import PROJECT, STORED
 
-_MANIFESTS = ("config.json", "manifest.json")
+if TYPE_CHECKING:
+    from ..stages.stage import Stage
+
+UNFINISHED = "unfinished"
+_MANIFESTS = re.compile(r"(config|manifest|_manifest-.*)\.json")
+_THREADS = 32  # requests at a time
 
 
-def url() -> str:
+class Pointer(msgspec.Struct, forbid_unknown_fields=True):
+    """`.stored`: the folder below the storage's URL, and the files beside this one."""
+
+    folder: str
+    files: list[str]
+
+
+def root() -> str:
     """The URL that is in force, without a slash at its end; empty: the project's folder."""
     return execution.load(Path("cluster.yaml"))[0].storage.rstrip("/")
 
 
-def locate(path: str) -> Folder:
-    """Return what a folder named on the command line stands for."""
-    if "://" in path or Path(path).is_absolute() or not url():
+def read_from(path: str, url: str | None = None) -> Folder:
+    """Return where what a path of the project names is to be read: there, or where it points."""
+    if "://" in path or Path(path).is_absolute():
         return path if "://" in path else Path(path)
-    return f"{url()}/{Path(path).as_posix()}"
+    url = root() if url is None else url
+    if not (Path(path) / STORED).is_file():
+        if url and not Path(path).exists():
+            raise NotFound(
+                f"{path}: this project names nothing of it at {url}; run the stage that makes it"
+            )
+        return Path(path)
+    if not url:
+        raise ElmoError(f"{path}: lies at a URL; name that as storage in cluster.yaml")
+    return f"{url}/{_pointer(Path(path)).folder}"
 
 
-def leave_manifests(out: Folder) -> None:
-    """Write into the project's folder what DVC tracks of an output at the URL: its manifests, or
-    all files where there are none."""
-    local = _local(out)
-    if local is None:
-        return
+def resolved(stage: "Stage", given: Mapping[str, Any], url: str) -> dict[str, Any]:
+    """The arguments of a stage with the folders where they are read and written."""
+    made: dict[str, Any] = dict(given)
+    for one in stage.inputs:
+        if one.kind == "folder" and made[one.name] is not None:
+            made[one.name] = read_from(str(made[one.name]), url)
+    for one in (*stage.outputs, *filter(None, [stage.work])):
+        if one.kind == "folder" and (name := _name(made[one.name], url)):
+            made[one.name] = f"{_own(url)}/{name}"
+    return made
+
+
+def check_left(named: Any, written: Any) -> None:
+    """Refuse an output at the URL whose folder here holds what `publish` did not leave."""
+    if str(named) != str(written):
+        check_folder(Path(named), ours=_marks(Path(named)), also=_left(Path(named)))
+
+
+def final_place(out: Folder, url: str | None = None) -> Folder:
+    """Return where an output will be published that is complete at `out`."""
+    url = root() if url is None else url
+    own = f"{_own(url)}/"
+    if not url or not str(out).startswith(own):
+        return out
     location = Location(out)
-    names = location.names()
-    kept = [name for name in names if name in _MANIFESTS or name.startswith("_manifest-")] or names
+    name = str(out).removeprefix(own)
+    return f"{url}/{name}/{_digest({one: location.sha256(one) for one in _kept(location)})}"
+
+
+def publish(named: Any, written: Any, url: str) -> None:
+    """Give an output that is complete its name at the URL, and leave a pointer in the project.
+
+    The manifests come last. Where an equal output has that name already, it stays as it is.
+    """
+    if str(named) == str(written):
+        return
+    source, local = Location(written), Path(named)
+    kept = _kept(source)
+    target = Location(final_place(written, url))
+    if not all(target.exists(name) for name in kept):
+        files = [one for one in _below(source) if one[1] not in kept or one[0] != source]
+        with ThreadPoolExecutor(_THREADS) as threads:
+            list(threads.map(lambda one: _adopt(source, target, *one), files))
+        for name in kept:
+            target.adopt(name, source)
+    folder = target.url.removeprefix(f"{url}/")
+    local.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(local, ours=_marks(local), also=_left(local)) as new:
         for name in kept:
-            location.get(name, new / name)
-        (new / STORED).write_text("\n".join(kept), encoding="utf-8")
+            target.get(name, new / name)
+        (new / STORED).write_bytes(json_bytes({"folder": folder, "files": kept}, source=STORED))
+    source.remove()
 
 
-def check_left(out: Folder) -> None:
-    """Refuse an output at the URL whose folder here holds what `leave_manifests` did not leave."""
-    local = _local(out)
-    if local is not None:
-        check_folder(local, ours=_marks(local), also=_left(local))
+def forget_lost(url: str) -> list[str]:
+    """Remove the pointers of the project to what is not at the URL, so that DVC makes it again."""
+    lost = []
+    for mark in sorted(Path().rglob(STORED)):
+        if ".dvc" in mark.parts:
+            continue
+        pointer = _pointer(mark.parent)
+        location = Location(f"{url}/{pointer.folder}")
+        if not all(location.exists(name) for name in pointer.files):
+            shutil.rmtree(mark.parent)
+            lost.append(mark.parent.as_posix())
+    if lost:  # or DVC would take these pointers from what it remembers of earlier runs
+        shutil.rmtree(Path(".dvc", "cache", "runs"), ignore_errors=True)
+    return lost
 
 
-def _local(out: Folder) -> Path | None:
-    """The folder of the project that stands for an output at the URL; None for any other."""
-    root = url()
-    inside = root and str(out).startswith(f"{root}/")
-    return Path(str(out).removeprefix(f"{root}/")) if inside else None
+def start_afresh(stage: "Stage", written: Any, named: Any) -> None:
+    """Delete what a killed run left of an output, unless the stage resumes from that."""
+    if str(named) != str(written) and stage.name != "features":
+        Location(written).remove()
+
+
+def _own(url: str) -> str:
+    """The folder of what this project has in progress."""
+    who = os.environ.get(PROJECT) or f"{socket.gethostname()}:{Path.cwd()}"
+    return f"{url}/{UNFINISHED}/{hashlib.sha256(who.encode()).hexdigest()[:8]}"
+
+
+def _name(path: Any, url: str) -> str:
+    """The name below the storage's URL of a folder of the project; empty for any other."""
+    text = str(path)
+    if not url or path is None or "://" in text or Path(text).is_absolute():
+        return ""
+    return Path(text).as_posix()
+
+
+def _kept(location: Location) -> list[str]:
+    """The manifests of an output, or all its files where it has none."""
+    names = location.names()
+    return [name for name in names if _MANIFESTS.fullmatch(name)] or names
+
+
+def _digest(sums: Mapping[str, str]) -> str:
+    return digest(dict(sums))[:16]
+
+
+def _below(location: Location) -> Iterator[tuple[Location, str]]:
+    for name in location.names():
+        yield location, name
+    for folder in location.folders():
+        yield from _below(location / folder)
+
+
+def _adopt(source: Location, target: Location, folder: Location, name: str) -> None:
+    inside = folder.url.removeprefix(source.url).strip("/")
+    (target / inside if inside else target).adopt(name, folder)
+
+
+def _pointer(local: Path) -> Pointer:
+    try:
+        return read_record(local / STORED, Pointer)
+    except ElmoError as error:
+        raise Damaged(
+            f"{local / STORED}: is no pointer of this version ({error}); delete {local}, and the "
+            "stage makes it again"
+        ) from None
 
 
 def _marks(local: Path) -> tuple[str, ...]:
@@ -66,5 +193,4 @@ def _left(local: Path) -> str:
     """A regular expression of the files that were left in the project's folder the last time."""
     if not _marks(local):
         return ""
-    names = (local / STORED).read_text(encoding="utf-8").splitlines()
-    return "|".join(map(re.escape, names)) or r"(_?manifest.*|config)\.json"
+    return "|".join(map(re.escape, _pointer(local).files)) or _MANIFESTS.pattern

@@ -32,7 +32,7 @@ Folder = str | Path  # as elmo.io.location has it, which `--help` need not load
 class _Folder(click.ParamType):  # type: ignore[type-arg]
     """A folder of the project, or the URL of one, which a path would spoil.
 
-    Where `storage` is set, a folder of the project is at a URL.
+    A folder of the project may be a pointer to one at the URL that is set as `storage`.
     """
 
     name = "path"
@@ -40,10 +40,18 @@ class _Folder(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: Any, ctx: Any) -> Folder:
         from ..cluster import storage
 
-        return value if isinstance(value, Path) else storage.locate(str(value))
+        return value if isinstance(value, Path) else storage.read_from(str(value))
 
 
-FOLDER = _Folder()
+class _Named(_Folder):
+    """A folder of the project as it is named, which its stage reads or writes where it lies."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Folder:
+        return value if "://" in str(value) else Path(value)
+
+
+FOLDER = _Folder()  # that is read
+NAMED = _Named()
 
 
 class _Text(click.File):
@@ -132,7 +140,10 @@ def with_cluster(command: Callable[..., None]) -> Callable[..., None]:
 
         # Workers read and write folders; the driver alone the files and curves of this machine.
         parameters = click.get_current_context().command.params
-        folders = [given[one.name] for one in parameters if one.name and one.type is FOLDER]
+        named = [one.name for one in parameters if one.name and isinstance(one.type, _Folder)]
+        folders = [given[name] for name in named]
+        if cluster.storage:
+            folders = [cluster.storage]
         with workers.checked_nodes([folder for folder in folders if folder is not None]):
             command(cluster=cluster, **given)
 

@@ -33,6 +33,7 @@ def run_stage(
 
     from ..cluster import storage
     from ..settings import params as settings
+    from ..terminal.urls import without_credentials
 
     began = time.monotonic()
     _check_work(given.get("work"))
@@ -48,10 +49,17 @@ def run_stage(
 
             say = partial(click.echo, err=True)
             params = settled_params(params, stage.name, gpu=cluster.gpu, say=say)
-    out = given[stage.outputs[0].name]
-    storage.check_left(out)
+    url = (storage.root() if cluster is None else cluster.storage).rstrip("/")
+    if url and not stage.inputs:
+        for lost in storage.forget_lost(url):
+            say_done(f"  {lost}: is not at {without_credentials(url)} any more; it is made again")
+    named, given = given, storage.resolved(stage, given, url)
+    output = stage.outputs[0].name
+    storage.check_left(named[output], given[output])
+    storage.start_afresh(stage, given[output], named[output])
     made = stage.run(params=params, **given)
-    storage.leave_manifests(out)
+    summary = stage.summary(made, given)
+    storage.publish(named[output], given[output], url)
     rounded = {key: _rounded(value) for key, value in made.items()}
     if numbers is not None:
         write_json(numbers, rounded)
@@ -60,7 +68,7 @@ def run_stage(
         write_json(metrics, {name: rounded[key] for name, key in names.items() if key in rounded})
     words = [stage.name, *(given[one.name] for one in stage.inputs if one.kind == "word")]
     duration = _duration(time.monotonic() - began)
-    say_done(f"{' '.join(words)}: {stage.summary(made, given)} ({duration})")
+    say_done(f"{' '.join(words)}: {summary} ({duration})")
 
 
 def _check_work(folder: Any) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import FOLDER, METRICS, NUMBERS, PARAMS, PATH, SET, with_cluster
+from .options import METRICS, NAMED, NUMBERS, PARAMS, PATH, SET, with_cluster
 from .run_stage import run_stage
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def command(stage: "Stage") -> click.Command:
 
 def _parameter(argument: "Argument") -> Callable[[Callable[..., None]], Callable[..., None]]:
     """An argument in order, or an option where it has a help of its own."""
-    kind: Any = {"folder": FOLDER, "path": PATH, "word": str}[argument.kind]
+    kind: Any = {"folder": NAMED, "path": PATH, "word": str}[argument.kind]
     if argument.choices:
         kind = click.Choice(argument.choices)
     if not argument.help:

@@ -15,6 +15,7 @@ import numpy as np
 from elmo.data.tokenizer import TextTokenizer
 from elmo.errors import ElmoError
 from elmo.io.atomic import check_absent, new_output
+from elmo.io.location import Folder
 from elmo.model.embedder import Carry, Embedder
 from elmo.model.folder import load_model
 from elmo.settings import LONGEST_LINE, EmbeddingPrecision
@@ -24,6 +25,7 @@ from elmo.store.neighbors import neighbors as nearest
 from elmo.train.perplexity import blocks, scores
 from elmo.train.perplexity import perplexity as perplexity_of
 
+from ..cluster.storage import read_from
 from ..terminal.progress import Progress
 
 LINE_TOKENS = 32_768  # the most tokens of a line whose vectors are in memory at once
@@ -176,14 +178,14 @@ def check_device(device: str) -> str:
     return device
 
 
-def _model_of(store: FeatureStore) -> Path:
+def _model_of(store: FeatureStore) -> Folder:
     """The model folder under models/ that made a store."""
     from elmo.store import model_digest
 
     digest = store.manifest.model.digest
     for config in sorted(Path("models").glob("*/config.json")):
         if model_digest(config.parent) == digest:
-            return config.parent
+            return read_from(str(config.parent))
     raise ElmoError(f"models/: no model here made the store (digest {digest[:12]}); pass --model")
 
 

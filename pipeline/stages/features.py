@@ -18,6 +18,7 @@ from elmo.settings import StoreSettings
 
 from .. import tracking
 from ..cluster import workers
+from ..cluster.storage import final_place
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
 from ..terminal import progress
@@ -198,7 +199,7 @@ def _record(log: tracking.Run, manifest: "StoreManifest", out: str | Path) -> No
     log.metrics(metrics(manifest))
     log.tag("model_digest", manifest.model.digest)
     log.tag("store", manifest.digest)
-    log.tag("store_place", str(absolute(out)))
+    log.tag("store_place", str(absolute(final_place(out))))
 
 
 def _clear(work: Location) -> None:

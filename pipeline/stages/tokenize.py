@@ -26,7 +26,7 @@ from elmo.data.shards import (
 )
 from elmo.data.tokenizer import describe
 from elmo.errors import ElmoError
-from elmo.io.folders import absolute, check_folder, replaced
+from elmo.io.folders import absolute, check_folder, empty_folder
 from elmo.io.location import Folder, Location
 
 from ..cluster import workers
@@ -130,7 +130,8 @@ def tokenize(
             "train": total.train_documents,
             "heldout": total.heldout_documents,
         }
-        with replaced(absolute(out), ours=("manifest.json",), also=NAMES, kind="shards") as folder:
+        ours = ("manifest.json",)
+        with empty_folder(absolute(out), ours=ours, also=NAMES, kind="shards") as folder:
             shards = _publish(kept, folder, results)
             write_manifest(
                 folder,

@@ -1,6 +1,8 @@
 """Data and models at a URL: the same bytes as on a disk, and in the project only manifests."""
 
 import os
+import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +12,11 @@ import pytest
 import yaml
 from fsspec.config import conf, set_conf_env
 
+from elmo.data.shards import Shards
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.io.records import sha256
-from pipeline.cluster import job
+from pipeline.cluster import job, storage
 from pipeline.commands.cli import cli
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -97,20 +100,89 @@ def test_every_stage_writes_at_a_url_what_it_writes_on_a_disk(
     monkeypatch.setenv("ELMO_STORAGE", bucket)
     run_all()
     at_url = Location(bucket)
-    assert files_below(at_url / "work") == {}  # of what was in progress nothing is left
-    assert files_below(at_url) == on_disk
+    assert files_below(at_url / "unfinished") == {}  # of what was in progress nothing is left
+    published = files_below(at_url)
+    assert {re.sub("/[0-9a-f]{16}/", "/", name): sha for name, sha in published.items()} == on_disk
+    assert len(published) == len(on_disk)
     assert files_below(Location("curves")) == curves
     assert Path("registered.json").exists() and not Path("work").exists()
     here = [path.name for folder in ("data", "models") for path in Path(folder).rglob("*")]
     assert not [name for name in here if name.endswith((".arrow", ".parquet", ".safetensors"))]
     for folder in ("models/finetune", "data/shards/domain"):
         manifest = next(path for path in Path(folder).iterdir() if path.name != job.STORED)
-        assert sha256(manifest) == (at_url / folder).sha256(manifest.name)
+        assert sha256(manifest) == Location(storage.read_from(folder)).sha256(manifest.name)
 
-    assert job.drop_stale(project, at_url) == []
+    assert storage.forget_lost(bucket) == []
     (at_url / "data" / "shards" / "domain").remove()
-    assert job.drop_stale(project, at_url) == ["data/shards/domain"]
+    assert storage.forget_lost(bucket) == ["data/shards/domain"]
     assert not (project / "data" / "shards" / "domain").exists()
+
+
+def test_what_an_earlier_commit_names_is_still_there(
+    project: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two revisions of the shards, and a reader of the first while the second is made."""
+    Path("cluster.yaml").write_text(f"storage: {bucket}\n")
+    own = ("--work", "work")
+    tokenize = ("tokenize", "data/corpus", "general", "data/shards/general", *own)
+    run("corpus", "data/corpus", *own)
+    run(*tokenize)
+    first = storage.read_from("data/shards/general")
+    reader = Shards(first)
+    shutil.copytree("data/shards/general", "first")
+    run(*tokenize, "-S", "tokenize.heldout=0.4")
+    second = storage.read_from("data/shards/general")
+    assert first != second
+    assert Shards(second).digest != reader.digest == Shards(first).digest
+    assert all(reader.open(info).tokens(0) for info in reader.infos("train"))  # goes on reading
+    shutil.rmtree("data/shards/general")
+    shutil.copytree("first", "data/shards/general")  # as `dvc checkout` of the first commit
+    run("vocab", "data/shards/general", "data/vocab", *own)
+    train = [reader.open(info) for info in reader.infos("train")]
+    sentences = sum(bool(shard.tokens(k)) for shard in train for k in range(len(shard)))
+    counts = Location(storage.read_from("data/vocab")).read("counts.txt").split()
+    assert int(counts[0]) == sentences  # of the first revision's training text
+    run(*tokenize)
+    assert storage.read_from("data/shards/general") == first  # an equal output has one name
+    assert len((Location(bucket) / "data" / "shards" / "general").folders()) == 2
+
+
+def test_a_pointer_to_nothing_is_said_and_made_again(
+    project: Path, bucket: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("cluster.yaml").write_text(f"storage: {bucket}\n")
+    own = ("--work", "work")
+    run("corpus", "data/corpus", *own)
+    run("tokenize", "data/corpus", "general", "data/shards/general", *own)
+    Location(storage.read_from("data/shards/general")).remove()
+    with pytest.raises(ElmoError, match=r"data/shards/general/[0-9a-f]{16}/manifest.json: no such"):
+        run("vocab", "data/shards/general", "data/vocab", *own)
+    run("corpus", "data/corpus", *own)  # what `dvc repro` begins with
+    assert "data/shards/general: is not at" in capsys.readouterr().out
+    assert not Path("data/shards/general").exists()
+    with pytest.raises(ElmoError, match="data/shards/general: this project names nothing of it at"):
+        run("vocab", "data/shards/general", "data/vocab", *own)
+    Path("cluster.yaml").unlink()
+    with pytest.raises(ElmoError, match="data/corpus: lies at a URL; name that as storage"):
+        run("tokenize", "data/corpus", "general", "data/shards/general", *own)
+
+
+def test_the_storage_of_another_file_of_settings_is_used(project: Path, bucket: str) -> None:
+    Path("other.yaml").write_text(f"storage: {bucket}\n")
+    own = ("--work", "work")
+    run("corpus", "data/corpus", *own)
+    tokenize = ("tokenize", "data/corpus", "general", "data/shards/general", *own)
+    run(*tokenize, "--cluster", "other.yaml")
+    assert (Location(bucket) / "data" / "shards").folders() == ["general"]
+    assert not list(Path("data/shards").rglob("*.arrow"))
+
+
+def test_at_a_url_nothing_is_replaced(project: Path, bucket: str) -> None:
+    run("corpus", "data/corpus", "--work", "work")
+    tokenize = ("tokenize", "data/corpus", "general", f"{bucket}/mine", "--work", "work")
+    run(*tokenize)
+    with pytest.raises(ElmoError, match="mine: is there already, and at a URL nothing is replaced"):
+        run(*tokenize)
 
 
 @pytest.fixture
