@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ PACKAGE = Path(__file__).resolve().parent
 PROJECT_FILES = ("dvc.yaml", "params.yaml", "cluster.yaml")
 ENVIRONMENT = "environment.json"
 STORED = ".stored"  # a file of a project's folder whose data is at a URL, but for its manifests
+JOB = "ELMO_JOB"  # the id of a submitted job
 PROJECT = "ELMO_PROJECT"  # names whose work in progress it is, wherever the project lies
 LEASE = "at-work"  # at a URL: the job that works there, written anew while it does
 _FORGET = 30.0  # seconds for all nodes to delete what was sent
+_THREADS = 16  # requests at a time
 _KEEP = 15.0  # seconds between two looks at what has changed in the project
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of Linux's prctl
 
@@ -94,38 +97,77 @@ def _run_at_url(url: str, command: list[str], home: Path, variables: dict[str, s
     from elmo.io.location import Location  # of the package
 
     kept = Location(f"{url}/project")
-    job = os.environ.get("RAY_JOB_SUBMISSION_ID", f"process {os.getpid()}")
-    if kept.exists(LEASE) and kept.age(LEASE) < 8 * _KEEP and kept.read(LEASE).decode() != job:
-        other = kept.read(LEASE).decode()
+    job = os.environ.get(JOB, f"process {os.getpid()}")
+    if other := _taken(kept, job):
         print(f"error: {url}: {other} is at work here; wait for it, or elmo stop it", flush=True)
         return 1
-    kept.write(LEASE, job.encode())
     _init(home, variables)
     _fetch(kept, home)
     _prepare(home, variables)
-    done = threading.Event()
-    keeper = threading.Thread(target=_keep, args=(home, kept, job, done))
+    done, failed = threading.Event(), [""]
+    keeper = threading.Thread(target=_keep, args=(home, kept, job, done, failed))
     keeper.start()
     try:
-        return run(command, home, variables | {"ELMO_STORAGE": url, PROJECT: "job"})
+        code = run(command, home, variables | {"ELMO_STORAGE": url, PROJECT: "job"})
     finally:
         done.set()
         keeper.join()
+        _release(kept, job)
+    if failed[0]:
+        where = f"it is in {home} on {os.uname().nodename}"
+        print(f"error: {kept}: does not take the project ({failed[0]}); {where}", flush=True)
+        return code or 1
+    shutil.rmtree(home, ignore_errors=True)
+    return code
+
+
+def _taken(kept: Any, job: str) -> str:
+    """Take the lease of a project; the job that has it, if another does.
+
+    The lease of a job that has ended, as its cluster says, or of which nobody heard for long, ends.
+    """
+    while not kept.create(LEASE, job.encode()):
+        try:
+            other, age = kept.read(LEASE).decode(), kept.age(LEASE)
+        except FileNotFoundError:
+            continue  # released in between
+        if other == job:
+            break
+        if not _has_ended(other) and age < 8 * _KEEP:
+            return str(other)
         kept.delete(LEASE)
-        shutil.rmtree(home, ignore_errors=True)
+    return ""
+
+
+def _release(kept: Any, job: str) -> None:
+    """Give the lease back, unless another job has taken it."""
+    with contextlib.suppress(Exception):  # it ends by itself
+        if kept.read(LEASE).decode() == job:
+            kept.delete(LEASE)
+
+
+def _has_ended(job: str) -> bool:
+    """Tell whether this job's cluster knows that the other one has ended."""
+    try:
+        from ray.job_submission import JobSubmissionClient
+
+        client = JobSubmissionClient(os.environ["RAY_ADDRESS"])
+        return bool(client.get_job_status(job).is_terminal())
+    except Exception:  # a job of another cluster, or no answer
+        return False
 
 
 def _fetch(kept: Any, home: Path) -> None:
     """Copy a folder at a URL with all in it."""
     home.mkdir(exist_ok=True)
-    for name in kept.names():
-        if name != LEASE:
-            kept.get(name, home / name)
+    names = [name for name in kept.names() if name != LEASE]
+    with ThreadPoolExecutor(_THREADS) as threads:
+        list(threads.map(lambda name: kept.get(name, home / name), names))
     for name in kept.folders():
         _fetch(kept / name, home / name)
 
 
-def _keep(home: Path, kept: Any, job: str, done: threading.Event) -> None:
+def _keep(home: Path, kept: Any, job: str, done: threading.Event, failed: list[str]) -> None:
     """Copy what changes in the project to the URL until all is done, and say who works there."""
     sent: dict[str, tuple[float, int]] = {}
     last = False
@@ -134,14 +176,14 @@ def _keep(home: Path, kept: Any, job: str, done: threading.Event) -> None:
         try:
             kept.write(LEASE, job.encode())
             now = {str(path.relative_to(home)): _stamp(path) for path in _files(home)}
-            for name in now:
-                if now[name] != sent.get(name):
-                    kept.put(name, home / name)
-            for name in sent.keys() - now.keys():
-                kept.delete(name)
-            sent = now
+            new = [name for name in now if now[name] != sent.get(name)]
+            with ThreadPoolExecutor(_THREADS) as threads:
+                list(threads.map(lambda name: kept.put(name, home / name), new))
+                list(threads.map(kept.delete, sent.keys() - now.keys()))
+            sent, failed[0] = now, ""
         except Exception as error:  # the next look may do better; the last one is the user's
-            print(f"  {kept}: {error}", file=sys.stderr, flush=True)
+            failed[0] = " ".join(str(error).split())
+            print(f"  {kept}: {failed[0]}", file=sys.stderr, flush=True)
 
 
 def _files(home: Path) -> list[Path]:

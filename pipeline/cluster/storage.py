@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from elmo.errors import Damaged, ElmoError, NotFound
-from elmo.io.atomic import check_folder, new_folder
+from elmo.io.atomic import check_folder, new_file, new_folder
 from elmo.io.location import Folder, Location
 from elmo.io.records import digest, json_bytes, read_record
 
 from ..settings import cluster as execution
-from .job import PROJECT, STORED
+from .job import LEASE, PROJECT, PROJECT_FILES, STORED
 
 if TYPE_CHECKING:
     from ..stages.stage import Stage
@@ -133,6 +133,35 @@ def forget_lost(url: str) -> list[str]:
     return lost
 
 
+def bring_back(url: str) -> int:
+    """Copy what a job keeps of the project at the URL into this folder; return how many files.
+
+    Outputs here that are no pointers stay, and are named in the `ElmoError`. What was sent to the
+    job, its code's settings and dvc.yaml, is not copied.
+    """
+    kept = Location(f"{url}/project")
+    here = Path()
+    files = [
+        (folder, name, here / folder.url.removeprefix(kept.url).strip("/"))
+        for folder, name in _below(kept)
+        if not (folder == kept and name in (*PROJECT_FILES, LEASE))
+    ]
+    outputs = {local for _, name, local in files if name == STORED}
+    for local in sorted(outputs):
+        if local.exists() and not (local / STORED).is_file():
+            raise ElmoError(
+                f"{local}: holds an output that was made here, and the job's lies at {url}; delete "
+                "it, and run `elmo run`"
+            )
+    for local in outputs:
+        shutil.rmtree(local, ignore_errors=True)
+    for local in {local for _, _, local in files}:
+        local.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(_THREADS) as threads:
+        list(threads.map(lambda one: _get(*one), files))
+    return len(files)
+
+
 def start_afresh(stage: "Stage", written: Any, named: Any) -> None:
     """Delete what a killed run left of an output, unless the stage resumes from that."""
     if str(named) != str(written) and stage.name != "features":
@@ -173,6 +202,14 @@ def _below(location: Location) -> Iterator[tuple[Location, str]]:
 def _adopt(source: Location, target: Location, folder: Location, name: str) -> None:
     inside = folder.url.removeprefix(source.url).strip("/")
     (target / inside if inside else target).adopt(name, folder)
+
+
+def _get(folder: Location, name: str, local: Path) -> None:
+    """Copy a file, unless it is there under a name that follows from its content."""
+    if ".dvc" in local.parts and (local / name).exists():
+        return
+    with new_file(local / name) as new:
+        folder.get(name, new)
 
 
 def _pointer(local: Path) -> Pointer:

@@ -25,6 +25,7 @@ import elmo
 from elmo.errors import ElmoError, NotFound
 
 from .. import PACKAGE
+from ..settings import cluster as execution
 from ..terminal.urls import without_credentials
 from . import job as on_cluster
 
@@ -44,6 +45,7 @@ ALLOWED = (
     "MLFLOW_S3_ENDPOINT_URL",
     "ELMO_*",
 )
+OWN = ("ELMO_CACHE", on_cluster.JOB, on_cluster.PROJECT)  # variables of one machine or job
 STOP_SECONDS = 600  # for a checkpoint to be saved; Ray's own default is 3
 _ANSWER = 30.0  # seconds in which the cluster must answer a request
 _LOST_AFTER = 60.0  # seconds without a log line after which the cluster is asked for the job
@@ -67,6 +69,8 @@ def submit(
     `command`. With `checkout` the folder is the project, and its code and params are used; without,
     those here.
     """
+    settings = execution.load(Path("cluster.yaml"))[0]
+    folder = folder or (None if command or checkout else settings.storage or None)
     if command is None and folder is None:
         raise ElmoError(
             "say with --folder which folder of the cluster's shared storage, or which URL, holds "
@@ -85,6 +89,8 @@ def submit(
     if checkout and folder is None:
         raise ElmoError("--checkout needs --folder, the checkout on the cluster's shared storage")
     sent = environment(variables)
+    if settings.tracking_uri:
+        sent.setdefault("MLFLOW_TRACKING_URI", settings.tracking_uri)
     if at_url and not sent.get("MLFLOW_TRACKING_URI", "").startswith("http"):
         raise ElmoError(
             f"--folder {folder}: machines that share no folder share no mlflow.db; name an MLflow "
@@ -118,7 +124,7 @@ def environment(asked: Iterable[str]) -> dict[str, str]:
     variables = {
         name: value
         for name, value in os.environ.items()
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in ALLOWED)
+        if name not in OWN and any(fnmatch.fnmatchcase(name, pattern) for pattern in ALLOWED)
     }
     for entry in asked:
         name, given, value = entry.partition("=")
@@ -154,6 +160,7 @@ def _send(client: Any, job: str, *, working_dir: Path, what: str, entrypoint: st
     variables = {
         "RAY_JOB_STOP_SIGNAL": "SIGINT",  # DVC waits for its stage on this one
         "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
+        on_cluster.JOB: job,
     }
     runtime = {
         "working_dir": str(working_dir),

@@ -54,7 +54,10 @@ def submit(
         say=_say,
     )
     if not no_wait:
-        _follow(client, job)
+        code = _followed(client, job)
+        if code == 0 and command is None:
+            _bring_back(folder)
+        sys.exit(code)
 
 
 @click.command()
@@ -74,7 +77,7 @@ def attach(job: str, address: str | None) -> None:
     """Show the log of JOB from its start until it ends; the exit code is the job's."""
     from ..cluster import submit as cluster_jobs
 
-    _follow(cluster_jobs.connect(address), job)
+    sys.exit(_followed(cluster_jobs.connect(address), job))
 
 
 @click.command()
@@ -87,11 +90,22 @@ def stop(job: str, address: str | None) -> None:
     sys.exit(cluster_jobs.stop(address, job, say=_say))
 
 
-def _follow(client: Any, job: str) -> None:
+def _bring_back(folder: str | None) -> None:
+    """Where the job worked at this project's own storage: make this folder as the job left its."""
+    from ..cluster import storage
+
+    url = storage.root()
+    if url and folder in (None, url):
+        count = storage.bring_back(url)
+        _say(f"{count} files of the project are here as the job left them; the data stay at {url}")
+
+
+def _followed(client: Any, job: str) -> int:
+    """Print a job's log until it ends; its exit code."""
     from ..cluster import submit as cluster_jobs
 
     try:
-        sys.exit(cluster_jobs.follow(client, job))
+        return cluster_jobs.follow(client, job)
     except KeyboardInterrupt:
         _say(f"\n{job} continues: elmo attach {job} shows it again, elmo stop {job} ends it")
         sys.exit(130)

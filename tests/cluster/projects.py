@@ -1,5 +1,6 @@
 """The project that the tests submit, and what must not depend on where the work was done."""
 
+import re
 from pathlib import Path
 
 import yaml
@@ -48,11 +49,14 @@ def project(folder: Path, *, at: str = "") -> Path:
 
 def digests(folder: Path) -> dict[str, str]:
     """What must not depend on where the work was done; a store's manifest names its run."""
-    names = ["models/pretrain/weights.safetensors", "models/finetune/weights.safetensors"]
-    found = [folder / name for name in names]
-    found += sorted((folder / "data" / "features").glob("*.parquet"))
+    found = sorted((folder / "models").rglob("weights.safetensors"))
+    found += sorted((folder / "data" / "features").rglob("*.parquet"))
     found += sorted((folder / "data" / "shards").rglob("*.arrow"))
-    return {str(path.relative_to(folder)): sha256(path) for path in found if path.is_file()}
+    names = [str(path.relative_to(folder)) for path in found]
+    return {
+        re.sub("/[0-9a-f]{16}/", "/", name): sha256(path)
+        for name, path in zip(names, found, strict=True)
+    }
 
 
 def losses(folder: Path) -> list[float]:

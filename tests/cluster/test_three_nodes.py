@@ -112,7 +112,7 @@ def test_a_lost_node_and_a_stop(make_nodes: Callable[[int], Any], tmp_path: Path
     assert stopped.returncode == 0 and f"{job}: STOPPED" in stopped.stderr
     assert running.wait(120) == 1
     assert "stopping: saving a checkpoint" in (tmp_path / "log").read_text()
-    kept = sorted((shared / "runs").glob("pretrain/*/checkpoints/step-*"))
+    kept = sorted((shared / "work").glob("pretrain/*/checkpoints/step-*"))
     assert kept and int(kept[-1].name.removeprefix("step-")) > int(step)
 
 

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,74 @@ def test_a_job_keeps_its_project_at_the_url(
     kept.write(job.LEASE, b"elmo-other")
     assert job._run_at_url(bucket, ["third"], tmp_path, {}) == 1
     assert "elmo-other is at work here" in capsys.readouterr().out
+    monkeypatch.setattr(job, "_has_ended", lambda other: other == "elmo-other")
+    (tmp_path / "fourth").mkdir()
+    assert job._run_at_url(bucket, ["fourth"], tmp_path / "fourth", {}) == 7
+
+
+def test_of_jobs_that_begin_at_once_one_has_the_lease(tmp_path: Path) -> None:
+    """On a disk, whose `create` is one call of the system."""
+    for attempt in range(20):
+        kept = Location(tmp_path / str(attempt))
+        with ThreadPoolExecutor(8) as threads:
+            refused = list(threads.map(lambda k: job._taken(kept, f"job {k}"), range(8)))  # noqa: B023
+        assert refused.count("") == 1
+        assert {other for other in refused if other} == {kept.read(job.LEASE).decode()}
+
+
+def test_a_project_that_can_not_be_saved_is_an_error_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A disk of 256 kB stands behind the URL; the stage writes a megabyte."""
+    disk, home = tmp_path / "disk", tmp_path / "home"
+    disk.mkdir()
+    home.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a small file system can't be mounted here")
+    try:
+        monkeypatch.setenv("FSSPEC_LOCAL_AUTO_MKDIR", "true")
+        set_conf_env(conf)
+
+        def stage(command: list[str], folder: Path, variables: dict[str, str]) -> int:
+            (folder / "dvc.lock").write_bytes(os.urandom(1 << 20))
+            return 0
+
+        monkeypatch.setattr(job, "run", stage)
+        monkeypatch.setattr(job, "_init", lambda home, variables: None)
+        assert job._run_at_url(f"local://{disk}/bucket", ["stage"], home, {}) == 1
+        assert f"No space left on device); it is in {home} on " in capsys.readouterr().out
+        assert (home / "dvc.lock").stat().st_size == 1 << 20
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.slow
+def test_what_a_job_left_is_brought_back(
+    project: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Afterwards DVC has nothing to repeat here, and an output made here is not lost."""
+    Path("cluster.yaml").write_text(f"storage: {bucket}\n")
+    shutil.copyfile(ROOT / "dvc.yaml", "dvc.yaml")
+    own = os.environ | {"DVC_NO_ANALYTICS": "1", "PYTHONPATH": str(ROOT), "ELMO_ACTORS": "1"}
+    subprocess.run(["dvc", "init", "-q", "--no-scm"], env=own, check=True)
+    repro = ["dvc", "repro", "vocab"]
+    subprocess.run(repro, env=own, check=True, capture_output=True)
+    kept = Location(f"{bucket}/project")
+    for path in job._files(project):
+        kept.put(str(path.relative_to(project)), path)
+    for name in ("data", "metrics", "numbers", ".dvc/cache"):
+        shutil.rmtree(name)
+    Path("dvc.lock").unlink()
+    assert storage.bring_back(bucket) > 10
+    done = subprocess.run(repro, env=own, capture_output=True, text=True, check=True)
+    assert "Running stage 'tokenize" not in done.stdout and "Running stage 'voc" not in done.stdout
+    shutil.rmtree("data/vocab")
+    Path("data/vocab").mkdir()
+    Path("data/vocab/words.txt").write_text("made here")
+    with pytest.raises(ElmoError, match="data/vocab: holds an output that was made here"):
+        storage.bring_back(bucket)
+    assert Path("data/vocab/words.txt").read_text() == "made here"
 
 
 def test_a_url_to_work_at_needs_a_tracking_server(monkeypatch: pytest.MonkeyPatch) -> None:
