@@ -117,17 +117,20 @@ def publish(named: Any, written: Any, url: str) -> None:
     source.remove()
 
 
+def pointers() -> dict[Path, Pointer]:
+    """The folders of the project that point to outputs at the URL, and where to."""
+    marks = [mark for mark in sorted(Path().rglob(STORED)) if ".dvc" not in mark.parts]
+    return {mark.parent: _pointer(mark.parent) for mark in marks}
+
+
 def forget_lost(url: str) -> list[str]:
     """Remove the pointers of the project to what is not at the URL, so that DVC makes it again."""
     lost = []
-    for mark in sorted(Path().rglob(STORED)):
-        if ".dvc" in mark.parts:
-            continue
-        pointer = _pointer(mark.parent)
+    for local, pointer in pointers().items():
         location = Location(f"{url}/{pointer.folder}")
         if not all(location.exists(name) for name in pointer.files):
-            shutil.rmtree(mark.parent)
-            lost.append(mark.parent.as_posix())
+            shutil.rmtree(local)
+            lost.append(local.as_posix())
     if lost:  # or DVC would take these pointers from what it remembers of earlier runs
         shutil.rmtree(Path(".dvc", "cache", "runs"), ignore_errors=True)
     return lost

@@ -43,7 +43,7 @@ SECTIONS: dict[str, list[click.Command]] = {
         formats.dump,
         formats.dump_tokens,
     ],
-    "On a cluster": [jobs.submit, jobs.jobs, jobs.attach, jobs.stop],
+    "On a cluster": [jobs.submit, jobs.jobs, jobs.attach, jobs.stop, jobs.unused],
     "Settings": [project.preset, project.schema],
 }
 

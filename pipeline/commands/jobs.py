@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster: submit, jobs, attach, stop."""
+"""Jobs on a Ray cluster, submit, jobs, attach, stop, and what they left at a URL: unused."""
 
 import sys
 from pathlib import Path
@@ -88,6 +88,36 @@ def stop(job: str, address: str | None) -> None:
     from ..cluster import submit as cluster_jobs
 
     sys.exit(cluster_jobs.stop(address, job, say=_say))
+
+
+@click.command()
+@click.option("--remove", is_flag=True, help="Remove them from there.")
+def unused(remove: bool) -> None:
+    """List the outputs at the storage's URL that no commit names.
+
+    A commit of any branch, tag or experiment of this clone, the project's folder and the project of
+    jobs at the URL name outputs: run `git fetch --all` first, and `dvc fetch --all-commits`.
+
+    \b
+    Example: elmo unused; elmo unused --remove
+    """
+    from elmo.errors import ElmoError
+
+    from ..cluster import storage
+    from ..cluster import unused as outputs
+
+    url = storage.root()
+    if not url:
+        raise ElmoError("storage in cluster.yaml is empty: this project's outputs lie in its folder")
+    found = outputs.find(url)
+    if remove:
+        outputs.remove(url, found)
+    for name in found.unused:
+        click.echo(f"{url}/{name}")
+    _say(
+        f"{len(found.unused)} outputs that no commit names {'are removed' if remove else 'are there'}"
+        + (f"; {found.unknown} of commits are not in DVC's cache" if found.unknown else "")
+    )
 
 
 def _bring_back(folder: str | None) -> None:

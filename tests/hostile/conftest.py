@@ -62,7 +62,7 @@ def settings_of_all() -> dict[str, Any]:
     value["tokenize"] |= {"tokenizer": "whitespace", "sentences": "line", "heldout": 0.4}
     value["tokenize"]["documents"] = "line"
     value["vocab"]["min_count"] = 1
-    value["pretrain"] = {"network": network, "training": training}
+    value["pretrain"] |= {"network": network, "training": training}
     value["finetune"] |= {"training": training, "new_words": 1}
     return json.loads(json.dumps(value))
 

@@ -270,6 +270,61 @@ def test_a_project_that_can_not_be_saved_is_an_error_and_stays(
 
 
 @pytest.mark.slow
+def test_outputs_that_no_commit_names_are_listed_and_removed(
+    project: Path, bucket: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Shards of three settings: of an earlier commit, of another branch, and of neither."""
+    own = os.environ | {"DVC_NO_ANALYTICS": "1", "PYTHONPATH": str(ROOT), "ELMO_ACTORS": "1"}
+
+    def shell(*command: str) -> None:
+        subprocess.run(command, env=own, check=True, capture_output=True)
+
+    def shards(heldout: float) -> str:
+        params = yaml.safe_load(Path("params.yaml").read_text())
+        params["tokenize"]["heldout"] = heldout
+        Path("params.yaml").write_text(yaml.safe_dump(params))
+        shell("dvc", "repro", "-q", "tokenize@general")
+        return str(storage.read_from("data/shards/general"))
+
+    def commit() -> None:
+        shell("git", "add", "dvc.lock", "params.yaml")
+        shell("git", "-c", "user.name=A", "-c", "user.email=a@b.c", "commit", "-qm", "x")
+
+    Path("cluster.yaml").write_text(f"storage: {bucket}\n")
+    shutil.copyfile(ROOT / "dvc.yaml", "dvc.yaml")
+    with pytest.raises(ElmoError, match="what the commits of this folder name can't be read: .*git"):
+        run("unused")
+    shell("git", "init", "-q", "-b", "main")
+    shell("dvc", "init", "-q")
+    first = shards(0.2)
+    commit()
+    shell("git", "checkout", "-qb", "other")
+    second = shards(0.3)
+    commit()
+    shell("git", "checkout", "-q", "main")
+    third = shards(0.4)
+    run("unused", "--remove")
+    assert capsys.readouterr().out == ""  # this folder names the third
+    shell("git", "checkout", "-q", "params.yaml", "dvc.lock")
+    shell("dvc", "checkout", "-q", "tokenize@general")
+    run("unused")
+    assert capsys.readouterr().out.split() == [third]
+    assert Location(third).exists("manifest.json")
+    cached = [path for path in Path(".dvc/cache/files/md5").rglob("*.dir")]
+    shutil.move(".dvc/cache", "cache")
+    with pytest.raises(ElmoError, match="outputs of commits are not in DVC's cache.*--all-commits"):
+        run("unused", "--remove")
+    assert cached and Location(third).exists("manifest.json")
+    shutil.move("cache", ".dvc/cache")
+    run("unused", "--remove")
+    assert not Location(third).names()
+    assert all(Location(one).exists("manifest.json") for one in (first, second))
+    Path("cluster.yaml").unlink()
+    with pytest.raises(ElmoError, match="storage in cluster.yaml is empty"):
+        run("unused")
+
+
+@pytest.mark.slow
 def test_what_a_job_left_is_brought_back(
     project: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

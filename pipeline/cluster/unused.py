@@ -1,0 +1,119 @@
+"""Which outputs at the storage's URL nothing names any more: no commit here, and no job's project.
+
+A commit names them through DVC: `dvc.lock` has the digest of each pointer's folder, and DVC's cache
+what is in it.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from elmo.errors import ElmoError
+from elmo.io.location import Location
+from elmo.io.records import parse_record
+
+from . import storage
+from .job import STORED
+
+_DIGEST = re.compile(r"[0-9a-f]{16}")
+_OTHERS = ("project", storage.UNFINISHED)  # folders at the URL that hold no outputs
+
+
+class Found(NamedTuple):
+    """The outputs that nothing names, and how many outputs of commits DVC's cache lacks."""
+
+    unused: list[str]
+    unknown: int
+
+
+def find(url: str) -> Found:
+    """Look through the URL, this folder and all commits of its repository; nothing is changed."""
+    named = {pointer.folder for pointer in storage.pointers().values()}
+    named |= set(_of_job(Location(f"{url}/project")))
+    of_commits = [_folder(digest) for digest in _locked()]
+    named |= {folder for folder in of_commits if folder}
+    unused = [name for name in sorted(_outputs(Location(url), "")) if name not in named]
+    return Found(unused, of_commits.count(None))
+
+
+def remove(url: str, found: Found) -> None:
+    """Remove what was found; `ElmoError` where a commit may name it that can't be read here."""
+    if found.unknown:
+        raise ElmoError(
+            f"{found.unknown} outputs of commits are not in DVC's cache, so what they name is not "
+            "known; run: dvc fetch --all-commits"
+        )
+    if _call("git", "rev-parse", "--is-shallow-repository").strip() == "true":
+        raise ElmoError("this clone lacks earlier commits; run: git fetch --unshallow --all")
+    for name in found.unused:
+        Location(f"{url}/{name}").remove()
+
+
+def _outputs(location: Location, name: str) -> Iterator[str]:
+    for folder in location.folders():
+        if not name and folder in _OTHERS:
+            continue
+        inside = f"{name}/{folder}".lstrip("/")
+        if _DIGEST.fullmatch(folder):
+            yield inside
+        else:
+            yield from _outputs(location / folder, inside)
+
+
+def _of_job(kept: Location) -> Iterator[str]:
+    """The outputs that the project of jobs at the URL names."""
+    if kept.exists(STORED):
+        yield parse_record(kept.read(STORED), storage.Pointer, source=kept.name(STORED)).folder
+    for folder in kept.folders():
+        if not folder.startswith("."):
+            yield from _of_job(kept / folder)
+
+
+def _locked() -> set[str]:
+    """The digests of the folders among the outputs of `dvc.lock`, here and in every commit."""
+    texts = [Path("dvc.lock").read_text(encoding="utf-8")] if Path("dvc.lock").exists() else []
+    commits = _call("git", "log", "--all", "--format=%H", "--", "dvc.lock").split()
+    texts += [_call("git", "show", f"{commit}:./dvc.lock") for commit in commits]
+    locks = [yaml.safe_load(text) or {} for text in texts]
+    stages = [stage for lock in locks for stage in (lock.get("stages") or {}).values()]
+    outs = [out for stage in stages for out in stage.get("outs") or ()]
+    return {str(out["md5"]) for out in outs if str(out.get("md5", "")).endswith(".dir")}
+
+
+def _folder(digest: str) -> str | None:
+    """What a folder of DVC's cache points to: empty where it is no pointer, None where DVC's cache
+    does not have it."""
+    listed = _cached(digest)
+    if not listed.is_file():
+        return None
+    entries = json.loads(listed.read_text(encoding="utf-8"))
+    mark = next((entry["md5"] for entry in entries if entry["relpath"] == STORED), None)
+    if mark is None:
+        return ""
+    if not _cached(mark).is_file():
+        return None
+    return parse_record(_cached(mark).read_bytes(), storage.Pointer, source=str(_cached(mark))).folder
+
+
+def _cached(digest: str) -> Path:
+    return Path(_cache_of(Path.cwd()), "files", "md5", digest[:2], digest[2:])
+
+
+@cache
+def _cache_of(project: Path) -> str:
+    return _call(sys.executable, "-m", "dvc", "cache", "dir").strip()
+
+
+def _call(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        said = " ".join(done.stderr.split())[-300:]
+        raise ElmoError(f"what the commits of this folder name can't be read: {said}")
+    return done.stdout
