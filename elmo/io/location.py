@@ -36,6 +36,7 @@ _MODE = 0o644  # less the umask: readable by the group
 _TEMPORARY = re.compile(r"\.new-[0-9a-f]{16}")
 _MARKER = re.compile(r"\.writing-[0-9a-f]{16}")
 _ABANDONED = 24 * 3600.0  # seconds after which a file whose lock tells nothing has no writer
+_CREATING: set[str] = set()  # the stores of which this process knows that `create` holds there
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 
 
@@ -242,11 +243,16 @@ class Location:
             shutil.copyfileobj(stream, out, 1 << 22)
 
     def create(self, file: str, data: bytes) -> bool:
-        """Write a whole small file unless there is one of that name; whether it was written."""
+        """Write a whole small file unless there is one of that name; whether it was written.
+
+        A store of objects that gives a name twice is refused: of two writers one would lose its
+        work in silence.
+        """
         if self.local is not None:
             with self.temporary() as new:
                 new.write_bytes(data)
                 return self.publish(new, file)
+        self._check_creates()
         try:
             with self._remote(file) as (files, path):
                 files.pipe_file(path, data, mode="create")
@@ -419,6 +425,28 @@ class Location:
         except Exception as error:
             reason = getattr(error, "strerror", None) or first_line(error)
             raise ElmoError(f"{self.name(file)}: {type(error).__name__}: {reason}") from error
+
+    def _check_creates(self) -> None:
+        """Ask a store once in a process whether it refuses to create a name a second time."""
+        files, root = self._files()
+        store = f"{type(files).__name__} {files._fs_token} {root.lstrip('/').partition('/')[0]}"
+        if store in _CREATING:
+            return
+        name = f".probe-{secrets.token_hex(8)}"
+        with self._remote(name) as (files, path):
+            files.pipe_file(path, b"first", mode="create")
+            try:
+                files.pipe_file(path, b"second", mode="create")
+            except FileExistsError:
+                _CREATING.add(store)
+            finally:
+                files.rm_file(path)
+        if store not in _CREATING:
+            raise ElmoError(
+                f"{self.url}: this store gives a name twice (it does not heed If-None-Match), so "
+                "two writers could lose each other's work; use one with conditional writes, such "
+                "as S3, Google Cloud Storage, Azure or a newer version of your server"
+            )
 
     def _files(self) -> tuple[Any, str]:
         """fsspec's file system and the root in it, in this process.
