@@ -99,7 +99,8 @@ def _folder(digest: str) -> str | None:
         return ""
     if not _cached(mark).is_file():
         return None
-    return parse_record(_cached(mark).read_bytes(), storage.Pointer, source=str(_cached(mark))).folder
+    file = _cached(mark)
+    return parse_record(file.read_bytes(), storage.Pointer, source=str(file)).folder
 
 
 def _cached(digest: str) -> Path:

@@ -3,11 +3,14 @@
 `RAY_ADDRESS` set means that cluster; unset means a Ray started here for as long as it is needed.
 """
 
+import itertools
 import json
 import logging
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -36,6 +39,9 @@ _PATIENCE = {  # how soon Ray Train sees that a worker is lost, and gives up on 
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "30",
 }
+
+
+_WORTH_RAY = 15.0  # seconds of work that pay for starting Ray
 
 
 @contextmanager
@@ -90,18 +96,16 @@ def tasks(
 ) -> Iterator[Result]:
     """Run `function` on each item as a Ray task; yield the results in the items' order.
 
-    A single item, or with `cluster.actors` 1 each, is run in this process, unless a cluster is
-    named: starting Ray would take longer.
+    Without a cluster named the first items are run in this process, and the others too unless they
+    would take longer than starting Ray.
     An exception of the function's is raised as it is. `name` is what messages call an item.
     """
     work = list(items)
     if not work:
         return
     with Progress(label, len(work), unit="shards") as progress:
-        if _in_this_process(work, cluster):
-            for item in work:
-                yield function(item)
-                progress.advance()
+        yield from _begun_here(function, work, cluster, progress)
+        if not work:
             return
         options: dict[str, Any] = {"cluster": cluster, "label": label, "name": _short(name)}
         with session() as ray:
@@ -120,17 +124,16 @@ def actors(
     """Give each item to one of several actors `kind(*arguments)`, each called as `actor(item)`.
 
     Results come in the order of completion. An actor that dies is replaced and its item is done
-    again. With one item, or one actor, and no cluster named, the work is done in this process.
+    again. Without a cluster named one in this process begins, and does all that would not take
+    longer than starting Ray.
     """
     work = list(items)
     if not work:
         return
     with Progress(label, len(work), unit="parts") as progress:
-        if _in_this_process(work, cluster):
-            actor = kind(*arguments)
-            for item in work:
-                yield actor(item)
-                progress.advance()
+        if _begins_here(work, cluster):
+            yield from _begun_here(kind(*arguments), work, cluster, progress)
+        if not work:
             return
         options: dict[str, Any] = {"cluster": cluster, "label": label, "name": _short(name)}
         with session() as ray:
@@ -331,9 +334,34 @@ class _Entry:
         return self.loop(self.config, rank, size, str(get_device()) if self.gpu else "cpu")
 
 
-def _in_this_process(work: Sequence[Any], cluster: Cluster) -> bool:
-    """Tell whether one process does all the work, so that this one may."""
-    return not elsewhere() and (len(work) < 2 or cluster.actors == 1)
+def _begins_here(work: Sequence[Any], cluster: Cluster) -> bool:
+    """Tell whether work begins in this process: neither an address, nor `actors`, nor a Ray that is
+    here already speaks for more."""
+    ray = sys.modules.get("ray")
+    running = ray is not None and ray.is_initialized()
+    alone = len(work) < 2 or cluster.actors == 1
+    return not elsewhere() and (alone or (cluster.actors == 0 and not running))
+
+
+def _begun_here(
+    function: Callable[[Item], Result], work: list[Item], cluster: Cluster, progress: Progress
+) -> Iterator[Result]:
+    """Yield the results of the first items, taking them from `work`; of all that last seconds.
+
+    The first item also pays for what is loaded once, so the second one tells how long others take.
+    """
+    if not _begins_here(work, cluster):
+        return
+    for number in itertools.count():
+        began = time.monotonic()
+        result = function(work[0])
+        seconds = time.monotonic() - began
+        del work[0]
+        progress.advance()
+        yield result
+        telling = number > 0 or seconds > _WORTH_RAY
+        if not work or (not cluster.actors and telling and len(work) * seconds > _WORTH_RAY):
+            return
 
 
 def elsewhere() -> bool:

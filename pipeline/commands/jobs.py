@@ -108,16 +108,15 @@ def unused(remove: bool) -> None:
 
     url = storage.root()
     if not url:
-        raise ElmoError("storage in cluster.yaml is empty: this project's outputs lie in its folder")
+        raise ElmoError("storage in cluster.yaml is empty: the outputs lie in this folder")
     found = outputs.find(url)
     if remove:
         outputs.remove(url, found)
     for name in found.unused:
         click.echo(f"{url}/{name}")
-    _say(
-        f"{len(found.unused)} outputs that no commit names {'are removed' if remove else 'are there'}"
-        + (f"; {found.unknown} of commits are not in DVC's cache" if found.unknown else "")
-    )
+    _say(f"{len(found.unused)} outputs that no commit names {'removed' if remove else 'found'}")
+    if found.unknown:
+        _say(f"{found.unknown} outputs of commits are not in DVC's cache and may be among these")
 
 
 def _bring_back(folder: str | None) -> None:

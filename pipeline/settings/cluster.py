@@ -43,8 +43,8 @@ class Cluster:
     gpu: bool = False
     """Whether each worker and actor has a GPU."""
     actors: Annotated[int, Meta(ge=0, le=100_000)] = 0
-    """Processes that tokenize, count and embed, with one core each; 0: as many as can be placed; 1:
-    this one, where no address is named.
+    """Processes that tokenize, count and embed, with one core each; 0: as many as can be placed, or
+    this one where the work takes seconds; 1: this one, where no address is named.
     """
     address: Address = ""
     """The address of a Ray cluster; empty: what the environment says, or a Ray started here."""

@@ -2,12 +2,15 @@
 
 Without files of the user's, the general text is the Python language reference and the standard
 library's docstrings, and the domain text the docstrings of an installed package. A document is a
-topic or a docstring, each line a paragraph; blank lines divide documents. The user's files are read
-whole each time the stage runs, so that a change is seen; their digests are all it writes of them.
+topic or a docstring, each line a paragraph; blank lines divide documents. What was rendered of the
+same versions is kept. The user's files are read whole each time the stage runs, so that a change is
+seen; their digests are all it writes of them.
 """
 
 import ast
+import platform
 import re
+import shutil
 import sysconfig
 import warnings
 from collections import Counter
@@ -17,7 +20,7 @@ from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
+from msgspec import UNSET, Meta, Struct, UnsetType, structs, to_builtins
 
 from elmo.errors import ElmoError
 from elmo.io.atomic import check_record, write_json
@@ -82,12 +85,14 @@ class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Text(Struct, frozen=True, forbid_unknown_fields=True):
-    """One text: its files, the column of those that are records, and what was counted."""
+    """One text: its files, the column of those that are records, and what was counted; of rendered
+    documentation the versions that it follows from."""
 
     column: str
     inputs: Annotated[tuple[TextFile, ...], Meta(min_length=1)]
     counts: dict[str, Count]
     dropped_paragraphs: dict[str, Count]
+    rendered: dict[str, str | int] | UnsetType = UNSET
 
 
 class CorpusManifest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -150,11 +155,13 @@ def run(out: Folder, params: Corpus, *, work: Folder) -> dict[str, float]:
         else:
             name = params.domain_package
             package = package_docstrings(name, setting="corpus.domain_package")
-            domain = _write(folder, "domain", {f"{name}.txt": package})
+            text = {f"{name}.txt": package}
+            domain = _rendered(Location.of(out).local, folder, "domain", _release(name), text)
         if params.general:
             general = _own(params.general, params.column, kept)
         else:
-            general = _write(folder, "general", _general())
+            release = {"Python": platform.python_version()}
+            general = _rendered(Location.of(out).local, folder, "general", release, _general())
         manifest = CorpusManifest("corpus", SCHEMA_VERSION, {"general": general, "domain": domain})
         write_json(folder / "manifest.json", to_builtins(manifest))
     return {
@@ -298,6 +305,42 @@ def _folder(folder: Path, left_out: set[str]) -> Iterator[str]:
                 yield from docstrings(path.read_text(encoding="utf-8"))
             except (SyntaxError, UnicodeDecodeError):
                 continue  # templates and files in other encodings, not modules
+
+
+def _release(package: str) -> dict[str, str]:
+    """The version of a package where it stands for the code; none for code under development."""
+    spec = util.find_spec(package)
+    installed = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")]
+    where = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
+    if not any(folder in path.parents for path in where for folder in installed):
+        return {}
+    return {package: ", ".join(_versions(package))}
+
+
+def _rendered(
+    out: Path | None,
+    folder: Path,
+    text: TextName,
+    release: dict[str, str],
+    files: dict[str, Iterator[str]],
+) -> Text:
+    """Write a text to `folder`, or take that of `out` over where the same release made it."""
+    source: dict[str, str | int] = {"results": STAGE.version, **release}
+    if release and out is not None and (before := _whole(out, text, source)):
+        shutil.copytree(out / text, folder / text)
+        return before
+    written = _write(folder, text, files)
+    return structs.replace(written, rendered=source) if release else written
+
+
+def _whole(out: Path, text: TextName, source: dict[str, str | int]) -> Text | None:
+    """What `out` holds of a text, if it was rendered of `source` and is as it was written."""
+    try:
+        before = read_manifest(out).texts[text]
+        altered = any(sha256(out / one.name) != one.sha256 for one in before.inputs)
+    except (ElmoError, OSError, KeyError):
+        return None
+    return None if altered or before.rendered != source else before
 
 
 def _write(folder: Path, text: TextName, files: dict[str, Iterator[str]]) -> Text:

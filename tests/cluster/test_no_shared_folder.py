@@ -4,6 +4,7 @@ Minutes long: `python -m pytest -m cluster tests/cluster`, as root.
 """
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -74,7 +75,8 @@ def test_the_pipeline_by_s3_alone_gives_what_this_machine_gives(
     done = nodes.run(1, sys.executable, "-c", put, *texts, **S3)
     assert done.returncode == 0, done.stderr[-2000:]
     own = nodes.environment | {"PYTHONPATH": str(ROOT), "TMPDIR": "/tmp", "ELMO_CPUS": "1"}
-    subprocess.run(["dvc", "init", "--no-scm", "-q"], cwd=local, env=own, check=True)
+    for folder in (here, local):
+        subprocess.run(["dvc", "init", "--no-scm", "-q"], cwd=folder, env=own, check=True)
     embedded = subprocess.run(
         ["dvc", "repro", "features"], cwd=local, env=own, capture_output=True, text=True
     )
@@ -82,14 +84,15 @@ def test_the_pipeline_by_s3_alone_gives_what_this_machine_gives(
     expected = digests(local)
     assert len(expected) > 6
 
-    def submit(name: str, workers: int) -> Path:
-        """Run the stages at a URL of their own; the folder that holds a copy of what is there."""
+    def submit(name: str, workers: int, *stages: str) -> Path:
+        """Run stages at a URL of their own; the folder that holds a copy of what is there."""
         url = f"s3://bucket/{name}"
-        command = [sys.executable, "-m", "pipeline", "submit", "features", "--address", ADDRESS]
-        sizes = {"ELMO_WORKERS": str(workers), "ELMO_CPUS": "1"}
-        done = nodes.run(1, *command, "--folder", url, cwd=here, limit=3000, **S3, **sizes)
+        (here / "cluster.yaml").write_text(f"storage: {url}\nworkers: {workers}\n")
+        command = [sys.executable, "-m", "pipeline", "submit", *stages, "--address", ADDRESS]
+        done = nodes.run(1, *command, cwd=here, limit=3000, **S3, ELMO_CPUS="1")
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
         assert "features: " in done.stdout
+        assert f"the data stay at {url}" in done.stderr
         copy = tmp_path / name
         copy.mkdir()
         what = ["data", "models", "project"]
@@ -97,14 +100,17 @@ def test_the_pipeline_by_s3_alone_gives_what_this_machine_gives(
         assert done.returncode == 0, done.stderr[-2000:]
         return copy
 
-    one = submit("one", workers=1)
+    one = submit("one", 1)
     assert digests(one) == expected
     kept = json.loads((one / "project" / "metrics" / "pretrain.json").read_text())
     assert kept == json.loads((local / "metrics" / "pretrain.json").read_text())
-    two = submit("two", workers=2)
-    assert losses(two / "project") == pytest.approx(losses(local), rel=1e-4)
-
-    again = [sys.executable, "-m", "pipeline", "submit", "features", "--address", ADDRESS]
-    done = nodes.run(1, *again, "--folder", "s3://bucket/one", cwd=here, **S3)
+    done = nodes.run(1, sys.executable, "-m", "dvc", "repro", cwd=here, limit=600, **S3)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    ran = set(re.findall("Running stage '([^']*)'", done.stdout))
+    assert ran == {"corpus", "register"}, ran  # which look whether texts or registry have changed
+    again = [sys.executable, "-m", "pipeline", "submit", "--address", ADDRESS]
+    done = nodes.run(1, *again, cwd=here, limit=600, **S3)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "pretrain: " not in done.stdout  # nothing has changed
+    two = submit("two", 2, "features")
+    assert losses(two / "project") == pytest.approx(losses(local), rel=1e-4)

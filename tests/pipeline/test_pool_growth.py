@@ -17,7 +17,7 @@ class Double:
         return 2 * item
 
 
-def test_a_pool_starts_from_nothing_when_a_node_comes() -> None:
+def test_a_pool_starts_from_nothing_when_a_node_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     workers._set_up()
     import ray
     from ray.cluster_utils import Cluster as Nodes
@@ -29,6 +29,7 @@ def test_a_pool_starts_from_nothing_when_a_node_comes() -> None:
     try:
         environment = {"env_vars": {"PYTHONPATH": str(ROOT)}}
         ray.init(address=nodes.address, log_to_driver=False, runtime_env=environment)
+        monkeypatch.setenv("RAY_ADDRESS", nodes.address)
         found: list[int] = []
         cluster = Cluster(wait_minutes=5)
 

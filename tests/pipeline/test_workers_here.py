@@ -1,0 +1,73 @@
+"""Work of seconds never starts Ray: what begins in this process goes on there while it is short."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pipeline.cluster import pool, workers
+from pipeline.settings.cluster import Cluster
+
+
+class Clock:
+    """Seconds that pass with each item of work."""
+
+    def __init__(self, seconds: list[float]) -> None:
+        self.now, self.seconds = 0.0, iter(seconds)
+
+    def work(self, item: int) -> int:
+        self.now += next(self.seconds)
+        return item * item
+
+
+@pytest.fixture
+def with_ray(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """What is left to Ray, at each start."""
+    left: list[list[int]] = []
+
+    def run(ray: Any, function: Any, work: list[int], **_: Any) -> Iterator[int]:
+        left.append(list(work))
+        return iter([item * item for item in work])
+
+    monkeypatch.setattr(pool, "run_tasks", run)
+    monkeypatch.setattr(workers, "session", lambda: contextlib.nullcontext())
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return left
+
+
+@pytest.mark.parametrize(
+    ("seconds", "actors", "left"),
+    [
+        ([5.0, 1.0, 1.0, 1.0], 0, []),  # the first one loads what all need
+        ([5.0, 8.0, 8.0, 8.0], 0, [[2, 3]]),
+        ([20.0, 1.0, 1.0, 1.0], 0, [[1, 2, 3]]),
+        ([1.0, 1.0, 7.0, 16.0], 0, []),
+        ([1.0, 1.0, 16.0, 1.0], 0, [[3]]),
+        ([90.0, 90.0, 90.0, 90.0], 1, []),
+        ([1.0, 1.0, 1.0, 1.0], 2, [[0, 1, 2, 3]]),
+    ],
+)
+def test_ray_is_started_for_what_is_worth_it(
+    with_ray: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: list[float],
+    actors: int,
+    left: list[list[int]],
+) -> None:
+    clock = Clock(seconds)
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    cluster = Cluster(workers=0, cpus=1, gpu=False, actors=actors)
+    found = workers.tasks(clock.work, range(4), cluster=cluster, label="work")
+    assert list(found) == [0, 1, 4, 9]
+    assert with_ray == left
+
+
+def test_a_named_cluster_does_all_of_it(
+    with_ray: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "ray.example:6379")
+    cluster = Cluster(workers=0, cpus=1, gpu=False, actors=0)
+    assert list(workers.tasks(Clock([]).work, [3], cluster=cluster, label="work")) == [9]
+    assert with_ray == [[3]]
