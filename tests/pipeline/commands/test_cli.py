@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,13 @@ import pytest
 import torch
 
 from elmo.data.tokenizer import describe
+from elmo.model.config import GROUP
 from elmo.model.embedder import Embedder
 from tests.elmo.conftest import save_tiny_model
 from tests.pipeline.command_line import elmo
 
 ROOT = Path(__file__).resolve().parents[3]
+INSTALLED = ", ".join(sorted(point.name for point in entry_points(group=GROUP))) or "none"
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +67,7 @@ def test_embed_pretokenized_layers_dtype_and_carry(model: Path, tmp_path: Path) 
             ["embed", "absent", "--input", "-", "--output", "o.npz"],
             b"",
             "error: absent: no such model folder, and no installed model of that name (there are "
-            "none); pip install the model's package\n",
+            f"{INSTALLED}); pip install the model's package\n",
         ),
         (
             ["embed", "MODEL", "--input", "-", "--output", "o.npz", "--layers", "two"],
