@@ -3,13 +3,14 @@
     python -m benchmarks.precision MODEL TRAIN.conllu DEV.conllu [--sentences 2000] [--epochs 8]
 
 Embeds the sentences once for each way of computing or keeping vectors, as stores, and trains the
-same tagger (linear over a learned mix, the same seeds) on each. Errors are against float32
-throughout. Ways that the machine has no units for are left out. Files may be gzipped. Prints JSON.
+same tagger (a biLSTM-CRF over a learned mix and no words, the same seeds) on each. Errors are
+against float32 throughout. Ways that the machine has no units for are left out. Files may be
+gzipped. Prints JSON.
 """
 
 import argparse
-import gzip
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -22,7 +23,11 @@ from elmo.nn.int8 import is_supported
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build
-from elmo.tasks.tagger import accuracy, train
+from elmo.tasks.examples import distinct
+from elmo.tasks.kinds import choose
+from elmo.tasks.readers.fields import Labelled
+from elmo.tasks.reading import read
+from elmo.tasks.task import train_task
 
 WAYS = {
     "float32": StoreSettings(dtype="float32"),
@@ -37,11 +42,12 @@ WAYS = {
 def main() -> None:
     """Embed, compare, probe, print."""
     options = _options()
-    sentences, tags = _read(options.train, options.sentences)
-    training = range(len(sentences))
-    more, their_tags = _read(options.dev, options.sentences // 4)
-    sentences, tags = sentences + more, tags + their_tags
-    heldout = range(len(training), len(sentences))
+    train = _first(read("tagging", options.train), options.sentences)
+    dev = _first(read("tagging", options.dev), options.sentences // 4)
+    sentences = distinct([*train.examples, *dev.examples])
+    settings_of_task = choose(
+        "tagging", {"words": "none", "characters": 0, "epochs": options.epochs}
+    )
     report = {}
     here = [*precisions(), *["int8"] * is_supported()]
     ways = {way: settings for way, settings in WAYS.items() if settings.precision in here}
@@ -60,10 +66,18 @@ def main() -> None:
             )
             store = FeatureStore(out)
             exact = exact or store
-            scores = []
-            for seed in range(options.seeds):
-                tagger = train(store, tags, ids=training, epochs=options.epochs, seed=seed)
-                scores.append(accuracy(tagger, store, tags, ids=heldout))
+            task = train_task(
+                "tagging",
+                train,
+                dev,
+                out=folder / f"{out.name}-task",
+                settings=settings_of_task,
+                model=options.model,
+                seeds=range(options.seeds),
+                work=folder / f"{out.name}-work",
+                store=out,
+            )
+            scores = [scores_of_seed["accuracy"] for scores_of_seed in task.scores.values()]
             report[way] = {
                 "probe accuracy": round(mean(scores), 4),
                 "probe accuracies": [round(score, 4) for score in scores],
@@ -102,24 +116,8 @@ def _bytes(store: FeatureStore) -> float:
     return counts.bytes / counts.tokens
 
 
-def _read(path: Path, limit: int) -> tuple[list[list[str]], list[list[str]]]:
-    """The first sentences of a CoNLL-U file, and their universal part-of-speech tags."""
-    opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open()
-    sentences: list[list[str]] = [[]]
-    tags: list[list[str]] = [[]]
-    with opened as file:
-        for line in file:
-            fields = line.rstrip("\n").split("\t")
-            if len(fields) < 4:
-                if not line.strip() and sentences[-1]:
-                    sentences.append([])
-                    tags.append([])
-                    if len(sentences) > limit:
-                        break
-            elif fields[0].isdecimal():
-                sentences[-1].append(fields[1])
-                tags[-1].append(fields[3])
-    return sentences[:limit], tags[:limit]
+def _first(labelled: Labelled, count: int) -> Labelled:
+    return replace(labelled, examples=labelled.examples[:count])
 
 
 def _options() -> argparse.Namespace:

@@ -1,21 +1,32 @@
-"""Train a tagger from a store with a learned mix of layers: python examples/tagger.py STORE TAGS.
+"""Train a tagger from a store of a model: python examples/tagger.py MODEL STORE TAGS.
 
 TAGS has one line per sentence of the store: one tag per token, between spaces.
 `pip install .` is enough.
 """
 
+import json
 import sys
 from pathlib import Path
 
 import elmo
-from elmo.tasks.tagger import accuracy, train
+from elmo.tasks.kinds import choose
+from elmo.tasks.reading import read
+from elmo.tasks.task import Task, train_task
 
-store = elmo.FeatureStore(sys.argv[1])
-tags = [line.split() for line in Path(sys.argv[2]).read_text(encoding="utf-8").splitlines()]
-tagger = train(store, tags, ids=store.ids("train"), epochs=10)
-print(f"held-out accuracy {accuracy(tagger, store, tags, ids=store.ids('heldout')):.3f}")
-for name, weight in zip(store.layers, tagger.mix.weights, strict=True):
+model, features, tags_file = map(Path, sys.argv[1:])
+store = elmo.FeatureStore(features)
+tags = [line.split() for line in tags_file.read_text(encoding="utf-8").splitlines()]
+for split in ("train", "heldout"):
+    with open(f"{split}.jsonl", "w", encoding="utf-8") as file:
+        for k in store.ids(split):
+            print(json.dumps({"tokens": store.tokens(k), "tags": tags[k]}), file=file)
+train, heldout = (read("tagging", Path(f"{split}.jsonl")) for split in ("train", "heldout"))
+settings = choose("tagging", {"words": "none", "characters": 0})  # vectors alone
+given = {"settings": settings, "model": model, "store": features, "work": Path("work")}
+train_task("tagging", train, heldout, out=Path("tagger"), **given)
+tagger = Task.load(Path("tagger"))
+print(f"held-out accuracy {tagger.evaluate(heldout)['accuracy']:.3f}")
+mix = elmo.Mix.load("tagger/seed-0/mix.json")  # for a store of it: features.layers, features.mix
+for name, weight in zip(store.layers, mix.weights, strict=True):
     print(f"{name} {weight:.3f}")
-tagger.save(Path("tagger"))
-tagger.mix.save("mix.json")  # a store of this mix: features.layers mix, features.mix
-print(tagger.tag([store[0]])[0][:8])
+print(tagger([store.tokens(0)])[0])

@@ -1,0 +1,55 @@
+"""The example that trains a tagger from a store needs the library alone."""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from elmo.data.shards import write_shards
+from elmo.settings import StoreSettings
+from elmo.store.build import build
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "tagger.py"
+
+
+@pytest.mark.slow
+def test_the_example_learns_tags_of_words_from_a_store(
+    tiny_model_folder: Path, tmp_path: Path
+) -> None:
+    draw = random.Random(0)
+    words = ["the", "gift", "late", "music", "for", "he"]
+    sentences = [draw.choices(words, k=draw.randrange(9)) for _ in range(400)]
+    write_shards(tmp_path / "shards", sentences, heldout_every=5, shard_sentences=60)
+    build(
+        tmp_path / "store",
+        shards=tmp_path / "shards",
+        model=tiny_model_folder,
+        settings=StoreSettings(),
+        work=tmp_path / "runs",
+    )
+    tags = [" ".join(word.upper() for word in sentence) for sentence in sentences]
+    (tmp_path / "tags.txt").write_text("\n".join(tags) + "\n")
+    blocked = tmp_path / "blocked"
+    blocked.mkdir()
+    for name in ("ray", "mlflow", "dvc", "click", "pipeline"):
+        (blocked / f"{name}.py").write_text("raise ImportError('not part of the library')\n")
+    done = subprocess.run(
+        [sys.executable, EXAMPLE, tiny_model_folder, "store", "tags.txt"],
+        cwd=tmp_path,
+        env={
+            "PYTHONPATH": os.pathsep.join([str(blocked), str(EXAMPLE.parents[1])]),
+            "PATH": "",
+            "OMP_NUM_THREADS": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    accuracy, *layers, last = done.stdout.splitlines()
+    assert float(accuracy.removeprefix("held-out accuracy ")) > 0.6  # one of six by chance
+    assert [line.split()[0] for line in layers] == ["layer_0", "layer_1", "layer_2"]
+    assert "'tags': [" in last
