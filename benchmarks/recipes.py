@@ -83,7 +83,7 @@ def main() -> None:
     if options.drop_weights:
         bilm.lstm = DroppedWeights(bilm.lstm, options.drop_weights, seed=recipe.seed)
     seed = recipe.seed + 1
-    softmax = new_softmax(recipe.softmax, len(vocabulary), network.projection, seed=seed)
+    softmax = new_softmax(len(vocabulary), network.projection, seed=seed)
     job = TrainingJob(bilm, softmax, vocabulary, characters, shards, recipe, options.out, {}, KEPT)
     workers = Workers()
     began = time.monotonic()

@@ -220,10 +220,8 @@ class Training:
     """What products are computed in: bfloat16 is several times faster where the processor has units
     for it and many times slower where it has none; `auto` times both on this machine, once.
     """
-    softmax: Literal["sampled", "full", "adaptive"]
-    """`sampled` compares with `samples` candidates, `full` with all words, `adaptive` with classes
-    of words: another model, which stays so in fine-tuning.
-    """
+    softmax: Literal["sampled", "full"]
+    """`sampled` compares with `samples` candidates, `full` with all words: slower."""
     samples: Annotated[int, Meta(ge=1, le=2**24)]
     """Candidates of the sampled softmax per step; more are slower and closer to the full softmax.
     """

@@ -3,7 +3,7 @@
 Loss and gradients are computed together, a chunk of predictions at a time, so that nothing of size
 predictions × words is ever held; an evaluation takes a block of words at a time besides. The
 sampled loss is TensorFlow's: log-uniform candidates without repetition, accidental hits removed,
-log expected counts subtracted. The adaptive softmax is a module of its own.
+log expected counts subtracted.
 
 Shapes: N predictions, n of them in a chunk, P projection, V words, U rows of the word matrix in
 use, M candidates or words of a block, H predictions whose target is a candidate.
@@ -17,7 +17,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from elmo.nn.adaptive_softmax import AdaptiveSoftmax, cluster_sizes
 from elmo.nn.device import sent, wants_few_launches
 
 CHUNK_LOGITS = 1 << 20  # logits held at a time: 4 MB, so that they stay in a CPU's cache
@@ -41,47 +40,21 @@ class Softmax(nn.Module):
         nn.init.zeros_(self.bias)
 
 
-AnySoftmax = Softmax | AdaptiveSoftmax
-
-
-def new_softmax(kind: str, words: int, projection: int, *, seed: int) -> AnySoftmax:
-    """An untrained softmax for training with `kind`: sampled, full or adaptive."""
-    softmax = (AdaptiveSoftmax if kind == "adaptive" else Softmax)(words, projection)
+def new_softmax(words: int, projection: int, *, seed: int) -> Softmax:
+    """An untrained softmax."""
+    softmax = Softmax(words, projection)
     softmax.reset_parameters(seed)
     return softmax
 
 
-def is_adaptive(state: dict[str, Tensor]) -> bool:
-    """Tell whether these are the weights of an adaptive softmax."""
-    return "weight" not in state
-
-
-def words_in(state: dict[str, Tensor]) -> int:
-    """For how many words these weights are; 0 where they are no softmax."""
-    if not is_adaptive(state):
-        return len(state["weight"])
-    sizes = cluster_sizes(state)
-    return len(state.get("adaptive.head.weight", ())) - len(sizes) + sum(sizes)
-
-
-def softmax_from(
-    state: dict[str, Tensor], *, words: int | None = None, seed: int = 0
-) -> AnySoftmax:
+def softmax_from(state: dict[str, Tensor], *, words: int | None = None, seed: int = 0) -> Softmax:
     """The softmax with these weights; with more `words` than they are for, new rows are drawn."""
-    softmax = softmax_like(state, words=words)
-    softmax.reset_parameters(seed)
+    known, projection = state["weight"].shape
+    softmax = new_softmax(known if words is None else words, projection, seed=seed)
     with torch.no_grad():
         for name, parameter in softmax.named_parameters():
-            parameter[: len(state[name])] = state[name]
+            parameter[:known] = state[name]
     return softmax
-
-
-def softmax_like(state: dict[str, Tensor], *, words: int | None = None) -> AnySoftmax:
-    """A softmax of the shape of these weights, for `words` words, its own weights not yet set."""
-    words = words_in(state) if words is None else words
-    if is_adaptive(state):
-        return AdaptiveSoftmax.shaped_like(state, words=words)
-    return Softmax(words, state["weight"].shape[1])
 
 
 class Candidates(NamedTuple):
@@ -128,11 +101,9 @@ def full_loss(
 
 
 @torch.no_grad()
-def evaluate(softmax: AnySoftmax, h_NP: Tensor, targets_N: Tensor) -> Tensor:
+def evaluate(softmax: Softmax, h_NP: Tensor, targets_N: Tensor) -> Tensor:
     """−log p of each target over all words, without a gradient."""
     chunks = zip(torch.split(h_NP, EVALUATED), torch.split(targets_N, EVALUATED), strict=True)
-    if isinstance(softmax, AdaptiveSoftmax):
-        return torch.cat([softmax.nats(*chunk) for chunk in chunks])
     return torch.cat([_nats(*chunk, softmax.weight, softmax.bias) for chunk in chunks])
 
 

@@ -27,7 +27,7 @@ from elmo.io.location import Folder, Location
 from elmo.model.weights import is_finite
 from elmo.nn.bilm import BiLM
 from elmo.nn.lstm import State
-from elmo.nn.softmax import AnySoftmax, Softmax
+from elmo.nn.softmax import Softmax
 from elmo.settings import PRECISIONS, Checkpointing, Training
 from elmo.train.checkpoints import (
     Checkpoint,
@@ -68,7 +68,7 @@ class TrainingJob:
     """
 
     bilm: BiLM
-    softmax: AnySoftmax
+    softmax: Softmax
     vocabulary: Vocabulary
     characters: Characters
     shards: Shards

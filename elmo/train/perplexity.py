@@ -37,7 +37,7 @@ from elmo.nn.device import (
 )
 from elmo.nn.encoder import CharacterEncoder
 from elmo.nn.lstm import State
-from elmo.nn.softmax import AnySoftmax, evaluate, softmax_from
+from elmo.nn.softmax import Softmax, evaluate, softmax_from
 
 TOKENS_AT_ONCE = 4096  # of sentences in memory, and of a long one
 LEAST_TIME_STEPS = 64  # of a long row that are read at once, however many rows there are
@@ -82,7 +82,7 @@ class Evaluator:
     def __init__(
         self,
         bilm: BiLM,
-        softmax: AnySoftmax,
+        softmax: Softmax,
         vocabulary: Vocabulary,
         *,
         precision: torch.dtype,

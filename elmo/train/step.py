@@ -21,15 +21,14 @@ from torch import Tensor, nn
 
 from elmo.data.stream import Window
 from elmo.errors import ElmoError
-from elmo.nn.adaptive_softmax import AdaptiveSoftmax
 from elmo.nn.bilm import BiLM, look_up
 from elmo.nn.device import sent, wants_few_launches
 from elmo.nn.dropout import dropout_scales, row_keys
 from elmo.nn.encoder import CharacterEncoder
 from elmo.nn.lstm import Drop, State
 from elmo.nn.softmax import (
-    AnySoftmax,
     Candidates,
+    Softmax,
     full_loss,
     sample,
     sampled_loss,
@@ -120,7 +119,7 @@ class Stepper:
     def __init__(
         self,
         bilm: BiLM,
-        softmax: AnySoftmax,
+        softmax: Softmax,
         optimizer: Optimizer,
         settings: Training,
         workers: Workers,
@@ -165,8 +164,8 @@ class Stepper:
         for name, leaf in leaves.items():
             if self.optimizer.lr_of.get(name) == 0:
                 continue
-            # A cluster of the adaptive softmax may be without a target in a step.
-            gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            gradient = leaf.grad
+            assert gradient is not None
             if self.workers.size > 1:
                 dist.all_reduce(gradient)
                 gradient /= self.workers.size
@@ -200,9 +199,6 @@ class Stepper:
         for name, leaf in self.softmax.named_parameters():
             leaf.grad = None
             leaves[f"softmax.{name}"] = leaf
-        if isinstance(self.softmax, AdaptiveSoftmax):
-            nats_N = self.softmax.nats(h_SNP.flatten(0, 1), targets_SN.flatten())
-            return nats_N.sum(), _by_direction(nats_N), {}, leaves
         weight, bias = self.softmax.weight, self.softmax.bias
         if self.settings.softmax == "full":
             loss, nats_N = full_loss(h_SNP.flatten(0, 1), targets_SN.flatten(), weight, bias)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from elmo.data.shards import Shards
     from elmo.data.vocabulary import Vocabulary
     from elmo.nn.bilm import BiLM
-    from elmo.nn.softmax import AnySoftmax, Softmax
+    from elmo.nn.softmax import Softmax
 
     from .training import Prepared, RunSettings, Trained
 
@@ -51,7 +51,7 @@ class FinetuneJob:
         """The parent with the domain's words added and a learning rate for each layer."""
         from elmo.data.shards import Shards
         from elmo.model.folder import load_model
-        from elmo.nn.softmax import Softmax, is_adaptive, new_softmax, softmax_from
+        from elmo.nn.softmax import new_softmax, softmax_from
         from elmo.train.loop import TrainingJob
 
         from .training import Prepared
@@ -64,17 +64,10 @@ class FinetuneJob:
         vocabulary = _extended(parent.vocabulary, counts, self.new_words)
         words, projection = len(vocabulary), parent.bilm.config.projection
         if parent.softmax is None:
-            softmax = new_softmax(training.softmax, words, projection, seed=training.seed)
-        elif is_adaptive(parent.softmax) != (training.softmax == "adaptive"):
-            raise ElmoError(
-                f"finetune.training.softmax is {training.softmax}, and {self.model} has "
-                f"{'an' if is_adaptive(parent.softmax) else 'no'} adaptive softmax; choose as it "
-                "has"
-            )
+            softmax = new_softmax(words, projection, seed=training.seed)
         else:
             softmax = softmax_from(parent.softmax, words=words, seed=training.seed)
-            if isinstance(softmax, Softmax):
-                share_unknown(softmax, vocabulary, counts, known=len(parent.vocabulary))
+            share_unknown(softmax, vocabulary, counts, known=len(parent.vocabulary))
         job = TrainingJob(
             bilm=parent.bilm,
             softmax=softmax,
@@ -237,7 +230,7 @@ def share_unknown(
 
 
 def _lr_of(
-    bilm: "BiLM", softmax: "AnySoftmax", freeze: tuple[str, ...], decay: float
+    bilm: "BiLM", softmax: "Softmax", freeze: tuple[str, ...], decay: float
 ) -> dict[str, float]:
     """What multiplies each parameter's learning rate: 0 where frozen, decay^depth elsewhere."""
     layers = bilm.config.layers

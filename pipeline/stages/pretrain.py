@@ -58,9 +58,7 @@ class PretrainJob:
         bilm.reset_parameters(training.seed)
         job = TrainingJob(
             bilm=bilm,
-            softmax=new_softmax(
-                training.softmax, len(vocabulary), config.projection, seed=training.seed + 1
-            ),
+            softmax=new_softmax(len(vocabulary), config.projection, seed=training.seed + 1),
             vocabulary=vocabulary,
             characters=characters,
             shards=Shards(self.shards),

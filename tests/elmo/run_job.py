@@ -117,7 +117,7 @@ def make_job(
     bilm = BiLM(NETWORK, characters=Characters().size)
     bilm.reset_parameters(0)
     settings = replace(TRAINING, **changes)
-    softmax = new_softmax(settings.softmax, len(WORDS), NETWORK.projection, seed=1)
+    softmax = new_softmax(len(WORDS), NETWORK.projection, seed=1)
     return TrainingJob(
         bilm=bilm,
         softmax=softmax,

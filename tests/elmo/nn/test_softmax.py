@@ -15,8 +15,10 @@ from elmo.nn.softmax import (
     Softmax,
     evaluate,
     full_loss,
+    new_softmax,
     sample,
     sampled_loss,
+    softmax_from,
 )
 
 N, P, V = 23, 6, 40
@@ -216,6 +218,14 @@ def test_bfloat16_outputs_give_nearly_the_same_loss_and_gradients(samples: int |
     for exact, near in zip(*found, strict=True):
         assert near.dtype == torch.float32
         assert (near - exact).norm() < 0.02 * exact.norm()
+
+
+def test_new_words_leave_the_rows_of_old_ones() -> None:
+    old = new_softmax(V, P, seed=1)
+    new = softmax_from(dict(old.state_dict()), words=V + 5, seed=2)
+    assert new.weight.shape == (V + 5, P) and new.bias.shape == (V + 5,)
+    assert torch.equal(new.weight[:V], old.weight)
+    assert bool((new.weight[V:] != 0).any())
 
 
 def test_weights_are_drawn_as_in_2018_and_follow_the_seed() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from elmo.errors import ElmoError
 from elmo.nn.bilm import BiLM
-from elmo.nn.softmax import Softmax, new_softmax
+from elmo.nn.softmax import Softmax
 from elmo.settings import OptimizerSettings
 from elmo.train.optimizer import Optimizer, global_norm
 from tests.elmo.run_job import ADAGRAD, NETWORK, OPTIMIZER
@@ -147,8 +147,7 @@ def test_every_row_used_is_the_dense_update() -> None:
 def test_weight_decay_spares_the_biases_of_the_real_model_and_nothing_else() -> None:
     """By role, not by shape: the biases of the LSTMs have two axes here."""
     bilm = BiLM(NETWORK, characters=261)
-    adaptive = new_softmax("adaptive", 60, NETWORK.projection, seed=1)
-    modules = {"bilm": bilm, "softmax": Softmax(9, NETWORK.projection), "adaptive": adaptive}
+    modules = {"bilm": bilm, "softmax": Softmax(9, NETWORK.projection)}
     parameters = {
         name: torch.nn.init.ones_(parameter).data
         for prefix, module in modules.items()

@@ -13,7 +13,6 @@ from elmo.data.tokenizer import Tokenization
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 from elmo.model.folder import load_model, save_model
-from elmo.nn.adaptive_softmax import AdaptiveSoftmax
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
 from elmo.settings import Config, Network
@@ -214,28 +213,6 @@ def test_a_model_without_a_softmax_gets_a_new_one(inputs: Path, tmp_path: Path) 
     assert metrics["domain_gain"] > 0.2
     found = load_model(tmp_path / "model")
     assert found.softmax is not None and len(found.softmax["weight"]) == len(WORDS) + 2
-
-
-@pytest.mark.slow
-def test_a_softmax_is_tuned_as_the_kind_it_is(inputs: Path, tmp_path: Path) -> None:
-    adaptive = replace(PARAMS, training=replace(PARAMS.training, softmax="adaptive"))
-    with pytest.raises(ElmoError, match="has no adaptive softmax; choose as it has"):
-        run(inputs, tmp_path, adaptive)
-    parent = load_model(inputs / "model")
-    softmax = AdaptiveSoftmax(len(WORDS), NETWORK.projection)
-    softmax.reset_parameters(1)
-    save_model(
-        tmp_path / "adaptive",
-        bilm=parent.bilm,
-        vocabulary=parent.vocabulary,
-        characters=parent.characters,
-        softmax=dict(softmax.state_dict()),
-        training={},
-        tokenizer=parent.tokenizer,
-    )
-    assert run(inputs, tmp_path, adaptive, model=tmp_path / "adaptive")["domain_gain"] > 0.2
-    with pytest.raises(ElmoError, match="has an adaptive softmax"):
-        run(inputs, tmp_path, model=tmp_path / "adaptive")
 
 
 @pytest.mark.slow
