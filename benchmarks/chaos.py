@@ -140,7 +140,7 @@ def results(project: Path) -> set[str]:
         project / "models" / stage / "weights.safetensors" for stage in ("pretrain", "finetune")
     ]
     paths += (project / "data" / "shards").rglob("*.arrow")
-    paths += (project / "data" / "features").glob("*.parquet")
+    paths += (project / "data" / "features").rglob("*-?????-*")
     files = {f"{path.relative_to(project)} {sha256(path)}" for path in paths if path.exists()}
     curves = (project / "curves").glob("*/train.tsv")
     noted = {

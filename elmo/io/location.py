@@ -43,8 +43,8 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.E
 class Location:
     """A folder, local or at a URL; `options` are fsspec's storage options.
 
-    Methods take names of files in it. What fails at a URL is one `ElmoError`, but for
-    `FileNotFoundError`.
+    Methods take names of files in it, or their paths below it. What fails at a URL is one
+    `ElmoError`, but for `FileNotFoundError`.
     """
 
     def __init__(self, url: str | Path, options: Mapping[str, Any] | None = None) -> None:
@@ -271,6 +271,7 @@ class Location:
             with self._remote(file) as (files, path):
                 files.put_file(str(written), path)
             return True
+        (self.local / file).parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(written, self.local / file)  # the only call that fails where the name is taken
         except FileExistsError:
@@ -298,7 +299,7 @@ class Location:
                     files.cp_file(old, path)
                     return
         if self.local is not None and source.local is not None:
-            self.local.mkdir(parents=True, exist_ok=True)
+            (self.local / name).parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.rename(source.local / file, self.local / name)
                 return
@@ -391,9 +392,10 @@ class Location:
         if self.local is not None:
             shutil.rmtree(self.local, ignore_errors=True)
             return
-        for name in self.names():
-            if name.endswith(".json"):
-                self.delete(name)
+        for location in (self, *(self / folder for folder in self.folders())):
+            for name in location.names():
+                if name.endswith(".json"):
+                    location.delete(name)
         with suppress(FileNotFoundError), self._remote("") as (files, path):
             files.rm(path.rstrip("/"), recursive=True)
 

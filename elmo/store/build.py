@@ -33,6 +33,7 @@ from elmo.store.layout import (
     choose_layers,
 )
 from elmo.store.manifest import (
+    INSIDE,
     WRITTEN,
     MadeWith,
     ModelOf,
@@ -41,11 +42,11 @@ from elmo.store.manifest import (
     StoreManifest,
     StoreSource,
     check_size,
+    files_of,
     new_manifest,
     next_number,
     publish,
     read_manifest,
-    version_name,
     versions,
 )
 from elmo.store.reader import check_layout, open_parquet
@@ -186,10 +187,9 @@ def build(
             parts = list((run or run_in_process)(ShardEmbedder, arguments, jobs))
             manifest = _publish(location, described(parts=parts), before, unfinished)
     except BaseException:
-        if unfinished != location:
-            unfinished.remove_folder()  # unless parts are in it
-        if not existed:
-            location.remove_folder()
+        for folder in (unfinished, *(() if existed else (location,))):
+            (folder / INSIDE).remove_folder()  # unless files are in it
+            folder.remove_folder()
         raise
     if unfinished != location:
         _clear(unfinished)
@@ -269,7 +269,7 @@ def check_append(
     _check_layout(location, before, model)
     for part in before.parts:
         for entry in (part.types, part):
-            location.check(entry.file, size=entry.bytes)
+            location.check(entry.path, size=entry.bytes)
     for part in before.parts[:1]:  # all have one layout
         footer = open_parquet(location, part.file).schema_arrow
         check_layout(location.name(part.file), footer, before.layout)
@@ -324,7 +324,7 @@ def _check_layout(location: Location, store: StoreManifest, model: Folder) -> No
     ):
         if recorded != actual:
             raise ElmoError(
-                f"{location.name(version_name(store.version))}: layout.{name} is {recorded}, its "
+                f"{location.name(store.path)}: layout.{name} is {recorded}, its "
                 f"model's is {actual}; restore it or make the store again"
             )
 
@@ -421,7 +421,12 @@ def _store_or_nothing(location: Location) -> StoreManifest | None:
         return read_manifest(location)
     if location.local is not None and location.local.is_dir():
         names = [path.name for path in location.local.iterdir()]
-    others = [name for name in names if not name.startswith(".") and not WRITTEN.fullmatch(name)]
+    names += [f"{INSIDE}/{name}" for name in (location / INSIDE).entries()]
+    others = [
+        name
+        for name in names
+        if name != INSIDE and not name.startswith(".") and not WRITTEN.fullmatch(name)
+    ]
     if others:
         raise ElmoError(
             f"{location}: holds {sorted(others)[0]} and is not a store; name another folder"
@@ -437,11 +442,11 @@ def _publish(
         if unfinished != location:
             for part in manifest.parts:
                 for entry in (part.types, part):
-                    if not unfinished.exists(entry.file):
+                    if not unfinished.exists(entry.path):
                         continue  # an equal run has moved it, or it was in the store before
                     if not is_whole(location, entry):
-                        location.delete(entry.file)
-                        location.adopt(entry.file, unfinished)
+                        location.delete(entry.path)
+                        location.adopt(entry.path, unfinished)
         if before is not None:
             if _content(before).digest == _content(manifest).digest:
                 return before
@@ -460,8 +465,9 @@ def _clear(unfinished: Location) -> None:
     """Remove a folder of unfinished parts, unless an equal run is still writing there."""
     if unfinished.being_written():
         return
-    for name in unfinished.names():
+    for name in files_of(unfinished):
         if WRITTEN.fullmatch(name):
             unfinished.delete(name)
     unfinished.sweep()
+    (unfinished / INSIDE).remove_folder()
     unfinished.remove_folder()

@@ -10,7 +10,7 @@ Shapes: T tokens of a sentence, D width of a layer.
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from elmo.errors import ElmoError
 from elmo.interop.vectors_hdf5 import write_dump
 from elmo.io.atomic import new_folder, new_output
 from elmo.store import FeatureStore
-from elmo.store.layout import layer_names
+from elmo.store.layout import layer_names, narrow
 
 if TYPE_CHECKING:
     import datasets
@@ -29,12 +29,15 @@ if TYPE_CHECKING:
 _ROWS = 4096
 
 
-def export_lists(store: FeatureStore, out: Path) -> int:
-    """Write a Parquet file of one row per token and a list of float32 per layer; return its rows.
+def export_lists(
+    store: FeatureStore, out: Path, *, dtype: Literal["float32", "float16"] = "float32"
+) -> int:
+    """Write a Parquet file of one row per token and a list of numbers per layer; return its rows.
 
     Any tool reads it without knowing of stores, at several times the bytes and seconds.
     """
-    layers = [pa.field(name, pa.list_(pa.float32(), store.dim)) for name in store.layers]
+    number = pa.float16() if dtype == "float16" else pa.float32()
+    layers = [pa.field(name, pa.list_(number, store.dim)) for name in store.layers]
     fields = [
         pa.field("sentence_id", pa.int64()),
         pa.field("document_id", pa.int64()),
@@ -56,7 +59,7 @@ def export_lists(store: FeatureStore, out: Path) -> int:
                     pa.array(np.repeat(part.document_ids[first:last], lengths)),
                     pa.array((np.arange(len(block.type_ids)) - starts).astype(np.int32)),
                     part.types.tokens.take(pa.array(block.type_ids)),
-                    *(_lists(vectors) for vectors in block.vectors),
+                    *(_lists(vectors, dtype) for vectors in block.vectors),
                 ]
                 writer.write_table(pa.Table.from_arrays(columns, schema=schema), _ROWS)
                 written += len(block.type_ids)
@@ -136,7 +139,8 @@ def export_datasets(store: FeatureStore, out: Path) -> None:
             dataset.save_to_disk(str(folder))
 
 
-def _lists(vectors_TD: np.typing.NDArray[np.float32]) -> pa.Array:
+def _lists(vectors_TD: Floats, dtype: str) -> pa.Array:
     dim = vectors_TD.shape[1]
-    flat = pa.array(np.ascontiguousarray(vectors_TD).reshape(-1))
+    numbers_TD = narrow(vectors_TD) if dtype == "float16" else np.ascontiguousarray(vectors_TD)
+    flat = pa.array(numbers_TD.reshape(-1))
     return pa.FixedSizeListArray.from_arrays(flat, dim)

@@ -2,9 +2,10 @@
 
 A part, `part-00000-<digest>.parquet`, has one row per sentence. Each layer is one binary value per
 sentence, its vectors end to end, because lists of floats cost a Parquet reader ten times as much.
-Layer 0 knows no context, so it is in `_types-00000-<digest>.parquet`, once for each distinct token
-of the part; `types` of the part says which row each token has there. Layer 0 is [x; x], so x alone
-is kept. Readers that take a whole folder leave out files whose name begins with an underscore.
+Layer 0 knows no context, so it is in `__elmo/types-00000-<digest>.types`, once for each distinct
+token of the part; `types` of the part says which row each token has there. Layer 0 is [x; x], so x
+alone is kept. The tables of types are Parquet too; their folder and ending keep them from readers
+of all `*.parquet` of a folder, of which each skips other names: those of two underscores all do.
 
 Shapes: N distinct tokens, T tokens, P projection, D = 2P.
 """
@@ -26,7 +27,7 @@ from elmo.io.atomic import write_json
 from elmo.io.records import read_record
 from elmo.settings import MOST_LAYERS, Codec
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 DTYPES = {"float16": "<f2", "float32": "<f4", "int8": "|i1"}
 SCALE = "<f4"
 ENTRY = "<i4"

@@ -1,6 +1,6 @@
 """Store maintenance: verify, lineage, compact and prune."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -33,11 +33,11 @@ from elmo.store.manifest import (
     StoreManifest,
     TypesEntry,
     check_size,
+    files_of,
     new_manifest,
     next_number,
     publish,
     read_manifest,
-    version_name,
     versions,
 )
 from elmo.store.reader import check_layout, flat, open_parquet
@@ -71,7 +71,7 @@ def problems(store: Where, *, version: int | None = None) -> Iterator[str]:
     """Yield a line for each thing that is wrong with a store, after reading all of its bytes."""
     location = Location.of(store)
     manifest = read_manifest(location, version=version)
-    name = location.name(version_name(manifest.version))
+    name = location.name(manifest.path)
     yield from _broken_chain(location)
     ids = [np.empty(0, np.int64)]
     for part in manifest.parts:
@@ -137,7 +137,7 @@ def compact(store: Where, *, part_tokens: int) -> StoreManifest:
     check_size(location, described(parts=[]), shards_of, remedy="join more: raise --part-tokens")
     for part in before.parts:  # also those that stay as they are: the new version names them
         for entry in (part.types, part):
-            location.check(entry.file, size=entry.bytes)
+            location.check(entry.path, size=entry.bytes)
     number = next_number(before.parts)
     parts = []
     new: list[str] = []
@@ -173,14 +173,14 @@ def prune(store: Where, *, keep: int = 1) -> list[str]:
         present = versions(location)
         if not present:
             raise ElmoError(f"{location.url}: has no manifest of a store; name a store's folder")
-        kept, dropped = present[-keep:], present[:-keep]
+        kept, dropped = list(present)[-keep:], list(present)[:-keep]
         for version in kept:  # before what they came from is deleted
             for part in read_manifest(location, version=version, limit=CARE_LIMIT).parts:
                 for entry in (part.types, part):
-                    location.check(entry.file, size=entry.bytes)
+                    location.check(entry.path, size=entry.bytes)
         named, unneeded = _files(location, kept), _files(location, dropped)
-        deleted = [version_name(version) for version in dropped]
-        for name in location.names():
+        deleted = [present[version] for version in dropped]
+        for name in files_of(location):
             if not WRITTEN.fullmatch(name) or name in named:
                 continue
             if name in unneeded or not _unfinished(location, name, not alone):
@@ -190,11 +190,11 @@ def prune(store: Where, *, keep: int = 1) -> list[str]:
         return sorted([*deleted, *location.sweep()])
 
 
-def _files(location: Location, chosen: Sequence[int]) -> set[str]:
+def _files(location: Location, chosen: Iterable[int]) -> set[str]:
     """The files that these versions name."""
     manifests = [read_manifest(location, version=v, limit=CARE_LIMIT) for v in chosen]
     parts = [part for manifest in manifests for part in manifest.parts]
-    return {name for part in parts for name in (part.file, part.types.file)}
+    return {path for part in parts for path in (part.path, part.types.path)}
 
 
 def _unfinished(location: Location, name: str, busy: bool) -> bool:
@@ -210,14 +210,14 @@ def _unfinished(location: Location, name: str, busy: bool) -> bool:
 def _broken_chain(location: Location) -> Iterator[str]:
     """Yield where a version does not follow the one before it, of those that are there."""
     older: StoreManifest | None = None
-    for version in versions(location):
+    for version, path in versions(location).items():
         try:
             manifest = read_manifest(location, version=version, limit=CARE_LIMIT)
         except ElmoError as error:
             yield str(error)
             older = None
             continue
-        name = location.name(version_name(version))
+        name = location.name(path)
         if (manifest.before is None) != (version == 1):
             yield f"{name}: version {version} must name the version before it, and only it"
         elif older is not None and older.version == version - 1 and older.digest != manifest.before:
@@ -228,14 +228,14 @@ def _broken_chain(location: Location) -> Iterator[str]:
 def _damage(location: Location, entry: PartEntry | TypesEntry) -> list[str]:
     """Return what is wrong with the bytes of a file, as near to the spot as its checksums tell."""
     try:
-        location.check(entry.file, size=entry.bytes)
+        location.check(entry.path, size=entry.bytes)
     except ElmoError as error:
         return [str(error)]
-    if location.sha256(entry.file) == entry.sha256:
+    if location.sha256(entry.path) == entry.sha256:
         return []
-    name = location.name(entry.file)
+    name = location.name(entry.path)
     try:
-        file = open_parquet(location, entry.file, checksums=True)
+        file = open_parquet(location, entry.path, checksums=True)
         columns = file.schema_arrow.names
     except (ElmoError, pa.ArrowException, ValueError):
         return [f"{name}: altered in its footer"]
@@ -255,7 +255,7 @@ def _mismatches(
     """Where an undamaged part's content is not what the manifest says; adds its ids to `ids`."""
     name = location.name(part.file)
     file = open_parquet(location, part.file)
-    table_of_types = open_parquet(location, part.types.file)
+    table_of_types = open_parquet(location, part.types.path)
     type_count = table_of_types.metadata.num_rows
     widths = {name: layout.width for name in layout.contextual} | {"types": 4}
     if layout.dtype == "int8":
@@ -332,19 +332,19 @@ def _join(
     checked; adds the files that were not there before to `new`."""
     fingerprint = digest(["join", [part.fingerprint for part in run]])
     origin = Origin(run[0].split, fingerprint, _shards(run), {})
-    present = set(location.names())
+    present = set(files_of(location))
     with ExitStack() as stack:
         copies = []
         for part in run:
             for file in (part.types, part):
-                location.check(file.file, size=file.bytes)
-                path = stack.enter_context(location.local_copy(file.file))
+                location.check(file.path, size=file.bytes)
+                path = stack.enter_context(location.local_copy(file.path))
                 if sha256(path) != file.sha256:
                     raise Damaged(
-                        f"{location.name(file.file)}: altered (its sha256 is not the manifest's), "
+                        f"{location.name(file.path)}: altered (its sha256 is not the manifest's), "
                         "so nothing is joined; elmo verify says where; restore it first"
                     )
-                check_layout(location.name(file.file), pq.read_schema(path), layout)
+                check_layout(location.name(file.path), pq.read_schema(path), layout)
                 copies.append(path)
         tables = [pq.read_table(path, partitioning=None) for path in copies[::2]]
         types, columns, rows_of = _join_types(tables, layout)
@@ -352,8 +352,8 @@ def _join(
             schema = types_schema(layout, metadata=origin.footer)
             write_types(path, schema, layout, types, columns)
             entry = publish_types(location, path, number)
-        new += [] if entry.file in present else [entry.file]
-        schema = part_schema(layout, types_file=entry.file, metadata=origin.footer)
+        new += [] if entry.path in present else [entry.path]
+        schema = part_schema(layout, types_file=entry.path, metadata=origin.footer)
         with location.temporary() as path:
             with PartWriter(path, schema, layout) as writer:
                 for source, new_type_ids in zip(copies[1::2], rows_of, strict=True):
@@ -363,7 +363,7 @@ def _join(
                                 parquet.read_row_group(group), writer, types, new_type_ids, layout
                             )
             joined = publish_part(location, path, number, types_entry=entry, origin=origin)
-        new += [] if joined.file in present else [joined.file]
+        new += [] if joined.path in present else [joined.path]
     return joined
 
 

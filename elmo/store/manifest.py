@@ -1,7 +1,9 @@
 """The manifest of a store: what it holds, its origin, and its versions.
 
-Each version is a file of its own, `_manifest-000001.json` and so on; the newest one counts. None is
-ever changed, nor is any file that one names.
+Each version is a file of its own, `__elmo/manifest-000001.json` and so on; the newest one counts.
+None is ever changed, nor is any file that one names. In a store of schema 2 manifests and tables of
+types lie beside the parts, under names with a leading underscore; they stay there, and versions
+that are added to it name them.
 """
 
 import re
@@ -25,13 +27,21 @@ from elmo.io.records import (
 )
 from elmo.store.layout import SCHEMA_VERSION, Layout
 
-FIRST_MANIFEST = "_manifest-000001.json"
+INSIDE = "__elmo"  # the folder of all but parts: what reads a folder of Parquet passes it by
+FIRST_MANIFEST = f"{INSIDE}/manifest-000001.json"
 PartName = Annotated[str, Meta(pattern=r"\Apart-[0-9]{5,9}-[0-9a-f]{12}\.parquet\Z")]
-TypesName = Annotated[str, Meta(pattern=r"\A_types-[0-9]{5,9}-[0-9a-f]{12}\.parquet\Z")]
+TypesName = Annotated[
+    str,
+    Meta(
+        pattern=r"\A(_types-[0-9]{5,9}-[0-9a-f]{12}\.parquet|types-[0-9]{5,9}-[0-9a-f]{12}\.types)\Z"
+    ),
+]
 WRITTEN = re.compile(
-    r"(part|_types)-[0-9]{5,9}-[0-9a-f]{12}\.parquet"
-)  # names that only writers of stores give
-_MANIFEST = re.compile(r"_manifest-([0-9]{6})\.json")
+    rf"(part|_types)-[0-9]{{5,9}}-[0-9a-f]{{12}}\.parquet|"
+    rf"{INSIDE}/types-[0-9]{{5,9}}-[0-9a-f]{{12}}\.types"
+)  # paths that only writers of stores give
+_MANIFEST = re.compile(rf"(?:_|{INSIDE}/)manifest-([0-9]{{6}})\.json")
+_OLD_SCHEMA = 2
 _OLD_MANIFEST = "manifest.json"  # of schema 1
 CARE_LIMIT = 1 << 29  # bytes of a manifest that maintenance reads, to make it smaller
 _PART_BYTES = 832  # in a manifest: at most those of a part, without its shards
@@ -53,6 +63,11 @@ class TypesEntry(Struct, frozen=True, forbid_unknown_fields=True):
     bytes: Count
     sha256: Sha256
 
+    @property
+    def path(self) -> str:
+        """Its path in the store's folder."""
+        return self.file if self.file.startswith("_") else f"{INSIDE}/{self.file}"
+
 
 class PartEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """One Parquet file of sentences; `fingerprint` names all that its bytes follow from."""
@@ -71,6 +86,11 @@ class PartEntry(Struct, frozen=True, forbid_unknown_fields=True):
     fingerprint: str
     types: TypesEntry
     shards: tuple[SourceShard, ...]
+
+    @property
+    def path(self) -> str:
+        """Its path in the store's folder."""
+        return self.file
 
 
 class StoreSource(Struct, frozen=True, forbid_unknown_fields=True):
@@ -132,6 +152,11 @@ class StoreManifest(Struct, frozen=True, forbid_unknown_fields=True):
         """What names this version of this store."""
         return digest(msgspec.to_builtins(self))
 
+    @property
+    def path(self) -> str:
+        """Its path in the store's folder."""
+        return version_path(self.version, schema=self.schema)
+
     def problems(self) -> list[str]:
         """Return where the manifest contradicts itself, one line per contradiction."""
         wrong = []
@@ -190,14 +215,21 @@ def count_parts(parts: Sequence[PartEntry]) -> StoreCounts:
     )
 
 
-def versions(location: Location) -> list[int]:
-    """The versions of a store that are there, oldest first.
+def versions(location: Location) -> dict[int, str]:
+    """The versions of a store that are there, oldest first, and the path of each.
 
     A folder, a pipe or a dangling link of that name counts: to read an older version instead would
     hide what has become of the newest.
     """
-    matches = [_MANIFEST.fullmatch(name) for name in location.entries()]
-    return sorted(int(match[1]) for match in matches if match)
+    paths = location.entries()
+    paths += [f"{INSIDE}/{name}" for name in (location / INSIDE).entries()]
+    matches = [_MANIFEST.fullmatch(path) for path in paths]
+    return dict(sorted((int(match[1]), match[0]) for match in matches if match))
+
+
+def files_of(location: Location) -> list[str]:
+    """The paths of all files of a store's folder."""
+    return [*location.names(), *(f"{INSIDE}/{name}" for name in (location / INSIDE).names())]
 
 
 def check_size(
@@ -225,7 +257,7 @@ def _part_bytes(shards: Sequence[SourceShard]) -> int:
 
 
 def _encoded(location: Location, manifest: StoreManifest) -> bytes:
-    source = location.name(version_name(manifest.version))
+    source = location.name(manifest.path)
     return json_bytes(msgspec.to_builtins(manifest), source=source)
 
 
@@ -241,12 +273,12 @@ def read_manifest(
         if not present:
             raise _no_store(location)
         if version is not None and version not in present:
-            raise ElmoError(f"{location}: has no version {version}; the newest is {present[-1]}")
-        chosen = present[-1] if version is None else version
+            raise ElmoError(f"{location}: has no version {version}; the newest is {max(present)}")
+        chosen = max(present) if version is None else version
         try:
-            return _read(location, chosen, limit)
+            return _read(location, chosen, present[chosen], limit)
         except (ElmoError, FileNotFoundError):
-            if attempt == 2 or version_name(chosen) in location.entries():
+            if attempt == 2 or chosen in versions(location):
                 raise  # else a newer version was published and this one pruned
     raise AssertionError
 
@@ -257,16 +289,16 @@ def publish(location: Location, manifest: StoreManifest) -> None:
     `ElmoError` where a file that it names is missing, or another writer has published that version;
     one that wrote the same succeeds.
     """
-    present = set(location.names())
+    present = set(files_of(location))
     for part in manifest.parts:
-        for file in (part.file, part.types.file):
-            if file not in present:
+        for path in (part.path, part.types.path):
+            if path not in present:
                 raise ElmoError(
-                    f"{location.name(file)}: vanished before it was published; run the same "
+                    f"{location.name(path)}: vanished before it was published; run the same "
                     "command again"
                 )
-    name, data = version_name(manifest.version), _encoded(location, manifest)
-    if not location.create(name, data) and location.read(name) != data:
+    data = _encoded(location, manifest)
+    if not location.create(manifest.path, data) and location.read(manifest.path) != data:
         raise ElmoError(
             f"{location}: another process published version {manifest.version} meanwhile; its "
             "version stays, and this one is not added; run the same command again"
@@ -282,13 +314,13 @@ def _number(part: PartEntry) -> int:
     return int(part.file.split("-")[1])
 
 
-def version_name(version: int) -> str:
-    """The file of a version of the manifest."""
-    return f"_manifest-{version:06d}.json"
+def version_path(version: int, *, schema: int = SCHEMA_VERSION) -> str:
+    """The path of a version of the manifest, in the store's folder."""
+    name = f"manifest-{version:06d}.json"
+    return f"_{name}" if schema == _OLD_SCHEMA else f"{INSIDE}/{name}"
 
 
-def _read(location: Location, version: int, limit: int | None) -> StoreManifest:
-    name = version_name(version)
+def _read(location: Location, version: int, name: str, limit: int | None) -> StoreManifest:
     source = location.name(name)
     try:
         head = location.record(name, _Head, limit=limit)
@@ -298,7 +330,7 @@ def _read(location: Location, version: int, limit: int | None) -> StoreManifest:
         raise
     if head.kind != "store":
         raise ElmoError(f"{source}: is not the manifest of a store")
-    if head.schema != SCHEMA_VERSION:
+    if head.schema != (_OLD_SCHEMA if name.startswith("_m") else SCHEMA_VERSION):
         raise ElmoError(_other_schema(source, head.schema))
     try:
         manifest = location.record(name, StoreManifest, limit=limit)

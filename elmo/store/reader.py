@@ -185,7 +185,7 @@ class Part:
         self, location: Location, entry: PartEntry, layout: Layout, *, checked: bool = False
     ) -> None:
         for file in (entry.types, entry):
-            location.check(file.file, size=file.bytes, sha256=file.sha256 if checked else None)
+            location.check(file.path, size=file.bytes, sha256=file.sha256 if checked else None)
         self._layout = layout
         name = location.name(entry.file)
         least = entry.tokens * (4 + layout.width * len(layout.contextual))
@@ -195,7 +195,7 @@ class Part:
                 "manifest says; restore it or make the store again"
             )
         self._parquet = ParquetColumns(location, entry.file, layout)
-        self.types = Types(location, entry.types.file, layout)
+        self.types = Types(location, entry.types.path, layout)
         index = self._parquet.read(["sentence_id", "document_id", "length"])
         self.sentence_ids = index["sentence_id"].to_numpy()
         self.document_ids = index["document_id"].to_numpy()

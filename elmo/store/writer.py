@@ -112,7 +112,7 @@ def write_part(
         schema = types_schema(layout, metadata=origin.footer)
         write_types(path, schema, layout, rows.types, columns)
         types_entry = publish_types(location, path, number)
-    schema = part_schema(layout, types_file=types_entry.file, metadata=origin.footer)
+    schema = part_schema(layout, types_file=types_entry.path, metadata=origin.footer)
     with location.temporary() as path:
         with PartWriter(path, schema, layout) as writer, ThreadPoolExecutor(1) as thread:
             pending = None
@@ -144,7 +144,7 @@ def publish_part(
 def is_whole(location: Location, entry: PartEntry | TypesEntry) -> bool:
     """Tell whether the bytes of a file are those that its entry and its name say."""
     try:
-        location.check(entry.file, size=entry.bytes, sha256=entry.sha256)
+        location.check(entry.path, size=entry.bytes, sha256=entry.sha256)
     except ElmoError:
         return False
     return True
@@ -152,9 +152,9 @@ def is_whole(location: Location, entry: PartEntry | TypesEntry) -> bool:
 
 def _publish(location: Location, path: Path, entry: PartEntry | TypesEntry) -> None:
     """Give a file the name that follows from its content; what else has that name is damaged."""
-    if not location.publish(path, entry.file) and not is_whole(location, entry):
-        location.delete(entry.file)
-        location.publish(path, entry.file)
+    if not location.publish(path, entry.path) and not is_whole(location, entry):
+        location.delete(entry.path)
+        location.publish(path, entry.path)
 
 
 def find_part(
@@ -169,13 +169,13 @@ def find_part(
                 footer = _read_footer(path)
                 if footer.get("elmo.fingerprint") != origin.fingerprint:
                     continue
-                types_file = json.loads(footer["elmo.columns"])["types"]["of"]
-                with location.local_copy(types_file) as types_path:
-                    types_entry = _describe_types(types_path, number)
+                types_path = json.loads(footer["elmo.columns"])["types"]["of"]
+                with location.local_copy(types_path) as copy:
+                    types_entry = _describe_types(copy, number)
                 part = _describe_part(path, number, types_entry=types_entry, origin=origin)
         except (OSError, ElmoError, KeyError, ValueError, pa.ArrowException):
             continue  # damaged, or moved by an equal run: it is made again
-        if (part.file, types_entry.file) == (name, types_file):
+        if (part.path, types_entry.path) == (name, types_path):
             return part
     return None
 
@@ -262,7 +262,7 @@ def _describe_types(path: Path, number: int) -> TypesEntry:
     with pq.ParquetFile(path) as file:
         rows = file.metadata.num_rows
     digest = sha256(path)
-    name = f"_types-{number:05d}-{digest[:12]}.parquet"
+    name = f"types-{number:05d}-{digest[:12]}.types"
     return TypesEntry(file=name, rows=rows, bytes=path.stat().st_size, sha256=digest)
 
 

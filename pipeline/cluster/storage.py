@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from ..stages.stage import Stage
 
 UNFINISHED = "unfinished"
-_MANIFESTS = re.compile(r"(config|manifest|_manifest-.*)\.json")
+_INSIDE = "__elmo"  # `elmo.store.manifest.INSIDE`, whose import takes as long as pyarrow's
+_MANIFESTS = re.compile(rf"(config|manifest|_manifest-[^/]*|{_INSIDE}/manifest-[^/]*)\.json")
 _THREADS = 32  # requests at a time
 
 
@@ -103,7 +104,7 @@ def publish(named: Any, written: Any, url: str) -> None:
     kept = _kept(source)
     target = Location(final_place(written, url))
     if not all(target.exists(name) for name in kept):
-        files = [one for one in _below(source) if one[1] not in kept or one[0] != source]
+        files = [one for one in _below(source) if _inside(source, *one) not in kept]
         with ThreadPoolExecutor(_THREADS) as threads:
             list(threads.map(lambda one: _adopt(source, target, *one), files))
         for name in kept:
@@ -112,6 +113,7 @@ def publish(named: Any, written: Any, url: str) -> None:
     local.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(local, ours=_marks(local), also=_left(local)) as new:
         for name in kept:
+            (new / name).parent.mkdir(exist_ok=True)
             target.get(name, new / name)
         (new / STORED).write_bytes(json_bytes({"folder": folder, "files": kept}, source=STORED))
     source.remove()
@@ -188,7 +190,8 @@ def _name(path: Any, url: str) -> str:
 def _kept(location: Location) -> list[str]:
     """The manifests of an output, or all its files where it has none."""
     names = location.names()
-    return [name for name in names if _MANIFESTS.fullmatch(name)] or names
+    paths = [*names, *(f"{_INSIDE}/{name}" for name in (location / _INSIDE).names())]
+    return [path for path in paths if _MANIFESTS.fullmatch(path)] or names
 
 
 def _digest(sums: Mapping[str, str]) -> str:
@@ -203,8 +206,12 @@ def _below(location: Location) -> Iterator[tuple[Location, str]]:
 
 
 def _adopt(source: Location, target: Location, folder: Location, name: str) -> None:
-    inside = folder.url.removeprefix(source.url).strip("/")
-    (target / inside if inside else target).adopt(name, folder)
+    target.adopt(name, folder, name=_inside(source, folder, name))
+
+
+def _inside(source: Location, folder: Location, name: str) -> str:
+    """The path below `source` of a file of one of its folders."""
+    return f"{folder.url.removeprefix(source.url)}/{name}".strip("/")
 
 
 def _get(folder: Location, name: str, local: Path) -> None:

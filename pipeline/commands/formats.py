@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -143,22 +143,35 @@ def export_serving(model: Path, out: Path) -> None:
 @click.option(
     "--layout",
     type=click.Choice(["all", "top", "average", "bilm-tf", "lists", "datasets"]),
-    default="all",
-    show_default=True,
-    help="One of the layouts above.",
+    help="One of the layouts above; by default lists where OUT ends in .parquet, else all.",
 )
-def dump(store: Folder, out: Path, layout: str) -> None:
-    """Write STORE for other tools: HDF5 as in 2018, list columns, Hugging Face datasets.
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "float16"]),
+    default="float32",
+    show_default=True,
+    help="Of the numbers of lists.",
+)
+def dump(
+    store: Folder, out: Path, layout: str | None, dtype: Literal["float32", "float16"]
+) -> None:
+    """Write STORE for other tools: a table of tokens, HDF5 as in 2018, Hugging Face datasets.
 
-    Layouts: all, top, average (HDF5 of AllenNLP), bilm-tf (HDF5), lists (Parquet), datasets.
+    \b
+    Layouts: lists (Parquet: one row per token, a list of numbers per layer),
+             all, top, average (HDF5 of AllenNLP), bilm-tf (HDF5), datasets.
+    Example: elmo dump data/features vectors.parquet
     """
     from elmo.store import FeatureStore
     from elmo.store import export as store_export
 
     opened = FeatureStore(store, checked=True)
+    layout = layout or ("lists" if out.suffix == ".parquet" else "all")
     if layout == "lists":
-        store_export.export_lists(opened, out)
-    elif layout == "datasets":
+        rows = store_export.export_lists(opened, out, dtype=dtype)
+        say_done(f"dump: {out} has {rows:,} rows, one per token")
+        return
+    if layout == "datasets":
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # read when it is imported
         store_export.export_datasets(opened, out)
     else:

@@ -35,7 +35,7 @@ STAGES = ("features", "append")
 
 STAGE = Stage(
     name="features",
-    version=4,
+    version=5,
     help="Store MODEL's vectors of every token of SHARDS.",
     inputs=(Argument("shards"), Argument("model")),
     outputs=(OUT,),

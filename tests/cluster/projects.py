@@ -51,7 +51,7 @@ def project(folder: Path, *, at: str = "") -> Path:
 def digests(folder: Path) -> dict[str, str]:
     """What must not depend on where the work was done; a store's manifest names its run."""
     found = sorted((folder / "models").rglob("weights.safetensors"))
-    found += sorted((folder / "data" / "features").rglob("*.parquet"))
+    found += sorted((folder / "data" / "features").rglob("*-?????-*"))
     found += sorted((folder / "data" / "shards").rglob("*.arrow"))
     names = [str(path.relative_to(folder)) for path in found]
     return {

@@ -31,6 +31,6 @@ COMMANDS: dict[str, list[str]] = {
     "lineage": ["lineage", "store"],
     "export": ["export", "model", "options.json", "weights.hdf5"],
     "dump": ["dump", "store", "dump.hdf5"],
-    "dump lists": ["dump", "store", "dump.parquet", "--layout", "lists"],
+    "dump lists": ["dump", "store", "dump.parquet"],
     "dump-tokens": ["dump-tokens", "model", "vocab/words.txt", "tokens.hdf5"],
 }

@@ -97,7 +97,7 @@ def results(folder: Path) -> dict[str, Any]:
     assert not [name for name in left if name.startswith(".") or "/." in name], left
     for config in folder.glob("*/config.json"):
         left[config.parent.name] = load_model(config.parent).digest
-    for store in {path.parent for path in folder.glob("*/_manifest-*")}:
+    for store in {path.parents[1] for path in folder.glob("*/__elmo/manifest-*")}:
         left[f"{store.name}'s counts"] = str(verify(store).counts)
     if (folder / "version.json").exists():
         left["version.json"] = json.loads((folder / "version.json").read_text())

@@ -177,7 +177,8 @@ MINE = '{"text": "years of work"}\n'  # as JSON begins, and as nothing here writ
 
 @pytest.mark.parametrize("command", ["vocab", "register"])
 @pytest.mark.parametrize(
-    "theirs", ["model/config.json", "store/_manifest-000001.json", "task/manifest.json", "t.jsonl"]
+    "theirs",
+    ["model/config.json", "store/__elmo/manifest-000001.json", "task/manifest.json", "t.jsonl"],
 )
 def test_figures_replace_no_json_but_figures(case: Path, command: str, theirs: str) -> None:
     (case / "t.jsonl").write_text(MINE)

@@ -34,7 +34,7 @@ MODEL = [
     ["export", "model", "out.json", "out.hdf5"],
 ]
 KINDS: dict[str, tuple[str, Any, list[list[str]]]] = {
-    "store": ("store/_manifest-000002.json", StoreManifest, STORE),
+    "store": ("store/__elmo/manifest-000002.json", StoreManifest, STORE),
     "shards": ("task/manifest.json", ShardsManifest, SHARDS),
     "config": ("model/config.json", ModelConfig, MODEL),
     "shape": ("model/config.json", Network, MODEL),
@@ -158,7 +158,7 @@ def sign(folder: Path, *, resign: bool) -> None:
 
 # What is read first, each with what may happen to any file.
 READ = {
-    "store/_manifest-000002.json": ["verify", "store"],
+    "store/__elmo/manifest-000002.json": ["verify", "store"],
     "task/manifest.json": ["append", "store", "task", "model"],
     "model/config.json": ["embed", "model", "--input", "in.txt", "--output", "out.npz"],
     "model/characters.json": ["embed", "model", "--input", "in.txt", "--output", "out.npz"],

@@ -15,16 +15,17 @@ from tests.hostile.harness import DAMAGE, listing, refused
 from tests.pipeline.command_line import elmo
 
 pytestmark = pytest.mark.usefixtures("tracked", "without_ray")
+INNER = "__elmo"  # the folder of a store's manifests
 READERS = ("verify", "compact", "dump", "dump lists", "neighbors")
 
 
 def part(case: Path, prefix: str = "part-00000") -> Path:
-    (path,) = (case / "store").glob(f"{prefix}-*")
+    (path,) = (case / "store").rglob(f"{prefix}-*")
     return path
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-@pytest.mark.parametrize("kind", ["part-00000", "_types-00001"])
+@pytest.mark.parametrize("kind", ["part-00000", "types-00001"])
 @pytest.mark.parametrize("command", [*READERS, "append"])
 def test_damaged_parts(case: Path, command: str, kind: str, what: str) -> None:
     path = part(case, kind)
@@ -37,7 +38,7 @@ def test_damaged_parts(case: Path, command: str, kind: str, what: str) -> None:
 def test_a_flipped_bit(case: Path, command: str, seed: int) -> None:
     draw = random.Random(seed)
     # The first and the third part are what compact joins.
-    path = part(case, draw.choice(["part-00000", "part-00002", "_types-00000"]))
+    path = part(case, draw.choice(["part-00000", "part-00002", "types-00000"]))
     data = bytearray(path.read_bytes())
     data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
     path.write_bytes(data)
@@ -60,7 +61,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "a byte less": lambda case: os.truncate(part(case), part(case).stat().st_size - 1),
     "a byte more": lambda case: part(case).write_bytes(part(case).read_bytes() + b"\0"),
     "parts exchanged": exchanged,
-    "types for a part": lambda case: shutil.copyfile(part(case, "_types-00000"), part(case)),
+    "types for a part": lambda case: shutil.copyfile(part(case, "types-00000"), part(case)),
     "a link to another part": lambda case: link(part(case), part(case, "part-00001").name),
 }
 
@@ -83,12 +84,12 @@ def test_a_manifest_that_leaves_its_folder(case: Path, command: str, spot: str, 
     (case / "store" / "part-mine.txt").write_text("mine")
     if (spot, name) == ("shard", "part-mine.txt"):
         pytest.skip("a shard may have that name")
-    path = case / "store" / "_manifest-000002.json"
+    path = case / "store" / INNER / "manifest-000002.json"
     value = json.loads(path.read_text())
     entry = value["parts"][0]
     {"part": entry, "types": entry["types"], "shard": entry["shards"][0]}[spot]["file"] = name
     path.write_text(json.dumps(value))
-    refused(*COMMANDS[command], cwd=case, names="_manifest-000002.json")
+    refused(*COMMANDS[command], cwd=case, names="__elmo/manifest-000002.json")
 
 
 def test_prune_leaves_what_is_not_its_own(case: Path) -> None:
@@ -103,25 +104,25 @@ def test_prune_leaves_what_is_not_its_own(case: Path) -> None:
     assert elmo("prune", "store", cwd=case)[0] == 0
     after = listing(store)
     gone = set(before) - set(after)
-    assert gone == {"_manifest-000001.json"}
+    assert gone == {"__elmo/manifest-000001.json"}
     assert all(after[name] == before[name] for name in after)
 
 
 VERSIONS: dict[str, Callable[[Path], object]] = {
-    "the first is damaged": lambda store: (store / "_manifest-000001.json").write_text("{}"),
+    "the first is damaged": lambda store: (store / INNER / "manifest-000001.json").write_text("{}"),
     "the first is a folder": lambda store: (
-        (store / "_manifest-000001.json").unlink(),
-        (store / "_manifest-000001.json").mkdir(),
+        (store / INNER / "manifest-000001.json").unlink(),
+        (store / INNER / "manifest-000001.json").mkdir(),
     ),
     "a later one that is the first": lambda store: shutil.copyfile(
-        store / "_manifest-000001.json", store / "_manifest-000003.json"
+        store / INNER / "manifest-000001.json", store / INNER / "manifest-000003.json"
     ),
-    "a later one that is empty": lambda store: (store / "_manifest-000003.json").touch(),
-    "a later one that is a folder": lambda store: (store / "_manifest-000003.json").mkdir(),
-    "a later one that is a pipe": lambda store: os.mkfifo(store / "_manifest-000003.json"),
-    "a later one that leads nowhere": lambda store: (store / "_manifest-000003.json").symlink_to(
-        "nowhere"
-    ),
+    "a later one that is empty": lambda store: (store / INNER / "manifest-000003.json").touch(),
+    "a later one that is a folder": lambda store: (store / INNER / "manifest-000003.json").mkdir(),
+    "a later one that is a pipe": lambda store: os.mkfifo(store / INNER / "manifest-000003.json"),
+    "a later one that leads nowhere": lambda store: (
+        store / INNER / "manifest-000003.json"
+    ).symlink_to("nowhere"),
 }
 
 
@@ -129,19 +130,19 @@ VERSIONS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("command", ["verify", "prune"])
 def test_versions_that_are_none(case: Path, command: str, what: str) -> None:
     VERSIONS[what](case / "store")
-    refused(*COMMANDS[command], cwd=case, names="store/_manifest-0000")
+    refused(*COMMANDS[command], cwd=case, names="store/__elmo/manifest-0000")
 
 
 @pytest.mark.parametrize("what", [name for name in VERSIONS if name.startswith("a later")])
 @pytest.mark.parametrize("command", [*READERS, "append", "lineage", "register"])
 def test_an_older_version_is_not_read_instead(case: Path, command: str, what: str) -> None:
     VERSIONS[what](case / "store")
-    refused(*COMMANDS[command], cwd=case, names="store/_manifest-000003.json")
+    refused(*COMMANDS[command], cwd=case, names="store/__elmo/manifest-000003.json")
 
 
 def test_a_part_of_another_store_signed_in(case: Path) -> None:
     """Its bytes agree with the manifest, its fingerprint does not."""
-    path = case / "store" / "_manifest-000002.json"
+    path = case / "store" / INNER / "manifest-000002.json"
     value = json.loads(path.read_text())
     one, two = value["parts"][:2]
     shutil.copyfile(case / "store" / two["file"], case / "store" / one["file"])
@@ -158,7 +159,7 @@ LAYOUTS = {"int8": {"dtype": "int8"}, "float32": {"dtype": "float32"}, "half": {
 @pytest.mark.parametrize("what", LAYOUTS)
 @pytest.mark.parametrize("command", [*READERS, "append"])
 def test_a_layout_that_is_not_the_parts(case: Path, command: str, what: str) -> None:
-    path = case / "store" / "_manifest-000002.json"
+    path = case / "store" / INNER / "manifest-000002.json"
     value = json.loads(path.read_text())
     value["layout"] |= LAYOUTS[what]
     path.write_text(json.dumps(value))
@@ -167,11 +168,11 @@ def test_a_layout_that_is_not_the_parts(case: Path, command: str, what: str) -> 
 
 @pytest.mark.parametrize("command", ["verify", "compact", "append"])
 def test_a_layout_with_an_unknown_key(case: Path, command: str) -> None:
-    path = case / "store" / "_manifest-000002.json"
+    path = case / "store" / INNER / "manifest-000002.json"
     value = json.loads(path.read_text())
     value["layout"]["zz"] = 1
     path.write_text(json.dumps(value))
-    refused(*COMMANDS[command], cwd=case, names="_manifest-000002.json: layout: ")
+    refused(*COMMANDS[command], cwd=case, names="__elmo/manifest-000002.json: layout: ")
 
 
 def replaced(make: Callable[[Path], object]) -> Callable[[Path], None]:

@@ -30,6 +30,7 @@ from elmo.store.export import (
     to_datasets,
 )
 from elmo.store.maintenance import compact, prune, verify
+from elmo.store.manifest import files_of
 
 SENTENCES = 150
 
@@ -271,16 +272,16 @@ def test_a_store_lives_on_s3_as_on_a_disk(
     append(location, shards=tmp_path / "more", model=tiny_model_folder)
     assert verify(location).version == 2
     parts = compact(location, part_tokens=10**6).parts
-    kept = {name for part in parts for name in (part.file, part.types.file)}
+    kept = {name for part in parts for name in (part.path, part.types.path)}
     other = location.create("part-00099-0123456789ab.parquet", b"of an append under way")
     assert other and not location.create("part-00099-0123456789ab.parquet", b"again")
     gone = prune(location)
-    assert set(location.names()) == {
+    assert set(files_of(location)) == {
         *kept,
-        "_manifest-000003.json",
+        "__elmo/manifest-000003.json",
         "part-00099-0123456789ab.parquet",
     }
-    assert "_manifest-000001.json" in gone
+    assert "__elmo/manifest-000001.json" in gone
     assert verify(location).counts.sentences == SENTENCES + 1
     np.testing.assert_array_equal(FeatureStore(location)[70], local[70])
 

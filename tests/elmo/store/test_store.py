@@ -58,7 +58,7 @@ def expected(tiny_model_folder: Path) -> list[np.ndarray]:
 
 def part(folder: Path, number: int, kind: str = "part") -> Path:
     """A file of the store by its number."""
-    (path,) = folder.glob(f"{kind}-{number:05d}-*.parquet")
+    (path,) = folder.rglob(f"{kind}-{number:05d}-*.*")
     return path
 
 
@@ -330,7 +330,7 @@ def test_compacting_changes_no_bit_and_pruning_frees_the_rest(
         assert after.tokens(k) == before.tokens(k)
     verify(folder)
     assert part(made, 0).name in prune(folder)
-    assert len(list(folder.iterdir())) == 5
+    assert len(list(folder.rglob("*-*"))) == 5
     verify(folder)
     with pytest.raises(ElmoError, match="has no version 1; the newest is 2"):
         FeatureStore(folder, version=1)
@@ -353,14 +353,14 @@ def test_a_flipped_bit_is_named(tmp_path: Path, made: Path, column: str) -> None
 @pytest.mark.slow
 def test_whatever_byte_is_flipped_verify_says_so(tmp_path: Path, made: Path) -> None:
     folder = copy(made, tmp_path)
-    for name in (part(folder, 2).name, part(folder, 2, "_types").name):
-        raw = (folder / name).read_bytes()
+    for path in (part(folder, 2), part(folder, 2, "types")):
+        raw = path.read_bytes()
         for place in range(0, len(raw), len(raw) // 40):
-            flip(folder / name, place)
-            assert all(name in line for line in problems(folder))
-            with pytest.raises(ElmoError, match=name):
+            flip(path, place)
+            assert all(path.name in line for line in problems(folder))
+            with pytest.raises(ElmoError, match=path.name):
                 verify(folder)
-            (folder / name).write_bytes(raw)
+            path.write_bytes(raw)
     verify(folder)
 
 
@@ -374,14 +374,14 @@ def test_broken_stores_are_refused_on_one_line(tmp_path: Path, made: Path) -> No
     refused(folder, "part-00000-.*: truncated or altered")
     first.unlink()
     refused(folder, "part-00000-.*: is missing, though the manifest names it")
-    manifest = folder / "_manifest-000001.json"
+    manifest = folder / "__elmo/manifest-000001.json"
     manifest.write_text('{"kind": "shards"}')
     refused(folder, "is not the manifest of a store")
     manifest.write_text('{"kind": "store", "schema": 99}')
-    refused(folder, "has schema 99, this version reads 2; make the store again")
+    refused(folder, "has schema 99, this version reads 3; make the store again")
     manifest.write_text("{")
-    refused(folder, "_manifest-000001.json:1: not valid JSON")
-    refused(tmp_path / "nowhere", "nowhere/_manifest-000001.json: no such file")
+    refused(folder, "__elmo/manifest-000001.json:1: not valid JSON")
+    refused(tmp_path / "nowhere", "nowhere/__elmo/manifest-000001.json: no such file")
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "manifest.json").write_text('{"kind": "store", "schema": 1}')
     refused(tmp_path / "old", "old/manifest.json: has schema 1, .* make the store again")
@@ -447,7 +447,7 @@ def test_lineage_says_model_corpus_and_settings(made: Path, shards: Path) -> Non
     assert found["model"] == FeatureStore(made).manifest.model.digest
     assert [source["sentences"] for source in found["corpus"]] == [120]
     assert found["settings"]["dtype"] == "float16"
-    assert str(shards) not in (made / "_manifest-000001.json").read_text()
+    assert str(shards) not in (made / "__elmo/manifest-000001.json").read_text()
 
 
 def test_a_store_of_1000_parts_opens_at_once(tmp_path: Path, made: Path) -> None:
@@ -481,7 +481,7 @@ def copy(made: Path, tmp_path: Path) -> Path:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    return {path.name: path.read_bytes() for path in sorted(folder.rglob("*-*"))}
 
 
 def flip(path: Path, place: int) -> None:

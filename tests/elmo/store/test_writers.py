@@ -139,7 +139,7 @@ def test_a_compaction_that_begins_during_a_prune_waits_for_it(
     compaction = threading.Thread(target=compact, args=(store,), kwargs={"part_tokens": 1000})
     names = maintenance.versions
 
-    def versions(location: Location) -> list[int]:
+    def versions(location: Location) -> dict[int, str]:
         present = names(location)
         monkeypatch.setattr(maintenance, "versions", names)
         compaction.start()
@@ -255,5 +255,5 @@ def test_another_kind_of_device_resumes_nothing(
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    names = [path for path in folder.iterdir() if not path.name.startswith(".writing")]
+    names = [path for path in folder.rglob("*-*") if not path.name.startswith(".writing")]
     return {path.name: path.read_bytes() for path in sorted(names)}

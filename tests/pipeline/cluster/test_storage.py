@@ -80,7 +80,7 @@ def files_below(location: Location, prefix: str = "") -> dict[str, str]:
     found = {
         prefix + name: location.sha256(name)
         for name in location.names()
-        if name not in ("training.json", "config.json") and not name.startswith("_manifest")
+        if name not in ("training.json", "config.json") and not name.startswith("manifest-0")
     }
     for folder in location.folders():
         found |= files_below(location / folder, f"{prefix}{folder}/")

@@ -133,7 +133,7 @@ def test_an_altered_model_is_named(model: Path, tmp_path: Path) -> None:
 
 def test_commands_on_stores_take_urls() -> None:
     said = {
-        ("verify", "memory://nowhere"): "memory://nowhere/_manifest-000001.json: no such file",
+        ("verify", "memory://nowhere"): "nowhere/__elmo/manifest-000001.json: no such file",
         ("compact", "memory://nowhere", "--part-tokens", "-5"): "part_tokens must be 1 or more",
         ("verify", "nothing://nowhere"): "nothing://nowhere: ValueError: Protocol not known",
     }

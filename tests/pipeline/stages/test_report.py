@@ -356,7 +356,7 @@ MISSING = [
     "vocab/words.txt",
     "vocab/counts.txt",
     "model/training.json",
-    "store/_manifest-000001.json",
+    "store/__elmo/manifest-000001.json",
 ]
 
 

@@ -1,0 +1,191 @@
+"""Other libraries read the folder of a store as it lies, and its table of tokens, without ours."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elmo.data.shards import write_shards
+from elmo.errors import ElmoError
+from elmo.settings import StoreSettings
+from elmo.store import FeatureStore
+from elmo.store.build import append, build
+from elmo.store.export import export_lists
+from elmo.store.maintenance import compact, prune, verify
+from elmo.store.manifest import INSIDE, files_of
+
+SENTENCES = [["a", f"w{k}", "gift"][: 1 + k % 3] for k in range(40)]
+OLD = Path(__file__).parents[2] / "golden" / "store-2"
+
+
+def pyarrow_dataset(store: str) -> list[Any]:
+    from pyarrow import dataset
+
+    return dataset.dataset(store).to_table()["sentence_id"].to_pylist()
+
+
+def pyarrow_parquet(store: str) -> list[Any]:
+    from pyarrow import parquet
+
+    return parquet.read_table(store)["sentence_id"].to_pylist()
+
+
+def pandas(store: str) -> list[Any]:
+    return list(pytest.importorskip("pandas").read_parquet(store)["sentence_id"])
+
+
+def polars(store: str) -> list[Any]:
+    scan = pytest.importorskip("polars").scan_parquet(f"{store}/*.parquet")
+    return scan.collect()["sentence_id"].to_list()
+
+
+def polars_recursive(store: str) -> list[Any]:
+    scan = pytest.importorskip("polars").scan_parquet(f"{store}/**/*.parquet")
+    return scan.collect()["sentence_id"].to_list()
+
+
+def duckdb(store: str, files: str = "/*.parquet") -> list[Any]:
+    query = f"SELECT sentence_id FROM '{store}{files}' ORDER BY 1"
+    return [row[0] for row in pytest.importorskip("duckdb").sql(query).fetchall()]
+
+
+def duckdb_recursive(store: str) -> list[Any]:
+    return duckdb(store, "/**/*.parquet")
+
+
+def datasets(store: str) -> list[Any]:
+    library = pytest.importorskip("datasets")
+    cache = f"{store}-cache"
+    return list(library.load_dataset(store, cache_dir=cache)["train"]["sentence_id"])
+
+
+def datasets_parquet(store: str) -> list[Any]:
+    library = pytest.importorskip("datasets")
+    loaded = library.load_dataset("parquet", data_dir=store, cache_dir=f"{store}-cache")
+    return list(loaded["train"]["sentence_id"])
+
+
+def spark(store: str) -> list[Any]:
+    sql = pytest.importorskip("pyspark.sql")
+    session = sql.SparkSession.builder.master("local[1]").getOrCreate()
+    try:
+        return sorted(row.sentence_id for row in session.read.parquet(store).collect())
+    finally:
+        session.stop()
+
+
+READERS = (pyarrow_dataset, pyarrow_parquet, pandas, polars, polars_recursive, duckdb)
+READERS += (duckdb_recursive, datasets, datasets_parquet, spark)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, tiny_model_folder: Path) -> Path:
+    folder = tmp_path_factory.mktemp("readers")
+    write_shards(folder / "shards", SENTENCES, shard_sentences=10)
+    given = {"shards": folder / "shards", "model": tiny_model_folder}
+    build(folder / "store", settings=StoreSettings(row_group_tokens=8), **given)
+    return folder / "store"
+
+
+@pytest.fixture
+def store(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "store"))
+
+
+@pytest.mark.filterwarnings("ignore")  # of the libraries
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
+def test_the_folder_is_read_as_it_lies(store: Path, reader: Callable[[str], list[Any]]) -> None:
+    """Also of a store that was changed: whatever is in the folder are its parts."""
+    write = store.parent / "more"
+    write_shards(write, [["one", "more"]])
+    append(store, shards=write, model=store_model(store))
+    compact(store, part_tokens=50)
+    prune(store)
+    assert reader(str(store)) == list(range(41))
+
+
+def store_model(store: Path) -> Path:
+    """The tiny model again, beside the store."""
+    from tests.elmo.conftest import save_tiny_model
+
+    save_tiny_model(store.parent / "model")
+    return store.parent / "model"
+
+
+def test_a_store_of_schema_2_is_read_and_kept(tmp_path: Path) -> None:
+    """One that version 0.2 wrote: read, verified, appended to, joined and pruned."""
+    old = Path(shutil.copytree(OLD, tmp_path / "store"))
+    model = store_model(old)
+    opened = FeatureStore(old, model=model)
+    before = [opened[k] for k in range(4)]
+    assert [opened.tokens(k) for k in range(4)] == [["a", f"w{k}"] for k in range(4)]
+    assert verify(old).schema == 2
+    write_shards(tmp_path / "more", [["one", "more"]])
+    assert append(old, shards=tmp_path / "more", model=model).before == opened.digest
+    assert verify(old).version == 2
+    assert FeatureStore(old, version=1).digest == opened.digest
+    assert len(compact(old, part_tokens=4).parts) == 3  # a part of theirs each: none to join
+    assert len(compact(old, part_tokens=1000).parts) == 1
+    assert verify(old).version == 3
+    assert "_manifest-000001.json" in prune(old)
+    from elmo.io.location import Location
+
+    assert all(path.startswith((f"{INSIDE}/", "part-")) for path in files_of(Location(old)))
+    for k, vectors in enumerate(before):
+        np.testing.assert_array_equal(FeatureStore(old)[k], vectors)
+
+
+def test_a_new_version_of_a_store_of_schema_2(tmp_path: Path) -> None:
+    """Made again in the same folder it has the layout of today, and the old one until pruned."""
+    old = Path(shutil.copytree(OLD, tmp_path / "store"))
+    write_shards(tmp_path / "shards", [["a", f"w{k}"] for k in range(4)], shard_sentences=2)
+    model = store_model(old)
+    manifest = build(old, shards=tmp_path / "shards", model=model, settings=StoreSettings())
+    assert (manifest.version, manifest.schema) == (2, 3)
+    prune(old)
+    assert pyarrow_dataset(str(old)) == duckdb(str(old)) == list(range(4))
+
+
+def test_a_store_without_its_inner_folder_says_so(store: Path) -> None:
+    shutil.rmtree(store / INSIDE)
+    with pytest.raises(ElmoError, match=f"{INSIDE}/manifest-000001.json: no such file"):
+        FeatureStore(store)
+
+
+TABLE = ["sentence_id", "document_id", "position", "token", "layer_0", "layer_1", "layer_2"]
+
+
+def of_pandas(file: str) -> dict[str, list[Any]]:
+    return pytest.importorskip("pandas").read_parquet(file).to_dict(orient="list")
+
+
+def of_polars(file: str) -> dict[str, list[Any]]:
+    return pytest.importorskip("polars").read_parquet(file).to_dict(as_series=False)
+
+
+def of_duckdb(file: str) -> dict[str, list[Any]]:
+    answer = pytest.importorskip("duckdb").sql(f"SELECT * FROM '{file}'")
+    return {
+        name: list(values)
+        for name, values in zip(answer.columns, zip(*answer.fetchall(), strict=True), strict=True)
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("reader", [of_pandas, of_polars, of_duckdb])
+def test_a_table_of_tokens_is_read_without_our_library(
+    store: Path, reader: Callable[[str], dict[str, list[Any]]], dtype: Any
+) -> None:
+    opened, file = FeatureStore(store), store.parent / "vectors.parquet"
+    export_lists(opened, file, dtype=dtype)
+    table = reader(str(file))
+    assert list(table) == TABLE
+    tokens = [(k, i, token) for k in range(40) for i, token in enumerate(opened.tokens(k))]
+    rows = zip(table["sentence_id"], table["position"], table["token"], strict=True)
+    assert list(rows) == tokens
+    for layer, name in enumerate(opened.layers):
+        wanted = np.concatenate([opened[k][layer] for k in range(40)])
+        np.testing.assert_array_equal(np.stack(table[name]), wanted)  # of a store of float16
