@@ -13,9 +13,7 @@ export DVC_NO_ANALYTICS := 1
 comma := ,
 repro: $(STAMP)
 	@$(if $(PRESET),elmo preset $(PRESET),true)
-	@dvc repro
-	@echo "Figures: dvc metrics show. Curves: mlflow ui --backend-store-uri sqlite:///mlflow.db"
-	@echo "Report:  open report/index.html"
+	@elmo run
 
 demo: $(STAMP)
 	@python examples/two_senses.py build/two-senses.png

@@ -23,7 +23,7 @@ from elmo.io.location import Folder, Location, scratch
 
 from .. import PACKAGE
 from ..settings.cluster import Cluster
-from ..terminal.progress import Progress, say
+from ..terminal.progress import Progress, doing, say
 from . import head, pool, restarts
 
 Item = TypeVar("Item")
@@ -284,6 +284,7 @@ def _start(ray: Any, options: dict[str, Any]) -> None:
             f"RAY_ADDRESS {address}: is that of a Jobs API, which elmo submit takes; a stage run "
             "here needs Ray's own, as HEAD:6379"
         )
+    doing("waiting for Ray to start" if not elsewhere() else "waiting for Ray's head")
     for last in (False, True):
         try:
             ray.init(**options)

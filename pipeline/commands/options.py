@@ -133,7 +133,8 @@ def with_cluster(command: Callable[..., None]) -> Callable[..., None]:
         flags = {field.name: given.pop(field.name, None) for field in fields(execution.Cluster)}
         cluster, in_force = execution.load(cluster_file, flags)
         execution.use_addresses(cluster)
-        say(in_force)
+        if cluster != execution.Cluster():
+            say(in_force)
         if not os.environ.get("RAY_ADDRESS"):
             return command(cluster=cluster, **given)
         from ..cluster import workers

@@ -19,7 +19,27 @@ if TYPE_CHECKING:
     from ..stages.stage import Argument, Stage
 
 
-def run_stage(
+def run_stage(stage: "Stage", **given: Any) -> None:
+    """Run a stage, write its numbers and metrics, print what it did and how long it took.
+
+    What explains a result but needs nobody's attention is in a log file beside its work.
+    """
+    from ..terminal.progress import Progress, logged
+
+    words = [stage.name, *(given[one.name] for one in stage.inputs if one.kind == "word")]
+    label = " ".join(words)
+    began = time.monotonic()
+    with logged(_log_of(given.get("work"), words), label), Progress(label, None, unit=""):
+        summary = _run(stage, **given)
+    say_done(f"{label}: {summary} ({_duration(time.monotonic() - began)})")
+
+
+def _log_of(work: Any, words: list[str]) -> Path | None:
+    """The log file of a stage whose work lies on this machine."""
+    return work / f"{'-'.join(words)}.log" if isinstance(work, Path) else None
+
+
+def _run(
     stage: "Stage",
     *,
     params_file: Path,
@@ -27,15 +47,14 @@ def run_stage(
     numbers: Path | None,
     cluster: "Cluster | None" = None,
     **given: Any,
-) -> None:
-    """Run a stage, write its numbers and metrics, print what it did and how long it took."""
+) -> str:
+    """Run a stage, write its numbers and metrics, and return what it did in words."""
     from elmo.io.atomic import check_record, write_json
 
     from ..cluster import storage
     from ..settings import params as settings
     from ..terminal.urls import without_credentials
 
-    began = time.monotonic()
     _check_work(given.get("work"))
     _check_apart(stage, given, (metrics, numbers))
     for file in (metrics, numbers):
@@ -66,9 +85,7 @@ def run_stage(
     if metrics is not None:
         names = stage.metrics or {key: key for key in rounded}
         write_json(metrics, {name: rounded[key] for name, key in names.items() if key in rounded})
-    words = [stage.name, *(given[one.name] for one in stage.inputs if one.kind == "word")]
-    duration = _duration(time.monotonic() - began)
-    say_done(f"{' '.join(words)}: {summary} ({duration})")
+    return summary
 
 
 def _check_work(folder: Any) -> None:

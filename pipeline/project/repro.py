@@ -1,23 +1,34 @@
-"""`elmo run`: DVC in this process, with its errors as one line."""
+"""`elmo run`: DVC in this process, a line for each stage, its errors as one line."""
 
 import io
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import TextIO
 
 from elmo.errors import NotFound
+
+from . import outcome
 
 USAGE = 254  # how DVC ends where its options are wrong
 
 
-class _Errors(logging.Handler):
-    """Keeps the first error of DVC as one line; prints its warnings."""
+_SKIPPED = {"didn't change, skipping": "up to date", "is cached": "taken from DVC's cache"}
 
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
+
+class _Lines(logging.Handler):
+    """Keeps the first error of DVC as one line; prints its warnings, and which stages it skips.
+
+    What else it says of a stage, the stage's own line says better.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        super().__init__()
+        self.out = out
         self.first = ""
         self.reported = False  # by a stage, on its own
 
@@ -31,7 +42,15 @@ class _Errors(logging.Handler):
             self.reported |= parts[-1].endswith((", exited with 1", ", exited with 2"))
             error = error.__cause__
         line = " ".join(": ".join(filter(None, parts)).split())
-        if record.levelno < logging.ERROR:
+        if record.levelno < logging.WARNING:
+            skipped = re.match(r"Stage '([^']+)' (didn't change, skipping|is cached)", line)
+            if skipped:
+                print(
+                    f"{skipped[1].replace('@', ' ')}: {_SKIPPED[skipped[2]]}",
+                    file=self.out,
+                    flush=True,
+                )
+        elif record.levelno < logging.ERROR:
             print(f"warning: {line}", file=sys.stderr)
         else:
             self.first = self.first or line
@@ -47,19 +66,46 @@ def repro(arguments: Sequence[str]) -> tuple[int, str]:
     os.environ["PATH"] = path
     from dvc.cli import DvcParserError, main, parse_args
 
-    errors = _Errors()
-    for name in ("dvc", "dvc_objects", "dvc_data"):
-        logger = logging.getLogger(name)
-        for handler in [one for one in logger.handlers if one.level == logging.WARNING]:
-            logger.removeHandler(handler)
-        logger.addHandler(errors)
     words = ["repro", *arguments]
+    lines = _Lines(sys.stdout)
+    _listen(lines, instead_of=logging.WARNING)
     try:
         with redirect_stdout(io.StringIO()):  # it would print its help
-            parse_args(words)
+            options = parse_args(words)
     except DvcParserError:
-        return USAGE, errors.first
-    code = main(words)
+        return USAGE, lines.first
+    if options.dry or options.interactive or options.verbose:
+        code = main(words)
+    else:
+        _listen(lines, instead_of=logging.INFO)
+        with redirect_stdout(io.StringIO()):  # its hints; the stages' own output does not pass here
+            code = main(words)
+        if code == 0 and not options.targets:
+            _say_outcome()
     if code == 252:
         raise KeyboardInterrupt
-    return code, "" if errors.reported else errors.first
+    return code, "" if lines.reported else lines.first
+
+
+def _listen(handler: logging.Handler, *, instead_of: int) -> None:
+    """Let a handler hear what DVC logs, and DVC's own of a level no more."""
+    for name in ("dvc", "dvc_objects", "dvc_data"):
+        logger = logging.getLogger(name)
+        for own in [one for one in logger.handlers if one.level == instead_of]:
+            logger.removeHandler(own)
+        logger.addHandler(handler)
+    handler.setLevel(instead_of)
+
+
+def _say_outcome() -> None:
+    """Print what the stages have made, what it scored, and what to do next."""
+    from dvc.repo import Repo
+
+    with Repo() as repo:
+        stages = list(repo.index.stages)
+        tracked = {
+            Path(str(out)).parts[0] for stage in stages for out in stage.outs if not out.use_cache
+        }
+        commands = [str(stage.cmd) for stage in stages]
+    for line in outcome.lines(commands, ["dvc.lock", *sorted(tracked)]):
+        print(line, flush=True)

@@ -42,6 +42,7 @@ STAGE = Stage(
     run=lambda params, **given: run(params=params.features, **given),
     summary=lambda figures, _: summary(figures),
     metrics={"tokens": "tokens", "bytes": "bytes"},
+    product="vectors {out}",
     cluster=True,
     settles_precision=True,
 )

@@ -31,6 +31,8 @@ STAGE = Stage(
     run=lambda params, **given: run(params=params.finetune, **given),
     summary=lambda figures, _: summary(figures),
     metrics={"perplexity": "domain_perplexity_after", "gain": "domain_gain"},
+    product="model {out}",
+    score=lambda figures: score(figures),
     cluster=True,
     settles_precision=True,
 )
@@ -152,6 +154,12 @@ def summary(figures: dict[str, float]) -> str:
         f"{figures['domain_perplexity_after']:.1f} ({-figures['domain_gain']:+.1%}), general "
         f"{figures['general_perplexity_before']:.1f} → {figures['general_perplexity_after']:.1f}"
     )
+
+
+def score(figures: dict[str, float]) -> str:
+    """The perplexity of the domain in a few words."""
+    before, after = (figures[f"domain_perplexity_{when}"] for when in ("before", "after"))
+    return f"{after:.1f} on domain text, {before:.1f} before fine-tuning"
 
 
 def _metrics(trained: "Trained") -> dict[str, float]:

@@ -27,6 +27,7 @@ STAGE = Stage(
     outputs=(OUT, CURVES),
     run=lambda params, **given: run(params=params.pretrain, **given),
     summary=lambda figures, _: summary(figures),
+    score=lambda figures: score(figures),
     metrics={"perplexity": "heldout_perplexity", "below_unigram": "times_below_unigram"},
     cluster=True,
     settles_precision=True,
@@ -171,6 +172,13 @@ def summary(figures: dict[str, float]) -> str:
         f"{words}, {figures['times_below_unigram']:.1f} × below the unigram model's "
         f"{figures['unigram_perplexity']:.1f}"
     )
+
+
+def score(figures: dict[str, float]) -> str:
+    """The held-out perplexity in a few words; none of a model without a softmax."""
+    if "heldout_perplexity" not in figures:
+        return ""
+    return f"perplexity {figures['heldout_perplexity']:.1f} on held-out general text"
 
 
 def _check(vocab: Folder, network: Network) -> None:

@@ -74,6 +74,7 @@ STAGE = Stage(
     outputs=(Argument("out", "path"),),
     run=lambda params, **given: run(params=params.report, tasks=tuple(params.tasks), **given),
     summary=lambda figures, given: summary(figures, given["out"]),
+    product="report {out}/index.html",
     work=None,
 )
 

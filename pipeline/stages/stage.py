@@ -45,6 +45,10 @@ class Stage:
     """One line of the numbers and the arguments."""
     metrics: Mapping[str, str] = field(default_factory=dict)
     """The few numbers that people compare: a column of `dvc metrics show`, and its number."""
+    product: str = ""
+    """What people came for, `{out}` standing for the output: named when a run ends."""
+    score: Callable[[Numbers], str] | None = None
+    """How good it is, in a few words: said when a run ends."""
     work: Argument | None = WORK
     """Where a killed run leaves what it had finished; None: the stage takes seconds."""
     cluster: bool = False

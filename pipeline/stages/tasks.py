@@ -31,7 +31,7 @@ from elmo.tasks.settings import TaskSettings
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
 from ..settings.params import Params, ProjectTask
-from ..terminal.progress import say
+from ..terminal.progress import Progress, detail, say
 from ..tracking.task_runs import Runs, source_digest
 from .stage import WORK, Argument, Numbers, Stage
 
@@ -67,6 +67,7 @@ STAGE = Stage(
     run=_run,
     summary=lambda figures, _: summary(figures),
     metrics={"score": "score", "over_baseline": "gain"},
+    score=lambda figures: score(figures),
     work=replace(WORK, kind="path"),
     cluster=True,
 )
@@ -118,9 +119,10 @@ def run(
     tracked_arms = {
         arm: Runs(name, params.kind, settings, read, work) for arm, settings in arms.items()
     }
-    with locked(kept):
+    epochs = params.seeds * sum(settings.epochs for settings in arms.values())
+    with locked(kept), Progress(f"tasks {name}", epochs, unit="epochs") as bar:
         tallies = {
-            arm: _train(kept / arm, data, tracked, params.seeds, model, device)
+            arm: _train(kept / arm, data, tracked, params.seeds, model, device, bar)
             for arm, tracked in tracked_arms.items()
         }
         with new_folder(out, **ours) as new:
@@ -142,19 +144,23 @@ def run(
 
 def summary(figures: Mapping[str, Any]) -> str:
     """The scores of a task in words."""
-    metric = _metric(figures)
-    shown = ", ".join(
-        f"{figures[arm][metric]:.3f} {words}" for arm, words in ARMS.items() if arm in figures
-    )
+    shown = score(figures)
     test = f"{figures['examples']['test']:,} test examples"
     if "gain" not in figures:
-        return f"{metric} {shown}; {figures['seeds']} seeds, {test}"
+        return f"{shown}; {figures['seeds']} seeds, {test}"
     seeds = between(figures["gain_low"], figures["gain_high"])
     units = between(figures["gain_test_low"], figures["gain_test_high"])
     return (
-        f"{metric} {shown}; {figures['gain']:+.3f}, 95 % interval over {figures['seeds']} seeds "
+        f"{shown}; {figures['gain']:+.3f}, 95 % interval over {figures['seeds']} seeds "
         f"{seeds}, over {test} {units}"
     )
+
+
+def score(figures: Mapping[str, Any]) -> str:
+    """The first score of each arm, in words."""
+    metric = _metric(figures)
+    arms = (f"{figures[arm][metric]:.3f} {words}" for arm, words in ARMS.items() if arm in figures)
+    return f"{metric} {', '.join(arms)}"
 
 
 def between(low: float | None, high: float | None) -> str:
@@ -273,8 +279,14 @@ def _train(
     seeds: int,
     model: Path,
     device: str,
+    bar: Progress,
 ) -> list["Tally"]:
     """Train one arm, unless that is done, and count what each seed gets right on the test file."""
+    before, arm = bar.done, f"{ARMS[out.name]}, "
+
+    def show(seed: int, epoch: int, score: str) -> None:
+        bar.reach(before + seed * tracked.settings.epochs + epoch, f"{arm}seed {seed}, {score}")
+
     with ExitStack() as stack:
         train_arm(
             out,
@@ -285,14 +297,15 @@ def _train(
             model=model,
             work=out.parent.parent,
             device=device,
-            report=TrainProgress(tracked.opener(stack), name=f"{tracked.task} {ARMS[out.name]}, "),
+            report=TrainProgress(tracked.opener(stack), name=arm, show=show),
         )
+    bar.reach(before + seeds * tracked.settings.epochs, f"{arm}on the test file")
     tallies = tallies_on(out, data["test"], work=out.parent.parent, device=device)
     for seed, tally in enumerate(tallies):
         score = tally.scores()
         with tracked.open(seed) as log:
             log.metrics({f"test.{name}": value for name, value in score.items()})
-        say(f"{tracked.task} {ARMS[out.name]}, seed {seed}: {listed(score)} on test")
+        detail(f"{arm}seed {seed}: {listed(score)} on test")
     return tallies
 
 
@@ -351,16 +364,21 @@ def tallies_on(folder: Path, test: "Labelled", *, work: Path, device: str) -> li
 
 
 class TrainProgress:
-    """Prints a line for each epoch, which begins with `name`.
+    """A line for each epoch, which begins with `name`: in the log file of a stage, else printed.
 
-    `open_run(seed)` gives what logs a seed's figures.
+    `open_run(seed)` gives what logs a seed's figures; `show` hears of each epoch's seed, number and
+    first score.
     """
 
     def __init__(
-        self, open_run: Callable[[int], Callable[..., None]] | None = None, *, name: str = ""
+        self,
+        open_run: Callable[[int], Callable[..., None]] | None = None,
+        *,
+        name: str = "",
+        show: Callable[[int, int, str], None] | None = None,
     ) -> None:
         self._name, self._seed, self._best = name, 0, -1.0
-        self._open_run, self._log = open_run, log_nothing
+        self._open_run, self._log, self._show = open_run, log_nothing, show
 
     def __call__(self, kind: str, figures: dict[str, float]) -> None:
         """Hear of a seed or an epoch."""
@@ -371,11 +389,13 @@ class TrainProgress:
             return
         self._log(figures, step=int(figures["epoch"]))
         scores = {k: v for k, v in figures.items() if k not in NOT_SCORES}
-        first = next(iter(scores.values()))
+        metric, first = next(iter(scores.items()))
+        if self._show is not None:
+            self._show(self._seed, int(figures["epoch"]), f"{metric} {first:.3f}")
         mark = ", best so far" if first > self._best else ""
         self._best = max(self._best, first)
         epoch = f"{self._name}seed {self._seed} epoch {int(figures['epoch'])}"
-        say(f"{epoch}: loss {figures['loss']:.4g}, {listed(scores)}{mark}")
+        detail(f"{epoch}: loss {figures['loss']:.4g}, {listed(scores)}{mark}")
 
 
 def log_nothing(figures: dict[str, float], *, step: int) -> None:
@@ -420,7 +440,7 @@ def _figures(
 def _metric(figures: Mapping[str, Any]) -> str:
     """The name of the task's first score."""
     arm = next(arm for arm in ARMS if arm in figures)
-    return str(next(iter(figures[arm])))
+    return min(figures[arm], key=rank)
 
 
 def _write_curve(path: Path, curves: Mapping[str, Sequence[float]]) -> None:

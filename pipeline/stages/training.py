@@ -37,7 +37,7 @@ from ..cluster import restarts
 from ..cluster import workers as ray_cluster
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
-from ..terminal.progress import Progress, say
+from ..terminal.progress import Progress, detail, say
 from ..terminal.urls import clean
 from .stage import Stage
 
@@ -331,7 +331,7 @@ def _shown(stage: str, folder: Location, precision: str) -> Iterator[None]:
 
 def _show(stage: str, folder: Location, precision: str, done: threading.Event) -> None:
     """Read what the first worker reports, in `folder`, and show it until `done`."""
-    seen, heard = "", time.monotonic()
+    seen, heard, heldout = "", time.monotonic(), ""
     shown_at = heard
     began: dict[str, float] = {}
     with ExitStack() as stack:
@@ -351,28 +351,28 @@ def _show(stage: str, folder: Location, precision: str, done: threading.Event) -
                 began = figures["began"]
                 _show_machine(stage, precision, began)
             if figures["kind"] == "heldout":
-                perplexity = f"held-out perplexity {figures['average']:.1f}"
-                say(f"{stage}: step {figures['step']:.0f}, {perplexity}")
+                heldout = f", held-out perplexity {figures['average']:.1f}"
+                detail(f"step {figures['step']:.0f}{heldout}")
             elif figures["kind"] == "train":
                 read = figures["tokens"]
                 if progress is None:
                     left = figures["seconds_left"] * figures["tokens_per_second"]
                     shown = Progress(stage, read + left, unit="tokens", done=read)
                     progress = stack.enter_context(shown)
-                progress.reach(read, _note(figures))
+                progress.reach(read, _note(figures, heldout))
 
 
 def _show_machine(stage: str, precision: str, figures: dict[str, float]) -> None:
     if figures["step"]:
         say(f"{stage}: resuming from step {figures['step']:.0f}")
     if advice := hint(precision, figures):
-        say(f"{stage}: {advice}")
+        detail(advice)
 
 
-def _note(figures: dict[str, float]) -> str:
+def _note(figures: dict[str, float], heldout: str) -> str:
     return (
-        f"step {figures['step']:.0f}, perplexity {figures['perplexity']:.1f}, gradient norm "
-        f"{figures['gradient_norm']:.2f} ({figures['clipped']:.0%} clipped), "
+        f"step {figures['step']:.0f}, perplexity {figures['perplexity']:.1f}{heldout}, "
+        f"gradient norm {figures['gradient_norm']:.2f} ({figures['clipped']:.0%} clipped), "
         f"{figures['peak_memory_mb']:.0f} MB"
     )
 

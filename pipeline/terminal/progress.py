@@ -1,24 +1,32 @@
 """How far long work is: a bar on a terminal; elsewhere a line a minute with the same figures.
 
-`ELMO_QUIET`, which `elmo --quiet` sets, leaves out both, and the notes of `say`.
+`ELMO_QUIET`, which `elmo --quiet` sets, leaves out both, and the notes of `say`. What only someone
+who looks for a reason reads (`detail`) goes to the log file of the stage that runs.
 """
 
 import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from tqdm import tqdm
 
 EVERY = 60.0  # seconds between lines where there is no terminal
+_open: list["Progress"] = []  # the last one is shown
+_drawing = threading.RLock()
+_log: tuple[Path, str] | None = None  # the file of the stage, and its heading if not written yet
 
 
 class Progress:
     """Shows of `label` how much of `total` is done, how fast, and how long the rest will take.
 
-    `unit` is the plural of what is counted; `total` is None where nobody knows it. `done` counts
-    what an earlier start did, which says nothing of the speed of this one. A thread keeps the times
-    moving while nothing is done. Use it in a `with` block.
+    `unit` is the plural of what is counted, empty where only the time is told; `total` is None
+    where nobody knows it. `done` counts what an earlier start did, which says nothing of the speed
+    of this one. A thread keeps the times moving while nothing is done. Use it in a `with` block; of
+    several open at a time the newest is shown.
     """
 
     def __init__(self, label: str, total: float | None, *, unit: str, done: float = 0) -> None:
@@ -27,21 +35,13 @@ class Progress:
         self.terminal = sys.stderr is not None and sys.stderr.isatty()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._tick, daemon=True)
-        self._bar = None
-        if self.terminal and not quiet():
-            bar = "{percentage:3.0f}%|{bar:20}| " if total else ""
-            self._bar = tqdm(
-                total=total,
-                initial=done,
-                desc=self.figures(),
-                bar_format=f"  {label}: {bar}{{desc}}",
-                leave=False,
-                ncols=_columns(),
-                nrows=20,  # a terminal that does not know its size would show nothing
-                file=sys.stderr,
-            )
+        self._bar: tqdm[object] | None = None
 
     def __enter__(self) -> "Progress":
+        with _drawing:
+            for shown in _open:
+                shown._clear()
+            _open.append(self)
         if not quiet():
             self._thread.start()
         return self
@@ -50,8 +50,8 @@ class Progress:
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
-        if self._bar is not None:
-            self._bar.close()
+        with _drawing:
+            _open.remove(self)
 
     def advance(self, amount: float = 1) -> None:
         """So much more is done."""
@@ -64,6 +64,8 @@ class Progress:
     def figures(self) -> str:
         """Amounts, rate and times, in words."""
         seconds = max(1e-9, time.monotonic() - self.began)
+        if not self.unit:
+            return ", ".join(filter(None, [f"{_clock(seconds)} so far", self.note]))
         rate = (self.done - self.first) / seconds
         of = f" of {self.total:,.0f}" if self.total is not None else ""
         parts = [f"{self.done:,.0f}{of} {self.unit}"]
@@ -76,13 +78,68 @@ class Progress:
         return ", ".join([*parts, self.note] if self.note else parts)
 
     def _tick(self) -> None:
-        while not self._over.wait(0.5 if self.terminal else EVERY):
-            if self._bar is None:
-                say(f"{self.label}: {self.figures()}")
-                continue
-            self._bar.ncols = _columns()
-            self._bar.n = min(self.done, self.total or self.done)
-            self._bar.set_description_str(self.figures())
+        while not self._over.wait(0.25 if self.terminal else EVERY):
+            with _drawing:
+                if _open[-1] is self and self.terminal:
+                    self._draw()
+                elif _open[-1] is self:
+                    say(f"{self.label}: {self.figures()}")
+        self._clear()
+
+    def _draw(self) -> None:
+        if self._bar is None:
+            bar = "{percentage:3.0f}%|{bar:20}| " if self.total else ""
+            self._bar = tqdm(
+                total=self.total,
+                initial=self.first,
+                desc=self.figures(),
+                bar_format=f"  {self.label}: {bar}{{desc}}",
+                leave=False,
+                ncols=_columns(),
+                nrows=20,  # a terminal that does not know its size would show nothing
+                file=sys.stderr,
+            )
+        self._bar.ncols = _columns()
+        self._bar.n = min(self.done, self.total or self.done)
+        self._bar.set_description_str(self.figures())
+
+    def _clear(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+def doing(what: str) -> None:
+    """Say behind the figures what is being done, or waited for, where that takes a while."""
+    if _open:
+        _open[-1].note = what
+
+
+@contextmanager
+def logged(path: Path | None, heading: str) -> Iterator[None]:
+    """Let `detail` add lines to a file, below a heading with the time; None leaves them to `say`.
+
+    The file is made when there is something to write.
+    """
+    global _log
+    if path is not None:
+        _log = path, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {heading}\n"
+    try:
+        yield
+    finally:
+        _log = None
+
+
+def detail(line: str) -> None:
+    """Keep one line about the work in the log file, for whoever looks for a reason."""
+    global _log
+    if _log is None:
+        return say(line)
+    path, heading = _log
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"{heading}  {line}\n")
+    _log = path, ""
 
 
 def say(line: str) -> None:

@@ -18,7 +18,7 @@ from elmo.tasks.settings import TaskSettings
 
 from .. import tracking
 from ..settings.fingerprint import fingerprint
-from ..terminal.progress import say
+from ..terminal.progress import detail
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Runs:
                 raise ElmoError(
                     f"{folder}: can't predict an example as MLflow serves it ({error})"
                 ) from error
-        say(f"{self.task} in MLflow: {uri}")
+        detail(f"{self.task} in MLflow: {uri}")
         return uri
 
     def opener(self, stack: ExitStack) -> Callable[[int], Callable[..., None]]:

@@ -1,5 +1,6 @@
 """`elmo run`: what DVC refuses is one line and exit code 1, or 2 for wrong usage."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import ElmoError
-from pipeline.project import repro
+from pipeline.project import outcome, repro
 from tests.pipeline.command_line import ROOT
 
 STAGES = """stages:
@@ -16,7 +17,7 @@ STAGES = """stages:
   bad: {cmd: "python -c \\"import sys; sys.exit('error: mine')\\"", params: [x]}
   killed: {cmd: kill -9 $$}
 """
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "40"}
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "40", "GIT_DIR": "none"}
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +49,58 @@ def test_run_needs_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         repro.repro([])
 
 
-def test_a_stage_runs(stages: Path) -> None:
-    code, out, error = run(stages, "good", "--force")
-    assert (code, error) == (0, "") and "Running stage 'good'" in out and "made" in out
+def test_a_stage_prints_its_own_lines_alone(stages: Path) -> None:
+    assert run(stages, "good", "--force") == (0, "made\n", "")
+    code, out, error = run(stages, "good", "--dry", "--force")
+    assert (code, error) == (0, "") and "Running stage 'good'" in out
+
+
+def test_a_skipped_stage_is_a_line_and_three_end_a_whole_run(project: Path) -> None:
+    one = {"cmd": "touch x.json", "outs": [{"x.json": {"cache": False}}]}
+    features = "python -m elmo_pipeline features data/shards models/finetune data/features"
+    (project / "dvc.yaml").write_text(
+        json.dumps({"stages": {"one": one, "features": {"cmd": f"true || {features}"}}})
+    )
+    assert run(project)[:2] == (
+        0,
+        "made:   nothing yet\nscored: nothing yet\n"
+        "next:   compare runs: dvc metrics diff, dvc exp show; "
+        "curves: mlflow ui --backend-store-uri sqlite:///mlflow.db\n",
+    )
+    assert run(project, "one")[1] == "one: up to date\n"
+
+
+def test_the_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
+    subprocess.run(["git", "init", "-q"], check=True)
+    for folder in ("models/finetune", "data/features", "report", "numbers"):
+        Path(folder).mkdir(parents=True)
+    Path("report/index.html").touch()
+    tuned = {"domain_perplexity_before": 164.31, "domain_perplexity_after": 92.6}
+    arms = {"elmo": {"accuracy": 0.9, "f1": 0.695}, "baseline": {"accuracy": 0.8, "f1": 0.6}}
+    files = {"pretrain": {"heldout_perplexity": 96.71}, "finetune": tuned, "tasks-ner": arms}
+    for name, figures in files.items():
+        Path("numbers", f"{name}.json").write_text(json.dumps(figures))
+    begin = "python -m elmo_pipeline"
+    commands = [
+        f"{begin} pretrain data/shards/general data/vocab models/pretrain --work work "
+        "--numbers numbers/pretrain.json",
+        f"{begin} finetune models/pretrain d g models/finetune --numbers numbers/finetune.json",
+        f"{begin} features data/shards/domain models/finetune data/features --work work",
+        f"{begin} tasks ner models/finetune models/tasks/ner --numbers numbers/tasks-ner.json",
+        f"{begin} report report --numbers-in numbers",
+    ]
+    made, scored, following = outcome.lines(commands, ["numbers"])
+    assert made == "made:   model models/finetune, vectors data/features, report report/index.html"
+    assert scored == (
+        "scored: perplexity 96.7 on held-out general text; 92.6 on domain text, 164.3 before "
+        "fine-tuning; ner f1 0.695 with ELMo, 0.600 without ELMo"
+    )
+    assert following == (
+        "next:   open report/index.html; keep these numbers: git add numbers && git commit -m "
+        "Results; compare runs: dvc metrics diff, dvc exp show"
+    )
 
 
 @pytest.mark.parametrize(

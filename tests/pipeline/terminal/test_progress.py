@@ -62,6 +62,39 @@ def test_figures() -> None:
     assert of_a_pipe.figures() == "1,500 kB, 150 kB/s, 0:10 so far"
 
 
+def test_of_several_the_newest_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "EVERY", 0.01)
+    log = Log("  inner: 0 of 2 epochs, 0:00 so far, waiting for Ray to start\n")
+    monkeypatch.setattr(sys, "stderr", log)
+    with progress.Progress("outer", None, unit="") as outer:
+        assert outer.figures() == "0:00 so far"
+        with progress.Progress("inner", 2, unit="epochs"):
+            progress.doing("waiting for Ray to start")
+            shown = len(log.getvalue())
+            until(log.there)
+            assert "outer" not in log.getvalue()[shown:].split("inner", 1)[1]
+    assert progress._open == []
+
+
+def test_details_go_to_the_log_file_of_the_stage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "work" / "pretrain.log"
+    with progress.logged(file, "pretrain"):
+        assert not file.parent.exists()
+        progress.detail("step 20, held-out perplexity 135.8")
+        progress.detail("step 40, held-out perplexity 131.6")
+    assert capsys.readouterr().err == ""
+    heading, *lines = file.read_text().splitlines()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d pretrain", heading)
+    assert lines == [
+        "  step 20, held-out perplexity 135.8",
+        "  step 40, held-out perplexity 131.6",
+    ]
+    progress.detail("of no stage")
+    assert capsys.readouterr().err == "  of no stage\n"
+
+
 @pytest.mark.usefixtures("soon")
 def test_a_log_gets_lines_while_one_shard_is_worked_on(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log("  tokenize: 0 of 1 shards, 0:00 so far\n")
