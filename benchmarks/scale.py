@@ -230,7 +230,7 @@ def keep_table(corpus: Corpus, shape: Shape, costs: Costs) -> list[str]:
 
 def checks() -> list[str]:
     """The formulas against counted products and measured speeds of both sizes."""
-    counted = _result("training_peak")["mflop_a_token"]
+    counted = _result("training_steps")["mflop_a_token"]
     small, original = _result("embedding_small"), _result("embedding_original")
     lines = [f"training, small: {training_flop(SMALL) / 1e6:.1f} MFLOP a token, {counted} counted"]
     for shape, measured in ((SMALL, small), (ORIGINAL, original)):

@@ -9,9 +9,8 @@ Adagrad, dropout 0.1).
 
 `steps`   our step in float32 and bfloat16, the same model under plain autograd (the character
           network on every token, and on distinct tokens), and torch.nn.LSTM(proj_size), which can't
-          clip, both under autocast for bfloat16; with the matrix peak of the same run, to which
-          bilm-tf's 760 tokens/s are scaled, and the share of it that our step reaches (its matrix
-          products, counted by shape)
+          clip, both under autocast for bfloat16; with the matrix peak of the same run, and the
+          share of it that our step reaches (its matrix products, counted by shape)
 `workers` one worker with one core against two, and what a step sends
 `words`   time and peak memory of a step with 33, 300 and 800 thousand words
 
@@ -34,7 +33,6 @@ from typing import Any
 
 from benchmarks.machine import precisions, show
 
-BILM_TF = {"tokens_per_second": 760, "float32_gflops": 330}  # 2 cores of an x86-64 server, quiet
 WINDOW = 20
 SIDES = {
     "steps": [
@@ -81,12 +79,6 @@ def _steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     for side in sides[len(all_ours) :]:
         ours = f"ours {side.split()[1]}"
         figures[f"{ours} / {side}"] = _ratio(runs[ours], runs[side])
-    scaled = BILM_TF["tokens_per_second"] * (
-        figures["peak_gflops"]["float32_gflops"] / BILM_TF["float32_gflops"]
-    )
-    for ours in all_ours:
-        rate = figures[ours]["tokens_per_second"]
-        figures[f"{ours} / bilm-tf scaled by the float32 peak"] = round(rate / scaled, 2)
     return figures
 
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_tokens_multiplications_as_counted() -> None:
-    counted = scale._result("training_peak")["mflop_a_token"] * 1e6
+    counted = scale._result("training_steps")["mflop_a_token"] * 1e6
     assert scale.training_flop(scale.SMALL) == pytest.approx(counted, rel=0.05)
 
 

@@ -1,0 +1,159 @@
+"""All claims of speed, measured on this machine one after another, and the page that shows them.
+
+    python -m benchmarks --text TEXT --raw TEXT --model FOLDER …      measures, then draws the page
+    python -m benchmarks                                             draws the page alone
+    python -m benchmarks --only embedding_small --text TEXT
+
+TEXT of `--text` has one sentence per line, tokens between spaces; of `--raw` it is any text.
+AllenNLP runs in an environment of its own, which `--peers FOLDER` makes once. A benchmark whose
+options are not given keeps the figures it had; the page says of each row the processor, the date
+and the commit. Leave the machine alone meanwhile.
+"""
+
+import argparse
+import datetime
+import json
+import re
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.rows import BENCHMARKS, Benchmark
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "benchmarks.md"
+_MARK = re.compile(r"(<!-- rows -->\n).*(<!-- end -->)", re.DOTALL)
+PEER = ("torch==2.13.0", "numpy<2.4", "h5py", "overrides")  # what ELMo uses of AllenNLP
+
+
+def main() -> None:
+    """Measure what the options allow, keep the figures, draw the page."""
+    options = _options()
+    given = {name.replace("_", "-"): value for name, value in vars(options).items() if value}
+    if options.peers:
+        given["peer"] = str(_peer(options.peers))
+    for benchmark in BENCHMARKS:
+        if _is_run(benchmark, given, only=options.only):
+            keep(benchmark, _measure(benchmark, given))
+    text = draw(PAGE.read_text(encoding="utf-8"), _kept())
+    PAGE.write_text(text, encoding="utf-8")
+    print(f"benchmarks: {PAGE.relative_to(ROOT)}")
+
+
+def _is_run(benchmark: Benchmark, given: Mapping[str, Any], *, only: Sequence[str]) -> bool:
+    if only:
+        if benchmark.name in only and (lacking := set(benchmark.needs) - given.keys()):
+            sys.exit(
+                f"error: {benchmark.name} needs --{sorted(lacking)[0].replace('peer', 'peers')}"
+            )
+        return benchmark.name in only
+    measured = any(name in given for name in ("text", "raw", "model"))
+    return measured and given.keys() >= set(benchmark.needs)
+
+
+def _measure(benchmark: Benchmark, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the command; its figures, with the date, the commit and the command as it is typed."""
+    words = [str(given[w[1:-1]]) if w.startswith("{") else w for w in benchmark.command]
+    print(f"{benchmark.name}: about {benchmark.minutes} min", file=sys.stderr)
+    began = time.monotonic()
+    command = [sys.executable, "-m", f"benchmarks.{words[0]}", *words[1:]]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"error: {benchmark.name} ended with {done.returncode}; its words are above")
+    figures: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+    return figures | {
+        "command": " ".join(["python", "-m", f"benchmarks.{words[0]}", *benchmark.command[1:]]),
+        "date": datetime.date.today().isoformat(),
+        "commit": _commit(),
+        "minutes": round((time.monotonic() - began) / 60, 1),
+    }
+
+
+def keep(benchmark: Benchmark, figures: Mapping[str, Any]) -> None:
+    """Write the figures where the page finds them."""
+    text = json.dumps(figures, indent=1) + "\n"
+    (RESULTS / f"{benchmark.name}.json").write_text(text, encoding="utf-8")
+
+
+def _kept() -> dict[str, dict[str, Any]]:
+    files = {one.name: RESULTS / f"{one.name}.json" for one in BENCHMARKS}
+    return {
+        name: json.loads(file.read_text(encoding="utf-8"))
+        for name, file in files.items()
+        if file.exists()
+    }
+
+
+def draw(page: str, kept: Mapping[str, Mapping[str, Any]]) -> str:
+    """Draw the table between the marks of the page; a row without figures is left out."""
+    lines = ["| what | against | | measured on | command |", "|---|---|---|---|---|"]
+    for benchmark in BENCHMARKS:
+        if benchmark.name not in kept:
+            continue
+        figures = kept[benchmark.name]
+        command = " ".join(benchmark.command).replace("{", "").replace("}", "")
+        ends = f"{_measured_on(figures)} | `benchmarks.{command}`"
+        for row in benchmark.rows:
+            if cell := row.cell(figures):
+                lines.append(f"| {row.what} | {row.against} | {cell} | {ends} |")
+                ends = "″ | ″"
+    if not _MARK.search(page):
+        sys.exit("error: the page has no <!-- rows --> and <!-- end -->; put them round the table")
+    table = "\n".join(lines) + "\n"
+    return _MARK.sub(lambda match: match[1] + table + match[2], page)
+
+
+def _measured_on(figures: Mapping[str, Any]) -> str:
+    machine = figures.get("machine", {})
+    units = [u for u in machine.get("units", []) if u not in ("AVX2", "AVX-512")] or ["AVX2 alone"]
+    processor = re.sub(r"\(\w+\)| Processor", "", machine.get("processor", "x86-64")).strip()
+    where = f"{processor} ({', '.join(units)}), {machine.get('cores', 2)} cores"
+    return f"{where}, {figures['date']}, {figures['commit']}"
+
+
+def _commit() -> str:
+    git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _peer(folder: Path) -> Path:
+    """The interpreter of an environment with AllenNLP, made where it is not there yet."""
+    python = folder / "allennlp" / "bin" / "python"
+    if not python.exists():
+        print(f"allennlp: making {folder / 'allennlp'}", file=sys.stderr)
+        venv.create(folder / "allennlp", with_pip=True)
+        pip = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+        subprocess.run([*pip, *PEER], check=True)
+        subprocess.run([*pip, "--no-deps", "allennlp==2.10.1"], check=True)
+    return python
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--text", type=_file, help="one sentence per line, tokens between spaces")
+    parser.add_argument("--raw", type=_file, help="any text")
+    parser.add_argument("--model", type=_file, help="a model folder")
+    parser.add_argument("--tags-train", type=_file, help="tagged text, CoNLL-U")
+    parser.add_argument("--tags-dev", type=_file, help="more of it")
+    parser.add_argument("--peers", type=Path, help="a folder for the environments of the others")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="NAME", choices=[one.name for one in BENCHMARKS]
+    )
+    return parser.parse_args()
+
+
+def _file(path: str) -> Path:
+    if not Path(path).exists():
+        raise argparse.ArgumentTypeError(f"{path}: no such file or folder")
+    return Path(path).absolute()
+
+
+if __name__ == "__main__":
+    main()

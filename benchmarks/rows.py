@@ -1,0 +1,284 @@
+"""The rows of docs/benchmarks.md: what each benchmark is called with, and what its figures say.
+
+A benchmark's figures are `results/NAME.json`. A claim without a command here, or without that file,
+is not on the page.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks import scale
+
+Figures = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the page; `cell` says the figures in words, "" where they lack them."""
+
+    what: str
+    against: str
+    cell: Callable[[Figures], str]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A command, and the rows that its figures give.
+
+    `command` are the words after `python -m benchmarks.`; one in braces stands for an option of
+    `python -m benchmarks`. `minutes` are about those of two cores.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    minutes: int
+    rows: tuple[Row, ...]
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The options that the command is called with."""
+        return tuple(word[1:-1] for word in self.command if word.startswith("{"))
+
+
+def _times(*keys: str) -> Callable[[Figures], str]:
+    """Return a cell of the ratios under `keys`, each by the first word in which it differs."""
+
+    def cell(figures: Figures) -> str:
+        return ", ".join(
+            f"{key.split(' / ')[0].removeprefix('ours ')} {figures[key]:.1f} ×"
+            for key in keys
+            if key in figures
+        )
+
+    return cell
+
+
+def _embedding(size: str, shape: scale.Shape) -> Benchmark:
+    kinds = ("float32", "bfloat16", "int8")
+    mflop = scale.embedding_flop(shape) / 1e6
+
+    def share(figures: Figures) -> str:
+        peaks = figures["matrix_peak_gflops"]
+        return ", ".join(
+            f"{kind} {figures[f'ours {kind}']['tokens_per_second'] * mflop / 1e3 / peak:.0%}"
+            for kind, peak in peaks.items()
+        )
+
+    def rates(figures: Figures) -> str:
+        found = [kind for kind in kinds if f"ours {kind}" in figures]
+        return ", ".join(f"{k} {figures[f'ours {k}']['tokens_per_second']:,}" for k in found)
+
+    return Benchmark(
+        f"embedding_{size}",
+        ("embedding", "{text}", "--size", size, "--peer", "{peer}"),
+        10 if size == "small" else 40,
+        (
+            Row(
+                f"embedding, {size}",
+                "AllenNLP 2.10.1, float32",
+                _times(*(f"ours {kind} / peer" for kind in kinds)),
+            ),
+            Row(f"… tokens a second, {size}", "", rates),
+            Row(f"… share, {size}", "the matrix peak of the same run and precision", share),
+        ),
+    )
+
+
+def _steps(figures: Figures) -> str:
+    """Our step against plain autograd on distinct tokens, at the same precision."""
+    pairs = {kind: f"ours {kind} / autograd-distinct {kind}" for kind in ("float32", "bfloat16")}
+    return ", ".join(f"{k} {figures[key]:.1f} ×" for k, key in pairs.items() if key in figures)
+
+
+def _share_of_peak(figures: Figures) -> str:
+    keys = {kind: f"ours {kind} / matrix peak" for kind in ("float32", "bfloat16")}
+    return ", ".join(f"{kind} {figures[key]:.0%}" for kind, key in keys.items() if key in figures)
+
+
+def _words(figures: Figures) -> str:
+    many = figures["ours float32, 800 thousand words"]
+    return f"{many['time against 33 thousand']:.2f} × the time"
+
+
+def _two_workers(figures: Figures) -> str:
+    kinds = ("float32", "bfloat16")
+    ratios = {kind: figures.get(f"ours {kind}", {}).get("ratio") for kind in kinds}
+    return ", ".join(f"{kind} {ratio:.2f} ×" for kind, ratio in ratios.items() if ratio)
+
+
+def _store(figures: Figures) -> str:
+    found = figures["against hdf5 float32"]["store float16"]
+    scan, one = found["scan"], found["random sentence"]
+    return f"scan {scan:.1f} ×, a sentence at random {one:.1f} ×, {found['bytes']:.0%} of the bytes"
+
+
+def _precision(figures: Figures) -> str:
+    ways = figures["ways"]
+    return "; ".join(
+        f"{way} {found['layers']['layer_2']['relative L2 error']:.2%}, probe "
+        f"{found['probe accuracy']:.4f}"
+        for way, found in ways.items()
+    )
+
+
+def _differences(figures: Figures) -> str:
+    return f"differ by at most {max(figures['largest_difference_by_layer']):.1e}"
+
+
+BENCHMARKS: tuple[Benchmark, ...] = (
+    _embedding("small", scale.SMALL),
+    _embedding("original", scale.ORIGINAL),
+    Benchmark(
+        "training_steps",
+        ("training", "{text}", "steps"),
+        10,
+        (
+            Row(
+                "training step, small, recipe of 2018",
+                "the same network, plain autograd, distinct tokens",
+                _steps,
+            ),
+            Row(
+                "…",
+                "nn.LSTM(proj_size), which cannot clip",
+                lambda f: ", ".join(
+                    f"{k} {f[key]:.1f} ×"
+                    for k in ("float32", "bfloat16")
+                    if (key := f"ours {k} / nn.LSTM {k}") in f
+                ),
+            ),
+            Row("… share", "the matrix peak of the same run and precision", _share_of_peak),
+            Row(
+                "… peak memory",
+                "",
+                lambda f: f"{f['ours float32']['peak_memory_mb'] / 1000:.1f} GB",
+            ),
+        ),
+    ),
+    Benchmark(
+        "training_workers",
+        ("training", "{text}", "workers"),
+        8,
+        (Row("training, two workers, a core each", "one worker, one core", _two_workers),),
+    ),
+    Benchmark(
+        "training_words",
+        ("training", "{text}", "words", "--repeat", "2"),
+        8,
+        (
+            Row(
+                "training step with 800,000 words",
+                "with 33,000, float32",
+                _words,
+            ),
+        ),
+    ),
+    Benchmark(
+        "tokenizing",
+        ("tokenizing", "{raw}"),
+        2,
+        (
+            Row(
+                "tokenizing to shards",
+                "Hugging Face datasets' `map`, the same tokenizer and processes",
+                lambda f: f"{f['ratio_to_map_alone']:.1f} ×",
+            ),
+        ),
+    ),
+    Benchmark(
+        "vocabulary",
+        ("vocabulary", "{raw}"),
+        2,
+        (
+            Row(
+                "vocabulary",
+                "counting in Python, from shards / from text",
+                lambda f: (
+                    f"{f['ratio_to_python_from_shards']:.0f} × / "
+                    f"{f['ratio_to_python_from_text']:.0f} ×"
+                ),
+            ),
+        ),
+    ),
+    Benchmark(
+        "features",
+        ("features", "{text}"),
+        3,
+        (
+            Row(
+                "store, original size, all layers, float16",
+                "HDF5 float32, a dataset per sentence",
+                _store,
+            ),
+        ),
+    ),
+    Benchmark(
+        "memory",
+        ("memory", "{model}", "{text}"),
+        3,
+        (
+            Row(
+                "peak memory of a store of 1,000,000 tokens",
+                "of 100,000",
+                lambda f: (
+                    f"{f['ten times the text']['peak MB']} MB against {f['text']['peak MB']} MB"
+                ),
+            ),
+        ),
+    ),
+    Benchmark(
+        "precision",
+        ("precision", "{model}", "{tags-train}", "{tags-dev}"),
+        4,
+        (Row("relative error of the top layer, and a probe of tags", "float32", _precision),),
+    ),
+    Benchmark(
+        "serving",
+        ("serving", "{text}"),
+        1,
+        (
+            Row(
+                "one sentence",
+                "in process / `mlflow models serve`",
+                lambda f: (
+                    f"{f['embedder']['median_ms']:.0f} ms / "
+                    f"{f['mlflow models serve']['median_ms']:.0f} ms"
+                ),
+            ),
+        ),
+    ),
+    *(
+        Benchmark(
+            f"interop_{size}",
+            ("interop_allennlp", "{text}", "--size", size, "--peer", "{peer}"),
+            2,
+            (Row(f"exported weights in AllenNLP, {size}", "our vectors", _differences),),
+        )
+        for size in ("small", "original")
+    ),
+    Benchmark(
+        "manifests",
+        ("manifests",),
+        2,
+        (
+            Row(
+                "opening a store of 10,000 parts",
+                "",
+                lambda f: f"{f['store opened, s']:.2f} s, {f['peak_mb']} MB in all",
+            ),
+        ),
+    ),
+    Benchmark(
+        "vocabulary_merge",
+        ("vocabulary_merge",),
+        3,
+        (
+            Row(
+                "merging the counts of 50 million types",
+                "",
+                lambda f: f"{f['merging_s']:.0f} s, {f['peak_mb'] / 1000:.1f} GB",
+            ),
+        ),
+    ),
+)
