@@ -7,7 +7,7 @@ character like any other: the convolution sees it.
 Shapes: B sentences, T tokens of the longest, K characters of a token.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -104,13 +104,6 @@ class Characters:
         for row, sentence in enumerate(sentences):
             ids_BTK[row, : len(sentence)] = self.encode(list(sentence)).astype(np.int64) + 1
         return ids_BTK
-
-    def longer(self, tokens: Iterable[str]) -> int:
-        """Return how many of the tokens do not fit and would be cut."""
-        room = self.max_characters - 2
-        if self.symbols is None:
-            return sum(len(token.encode("utf-8", "ignore")) > room for token in tokens)
-        return sum(len(token) > room for token in tokens)
 
     def save(self, path: Path) -> None:
         """Write `characters.json`."""

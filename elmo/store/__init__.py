@@ -31,8 +31,6 @@ from elmo.store.manifest import read_manifest
 from elmo.store.reader import Part, VectorBlock
 
 if TYPE_CHECKING:
-    import torch
-
     from elmo.store.datasets import SentenceArray
 
 _OPEN_PARTS = 64  # each holds two file descriptors, or connections
@@ -125,52 +123,14 @@ class FeatureStore:
         part, row = self._locate(k)
         return part.vectors(row, self._names(layers, among=self.layers))
 
-    def tensor(self, k: int, *, layers: Sequence[int | str] | None = None) -> "torch.Tensor":
-        """Sentence k as a torch tensor (layers, tokens, dim)."""
-        import torch
-
-        return torch.from_numpy(self.vectors(k, layers=layers))
-
-    def raw(self, k: int, layer: int | str) -> npt.NDArray[Any]:
-        """One contextual layer of sentence k as it is stored, (tokens, dim), read-only.
-
-        Memory-mapped where the store is local and uncompressed.
-        """
-        (name,) = self._names([layer], among=self.layout.layers)
-        if name == "layer_0":
-            raise ElmoError("layer 0 is stored once for each distinct token; use vectors")
-        part, row = self._locate(k)
-        return part.raw(row, name)
-
     def tokens(self, k: int) -> list[str]:
         """The tokens of sentence k."""
         part, row = self._locate(k)
         return part.tokens(row)
 
-    def document(self, document: int) -> range | list[int]:
-        """The sentences of a document, in order."""
-        sentences: list[int] = []
-        for number, entry in enumerate(self.manifest.parts):
-            if entry.first_document_id <= document <= entry.last_document_id:
-                part = self._part(number)
-                sentences += part.sentence_ids[part.document_ids == document].tolist()
-        if not sentences:
-            raise ElmoError(f"{self.path}: has no document {document}")
-        return sorted(sentences)
-
-    def sentence_id(self, document: int, position: int) -> int:
-        """The number of the sentence at `position` (from 0) in a document."""
-        sentences = self.document(document)
-        if not 0 <= position < len(sentences):
-            raise ElmoError(
-                f"{self.path}: document {document} has {len(sentences)} sentences, none at "
-                f"{position}"
-            )
-        return sentences[position]
-
     def ids(self, split: str | None = None) -> npt.NDArray[np.int64]:
         """The numbers of all sentences of a split, "train" or "heldout" (None: all), ascending."""
-        ids = [self._part(number).sentence_ids for number in self.numbers(split)]
+        ids = [self.part(number).sentence_ids for number in self.numbers(split)]
         return np.sort(np.concatenate([np.empty(0, np.int64), *ids]))
 
     def lines(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -187,10 +147,6 @@ class FeatureStore:
         parts = self.manifest.parts
         return [n for n, entry in enumerate(parts) if split in (entry.split, None)]
 
-    def part(self, number: int) -> Part:
-        """A part by its index in the manifest; opened parts are kept, the last used ones."""
-        return self._part(number)
-
     def blocks(
         self, *, split: str | None = None, layers: Sequence[int | str] | None = None
     ) -> Iterator[VectorBlock]:
@@ -198,7 +154,7 @@ class FeatureStore:
         of it."""
         names = self._names(layers, among=self.layers)
         for number in self.numbers(split):
-            yield from self._part(number).blocks(names)
+            yield from self.part(number).blocks(names)
 
     def __getstate__(self) -> dict[str, Any]:
         """Opened files stay behind: each process opens its own."""
@@ -232,7 +188,7 @@ class FeatureStore:
             if index < len(order):
                 number = order[index]
                 if self.manifest.parts[number].first_sentence_id <= k:
-                    part = self._part(number)
+                    part = self.part(number)
                     row = part.row(k)
                     if row is not None:
                         return part, row
@@ -251,7 +207,7 @@ class FeatureStore:
             orders[split] = order, [parts[number].last_sentence_id for number in order]
         return orders
 
-    def _part(self, number: int) -> Part:
+    def part(self, number: int) -> Part:
         """A part, opened; the one used longest ago closes when nobody reads it any more."""
         with self._lock:
             if self._closed:

@@ -10,18 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from elmo.data.arrays import Floats
 from elmo.store import FeatureStore
-
-
-class Sentence(TypedDict):
-    """One sentence: its number and its vectors, float32 (layers, T, dim)."""
-
-    sentence_id: int
-    vectors: Tensor
 
 
 class SentenceArray(npt.NDArray[np.float32]):
@@ -42,31 +34,16 @@ class Batch(TypedDict):
     mask: Tensor
 
 
-class Sentences(Dataset[Sentence]):
-    """A map-style dataset over the sentences `ids` of a store (None: all), in that order."""
-
-    def __init__(self, store: FeatureStore, *, ids: Sequence[int] | None = None) -> None:
-        self.store = store
-        self.ids = range(len(store)) if ids is None else ids
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __getitem__(self, index: int) -> Sentence:
-        k = int(self.ids[index])
-        return {"sentence_id": k, "vectors": self.store.tensor(k)}
-
-
-def collate(sentences: Sequence[Sentence | Floats]) -> Batch:
-    """Pad sentences, arrays (layers, tokens, dim) or those of a dataset, to the longest of them."""
-    vectors = [torch.as_tensor(s["vectors"] if isinstance(s, dict) else s) for s in sentences]
+def collate(sentences: Sequence[Floats]) -> Batch:
+    """Pad sentences, arrays (layers, tokens, dim), to the longest of them."""
+    vectors = [torch.as_tensor(sentence) for sentence in sentences]
     lengths = torch.tensor([one.shape[1] for one in vectors])
     layers, _, dim = vectors[0].shape
     batch = vectors[0].new_zeros(len(vectors), layers, int(lengths.max()), dim)
     for row, one in enumerate(vectors):
         batch[row, :, : one.shape[1]] = one
     mask_BT = torch.arange(batch.shape[2]) < lengths[:, None]
-    ids = [_number(sentence) for sentence in sentences]
+    ids = [getattr(sentence, "sentence_id", None) for sentence in sentences]
     if None in ids:
         return {"vectors": batch, "mask": mask_BT}
     return {"sentence_ids": torch.tensor(ids), "vectors": batch, "mask": mask_BT}
@@ -86,9 +63,3 @@ def sentence_arrays(store: FeatureStore, ks: Sequence[int]) -> list[SentenceArra
 def _collated(batch: Sequence[SentenceArray], *, collate_fn_map: object = None) -> Batch:
     """Pad what torch's default collate is given."""
     return collate(batch)
-
-
-def _number(sentence: Sentence | Floats) -> int | None:
-    if isinstance(sentence, dict):
-        return sentence["sentence_id"]
-    return getattr(sentence, "sentence_id", None)

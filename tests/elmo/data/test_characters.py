@@ -56,11 +56,6 @@ def test_unicode_characters_with_an_unknown_one(tmp_path: Path) -> None:
     assert Characters.load(tmp_path / "characters.json") == characters
 
 
-def test_tokens_that_would_be_cut_are_counted() -> None:
-    assert Characters().longer(["x" * 48, "x" * 49, "어" * 17, "어" * 16]) == 2
-    assert Characters(("어",)).longer(["어" * 48, "어" * 49]) == 1
-
-
 def test_no_tokens_are_no_rows() -> None:
     assert Characters().encode([]).shape == (0, 50)
 

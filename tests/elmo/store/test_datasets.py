@@ -22,7 +22,7 @@ from elmo.io.location import Location
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import append, build
-from elmo.store.datasets import Sentences, collate
+from elmo.store.datasets import collate, sentence_arrays
 from elmo.store.export import (
     export_hdf5,
     export_lists,
@@ -68,8 +68,7 @@ def loaded(dataset: torch.utils.data.Dataset, workers: int) -> list[int]:
 
 
 def test_batches_are_padded_and_masked(store: FeatureStore) -> None:
-    dataset = Sentences(store, ids=[4, 0, 9])
-    batch = collate([dataset[place] for place in range(len(dataset))])
+    batch = collate(sentence_arrays(store, [4, 0, 9]))
     assert batch["sentence_ids"].tolist() == [4, 0, 9]
     for row, k in enumerate([4, 0, 9]):
         tokens = len(store.tokens(k))
@@ -79,8 +78,9 @@ def test_batches_are_padded_and_masked(store: FeatureStore) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_map_style_dataset_keeps_the_order(store: FeatureStore, workers: int) -> None:
-    assert loaded(Sentences(store), workers) == list(range(SENTENCES))
+def test_a_subset_of_a_store_keeps_its_order(store: FeatureStore, workers: int) -> None:
+    ids = [*range(SENTENCES - 1, 0, -2)]
+    assert loaded(torch.utils.data.Subset(store, ids), workers) == ids
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -95,7 +95,7 @@ def test_a_store_is_a_dataset_itself(store: FeatureStore, workers: int, collated
     )
     seen = 0
     for batch in loader:
-        wanted = collate([Sentences(store)[k] for k in batch["sentence_ids"].tolist()])
+        wanted = collate(sentence_arrays(store, batch["sentence_ids"].tolist()))
         assert sorted(batch) == sorted(wanted)
         assert all(torch.equal(batch[name], wanted[name]) for name in wanted)
         seen += len(batch["sentence_ids"])

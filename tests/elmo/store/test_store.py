@@ -175,8 +175,6 @@ def test_layers_are_read_by_choice(made: Path) -> None:
     store, every = FeatureStore(made, layers=[2, "layer_0"]), FeatureStore(made)
     np.testing.assert_array_equal(store[7], every[7][[2, 0]])
     np.testing.assert_array_equal(every.vectors(7, layers=[1]), every[7][[1]])
-    np.testing.assert_array_equal(every.raw(7, 1).astype(np.float32), every[7][1])
-    np.testing.assert_array_equal(every.tensor(7).numpy(), every[7])
     with pytest.raises(ElmoError, match="has no layer_3; it holds layer_0, layer_1, layer_2"):
         FeatureStore(made, layers=[3])
 
@@ -189,15 +187,6 @@ def test_indexing_is_that_of_a_list(made: Path) -> None:
     assert sum(1 for _ in store) == len(store)
     with pytest.raises(IndexError, match="has 120 sentences, none is 120"):
         store[120]
-
-
-def test_a_sentence_is_found_by_its_document(made: Path) -> None:
-    store = FeatureStore(made)
-    assert store.sentence_id(17, 0) == 17
-    with pytest.raises(ElmoError, match="document 17 has 1 sentences, none at 1"):
-        store.sentence_id(17, 1)
-    with pytest.raises(ElmoError, match="has no document 500"):
-        store.document(500)
 
 
 def test_blocks_hold_every_sentence_once(made: Path) -> None:
@@ -245,7 +234,7 @@ def test_a_stranger_decodes_it_from_the_schema(made: Path) -> None:
 def test_duckdb_polars_and_pandas_open_it(made: Path) -> None:
     duckdb, polars, pandas = (pytest.importorskip(n) for n in ("duckdb", "polars", "pandas"))
     path = part(made, 0)
-    blob = FeatureStore(made).raw(0, 1).tobytes()
+    blob = FeatureStore(made)[0][1].astype(np.float16).tobytes()
     query = f"select sentence_id, tokens, layer_1 from '{path}' order by sentence_id limit 1"
     assert duckdb.sql(query).fetchall() == [(0, SENTENCES[0], blob)]
     first = polars.read_parquet(path).row(0, named=True)
@@ -310,7 +299,6 @@ def test_appending_numbers_on_and_leaves_old_readers_alone(
     new = FeatureStore(folder)
     assert (len(old), len(new), new.manifest.version) == (120, 170, 2)
     assert [new.tokens(120 + k) for k in range(50)] == more
-    assert new.document(120) == [120]
     np.testing.assert_array_equal(new[60], old[60])
     np.testing.assert_array_equal(FeatureStore(folder, version=1)[3], old[3])
     assert verify(folder).counts.sentences == 170
