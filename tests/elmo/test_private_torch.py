@@ -1,0 +1,135 @@
+"""What the library takes from torch that torch does not promise to keep: each name does here what
+public operations do. A name that is not listed is refused: list it with its check, or do without.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+LIBRARY = Path(__file__).parents[2] / "elmo"
+PRIVATE = re.compile(r"torch(?:\.\w+)*\._(?!_)\w+(?:\.\w+)*|torch\.ops\.\w+\.\w+")
+
+
+def floats(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def equal(found: Tensor, wanted: Tensor) -> None:
+    torch.testing.assert_close(found, wanted)
+
+
+def in_place(operation: Callable[..., None], wanted: Callable[..., Tensor], *more: object) -> None:
+    """An operation on lists of tensors is the public one on each."""
+    lists = [floats(3, 2, seed=k) if one == "tensor" else one for k, one in enumerate(more, 1)]
+    left = floats(3, 2)
+    expected = wanted(left, *lists)
+    operation([left], *([one] if isinstance(one, Tensor) else one for one in lists))
+    equal(left, expected)
+
+
+def lerp() -> None:
+    in_place(torch._foreach_lerp_, lambda a, b, w: a + w * (b - a), "tensor", 0.3)
+
+
+def addcmul() -> None:
+    in_place(torch._foreach_addcmul_, lambda a, b, c: a + b * c, "tensor", "tensor")
+    left, b, c = floats(4), floats(4, seed=1), floats(4, seed=2)
+    wanted = left + 0.5 * b * c
+    torch._foreach_addcmul_([left], [b], [c], value=0.5)
+    equal(left, wanted)
+
+
+def addcdiv() -> None:
+    left, b, c = floats(4), floats(4, seed=1), floats(4, seed=2)
+    wanted = left + 0.5 * b / c
+    torch._foreach_addcdiv_([left], [b], [c], value=0.5)
+    equal(left, wanted)
+
+
+def square_root() -> None:
+    equal(torch._foreach_sqrt([floats(4).abs()])[0], floats(4).abs().sqrt())
+
+
+def norm() -> None:
+    equal(torch._foreach_norm([floats(4, 3)])[0], floats(4, 3).square().sum().sqrt())
+
+
+def int_mm() -> None:
+    a, b = (floats(32, 64, seed=k).mul(40).to(torch.int8) for k in range(2))
+    out = torch.empty(32, 32, dtype=torch.int32)
+    torch._int_mm(a, b.T, out=out)
+    equal(out, (a.int() @ b.int().T))
+
+
+def vnni() -> None:
+    assert isinstance(torch.cpu._is_vnni_supported(), bool)
+
+
+def windows() -> None:
+    x = floats(2, 5, 3).requires_grad_()
+    gradient = floats(2, 3, 3, 3, seed=1)
+    torch.autograd.backward((x.unfold(1, 3, 1) * gradient).sum())
+    assert x.grad is not None
+    equal(torch.ops.aten.unfold_backward(gradient, [2, 5, 3], 1, 3, 1), x.grad)
+
+
+def packed_product() -> None:
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("torch has no oneDNN here")
+    x, weight, bias = floats(7, 5), floats(4, 5, seed=1), floats(4, seed=2)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, 7)
+    found = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+    equal(found, nn.functional.linear(x, weight, bias))
+
+
+def scan() -> None:
+    from torch._higher_order_ops.scan import scan as scanned
+
+    def add(carry: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        return carry + x, carry + x
+
+    _, sums = scanned(add, torch.zeros(3), floats(5, 3), dim=0)
+    equal(sums, floats(5, 3).cumsum(0))
+
+
+def collate() -> None:
+    from torch.utils.data._utils.collate import default_collate_fn_map
+
+    assert Tensor in default_collate_fn_map
+
+
+CHECKS: dict[str, Callable[[], None]] = {
+    "torch._foreach_add_": lambda: in_place(torch._foreach_add_, lambda a, s: a + s, 0.5),
+    "torch._foreach_addcdiv_": addcdiv,
+    "torch._foreach_addcmul_": addcmul,
+    "torch._foreach_div_": lambda: in_place(torch._foreach_div_, lambda a, s: a / s, 0.5),
+    "torch._foreach_lerp_": lerp,
+    "torch._foreach_mul_": lambda: in_place(torch._foreach_mul_, lambda a, s: a * s, 0.5),
+    "torch._foreach_norm": norm,
+    "torch._foreach_sqrt": square_root,
+    "torch._higher_order_ops.scan": scan,
+    "torch._int_mm": int_mm,
+    "torch.cpu._is_vnni_supported": vnni,
+    "torch.ops.aten.unfold_backward": windows,
+    "torch.ops.mkldnn._linear_pointwise": packed_product,
+    "torch.ops.mkldnn._reorder_linear_weight": packed_product,
+    "torch.utils.data._utils.collate": collate,
+}
+
+
+def test_each_private_name_of_torch_is_listed_with_its_check() -> None:
+    used = {
+        name
+        for path in LIBRARY.rglob("*.py")
+        for name in PRIVATE.findall(path.read_text(encoding="utf-8"))
+    }
+    assert used == set(CHECKS)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_it_does_what_public_operations_do(name: str) -> None:
+    CHECKS[name]()
