@@ -3,6 +3,7 @@
 Shapes: N occurrences, D the width of a vector, G groups of like uses.
 """
 
+import warnings
 from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from scipy.cluster.vq import kmeans2
+from scipy.spatial.distance import cdist
 
 from elmo.data.arrays import Floats
 
@@ -96,23 +99,14 @@ def groups(vectors_ND: Floats) -> tuple[npt.NDArray[np.intp], list[int]]:
     """
     centres = [int(np.linalg.norm(vectors_ND - vectors_ND.mean(0), axis=1).argmax())]
     while len(centres) < GROUPS:
-        farthest = _distances(vectors_ND, vectors_ND[centres]).min(1)
+        farthest = cdist(vectors_ND, vectors_ND[centres]).min(1)
         if farthest.max() < 1e-6:
             break
         centres.append(int(farthest.argmax()))
-    centre_GD = vectors_ND[centres]
-    for _ in range(50):
-        nearest_N = _distances(vectors_ND, centre_GD).argmin(1)
-        moved = np.stack(
-            [
-                vectors_ND[nearest_N == g].mean(0) if (nearest_N == g).any() else centre_GD[g]
-                for g in range(len(centre_GD))
-            ]
-        )
-        if np.allclose(moved, centre_GD):
-            break
-        centre_GD = moved
-    distances_NG = _distances(vectors_ND, centre_GD)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a group that has lost its vectors stays
+        centre_GD, _ = kmeans2(vectors_ND, vectors_ND[centres], iter=50, minit="matrix")
+    distances_NG = cdist(vectors_ND, centre_GD)
     nearest_N = distances_NG.argmin(1)
     sizes = np.bincount(nearest_N, minlength=len(centre_GD))
     order = [int(g) for g in np.argsort(-sizes, kind="stable") if sizes[g]]
@@ -129,7 +123,3 @@ def plane(vectors_ND: Floats) -> npt.NDArray[Any]:
     signs = np.sign(chosen[np.arange(len(chosen)), np.abs(chosen).argmax(1)])
     points = centred_ND @ (chosen * signs[:, None]).T
     return np.pad(points, ((0, 0), (0, 2 - points.shape[1])))
-
-
-def _distances(vectors_ND: Floats, centre_GD: Floats) -> npt.NDArray[Any]:
-    return np.linalg.norm(vectors_ND[:, None] - centre_GD[None], axis=2)

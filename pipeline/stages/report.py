@@ -61,7 +61,7 @@ class FileFigures(dict[str, Any]):
 
 STAGE = Stage(
     name="report",
-    version=3,
+    version=4,
     help="Write one HTML page with the figures and plots of all stages.",
     inputs=(
         Argument("numbers_in", "path", "The folder of the stages' figures."),
