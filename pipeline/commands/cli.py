@@ -34,7 +34,7 @@ SECTIONS: dict[str, list[click.Command]] = {
         stores.prune,
         stores.lineage,
     ],
-    "Runs and registered models": [tracked.runs, tracked.stores, tracked.promote],
+    "Unfinished work and registered models": [tracked.work, tracked.stores, tracked.promote],
     "Other formats": [
         formats.import_,
         formats.export,

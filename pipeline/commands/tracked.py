@@ -1,4 +1,4 @@
-"""Runs and registered models in MLflow: runs, stores, promote."""
+"""Unfinished work, and registered models in MLflow: work, stores, promote."""
 
 import json
 from dataclasses import asdict
@@ -15,38 +15,25 @@ from .options import JSON, PARAMS, PATH
 @click.option(
     "--work",
     "folder",
-    default="runs",
+    default="work",
     show_default=True,
     type=PATH,
-    help="Work in progress.",
-)
-@click.option(
-    "-n",
-    "count",
-    type=click.IntRange(1, 10_000),
-    default=20,
-    show_default=True,
-    help="How many MLflow runs to list.",
+    help="Where the stages keep it.",
 )
 @click.option("--send", is_flag=True, help="Send metrics that could not reach MLflow earlier.")
 @JSON
-@PARAMS
-def runs(folder: Path, count: int, send: bool, as_json: bool, params_file: Path) -> None:
-    """List local work in progress, runs, versions of the model and stores."""
-    from ..settings import params as settings
-    from ..tracking import overview
+def work(folder: Path, send: bool, as_json: bool) -> None:
+    """List unfinished stages, and metrics that MLflow has not been sent yet.
 
-    name = settings.load(params_file).register.name
-    local = overview.local_work(folder, send=send)
-    if not as_json:
-        for line in overview.local_lines(local):  # whether or not MLflow answers
-            click.echo(line)
-    known = overview.tracked(name, count=count)
+    Runs and versions are shown by `mlflow ui`, experiments by `dvc exp show`.
+    """
+    from ..tracking import unfinished
+
+    found = unfinished.unfinished(folder, send=send)
     if as_json:
-        whole = {"local": asdict(local), "tracked": asdict(known)}
-        click.echo(json.dumps(whole, ensure_ascii=False))
+        click.echo(json.dumps(asdict(found), ensure_ascii=False))
         return
-    for line in overview.tracked_lines(known):
+    for line in unfinished.lines(found):
         click.echo(line)
 
 

@@ -25,8 +25,6 @@ def check_database(path: Path) -> None:
         raise ElmoError(f"{path}: is a folder, not MLflow's database; move it away, {other}")
     if path.is_symlink() and not path.exists():
         raise ElmoError(f"{path}: is a link that leads nowhere; delete it, {other}")
-    if path.exists() and not path.is_file():  # opening a pipe would never end
-        raise ElmoError(f"{path}: is a pipe or a device, not MLflow's database; {other[3:]}")
     folder = path.parent
     while not folder.exists():
         folder = folder.parent

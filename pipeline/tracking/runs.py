@@ -165,7 +165,7 @@ def _end(log: Run, parent: str | None, status: str, *, wait: float) -> None:
     if left:
         say(
             f"{left} records for {shown_uri()} stay in {log.spool}; they go out with the next run "
-            "of this stage, or by: elmo runs --send"
+            "of this stage, or by: elmo work --send"
         )
 
 
@@ -299,42 +299,19 @@ def _pass_run(client: Any) -> str | None:
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run as MLflow has it; `began` in milliseconds since 1970."""
+    """A run as MLflow has it."""
 
     run_id: str
-    name: str
-    status: str
-    began: int
-    metrics: dict[str, float]
     tags: dict[str, str]
 
 
 def runs_of(stage: str) -> list[TrackedRun]:
     """The runs of a stage, newest first."""
     check()
-    return _search(filter_string=f"tags.stage = '{stage}'")
-
-
-def latest_runs(count: int) -> list[TrackedRun]:
-    """The newest runs of all stages."""
-    return _search(max_results=count)
-
-
-def _search(**what: Any) -> list[TrackedRun]:
     with answers():
         client = mlflow_client()
-        result = client.search_runs([experiment_id(client)], **what)
-    return [
-        TrackedRun(
-            run.info.run_id,
-            run.info.run_name,
-            run.info.status,
-            run.info.start_time,
-            run.data.metrics,
-            run.data.tags,
-        )
-        for run in result
-    ]
+        found = client.search_runs([experiment_id(client)], f"tags.stage = '{stage}'")
+    return [TrackedRun(run.info.run_id, run.data.tags) for run in found]
 
 
 def exists(run_id: str) -> bool:

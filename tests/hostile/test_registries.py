@@ -20,11 +20,10 @@ from tests.hostile.harness import refused
 pytestmark = pytest.mark.usefixtures("without_ray")
 ASKING = {
     **{name: COMMANDS[name] for name in ("pretrain", "features", "append", "register")},
-    "runs": ["runs", "--params", "params.yaml"],
     "stores": ["stores", "elmo"],
     "promote": ["promote", "1", "--params", "params.yaml"],
 }
-FEW = ("features", "register", "runs")
+FEW = ("features", "register", "stores")
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +63,6 @@ DATABASES: dict[str, Callable[[Path, Path], object]] = {
     "a later MLflow's": from_the_future,
     "a loop": lambda database, path: path.symlink_to(path.name),
     "a link to a folder": lambda database, path: path.symlink_to("model"),
-    "a pipe": lambda database, path: os.mkfifo(path),
 }
 
 

@@ -24,7 +24,7 @@ from elmo.errors import ElmoError
 from pipeline import tracking
 from pipeline.commands.cli import cli
 from pipeline.terminal.urls import with_login, without_credentials
-from pipeline.tracking import overview, registry
+from pipeline.tracking import registry, unfinished
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -320,8 +320,10 @@ def test_a_server_slow_refusing_and_asking_for_a_password(
         told = capsys.readouterr().err
         assert "stay in" in told and tracking.unsent(work.parent / "unsent") >= 2
         (faults / "fault").unlink()
-        sent = "\n".join(overview.local_lines(overview.local_work(tmp_path / "runs", send=True)))
-        assert "wait for MLflow" not in sent
+        waiting = unfinished.unfinished(tmp_path / "runs", send=False)
+        assert any("wait for MLflow; to send" in line for line in unfinished.lines(waiting))
+        while tracking.unsent(work.parent / "unsent"):  # the run's own thread may still try
+            unfinished.unfinished(tmp_path / "runs", send=True)
         assert history(uri, log.run_id)[-1] == (200, 200.0)
 
         (faults / "password").write_text("hunter2")
@@ -402,37 +404,21 @@ def test_a_login_comes_back_from_the_addresses_that_the_user_gave() -> None:
         assert with_login(without_credentials(one), given) == one
 
 
-def test_the_overview_lists_what_there_is(database: Path, tmp_path: Path) -> None:
-    work = tmp_path / "runs" / "pretrain" / "abc"
-    work.mkdir(parents=True)
-    with tracking.run("pretrain", Params(), inputs={}, folder=work) as log:
+def test_unfinished_work_is_listed(database: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "work" / "pretrain" / "abc"
+    folder.mkdir(parents=True)
+    with tracking.run("pretrain", Params(), inputs={}, folder=folder) as log:
         log.metrics({"after.general.average": 123.4})
-    with tracking.run("features", Params(), inputs={}) as log:
-        log.tag("store", "a" * 64)
-        log.tag("store_place", str(tmp_path))
-        log.tag("model_digest", "b" * 64)
-    local = overview.local_work(tmp_path / "runs", send=False)
-    known = overview.tracked("tiny", count=9)
-    shown = "\n".join([*overview.local_lines(local), *overview.tracked_lines(known)])
-    assert "  pretrain abc  " in shown
-    assert "finished  after.general.average 123.4" in shown
-    assert "versions of tiny: none" in shown
-    assert f"  {tmp_path}  digest aaaaaaaaaaaa  model bbbbbbbbbbbb" in shown
-    params = str(ROOT / "params.yaml")
-    folder = str(tmp_path / "runs")
-    done = CliRunner().invoke(cli, ["runs", "--json", "--work", folder, "--params", params])
-    read = json.loads(done.stdout)
-    assert [(work["stage"], work["folder"]) for work in read["local"]["work"]] == [
-        ("pretrain", str(work))
-    ]
-    assert [run["status"] for run in read["tracked"]["runs"]] == ["FINISHED", "FINISHED"]
-    assert read["tracked"]["runs"][1]["metrics"] == {"after.general.average": 123.4}
-    assert read["tracked"]["stores"][0] == {
-        "location": str(tmp_path),
-        "digest": "a" * 64,
-        "model_digest": "b" * 64,
-        "here": True,
-    }
+    command = ["work", "--work", str(tmp_path / "work")]
+    assert "  pretrain abc  " in CliRunner().invoke(cli, command).stdout
+    read = json.loads(CliRunner().invoke(cli, [*command, "--json"]).stdout)
+    assert [(one["stage"], one["folder"]) for one in read["work"]] == [("pretrain", str(folder))]
+    assert read["unsent"] == {}
+
+
+def test_the_work_folder_of_the_stages_is_the_one_that_is_listed() -> None:
+    (option,) = [one for one in cli.get_command(None, "work").params if one.name == "folder"]
+    assert f"--work {option.default}\n" in (ROOT / "dvc.yaml").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
