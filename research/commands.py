@@ -194,6 +194,9 @@ def senses(
 @click.option("--l2", default=1e-5, show_default=True, help="Weight of the squared norm.")
 @click.option("--format", "format_", help="Of the files; default: as their endings tell.")
 @click.option("--columns", help="Where fields are, such as word=2,tag=4, or tag=XPOS.")
+@click.option(
+    "--static", multiple=True, metavar="NAME=FILE", help="Static word vectors to probe beside."
+)
 @OUT
 @DEVICE
 def probe(
@@ -203,6 +206,7 @@ def probe(
     l2: float,
     format_: str | None,
     columns: str | None,
+    static: tuple[str, ...],
     out: Path,
     device: str,
 ) -> None:
@@ -213,7 +217,8 @@ def probe(
     check_value("--l2", l2, NonNegative)
     fields = tasks.named("--columns", columns.split(",") if columns else [])
     how = {"format": format_, "columns": fields, "scheme": "plain"}
-    _write(out, lambda: tags(model, train, test, l2=l2, device=device, **how))
+    files = {name: Path(path) for name, path in tasks.named("--static", static).items()}
+    _write(out, lambda: tags(model, train, test, l2=l2, device=device, static=files, **how))
 
 
 @findings.command()

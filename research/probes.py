@@ -1,17 +1,21 @@
 """What each layer knows, without any training of the biLM: Tables 5 and 6 of the paper."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
 from elmo.store import model_digest
 from elmo.tasks import layer_probe, senses
 from elmo.tasks.examples import Tagged
+from elmo.tasks.inputs import read_vectors
+from elmo.tasks.lines import lines_of
 from elmo.tasks.reading import read
 from pipeline.tracking.task_runs import source_digest
 from research.finding import (
@@ -75,14 +79,57 @@ def word_senses(
     return _finding("senses", model, sources, examples, rows, {})
 
 
-def tags(model: Path, train: Path, test: Path, *, l2: float, device: str, **how: Any) -> Finding:
-    """A linear probe of each layer for the tag of a token; `how` says how the files are read."""
+def tags(
+    model: Path,
+    train: Path,
+    test: Path,
+    *,
+    l2: float,
+    device: str,
+    static: Mapping[str, Path] | None = None,
+    **how: Any,
+) -> Finding:
+    """A linear probe of each layer for the tag of a token; `how` says how the files are read.
+
+    `static` are files of word vectors by their names, each probed likewise.
+    """
     learned, tested = (_tagged(path, **how) for path in (train, test))
     scores = layer_probe.probe_layers(Embedder.load(model, device=device), learned, tested, l2=l2)
     rows = [Row("most frequent tag of the type", scores.most_frequent)]
-    rows += _layer_rows(scores.right, [len(tokens) for tokens, _ in tested])
+    lengths = [len(tokens) for tokens, _ in tested]
+    for name, path in (static or {}).items():
+        vectors = _static_vectors(path, [*learned, *tested])
+        right_N = layer_probe.probe(vectors, learned, tested, l2=l2)
+        rows.append(over_sentences(name, right_N, lengths))
+    rows += _layer_rows(scores.right, lengths)
     examples = {"train": len(learned), "test": len(tested), "answers": scores.tokens}
-    return _finding("probe", model, {"train": train, "test": test}, examples, rows, {"l2": l2})
+    sources = {"train": train, "test": test} | {f"static {k}": v for k, v in (static or {}).items()}
+    return _finding("probe", model, sources, examples, rows, {"l2": l2})
+
+
+def _static_vectors(
+    path: Path, sentences: Sequence[layer_probe.TaggedTokens]
+) -> Callable[[Sequence[layer_probe.TaggedTokens]], Tensor]:
+    """The vector of each token, or of its lower case; what the file lacks is zero."""
+    types = {token for tokens, _ in sentences for token in tokens}
+    header = next(iter(lines_of(path)))[1].split()
+    if len(header) != 2 or not header[1].isdecimal():
+        raise ElmoError(f"{path}:1: must be the number of words and of numbers, as word2vec's text")
+    needed = types | {word.lower() for word in types}
+    words, table_WD = read_vectors(path, needed, dim=int(header[1]))
+    number = {word: k for k, word in enumerate(words)}
+    zero_1D = np.zeros((1, table_WD.shape[1]), np.float32)
+    padded_WD = np.concatenate([table_WD, zero_1D])
+
+    def vectors(texts: Sequence[layer_probe.TaggedTokens]) -> Tensor:
+        ids = [
+            number.get(token, number.get(token.lower(), len(words)))
+            for tokens, _ in texts
+            for token in tokens
+        ]
+        return torch.from_numpy(padded_WD[ids])
+
+    return vectors
 
 
 def _layer_rows(right_LN: Any, lengths: Sequence[int]) -> list[Row]:

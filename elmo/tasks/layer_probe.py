@@ -9,8 +9,9 @@ C tags.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +53,32 @@ def probe_layers(
     `l2` is the weight of the mean squared norm of the probe's weights beside the mean loss. All
     vectors of one layer are held at a time: 4 × D bytes per token.
     """
+    right = [
+        probe(partial(_vectors, embedder, layer), train, test, l2=l2, iterations=iterations)
+        for layer in range(embedder.layers)
+    ]
+    right_LN = np.stack(right)
+    return ProbeScores(
+        layers=right_LN.mean(1).tolist(),
+        most_frequent=_most_frequent(train, test),
+        tokens=right_LN.shape[1],
+        tags=len({tag for _, tags in train for tag in tags}),
+        right=right_LN,
+    )
+
+
+def probe(
+    vectors: Callable[[Sequence[TaggedTokens]], Tensor],
+    train: Sequence[TaggedTokens],
+    test: Sequence[TaggedTokens],
+    *,
+    l2: float = 1e-5,
+    iterations: int = 100,
+) -> npt.NDArray[np.bool_]:
+    """Fit a probe of `vectors` on `train`; whether it is right about each token of `test` (N,).
+
+    `vectors` gives those of every token of the sentences, one after another (N, D).
+    """
     if not any(len(tokens) for tokens, _ in train) or not any(len(tokens) for tokens, _ in test):
         raise ElmoError("a probe needs tagged tokens to learn from and others to be tested on")
     if sum(len(tokens) for tokens, _ in train) < 2:
@@ -61,28 +88,19 @@ def probe_layers(
     train_N = torch.tensor([numbers[tag] for _, tags in train for tag in tags])
     # A tag that the training text lacks can't be right.
     test_N = torch.tensor([numbers.get(tag, -1) for _, tags in test for tag in tags])
-    right = []
-    for layer in range(embedder.layers):
-        train_ND = _vectors(embedder, train, layer)
-        mean_D = train_ND.mean(0)
-        std_D = train_ND.std(0, correction=int(len(train_ND) > 1)).clamp_min(1e-6)
-        train_ND.sub_(mean_D).div_(std_D)
-        weight_CD, bias_C = _fit(train_ND, train_N, len(names), l2, iterations)
-        del train_ND
-        test_ND = _vectors(embedder, test, layer).sub_(mean_D).div_(std_D)
-        chosen_N = torch.addmm(bias_C, test_ND, weight_CD.T).argmax(1)
-        right.append((chosen_N == test_N).numpy())
-    right_LN = np.stack(right)
-    return ProbeScores(
-        layers=right_LN.mean(1).tolist(),
-        most_frequent=_most_frequent(train, test),
-        tokens=len(test_N),
-        tags=len(names),
-        right=right_LN,
-    )
+    train_ND = vectors(train)
+    mean_D = train_ND.mean(0)
+    std_D = train_ND.std(0, correction=int(len(train_ND) > 1)).clamp_min(1e-6)
+    train_ND.sub_(mean_D).div_(std_D)
+    weight_CD, bias_C = _fit(train_ND, train_N, len(names), l2, iterations)
+    del train_ND
+    test_ND = vectors(test).sub_(mean_D).div_(std_D)
+    chosen_N = torch.addmm(bias_C, test_ND, weight_CD.T).argmax(1)
+    right_N: npt.NDArray[np.bool_] = (chosen_N == test_N).numpy()
+    return right_N
 
 
-def _vectors(embedder: Embedder, sentences: Sequence[TaggedTokens], layer: int) -> Tensor:
+def _vectors(embedder: Embedder, layer: int, sentences: Sequence[TaggedTokens]) -> Tensor:
     """One layer of every token, (N, D)."""
     vectors_ND = np.empty((sum(len(tokens) for tokens, _ in sentences), embedder.dim), np.float32)
     start = 0

@@ -162,6 +162,15 @@ def test_a_probe_of_tags(folder: Path) -> None:
     files = ["--train", folder / "train.conll", "--test", folder / "test.conll"]
     found, _ = measure(folder, "probe", "--model", folder / "model", *files)
     assert [row.mean for row in found.rows] == [1.0] * 4
+    words = "the 1 0\na 1 0.1\ngift 0 1\nhas 5 5\nfor 3 -9\nhe 3 -8\nzoo 0 1\n"
+    (folder / "words.vec").write_text("7 2\n" + words)
+    static = [f"--static=static={folder / 'words.vec'}"]
+    beside, _ = measure(folder, "probe", "--model", folder / "model", *files, *static)
+    assert [row.name for row in beside.rows][:2] == ["most frequent tag of the type", "static"]
+    assert beside.rows[1].mean == pytest.approx(1.0) and beside.data.keys() >= {"static static"}
+    (folder / "words.vec").write_text(words)
+    with pytest.raises(ElmoError, match=r"words\.vec:1: must be the number of words"):
+        measure(folder, "probe", "--model", folder / "model", *files, *static)
 
 
 def test_neighbors_in_context_beside_static_ones(folder: Path) -> None:
