@@ -101,6 +101,14 @@ def _words(figures: Figures) -> str:
     return f"{many['time against 33 thousand']:.2f} × the time"
 
 
+def _host(figures: Figures) -> str:
+    return ", ".join(
+        f"{name} {found['ahead']['ms_a_step']:.1f} ms of {found['in the step']['ms_a_step']:.1f} ms"
+        for name, found in figures.items()
+        if name in ("adagrad", "adamw")
+    )
+
+
 def _two_workers(figures: Figures) -> str:
     kinds = ("float32", "bfloat16")
     ratios = {kind: figures.get(f"ours {kind}", {}).get("ratio") for kind in kinds}
@@ -171,6 +179,18 @@ BENCHMARKS: tuple[Benchmark, ...] = (
                 "training step with 800,000 words",
                 "with 33,000, float32",
                 _words,
+            ),
+        ),
+    ),
+    Benchmark(
+        "host",
+        ("host",),
+        1,
+        (
+            Row(
+                "host's main thread in a step beside the arithmetic, 793,471 words",
+                "nothing found ahead by the thread that reads the windows",
+                _host,
             ),
         ),
     ),

@@ -17,7 +17,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from elmo.errors import ElmoError
 
 SHARDS_MIXED = 32  # shards whose blocks are shuffled together: what must be open at a time
 _OOV = np.int64(1) << 32
+Item = TypeVar("Item")
 
 
 class Position(TypedDict):
@@ -340,10 +341,8 @@ def both_ways(keys: Int64s, words: Int64s, lengths: Int64s, vocabulary: Vocabula
     )
 
 
-def prefetched(
-    windows: Iterator[WindowAndAfter], *, ahead: int = 2
-) -> Generator[WindowAndAfter, None, None]:
-    """The same windows, prepared on another thread while the caller computes."""
+def prefetched(items: Iterator[Item], *, ahead: int = 2) -> Generator[Item, None, None]:
+    """The same items (windows), prepared on another thread while the caller computes."""
     ready: queue.Queue[Any] = queue.Queue(ahead)
     stop = threading.Event()
 
@@ -358,7 +357,7 @@ def prefetched(
 
     def work() -> None:
         try:
-            for item in windows:
+            for item in items:
                 if not put(item):
                     return
             put(None)

@@ -29,9 +29,14 @@ def repeated_rows(rows: int) -> int:
     return 1 << (rows - 1).bit_length() if rows <= 256 else -(-rows // 256) * 256
 
 
-def sent(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
-    """An array as a tensor on a device; a GPU copies it while the host continues."""
+def held(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
+    """An array as a tensor on the host, from where a device copies it without the host's help."""
     tensor = torch.from_numpy(array)
-    if device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
+    return tensor.pin_memory() if device.type == "cuda" else tensor
+
+
+def sent(array: npt.NDArray[np.generic] | Tensor, device: torch.device) -> Tensor:
+    """An array, or a tensor that is `held`, on a device; a GPU copies it while the host
+    continues."""
+    tensor = array if isinstance(array, Tensor) else held(array, device)
+    return tensor.to(device, non_blocking=device.type == "cuda")

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from elmo.nn.device import sent, wants_few_launches
+from elmo.nn.device import held, sent, wants_few_launches
 
 CHUNK_LOGITS = 1 << 20  # logits held at a time: 4 MB, so that they stay in a CPU's cache
 GPU_CHUNK_LOGITS = 1 << 26  # 256 MB: a GPU wants few large launches
@@ -127,46 +127,75 @@ def _nats(h_nP: Tensor, targets_n: Tensor, weight_VP: Tensor, bias_V: Tensor) ->
     return z_n.log() + top_n - true_n
 
 
-def sampled_loss(
-    h_NP: Tensor,
-    targets_N: npt.NDArray[np.int64],
-    weight_UP: Tensor,
-    bias_U: Tensor,
-    *,
-    word_rows: npt.NDArray[np.int64],
-    candidates: Candidates,
-) -> tuple[Tensor, Tensor]:
-    """The summed sampled −log p, and each one (detached).
-
-    `weight_UP` and `bias_U` are the rows `word_rows` (sorted) of the word matrix: they hold every
-    target and every candidate, and theirs are the only gradients.
-    """
-    row_of_M = np.searchsorted(word_rows, candidates.words)
-    row_of_N = np.searchsorted(word_rows, targets_N)
-    hit_N = np.searchsorted(candidates.words, targets_N)
-    hit_N[hit_N == len(candidates.words)] = 0
-    hits = np.flatnonzero(candidates.words[hit_N] == targets_N)
-    device = h_NP.device
-    apply: Any = _Loss.apply
-    loss: tuple[Tensor, Tensor] = apply(
-        h_NP,
-        weight_UP,
-        bias_U,
-        sent(row_of_N, device),
-        sent(row_of_M, device),
-        Hits(hits, sent(hits, device), sent(hit_N[hits], device)),
-        sent(candidates.log_expected(targets_N), device),
-        sent(candidates.log_expected(candidates.words), device),
-    )
-    return loss
-
-
 class Hits(NamedTuple):
     """Which predictions' targets are candidates, ascending, and which candidates those are."""
 
     predictions: npt.NDArray[np.int64]
     predictions_H: Tensor
     candidates_H: Tensor
+
+
+class Draw(NamedTuple):
+    """Candidates beside the targets of N predictions: what the host can find before a step, held
+    for a device."""
+
+    words: npt.NDArray[np.int64]
+    hits: Hits
+    expected_N: Tensor
+    expected_M: Tensor
+
+    @classmethod
+    def of(
+        cls, targets_N: npt.NDArray[np.int64], candidates: Candidates, device: torch.device
+    ) -> "Draw":
+        """Find the targets among the candidates, and the log expected counts of both."""
+        words = candidates.words
+        hit_N = np.searchsorted(words, targets_N)
+        hit_N[hit_N == len(words)] = 0
+        hits = np.flatnonzero(words[hit_N] == targets_N)
+        expected_M = candidates.log_expected(words)
+        return cls(
+            words,
+            Hits(hits, held(hits, device), held(hit_N[hits], device)),
+            held(candidates.log_expected(targets_N), device),
+            held(expected_M, device),
+        )
+
+
+class LookedUp(NamedTuple):
+    """Where targets and candidates are among the word rows in use, held for a device."""
+
+    of_N: Tensor
+    of_M: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        targets_N: npt.NDArray[np.int64],
+        words: npt.NDArray[np.int64],
+        word_rows: npt.NDArray[np.int64],
+        device: torch.device,
+    ) -> "LookedUp":
+        """Look targets and candidates `words` up in `word_rows`, which are sorted."""
+        found = (np.searchsorted(word_rows, each) for each in (targets_N, words))
+        return cls(*(held(rows, device) for rows in found))
+
+
+def sampled_loss(
+    h_NP: Tensor, weight_UP: Tensor, bias_U: Tensor, draw: Draw, rows: LookedUp
+) -> tuple[Tensor, Tensor]:
+    """The summed sampled −log p, and each one (detached).
+
+    `weight_UP` and `bias_U` are the word rows in use: they hold every target and every candidate,
+    and theirs are the only gradients.
+    """
+    device = h_NP.device
+    hits = Hits(draw.hits.predictions, *(sent(part, device) for part in draw.hits[1:]))
+    looked_up = (sent(rows.of_N, device), sent(rows.of_M, device), hits)
+    expected = (sent(draw.expected_N, device), sent(draw.expected_M, device))
+    apply: Any = _Loss.apply
+    loss: tuple[Tensor, Tensor] = apply(h_NP, weight_UP, bias_U, *looked_up, *expected)
+    return loss
 
 
 class _Loss(torch.autograd.Function):

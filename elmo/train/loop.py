@@ -48,12 +48,14 @@ from elmo.train.perplexity import (
 from elmo.train.step import (
     WORD_MATRIX,
     Measured,
+    StepInput,
     Stepper,
     Workers,
 )
 
 _LOOK = 1.0  # seconds between two looks for the flag that stops a run
 REPORT_STEPS = 10
+AGREE_STEPS = 10  # steps after which workers agree whether to stop, at most
 SOUND = 0.5  # nats above the lowest mean loss up to which the weights count as sound
 Reporter = Callable[[str, dict[str, float]], None]
 
@@ -162,6 +164,9 @@ class _Fit:
         self.speed = _Speed()
         self.saved = time.monotonic()
         self.newest: int | None = None  # the step of the newest checkpoint
+        self.unread: Measured | None = None  # what a step showed, not read yet
+        self.ask_at = 0  # the step after which all workers next agree on what to do
+        self.asked = 0, time.monotonic()  # after which step they last did, and when
 
     def run(self) -> TrainingProgress:
         stop = self.job.stop if self.workers.rank == 0 else None  # one looks for all
@@ -184,23 +189,26 @@ class _Fit:
         self, progress: TrainingProgress, state: State, interrupted: Callable[[], bool]
     ) -> None:
         """Take the steps that are left; `progress` is kept up to date."""
-        windows = prefetched(self.stream.windows(progress.position))
+        windows = prefetched(self._prepared(progress.position, progress.step))
         position_after: Callable[[], Position] | None = None
         try:
             if progress.due:
                 progress.due = not self._evaluate(progress, interrupted)
             if progress.due:
                 raise KeyboardInterrupt
-            for window, position_after in iter(()) if self._enough(progress) else windows:
-                measured, state = self.stepper.step(window, state, step=progress.step)
+            for prepared, position_after in iter(()) if self._enough(progress) else windows:
+                measured, state = self.stepper.step(prepared, state, step=progress.step)
+                self._show(progress)  # the step before, while this one is computed
+                self.unread = measured
                 progress.step += 1
                 progress.tokens += measured.predictions
-                self._show(progress, measured)
                 evaluated = progress.step % self.settings.evaluate_every == 0
                 if evaluated:
+                    self._show(progress)
                     progress.due = not self._evaluate(progress, interrupted)
-                stopping, late = self._asked(interrupted)
+                stopping, late = self._asked(progress.step, interrupted, now=evaluated)
                 if evaluated or late or stopping:
+                    self._show(progress)
                     progress.position = position_after()
                     self._save(progress, state)
                 if stopping or progress.due:
@@ -208,6 +216,7 @@ class _Fit:
                     raise KeyboardInterrupt
                 if self._enough(progress):
                     break
+            self._show(progress)
             if position_after is not None:
                 progress.position = position_after()
             done = progress.step % self.settings.evaluate_every == 0
@@ -220,6 +229,13 @@ class _Fit:
             windows.close()
         if not progress.finished:
             raise KeyboardInterrupt
+
+    def _prepared(
+        self, position: Position, step: int
+    ) -> Iterator[tuple[StepInput, Callable[[], Position]]]:
+        """The windows from a position and a step on, each prepared for its step."""
+        for number, (window, position_after) in enumerate(self.stream.windows(position), step):
+            yield self.stepper.prepare(window, step=number), position_after
 
     def _begin(self) -> tuple[TrainingProgress, State]:
         """Start, resume from the newest checkpoint, or start from one of another run."""
@@ -309,12 +325,21 @@ class _Fit:
             word_matrix=WORD_MATRIX if sampled else (),
         )
 
-    def _asked(self, interrupted: Callable[[], bool]) -> tuple[bool, bool]:
-        """Whether any worker is to stop, and whether by the first one's clock a checkpoint is due:
-        all workers must agree on both."""
-        late = time.monotonic() - self.saved >= 60 * self.job.checkpointing.minutes
-        first = self.workers.rank == 0
-        stopping, due = self.workers.total([float(interrupted()), float(late and first)])
+    def _asked(self, step: int, interrupted: Callable[[], bool], *, now: bool) -> tuple[bool, bool]:
+        """Whether any worker is to stop, and whether by the first one's clock a checkpoint is due.
+
+        All workers must agree on both, and wait for each other to do so: they do it `now`, and
+        else about every second, after ten steps at most.
+        """
+        if self.workers.size > 1 and step < self.ask_at and not now:
+            return False, False
+        clock = time.monotonic()
+        late = clock - self.saved >= 60 * self.job.checkpointing.minutes
+        steps_a_second = (step - self.asked[0]) / max(1e-9, clock - self.asked[1])
+        mine = [float(late), min(AGREE_STEPS, steps_a_second)]
+        mine = mine if self.workers.rank == 0 else [0.0, 0.0]
+        stopping, due, apart = self.workers.total([float(interrupted()), *mine])
+        self.asked, self.ask_at = (step, clock), step + max(1, int(apart))
         return stopping > 0, due > 0
 
     def _save(self, progress: TrainingProgress, state: State) -> None:
@@ -379,8 +404,12 @@ class _Fit:
         self.speed.restart()
         return True
 
-    def _show(self, progress: TrainingProgress, measured: Measured) -> None:
-        """Add a step to the running means; write and report them every few steps."""
+    def _show(self, progress: TrainingProgress) -> None:
+        """Add the newest step that was not read to the running means; write and report them every
+        few steps. `progress` is as after that step."""
+        measured, self.unread = self.unread, None
+        if measured is None:
+            return
         progress.means.add(
             nats=sum(measured.nats),
             predictions=measured.predictions,

@@ -11,6 +11,7 @@ Shapes: R word rows.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,22 @@ from elmo.settings import OptimizerSettings
 
 NEGLIGIBLE = 1e-12  # of the first move of an unused row: what later ones may be before they are 0
 WORD_ROWS_AT_ONCE = 1 << 16  # so that catching up a large matrix needs little memory beside it
+
+
+@dataclass(frozen=True)
+class WordRows:
+    """Rows of the word matrix in use, without repetition: on the host and on the device."""
+
+    numbers: npt.NDArray[np.int64]
+    on_device: Tensor
+
+    @classmethod
+    def of(cls, numbers: npt.NDArray[np.int64], device: torch.device) -> "WordRows":
+        """Send the numbers to the device, once for all that read them there."""
+        return cls(numbers, sent(numbers, device))
+
+    def __len__(self) -> int:
+        return len(self.numbers)
 
 
 class Optimizer:
@@ -59,12 +76,12 @@ class Optimizer:
 
     @torch.no_grad()
     def update(
-        self, gradients: dict[str, Tensor], *, step: int, word_rows: dict[str, Tensor]
+        self, gradients: dict[str, Tensor], *, step: int, word_rows: dict[str, WordRows]
     ) -> None:
         """Take one step, the first being 0.
 
-        `word_rows[name]` are the rows of a parameter, without repetition, that `gradients[name]`
-        stands for, where it does not stand for all.
+        `word_rows[name]` are the rows of a parameter that `gradients[name]` stands for, where it
+        does not stand for all; they are caught up.
         """
         groups: dict[tuple[float, float], list[_Move]] = {}
         scattered = []
@@ -76,12 +93,11 @@ class Optimizer:
             decay = self.settings.weight_decay if decays(name) else 0.0
             used = tensors
             if name in word_rows:
-                self.catch_up(name, word_rows[name], step=step)
-                chosen = sent(word_rows[name].cpu().numpy(), tensors[0].device)
+                chosen = word_rows[name].on_device
                 used = [tensor[chosen] for tensor in tensors]
                 scattered.append((tensors, chosen, used))
                 if name in self._missed:
-                    self.slots[f"{name}.taken"].numpy()[word_rows[name].cpu().numpy()] = step + 1
+                    self.slots[f"{name}.taken"].numpy()[word_rows[name].numbers] = step + 1
             groups.setdefault((rate, decay), []).append(_Move(gradient, *used))
         for (rate, decay), moves in groups.items():
             self._move(moves, step, rate, decay)
@@ -90,10 +106,10 @@ class Optimizer:
                 tensor[chosen] = moved
 
     @torch.no_grad()
-    def catch_up(self, name: str, word_rows: Tensor, *, step: int) -> None:
+    def catch_up(self, name: str, word_rows: WordRows, *, step: int) -> None:
         """Give rows of a parameter, in place, the moves of the steps before `step` that did not use
         them: call it before the rows are read for that step."""
-        self._catch_up(name, word_rows, step, state=True)
+        self._catch_up(name, word_rows.numbers, step, state=True)
 
     @torch.no_grad()
     def catch_up_all(self, *, step: int) -> None:
@@ -117,18 +133,20 @@ class Optimizer:
 
     def _catch_up_all(self, step: int, *, state: bool) -> None:
         for name in self._missed:
-            word_rows = torch.arange(len(self.parameters[name]))
-            for part in torch.split(word_rows, WORD_ROWS_AT_ONCE):
+            words = len(self.parameters[name])
+            for start in range(0, words, WORD_ROWS_AT_ONCE):
+                part = np.arange(start, min(words, start + WORD_ROWS_AT_ONCE))
                 self._catch_up(name, part, step, state=state)
 
     @torch.no_grad()
-    def _catch_up(self, name: str, word_rows: Tensor, step: int, *, state: bool) -> None:
+    def _catch_up(
+        self, name: str, word_rows: npt.NDArray[np.int64], step: int, *, state: bool
+    ) -> None:
         """`catch_up`; with `state` false the weights alone move."""
         if name not in self._missed or self.lr_of.get(name) == 0:
             return
         parameter, taken = self.parameters[name], self.slots[f"{name}.taken"].numpy()
-        resting = word_rows.cpu().numpy()
-        resting = resting[taken[resting] < step]
+        resting = word_rows[taken[word_rows] < step]
         if len(resting) == 0:
             return
         chosen = sent(resting, parameter.device)
@@ -201,6 +219,7 @@ class _Missed:
         self.settings, self.decay, self.rate = settings, decay, rate
         self.ratio = settings.beta1 / math.sqrt(settings.beta2) if settings.beta1 > 0 else 0.0
         self._restart()
+        self._fallen = [np.ones(1), np.ones(1)]  # β1 and β2 to the power of each number of steps
         self.reach = 1 + math.ceil(math.log(NEGLIGIBLE) / math.log(max(self.ratio, NEGLIGIBLE)))
         self._powers = np.ones(1)
 
@@ -219,14 +238,12 @@ class _Missed:
         while self._steps < step:
             self._add()
         kept_R = np.exp(self._log_kept[step] - self._log_kept[taken_R])
-        missed_R = (step - taken_R).astype(np.float64)
-        settings = self.settings
-        return (
-            kept_R,
-            kept_R * self._moves[taken_R],
-            settings.beta1**missed_R,
-            settings.beta2**missed_R,
-        )
+        missed_R = step - taken_R
+        if step >= len(self._fallen[0]):
+            steps = np.arange(2 * step + 16, dtype=np.float64)
+            self._fallen = [self.settings.beta1**steps, self.settings.beta2**steps]
+        mean_left_R, square_left_R = (fallen[missed_R] for fallen in self._fallen)
+        return kept_R, kept_R * self._moves[taken_R], mean_left_R, square_left_R
 
     def _add(self) -> None:
         """Add the next step to the moves of each step at which a row may have rested since."""

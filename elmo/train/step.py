@@ -1,5 +1,8 @@
 """One training step: a window in, one optimizer update out, the same for any number of workers.
 
+What the host has to find for a step beside the weights (`StepInput`: candidates, rows, keys) follows
+from its window and its number, so another thread finds it while a device computes the step before.
+
 The loss is summed over the predictions of all rows and divided by how many a full step has (so that
 a token weighs the same in every step, the last ones too, when rows run dry); dropout is keyed by
 row, and all workers draw the same candidates. So one, two or three workers take the same step.
@@ -11,6 +14,7 @@ characters, P projection, L layers, U rows of the word matrix in use.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -22,19 +26,21 @@ from torch import Tensor, nn
 from elmo.data.stream import Window
 from elmo.errors import ElmoError
 from elmo.nn.bilm import BiLM, look_up
-from elmo.nn.device import sent, wants_few_launches
+from elmo.nn.device import held, sent, wants_few_launches
 from elmo.nn.dropout import dropout_scales, row_keys
 from elmo.nn.encoder import CharacterEncoder
 from elmo.nn.lstm import Drop, State
 from elmo.nn.softmax import (
     Candidates,
+    Draw,
+    LookedUp,
     Softmax,
     full_loss,
     sample,
     sampled_loss,
 )
 from elmo.settings import Training
-from elmo.train.optimizer import Optimizer, global_norm
+from elmo.train.optimizer import Optimizer, WordRows, global_norm
 
 WORD_MATRIX = ("softmax.weight", "softmax.bias")  # a sampled step uses few of their rows
 
@@ -67,28 +73,79 @@ class Workers:
         dist.all_reduce(shared)
         return shared.tolist()
 
-    def union(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The distinct numbers of all workers, ascending; each brings its own, distinct."""
+    def union(self, numbers: npt.NDArray[np.int64], *, most: int) -> npt.NDArray[np.int64]:
+        """The distinct numbers of all workers, ascending; each brings its own, 0 or more and no
+        more than `most` of them."""
         if self.size == 1:
             return numbers
-        counts = [torch.zeros(1, dtype=torch.int64, device=self.device) for _ in range(self.size)]
-        dist.all_gather(counts, torch.tensor([len(numbers)], device=self.device))
-        longest = max(int(count) for count in counts)
-        padded = torch.zeros(longest, dtype=torch.int64, device=self.device)
-        padded[: len(numbers)] = torch.from_numpy(numbers)
-        parts = [torch.empty_like(padded) for _ in counts]
-        dist.all_gather(parts, padded)
-        own = [part[: int(count)] for part, count in zip(parts, counts, strict=True)]
-        return np.unique(torch.cat(own).cpu().numpy())
+        padded = np.full(most, -1)
+        padded[: len(numbers)] = numbers
+        own = sent(padded, self.device)
+        parts = [torch.full_like(own, -1) for _ in self.ranks]
+        dist.all_gather(parts, own)
+        union = np.unique(torch.cat(parts).cpu().numpy())
+        return union[np.searchsorted(union, 0) :]
 
 
-class Measured(NamedTuple):
-    """What one step showed: summed −log p each way, predictions each way, and the norm."""
+class Measured:
+    """What one step showed: summed −log p each way, predictions each way, and the norm.
 
-    nats: tuple[float, float]
+    The figures lie on the device: who first asks for one waits for the step. `FloatingPointError`
+    where the loss or a gradient is not finite.
+    """
+
+    def __init__(self, figures: Tensor, predictions: int, clip: float) -> None:
+        self._figures, self.predictions, self._clip = figures, predictions, clip
+
+    @cached_property
+    def _read(self) -> list[float]:
+        figures: list[float] = self._figures.tolist()
+        if not all(map(math.isfinite, figures)):
+            raise FloatingPointError
+        return figures
+
+    @property
+    def norm(self) -> float:
+        """The norm of all gradients together, before they were clipped."""
+        return self._read[0]
+
+    @property
+    def nats(self) -> tuple[float, float]:
+        """Summed −log p, forward and backward."""
+        return self._read[1], self._read[2]
+
+    @property
+    def clipped(self) -> bool:
+        """Tell whether the norm was too large."""
+        return 0 < self._clip < self.norm
+
+
+class StepInput(NamedTuple):
+    """All that a step needs of its window, held for the device; `predictions` each way.
+
+    `targets_SN` are of the predictions `chosen_N` (None: of all), on the host; `draws` are those of
+    a sampled softmax, with the rows of the word matrix in use and where the targets and candidates
+    are among them (None where other workers have words of their own to add).
+    """
+
     predictions: int
-    norm: float
-    clipped: bool
+    characters_NK: Tensor
+    index_STB: Tensor
+    reset_TB: Tensor | None
+    targets_SN: npt.NDArray[np.int64]
+    chosen_N: Tensor | None
+    keys_LB: Tensor | None
+    words: npt.NDArray[np.int64]
+    draws: list[Draw]
+    used: "Used | None"
+
+
+class Used(NamedTuple):
+    """The rows of the word matrix that a step uses, and where each draw's words are among them."""
+
+    numbers: npt.NDArray[np.int64]
+    on_host: Tensor
+    rows: list[LookedUp]
 
 
 class Body(nn.Module):
@@ -132,29 +189,57 @@ class Stepper:
         if workers.size > 1 and any(p.requires_grad for p in bilm.parameters()):
             self.body = nn.parallel.DistributedDataParallel(body, gradient_as_bucket_view=True)
 
-    def step(self, window: Window, state: State, *, step: int) -> tuple[Measured, State]:
-        """Take step number `step` (from 0); return what it showed and the new state.
-
-        Raises `FloatingPointError` where the loss or a gradient is not finite; then nothing was
-        updated.
-        """
-        settings = self.settings
-        device = self.workers.device
-        self.body.zero_grad(set_to_none=True)
-        reset_STB = None
-        if settings.reset == "sentence":
-            reset_STB = sent(window.reset_TB, device).expand(2, -1, -1)
+    def prepare(self, window: Window, *, step: int) -> StepInput:
+        """Find all that a step needs of a window beside the weights: on any thread, ahead of it."""
+        device, settings = self.workers.device, self.settings
         characters_NK = window.characters_NK
         if wants_few_launches(device) and isinstance(self.bilm.encoder, CharacterEncoder):
             characters_NK = self.bilm.encoder.padded(characters_NK)
+        targets_SN = window.targets_STB.reshape(2, -1)
+        chosen_N = None
+        if not window.mask_TB.all():
+            on_N = np.flatnonzero(window.mask_TB)
+            chosen_N, targets_SN = held(on_N, device), targets_SN[:, on_N]
+        keys_LB = None
+        if settings.dropout > 0:
+            mine, layers = self.workers.mine(settings.rows), self.bilm.config.layers + 1
+            keys = [row_keys(settings.seed, step, layer, rows=mine) for layer in range(layers)]
+            keys_LB = held(torch.stack(keys).numpy(), device)
+        draws = self._draws(targets_SN, step)
+        alone = draws and self.workers.size == 1
+        return StepInput(
+            predictions=window.count // 2,
+            characters_NK=held(characters_NK, device),
+            index_STB=held(window.index_STB, device),
+            reset_TB=held(window.reset_TB, device) if settings.reset == "sentence" else None,
+            targets_SN=targets_SN,
+            chosen_N=chosen_N,
+            keys_LB=keys_LB,
+            words=window.words,
+            draws=draws,
+            used=self._used(window.words, targets_SN, draws) if alone else None,
+        )
+
+    def step(self, given: Window | StepInput, state: State, *, step: int) -> tuple[Measured, State]:
+        """Take step number `step` (from 0) with its window, best prepared; return what it shows
+        and the new state, without a wait for the device.
+
+        The weights are moved whatever it shows: read that before they are kept.
+        """
+        prepared = self.prepare(given, step=step) if isinstance(given, Window) else given
+        settings, device = self.settings, self.workers.device
+        self.body.zero_grad(set_to_none=True)
+        reset_STB = None
+        if prepared.reset_TB is not None:
+            reset_STB = sent(prepared.reset_TB, device).expand(2, -1, -1)
         h_STBP, after = self.body(
-            sent(characters_NK, device),
-            sent(window.index_STB, device),
+            sent(prepared.characters_NK, device),
+            sent(prepared.index_STB, device),
             state,
             reset_STB,
-            self._drop(step),
+            self._drop(prepared.keys_LB),
         )
-        loss, nats_S, word_rows, leaves = self._loss(h_STBP, window, step)
+        loss, nats_S, word_rows, leaves = self._loss(h_STBP, prepared, step)
         torch.autograd.backward(loss * (settings.loss_scale * self.workers.size / self.predictions))
         gradients = {
             f"bilm.{name}": parameter.grad
@@ -173,87 +258,104 @@ class Stepper:
         tensors = list(gradients.values())
         if self.workers.size > 1:
             dist.all_reduce(nats_S)
-        # The one value that the host waits for in a step.
-        norm, *nats = torch.cat([global_norm(tensors)[None], nats_S]).tolist()
-        if not (math.isfinite(norm) and math.isfinite(sum(nats))):
-            raise FloatingPointError
-        clipped = 0 < settings.optimizer.clip < norm
-        if clipped:
-            torch._foreach_mul_(tensors, settings.optimizer.clip / norm)
+        norm = global_norm(tensors)
+        clip_(tensors, norm, settings.optimizer.clip)
         self.optimizer.update(gradients, step=step, word_rows=word_rows)
-        return Measured((nats[0], nats[1]), window.count // 2, norm, clipped), after
+        figures = torch.cat([norm[None], nats_S])
+        return Measured(figures, prepared.predictions, settings.optimizer.clip), after
 
     def _loss(
-        self, h_STBP: Tensor, window: Window, step: int
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        self, h_STBP: Tensor, prepared: StepInput, step: int
+    ) -> tuple[Tensor, Tensor, dict[str, WordRows], dict[str, Tensor]]:
         """Summed −log p, with its gradient and by direction (S, detached); the rows of the word
         matrix in use; the leaves that get gradients."""
         h_SNP = h_STBP.flatten(1, 2)
-        device = h_STBP.device
-        chosen_SN = window.targets_STB.reshape(2, -1)
-        if not window.mask_TB.all():
-            on_N = np.flatnonzero(window.mask_TB)
-            h_SNP, chosen_SN = h_SNP.index_select(1, sent(on_N, device)), chosen_SN[:, on_N]
-        targets_SN = sent(chosen_SN, device)
+        settings, device = self.settings, h_STBP.device
+        if prepared.chosen_N is not None:
+            h_SNP = h_SNP.index_select(1, sent(prepared.chosen_N, device))
         leaves: dict[str, Tensor] = {}
         for name, leaf in self.softmax.named_parameters():
             leaf.grad = None
             leaves[f"softmax.{name}"] = leaf
-        weight, bias = self.softmax.weight, self.softmax.bias
-        if self.settings.softmax == "full":
-            loss, nats_N = full_loss(h_SNP.flatten(0, 1), targets_SN.flatten(), weight, bias)
+        if not prepared.draws:
+            h_NP, targets_N = h_SNP.flatten(0, 1), sent(prepared.targets_SN.reshape(-1), device)
+            loss, nats_N = full_loss(h_NP, targets_N, self.softmax.weight, self.softmax.bias)
             return loss, _by_direction(nats_N), {}, leaves
-        draws = self._draw(step, words=len(weight))
-        words = self.workers.union(window.words)
-        word_rows = np.unique(np.concatenate([words, *(draw.words for draw in draws)]))
-        used = torch.from_numpy(word_rows)
+        draws, used = prepared.draws, prepared.used
+        if used is None:
+            most = 2 * settings.window * -(-settings.rows // self.workers.size)
+            words = self.workers.union(prepared.words, most=most)
+            used = self._used(words, prepared.targets_SN, draws)
+        word_rows = WordRows(used.numbers, sent(used.on_host, device))
         for name in WORD_MATRIX:
-            self.optimizer.catch_up(name, used, step=step)
-        on_device = sent(word_rows, device)
-        weight_UP = weight.detach()[on_device].requires_grad_()
-        bias_U = bias.detach()[on_device].requires_grad_()
+            self.optimizer.catch_up(name, word_rows, step=step)
+        weight_UP = self.softmax.weight.detach()[word_rows.on_device].requires_grad_()
+        bias_U = self.softmax.bias.detach()[word_rows.on_device].requires_grad_()
         if len(draws) == 1:
-            h_NP, targets_N = h_SNP.flatten(0, 1), chosen_SN.ravel()
             loss, nats_N = sampled_loss(
-                h_NP, targets_N, weight_UP, bias_U, word_rows=word_rows, candidates=draws[0]
+                h_SNP.flatten(0, 1), weight_UP, bias_U, draws[0], used.rows[0]
             )
             nats_S = _by_direction(nats_N)
         else:
             both = [
-                sampled_loss(h_NP, t_N, weight_UP, bias_U, word_rows=word_rows, candidates=draw)[0]
-                for h_NP, t_N, draw in zip(h_SNP, chosen_SN, draws, strict=True)
+                sampled_loss(h_NP, weight_UP, bias_U, draw, rows)[0]
+                for h_NP, draw, rows in zip(h_SNP, draws, used.rows, strict=True)
             ]
             loss, nats_S = both[0] + both[1], torch.stack(both).detach().double()
         leaves = dict(zip(WORD_MATRIX, (weight_UP, bias_U), strict=True))
-        return loss, nats_S, dict.fromkeys(WORD_MATRIX, used), leaves
+        return loss, nats_S, dict.fromkeys(WORD_MATRIX, word_rows), leaves
 
-    def _draw(self, step: int, *, words: int) -> list[Candidates]:
-        """One draw for both directions, or one for each; the same on all workers."""
-        settings = self.settings
+    def _used(
+        self, words: npt.NDArray[np.int64], targets_SN: npt.NDArray[np.int64], draws: list[Draw]
+    ) -> Used:
+        """The rows in use for the distinct targets `words` of all workers and the candidates."""
+        device = self.workers.device
+        numbers = np.unique(np.concatenate([words, *(draw.words for draw in draws)]))
+        each = [targets_SN.ravel()] if len(draws) == 1 else targets_SN
+        rows = [
+            LookedUp.of(targets_N, draw.words, numbers, device)
+            for targets_N, draw in zip(each, draws, strict=True)
+        ]
+        return Used(numbers, held(numbers, device), rows)
+
+    def _draws(self, targets_SN: npt.NDArray[np.int64], step: int) -> list[Draw]:
+        """One draw for both directions, or one for each; the same on all workers. None where the
+        softmax is not sampled."""
+        settings, device = self.settings, self.workers.device
+        if settings.softmax == "full":
+            return []
+        words = len(self.softmax.weight)
 
         def draw(*which: int) -> Candidates:
             random = np.random.Generator(np.random.Philox(_seed(settings.seed, step, *which)))
             return sample(settings.samples, words, random)
 
         if settings.draws == "shared":
-            return [draw()]
-        return [draw(0, way) for way in (0, 1)]
+            return [Draw.of(targets_SN.ravel(), draw(), device)]
+        return [Draw.of(targets_SN[way], draw(0, way), device) for way in (0, 1)]
 
-    def _drop(self, step: int) -> Drop:
+    def _drop(self, keys_LB: Tensor | None) -> Drop:
         """Dropout of this worker's rows, keyed by the seed, the step, the layer and the row."""
-        settings = self.settings
-        if settings.dropout == 0:
+        if keys_LB is None:
             return lambda x_STBP, layer: x_STBP
-        mine, layers = self.workers.mine(settings.rows), self.bilm.config.layers + 1
-        keys = [row_keys(settings.seed, step, layer, rows=mine) for layer in range(layers)]
-        shape = (2, settings.window, len(mine), self.bilm.config.projection)
-        keys_LB = torch.stack(keys).to(self.workers.device)
-        scales_LSTBP = dropout_scales(shape, keys_LB, settings.dropout)
+        settings = self.settings
+        shape = (2, settings.window, keys_LB.shape[1], self.bilm.config.projection)
+        scales_LSTBP = dropout_scales(shape, sent(keys_LB, self.workers.device), settings.dropout)
 
         def drop(x_STBP: Tensor, layer: int) -> Tensor:
             return x_STBP * scales_LSTBP[layer].to(x_STBP.dtype)
 
         return drop
+
+
+def clip_(gradients: list[Tensor], norm: Tensor, most: float) -> None:
+    """Scale gradients of a norm over `most` down to it (0: never), without a wait for a GPU."""
+    if most <= 0:
+        return
+    if wants_few_launches(norm.device):
+        torch._foreach_mul_(gradients, (most / norm).clamp_(max=1).float())
+    elif norm > most:
+        torch._foreach_mul_(gradients, most / float(norm))
 
 
 def _by_direction(nats_N: Tensor) -> Tensor:

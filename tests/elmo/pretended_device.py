@@ -133,6 +133,8 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         patched.setattr(torch.cuda, "synchronize", lambda device=None: None)
         patched.setattr(torch.cuda, "max_memory_allocated", lambda device=None: 0)
         patched.setattr(torch, "tensor", _tensor)
+        # On other threads too, where no mode sees it.
+        patched.setattr(torch.Tensor, "pin_memory", lambda self, device=None: self)
         patched.setattr(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
         patched.setattr(torch.cuda, "get_rng_state", lambda device=None: None)
         patched.setattr(torch.cuda, "set_rng_state", lambda state, device=None: None)

@@ -12,12 +12,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from elmo.nn import softmax
 from elmo.nn.softmax import (
     Candidates,
+    Draw,
+    LookedUp,
     Softmax,
     evaluate,
     full_loss,
     new_softmax,
     sample,
-    sampled_loss,
     softmax_from,
 )
 
@@ -55,6 +56,21 @@ def slow_sampled_nats(
         logits = weight_VP[words] @ h + bias_V[words] - torch.from_numpy(np.log(counts)).float()
         nats.append(logits.logsumexp(0) - logits[0])
     return torch.stack(nats)
+
+
+def sampled_loss(
+    h_NP: Tensor,
+    targets_N: np.ndarray,
+    weight_UP: Tensor,
+    bias_U: Tensor,
+    *,
+    word_rows: np.ndarray,
+    candidates: Candidates,
+) -> tuple[Tensor, Tensor]:
+    """The loss of candidates and targets that are looked up in the word rows here."""
+    draw = Draw.of(targets_N, candidates, h_NP.device)
+    rows = LookedUp.of(targets_N, draw.words, word_rows, h_NP.device)
+    return softmax.sampled_loss(h_NP, weight_UP, bias_U, draw, rows)
 
 
 @pytest.mark.parametrize("chunk", [1, 100, 1 << 22])

@@ -7,6 +7,7 @@ graphs there and are not counted.
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,9 @@ from elmo.nn import lstm
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
 from elmo.settings import Config, OptimizerSettings, Training
-from elmo.train.optimizer import Optimizer
+from elmo.train.optimizer import Optimizer, global_norm
 from elmo.train.perplexity import perplexity, scores
-from elmo.train.step import WORD_MATRIX, Stepper, Workers
+from elmo.train.step import WORD_MATRIX, Stepper, Workers, clip_
 from tests.elmo.run_job import TRAINING
 
 # The original network, with few of everything but layers and filter widths.
@@ -43,6 +44,7 @@ ORIGINAL = Config(
     skip=True,
     input_words=None,
 )
+ADAMW = OptimizerSettings(**(vars(TRAINING.optimizer) | {"name": "adamw"}))
 TYPES, WORDS, T, B = 1500, 400, 20, 16
 VIEWS = {  # launch nothing
     "view",
@@ -107,10 +109,8 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def stepper(**changed: Any) -> Stepper:
-    optimizer = OptimizerSettings(**(vars(TRAINING.optimizer) | {"name": "adamw"}))
-    settings = Training(
-        **(vars(TRAINING) | {"rows": B, "window": T, "optimizer": optimizer} | changed)
-    )
+    settings = Training(**(vars(TRAINING) | {"rows": B, "window": T, "optimizer": ADAMW} | changed))
+    optimizer = settings.optimizer
     bilm = BiLM(ORIGINAL, characters=Characters().size)
     softmax = Softmax(WORDS, ORIGINAL.projection)
     bilm.reset_parameters(0)
@@ -137,20 +137,62 @@ def window(seed: int = 0, *, rows: int = B, time_steps: int = T) -> Window:
     )
 
 
-def test_a_step_launches_few_operations_and_waits_once(
-    as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("clip", [1e6, 1e-3])
+def test_a_step_launches_few_operations_and_waits_for_none(
+    clip: float, as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = stepper()
+    steps = stepper(optimizer=replace(ADAMW, clip=clip))
     state = steps.bilm.lstm.zero_state(B)
     _, state = steps.step(window(0), state, step=0)
     launches = Launches()
     monkeypatch.setattr(lstm, "replay", launches.replay)
     with launches:
-        steps.step(window(1), state, step=1)
+        measured, _ = steps.step(window(1), state, step=1)
     assert sum(launches.outside.values()) <= 300, launches.outside.most_common(30)
-    # The one wait reads three numbers: the norm and the loss each way.
     waits = {name: count for name, count in launches.outside.items() if name in WAITS}
-    assert sum(waits.values()) <= 1, waits
+    assert not waits
+    assert measured.clipped == (clip < 1)
+
+
+def test_a_prepared_step_neither_draws_nor_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is done beforehand, by the thread that prefetches; the word rows are sent once."""
+    steps = stepper(optimizer=replace(ADAMW, name="adagrad"))
+    state = steps.bilm.lstm.zero_state(B)
+    prepared = steps.prepare(window(), step=0)
+    sends: list[int] = []
+
+    def refuse(*given: Any, **named: Any) -> Any:
+        raise AssertionError("searched in the step")
+
+    def send(array: Any, device: torch.device) -> torch.Tensor:
+        sends.append(id(array))
+        return array
+
+    for module in ("step", "optimizer"):
+        monkeypatch.setattr(f"elmo.train.{module}.sent", send)
+    search = np.searchsorted
+    monkeypatch.setattr(  # two numbers, the ends of a chunk, are no work
+        np, "searchsorted", lambda a, v: search(a, v) if len(v) == 2 else refuse()
+    )
+    for name in ("unique", "sort", "concatenate", "flatnonzero"):
+        monkeypatch.setattr(np, name, refuse)
+    monkeypatch.setattr("elmo.train.step.sample", refuse)
+    steps.step(prepared, state, step=0)
+    assert prepared.used is not None and sends.count(id(prepared.used.on_host)) == 1
+
+
+def test_gradients_are_clipped_on_a_device_as_on_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for most in (0.0, 0.01, 1e9):
+        here = [torch.randn(50, generator=torch.Generator().manual_seed(k)) for k in range(3)]
+        there = [gradient.clone() for gradient in here]
+        clip_(here, global_norm(here), most)
+        with monkeypatch.context() as on_device:
+            on_device.setattr("elmo.train.step.wants_few_launches", lambda device: True)
+            clip_(there, global_norm(there), most)
+        for one, other in zip(here, there, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
 def test_a_step_as_on_a_gpu_is_the_step(as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:

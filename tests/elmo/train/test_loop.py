@@ -1,5 +1,6 @@
 """Training learns, resumes bit for bit, and takes the same step on any number of workers."""
 
+import itertools
 import math
 import os
 import re
@@ -11,10 +12,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from elmo.data.characters import Characters
 from elmo.data.shards import Shards, write_shards
@@ -24,6 +28,7 @@ from elmo.model.folder import Model
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
 from elmo.settings import Checkpointing, Training
+from elmo.train import loop
 from elmo.train import perplexity as evaluation
 from elmo.train.checkpoints import Checkpoint, Checkpoints
 from elmo.train.loop import TrainingJob, fit, heldout_perplexity
@@ -210,6 +215,47 @@ def test_no_step_waits_for_a_look_at_the_stop_flag(
         fit(replace(job(tmp_path / "run", endless), stop=flag), workers=Workers(), report=ignore)
     assert len(flag.threads) == 2  # once at the beginning, and once beside the steps
     assert flag.threads[1] != threading.get_ident()
+
+
+def test_steps_are_prepared_by_the_thread_that_prefetches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set()
+    prepare = Stepper.prepare
+
+    def prepared(self: Stepper, *given: Any, **named: Any) -> Any:
+        threads.add(threading.current_thread().name)
+        return prepare(self, *given, **named)
+
+    monkeypatch.setattr(Stepper, "prepare", prepared)
+    fit(job(tmp_path / "run", replace(SETTINGS, epochs=1)), workers=Workers(), report=ignore)
+    assert threads == {"stream"}
+
+
+def test_workers_wait_for_each_other_s_word_every_ten_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock by which a step takes a millisecond, and one of two workers."""
+    clock = itertools.count()
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(clock) / 1000))
+    asked: list[int] = []
+    total = Workers.total
+
+    def counted(self: Workers, values: Any) -> list[float]:
+        asked.append(len(values))
+        return total(self, values)
+
+    monkeypatch.setattr(Workers, "total", counted)
+    # The other worker is pretended, and averages nothing.
+    monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", lambda body, **settings: body)
+    settings = replace(SETTINGS, epochs=8, evaluate_every=10**6)
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    try:
+        progress = fit(job(tmp_path / "run", settings), workers=Workers(0, 2), report=ignore)
+    finally:
+        dist.destroy_process_group()
+    assert progress.step > 60
+    assert 0 < asked.count(3) <= progress.step // 10 + 2
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from elmo.errors import ElmoError
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
 from elmo.settings import OptimizerSettings
-from elmo.train.optimizer import Optimizer, global_norm
+from elmo.train.optimizer import Optimizer, WordRows, global_norm
 from tests.elmo.run_job import ADAGRAD, NETWORK, OPTIMIZER
 
 ADAMW = replace(
@@ -34,9 +34,10 @@ def make(
 
 
 def take(optimizer: Optimizer, gradient: Tensor, step: int, rows: Tensor | None = None) -> None:
-    if rows is not None:
-        optimizer.catch_up("w", rows, step=step)
-    optimizer.update({"w": gradient}, step=step, word_rows={} if rows is None else {"w": rows})
+    used = {} if rows is None else {"w": WordRows.of(rows.numpy(), rows.device)}
+    for name in used:
+        optimizer.catch_up(name, used[name], step=step)
+    optimizer.update({"w": gradient}, step=step, word_rows=used)
 
 
 @pytest.mark.parametrize("settings", [ADAGRAD, ADAMW], ids=["adagrad", "adamw"])
