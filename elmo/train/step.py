@@ -1,7 +1,8 @@
 """One training step: a window in, one optimizer update out, the same for any number of workers.
 
-What the host has to find for a step beside the weights (`StepInput`: candidates, rows, keys) follows
-from its window and its number, so another thread finds it while a device computes the step before.
+What the host has to find for a step beside the weights (`StepInput`: candidates, rows, keys)
+follows from its window and its number, so another thread finds it while a device computes the step
+before.
 
 The loss is summed over the predictions of all rows and divided by how many a full step has (so that
 a token weighs the same in every step, the last ones too, when rows run dry); dropout is keyed by
