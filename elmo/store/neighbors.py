@@ -20,6 +20,7 @@ from elmo.store.layout import layer_name, layer_number
 from elmo.store.reader import VectorBlock
 
 Tokens = tuple[str, ...]
+_SENTENCES = 300  # that tell how alike tokens are
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,32 @@ def neighbors(
                     cosine_T[~np.isin(block.type_ids, allowed)] = -np.inf
                 nearest.add(block, cosine_T, types, texts)
     return nearest.neighbors()
+
+
+def random_cosine(store: FeatureStore, layer: int | str | None = None) -> float:
+    """The mean cosine of two tokens of the store that have nothing to do with each other: a
+    neighbour's means much or little beside it. NaN where fewer than two sentences have tokens.
+
+    `layer` is as in `neighbors`. One token each of up to 300 sentences is read.
+    """
+    names = _layers(store, layer)
+    chosen = [store.layers.index(name) for name in names]
+    vectors = []
+    for k in range(0, len(store), len(store) // _SENTENCES + 1):
+        vectors_LTD = store[k]
+        if vectors_LTD.shape[1]:
+            vectors.append(vectors_LTD[chosen, k % vectors_LTD.shape[1]].mean(0))
+    if len(vectors) < 2:
+        return float("nan")
+    unit_ND = np.stack([one / max(float(np.linalg.norm(one)), 1e-12) for one in vectors])
+    sum_D, count = unit_ND.sum(0), len(unit_ND)
+    return float((sum_D @ sum_D - count) / (count * (count - 1)))
+
+
+def clearest_layer(store: FeatureStore) -> int | None:
+    """The layer with context whose tokens are least alike; None where the store has none such."""
+    numbers = [layer_number(name) for name in store.layers if re.fullmatch(r"layer_\d+", name)]
+    return min((n for n in numbers if n), key=lambda n: random_cosine(store, n), default=None)
 
 
 class _Nearest:

@@ -71,12 +71,7 @@ class TaggingModel(nn.Module):
 
     def tally(self, examples: Sequence[Tagged], predictions: Sequence[list[str]]) -> Tally:
         """Span F1 first, or accuracy where tags mark no spans; a unit is a sentence."""
-        gold = [list(example.tags or ()) for example in examples]
-        tags = tag_accuracy(gold, predictions)
-        if not self.marks_spans:
-            return tags
-        spans = span_f1([_spans(tags) for tags in gold], [_spans(tags) for tags in predictions])
-        return with_tags(spans, tags)
+        return tally_of_tags(examples, predictions, self.labels)
 
     def describe(self, example: Tagged, prediction: list[str]) -> dict[str, Any]:
         """A prediction as JSON: BIO tags, and the spans they mark."""
@@ -103,6 +98,18 @@ class TaggingModel(nn.Module):
         start = [0.0 if may_follow(None, tag) else FORBIDDEN for tag in self.labels]
         end = [0.0 if may_follow(tag, None) else FORBIDDEN for tag in self.labels]
         return torch.tensor(penalty), torch.tensor(start), torch.tensor(end)
+
+
+def tally_of_tags(
+    examples: Sequence[Tagged], predictions: Sequence[list[str]], labels: Sequence[str]
+) -> Tally:
+    """Span F1 first, or accuracy where `labels` mark no spans; a unit is a sentence."""
+    gold = [list(example.tags or ()) for example in examples]
+    tags = tag_accuracy(gold, predictions)
+    if find_scheme([labels]) != "bioes":
+        return tags
+    spans = span_f1([_spans(tags) for tags in gold], [_spans(tags) for tags in predictions])
+    return with_tags(spans, tags)
 
 
 def crf_log_likelihood(

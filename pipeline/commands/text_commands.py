@@ -20,13 +20,13 @@ from elmo.model.embedder import Carry, Embedder
 from elmo.model.folder import load_model
 from elmo.settings import LONGEST_LINE, EmbeddingPrecision
 from elmo.store import FeatureStore
-from elmo.store.neighbors import Neighbor, parse_query
+from elmo.store.neighbors import Neighbor, parse_query, random_cosine
 from elmo.store.neighbors import neighbors as nearest
 from elmo.train.perplexity import blocks, scores
 from elmo.train.perplexity import perplexity as perplexity_of
 
 from ..cluster.storage import read_from
-from ..terminal.progress import Progress
+from ..terminal.progress import Progress, say
 
 LINE_TOKENS = 32_768  # the most tokens of a line whose vectors are in memory at once
 LineSentences = list[list[str]]  # the sentences of a line, each a list of tokens
@@ -160,6 +160,8 @@ def nearest_of(
     found = nearest(opened, embedder, tokens, index, k=count, layer=chosen, same_word=same_word)
     if same_word and not found:
         raise ElmoError(f"{store}: has no other {tokens[index]!r}; leave out --same-word")
+    random = random_cosine(opened, chosen)
+    say(f"two random tokens of the store have {random:.3f}; --layer chooses another layer")
     return found
 
 

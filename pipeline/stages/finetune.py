@@ -12,7 +12,7 @@ from elmo.io.location import Folder
 
 from ..settings.cluster import Cluster
 from ..settings.params import Finetune
-from .stage import CURVES, OUT, Argument, Stage
+from .stage import CURVES, OUT, Argument, Stage, unknown_tokens
 
 if TYPE_CHECKING:
     from elmo.data.shards import Shards
@@ -153,13 +153,15 @@ def summary(figures: dict[str, float]) -> str:
         f"domain perplexity {figures['domain_perplexity_before']:.1f} → "
         f"{figures['domain_perplexity_after']:.1f} ({-figures['domain_gain']:+.1%}), general "
         f"{figures['general_perplexity_before']:.1f} → {figures['general_perplexity_after']:.1f}"
+        f"{unknown_tokens(figures.get('domain_unk_rate'))}"
     )
 
 
 def score(figures: dict[str, float]) -> str:
     """The perplexity of the domain in a few words."""
     before, after = (figures[f"domain_perplexity_{when}"] for when in ("before", "after"))
-    return f"{after:.1f} on domain text, {before:.1f} before fine-tuning"
+    unknown = unknown_tokens(figures.get("domain_unk_rate"))
+    return f"{after:.1f} on domain text, {before:.1f} before fine-tuning{unknown}"
 
 
 def _metrics(trained: "Trained") -> dict[str, float]:

@@ -11,7 +11,7 @@ from elmo.settings import Network
 
 from ..settings.cluster import Cluster
 from ..settings.params import Pretrain
-from .stage import CURVES, OUT, Argument, Stage
+from .stage import CURVES, OUT, Argument, Stage, unknown_tokens
 
 if TYPE_CHECKING:
     from elmo.data.characters import Characters
@@ -166,11 +166,12 @@ def summary(figures: dict[str, float]) -> str:
     if "heldout_perplexity" not in figures:
         return f"{taken}; it has no softmax, so no perplexity"
     words = f"{taken}{taken and ': '}held-out perplexity {figures['heldout_perplexity']:.1f}"
+    unknown = unknown_tokens(figures.get("heldout_unk_rate"))
     if "times_below_unigram" not in figures:
-        return words
+        return f"{words}{unknown}"
     return (
         f"{words}, {figures['times_below_unigram']:.1f} × below the unigram model's "
-        f"{figures['unigram_perplexity']:.1f}"
+        f"{figures['unigram_perplexity']:.1f}{unknown}"
     )
 
 
@@ -178,7 +179,8 @@ def score(figures: dict[str, float]) -> str:
     """The held-out perplexity in a few words; none of a model without a softmax."""
     if "heldout_perplexity" not in figures:
         return ""
-    return f"perplexity {figures['heldout_perplexity']:.1f} on held-out general text"
+    unknown = unknown_tokens(figures.get("heldout_unk_rate"))
+    return f"perplexity {figures['heldout_perplexity']:.1f} on held-out general text{unknown}"
 
 
 def _check(vocab: Folder, network: Network) -> None:

@@ -441,14 +441,16 @@ def _vocabulary(figures: dict[str, FileFigures]) -> str:
 
 def _tasks(by_task: dict[str, FileFigures], pictures: Path) -> str:
     """Return what each task scored on its test file with ELMo and without."""
-    from .tasks import ARMS, rank
+    from .tasks import ARMS, SIMPLE, rank
+
+    titles = ARMS | SIMPLE
 
     parts = []
     for name, figures in by_task.items():
-        arms = {arm: figures.under(arm) for arm in ARMS if arm in figures}
+        arms = {arm: figures.under(arm) for arm in titles if arm in figures}
         names = [key for key in next(iter(arms.values())) if not key.endswith("_sd")]
         scores = sorted(names, key=rank)
-        rows = [(ARMS[arm], *(_score(row, key) for key in scores)) for arm, row in arms.items()]
+        rows = [(titles[arm], *(_score(row, key) for key in scores)) for arm, row in arms.items()]
         parts += [f"<h3>{escape(name)}</h3>\n", _table(rows, head=("", *map(escape, scores)))]
         examples = figures.under("examples")
         parts.append(
@@ -496,13 +498,18 @@ def _layers(by_layer: dict[str, dict[str, float]]) -> str:
 def _neighbors(params: Report, store: Folder, model: Path) -> str:
     from elmo.model.embedder import Embedder
     from elmo.store import FeatureStore
-    from elmo.store.neighbors import neighbors, parse_query
+    from elmo.store.neighbors import clearest_layer, neighbors, parse_query, random_cosine
 
     opened, embedder = FeatureStore(store, checked=True), Embedder.load(model, device="cpu")
-    parts = ["<p>Which tokens of the store are used most like the marked one?</p>\n"]
+    layer = clearest_layer(opened)
+    compared = "The vectors" if layer is None else f"Layer {layer}, whose vectors differ most,"
+    parts = [
+        f"<p>Which tokens of the store are used most like the marked one? {compared} compared by "
+        f"cosine; two random tokens have {random_cosine(opened, layer):.3f}.</p>\n"
+    ]
     for text in params.neighbors_of:
         tokens, position = parse_query(text, tokenize=embedder.tokenize)
-        nearest = neighbors(opened, embedder, tokens, position, k=params.neighbors)
+        nearest = neighbors(opened, embedder, tokens, position, k=params.neighbors, layer=layer)
         rows = [
             (
                 f"{neighbor.cosine:.3f}",

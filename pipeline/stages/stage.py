@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+UNKNOWN = 0.05  # share of unknown tokens from which a perplexity is shown with it
 Numbers = dict[str, Any]  # all numbers of a stage, by name, or by arm and name
 NUMBERS: Any = dict[str, float | None | dict[str, float | None]]  # their type in a file
 
@@ -57,3 +58,10 @@ class Stage:
     """`precision: auto` becomes the faster one here before it runs."""
     numbers: Any = NUMBERS
     """The type of its numbers in a file."""
+
+
+def unknown_tokens(rate: float | None) -> str:
+    """Words to add to a perplexity that many unknown tokens flatter: they count as one word."""
+    if rate is None or rate < UNKNOWN:
+        return ""
+    return f", flattered: {rate:.0%} of the tokens are unknown words"

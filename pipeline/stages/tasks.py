@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 FIRST = ("f1", "exact_match", "accuracy")  # the field's metric comes first
 NOT_SCORES = ("epoch", "loss", "lr")  # what an epoch has besides its scores
 ARMS = {"elmo": "with ELMo", "baseline": "without ELMo"}
+SIMPLE = {"majority": "by the most frequent label", "tfidf": "by TF-IDF", "static": "by layer 0"}
 
 
 def _run(params: Params, name: str, model: Folder, cluster: Cluster, **given: Any) -> Numbers:
@@ -56,7 +57,7 @@ def _run(params: Params, name: str, model: Folder, cluster: Cluster, **given: An
 
 STAGE = Stage(
     name="tasks",
-    version=RESULTS_VERSION,
+    version=RESULTS_VERSION + 1,  # with what it adds to the trained tasks: simple baselines
     help="Train the task NAME of the params on MODEL's vectors, and without them; score both.",
     inputs=(Argument("name", "word"), Argument("model")),
     outputs=(
@@ -125,6 +126,8 @@ def run(
             arm: _train(kept / arm, data, tracked, params.seeds, model, device, bar)
             for arm, tracked in tracked_arms.items()
         }
+        bar.reach(epochs, "simple baselines")
+        tallies |= {name: [tally] for name, tally in _simple(params.kind, data, model).items()}
         with new_folder(out, **ours) as new:
             for arm in arms:
                 shutil.copytree(kept / arm, new / arm, copy_function=link_or_copy)
@@ -132,7 +135,7 @@ def run(
         tracked.log_model(out / first, best_seed(out / first))
     for tracked in tracked_arms.values():
         tracked.forget(range(params.seeds))
-    curves = {arm: _mean_curve(out / arm) for arm in tallies}
+    curves = {arm: _mean_curve(out / arm) for arm in arms}
     _write_curve(curve, curves)
     figures = _figures(tallies, data)
     picture.parent.mkdir(parents=True, exist_ok=True)
@@ -157,10 +160,11 @@ def summary(figures: Mapping[str, Any]) -> str:
 
 
 def score(figures: Mapping[str, Any]) -> str:
-    """The first score of each arm, in words."""
+    """The first score of each arm and of each simple baseline, in words."""
     metric = _metric(figures)
-    arms = (f"{figures[arm][metric]:.3f} {words}" for arm, words in ARMS.items() if arm in figures)
-    return f"{metric} {', '.join(arms)}"
+    rows = (ARMS | SIMPLE).items()
+    shown = (f"{figures[name][metric]:.3f} {words}" for name, words in rows if name in figures)
+    return f"{metric} {', '.join(shown)}"
 
 
 def between(low: float | None, high: float | None) -> str:
@@ -420,6 +424,14 @@ def gain_of(ours: Sequence["Tally"], theirs: Sequence["Tally"]) -> dict[str, flo
     }
 
 
+def _simple(kind: str, data: Mapping[str, "Labelled"], model: Path) -> dict[str, "Tally"]:
+    """What simple baselines get right on the test file."""
+    from elmo.model.embedder import Embedder
+    from elmo.tasks.baselines import baselines
+
+    return baselines(kind, data, Embedder.load(model, device="cpu").encode_types)
+
+
 def _figures(
     tallies: Mapping[str, Sequence["Tally"]], data: Mapping[str, "Labelled"]
 ) -> dict[str, Any]:
@@ -430,9 +442,9 @@ def _figures(
     }
     metric = _metric(figures)
     figures["score"] = next(figures[arm][metric] for arm in ARMS if arm in figures)
-    if len(means) == 2:
+    if means.keys() >= ARMS.keys():
         figures |= gain_of(tallies["elmo"], tallies["baseline"])
-    figures["seeds"] = len(next(iter(tallies.values())))
+    figures["seeds"] = len(tallies[next(arm for arm in ARMS if arm in tallies)])
     figures["examples"] = {split: len(labelled.examples) for split, labelled in data.items()}
     return figures
 

@@ -14,7 +14,7 @@ from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build
 from elmo.store.layout import Mix
-from elmo.store.neighbors import neighbors, parse_query
+from elmo.store.neighbors import clearest_layer, neighbors, parse_query, random_cosine
 
 QUERY = ["He", "has", "a", "gift", "for", "music"]
 
@@ -153,3 +153,19 @@ def test_gamma_turns_the_query_as_it_turned_the_store(
 def test_a_query_that_is_not_utf8_is_refused() -> None:
     with pytest.raises(ElmoError, match="is not UTF-8"):
         parse_query("\udcff [gift]")
+
+
+def test_random_tokens_and_the_layer_that_tells_them_apart(
+    tmp_path: Path, tiny_model_folder: Path, shards: Path
+) -> None:
+    store = make(tmp_path / "store", shards, tiny_model_folder)
+    by_layer = {}
+    for layer in (1, 2):
+        tokens = [(store[k][layer], k) for k in range(len(store)) if store[k].shape[1]]
+        unit = [v[k % len(v)] / np.linalg.norm(v[k % len(v)]) for v, k in tokens]
+        pairs = [a @ b for i, a in enumerate(unit) for b in unit[:i]]
+        by_layer[layer] = float(np.mean(pairs))
+        assert random_cosine(store, layer) == pytest.approx(by_layer[layer], abs=1e-5)
+    assert clearest_layer(store) == min(by_layer, key=lambda layer: by_layer[layer])
+    average = make(tmp_path / "average", shards, tiny_model_folder, "average")
+    assert clearest_layer(average) is None and -1 <= random_cosine(average) <= 1

@@ -60,3 +60,19 @@ def test_work_in_progress_of_another_version_is_not_found() -> None:
     newer = replace(pretrain, version=pretrain.version + 1)
     keys = [fingerprint(one.name, one.version, section, {}) for one in (pretrain, pretrain, newer)]
     assert keys[0] == keys[1] != keys[2]
+
+
+def test_a_perplexity_that_unknown_words_flatter_says_so() -> None:
+    from pipeline.stages import finetune, pretrain
+
+    figures = {"heldout_perplexity": 20.0, "heldout_unk_rate": 0.04, "steps": 1.0}
+    assert pretrain.summary(figures) == "held-out perplexity 20.0"
+    figures["heldout_unk_rate"] = 0.19
+    flattered = ", flattered: 19% of the tokens are unknown words"
+    assert pretrain.summary(figures) == f"held-out perplexity 20.0{flattered}"
+    assert pretrain.score(figures).endswith(flattered)
+    when = ("before", "after")
+    names = [f"{text}_perplexity_{one}" for text in ("domain", "general") for one in when]
+    tuned = dict.fromkeys(names, 20.0) | {"domain_gain": 0.0, "domain_unk_rate": 0.19}
+    assert finetune.summary(tuned).endswith(flattered)
+    assert finetune.score(tuned).endswith(flattered)

@@ -78,14 +78,17 @@ def run(folder: Path, **changes: Any) -> dict[str, Any]:
 def test_with_and_without_elmo(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures = run(folder)
     gains = ["gain", "gain_low", "gain_high", "gain_test_low", "gain_test_high"]
-    assert list(figures) == ["elmo", "baseline", "score", *gains, "seeds", "examples"]
+    simple = ["majority", "static"]
+    assert list(figures) == ["elmo", "baseline", *simple, "score", *gains, "seeds", "examples"]
+    assert figures["majority"].keys() == {"f1", "precision", "recall", "accuracy"}
     assert figures["gain_low"] <= figures["gain"] <= figures["gain_high"]
     assert figures["gain_test_low"] == figures["gain_test_high"]  # of one example
     assert figures["score"] == figures["elmo"]["f1"]
     assert figures["gain"] == pytest.approx(figures["elmo"]["f1"] - figures["baseline"]["f1"])
     assert figures["examples"] == {"train": 1, "dev": 1, "test": 1}
     said = tasks.summary(figures)
-    assert said.startswith("f1 ") and "over 2 seeds" in said and "over 1 test examples" in said
+    assert said.startswith("f1 ") and " by the most frequent label, " in said
+    assert "over 2 seeds" in said and "over 1 test examples" in said
     assert Task.load(folder / "out" / "baseline", seed=1).record.bilm is None
     lines = (folder / "curves" / "ner.tsv").read_text().splitlines()
     assert lines[0] == "epoch\telmo\tbaseline" and len(lines) == 4

@@ -1,0 +1,167 @@
+"""Simple answers that a task's score is read beside, each learned from the training file alone.
+
+`majority` is the most frequent label, of a tagger the most frequent tag of each word. `tfidf` is a
+linear model on weighted counts of words and pairs of words. `static` is a linear model on the
+biLM's own vectors of words, which know no context (layer 0): averaged over a text, one by one for a
+tagger.
+
+Shapes: N examples or tokens, W words, D the width of a word's vector.
+"""
+
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from elmo.data.arrays import Floats
+from elmo.errors import ElmoError
+from elmo.tasks.examples import Classified, Example, Pair, Tagged, Tokens
+from elmo.tasks.metrics import Tally, accuracy
+from elmo.tasks.readers.fields import Labelled
+from elmo.tasks.tagging import tally_of_tags
+
+Encode = Callable[[Sequence[str]], Floats]  # words → their vectors (W, D)
+_TOKENS = 20_000  # a tagger's linear model learns from fewer, spread evenly
+_STRENGTHS = (1.0, 10.0, 100.0, 0.1)  # of the linear models; dev chooses, of equals the first
+
+
+def baselines(kind: str, data: Mapping[str, Labelled], encode: Encode) -> dict[str, Tally]:
+    """What each baseline that makes sense for a kind of task gets right on `data["test"]`.
+
+    `data` are the splits train, dev and test.
+    """
+    if kind not in ("tagging", "classification", "pairs"):
+        return {}
+    splits: list[list[Any]] = [data[split].examples for split in ("train", "dev", "test")]
+    train, dev, test = splits
+    train = [example for example in train if _labels(example) is not None]
+    if not train:
+        return {}
+    if kind == "tagging":
+        return _of_tagging(train, dev, test, encode)
+    gold = [example.label for example in test]
+    label = _most_common(Counter(example.label for example in train))
+    tallies = {"majority": accuracy(gold, [label] * len(gold))}
+    if kind == "classification":
+        vectors = _WordVectors([*train, *dev, *test], encode)
+        for name, features in (("tfidf", _tfidf(train)), ("static", vectors.means)):
+            tallies[name] = accuracy(gold, _linear(features, train, dev)(test))
+    return tallies
+
+
+def _of_tagging(
+    train: Sequence[Tagged], dev: Sequence[Tagged], test: Sequence[Tagged], encode: Encode
+) -> dict[str, Tally]:
+    by_word: dict[str, Counter[str]] = defaultdict(Counter)
+    for example in train:
+        for word, tag in zip(example.tokens, example.tags or (), strict=True):
+            by_word[word][tag] += 1
+    every = sum(by_word.values(), Counter[str]())
+    usual = {word: _most_common(tags) for word, tags in by_word.items()}
+    other = _most_common(every)
+    guesses = [[usual.get(word, other) for word in example.tokens] for example in test]
+    labels = sorted(every)
+    tallies = {"majority": tally_of_tags(test, guesses, labels)}
+    vectors = _WordVectors([*train, *dev, *test], encode)
+    words = _words(train)
+    predict = _linear(vectors.each, words[:: len(words) // _TOKENS + 1], _words(dev))
+    flat = iter(predict(_words(test)))
+    guesses = [[next(flat) for _ in example.tokens] for example in test]
+    return tallies | {"static": tally_of_tags(test, guesses, labels)}
+
+
+def _words(examples: Iterable[Tagged]) -> list[Classified]:
+    """Each token as a text of its own, labelled by its tag."""
+    return [
+        Classified(example.source, (word,), tag)
+        for example in examples
+        for word, tag in zip(example.tokens, example.tags or (), strict=True)
+    ]
+
+
+def _most_common(counts: Counter[str]) -> str:
+    """The most frequent; of equal ones the first by name."""
+    return min(counts, key=lambda one: (-counts[one], one))
+
+
+def _labels(example: Example) -> Any:
+    return example.tags if isinstance(example, Tagged) else getattr(example, "label", None)
+
+
+class _WordVectors:
+    """The vectors of all words of some examples."""
+
+    def __init__(self, examples: Iterable[Classified | Pair | Tagged], encode: Encode) -> None:
+        words = sorted({word for one in examples for tokens in one.sentences for word in tokens})
+        self._numbers = {word: number for number, word in enumerate(words)}
+        self._vectors_WD = encode(words)
+
+    def means(self, examples: Sequence[Classified]) -> Floats:
+        """The mean over the tokens of each text, (N, D); zeros without tokens."""
+        return np.stack([self._mean(example.tokens) for example in examples])
+
+    def each(self, examples: Sequence[Classified]) -> Floats:
+        """The vector of each text, which is one word, (N, D)."""
+        return self._vectors_WD[[self._numbers[example.tokens[0]] for example in examples]]
+
+    def _mean(self, tokens: Tokens) -> Floats:
+        if not tokens:
+            return np.zeros_like(self._vectors_WD[0])
+        mean_D: Floats = self._vectors_WD[[self._numbers[word] for word in tokens]].mean(0)
+        return mean_D
+
+
+def _tfidf(train: Sequence[Classified]) -> Callable[[Sequence[Classified]], Any]:
+    """What weights the words and pairs of words of a text by how rare they are in `train`."""
+    vectorizer = _sklearn("feature_extraction.text").TfidfVectorizer(
+        analyzer=_words_and_pairs, sublinear_tf=True
+    )
+    vectorizer.fit([example.tokens for example in train])
+    return lambda examples: vectorizer.transform([example.tokens for example in examples])
+
+
+def _words_and_pairs(tokens: Tokens) -> list[str]:
+    words = [word.lower() for word in tokens]
+    return [*words, *(f"{a} {b}" for a, b in zip(words, words[1:], strict=False))]
+
+
+def _linear(
+    features: Callable[[Sequence[Classified]], Any],
+    train: Sequence[Classified],
+    dev: Sequence[Classified],
+) -> Callable[[Sequence[Classified]], list[str]]:
+    """Fit logistic regression, as strong as is best on dev; return what predicts with it."""
+    labels = [example.label or "" for example in train]
+    if len(set(labels)) == 1:
+        return lambda examples: labels[:1] * len(examples)
+    logistic = _sklearn("linear_model").LogisticRegression
+    x = features(train)
+    scale = _sklearn("preprocessing").MaxAbsScaler().fit(x)
+    known = [example for example in dev if example.label is not None]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what is nearly converged
+        models = [
+            logistic(C=strength, max_iter=200).fit(scale.transform(x), labels)
+            for strength in (_STRENGTHS if known else (1.0,))
+        ]
+    gold = [example.label for example in known]
+    right = [
+        model.score(scale.transform(features(known)), gold) if known else 0.0 for model in models
+    ]
+    best = models[int(np.argmax(right))]
+
+    def predict(examples: Sequence[Classified]) -> list[str]:
+        return best.predict(scale.transform(features(examples))).tolist() if examples else []
+
+    return predict
+
+
+def _sklearn(module: str) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(f"sklearn.{module}")
+    except ImportError:
+        raise ElmoError("baselines need: pip install 'elmo-pipeline[sklearn]'") from None
