@@ -58,6 +58,10 @@ def _registered(uri: str) -> Path:
         downloaded = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
     except (MlflowException, OSError) as error:
         reason = " ".join(str(error).split())[:300]
+        if "No such artifact" in reason:
+            reason = (
+                "its files are not where they were; if its project was moved, run there: elmo run"
+            )
         raise NotFound(f"{uri}: the registry has no such model ({reason})") from None
     configs = sorted(downloaded.glob(f"artifacts/*/{CONFIG}"))
     if len(configs) != 1:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from elmo.errors import ElmoError
 
 from ..terminal.urls import without_credentials
+from . import moved
 from .database import check_database, database_of, make_database
 
 Result = TypeVar("Result")
@@ -45,8 +46,24 @@ def mlflow_client() -> Any:
                 check_database(file)
                 with silent("mlflow"):  # again: importing it has set its logger's level
                     make_database(file)
+                find_again(file)
             _CLIENTS[uri] = mlflow.MlflowClient()
         return _CLIENTS[uri]
+
+
+def find_again(file: Path | None = None) -> None:
+    """Look for the artifacts in the project's own database where it is now, if it was moved.
+
+    `file` is that database, by default what the environment names.
+    """
+    if file is None:
+        default = f"sqlite:///{project_root() / 'mlflow.db'}"
+        file = database_of(os.environ.get("MLFLOW_TRACKING_URI", default))
+    if file is None:
+        return
+    check_database(file)
+    for home in moved.settle(file):
+        say(f"{file}: was in {home}; its runs' models and artifacts are looked for here from now")
 
 
 def check() -> None:
@@ -191,7 +208,10 @@ def experiment_id(client: Any) -> str:
     from mlflow.exceptions import MlflowException
 
     try:
-        return str(client.create_experiment(name, root.as_uri() if root else None))
+        if root is None:
+            return str(client.create_experiment(name))
+        tags = {moved.HOME: str(root.parent)}
+        return str(client.create_experiment(name, root.as_uri(), tags))
     except MlflowException:  # another process was first
         experiment = client.get_experiment_by_name(name)
         if experiment is None:

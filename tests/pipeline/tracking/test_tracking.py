@@ -21,10 +21,13 @@ import pytest
 from click.testing import CliRunner
 
 from elmo.errors import ElmoError
+from elmo.model.folder import load_model
+from elmo.model.pretrained import folder_of
 from pipeline import tracking
 from pipeline.commands.cli import cli
 from pipeline.terminal.urls import with_login, without_credentials
-from pipeline.tracking import registry, unfinished
+from pipeline.tracking import moved, registry, unfinished
+from tests.elmo.conftest import save_tiny_model
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -433,3 +436,82 @@ def test_runs_that_name_the_same_new_dataset_at_once_all_begin(database: Path) -
     for _ in range(3):
         with ThreadPoolExecutor(6) as pool:
             assert len(set(pool.map(begin, range(6)))) == 6
+
+
+@pytest.fixture
+def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project's folder with a run, an artifact of it, and a registered model."""
+    folder = tmp_path / "a project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
+    for name in ("DVC_STAGE", "ELMO_PASS", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"):
+        monkeypatch.delenv(name, raising=False)
+    save_tiny_model(folder / "model")
+    with tracking.run("test", Params(), inputs={}, sources={}) as log:
+        digest = load_model(folder / "model").digest
+        registry.register(
+            folder / "model",
+            name="tiny",
+            alias="champion",
+            margin=0.01,
+            tags={"model_digest": digest},
+            run_id=log.run_id,
+            description="",
+        )
+        log.tag("store_place", str(folder / "store"))
+    return folder
+
+
+def models_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the champion of a project is read from, as a job that knows the database does."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
+    return folder_of("models:/tiny@champion")
+
+
+@pytest.mark.slow
+def test_a_moved_project_keeps_its_registered_model(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = finished.with_name("moved")
+    monkeypatch.chdir("/")
+    finished.rename(new)
+    with pytest.raises(ElmoError, match="if its project was moved, run there: elmo run"):
+        models_of(new, monkeypatch)
+    tracking.find_again()
+    assert f"was in {finished};" in capsys.readouterr().err
+    assert models_of(new, monkeypatch).is_relative_to(new)
+    (run,) = tracking.runs_of("test")
+    assert run.tags["store_place"] == str(new / "store")
+    tracking.find_again()
+    assert capsys.readouterr().err == ""  # once
+
+
+@pytest.mark.slow
+def test_a_copied_project_leaves_the_original_alone(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(shutil.copytree(finished, finished.with_name("copy")))
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    monkeypatch.chdir(copy)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{copy / 'mlflow.db'}")
+    with tracking.run("test", Params(rows=5), inputs={}, sources={}) as log:
+        tracking.mlflow_client().log_text(log.run_id, "x", "text.txt")
+    (written,) = copy.rglob("text.txt")
+    assert before == {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    assert models_of(copy, monkeypatch).is_relative_to(copy)
+    assert models_of(finished, monkeypatch).is_relative_to(finished)
+
+
+@pytest.mark.parametrize("tagged", [True, False])
+def test_only_what_a_project_has_written_is_found_again(
+    database: Path, tmp_path: Path, tagged: bool
+) -> None:
+    """An experiment that keeps its artifacts elsewhere by choice stays there."""
+    tracking.check()
+    elsewhere = tmp_path / "elsewhere" / "mlruns"
+    tags = {moved.HOME: str(elsewhere.parent)} if tagged else {}
+    tracking.mlflow_client().create_experiment("theirs", elsewhere.as_uri(), tags)
+    assert moved.settle(database) == ([elsewhere.parent] if tagged else [])
+    location = tracking.mlflow_client().get_experiment_by_name("theirs").artifact_location
+    assert location == ((tmp_path / "mlruns") if tagged else elsewhere).as_uri()
