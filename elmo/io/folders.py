@@ -4,6 +4,7 @@ What is on a disk is used where it is.
 """
 
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -107,6 +108,14 @@ def local_folder(folder: "Folder | Location") -> Iterator[Path]:
             yield Path(name)
         except ElmoError as error:
             raise ElmoError(str(error).replace(name, location.url)) from error
+
+
+def link_or_copy(source: Path | str, target: Path | str) -> None:
+    """Share the bytes of a file that never changes; copy where the file system cannot."""
+    try:
+        os.link(os.path.realpath(source), target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def cached(location: Location, file: str, *, sha256: str) -> Path:

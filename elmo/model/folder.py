@@ -21,7 +21,7 @@ from elmo.data.characters import Characters
 from elmo.data.tokenizer import NONE, TextTokenizer, Tokenization
 from elmo.data.vocabulary import LARGEST, Vocabulary
 from elmo.errors import ElmoError, Mismatch
-from elmo.io.folders import local_folder, new_folder
+from elmo.io.folders import link_or_copy, local_folder, new_folder
 from elmo.io.location import Folder
 from elmo.io.records import check_sha256, sha256
 from elmo.model.config import (
@@ -125,9 +125,24 @@ def copy_model(folder: Folder, out: Folder) -> None:
         local_folder(named(folder)) as source,
         new_folder(out, ours=(CONFIG, WEIGHTS), also=NAMES) as new,
     ):
-        for name in (*_PIECES, _OPTIONAL, TRAINING, CONFIG):
-            if (source / name).exists():
-                shutil.copyfile(source / name, new / name)
+        for name in _files(source):
+            shutil.copyfile(source / name, new / name)
+
+
+def put_model(folder: Folder, out: Path) -> None:
+    """Put a model's files into the new folder `out`: linked where the file system allows it.
+
+    Model files never change, so their bytes may be shared.
+    """
+    out.mkdir()
+    with local_folder(named(folder)) as source:
+        for name in _files(source):
+            link_or_copy(source / name, out / name)
+
+
+def _files(folder: Path) -> list[str]:
+    names = (*_PIECES, _OPTIONAL, TRAINING, CONFIG)
+    return [name for name in names if (folder / name).exists()]
 
 
 def load_model(folder: Folder, *, device: str | torch.device = "cpu") -> Model:

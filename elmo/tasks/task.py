@@ -6,7 +6,6 @@ of itself), `words.json`, the model it was trained with (linked where the file s
 """
 
 import hashlib
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -39,7 +38,7 @@ from elmo.io.records import (
 )
 from elmo.model.config import read_config
 from elmo.model.embedder import Embedder
-from elmo.model.folder import ALL_NAMES, load_model
+from elmo.model.folder import ALL_NAMES, load_model, put_model
 from elmo.model.weights import load_weights, save_weights
 from elmo.settings import MOST_LAYERS, Config
 from elmo.store import FeatureStore, model_digest
@@ -265,7 +264,7 @@ def train_task(
     with new_folder(out, ours=("task.json",), also=NAMES) as new:
         write_json(new / "words.json", words.words)
         if model is not None:
-            shutil.copytree(model, new / "model", copy_function=link_or_copy)
+            put_model(model, new / "model")
         for seed in seeds:
             record.scores[str(seed)] = _write_seed(new / f"seed-{seed}", *trained(seed))
         written = [new / "words.json", *sorted(new.glob("seed-*/*"))]
@@ -487,12 +486,3 @@ def _digest(examples: Sequence[Example]) -> str:
     for example in examples:
         hasher.update(repr(replace(example, source="")).encode("utf-8", "backslashreplace"))
     return hasher.hexdigest()
-
-
-def link_or_copy(source: str, target: str) -> str:
-    """Share a file's bytes; copy where the file system cannot. Model files never change."""
-    try:
-        os.link(os.path.realpath(source), target)
-    except OSError:
-        shutil.copy2(source, target)
-    return target

@@ -21,7 +21,7 @@ from elmo.io.atomic import (
     new_file,
     new_folder,
 )
-from elmo.io.folders import local_folder
+from elmo.io.folders import link_or_copy, local_folder
 from elmo.io.location import Folder
 from elmo.store import model_digest
 from elmo.tasks import RESULTS_VERSION
@@ -91,7 +91,7 @@ def run(
     `picture` shows it. A run that was interrupted is resumed from what is in `work`.
     """
     from elmo.model.config import read_config
-    from elmo.tasks.task import NAMES, link_or_copy
+    from elmo.tasks.task import NAMES
 
     from . import plots
 

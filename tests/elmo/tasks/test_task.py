@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from elmo.data.shards import write_shards
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
 from elmo.io.records import read_json
+from elmo.model.folder import copy_model
 from elmo.settings import StoreSettings
 from elmo.store.build import build
 from elmo.store.layout import Mix
@@ -660,3 +662,28 @@ def test_a_file_of_ones_own_in_a_tasks_folder_is_not_lost(
     assert (out / where).read_text() == "mine"
     (out / where).unlink()
     trained("tagging", tmp_path, tiny_model_folder, count=8, changes={"epochs": 1})
+
+
+def test_a_model_may_be_one_that_is_installed_or_lies_at_a_url(
+    tmp_path: Path, tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site" / "a_model"
+    shutil.copytree(tiny_model_folder, package)
+    (package / "__init__.py").write_text('"""A model."""\n')
+    about = tmp_path / "site" / "a_model-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: a_model\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[elmo.models]\nnamed = a_model\n")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    url = "memory://a-model"
+    copy_model(tiny_model_folder, url)
+    tokens = Labelled(examples("tagging", 4), {}, "plain")
+    settings = choose("tagging", {"epochs": 1, "hidden": 4, "word_dim": 4, "characters": 0})
+    for model in ("named", url):
+        out = tmp_path / model.replace("/", "-")
+        train_task(
+            "tagging", tokens, tokens, out=out, settings=settings, model=model, work=tmp_path / "w"
+        )
+        assert Task.load(out).record.bilm is not None
+        files = {path.name for path in tiny_model_folder.iterdir()}
+        assert {path.name for path in (out / "model").iterdir()} == files
