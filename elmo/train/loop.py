@@ -37,7 +37,6 @@ from elmo.train.checkpoints import (
     state_of,
 )
 from elmo.train.curves import Curves, Means
-from elmo.train.machine_speed import gflops
 from elmo.train.optimizer import Optimizer
 from elmo.train.perplexity import (
     Evaluator,
@@ -85,7 +84,7 @@ class TrainingJob:
         if self.settings.precision not in PRECISIONS:
             raise ElmoError(
                 "training.precision auto: choose one of the two before training, as "
-                "elmo.train.machine_speed.fastest does"
+                "elmo.train.step_speed.fastest does"
             )
 
     def modules(self) -> dict[str, torch.nn.Module]:
@@ -128,7 +127,7 @@ def fit(job: TrainingJob, *, workers: Workers, report: Reporter) -> TrainingProg
     Called again after a kill at any instant it resumes from the newest checkpoint and ends as if
     nothing had happened. SIGTERM, SIGINT and the job's `stop` flag save a checkpoint and raise
     `KeyboardInterrupt`. `report(kind, figures)` hears `train` every few steps, `heldout` after each
-    evaluation, and once at the start `machine`: how fast this one multiplies matrices.
+    evaluation, and once at the start `machine`.
     """
     return _Fit(job, workers, report).run()
 
@@ -173,7 +172,7 @@ class _Fit:
         with _interruptible(stop) as interrupted:
             progress, state = self._begin()
             if not progress.finished:
-                self.report("machine", {"step": progress.step, **gflops(self.workers.device)})
+                self.report("machine", {"step": progress.step})
                 self._train(progress, state, interrupted)
         if self.workers.size > 1:
             dist.barrier()  # the first worker has written what the others read

@@ -1,4 +1,4 @@
-"""How fast this machine multiplies matrices in either precision, and which one to choose.
+"""How fast this machine multiplies matrices in either precision, and which one to embed in.
 
 Some processors have units for bfloat16 and some only imitate it: bfloat16 is from 7 times as fast
 as float32 to 200 times slower. What a processor lists is not enough to know (a limit in the
@@ -62,26 +62,14 @@ def speeds(device: torch.device) -> Speeds:
 
 
 def fastest(measured: Speeds) -> Precision:
-    """Return what `precision: auto` means: bfloat16 where its products are clearly faster."""
+    """Return what `auto` means in embedding: bfloat16 where its products are clearly faster."""
     return "bfloat16" if measured.factor("bfloat16", "float32") >= WORTH else "float32"
 
 
-def hint(chosen: str, measured: dict[str, float]) -> str | None:
-    """One line where the precision that was not chosen is clearly faster on this machine."""
-    (other,) = (name for name in PRECISIONS if name != chosen)
-    factor = measured[f"{other}_gflops"] / measured[f"{chosen}_gflops"]
-    if factor < WORTH:
-        return None
-    return (
-        f"matrix products are {factor:.1f} × as fast in {other} as in {chosen} here; "
-        f"training.precision: {other} would use that"
-    )
-
-
-def cached(device: torch.device) -> Path:
+def cached(device: torch.device, what: str = "speeds", of: str = "") -> Path:
     """The file that keeps the speeds of this machine as it is now: processor or GPU, threads,
-    library, limits."""
-    lines: list[str] = []
+    library, limits; `what` is measured, and `of` tells apart what it is measured of."""
+    lines: list[str] = [of] if of else []
     if device.type == "cuda":
         lines.append(torch.cuda.get_device_name(device))
     with suppress(OSError):
@@ -91,7 +79,7 @@ def cached(device: torch.device) -> Path:
     lines += [str(torch.get_num_threads()), *(os.environ.get(name, "") for name in _LIMITS)]
     key = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "elmo" / f"speeds-{key}.json"
+    return Path(home) / "elmo" / f"{what}-{key}.json"
 
 
 _CPU_LINES = ("model name", "flags", "Features")  # the latter two as x86-64 and as ARM call them

@@ -67,7 +67,7 @@ def _run(
             from ..settings.precision import settled_params
 
             say = partial(click.echo, err=True)
-            params = settled_params(params, stage.name, gpu=cluster.gpu, say=say)
+            params = settled_params(params, stage.name, cluster=cluster, say=say)
     url = (storage.root() if cluster is None else cluster.storage).rstrip("/")
     if url and not stage.inputs:
         for lost in storage.forget_lost(url):

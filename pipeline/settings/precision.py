@@ -15,9 +15,11 @@ import torch
 from elmo.errors import BadSettings, ElmoError
 from elmo.model.embedder import check_precision
 from elmo.settings import EmbeddingPrecision, RequestedOfEmbedding
-from elmo.train import machine_speed
+from elmo.train import machine_speed, step_speed
+from elmo.train.step_speed import StepSeconds, network_of, step_seconds
 
 if TYPE_CHECKING:
+    from .cluster import Cluster
     from .params import Params
 
 Say = Callable[[str], None]
@@ -26,9 +28,16 @@ EMULATED = 3.0  # how many times as fast float32 is where bfloat16 is refused; b
 
 
 def settled(
-    requested: RequestedOfEmbedding, *, setting: str, device: str, say: Say
+    requested: RequestedOfEmbedding,
+    *,
+    setting: str,
+    device: str,
+    say: Say,
+    time_steps: Callable[[], StepSeconds] | None = None,
 ) -> EmbeddingPrecision:
     """The precision to compute in on a device; `setting` is the name of what asked for it.
+
+    In training `auto` goes by steps, which `time_steps` times where products are fast in bfloat16.
 
     A GPU that this machine lacks is taken to be fast in bfloat16. On a Ray cluster, `auto` goes
     by the machine that this runs on. `ElmoError` refuses bfloat16 where float32 is `EMULATED` times
@@ -42,10 +51,13 @@ def settled(
         return "bfloat16"
     measured = machine_speed.speeds(torch.device(device))
     if requested == "auto":
-        chosen = machine_speed.fastest(measured)
-        factor = measured.factor("bfloat16", "float32")
+        chosen, factor = machine_speed.fastest(measured), measured.factor("bfloat16", "float32")
+        what = "matrix products"
+        if time_steps is not None and chosen == "bfloat16":
+            steps = time_steps()
+            chosen, factor, what = step_speed.fastest(steps), steps.factor, "its training steps"
         say(
-            f"{setting}: auto is {chosen} here, where matrix products are {_times(factor)} as fast "
+            f"{setting}: auto is {chosen} here, where {what} are {_times(factor)} as fast "
             "in bfloat16 as in float32"
         )
         return chosen
@@ -89,13 +101,28 @@ def _slow(measured: machine_speed.Speeds, device: str) -> str:
     return slow
 
 
-def settled_params(params: "Params", stage: str, *, gpu: bool, say: Say) -> "Params":
+def settled_params(params: "Params", stage: str, *, cluster: "Cluster", say: Say) -> "Params":
     """The params with the precision of one stage settled."""
     section: Any = getattr(params, stage)
+    if getattr(section, "model", ""):
+        return params  # a model that is taken as it is computes nothing
     holder = getattr(section, "training", section)
     path = f"{stage}.training" if holder is not section else stage
-    device = "cuda" if gpu else "cpu"
-    chosen = settled(holder.precision, setting=f"{path}.precision", device=device, say=say)
+    device = "cuda" if cluster.gpu else "cpu"
+
+    def time_steps() -> StepSeconds:
+        taken = params.pretrain.model
+        network = network_of(taken) if taken else params.pretrain.network
+        where = torch.device(device)
+        return step_seconds(network, holder, device=where, threads=max(1, cluster.cpus))
+
+    chosen = settled(
+        holder.precision,
+        setting=f"{path}.precision",
+        device=device,
+        say=say,
+        time_steps=time_steps if holder is not section else None,
+    )
     holder = replace(holder, precision=chosen)
     whole = replace(section, training=holder) if hasattr(section, "training") else holder
     changed: Params = replace(params, **{stage: whole})

@@ -29,7 +29,6 @@ from elmo.settings import Checkpointing, Training
 from elmo.train.checkpoints import Checkpoint
 from elmo.train.curves import CURVES
 from elmo.train.loop import TrainingJob, fit, heldout_perplexity
-from elmo.train.machine_speed import hint
 from elmo.train.step import Workers
 
 from .. import tracking
@@ -183,7 +182,7 @@ def _sweep(folder: Location) -> None:
 def _on_workers(job: StageJob, settings: RunSettings, cluster: Cluster) -> Trained:
     """Train the job on the workers, showing how it goes; `KeyboardInterrupt` where it was stopped
     and has saved."""
-    with _shown(settings.stage, settings.folder, settings.training.precision):
+    with _shown(settings.stage, settings.folder):
         ended = ray_cluster.fit(
             _loop,
             {"job": job, "settings": settings},
@@ -316,11 +315,11 @@ class _Live:
 
 
 @contextmanager
-def _shown(stage: str, folder: Location, precision: str) -> Iterator[None]:
+def _shown(stage: str, folder: Location) -> Iterator[None]:
     """Show on the terminal how the training goes, from whichever worker it comes."""
     folder.delete(_LIVE)
     done = threading.Event()
-    thread = threading.Thread(target=_show, args=(stage, folder, precision, done), daemon=True)
+    thread = threading.Thread(target=_show, args=(stage, folder, done), daemon=True)
     thread.start()
     try:
         yield
@@ -329,7 +328,7 @@ def _shown(stage: str, folder: Location, precision: str) -> Iterator[None]:
         thread.join()
 
 
-def _show(stage: str, folder: Location, precision: str, done: threading.Event) -> None:
+def _show(stage: str, folder: Location, done: threading.Event) -> None:
     """Read what the first worker reports, in `folder`, and show it until `done`."""
     seen, heard, heldout = "", time.monotonic(), ""
     shown_at = heard
@@ -349,7 +348,8 @@ def _show(stage: str, folder: Location, precision: str, done: threading.Event) -
             figures = json.loads(text)
             if figures.get("began", began) != began:  # its own report may have been missed
                 began = figures["began"]
-                _show_machine(stage, precision, began)
+                if began["step"]:
+                    say(f"{stage}: resuming from step {began['step']:.0f}")
             if figures["kind"] == "heldout":
                 heldout = f", held-out perplexity {figures['average']:.1f}"
                 detail(f"step {figures['step']:.0f}{heldout}")
@@ -360,13 +360,6 @@ def _show(stage: str, folder: Location, precision: str, done: threading.Event) -
                     shown = Progress(stage, read + left, unit="tokens", done=read)
                     progress = stack.enter_context(shown)
                 progress.reach(read, _note(figures, heldout))
-
-
-def _show_machine(stage: str, precision: str, figures: dict[str, float]) -> None:
-    if figures["step"]:
-        say(f"{stage}: resuming from step {figures['step']:.0f}")
-    if advice := hint(precision, figures):
-        detail(advice)
 
 
 def _note(figures: dict[str, float], heldout: str) -> str:

@@ -4,7 +4,9 @@ import os
 import platform
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,11 @@ from elmo.model.embedder import check_precision
 from elmo.settings import Precision
 from elmo.train import machine_speed
 from elmo.train.machine_speed import Speeds
-from pipeline.settings.precision import check_store_precision, settled
+from elmo.train.step_speed import StepSeconds
+from pipeline.settings import params, precision
+from pipeline.settings.cluster import Cluster
+from pipeline.settings.fingerprint import fingerprint
+from pipeline.settings.precision import check_store_precision, settled, settled_params
 from tests.pipeline.command_line import COMMANDS, ROOT, elmo
 
 EMULATES, HAS_UNITS = Speeds(100.0, 0.5), Speeds(100.0, 500.0)
@@ -29,13 +35,13 @@ def measured(monkeypatch: pytest.MonkeyPatch, speeds: Speeds) -> None:
     monkeypatch.setattr(machine_speed, "speeds", lambda device: speeds)
 
 
-def commands(tmp_path: Path, precision: str) -> dict[str, tuple[list[object], str]]:
+def commands(tmp_path: Path, requested: str) -> dict[str, tuple[list[object], str]]:
     """Each command with a precision, on inputs that are missing, and the setting it names."""
     out, absent = tmp_path / "out", tmp_path / "absent"
     training = ["--curves", tmp_path / "curves", "--work", tmp_path / "runs"]
 
     def change(setting: str) -> list[object]:
-        return ["-S", f"{setting}={precision}"]
+        return ["-S", f"{setting}={requested}"]
 
     return {
         "pretrain": (
@@ -51,7 +57,7 @@ def commands(tmp_path: Path, precision: str) -> dict[str, tuple[list[object], st
             "features.precision",
         ),
         "embed": (
-            [absent, "--input", "-", "--output", out, "--precision", precision],
+            [absent, "--input", "-", "--output", out, "--precision", requested],
             "--precision",
         ),
     }
@@ -92,10 +98,48 @@ def test_auto_is_settled_before_anything_is_read(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments, setting = commands(tmp_path, "auto")[name]
+    monkeypatch.setattr(precision, "step_seconds", lambda *given, **named: StepSeconds(1.2, 1.0))
     for speeds, chosen in ((EMULATES, "float32"), (HAS_UNITS, "bfloat16")):
         measured(monkeypatch, speeds)
         _, _, error = elmo(name, *arguments)
         assert f"{setting}: auto is {chosen} here" in error and "warning" not in error
+
+
+def test_auto_in_training_goes_by_steps_of_the_network_not_by_products(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measured(monkeypatch, HAS_UNITS)
+    timed: list[Any] = []
+
+    def seconds(network: Any, training: Any, **named: Any) -> StepSeconds:
+        timed.append((network.cells, training.rows, named["threads"]))
+        return StepSeconds(1.0, 0.98)
+
+    monkeypatch.setattr(precision, "step_seconds", seconds)
+    given = params.load(ROOT / "params.yaml", ["pretrain.training.rows=32"])
+    said: list[str] = []
+    for stage in ("pretrain", "finetune", "features"):
+        settled_params(given, stage, cluster=Cluster(cpus=3), say=said.append)
+    assert timed == [(512, 32, 3), (512, 64, 3)]
+    steps = "auto is float32 here, where its training steps are 1 × as fast in bfloat16"
+    assert [steps in line for line in said] == [True, True]
+    taken = replace(given, pretrain=replace(given.pretrain, model="english"))
+    assert settled_params(taken, "pretrain", cluster=Cluster(), say=said.append) is taken
+    assert len(timed) == 2
+
+
+def test_what_auto_was_is_part_of_the_params_that_a_stage_gets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = params.load(ROOT / "params.yaml")
+    assert given.pretrain.training.precision == given.finetune.training.precision == "auto"
+    marks = set()
+    for speeds in (EMULATES, HAS_UNITS):
+        measured(monkeypatch, speeds)
+        monkeypatch.setattr(precision, "step_seconds", lambda *one, **two: StepSeconds(2.0, 1.0))
+        found = settled_params(given, "pretrain", cluster=Cluster(), say=lambda line: None)
+        marks.add(fingerprint("pretrain", 1, found.pretrain, {}))
+    assert len(marks) == 2
 
 
 def test_every_option_and_setting_of_a_precision_is_among_them() -> None:
@@ -110,9 +154,9 @@ def test_every_option_and_setting_of_a_precision_is_among_them() -> None:
 
 def test_appending_to_a_store_of_bfloat16_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    for speeds, precision in ((EMULATES, "float32"), (HAS_UNITS, "bfloat16")):
+    for speeds, chosen in ((EMULATES, "float32"), (HAS_UNITS, "bfloat16")):
         measured(monkeypatch, speeds)
-        check_store_precision(precision, device="cpu", say=said.append)
+        check_store_precision(chosen, device="cpu", say=said.append)
     assert said == []
     measured(monkeypatch, EMULATES)
     check_store_precision("bfloat16", device="cpu", say=said.append)

@@ -1,0 +1,189 @@
+"""How fast this machine takes training steps of a network in either precision.
+
+Products alone do not say it: a step also converts, adds and moves, so that where products in
+bfloat16 are four times as fast, steps of a small network may be a fifth faster. So steps are timed,
+on text drawn at random, in a process of their own (`python -m elmo.train.step_speed`, which reads
+its work as JSON), once for each network and machine.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from elmo.data.stream import Window
+from elmo.errors import ElmoError
+from elmo.io.atomic import write_json
+from elmo.io.location import Folder
+from elmo.io.records import read_record
+from elmo.model.config import read_config
+from elmo.nn.bilm import BiLM
+from elmo.nn.softmax import Softmax
+from elmo.settings import PRECISIONS, Config, Network, Precision, Training
+from elmo.train.machine_speed import cached
+from elmo.train.optimizer import Optimizer
+from elmo.train.step import WORD_MATRIX, Stepper, Workers
+
+WORTH = 1.05  # times as fast that steps in bfloat16 must be to be chosen
+SMALL = 2e9  # operations of the products of a step below which nothing is to be gained
+LONGEST = 2.0  # seconds of a step beyond which fewer time steps are timed
+_REPEATS = 3
+_CHARACTERS, _TOKEN, _WORDS = 262, 50, 50_000  # of the text that is drawn
+
+
+class StepSeconds(msgspec.Struct, forbid_unknown_fields=True):
+    """Seconds of a training step, of as many time steps in each precision."""
+
+    float32_s: float
+    bfloat16_s: float
+
+    @property
+    def factor(self) -> float:
+        """How many times as fast steps are in bfloat16 as in float32."""
+        return self.float32_s / max(self.bfloat16_s, 1e-9)
+
+
+def step_seconds(
+    network: Network, training: Training, *, device: torch.device, threads: int
+) -> StepSeconds:
+    """Seconds of a step of this network, timed once for each machine, network and size of a step.
+
+    `ElmoError` names the cached file where it is damaged.
+    """
+    if _operations(network, training) < SMALL:
+        return StepSeconds(1.0, 1.0)
+    work = {"network": asdict(network), "training": asdict(training), "device": device.type}
+    size = ("rows", "window", "reset", "softmax", "samples", "draws", "dropout")
+    key = {name: work["training"][name] for name in size}  # type: ignore[index]
+    told = json.dumps([work["network"], key, threads], sort_keys=True)
+    path = cached(device, "steps", told)
+    if path.exists():
+        return read_record(path, StepSeconds)
+    limits = {"OMP_NUM_THREADS": str(threads)}
+    done = subprocess.run(
+        [sys.executable, "-m", "elmo.train.step_speed"],
+        input=json.dumps(work),
+        env=os.environ | limits,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        why = done.stderr.strip().rpartition("\n")[2] or f"it ended with {done.returncode}"
+        raise ElmoError(
+            f"training.precision auto: a step could not be timed: {why}; choose float32 or bfloat16"
+        )
+    measured = msgspec.json.decode(done.stdout.splitlines()[-1], type=StepSeconds)
+    with suppress(OSError, ElmoError):  # no home to write to: it is measured again
+        write_json(path, msgspec.to_builtins(measured))
+    return measured
+
+
+def network_of(model: Folder) -> Network:
+    """The shape of a model."""
+    shape, names = read_config(model).model, [field.name for field in fields(Network)]
+    return msgspec.convert({name: shape[name] for name in names if name in shape}, Network)
+
+
+def fastest(measured: StepSeconds) -> Precision:
+    """Return what `precision: auto` means in training."""
+    return "bfloat16" if measured.factor >= WORTH else "float32"
+
+
+def time_steps(network: Network, training: Training, device: torch.device) -> StepSeconds:
+    """Time steps in both precisions in turn, each best of several.
+
+    A step that would take long is cut to fewer time steps.
+    """
+    short = _Timed(network, replace(training, precision="float32", window=2), device)
+    short.step()
+    window = min(training.window, max(2, int(LONGEST / max(short.step() / 2, 1e-9))))
+    del short
+    sides = {
+        name: _Timed(network, replace(training, precision=name, window=window), device)
+        for name in PRECISIONS
+    }
+    for side in sides.values():
+        side.step()  # compiles
+    seconds: dict[str, float] = dict.fromkeys(PRECISIONS, float("inf"))
+    for _ in range(_REPEATS):
+        for name, side in sides.items():
+            seconds[name] = min(seconds[name], side.step())
+    return StepSeconds(**{f"{name}_s": each for name, each in seconds.items()})
+
+
+class _Timed:
+    """A network with text for a step of it."""
+
+    def __init__(self, network: Network, training: Training, device: torch.device) -> None:
+        self.device = device
+        bilm = BiLM(Config(**asdict(network), input_words=None), characters=_CHARACTERS)
+        bilm.reset_parameters(1)
+        softmax = Softmax(max(_WORDS, training.samples), network.projection)
+        softmax.reset_parameters(1)
+        named: dict[str, torch.Tensor] = {}
+        for prefix, module in (("bilm", bilm), ("softmax", softmax)):
+            module.to(device)
+            named |= {f"{prefix}.{name}": p.data for name, p in module.named_parameters()}
+        sampled = WORD_MATRIX if training.softmax == "sampled" else ()
+        optimizer = Optimizer(training.optimizer, named, steps=1000, lr_of={}, word_matrix=sampled)
+        self.stepper = Stepper(bilm, softmax, optimizer, training, Workers(device=device))
+        self.state = bilm.lstm.zero_state(training.rows)
+        self.prepared = self.stepper.prepare(_text(training, len(softmax.weight)), step=0)
+
+    def step(self) -> float:
+        """Take the step; its seconds, on a processor without what other processes take."""
+        clock = time.perf_counter if self.device.type == "cuda" else time.process_time
+        began = clock()
+        measured, _ = self.stepper.step(self.prepared, self.state, step=0)
+        with suppress(FloatingPointError):  # steps of random text may well diverge
+            _ = measured.norm  # which waits for the step
+        return (clock() - began) / (1 if self.device.type == "cuda" else torch.get_num_threads())
+
+
+def _operations(network: Network, training: Training) -> int:
+    """Operations of the LSTMs' products in a step, there and back."""
+    gates = 8 * network.projection * network.cells + network.cells * network.projection
+    return 6 * 2 * network.layers * gates * training.rows * training.window
+
+
+def _text(training: Training, words: int) -> Window:
+    """A window of random tokens, half of them distinct, that end after 25 on average."""
+    random = np.random.default_rng(0)
+    shape = (2, training.window, training.rows)
+    distinct = max(1, training.window * training.rows // 2)
+    characters_NK = np.full((distinct, _TOKEN), _CHARACTERS - 1, np.int32)
+    lengths = random.integers(3, 14, distinct)
+    for length, token_K in zip(lengths, characters_NK, strict=True):
+        token_K[:length] = random.integers(0, _CHARACTERS - 1, length)
+    targets = np.exp(random.random(shape) * np.log(words)).astype(np.int64)
+    targets = np.minimum(targets, words - 1)
+    return Window(
+        index_STB=random.integers(0, distinct, shape),
+        targets_STB=targets,
+        mask_TB=np.ones(shape[1:], bool),
+        reset_TB=random.random(shape[1:]) < 1 / 25,
+        characters_NK=characters_NK,
+        bytes_N=lengths,
+        words=np.unique(targets),
+        count=2 * training.window * training.rows,
+    )
+
+
+def _main() -> None:
+    work: dict[str, Any] = json.load(sys.stdin)
+    network = msgspec.convert(work["network"], Network)
+    training = msgspec.convert(work["training"], Training)
+    measured = time_steps(network, training, torch.device(work["device"]))
+    print(msgspec.json.encode(measured).decode())
+
+
+if __name__ == "__main__":
+    _main()
