@@ -22,10 +22,8 @@ from elmo.io.records import (
 )
 
 from ..terminal.failures import reading
+from .formats import BY_ENDING, COMPRESSIONS
 
-_COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}
-_RECORDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-_TEXT = (".txt", ".text", ".md", ".rst")
 _TABLE = "write it as JSON lines (.jsonl) or Parquet and name its column in corpus.column"
 _PACKED = "unpack it, or compress it as gz, zst or xz"
 _NOT_TEXT = {
@@ -48,12 +46,12 @@ class Input(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def compression(self) -> str | None:
         """`gzip`, `zstd`, `xz` or None, by the end of its name."""
-        return _COMPRESSED.get(_suffixes(self.url)[-1])
+        return COMPRESSIONS.get(_suffixes(self.url)[-1])
 
     @property
     def format(self) -> str:
-        """`jsonl`, `parquet` or `text`, by its name without the compression's ending."""
-        return _RECORDS.get(_ending(self.url), "text")
+        """Its name in `FORMATS`, by the ending before the compression's; by default `text`."""
+        return BY_ENDING.get(_ending(self.url), "text")
 
 
 class _Digest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -172,9 +170,9 @@ def _check_name(url: str, in_folder: bool) -> None:
     ending = _ending(url)
     if remedy := _NOT_TEXT.get(_suffixes(url)[-1]) or _NOT_TEXT.get(ending):
         raise ElmoError(f"{url}: is not read as text; {remedy}")
-    if in_folder and ending not in (*_TEXT, *_RECORDS):
+    if in_folder and ending not in BY_ENDING:
         raise ElmoError(
-            f"{url}: of a folder only {', '.join((*_TEXT, *_RECORDS))} are read (also compressed); "
+            f"{url}: of a folder only {', '.join(BY_ENDING)} are read (also compressed); "
             "move it elsewhere, or name the text files themselves or a glob such as folder/*.txt"
         )
 
@@ -211,7 +209,7 @@ def _suffixes(url: str) -> list[str]:
 
 def _ending(url: str) -> str:
     """The last ending of a name that is no compression's."""
-    endings = [suffix for suffix in _suffixes(url) if suffix not in _COMPRESSED]
+    endings = [suffix for suffix in _suffixes(url) if suffix not in COMPRESSIONS]
     return endings[-1] if endings else ""
 
 

@@ -31,8 +31,9 @@ from elmo.io.records import Sha256, digest
 from ..settings.params import Tokenize
 from .accounting import Accounting
 from .hashing import Hashes, combine, hash_strings
+from .lines import BLOCK
 from .quality import QualityCounts, QualityFigures
-from .readers import BLOCK, TextBlock, read_blocks
+from .readers import TextBlock, read_blocks
 from .spans import FileSpan, document_rule
 
 _HASHED = 1 << 16

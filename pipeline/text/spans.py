@@ -3,9 +3,9 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-from ..terminal.failures import reading
+from .formats import FORMATS
 from .inputs import Input, open_input, read_bytes
 
 MOST_PIECES = 1 << 13  # that a corpus is divided into
@@ -35,7 +35,7 @@ def document_rule(documents: str, format_: str) -> str:
     """
     if documents != "auto":
         return documents
-    return "blank" if format_ == "text" else "line"
+    return FORMATS[format_].documents
 
 
 def piece_bytes(inputs: Sequence[Input], *, shard_bytes: int) -> int:
@@ -48,7 +48,7 @@ def piece_bytes(inputs: Sequence[Input], *, shard_bytes: int) -> int:
 
 
 def _text_bytes(input_: Input) -> int:
-    packed = input_.compression is not None or input_.format == "parquet"
+    packed = input_.compression is not None or FORMATS[input_.format].packed
     return input_.bytes * PACKED if packed else input_.bytes
 
 
@@ -64,7 +64,8 @@ def plan(
     gathered: list[FileSpan] = []
     for index, input_ in enumerate(inputs):
         rule = document_rule(documents, input_.format)
-        for span in _spans(input_, index, shard_bytes, rule):
+        divide = FORMATS[input_.format].load().spans
+        for span in divide(input_, index, shard_bytes, rule) if input_.bytes else ():
             if gathered and sum(s.size for s in gathered) + span.size > shard_bytes:
                 pieces.append(tuple(gathered))
                 gathered = []
@@ -72,14 +73,11 @@ def plan(
     return [*pieces, tuple(gathered)] if gathered else pieces
 
 
-def _spans(input_: Input, index: int, size: int, documents: str) -> list[FileSpan]:
-    if not input_.bytes:
-        return []
-    if input_.format == "parquet":
-        return _row_groups(input_, index, size, documents)
+def line_spans(input_: Input, index: int, size: int, documents: str) -> list[FileSpan]:
+    """Divide a file of lines at their ends; a compressed one is not divided."""
     if input_.compression is not None:
         return [FileSpan(input_, index, 0, -1, _text_bytes(input_))]
-    if input_.bytes <= size or (input_.format, documents) == ("jsonl", "blank"):
+    if input_.bytes <= size:
         return [FileSpan(input_, index, 0, input_.bytes, input_.bytes)]
     starts = [0]
     with open_input(input_.url) as file:
@@ -110,19 +108,3 @@ def _next_start(input_: Input, file: BinaryIO, offset: int, documents: str) -> i
             cut = len(rest)
         begin, rest = begin + cut, rest[cut:]
     return begin + len(rest)
-
-
-def _row_groups(input_: Input, index: int, size: int, documents: str) -> list[FileSpan]:
-    with open_parquet(input_) as file:
-        groups = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
-    if documents == "blank" or sum(groups) <= size:
-        return [FileSpan(input_, index, 0, -1, sum(groups))]
-    return [FileSpan(input_, index, i, i + 1, bytes_) for i, bytes_ in enumerate(groups)]
-
-
-def open_parquet(input_: Input) -> Any:
-    """A Parquet file of pyarrow, whose footer is whole."""
-    import pyarrow.parquet as pq
-
-    with reading(input_.url, "not a whole Parquet file"):
-        return pq.ParquetFile(open_input(input_.url))

@@ -22,7 +22,8 @@ from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Tokenize
 from pipeline.stages import tokenize
-from pipeline.text import readers
+from pipeline.text import lines as text_lines
+from pipeline.text import parquet
 from pipeline.text.inputs import find_inputs
 
 CLUSTER = Cluster(workers=0, cpus=1, gpu=False, actors=2)
@@ -560,7 +561,8 @@ def test_bad_parquet_is_named(tmp_path: Path) -> None:
 def test_a_line_or_record_over_the_limit_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(readers, "LONGEST_LINE", 3000)
+    for module in (text_lines, parquet):
+        monkeypatch.setattr(module, "LONGEST_LINE", 3000)
     path = tmp_path / name
     texts = ["short", "x " * 1450, "y " * 1600]
     if name.endswith("parquet"):
@@ -572,7 +574,8 @@ def test_a_line_or_record_over_the_limit_is_named(
     line = "" if name.endswith("parquet") else ":3"
     with pytest.raises(ElmoError, match=rf"{re.escape(name)}{line}: .* the limit is .* line ends"):
         make(tmp_path / "out", path)
-    monkeypatch.setattr(readers, "LONGEST_LINE", 4000)
+    for module in (text_lines, parquet):
+        monkeypatch.setattr(module, "LONGEST_LINE", 4000)
     assert len(in_order(make(tmp_path / "out", path))) == 3
 
 

@@ -1,0 +1,132 @@
+"""The lines of a span of a file: whole, of UTF-8, of at most the longest length."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from elmo.errors import ElmoError
+from elmo.settings import LONGEST_LINE
+
+from .formats import Records
+from .inputs import Input, open_input, read_bytes
+from .spans import BLANK_LINES, FileSpan
+
+BLOCK = 4 << 20
+
+
+def raw_blocks(span: FileSpan, size: int, documents: str) -> Iterator[tuple[bytes, int]]:
+    """Whole lines of a span, about `size` bytes at a time, and where each block begins."""
+    offset, left = span.start, span.end - span.start if span.end >= 0 else -1
+    with open_input(span.input.url, compression=span.input.compression) as file:
+        if offset:
+            file.seek(offset)
+        rest = b""
+        while True:
+            want = size if left < 0 else min(size, left)
+            # At least as much again, or a long line would be copied for each block it is in.
+            want = max(want, min(len(rest), left if left >= 0 else len(rest), LONGEST_LINE))
+            more = read_bytes(span.input, file, want) if want else b""
+            left -= len(more) if left > 0 else 0
+            if not more:
+                break
+            rest += more
+            if len(rest) > LONGEST_LINE:
+                _check_lines(span, rest, offset)
+            cut = cut_at(rest, size, documents)
+            if cut:
+                yield rest[:cut], offset
+                offset, rest = offset + cut, rest[cut:]
+    if rest:
+        yield rest, offset
+
+
+def _check_lines(span: FileSpan, text: bytes, offset: int) -> None:
+    start = 0
+    for line in text.split(b"\n"):
+        if len(line) > LONGEST_LINE:
+            number = line_number(span, offset + start)
+            raise ElmoError(f"{span.input.url}:{number}: {too_long('this line', len(line))}")
+        start += len(line) + 1
+
+
+def too_long(what: str, size: int) -> str:
+    """Say that a line or value is over the limit."""
+    return (
+        f"{what} has {size / 1e6:,.0f} MB or more; the limit is {LONGEST_LINE >> 20} MiB: "
+        "divide it at line ends"
+    )
+
+
+def cut_at(text: bytes, size: int, documents: str) -> int:
+    """Return where to end a block: after its last document, or else its last line (0: read on)."""
+    if documents == "blank":
+        ends = [match.end() for match in BLANK_LINES.finditer(text)]
+        if ends:
+            return ends[-1]
+        if len(text) < size:
+            return 0
+    return text.rfind(b"\n") + 1
+
+
+def joined(texts: list[bytes], first: int) -> tuple[bytes, Records]:
+    """Records as lines, and the number of the record each line is of."""
+    lines = [text.count(b"\n") + 1 for text in texts]
+    records = np.repeat(np.arange(first, first + len(texts), dtype=np.int64), lines)
+    return b"".join(text + b"\n" for text in texts), records
+
+
+def first_names(names: Iterable[str]) -> str:
+    """A few of the names, for a message."""
+    names = [str(name) for name in names]
+    return ", ".join(name[:60] for name in names[:12]) + (", …" if len(names) > 12 else "")
+
+
+def check_utf8(span: FileSpan, text: bytes, offset: int) -> None:
+    """Raise `ElmoError` naming the line, where text at `offset` of a file is not UTF-8."""
+    nul = text.find(0)
+    if nul >= 0:
+        check_no_nul(span.input, text[nul : nul + 1], line_number(span, offset + nul))
+    if is_utf8(text):
+        return
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = line_number(span, offset + error.start)
+        start = text.rfind(b"\n", 0, error.start) + 1
+        raise ElmoError(
+            f"{span.input.url}:{line}: byte {error.start - start + 1} of the line "
+            f"(0x{text[error.start]:02x}) is not UTF-8; save the file as UTF-8"
+        ) from None
+
+
+def check_no_nul(input_: Input, text: bytes, line: int) -> None:
+    """Raise `ElmoError` for a zero byte; `line` is its line, 0: count."""
+    if 0 in text:
+        raise ElmoError(
+            f"{input_.url}:{line or text.count(10, 0, text.index(0)) + 1}: holds a zero byte, as "
+            "UTF-16 and files that are not text do; save the file as UTF-8"
+        )
+
+
+def is_utf8(text: bytes) -> bool:
+    """Tell whether text is UTF-8."""
+    if text.isascii():
+        return True
+    import pyarrow as pa
+
+    whole = pa.py_buffer(np.array([0, len(text)], np.int32))
+    try:
+        pa.StringArray.from_buffers(1, whole, pa.py_buffer(text)).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def line_number(span: FileSpan, offset: int) -> int:
+    """The number, from 1, of the line that holds byte `offset` of the (uncompressed) file."""
+    line = 1
+    with open_input(span.input.url, compression=span.input.compression) as file:
+        while offset > 0 and (block := read_bytes(span.input, file, min(offset, BLOCK))):
+            line += block.count(b"\n")
+            offset -= len(block)
+    return line

@@ -1,0 +1,97 @@
+"""Parquet: the text is one column of strings."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from elmo.errors import ElmoError
+from elmo.settings import LONGEST_LINE
+
+from ..terminal.failures import reading
+from .accounting import Accounting
+from .formats import Records
+from .inputs import Input, open_input
+from .lines import first_names, is_utf8, joined, too_long
+from .spans import FileSpan
+
+
+def check(input_: Input, column: str) -> None:
+    """Refuse a file that is no whole Parquet file or lacks the column."""
+    with _open(input_) as file:
+        _check_column(input_, file, column)
+
+
+def spans(input_: Input, index: int, size: int, documents: str) -> list[FileSpan]:
+    """Divide a file at its row groups."""
+    with _open(input_) as file:
+        groups = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
+    if documents == "blank" or sum(groups) <= size:
+        return [FileSpan(input_, index, 0, -1, sum(groups))]
+    return [FileSpan(input_, index, i, i + 1, bytes_) for i, bytes_ in enumerate(groups)]
+
+
+def blocks(
+    span: FileSpan, size: int, column: str, documents: str, accounting: Accounting
+) -> Iterator[tuple[bytes, Records]]:
+    """Yield the texts of a span's rows."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    first = 0
+    with _open(span.input) as file:
+        groups = list(range(span.start, file.num_row_groups if span.end < 0 else span.end))
+        _check_column(span.input, file, column)
+        rows = _rows_at_a_time(file, groups, size)
+        batches = file.iter_batches(batch_size=rows, row_groups=groups, columns=[column])
+        while True:
+            with reading(span.input.url, "damaged"):
+                batch = next(batches, None)
+                if batch is None:
+                    break
+                values = batch.column(0).cast(pa.large_binary())
+            longest = pc.max(pc.binary_length(values)).as_py() or 0
+            if longest > LONGEST_LINE:
+                raise ElmoError(f"{span.input.url}: {too_long('a value of its column', longest)}")
+            texts = [value or b"" for value in values.to_pylist()]
+            for row, text in enumerate(texts):
+                if not is_utf8(text):
+                    where = f"{span.input.url}: row {first + row} of row group {span.start} on"
+                    raise ElmoError(f"{where} is not UTF-8; write the column as strings")
+            accounting.bytes += sum(map(len, texts))
+            accounting.added += len(texts)
+            yield joined(texts, first)
+            first += len(texts)
+
+
+def _rows_at_a_time(file: Any, groups: list[int], size: int) -> int:
+    """Return how many rows of a Parquet file have about `size` bytes."""
+    sizes = [file.metadata.row_group(i) for i in groups]
+    rows, bytes_ = sum(g.num_rows for g in sizes), sum(g.total_byte_size for g in sizes)
+    return max(1, min(4096, max(size, 1 << 20) * rows // max(1, bytes_)))
+
+
+def _check_column(input_: Input, file: Any, column: str) -> None:
+    import pyarrow as pa
+
+    with reading(input_.url, "not a whole Parquet file"):
+        schema = file.schema_arrow
+    if column not in schema.names:
+        raise ElmoError(
+            f"{input_.url}: no column {column!r}, found {first_names(schema.names)}; "
+            "set corpus.column"
+        )
+    if schema.names.count(column) > 1:
+        raise ElmoError(
+            f"{input_.url}: has {schema.names.count(column)} columns {column!r}; rename all but one"
+        )
+    type_ = schema.field(column).type
+    type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
+    if not (pa.types.is_string(type_) or pa.types.is_large_string(type_)):
+        raise ElmoError(f"{input_.url}: column {column!r} must hold strings, found {type_}")
+
+
+def _open(input_: Input) -> Any:
+    """A Parquet file of pyarrow, whose footer is whole."""
+    import pyarrow.parquet as pq
+
+    with reading(input_.url, "not a whole Parquet file"):
+        return pq.ParquetFile(open_input(input_.url))

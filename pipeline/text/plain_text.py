@@ -1,0 +1,36 @@
+"""Plain text: each line of the file is one."""
+
+import codecs
+from collections.abc import Iterator
+
+from .accounting import Accounting
+from .inputs import Input, open_input, read_bytes
+from .lines import check_no_nul, check_utf8, raw_blocks
+from .spans import FileSpan
+from .spans import line_spans as spans
+
+__all__ = ["blocks", "check", "spans"]
+
+
+def check(input_: Input, column: str) -> None:
+    """Refuse a file whose head is binary."""
+    with open_input(input_.url, compression=input_.compression) as file:
+        check_no_nul(input_, read_bytes(input_, file, 1 << 16), 0)
+
+
+def blocks(
+    span: FileSpan, size: int, column: str, documents: str, accounting: Accounting
+) -> Iterator[tuple[bytes, None]]:
+    """Yield the lines of a span, without a byte order mark; blocks end where documents do."""
+    for text, offset in raw_blocks(span, size, documents):
+        check_utf8(span, text, offset)
+        accounting.bytes += len(text)
+        if offset == 0 and text.startswith(codecs.BOM_UTF8):
+            accounting.mark += len(codecs.BOM_UTF8)
+            text = text[len(codecs.BOM_UTF8) :]
+            if not text:
+                continue
+        if not text.endswith(b"\n"):
+            accounting.added += 1
+            text += b"\n"
+        yield text, None
