@@ -4,14 +4,15 @@ A tokenizer never loses or rewrites a character that is not white space: its tok
 the text without white space. That is how the tokenize stage accounts for every byte.
 
 `Tokenization` is what shards and models record of how their text was cut, and `TextTokenizer` does
-the same to other text. A new tokenizer is a function in this file and an entry of `_MAKERS`.
+the same to other text. A new tokenizer is a function in this file and its record in `TOKENIZERS`.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module, metadata
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -67,21 +68,35 @@ NONE = Tokenization("none")
 
 
 @dataclass(frozen=True)
-class Tokenizer:
-    """How texts become tokens: `split` maps texts to token lists.
+class TokenizerKind:
+    """A tokenizer that can be chosen; all that offers or describes one follows from its record.
+
+    `text` says which text it is for. `make` gives the function that maps texts to token lists, by
+    the libraries `packages`, whose versions a model records and which the extra `extra` installs.
 
     With `apart` its tokens never span ASCII white space and do not depend on what is around it,
     so each distinct stretch between white space needs splitting only once; a stretch that the
-    regular expression `whole` matches is a token as it is. `libraries` are the packages it uses
-    and their versions.
+    regular expression `whole` matches is a token as it is. `pattern` is what a token is, where a
+    regular expression says it.
     """
 
+    text: str
+    make: Callable[[], SplitTexts]
+    packages: tuple[str, ...] = ()
+    extra: str = ""
+    apart: bool = False
+    whole: str = ""
+    pattern: str = ""
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A tokenizer as installed: `split` maps texts to token lists."""
+
     name: str
-    apart: bool
-    whole: str
+    kind: TokenizerKind
     split: SplitTexts
     libraries: dict[str, str]
-    pattern: str = ""
 
 
 class TextTokenizer:
@@ -102,7 +117,7 @@ class TextTokenizer:
         self.tokenization = tokenization
         _check_versions(tokenization.libraries, tokenization.name)
         self._tokenizer = tokenizer(tokenization.name)
-        if self._tokenizer.pattern != tokenization.pattern:
+        if self._tokenizer.kind.pattern != tokenization.pattern:
             raise ElmoError(
                 f"the model's tokenizer {tokenization.name} cuts words by another pattern than "
                 "this version does; install the version of this package that trained the model"
@@ -122,9 +137,11 @@ class TextTokenizer:
 
 def tokenizer(name: str) -> Tokenizer:
     """The tokenizer of that name; `ElmoError` where its library is not installed."""
-    if name not in _MAKERS:
+    if name not in TOKENIZERS:
         raise ElmoError(f"tokenizer: no {name!r}; there are {', '.join(TOKENIZERS)}")
-    return _MAKERS[name]()
+    kind = TOKENIZERS[name]
+    with _from_extra(kind.extra, f"tokenizer {name}"):
+        return Tokenizer(name, kind, kind.make(), _versions(*kind.packages))
 
 
 def describe(name: str, sentences: Literal["line", "split"] = "line") -> Tokenization:
@@ -132,7 +149,7 @@ def describe(name: str, sentences: Literal["line", "split"] = "line") -> Tokeniz
     installed."""
     chosen = tokenizer(name)
     splitter = sentence_splitter()[1] if sentences == "split" else {}
-    return Tokenization(name, chosen.libraries, chosen.pattern, sentences, splitter)
+    return Tokenization(name, chosen.libraries, chosen.kind.pattern, sentences, splitter)
 
 
 def sentence_splitter() -> tuple[Callable[[str], list[str]], dict[str, str]]:
@@ -141,10 +158,11 @@ def sentence_splitter() -> tuple[Callable[[str], list[str]], dict[str, str]]:
     A line in which nothing can end a sentence is not looked at further; ideographic full stops,
     after which no space stands, are cut at first.
     """
-    segmenter = _library("syntok.segmenter", "text", "tokenize.sentences: split")
-    syntok = import_module("syntok.tokenizer").Tokenizer(
-        emit_hyphen_or_underscore_sep=True, replace_not_contraction=False
-    )
+    with _from_extra("text", "tokenize.sentences: split"):
+        segmenter = import_module("syntok.segmenter")
+        syntok = import_module("syntok.tokenizer").Tokenizer(
+            emit_hyphen_or_underscore_sep=True, replace_not_contraction=False
+        )
 
     def split(line: str) -> list[str]:
         if not _MAY_END.search(line):
@@ -162,27 +180,23 @@ def sentence_splitter() -> tuple[Callable[[str], list[str]], dict[str, str]]:
     return split, _versions("syntok")
 
 
-def _whitespace() -> Tokenizer:
-    def split(texts: Sequence[str]) -> list[list[str]]:
-        return [text.split() for text in texts]
-
-    return Tokenizer("whitespace", True, r"[^\pZ\x00-\x20\x85]+", split, {})
+def _whitespace() -> SplitTexts:
+    return lambda texts: [text.split() for text in texts]
 
 
-def _unicode() -> Tokenizer:
-    library = _library("tokenizers", "text", "tokenizer unicode")
+def _unicode() -> SplitTexts:
+    library = import_module("tokenizers")
     pattern = library.Regex(WORD_PATTERN)
     splitter = library.pre_tokenizers.Split(pattern, behavior="removed", invert=True)
 
     def split(texts: Sequence[str]) -> list[list[str]]:
         return [[token for token, _ in splitter.pre_tokenize_str(text)] for text in texts]
 
-    return Tokenizer("unicode", True, "[A-Za-z]+", split, _versions("tokenizers"), WORD_PATTERN)
+    return split
 
 
-def _korean() -> Tokenizer:
-    """Morphemes as they are written: those that share a syllable stay one token."""
-    kiwi = _library("kiwipiepy", "korean", "tokenizer korean").Kiwi(num_workers=1)
+def _korean() -> SplitTexts:
+    kiwi = import_module("kiwipiepy").Kiwi(num_workers=1)
 
     def split(texts: Sequence[str]) -> list[list[str]]:
         analysed = kiwi.tokenize(list(texts))
@@ -191,27 +205,48 @@ def _korean() -> Tokenizer:
             for text, tokens in zip(texts, analysed, strict=True)
         ]
 
-    return Tokenizer("korean", False, "", split, _versions("kiwipiepy", "kiwipiepy_model"))
+    return split
 
 
-def _japanese() -> Tokenizer:
-    fugashi = _library("fugashi", "japanese", "tokenizer japanese")
-    _library("unidic_lite", "japanese", "tokenizer japanese")
-    tagger = fugashi.Tagger("-Owakati")
+def _japanese() -> SplitTexts:
+    import_module("unidic_lite")  # the dictionary that MeCab finds
+    tagger = import_module("fugashi").Tagger("-Owakati")
 
     def split(texts: Sequence[str]) -> list[list[str]]:
         return [[part for word in tagger(text) for part in str(word).split()] for text in texts]
 
-    return Tokenizer("japanese", False, "", split, _versions("fugashi", "unidic-lite"))
+    return split
 
 
-_MAKERS: dict[str, Callable[[], Tokenizer]] = {
-    "whitespace": _whitespace,
-    "unicode": _unicode,
-    "korean": _korean,
-    "japanese": _japanese,
+TOKENIZERS: Mapping[str, TokenizerKind] = {
+    "whitespace": TokenizerKind(
+        text="already tokenized, tokens between spaces",
+        make=_whitespace,
+        apart=True,
+        whole=r"[^\pZ\x00-\x20\x85]+",
+    ),
+    "unicode": TokenizerKind(
+        text="raw text in most languages",
+        make=_unicode,
+        packages=("tokenizers",),
+        extra="text",
+        apart=True,
+        whole="[A-Za-z]+",
+        pattern=WORD_PATTERN,
+    ),
+    "korean": TokenizerKind(  # morphemes that share a syllable stay one token
+        text="Korean: morphemes by Kiwi",
+        make=_korean,
+        packages=("kiwipiepy", "kiwipiepy_model"),
+        extra="korean",
+    ),
+    "japanese": TokenizerKind(
+        text="Japanese: words by MeCab and UniDic",
+        make=_japanese,
+        packages=("fugashi", "unidic-lite"),
+        extra="japanese",
+    ),
 }
-TOKENIZERS = tuple(_MAKERS)
 
 
 def _at_starts(text: str, starts: Sequence[int]) -> list[str]:
@@ -221,9 +256,11 @@ def _at_starts(text: str, starts: Sequence[int]) -> list[str]:
     return [token for piece in pieces for token in piece.split()]
 
 
-def _library(module: str, extra: str, purpose: str) -> Any:
+@contextmanager
+def _from_extra(extra: str, purpose: str) -> Iterator[None]:
+    """Say what to install where a library is missing."""
     try:
-        return import_module(module)
+        yield
     except ImportError:
         raise ElmoError(
             f"{purpose} needs a library: pip install 'elmo-pipeline[{extra}]'"

@@ -66,7 +66,7 @@ def task() -> None:
 @click.option("--store", type=FOLDER, help="A store of these very sentences; default: one is made.")
 @click.option(
     "--tokenizer",
-    type=click.Choice(TOKENIZERS),
+    type=click.Choice([*TOKENIZERS]),
     help="What cuts text; default: the model's own, else unicode.",
 )
 @click.option("--track", is_flag=True, help="One MLflow run for each seed.")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
 
+from elmo.data.tokenizer import TOKENIZERS
 from elmo.errors import BadSettings, ElmoError
 from elmo.settings import (
     MOST_CHARACTERS,
@@ -38,8 +39,10 @@ PackageNameOrNone = Annotated[
 ]
 if TYPE_CHECKING:
     TaskKind = str
+    TokenizerName = str
 else:
     TaskKind = Literal[tuple(KINDS)]
+    TokenizerName = Literal[tuple(TOKENIZERS)]
 ModelName = Annotated[
     str,
     Meta(pattern=r"\A[^\x00-\x1f]{0,4096}\Z", description="a model's name or folder, or nothing"),
@@ -148,10 +151,9 @@ class ProjectTask:
 class Tokenize:
     """How text becomes sentences of tokens."""
 
-    tokenizer: Literal["whitespace", "unicode", "korean", "japanese"]
-    """What cuts a sentence into tokens: `whitespace` at spaces, `unicode` by Unicode's rules of
-    words, `korean` and `japanese` by morphemes (extras of the same names). It becomes part of the
-    model.
+    tokenizer: TokenizerName
+    """What cuts a sentence into tokens, by the language of the text (docs/guides/choosing.md). It
+    becomes part of the model.
     """
     sentences: Literal["line", "split"]
     """`line`: each line is a sentence; `split`: lines are cut into sentences, and blank ones only

@@ -279,7 +279,7 @@ class _Builder:
         if split is not None:
             text, line_of = _sentences(text, split)
             rows = _TextRows.of(text, _lines(text))
-        if not self.tokenizer.apart:
+        if not self.tokenizer.kind.apart:
             rows, lost = _whole_rows(text, rows, self.tokenizer)
         sizes = lines[1] - lines[0]
         self._parts.append(_Part(rows, line_of, sizes, documents, heldout, lost))
@@ -398,10 +398,10 @@ def _pieces(
     stretch where its tokens begin among them, how many they are, and how many bytes are lost.
     """
     counts, lost = np.ones(len(stretches), np.int64), np.zeros(len(stretches), np.int64)
-    if not tokenizer.apart:
+    if not tokenizer.kind.apart:
         numbers = np.arange(len(stretches), dtype=np.int32)
         return stretches, numbers, numbers.astype(np.int64), counts, lost
-    whole = pc.match_substring_regex(stretches, f"^{tokenizer.whole}$")
+    whole = pc.match_substring_regex(stretches, f"^{tokenizer.kind.whole}$")
     others = np.flatnonzero(~whole.to_numpy(zero_copy_only=False))
     texts = stretches.filter(pc.invert(whole)).to_pylist()
     token_lists = tokenizer.split(texts)

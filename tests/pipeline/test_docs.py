@@ -1,12 +1,14 @@
 """The documentation and the code name the same things, and its links lead somewhere."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import click
 import pytest
 import yaml
 
+from elmo.data.tokenizer import TOKENIZERS
 from tests.pipeline.command_line import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,6 +63,20 @@ def test_the_guide_shows_the_example_that_the_tests_run() -> None:
     example = (ROOT / "examples" / "tagger.py").read_text(encoding="utf-8")
     guide = (ROOT / "docs" / "guides" / "stores.md").read_text(encoding="utf-8")
     assert example.partition('"""\n\n')[2].strip() in guide
+
+
+def test_each_tokenizer_is_in_the_table_with_the_extra_that_installs_it() -> None:
+    page = (ROOT / "docs" / "guides" / "choosing.md").read_text(encoding="utf-8")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    for name, kind in TOKENIZERS.items():
+        (row,) = (line for line in page.splitlines() if line.startswith(f"| {kind.text}"))
+        assert f"| `{name}` |" in row
+        for package in kind.packages[:1]:
+            assert any(one.startswith(package) for one in extras[kind.extra])
+            always = any(one.startswith(package) for one in extras["pipeline"])
+            assert always or f"EXTRAS={kind.extra}" in row
 
 
 def test_the_readme_is_two_screens() -> None:

@@ -1,5 +1,6 @@
 """How text is cut is a part of a model: the same there and here, or refused with the remedy."""
 
+import sys
 from importlib import metadata
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from elmo.data.tokenizer import (
     NONE,
+    TOKENIZERS,
     TextTokenizer,
     Tokenization,
     describe,
@@ -15,32 +17,37 @@ from elmo.data.tokenizer import (
 from elmo.errors import ElmoError
 
 TEXT = "Mr. Smith's cat isn't here. It left at 3.14!\n\n나는 밥을 먹었다. 吾輩は猫である。"
-LIBRARIES = {
-    "whitespace": [],
-    "unicode": ["tokenizers"],
-    "korean": ["kiwipiepy", "kiwipiepy_model"],
-    "japanese": ["fugashi", "unidic-lite"],
-}
 
 
 def needed(name: str) -> None:
-    for package in LIBRARIES[name]:
+    for package in TOKENIZERS[name].packages:
         try:
             metadata.version(package)
         except metadata.PackageNotFoundError:
             pytest.skip(f"{package} is not installed")
 
 
-@pytest.mark.parametrize("name", LIBRARIES)
+@pytest.mark.parametrize("name", TOKENIZERS)
 @pytest.mark.slow
 def test_a_description_names_every_package_that_cuts_words(name: str) -> None:
     needed(name)
     described = describe(name)
-    assert described.libraries == {p: metadata.version(p) for p in LIBRARIES[name]}
+    assert described.libraries == {p: metadata.version(p) for p in TOKENIZERS[name].packages}
     sentences = TextTokenizer(described)(TEXT)
     lines = [line for line in TEXT.split("\n") if line]
     assert sentences == tokenizer(name).split(lines)
     assert ["".join(tokens) for tokens in sentences] == ["".join(line.split()) for line in lines]
+
+
+@pytest.mark.parametrize("name", [name for name, kind in TOKENIZERS.items() if kind.packages])
+def test_a_missing_library_is_one_line_that_says_what_installs_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = TOKENIZERS[name]
+    for package in kind.packages:
+        monkeypatch.setitem(sys.modules, package.replace("-", "_"), None)  # import refuses these
+    with pytest.raises(ElmoError, match=rf"^tokenizer {name} needs .*\[{kind.extra}\]'$"):
+        tokenizer(name)
 
 
 def test_sentences_are_cut_as_described() -> None:
