@@ -1,12 +1,13 @@
 """Stores for other tools: HDF5 as in 2018, list columns, Hugging Face datasets.
 
 A sentence without tokens is exported where it was a blank line of the input, since its number
-matters there, and left out where a tokenizer cut the sentences. The command `elmo dump`
-(`pipeline/commands/formats.py`) offers each.
+matters there, and left out where a tokenizer cut the sentences. `elmo.interop.exports` has a record
+of each layout.
 
 Shapes: T tokens of a sentence, D width of a layer.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -131,12 +132,14 @@ def to_datasets(store: FeatureStore, *, cache_dir: Path | None = None) -> "datas
     )
 
 
-def export_datasets(store: FeatureStore, out: Path) -> None:
-    """Write the folder that `datasets.load_from_disk` reads."""
+def export_datasets(store: FeatureStore, out: Path) -> int:
+    """Write the folder that `datasets.load_from_disk` reads; return its sentences."""
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # read when it is imported
     with new_folder(out, ours=("dataset_info.json", "state.json")) as folder:
         with TemporaryDirectory(dir=folder) as cache:
             dataset = to_datasets(store, cache_dir=Path(cache))
             dataset.save_to_disk(str(folder))
+            return len(dataset)
 
 
 def _lists(vectors_TD: Floats, dtype: str) -> pa.Array:

@@ -1,13 +1,13 @@
 """Files of other tools: import, export, package, export-serving, dump, dump-tokens."""
 
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from elmo.data.tokenizer import TOKENIZERS
 from elmo.errors import ElmoError
+from elmo.interop.exports import EXPORTS, layout_for
 
 from .options import (
     FOLDER,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--embedding", type=PATH, help="Its word embedding, where a separate file holds it.")
 @click.option(
     "--tokenizer",
-    type=click.Choice(TOKENIZERS),
+    type=click.Choice([*TOKENIZERS]),
     default="whitespace",
     show_default=True,
     help="The tokenizer of its training text: the files do not record it.",
@@ -137,12 +137,25 @@ def export_serving(model: Path, out: Path) -> None:
     say_done(f"export-serving: {out} ({human_size(out.stat().st_size)})")
 
 
-@click.command()
+def _dump_help() -> str:
+    layouts = [f"  {name:<10} {export.help}" for name, export in EXPORTS.items()]
+    lines = [
+        "Write STORE for other tools: a table of tokens, HDF5 as in 2018, Hugging Face datasets.",
+        "",
+        "\b",
+        "Layouts:",
+        *layouts,
+        "Example: elmo dump data/features vectors.parquet",
+    ]
+    return "\n".join(lines)
+
+
+@click.command(help=_dump_help())
 @click.argument("store", type=FOLDER)
 @click.argument("out", type=PATH)
 @click.option(
     "--layout",
-    type=click.Choice(["all", "top", "average", "bilm-tf", "lists", "datasets"]),
+    type=click.Choice([*EXPORTS]),
     help="One of the layouts above; by default lists where OUT ends in .parquet, else all.",
 )
 @click.option(
@@ -152,31 +165,13 @@ def export_serving(model: Path, out: Path) -> None:
     show_default=True,
     help="Of the numbers of lists.",
 )
-def dump(
-    store: Folder, out: Path, layout: str | None, dtype: Literal["float32", "float16"]
-) -> None:
-    """Write STORE for other tools: a table of tokens, HDF5 as in 2018, Hugging Face datasets.
-
-    \b
-    Layouts: lists (Parquet: one row per token, a list of numbers per layer),
-             all, top, average (HDF5 of AllenNLP), bilm-tf (HDF5), datasets.
-    Example: elmo dump data/features vectors.parquet
-    """
+def dump(store: Folder, out: Path, layout: str | None, dtype: str) -> None:
+    """Write STORE for other tools."""
     from elmo.store import FeatureStore
-    from elmo.store import export as store_export
 
-    opened = FeatureStore(store, checked=True)
-    layout = layout or ("lists" if out.suffix == ".parquet" else "all")
-    if layout == "lists":
-        rows = store_export.export_lists(opened, out, dtype=dtype)
-        say_done(f"dump: {out} has {rows:,} rows, one per token")
-        return
-    if layout == "datasets":
-        os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # read when it is imported
-        store_export.export_datasets(opened, out)
-    else:
-        store_export.export_hdf5(opened, out, layout=layout)
-    say_done(f"dump: {out} holds {len(opened):,} sentences")
+    export = EXPORTS[layout or layout_for(out.name)]
+    written = export.write(FeatureStore(store, checked=True), out, dtype=dtype)
+    say_done(f"dump: {out} has {written:,} {export.units}")
 
 
 @click.command()

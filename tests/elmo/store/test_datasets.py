@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from elmo.data.shards import TokenizerEntry, write_shards
 from elmo.errors import ElmoError
+from elmo.interop.exports import EXPORTS, layout_for
 from elmo.interop.vectors_hdf5 import LAYOUTS
 from elmo.io.location import Location
 from elmo.settings import StoreSettings
@@ -100,6 +101,25 @@ def test_a_store_is_a_dataset_itself(store: FeatureStore, workers: int, collated
         assert all(torch.equal(batch[name], wanted[name]) for name in wanted)
         seen += len(batch["sentence_ids"])
     assert seen == SENTENCES
+
+
+@pytest.mark.parametrize("layout", EXPORTS)
+def test_each_layout_writes_all_of_a_store_and_counts_it(
+    store: FeatureStore, tmp_path: Path, layout: str
+) -> None:
+    pytest.importorskip("datasets" if layout == "datasets" else "h5py")
+    tokens = sum(len(store.tokens(k)) for k in range(SENTENCES))
+    written = EXPORTS[layout].write(store, tmp_path / "out", dtype="float32")
+    assert written == (tokens if layout == "lists" else SENTENCES)
+    assert (tmp_path / "out").exists()
+
+
+def test_a_layout_is_refused_numbers_that_it_does_not_have(
+    store: FeatureStore, tmp_path: Path
+) -> None:
+    with pytest.raises(ElmoError, match="^--dtype float16: this layout has float32; leave"):
+        EXPORTS["all"].write(store, tmp_path / "out", dtype="float16")
+    assert (layout_for("a.parquet"), layout_for("a.hdf5")) == ("lists", "all")
 
 
 def test_a_batch_of_sentences_without_tokens(store: FeatureStore) -> None:

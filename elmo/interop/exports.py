@@ -1,0 +1,63 @@
+"""The layouts in which a store is written for other tools, one record each.
+
+A new layout is a function of a store and a path, and its record in `EXPORTS`; `elmo dump`, its help
+and its choices follow. Light: the function is imported when used.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from elmo.errors import BadSettings
+
+
+@dataclass(frozen=True)
+class Export:
+    """A layout: `writer` (module:name) writes it with `options` and returns how many `units`.
+
+    It is chosen where the file's name has the `ending`; `dtypes` are those its numbers may have.
+    """
+
+    help: str
+    writer: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    units: str = "sentences"
+    ending: str = ""
+    dtypes: tuple[str, ...] = ("float32",)
+
+    def write(self, store: Any, out: Any, *, dtype: str) -> int:
+        """Write a store to `out`; `BadSettings` for a dtype that the layout does not have."""
+        if dtype not in self.dtypes:
+            raise BadSettings(
+                f"--dtype {dtype}: this layout has {' and '.join(self.dtypes)}; leave --dtype out"
+            )
+        module, _, name = self.writer.partition(":")
+        chosen = {"dtype": dtype} if len(self.dtypes) > 1 else {}
+        written: int = getattr(import_module(module), name)(store, out, **self.options, **chosen)
+        return written
+
+
+_HDF5 = "elmo.store.export:export_hdf5"
+EXPORTS: Mapping[str, Export] = {
+    "lists": Export(
+        help="Parquet: one row per token, a list of numbers per layer",
+        writer="elmo.store.export:export_lists",
+        units="rows, one per token",
+        ending=".parquet",
+        dtypes=("float32", "float16"),
+    ),
+    "all": Export("HDF5 of AllenNLP: every layer", _HDF5, {"layout": "all"}),
+    "top": Export("HDF5 of AllenNLP: the last layer", _HDF5, {"layout": "top"}),
+    "average": Export("HDF5 of AllenNLP: the mean of all layers", _HDF5, {"layout": "average"}),
+    "bilm-tf": Export("HDF5 of bilm-tf: every layer", _HDF5, {"layout": "bilm-tf"}),
+    "datasets": Export("Hugging Face datasets: a folder", "elmo.store.export:export_datasets"),
+}
+
+
+def layout_for(name: str) -> str:
+    """Return the layout of a file of that name: by its ending, else `all`."""
+    for layout, export in EXPORTS.items():
+        if export.ending and name.endswith(export.ending):
+            return layout
+    return "all"
