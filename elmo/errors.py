@@ -1,5 +1,8 @@
 """The exceptions for bad input, and a library's message inside one of ours."""
 
+import os
+import re
+
 
 class ElmoError(ValueError):
     """Bad input or settings. The message is one line: what is wrong, where, and what to do."""
@@ -27,3 +30,14 @@ def first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lines = lines or [type(error).__name__]
     return " ".join(lines[: 1 + lines[0].endswith(":")])[:300]
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why the system refused, in its words, or the first line of a library's message.
+
+    Arrow wraps the system's number in words of its own.
+    """
+    number = re.search(r"\[errno (\d+)\]", str(error), re.IGNORECASE)
+    if number and (known := os.strerror(int(number[1]))):
+        return known
+    return getattr(error, "strerror", None) or first_line(error)

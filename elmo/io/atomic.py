@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, reason_of
 from elmo.io.records import ManifestKind, json_bytes, read_record
 
 LOCK = ".lock"  # the file in a work folder that its owner holds
@@ -310,7 +310,7 @@ def write_json(path: Path, value: Any) -> None:
 def _say_where(error: BaseException, out: Path) -> None:
     """Name what was being written where the system did not, as when a disk is full."""
     if isinstance(error, OSError) and error.filename is None:
-        raise ElmoError(f"{out}: {error.strerror or error}") from error
+        raise ElmoError(f"{out}: {reason_of(error)}") from error
 
 
 def _beside(out: Path) -> Path:

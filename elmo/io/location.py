@@ -21,8 +21,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
+from urllib.parse import urlsplit
 
-from elmo.errors import Damaged, ElmoError, NotFound, first_line
+from elmo.errors import Damaged, ElmoError, NotFound, reason_of
 from elmo.io.records import (
     Record,
     check_json_size,
@@ -323,7 +324,7 @@ class Location:
                 yield path
             except OSError as error:
                 if error.filename is None:
-                    raise ElmoError(f"{self.url}: {error.strerror or error}") from error
+                    raise ElmoError(f"{self.url}: {reason_of(error)}") from error
                 raise
 
     @contextmanager
@@ -425,7 +426,7 @@ class Location:
         except (FileNotFoundError, FileExistsError, ElmoError):
             raise
         except Exception as error:
-            reason = getattr(error, "strerror", None) or first_line(error)
+            reason = without_login(reason_of(error), self.url)
             raise ElmoError(f"{self.name(file)}: {type(error).__name__}: {reason}") from error
 
     def _check_creates(self) -> None:
@@ -465,6 +466,12 @@ class Location:
             self._opened = os.getpid(), files, root.rstrip("/")
         _, files, root = self._opened
         return files, root
+
+
+def without_login(reason: str, url: str) -> str:
+    """A library's message without the login of `url`, which some take for a bucket's name."""
+    login = urlsplit(url).netloc.rpartition("@")[0]
+    return reason.replace(f"{login}@", "") if login else reason
 
 
 def scratch() -> Path:

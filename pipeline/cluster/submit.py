@@ -202,7 +202,7 @@ def connect(address: str | None) -> Any:
     class Client(JobSubmissionClient):
         """With a limit on how long an answer takes: a cluster out of reach must not hang."""
 
-        address = property(lambda self: self._address)
+        address = property(lambda self: without_credentials(self._address))
 
         def _do_request(self, *arguments: Any, **options: Any) -> Any:
             try:

@@ -120,7 +120,7 @@ def run(commands: click.Group = cli, name: str = "elmo") -> None:
         sys.exit(2)
     except click.ClickException as error:
         command = getattr(getattr(error, "ctx", None), "command_path", name)
-        message = " ".join(error.format_message().split())
+        message = _shown(" ".join(error.format_message().split()))
         click.echo(f"error: {message} See {command} --help", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
@@ -131,8 +131,7 @@ def run(commands: click.Group = cli, name: str = "elmo") -> None:
 
 def _end(error: Exception) -> None:
     """End with one line where the error is the user's or the world's; a bug keeps its traceback."""
-    from ..terminal.failures import one_line, printable
-    from ..terminal.urls import without_credentials
+    from ..terminal.failures import one_line
 
     if isinstance(error, OSError):
         if error.filename is None and not _written():
@@ -143,7 +142,15 @@ def _end(error: Exception) -> None:
     message = str(error) if isinstance(error, ElmoError) else one_line(error)
     if message is None or os.environ.get("ELMO_VERBOSE"):
         raise error
-    sys.exit(f"error: {printable(without_credentials(message))}")
+    sys.exit(f"error: {_shown(message)}")
+
+
+def _shown(message: str) -> str:
+    """A message on one line, without logins."""
+    from ..terminal.failures import printable
+    from ..terminal.urls import without_credentials
+
+    return printable(without_credentials(message))
 
 
 def _written() -> bool:

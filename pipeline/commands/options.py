@@ -1,6 +1,7 @@
 """Types of arguments, and options that several commands share."""
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -10,18 +11,31 @@ from typing import Any
 import click
 
 
+def _check_name(value: str, *, urls: bool) -> None:
+    """Refuse a name that stands for no file: an empty one, one that is not UTF-8, which no manifest
+    could hold, and what was to be a URL but is none, or is none that a path can be."""
+    from elmo.errors import ElmoError
+
+    from ..terminal.urls import without_credentials
+
+    shown = without_credentials(value)
+    if not value.strip():
+        raise ElmoError(f"{value!r}: an empty name; name a file or folder")
+    if not value.isascii() and value != value.encode("utf-8", "ignore").decode("utf-8"):
+        raise ElmoError(f"{os.fsencode(value)!r}: the name is not UTF-8; rename it")
+    if "://" in value:
+        if not urls:
+            raise ElmoError(f"{shown}: is a URL; name a file or folder of this machine here")
+    elif re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", value):
+        raise ElmoError(f"{shown}: a URL has two slashes after its colon; a folder, ./ before it")
+
+
 class _Path(click.Path):
     """A file or folder of this machine; a URL, which a `Path` would spoil, is refused."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Make it a `Path`."""
-        if "://" in str(value):
-            from elmo.errors import ElmoError
-
-            from ..terminal.urls import without_credentials
-
-            shown = without_credentials(str(value))
-            raise ElmoError(f"{shown}: is a URL; name a file or folder of this machine here")
+        _check_name(os.fspath(value), urls=False)
         return super().convert(value, param, ctx)
 
 
@@ -40,6 +54,7 @@ class _Folder(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: Any, ctx: Any) -> Folder:
         from ..cluster import storage
 
+        _check_name(os.fspath(value), urls=True)
         return value if isinstance(value, Path) else storage.read_from(str(value))
 
 
@@ -47,6 +62,7 @@ class _Named(_Folder):
     """A folder of the project as it is named, which its stage reads or writes where it lies."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Folder:
+        _check_name(os.fspath(value), urls=True)
         return value if "://" in str(value) else Path(value)
 
 
@@ -61,6 +77,8 @@ class _Text(click.File):
         """Open it; one line where standard input is closed."""
         if value == "-" and sys.stdin is None:
             self.fail("standard input is closed; name a file", param, ctx)
+        if isinstance(value, str):
+            _check_name(value, urls=False)
         return super().convert(value, param, ctx)
 
 

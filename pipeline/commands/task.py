@@ -11,13 +11,11 @@ from elmo.data.tokenizer import TOKENIZERS
 from elmo.errors import ElmoError
 from elmo.tasks.kinds import KINDS
 
-from .options import say_done
+from .options import PATH, say_done
 
 if TYPE_CHECKING:
     from elmo.data.tokenizer import Tokenization
     from elmo.tasks.settings import TaskSettings
-
-FOLDER = click.Path(path_type=Path)
 
 
 def _reading(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,10 +43,10 @@ def task() -> None:
 
 @task.command()
 @click.argument("kind", type=click.Choice(KINDS))
-@click.option("--train", type=FOLDER, required=True, help="The file, or folder of files, to learn.")
-@click.option("--dev", type=FOLDER, required=True, help="The one that chooses the best epoch.")
-@click.option("--model", type=FOLDER, help="The model folder whose vectors are read.")
-@click.option("--out", type=FOLDER, required=True, help="Where the trained task goes.")
+@click.option("--train", type=PATH, required=True, help="The file, or folder of files, to learn.")
+@click.option("--dev", type=PATH, required=True, help="The one that chooses the best epoch.")
+@click.option("--model", type=PATH, help="The model folder whose vectors are read.")
+@click.option("--out", type=PATH, required=True, help="Where the trained task goes.")
 @click.option("--without-elmo", is_flag=True, help="The baseline: nothing else is changed.")
 @click.option("--layers", help="Which layers are mixed, such as 0,2; default: all.")
 @click.option(
@@ -63,7 +61,7 @@ def task() -> None:
 @click.option("--hidden", type=int, help="The width of the recurrent layers.")
 @click.option("--lr", type=float, help="The learning rate.")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Any other setting.")
-@click.option("--store", type=FOLDER, help="A store of these very sentences; default: one is made.")
+@click.option("--store", type=PATH, help="A store of these very sentences; default: one is made.")
 @click.option(
     "--tokenizer",
     type=click.Choice([*TOKENIZERS]),
@@ -72,7 +70,7 @@ def task() -> None:
 @click.option("--track", is_flag=True, help="One MLflow run for each seed.")
 @click.option(
     "--work",
-    type=FOLDER,
+    type=PATH,
     default="work/tasks",
     show_default=True,
     help="Where unfinished work and the vectors are kept.",
@@ -190,8 +188,8 @@ def _tokenization(tokenizer: str | None, model: Path | None) -> "Tokenization":
 
 
 @task.command()
-@click.argument("folder", type=FOLDER)
-@click.option("--data", type=FOLDER, required=True, help="A labelled file.")
+@click.argument("folder", type=PATH)
+@click.option("--data", type=PATH, required=True, help="A labelled file.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_reading
 def evaluate(
@@ -239,8 +237,8 @@ def evaluate(
 
 
 @task.command()
-@click.argument("folder", type=FOLDER)
-@click.option("--input", "source", type=FOLDER, required=True, help="Text, or examples unlabelled.")
+@click.argument("folder", type=PATH)
+@click.option("--input", "source", type=PATH, required=True, help="Text, or examples unlabelled.")
 @click.option("--seed", type=int, help="Which of the task's seeds; default: the best on dev.")
 @_reading
 def predict(

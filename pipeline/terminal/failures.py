@@ -8,7 +8,8 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from elmo.errors import ElmoError, NotFound, first_line
+from elmo.errors import ElmoError, NotFound, first_line, reason_of
+from elmo.io.location import without_login
 
 # The package that defines an exception, and what a user knows it as.
 _LIBRARIES = {
@@ -47,7 +48,7 @@ def one_line(error: BaseException) -> str | None:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         remedy = "; make room, and run the same command again" * (error.errno in _DISK_FULL)
-        return f"{where}{error.strerror or first_line(error)}{remedy}"
+        return f"{where}{reason_of(error)}{remedy}"
     return None
 
 
@@ -70,5 +71,5 @@ def reading(url: str, what: str = "cannot be read") -> Iterator[None]:
     except FileNotFoundError:
         raise NotFound(f"{url}: no such file; name an existing one in params.yaml") from None
     except Exception as error:
-        reason = getattr(error, "strerror", None) or first_line(error)
+        reason = without_login(reason_of(error), url)
         raise ElmoError(f"{url}: {what} ({reason})") from error

@@ -3,20 +3,20 @@
 import re
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
-_LOGIN = re.compile(r"(?<=://)[^/@\s'\"]+@")
-_SECRET = re.compile(r"sig|token|secret|password|passwd|credential|key|auth", re.IGNORECASE)
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]+")
+_LOGIN = re.compile(r"(?<=://)[^/@]+@")
+_SECRET = re.compile(
+    r"(?<=[?&])([^=&]*(?:sig|token|secret|passw|credential|key|auth)[^=&]*=)"
+    r"[^&]+?(?=[:;,.)\]]*(?:&|$))",
+    re.IGNORECASE,
+)
 
 
 def without_credentials(text: str) -> str:
-    """`text` without the logins of the URLs in it, and without a lone URL's secret parameters."""
-    shown = _LOGIN.sub("", text)
-    if "?" not in shown or "://" not in shown or any(c.isspace() for c in shown):
-        return shown
-    parts = urlsplit(shown)
-    kept = [(k, "***" if _SECRET.search(k) else v) for k, v in parse_qsl(parts.query, True)]
-    return urlunsplit(parts._replace(query=urlencode(kept, safe="*/:")))
+    """`text` without the logins of the URLs in it, and without their secret parameters."""
+    return _URL.sub(lambda url: _SECRET.sub(r"\1***", _LOGIN.sub("", url[0])), text)
 
 
 def with_login(url: str, given: Iterable[str]) -> str:

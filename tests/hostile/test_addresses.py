@@ -1,4 +1,5 @@
-"""A URL wherever a file or folder of this machine is meant: one line, without its login."""
+"""A URL wherever a file or folder of this machine is meant, and names that stand for no file: one
+line, without a login."""
 
 from collections.abc import Iterator
 
@@ -6,7 +7,9 @@ import click
 import pytest
 
 from elmo.errors import ElmoError
-from pipeline.commands.options import PATH
+from elmo.io.location import Location
+from pipeline.commands.options import FOLDER, NAMED, PATH, TEXT
+from pipeline.text.inputs import find_inputs
 from tests.pipeline.command_line import COMMANDS
 
 pytestmark = pytest.mark.hostile
@@ -34,26 +37,58 @@ def given(parameter: click.Parameter, value: str) -> list[str]:
     return [value] if isinstance(parameter, click.Argument) else [parameter.opts[-1], value]
 
 
-CASES = [
-    pytest.param(command, parameter, id=f"{name} {parameter.name}")
-    for name, command in all_commands()
-    for parameter in command.params
-    if parameter.type is PATH
-]
+def cases(*kinds: click.ParamType) -> list[object]:
+    """Each command with each of its parameters of these types."""
+    return [
+        pytest.param(command, parameter, id=f"{name} {parameter.name}")
+        for name, command in all_commands()
+        for parameter in command.params
+        if parameter.type in kinds
+    ]
 
 
-@pytest.mark.parametrize(("command", "parameter"), CASES)
-def test_a_url_for_a_path(command: click.Command, parameter: click.Parameter) -> None:
+LOCAL = cases(PATH, TEXT)
+NAMES = {
+    "": "an empty name",
+    " ": "an empty name",
+    "s3:/key:hunter2@bucket/it": "a URL has two slashes",
+    "caf\udce9.txt": "is not UTF-8",
+}
+
+
+def words_of(command: click.Command, parameter: click.Parameter, value: str) -> list[str]:
+    """The words of a command in which one parameter has this value, and other arguments some."""
     words: list[str] = []
     for one in command.params:
-        if one is parameter:
-            words += given(one, URL)
-        elif isinstance(one, click.Argument):
-            words += given(one, "x")
+        if one is parameter or isinstance(one, click.Argument):
+            words += given(one, value if one is parameter else "x")
+    return words
+
+
+@pytest.mark.parametrize(("command", "parameter"), LOCAL)
+def test_a_url_for_a_path(command: click.Command, parameter: click.Parameter) -> None:
     with pytest.raises(ElmoError, match="is a URL; name a file or folder of this") as caught:
-        command.make_context("elmo", words)
+        command.make_context("elmo", words_of(command, parameter, URL))
     assert "hunter2" not in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("value", NAMES, ids=ascii)
+@pytest.mark.parametrize(("command", "parameter"), cases(PATH, TEXT, FOLDER, NAMED))
+def test_a_name_that_no_file_has(
+    command: click.Command, parameter: click.Parameter, value: str
+) -> None:
+    with pytest.raises(ElmoError, match=NAMES[value]) as caught:
+        command.make_context("elmo", words_of(command, parameter, value))
+    assert str(caught.value).isprintable()
+
+
 def test_many_commands_take_paths() -> None:
-    assert len(CASES) > 40
+    assert len(LOCAL) > 55
+
+
+def test_a_login_that_a_store_takes_for_a_bucket_is_not_shown() -> None:
+    pytest.importorskip("s3fs")
+    for read in (lambda: Location(URL).exists("it"), lambda: find_inputs([URL])):
+        with pytest.raises(ElmoError, match="Invalid bucket name") as caught:
+            read()
+        assert "hunter2" not in str(caught.value).replace(URL, "")

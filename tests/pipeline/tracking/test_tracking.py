@@ -397,6 +397,8 @@ def test_addresses_are_shown_without_their_secrets() -> None:
         "https://x.org/a?sig=abc&page=2": "https://x.org/a?sig=***&page=2",
         "https://x.org/a?X-Amz-Signature=abc": "https://x.org/a?X-Amz-Signature=***",
         "data/text@home.txt": "data/text@home.txt",
+        "http://x.org/a?token=abc: no answer": "http://x.org/a?token=***: no answer",
+        "(s3://k:pw@b/a?key=abc), s3://b/a?.txt": "(s3://b/a?key=***), s3://b/a?.txt",
     }.items():
         assert without_credentials(text) == expected
 
