@@ -1,5 +1,6 @@
 """The exceptions for bad input, and a library's message inside one of ours."""
 
+import errno
 import os
 import re
 
@@ -33,11 +34,14 @@ def first_line(error: BaseException) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why the system refused, in its words, or the first line of a library's message.
+    """Return why the system refused, in its words, and what to do where a disk is full; of other
+    errors the first line of the message.
 
     Arrow wraps the system's number in words of its own.
     """
-    number = re.search(r"\[errno (\d+)\]", str(error), re.IGNORECASE)
-    if number and (known := os.strerror(int(number[1]))):
-        return known
-    return getattr(error, "strerror", None) or first_line(error)
+    wrapped = re.search(r"\[errno (\d+)\]", str(error), re.IGNORECASE)
+    number = int(wrapped[1]) if wrapped else getattr(error, "errno", None)
+    own = os.strerror(int(wrapped[1])) if wrapped else getattr(error, "strerror", None)
+    reason = own or first_line(error)
+    full = number in (errno.ENOSPC, errno.EDQUOT)
+    return reason + "; make room, and run the same command again" * full

@@ -39,6 +39,7 @@ Dtype = Literal["float16", "float32", "int8"]
 Codec = Literal["none", "zstd"]
 MOST_LAYERS = 256  # LSTM layers in each direction
 MOST_CHARACTERS = 1024  # of a token, read by the char-CNN
+MOST_TOKENS = 32_768  # of a line or sentence, all of whose vectors are in memory at once
 LONGEST_LINE = 16 << 20  # bytes of one line, record or value of a text; memory grows with it
 
 

@@ -11,6 +11,7 @@ from elmo.errors import ElmoError
 from elmo.settings import NonNegative, check_value
 from elmo.tasks.kinds import KINDS
 from pipeline.commands.options import DEVICE, PATH
+from pipeline.commands.run_stage import check_outside
 
 if TYPE_CHECKING:
     from research.compare import ComparedTask
@@ -36,6 +37,7 @@ def _task_options(command: Callable[..., None]) -> Callable[..., None]:
         names = ("kind", "model", "seeds", "columns", "scheme", "device")
         taken: dict[str, Any] = {name: given.pop(name) or "" for name in names}
         sources = {split: given.pop(split) for split in ("train", "dev", "test")}
+        check_outside(given["work"], [*sources.values(), taken["model"], *given.get("others", ())])
         compared = ComparedTask(
             sources=sources,
             settings=tasks.named("--set", given.pop("changes")),

@@ -34,6 +34,8 @@ def redraw(folder: Path, page: Path) -> tuple[int, int]:
     if not names:
         raise ElmoError(f"{page}: has no mark such as <!-- finding NAME --> … <!-- end -->")
     files = {path.stem: path for path in sorted(folder.glob("*.json"))}
+    if not files:
+        raise ElmoError(f"{folder}: holds no findings; name the folder of their JSON files")
     for name, path in files.items():
         if name not in names:
             raise ElmoError(f"{path}: {page} has no mark <!-- finding {name} -->; add one")

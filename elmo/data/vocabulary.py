@@ -1,5 +1,6 @@
 """Words ↔ ids: the softmax targets, in the file format of 2018 with counts beside it."""
 
+import codecs
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -90,7 +91,7 @@ def _read_lines(path: Path) -> list[str]:
     check_readable(path)
     if (size := path.stat().st_size) > LARGEST:
         raise ElmoError(f"{path}: has {size:,} bytes; a vocabulary has at most {LARGEST:,}")
-    data = path.read_bytes()
+    data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -238,7 +238,7 @@ def _locked_folder(out: Path) -> Iterator[Path]:
 
 def _sweep(out: Path) -> None:
     """Remove the hidden folders that killed writers of `out` left: no process holds their locks."""
-    hidden = re.compile(rf"\.{re.escape(out.name)}\.[0-9a-f]{{8}}")
+    hidden = re.compile(_hidden(out))
     for path in out.parent.iterdir() if out.parent.is_dir() else ():
         if hidden.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
             with suppress(OSError):
@@ -282,10 +282,8 @@ def locked(folder: Path) -> Iterator[None]:
                 ) from None
             if os.fstat(file.fileno()).st_nlink == 0:
                 continue  # its owner has just removed the folder
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-            file.flush()
             try:
+                _write_owner(file.fileno(), folder)
                 yield
             except BaseException:
                 with suppress(OSError):
@@ -294,6 +292,15 @@ def locked(folder: Path) -> Iterator[None]:
                         folder.parent.rmdir()  # unless it holds other work
                 raise
             return
+
+
+def _write_owner(lock: int, folder: Path) -> None:
+    try:
+        os.ftruncate(lock, 0)
+        os.write(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+    except OSError as error:
+        _say_where(error, folder)
+        raise
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -308,9 +315,20 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _say_where(error: BaseException, out: Path) -> None:
-    """Name what was being written where the system did not, as when a disk is full."""
-    if isinstance(error, OSError) and error.filename is None:
-        raise ElmoError(f"{out}: {reason_of(error)}") from error
+    """Name what was being written where the system did not, named what was copied to it, or the
+    hidden folder."""
+    hidden = re.compile(rf"{_hidden(out)}(/[^:]*)?")
+    if isinstance(error, ElmoError) and hidden.search(str(error)):
+        raise type(error)(hidden.sub(out.name, str(error))) from error
+    if isinstance(error, OSError):
+        named = error.filename is not None and error.filename2 is None
+        if not (named and hidden.search(str(error.filename)) is None):
+            raise ElmoError(f"{out}: {reason_of(error)}") from error
+
+
+def _hidden(out: Path) -> str:
+    """The name of a hidden folder beside `out`, as a regular expression."""
+    return rf"\.{re.escape(out.name)}\.[0-9a-f]{{8}}"
 
 
 def _beside(out: Path) -> Path:

@@ -115,7 +115,15 @@ def link_or_copy(source: Path | str, target: Path | str) -> None:
     try:
         os.link(os.path.realpath(source), target)
     except OSError:
-        shutil.copy2(source, target)
+        shutil.copyfile(source, target)
+
+
+def link_folder(source: Path, target: Path) -> None:
+    """Share the files of a folder, and of the folders in it."""
+    for path in [path for path in sorted(source.rglob("*")) if path.is_file()]:
+        there = target / path.relative_to(source)
+        there.parent.mkdir(parents=True, exist_ok=True)
+        link_or_copy(path, there)
 
 
 def cached(location: Location, file: str, *, sha256: str) -> Path:

@@ -21,6 +21,7 @@ from elmo.io.atomic import new_folder, write_json
 from elmo.io.records import Sha256, check_sha256, read_record
 from elmo.model.weights import load_weights, save_weights
 from elmo.nn.threads import one_thread
+from elmo.settings import MOST_TOKENS
 from elmo.tasks.examples import Example, attention, length
 from elmo.tasks.inputs import Inputs
 from elmo.tasks.metrics import Tally
@@ -139,13 +140,20 @@ def batches(examples: Sequence[T], size: int, random: np.random.Generator) -> li
 
 
 def check_lengths(examples: Sequence[Example]) -> None:
-    """Refuse a text that is too long for attention, whose memory grows with its square."""
+    """Refuse a text that is too long for attention, whose memory grows with its square, and a
+    sentence all of whose vectors would take too much."""
     for example in examples:
         if attention(example) > MOST_ATTENTION:
             most = math.isqrt(MOST_ATTENTION)
             raise ElmoError(
                 f"{example.source}: has {math.isqrt(attention(example)):,} tokens, more than "
                 f"{most:,}; memory grows with their square: cut it into shorter texts"
+            )
+        longest = max(map(len, example.sentences), default=0)
+        if longest > MOST_TOKENS:
+            raise ElmoError(
+                f"{example.source}: has a sentence of {longest:,} tokens, more than "
+                f"{MOST_TOKENS:,}; cut it into sentences"
             )
 
 

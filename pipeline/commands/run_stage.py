@@ -99,6 +99,8 @@ def _check_apart(stage: "Stage", given: dict[str, Any], numbers: Iterable[Path |
     Files of numbers may go beside what was read.
     """
     read, written = _paths(stage.inputs, given), _paths(stage.outputs, given)
+    for work in _paths(filter(None, [stage.work]), given):
+        check_outside(work, [*read, *written])
     apart = [(output, other, "which is read") for output in written for other in read]
     several = [*written, *filter(None, numbers)]
     apart += [(later, earlier, "another output") for earlier, later in combinations(several, 2)]
@@ -107,6 +109,15 @@ def _check_apart(stage: "Stage", given: dict[str, Any], numbers: Iterable[Path |
         if one.startswith(two) or two.startswith(one):
             where = "is" if one == two else "lies in" if one.startswith(two) else "holds"
             raise ElmoError(f"{output}: {where} {other}, {what}; name another")
+
+
+def check_outside(work: Any, others: Iterable[Any]) -> None:
+    """Refuse a folder of work in progress that is one of these or lies in one: what is read would
+    be written to, and what is written would take it away."""
+    for other in others:
+        if _real(work).startswith(_real(other)):
+            where = "is" if _real(work) == _real(other) else "lies in"
+            raise ElmoError(f"--work {work}: {where} {other}; name another folder")
 
 
 def _paths(arguments: Iterable["Argument"], given: dict[str, Any]) -> list[Any]:

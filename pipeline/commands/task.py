@@ -12,6 +12,7 @@ from elmo.errors import ElmoError
 from elmo.tasks.kinds import KINDS
 
 from .options import PATH, say_done
+from .run_stage import check_outside
 
 if TYPE_CHECKING:
     from elmo.data.tokenizer import Tokenization
@@ -113,7 +114,8 @@ def train(
     from .text_commands import check_device
 
     check_device(device)
-    _check_paths(model, without_elmo=without_elmo, store=store, out=out, work=work)
+    _check_paths(model, without_elmo=without_elmo, store=store)
+    check_outside(work, filter(None, (out, model, train, dev, store)))
     options: dict[str, Any] = {"layers": layers, "epochs": epochs, "batch_size": batch_size}
     options |= {"hidden": hidden, "lr": lr, "elmo": "none" if without_elmo else None}
     settings = _chosen(kind, options, changes)
@@ -150,16 +152,12 @@ def train(
     say_done(f"task train: {out}: {tasks.listed(figures)} on dev")
 
 
-def _check_paths(
-    model: Path | None, *, without_elmo: bool, store: Path | None, out: Path, work: Path
-) -> None:
+def _check_paths(model: Path | None, *, without_elmo: bool, store: Path | None) -> None:
     """Refuse options that contradict each other, before anything is read."""
     if not without_elmo and model is None:
         raise ElmoError("--model is missing; name a model folder, or say --without-elmo")
     if without_elmo and store is not None:
         raise ElmoError("--without-elmo and --store: no vectors are read; leave out one of them")
-    if work.absolute().is_relative_to(out.absolute()):
-        raise ElmoError(f"--out {out} holds --work {work}; name another folder for one of them")
 
 
 def _chosen(kind: str, options: dict[str, Any], changes: tuple[str, ...]) -> "TaskSettings":

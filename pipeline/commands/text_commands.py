@@ -18,7 +18,7 @@ from elmo.io.atomic import check_absent, new_output
 from elmo.io.location import Folder
 from elmo.model.embedder import Carry, Embedder
 from elmo.model.folder import load_model
-from elmo.settings import LONGEST_LINE, EmbeddingPrecision
+from elmo.settings import LONGEST_LINE, MOST_TOKENS, EmbeddingPrecision
 from elmo.store import FeatureStore
 from elmo.store.neighbors import Neighbor, parse_query, random_cosine
 from elmo.store.neighbors import neighbors as nearest
@@ -28,7 +28,6 @@ from elmo.train.perplexity import perplexity as perplexity_of
 from ..cluster.storage import read_from
 from ..terminal.progress import Progress, say
 
-LINE_TOKENS = 32_768  # the most tokens of a line whose vectors are in memory at once
 LineSentences = list[list[str]]  # the sentences of a line, each a list of tokens
 
 
@@ -55,7 +54,7 @@ def embed(
     chosen = _layers(layers, embedder)
     tokenize = None if pretokenized else embedder.model.text_tokenizer()
     progress = Progress("embed", _kilobytes(source), unit="kB")
-    lines = _lines(source, tokenize, tokens=LINE_TOKENS, progress=progress)
+    lines = _lines(source, tokenize, tokens=MOST_TOKENS, progress=progress)
     carry: Carry | Literal["reset"] = "reset"
     if state == "carry":
         carry = Carry()

@@ -56,6 +56,8 @@ def run(
             raise ElmoError(f"{folder / name}: is there already; name a new folder, or delete it")
     if column is not None:
         check_value("--column", column, params.Line)
+    if model is not None:
+        check_value("--from", model, params.ModelName)
     general_inputs = _readable(text, column)
     domain_inputs = _readable(domain, column) or general_inputs
     if model is not None and not domain:

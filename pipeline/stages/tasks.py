@@ -21,7 +21,7 @@ from elmo.io.atomic import (
     new_file,
     new_folder,
 )
-from elmo.io.folders import link_or_copy, local_folder
+from elmo.io.folders import link_folder, local_folder
 from elmo.io.location import Folder
 from elmo.store import model_digest
 from elmo.tasks import RESULTS_VERSION
@@ -130,7 +130,7 @@ def run(
         tallies |= {name: [tally] for name, tally in _simple(params.kind, data, model).items()}
         with new_folder(out, **ours) as new:
             for arm in arms:
-                shutil.copytree(kept / arm, new / arm, copy_function=link_or_copy)
+                link_folder(kept / arm, new / arm)
         first, tracked = next(iter(tracked_arms.items()))
         tracked.log_model(out / first, best_seed(out / first))
     for tracked in tracked_arms.values():

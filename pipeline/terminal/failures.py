@@ -4,7 +4,6 @@ An exception listed here comes from bad input, a service that is down or refuses
 is full. Any other is a bug in this project, and keeps its traceback.
 """
 
-import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -33,7 +32,6 @@ _LIBRARIES = {
     "zipfile": "a zip file",
     "zstandard": "Zstandard",
 }
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_MEMORY = ("can't allocate memory", "out of memory", "Unable to allocate", "bad_alloc")
 
 
@@ -47,8 +45,7 @@ def one_line(error: BaseException) -> str | None:
             return f"{_LIBRARIES[package]}: {first_line(error)}"
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        remedy = "; make room, and run the same command again" * (error.errno in _DISK_FULL)
-        return f"{where}{reason_of(error)}{remedy}"
+        return f"{where}{reason_of(error)}"
     return None
 
 

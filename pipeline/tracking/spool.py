@@ -7,6 +7,7 @@ idempotent.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -71,10 +72,17 @@ class Spool:
         self._thread.start()
 
     def add(self, record: SpooledRecord) -> None:
-        """Keep a record; it goes out as soon as the server takes it."""
+        """Keep a record, whole or not at all; it goes out as soon as the server takes it."""
         line = (json.dumps(record, separators=(",", ":")) + "\n").encode()
         with self._changed:
-            os.write(self._own.descriptor, line)
+            before = os.fstat(self._own.descriptor).st_size
+            try:
+                if os.write(self._own.descriptor, line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError as error:
+                os.ftruncate(self._own.descriptor, before)
+                error.filename = str(self._own.path)
+                raise
             self._written += len(line)
             self._changed.notify_all()
 

@@ -75,6 +75,20 @@ def case(project: Path, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def task_case(case: Path) -> Path:
+    """A project with a task."""
+    settings = yaml.safe_load((case / "params.yaml").read_text())
+    files = {split: f"{split}.conll" for split in ("train", "dev", "test")}
+    small = {"epochs": 1, "hidden": 4, "characters": 0, "word_dim": 4, "min_count": 1}
+    task = {"kind": "tagging", **files, "format": "", "columns": "", "scheme": "", "seeds": 1}
+    settings["tasks"] = {"mine": {**task, "baseline": False, "settings": small}}
+    (case / "params.yaml").write_text(yaml.safe_dump(settings))
+    for k, file in enumerate(files.values()):
+        (case / file).write_text("the\tO\ngift\tB-X\n" + "he\tO\n" * k)
+    return case
+
+
 @pytest.fixture(scope="session")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An MLflow database that cases share: making one takes seconds."""

@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 # Words of Python's or a library's own, which tell a user neither what is wrong nor what to do.
 INNER = re.compile(
     r"KeyError|TypeError|AttributeError|IndexError|NoneType|has no attribute|codec can't|"
-    r"Traceback|positional argument|\[Errno|object is not|0x[0-9a-f]{8}"
+    r"Traceback|positional argument|\[[Ee]rrno|object is not|0x[0-9a-f]{8}"
 )
 
 

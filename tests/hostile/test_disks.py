@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.hostile.commands import COMMANDS
-from tests.hostile.harness import listing, refused
-from tests.hostile.test_outputs import OUTPUTS
+from tests.hostile.harness import INNER, listing, refused
+from tests.hostile.test_outputs import OUTPUTS, WORKING, prepare
 from tests.pipeline.command_line import ROOT, elmo
 
 pytestmark = pytest.mark.usefixtures("tracked", "without_ray")
@@ -69,6 +69,31 @@ def test_a_full_disk(case: Path, disk: Path, command: str, left: int) -> None:
     else:
         assert after == before, set(after) ^ set(before)
     assert error.count("\n") - error.count("\n  ") <= 2
+
+
+@pytest.mark.parametrize("output", ["work", "o"])
+@pytest.mark.parametrize("left", [0, 1, 2, 4])
+@pytest.mark.parametrize("command", WORKING)
+def test_work_in_progress_on_a_full_disk(
+    task_case: Path, disk: Path, command: str, left: int, output: str
+) -> None:
+    """What is whole stays, for the next run; the line names a file or folder of that disk."""
+    if output not in WORKING[command]:
+        pytest.skip("its output is tried above")
+    prepare(task_case, command)
+    fill(disk, left)
+    words = [f"disk/{word}" if word == output else word for word in WORKING[command]]
+    code, _, error = elmo(*words, cwd=task_case)
+    if code == 0:
+        assert left or command == "corpus"  # it keeps nothing of small files
+        return
+    assert code == 1, error
+    line = error.splitlines()[-1]
+    assert line.startswith("error: ") and f"disk/{output}" in line and len(line) < 500, line
+    assert "No space left on device; make room" in line and not INNER.search(line), line
+    (disk / "theirs").unlink()
+    code, _, error = elmo(*words, cwd=task_case)
+    assert code == 0, error
 
 
 @pytest.mark.parametrize("left", [0, 1, 3])

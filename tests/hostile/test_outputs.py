@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import listing, refused
@@ -242,20 +241,6 @@ TASK = [
 ]
 
 
-@pytest.fixture
-def task_case(case: Path) -> Path:
-    """A project with a task."""
-    settings = yaml.safe_load((case / "params.yaml").read_text())
-    files = {split: f"{split}.conll" for split in ("train", "dev", "test")}
-    small = {"epochs": 1, "hidden": 4, "characters": 0, "word_dim": 4, "min_count": 1}
-    task = {"kind": "tagging", **files, "format": "", "columns": "", "scheme": "", "seeds": 1}
-    settings["tasks"] = {"mine": {**task, "baseline": False, "settings": small}}
-    (case / "params.yaml").write_text(yaml.safe_dump(settings))
-    for k, file in enumerate(files.values()):
-        (case / file).write_text("the\tO\ngift\tB-X\n" + "he\tO\n" * k)
-    return case
-
-
 @pytest.mark.parametrize("output", ["c.tsv", "c.png", "o"])
 @pytest.mark.parametrize("what", THEIRS)
 def test_a_task_replaces_nothing_of_theirs(task_case: Path, output: str, what: str) -> None:
@@ -335,3 +320,46 @@ def test_labels_replace_their_own(case: Path) -> None:
         assert code == 0, error
     names = {path.name for path in (case / "labels").iterdir()}
     assert names == {"manifest.json", "train.jsonl", "dev.jsonl", "test.jsonl"}
+
+
+def small_task(*words: str) -> list[str]:
+    """The end of a command that trains a tiny task on the files of `task_case`."""
+    own = ["characters=0", "word_dim=4", "min_count=1", "hidden=4", "epochs=1"]
+    return [*words, *(word for one in own for word in ("--set", one))]
+
+
+LABELLED = ["--train", "train.conll", "--dev", "dev.conll", "--model", "model"]
+# Each command that keeps work in progress.
+WORKING = {
+    **{name: words for name, words in COMMANDS.items() if "--work" in words},
+    "tasks": TASK,
+    "task train": small_task("task", "train", "tagging", *LABELLED, "--out", "o", "--work", "work"),
+    "research compare": small_task(
+        "findings",
+        "compare",
+        "tagging",
+        *LABELLED,
+        *("--test", "test.conll", "--out", "o.json", "--work", "work"),
+    ),
+}
+READ = {"tokenize": "corpus", "vocab": "task", "pretrain": "vocab", "corpus": "corpus"}
+
+
+@pytest.mark.parametrize("below", ["", "/below"])
+@pytest.mark.parametrize("command", WORKING)
+def test_work_in_progress_lies_in_nothing_that_is_read_or_written(
+    task_case: Path, command: str, below: str
+) -> None:
+    prepare(task_case, command)
+    work = READ.get(command, "model") + below
+    words = [work if word == "work" else word for word in WORKING[command]]
+    refused(*words, cwd=task_case, names=f"--work {work}: ")
+
+
+def test_a_task_takes_of_a_model_what_is_the_model_s(task_case: Path) -> None:
+    (task_case / "model" / "notes").mkdir()
+    (task_case / "model" / "notes" / "mine.txt").write_text("years of work")
+    for _ in range(2):  # the second would refuse to replace a file that is not a task's
+        code, _, error = elmo(*WORKING["task train"], cwd=task_case)
+        assert code == 0, error
+    assert not (task_case / "o" / "model" / "notes").exists()

@@ -358,4 +358,6 @@ def test_a_folder_of_findings_that_is_not_there_empties_no_table(tmp_path: Path)
     out.write_text("<!-- finding one -->\nmeasured\n<!-- end -->\n")
     with pytest.raises(ElmoError, match="nowhere: no such folder"):
         page.redraw(tmp_path / "nowhere", out)
+    with pytest.raises(ElmoError, match="holds no findings"):
+        page.redraw(tmp_path, out)
     assert "measured" in out.read_text()

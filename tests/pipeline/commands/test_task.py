@@ -140,7 +140,10 @@ def test_the_baseline_needs_no_model(folder: Path) -> None:
         (["--model", "none"], "none: no such model folder"),
         (["--without-elmo", "--store", "s"], "--without-elmo and --store"),
         (["--model", "model", "--hidden", "4", "--set", "hidden=8"], "--hidden and --set hidden=8"),
-        (["--model", "model", "--work", "ner/runs"], "--out ner holds --work ner/runs"),
+        (
+            ["--model", "model", "--work", "ner/runs"],
+            "--work ner/runs: lies in ner; name another folder",
+        ),
         (["--without-elmo", "--set", "elmo=frozen"], "and --set elmo=frozen: leave out one"),
         (["--model", "model", "--layers", "top"], "layers must be all or numbers"),
         (["--model", "model", "--layers", "0,7"], "layers must be among 0 to 2, found 7"),
