@@ -10,7 +10,6 @@ seen; their digests are all it writes of them.
 import ast
 import platform
 import re
-import shutil
 import sysconfig
 import warnings
 from collections import Counter
@@ -24,7 +23,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs, to_builtins
 
 from elmo.errors import ElmoError
 from elmo.io.atomic import check_record, write_json
-from elmo.io.folders import absolute, new_folder
+from elmo.io.folders import absolute, link_folder, new_folder
 from elmo.io.location import Folder, Location
 from elmo.io.records import Count, Sha256, sha256
 from elmo.model.config import read_config
@@ -327,7 +326,7 @@ def _rendered(
     """Write a text to `folder`, or take that of `out` over where the same release made it."""
     source: dict[str, str | int] = {"results": STAGE.version, **release}
     if release and out is not None and (before := _whole(out, text, source)):
-        shutil.copytree(out / text, folder / text)
+        link_folder(out / text, folder / text)
         return before
     written = _write(folder, text, files)
     return structs.replace(written, rendered=source) if release else written
