@@ -61,14 +61,19 @@ KINDS: Mapping[str, Kind] = {
     ),
     "classification": Kind(
         model="elmo.tasks.classification:ClassificationModel",
-        readers={"tsv": texts.classified, "jsonl": texts.classified, "text": texts.classified},
+        readers={
+            "tsv": texts.classified,
+            "csv": texts.classified,
+            "jsonl": texts.classified,
+            "text": texts.classified,
+        },
         fields=("text", "tokens", "label"),
         defaults=TaskSettings(l2=0.0, elmo_dropout=0.25, dropout=0.25),
         examples=({"text": "He has a gift"}, {"tokens": ["He", "has", "a", "gift"]}),
     ),
     "pairs": Kind(
         model="elmo.tasks.pairs:PairsModel",
-        readers={"tsv": texts.paired, "jsonl": texts.paired},
+        readers={"tsv": texts.paired, "csv": texts.paired, "jsonl": texts.paired},
         fields=("premise", "hypothesis", "label"),
         defaults=TaskSettings(
             lr=0.0004,

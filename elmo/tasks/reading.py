@@ -23,6 +23,7 @@ SUFFIXES = {
     ".props": "conll",
     ".conllu": "conllu",
     ".tsv": "tsv",
+    ".csv": "csv",
     ".jsonl": "jsonl",
     ".json": "json",
     ".txt": "text",

@@ -42,7 +42,7 @@ class _SeveralFiles(click.Command):
     metavar="FILES...",
     help="The text of your domain, whose vectors are stored; default: TEXT again.",
 )
-@click.option("--column", help="The column of JSON lines and Parquet; default: text.")
+@click.option("--column", help="The column of CSV, TSV, JSON lines and Parquet; default: text.")
 @click.option("--preset", "preset_name", help="The size or language: small, original, korean, …")
 @click.option(
     "--from",

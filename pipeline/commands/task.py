@@ -25,7 +25,7 @@ def _reading(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--format",
             "format_",
-            help="conll, conllu, tsv, jsonl, json or text, where the file's ending does not tell.",
+            help="conll, conllu, csv, tsv, jsonl, json or text, if the file's ending tells none.",
         ),
         click.option("--columns", help="Where fields are, such as word=2,tag=4 or label=stars."),
         click.option(

@@ -93,7 +93,8 @@ class Corpus:
     domain_package: PackageName
     """The installed package whose docstrings are the domain text while `domain` is empty."""
     column: Line
-    """The field of JSON lines, or column of Parquet, that holds the text; plain text has none."""
+    """The column of CSV, TSV and Parquet, or field of JSON lines, that holds the text; plain text
+    has none."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class ProjectTask:
     """The one that chooses the best epoch."""
     test: LabelledFile
     """The one that is scored."""
-    format: Literal["", "conll", "conllu", "tsv", "jsonl", "json"]
+    format: Literal["", "conll", "conllu", "tsv", "csv", "jsonl", "json"]
     """The format of the files; empty: as their endings tell."""
     columns: Annotated[
         str, Meta(pattern=r"\A[^\x00-\x1f]{0,1000}\Z", description="one line of text")
@@ -161,7 +162,7 @@ class Tokenize:
     """
     documents: Literal["auto", "file", "line", "blank"]
     """What is held out or trained on as a whole: a file, a line (of records: a record), or what
-    blank lines divide; `auto` is a record of JSON lines or Parquet, and in text what blank lines
+    blank lines divide; `auto` is a record of a table or JSON lines, and in text what blank lines
     divide.
     """
     heldout: Annotated[float, Meta(ge=0, lt=1)]

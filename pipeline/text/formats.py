@@ -60,6 +60,8 @@ class Format:
 FORMATS: Mapping[str, Format] = {
     "text": Format((".txt", ".text", ".md", ".rst"), "plain_text", "blank"),
     "jsonl": Format((".jsonl", ".ndjson"), "json_lines", "line"),
+    "csv": Format((".csv",), "tables", "line"),
+    "tsv": Format((".tsv",), "tables", "line"),
     "parquet": Format((".parquet",), "parquet", "line", packed=True),
 }
 BY_ENDING = {ending: name for name, format_ in FORMATS.items() for ending in format_.endings}

@@ -24,11 +24,11 @@ from elmo.io.records import (
 from ..terminal.failures import reading
 from .formats import BY_ENDING, COMPRESSIONS
 
-_TABLE = "write it as JSON lines (.jsonl) or Parquet and name its column in corpus.column"
+_TABLE = "write it as CSV, JSON lines (.jsonl) or Parquet and name its column in corpus.column"
 _PACKED = "unpack it, or compress it as gz, zst or xz"
 _NOT_TEXT = {
     ".json": "if it holds one record per line name it .jsonl, else write it so",
-    **dict.fromkeys((".csv", ".tsv", ".arrow", ".feather", ".avro", ".orc"), _TABLE),
+    **dict.fromkeys((".xlsx", ".ods", ".arrow", ".feather", ".avro", ".orc"), _TABLE),
     **dict.fromkeys((".zip", ".tar", ".tgz", ".bz2", ".lz4", ".7z", ".rar"), _PACKED),
 }
 _ENTRY = 200  # bytes of a file in a manifest, about, without its name and URL

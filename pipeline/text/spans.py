@@ -31,7 +31,7 @@ class FileSpan:
 def document_rule(documents: str, format_: str) -> str:
     """Return what a document is, `file`, `line` or `blank`, in a file of this format.
 
-    `auto` is a record of JSON lines or Parquet, and what blank lines divide in plain text.
+    `auto` is what blank lines divide in plain text, and else a record.
     """
     if documents != "auto":
         return documents
@@ -73,10 +73,15 @@ def plan(
     return [*pieces, tuple(gathered)] if gathered else pieces
 
 
+def whole_file(input_: Input, index: int) -> list[FileSpan]:
+    """One span that is the whole file."""
+    return [FileSpan(input_, index, 0, -1, _text_bytes(input_))]
+
+
 def line_spans(input_: Input, index: int, size: int, documents: str) -> list[FileSpan]:
     """Divide a file of lines at their ends; a compressed one is not divided."""
     if input_.compression is not None:
-        return [FileSpan(input_, index, 0, -1, _text_bytes(input_))]
+        return whole_file(input_, index)
     if input_.bytes <= size:
         return [FileSpan(input_, index, 0, input_.bytes, input_.bytes)]
     starts = [0]

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from elmo.data.tables import rows
 from elmo.data.tokenizer import (
     NONE,
     TextTokenizer,
@@ -140,10 +141,9 @@ def marks_documents(path: Path) -> bool:
 
 
 def table(request: Request, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a TSV file by the names in its header."""
+    """The rows of a TSV or CSV file by the names in its header."""
     names: list[str] = []
-    for number, text in lines_of(request.path):
-        fields = text.split("\t")
+    for number, fields in _rows(request):
         if not names:
             names = fields
             missing = [name for name in needed if name not in names]
@@ -165,8 +165,16 @@ def table(request: Request, needed: Sequence[str]) -> Iterator[tuple[int, dict[s
             yield number, dict(zip(names, fields, strict=True))
 
 
+def _rows(request: Request) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a TSV or CSV file, and the number of the line that each begins at."""
+    lines = lines_of(request.path)
+    if request.format == "csv":
+        return rows((f"{text}\n" for _, text in lines), delimiter=",", source=request.path)
+    return ((number, text.split("\t")) for number, text in lines)
+
+
 def records(request: Request, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The records of TSV, JSON lines or text lines, by the names of `fields`."""
+    """The records of TSV, CSV, JSON lines or text lines, by the names of `fields`."""
     if request.format == "jsonl":
         yield from json_records(request)
         return
@@ -178,8 +186,7 @@ def records(request: Request, fields: Sequence[str]) -> Iterator[tuple[int, dict
     if not request.labelled:
         del wanted["label"]
     if all(value.isdecimal() for value in wanted.values()):
-        for number, text in lines_of(request.path):
-            row = text.split("\t")
+        for number, row in _rows(request):
             yield number, {n: pick(row, c, request.path, number) for n, c in wanted.items()}
         return
     for number, by_name in table(request, list(wanted.values())):

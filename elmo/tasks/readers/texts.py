@@ -1,4 +1,4 @@
-"""Texts with one label, and pairs of sentences: TSV and JSON lines."""
+"""Texts with one label, and pairs of sentences: TSV, CSV and JSON lines."""
 
 from collections import Counter
 

@@ -460,3 +460,16 @@ def test_real_data_is_read_whole(
 ) -> None:
     labels = read(kind, DATA / name, columns=columns)
     assert counts.items() <= labels.counts.items()
+
+
+def test_csv_with_named_columns_and_lines_inside_fields(tmp_path: Path) -> None:
+    text = '\ufeffid,review,stars\r\n1,"Good, he said:\n""yes""",5\r\n2,bad,1\r\n'
+    path = written(tmp_path, "reviews.csv", text)
+    found = read("classification", path, columns={"text": "review", "label": "stars"})
+    assert [(one.tokens, one.label) for one in found.examples] == [  # type: ignore[union-attr]
+        (("Good", ",", "he", "said", ":", '"', "yes", '"'), "5"),
+        (("bad",), "1"),
+    ]
+    path.write_text('text,label\n"a,b\n', encoding="utf-8")
+    with pytest.raises(ElmoError, match="reviews.csv:2: a quotation mark .* is never closed"):
+        read("classification", path)

@@ -59,8 +59,8 @@ def test_a_file_in_a_folder_that_may_be_no_text_is_named(tmp_path: Path, name: s
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
-        ("t.csv", "write it as JSON lines"),
-        ("t.tsv.gz", "write it as JSON lines"),
+        ("t.xlsx", "write it as CSV"),
+        ("t.arrow.gz", "write it as CSV"),
         ("t.json", "name it .jsonl"),
         ("t.tar.gz", "unpack it"),
         ("t.txt.bz2", "unpack it"),

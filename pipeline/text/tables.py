@@ -1,0 +1,93 @@
+"""CSV and TSV: the text is one column, which the first line, the header, names."""
+
+import codecs
+from collections.abc import Iterator
+
+from elmo.data.tables import rows
+from elmo.errors import ElmoError
+
+from . import plain_text
+from .accounting import Accounting
+from .formats import Records
+from .inputs import Input
+from .lines import check_utf8, first_names, joined, raw_blocks
+from .spans import FileSpan, whole_file
+
+_DELIMITERS = {"csv": ",", "tsv": "\t"}
+
+
+def check(input_: Input, column: str) -> None:
+    """Refuse a file whose head is binary or no table, or whose header lacks the column."""
+    plain_text.check(input_, column)
+    for span in whole_file(input_, 0):
+        next(blocks(span, 1 << 16, column, "line", Accounting()), None)
+
+
+def spans(input_: Input, index: int, size: int, documents: str) -> list[FileSpan]:
+    """One span: a field may hold line ends, so that only a reader knows where a record ends."""
+    return whole_file(input_, index)
+
+
+def blocks(
+    span: FileSpan, size: int, column: str, documents: str, accounting: Accounting
+) -> Iterator[tuple[bytes, Records]]:
+    """Yield the texts of a file's records."""
+    lines = _TableLines(span, size)
+    records = rows(lines, delimiter=_DELIMITERS[span.input.format], source=span.input.url)
+    _, names = next(records, (0, []))
+    place = _place(span.input, names, column) if names else 0
+    texts: list[bytes] = []
+    first, length = 0, 0
+    for _, fields in records:
+        texts.append(fields[place].encode())
+        length += len(texts[-1])
+        if length >= size:
+            lines.account(texts, accounting)
+            yield joined(texts, first)
+            first, length, texts = first + len(texts), 0, []
+    lines.account(texts, accounting)
+    if texts:
+        yield joined(texts, first)
+
+
+class _TableLines:
+    """The lines of a file with their ends, and how many bytes they had since `account`."""
+
+    def __init__(self, span: FileSpan, size: int) -> None:
+        self._span, self._size = span, size
+        self._bytes = self._mark = 0
+        self._open = False  # whether the last line has no end
+
+    def __iter__(self) -> Iterator[str]:
+        for raw, offset in raw_blocks(self._span, self._size, "line"):
+            check_utf8(self._span, raw, offset)
+            if offset == 0 and raw.startswith(codecs.BOM_UTF8):
+                raw = raw[len(codecs.BOM_UTF8) :]
+                self._mark = len(codecs.BOM_UTF8)
+            ended, _, rest = raw.rpartition(b"\n")
+            lines = [line + b"\n" for line in ended.split(b"\n")] if b"\n" in raw else []
+            for line in [*lines, rest] if rest else lines:
+                self._bytes += len(line)
+                self._open = line is rest
+                yield line.decode("utf-8")
+
+    def account(self, texts: list[bytes], accounting: Accounting) -> None:
+        """Count the bytes since the last call, which held these texts."""
+        added = int(self._open and bool(texts))
+        accounting.bytes += self._bytes + self._mark
+        accounting.mark += self._mark
+        accounting.added += added
+        accounting.fields += self._bytes + added - sum(map(len, texts)) - len(texts)
+        self._bytes = self._mark = 0
+
+
+def _place(input_: Input, names: list[str], column: str) -> int:
+    """The index of a column among those that a header names."""
+    if names.count(column) == 1:
+        return names.index(column)
+    if column in names:
+        raise ElmoError(f"{input_.url}: its header names {column!r} twice; rename one")
+    raise ElmoError(
+        f"{input_.url}: its first line, the header, has no column {column!r}, found "
+        f"{first_names(names)}; set corpus.column"
+    )
