@@ -137,12 +137,28 @@ class Characters:
 
 
 def check_token_lists(sentences: Sequence[Sequence[str]]) -> None:
-    """Refuse what is text where lists of tokens are asked for."""
-    if isinstance(sentences, str):
-        raise ElmoError("sentences must be a list of token lists, found a string; tokenize it")
+    """Refuse what is no list of lists of tokens, and name the first that is none."""
+    if isinstance(sentences, str) or not _is_list(sentences):
+        raise ElmoError(f"sentences must be a list of token lists, found {_kind(sentences)}")
     for number, sentence in enumerate(sentences):
         if isinstance(sentence, str):
             raise ElmoError(
                 f"sentence {number}: must be a list of tokens, found a string; split it, or let "
                 "Embedder.tokenize cut it as the model's text was cut"
             )
+        if not _is_list(sentence):
+            raise ElmoError(f"sentence {number}: must be a list of tokens, found {sentence!r:.80}")
+        for k, token in enumerate(sentence):
+            if not isinstance(token, str):
+                raise ElmoError(
+                    f"sentence {number}: token {k} must be a string, found {token!r:.80}"
+                )
+
+
+def _is_list(value: object) -> bool:
+    """Tell whether a value has a length and elements in order, as lists and arrays have."""
+    return hasattr(value, "__len__") and hasattr(value, "__getitem__")
+
+
+def _kind(value: object) -> str:
+    return "a string; tokenize it" if isinstance(value, str) else f"a {type(value).__name__}"

@@ -129,6 +129,8 @@ class TextTokenizer:
 
     def __call__(self, text: str) -> list[list[str]]:
         """The sentences of a text, each a list of its tokens; none is without tokens."""
+        if not isinstance(text, str):
+            raise ElmoError(f"a text must be a string, found {text!r:.80}")
         lines = text.split("\n")
         if self._sentences is not None:
             lines = [sentence for line in lines for sentence in self._sentences(line)]

@@ -49,6 +49,8 @@ class Location:
     """
 
     def __init__(self, url: str | Path, options: Mapping[str, Any] | None = None) -> None:
+        if not isinstance(url, str | os.PathLike):
+            raise TypeError(f"a folder is named by a text or a Path, not by {url!r:.80}")
         text = str(url).removeprefix("file://")
         if isinstance(url, Path) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]", text):
             raise ElmoError(f"{text}: a URL has two slashes; give it as text, not as a Path")

@@ -27,6 +27,7 @@ from elmo.errors import ElmoError
 from elmo.io.atomic import new_file
 from elmo.model.folder import Model, load_model, save_model
 from elmo.nn.device import (
+    check_device,
     default_device,
     repeated_rows,
     repeated_time_steps,
@@ -88,6 +89,8 @@ class Embedder:
         warm_up: Sequence[Sequence[str]] = (),
         compiled: bool = False,
     ) -> None:
+        if device is not None:
+            check_device(device)
         if isinstance(model, Model):
             self.model, bilm = model, copy.deepcopy(model.bilm)
         else:
@@ -254,6 +257,7 @@ class Embedder:
         """
         if batch_size < 1:
             raise ElmoError(f"batch_size must be 1 or more, found {batch_size}")
+        _check_state(state, "reset")
         if isinstance(state, Carry):
             yield from self._embed_carrying(texts, batch_size, layers=layers, carry=state)
             return
@@ -309,6 +313,7 @@ class Embedder:
         chosen = self._chosen(layers)
         if batch_size < 1:
             raise ElmoError(f"batch_size must be 1 or more, found {batch_size}")
+        _check_state(state, "reset", "carry")
         types, ids = _distinct(sentences)
         self._tokens_embedded += sum(map(len, ids))
         compiled = self._compiled or self._tokens_embedded >= COMPILE_TOKENS
@@ -375,8 +380,10 @@ class Embedder:
     def _chosen(self, layers: Sequence[int] | None) -> Sequence[int]:
         if layers is None:
             return range(self.layers)
+        if not isinstance(layers, Iterable) or isinstance(layers, str) or not len(layers):
+            raise ElmoError(f"layers must be a list of numbers, such as [0, 2]; found {layers!r}")
         for layer in layers:
-            if not 0 <= layer < self.layers:
+            if layer not in range(self.layers):
                 raise ElmoError(f"layers must be among 0 to {self.layers - 1}, found {layer}")
         return layers
 
@@ -505,6 +512,13 @@ def check_precision(precision: str, device: torch.device) -> None:
         )
 
 
+def _check_state(state: object, *names: str) -> None:
+    """Refuse a state that is neither one of these names nor a `Carry`."""
+    if not isinstance(state, Carry) and state not in names:
+        known = ", ".join(map(repr, names))
+        raise ElmoError(f"state must be {known} or a Carry, found {state!r}")
+
+
 def _groups(
     texts: Iterable[Sequence[Sequence[str]]], batch_size: int
 ) -> Iterator[list[Sequence[Sequence[str]]]]:
@@ -512,6 +526,7 @@ def _groups(
     group: list[Sequence[Sequence[str]]] = []
     sentences = tokens = 0
     for text in texts:
+        check_token_lists(text)
         group.append(text)
         sentences += len(text)
         tokens += sum(map(len, text))

@@ -41,6 +41,7 @@ from elmo.model.weights import (
     weight_shapes,
 )
 from elmo.nn.bilm import BiLM
+from elmo.nn.device import check_device
 from elmo.settings import Config
 
 WEIGHTS = "weights.safetensors"
@@ -150,6 +151,7 @@ def load_model(folder: Folder, *, device: str | torch.device = "cpu") -> Model:
 
     `ElmoError` where a piece is missing, altered or does not fit.
     """
+    check_device(device)
     folder = named(folder)
     read_config(folder)  # before anything is copied from a URL
     with local_folder(folder) as local:

@@ -5,12 +5,22 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from elmo.errors import ElmoError
+
 TIME_STEPS_APART = 8
 
 
 def default_device() -> str:
     """The GPU where there is one, else the processor."""
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def check_device(device: str | torch.device) -> None:
+    """Refuse a device that torch does not know."""
+    try:
+        torch.device(device)
+    except (RuntimeError, TypeError):
+        raise ElmoError(f"device must be cpu or cuda, found {device!r:.80}") from None
 
 
 def wants_few_launches(device: torch.device) -> bool:

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elmo.data.arrays import Floats
+from elmo.data.shards import SPLITS
 from elmo.errors import ElmoError, Mismatch
 from elmo.io.location import Location
 from elmo.model.config import read_config
@@ -144,6 +145,8 @@ class FeatureStore:
 
     def numbers(self, split: str | None = None) -> list[int]:
         """Return which parts, by their index in the manifest, hold a split (None: all)."""
+        if split is not None and split not in SPLITS:
+            raise ElmoError(f"split must be {' or '.join(SPLITS)}, found {split!r}")
         parts = self.manifest.parts
         return [n for n, entry in enumerate(parts) if split in (entry.split, None)]
 
@@ -169,6 +172,8 @@ class FeatureStore:
     ) -> tuple[str, ...]:
         if layers is None:
             return tuple(among)
+        if isinstance(layers, str | int):
+            raise ElmoError(f"layers must be a list, such as [0, 2]; found {layers!r}")
         names = tuple(layer if isinstance(layer, str) else layer_name(layer) for layer in layers)
         for name in names:
             if name not in self.layout.layers:
@@ -179,7 +184,7 @@ class FeatureStore:
 
     def _locate(self, k: int) -> tuple[Part, int]:
         """The part and row of sentence k."""
-        sentences = len(self)
+        k, sentences = _index(k), len(self)
         if not -sentences <= k < sentences:
             raise IndexError(f"{self.path} has {sentences} sentences, none is {k}")
         k += sentences if k < 0 else 0

@@ -47,6 +47,8 @@ def parse_query(
     `tokenize` cuts the whole text, without the brackets, into sentences of tokens: what stands
     around a token may decide how it is cut. The sentence with the brackets is the query.
     """
+    if not isinstance(text, str):
+        raise ElmoError(f"the text must be a string with one token in brackets, found {text!r:.80}")
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -99,6 +101,8 @@ def neighbors(
     """
     if k < 1:
         raise ElmoError(f"k must be 1 or more, found {k}")
+    if not 0 <= position < len(tokens):
+        raise ElmoError(f"position must be that of one of {len(tokens)} tokens, found {position}")
     store_model = store.manifest.model.digest
     if store_model != embedder.model.digest:
         raise Mismatch(

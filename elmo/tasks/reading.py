@@ -108,7 +108,7 @@ def _record(item: Any, number: int, split: TextTokens, of_text: RecordOfText) ->
     if hasattr(item, "tolist"):
         item = item.tolist()
     if not isinstance(item, list | tuple):
-        raise ElmoError(f"item:{number}: must be a text, tokens or a record, found {item!r}")
+        raise ElmoError(f"item:{number}: must be a text, tokens or a record, found {item!r:.80}")
     return {"tokens": list(item)}
 
 

@@ -40,6 +40,7 @@ from elmo.model.config import read_config
 from elmo.model.embedder import Embedder
 from elmo.model.folder import ALL_NAMES, load_model, put_model
 from elmo.model.weights import load_weights, save_weights
+from elmo.nn.device import check_device
 from elmo.settings import MOST_LAYERS, Config
 from elmo.store import FeatureStore, model_digest
 from elmo.store.layout import Mix
@@ -117,6 +118,7 @@ class Task:
 
         `vectors` finds those of all sentences to come; without it they are embedded.
         """
+        check_device(device)
         record = read_task(folder)
         if seed is not None and seed not in record.seeds:
             raise ElmoError(f"{folder}: has no seed {seed}; it has {record.seeds}")
@@ -156,6 +158,8 @@ class Task:
         """
         if isinstance(items, str | Mapping):
             return self([items])[0]
+        if not isinstance(items, Iterable) or isinstance(items, bytes):
+            raise ElmoError(f"give a text, a record, or a list of them, not {items!r:.80}")
         several = list(items)
         labelled = read_items(self.record.kind, several, tokenizer=self.record.tokenizer)
         answers: list[list[Any]] = [[] for _ in several]

@@ -114,7 +114,7 @@ CHOICES = {
     "--tokenizer": ["import", "options", "weights", "out", "--tokenizer", "zz"],
     "'unicode'": [*TRAIN, "--tokenizer", "zz"],
     "1<=x<=100": [*TRAIN, "--seeds", "1000000000"],
-    "'lists', 'datasets'": ["dump", "store", "out", "--layout", "zz"],
+    "'lists', 'all'": ["dump", "store", "out", "--layout", "zz"],
 }
 
 

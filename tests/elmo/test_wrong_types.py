@@ -1,0 +1,124 @@
+"""Arguments of the public classes that are of the wrong kind: refused by name, never misread."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from elmo import Elmo, ElmoError, Embedder, FeatureStore
+from elmo.data.shards import write_shards
+from elmo.settings import StoreSettings
+from elmo.store.build import build
+from elmo.store.neighbors import neighbors, parse_query
+from tests.elmo.conftest import WHITESPACE, save_tiny_model
+
+
+class Public(NamedTuple):
+    """What is called wrongly."""
+
+    folder: Path
+    embedder: Embedder
+    elmo: Elmo
+    store: FeatureStore
+
+
+@pytest.fixture(scope="module")
+def public(tmp_path_factory: pytest.TempPathFactory) -> Public:
+    folder = tmp_path_factory.mktemp("public")
+    save_tiny_model(folder / "model")
+    write_shards(folder / "shards", [["the", "gift"], ["he", "has"]], tokenizer=WHITESPACE)
+    model, settings = folder / "model", StoreSettings()
+    build(folder / "store", shards=folder / "shards", model=model, settings=settings)
+    store = FeatureStore(folder / "store")
+    return Public(model, Embedder.load(model), Elmo(model), store)
+
+
+TOKENS: dict[str, tuple[Any, str]] = {
+    "nothing": (None, "sentences must be a list of token lists, found a NoneType"),
+    "a number": (5, "sentences must be a list of token lists, found a int"),
+    "a text": ("he has", "found a string; tokenize it"),
+    "bytes": (b"he", "sentence 0: must be a list of tokens, found 104"),
+    "texts": (["he has"], "sentence 0: must be a list of tokens, found a string; split it"),
+    "numbers": ([["he"], 1], "sentence 1: must be a list of tokens, found 1"),
+    "tokens that are none": ([["he", None]], "sentence 0: token 1 must be a string, found None"),
+    "lists in lists": ([[["he"]]], r"sentence 0: token 0 must be a string, found \['he'\]"),
+    "sets": ([{"he"}], "sentence 0: must be a list of tokens, found {'he'}"),
+    "a generator": ((["he"] for _ in "ab"), "sentences must be a list of token lists"),
+}
+
+
+@pytest.mark.parametrize("what", TOKENS)
+def test_what_is_no_list_of_token_lists(public: Public, what: str) -> None:
+    sentences, message = TOKENS[what]
+    calls: list[Callable[[Any], Any]] = [public.embedder.embed, public.embedder.ids, public.elmo]
+    for call in calls:
+        with pytest.raises(ElmoError, match=message):
+            call(sentences)
+
+
+WRONG: dict[str, tuple[Callable[[Public], object], str]] = {
+    "layers of embed": (
+        lambda p: p.embedder.embed([["he"]], layers=1),  # type: ignore[arg-type]
+        "layers must be a list of numbers, such as",
+    ),
+    "no layers": (lambda p: p.embedder.encode("he", layers=[]), "layers must be a list"),
+    "layers in words": (lambda p: p.embedder.encode("he", layers="0,1"), "layers must be a list"),  # type: ignore[arg-type]
+    "a layer that is none": (
+        lambda p: p.embedder.embed([["he"]], layers=["top"]),  # type: ignore[list-item]
+        "layers must be among 0 to 2, found top",
+    ),
+    "layers of a store": (lambda p: FeatureStore(p.store.path, layers=1), "must be a list"),  # type: ignore[arg-type]
+    "a misspelt state": (
+        lambda p: p.embedder.embed([["he"]], state="carried"),  # type: ignore[arg-type]
+        "state must be 'reset', 'carry' or a Carry, found 'carried'",
+    ),
+    "a state of a stream": (
+        lambda p: list(p.embedder.embed_stream([[["he"]]], state="carry")),  # type: ignore[arg-type]
+        "state must be 'reset' or a Carry, found 'carry'",
+    ),
+    "a text in a stream": (
+        lambda p: list(p.embedder.embed_stream(["he has"])),
+        "must be a list of token lists, found a string",
+    ),
+    "tokens to cut": (lambda p: p.embedder.tokenize(["he"]), "a text must be a string"),  # type: ignore[arg-type]
+    "a misspelt split": (
+        lambda p: p.store.ids("held-out"),
+        "split must be train or heldout, found 'held-out'",
+    ),
+    "blocks of no split": (lambda p: list(p.store.blocks(split="test")), "split must be train"),
+    "a misspelt device": (
+        lambda p: Embedder.load(p.folder, device="gpu"),
+        "device must be cpu or cuda, found 'gpu'",
+    ),
+    "a position beyond": (
+        lambda p: neighbors(p.store, p.embedder, ["he"], 1),
+        "position must be that of one of 1 tokens, found 1",
+    ),
+    "a query of tokens": (lambda p: parse_query(["[he]"]), "the text must be a string"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_an_argument_that_can_not_be(public: Public, what: str) -> None:
+    call, message = WRONG[what]
+    with pytest.raises(ElmoError, match=message):
+        call(public)
+
+
+@pytest.mark.parametrize("number", [None, "0", 1.0, [0]])
+def test_a_sentence_has_a_whole_number(public: Public, number: Any) -> None:
+    for call in (public.store.vectors, public.store.tokens):
+        with pytest.raises(TypeError, match="a store is indexed by a sentence's number"):
+            call(number)
+
+
+@pytest.mark.parametrize("folder", [None, 5, ["model"], b"model"])
+def test_a_folder_is_a_text_or_a_path(
+    public: Public, folder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for call in (Embedder.load, FeatureStore, public.embedder.save_pretrained):
+        with pytest.raises(TypeError, match="a folder is named by a text or a Path"):
+            call(folder)
+    assert not list(tmp_path.iterdir())
