@@ -140,7 +140,7 @@ class Network:
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """How weights follow from gradients: adagrad, as in 2018, or adamw."""
+    """The optimizer: adagrad, as in 2018, or adamw."""
 
     name: Literal["adagrad", "adamw"]
     """The rule of the updates; the recipe of 2018 is adagrad with lr 0.2, accumulator 1 and epsilon
@@ -197,7 +197,7 @@ class OptimizerSettings:
 
 @dataclass(frozen=True)
 class Training:
-    """How a biLM is trained. A step reads `rows` × `window` tokens in each direction."""
+    """The training of a biLM. A step reads `rows` × `window` tokens in each direction."""
 
     seed: Seed
     """Where the random numbers start: the first weights, the order of the text, dropout and
@@ -259,7 +259,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """How work in progress is kept; it changes no result.
+    """The keeping of work in progress; it changes no result.
 
     A checkpoint is written every `minutes`, with each held-out perplexity and at the end. The last
     `keep` of them stay, and so do the best one and the newest that later steps showed to be sound.
@@ -277,7 +277,7 @@ class Checkpointing:
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """What a store holds of each token."""
+    """The content of a store for each token."""
 
     layers: Annotated[
         str,
@@ -311,7 +311,7 @@ _OF_CHARACTERS = ("char_dim", "filters", "highways", "activation")
 
 @dataclass(frozen=True)
 class Config(Network):
-    """What `config.json` says of a model: its shape, no weights and no training settings.
+    """The shape of a model, as `config.json` has it: no weights and no training settings.
 
     `input_words` is None for a model that reads characters, else the number of rows of its word
     table (2018 files with `embedding`), and then the settings of the char-CNN have no meaning.

@@ -57,7 +57,7 @@ SHARES = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 @dataclass(frozen=True)
 class ComparedTask:
-    """What is compared: a kind of task, its files, a model, and how often each way is trained."""
+    """A comparison: a kind of task, its files, a model, and how often each way is trained."""
 
     kind: str
     sources: Mapping[str, Path]
@@ -90,7 +90,7 @@ def models(compared: ComparedTask, others: Sequence[Path], *, work: Path) -> Fin
     _check(compared, WAYS["elmo"])
     folders = [compared.model, *others]
     if twice := {path for path in folders if folders.count(path) > 1}:
-        raise ElmoError(f"--other {min(twice)}: named twice; name each model once")
+        raise ElmoError(f"--other {min(twice)}: named twice; pass each model once")
     _check_tokenizers(folders)
     data = _read(compared)
     ways = [_train("without ELMo", compared, data, _settings(compared, WITHOUT), work=work)]

@@ -28,7 +28,7 @@ def redraw(folder: Path, page: Path) -> tuple[int, int]:
     except (OSError, UnicodeDecodeError) as error:
         raise ElmoError(f"{page}: not readable as UTF-8 text ({error})") from None
     if not folder.is_dir():
-        raise ElmoError(f"{folder}: no such folder; name the one with the findings' JSON files")
+        raise ElmoError(f"{folder}: no such folder; pass the one with the findings' JSON files")
     _check_closed(text, page)
     names = [match[2] for match in _MARK.finditer(text)]
     if not names:

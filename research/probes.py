@@ -1,4 +1,4 @@
-"""What each layer knows, without any training of the biLM: Tables 5 and 6 of the paper."""
+"""Probes of what each layer knows, without training the biLM: Tables 5 and 6 of the paper."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -144,7 +144,7 @@ def _senses_of(path: Path, gold: Path | None) -> list[senses.SenseSentence]:
     if gold is not None:
         return senses.read_raganato(path, gold)
     if ".xml" in path.suffixes:
-        raise ElmoError(f"{path}: the XML needs its file of keys; name it too (--…-gold)")
+        raise ElmoError(f"{path}: the XML needs its file of keys; pass it too (--…-gold)")
     return senses.read_semcor(path)
 
 

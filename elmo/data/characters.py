@@ -67,7 +67,7 @@ class Characters:
 
     @property
     def size(self) -> int:
-        """How many characters there are, marks included: 261 for bytes."""
+        """The number of characters, marks included: 261 for bytes."""
         return self.marks + 5
 
     @property

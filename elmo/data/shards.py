@@ -85,14 +85,14 @@ class ShardEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Dropped(Struct, frozen=True, forbid_unknown_fields=True):
-    """How many whole lines and how many bytes of the text are in no token, for one reason."""
+    """Whole lines and bytes of the text that are in no token, for one reason."""
 
     lines: Count
     bytes: Count
 
 
 class ShardsCounts(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a corpus holds: each byte is in a token or dropped for one of the reasons."""
+    """The content of a corpus: each byte is in a token or dropped for one of the reasons."""
 
     documents: Count
     sentences: Count
@@ -104,7 +104,7 @@ class ShardsCounts(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SplitCounts(Struct, frozen=True, forbid_unknown_fields=True):
-    """What one split holds."""
+    """The content of one split."""
 
     documents: Count
     sentences: Count
@@ -120,7 +120,7 @@ class CorpusFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TokenizerEntry(Tokenization, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How the text became tokens, and two settings of the stage that change no token."""
+    """The way text became tokens, and two settings of the stage that change no token."""
 
     documents: str = ""
     heldout: float | None = None
@@ -151,7 +151,7 @@ class TextQuality(TypedDict, total=False):
 
 
 class ShardsManifest(Struct, frozen=True, forbid_unknown_fields=True):
-    """What `manifest.json` holds."""
+    """The content of `manifest.json`."""
 
     kind: Literal["shards"]
     schema: Count
@@ -236,7 +236,7 @@ class Shards:
 
     @property
     def tokenization(self) -> Tokenization:
-        """How the text became sentences of tokens."""
+        """The way text became sentences of tokens."""
         return self.manifest.tokenizer.tokenization()
 
     def infos(self, split: str | None = None) -> list[ShardEntry]:
@@ -460,7 +460,7 @@ def _write_rows(path: Path, split: Split, ids: list[int], rows: list[Sequence[st
 
 
 def _check_manifest(path: str, manifest: ShardsManifest) -> None:
-    """Whether a manifest's numbers agree with each other."""
+    """Check that a manifest's numbers agree with each other."""
     names = [info.file for info in manifest.shards]
     if len(set(names)) != len(names):
         raise ElmoError(f"{path}: shards: names a file twice; make the shards again")

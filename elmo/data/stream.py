@@ -33,7 +33,7 @@ Item = TypeVar("Item")
 
 
 class Position(TypedDict):
-    """How far a stream is: the next block, and each row's block (−1: none yet) and offset in it."""
+    """A stream's progress: the next block, and each row's block (−1: none yet) and offset in it."""
 
     block: int
     rows: list[list[int]]
@@ -242,7 +242,7 @@ class Stream:
 
 
 class _Rows:
-    """Which block each row reads and how far: computed from the blocks' lengths, no token is read.
+    """The block that each row reads, and where: from the blocks' lengths, without reading a token.
 
     `number`, `offset` and `length` are of each row's current block (number −1: none yet).
     """
@@ -315,7 +315,7 @@ def byte_lengths(tokens: Sequence[str]) -> Int64s:
 
 
 def _narrow(ids: npt.NDArray[np.int32]) -> npt.NDArray[np.signedinteger]:
-    """The same ids in half the memory, where they are small enough for that."""
+    """Ids in half the memory, where they are small enough for that."""
     return ids.astype(np.int16) if ids.max(initial=0) <= np.iinfo(np.int16).max else ids
 
 
@@ -342,7 +342,7 @@ def both_ways(keys: Int64s, words: Int64s, lengths: Int64s, vocabulary: Vocabula
 
 
 def prefetched(items: Iterator[Item], *, ahead: int = 2) -> Generator[Item, None, None]:
-    """The same items (windows), prepared on another thread while the caller computes."""
+    """Items (windows) as given, prepared on another thread while the caller computes."""
     ready: queue.Queue[Any] = queue.Queue(ahead)
     stop = threading.Event()
 

@@ -26,7 +26,7 @@ SplitTexts = Callable[[Sequence[str]], list[list[str]]]
 
 
 class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How text became sentences of tokens: a part of a model's identity.
+    """The way text became sentences of tokens: a part of a model's identity.
 
     `name` is a tokenizer's name, or `none` where token lists came from a program. `libraries` are
     the versions of the packages that cut words, `splitter` of those that cut sentences; `sentences`
@@ -45,7 +45,7 @@ class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
         return f"{self.name} ({versions})" if versions else self.name
 
     def same_tokens(self, other: "Tokenization") -> bool:
-        """Whether both cut a sentence into the same tokens; how sentences are cut may differ."""
+        """Tell whether both cut a sentence into the same tokens, whatever cuts sentences."""
         return (self.name, self.libraries, self.pattern) == (
             other.name,
             other.libraries,

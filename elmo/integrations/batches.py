@@ -17,7 +17,7 @@ from elmo.store import model_digest
 
 
 def items_of(model_input: Any) -> list[Any]:
-    """What MLflow hands to a model, as items: those of a list, one text, or the rows of a table."""
+    """Return a model's input from MLflow as items: of a list, one text, or the rows of a table."""
     if isinstance(model_input, str):
         return [model_input]
     if isinstance(model_input, dict):

@@ -65,7 +65,7 @@ def import_2018(
     check_folder(Location(out), ours=(CONFIG, WEIGHTS), also=NAMES)
     if files := Location(out).names():
         raise ElmoError(
-            f"{out}: holds {files[0]}, and is not replaced; name another folder, or delete it"
+            f"{out}: holds {files[0]}, and is not replaced; choose another folder, or delete it"
         )
     options, weights = Path(options), Path(weights)
     vocabulary = None if vocabulary is None else Path(vocabulary)
@@ -115,7 +115,7 @@ def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> 
     The softmax and what training left are not part of these files.
     """
     if os.path.realpath(options) == os.path.realpath(weights):  # Path.resolve fails on a loop
-        raise ElmoError(f"{weights}: named for the options too; name a second file for the weights")
+        raise ElmoError(f"{weights}: named for the options too; pass a second file for the weights")
     loaded = load_model(model)
     config = loaded.bilm.config
     if loaded.characters != Characters():

@@ -92,24 +92,24 @@ def check_folder(
     check_above(out)
     if out.is_symlink():
         raise ElmoError(
-            f"{out}: is a symbolic link to {os.readlink(out)}; name that, or delete the link"
+            f"{out}: is a symbolic link to {os.readlink(out)}; use that path, or delete the link"
         )
     if not out.exists():
         return
     if not out.is_dir():
-        raise ElmoError(f"{out}: is a file, not a folder to replace; name another, or delete it")
+        raise ElmoError(f"{out}: is a file, not a folder to replace; choose another, or delete it")
     names = {path.name for path in out.iterdir()}
     files = {path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()}
     if names and not (ours and names.issuperset(ours)):
         raise ElmoError(
             f"{out}: holds {min(names)}, and no {' and '.join(ours) or 'output'} of this project; "
-            "it is not replaced: name another folder, or empty it"
+            "it is not replaced: choose another folder, or empty it"
         )
     check_names(str(out), files, ours=ours, also=also)
     if kind is not None and names:
         check_kind(str(out), read_record(out / "manifest.json", ManifestKind).kind, kind)
     if never in names:
-        raise ElmoError(f"{out}: holds {never}, another output; name another folder, or empty it")
+        raise ElmoError(f"{out}: holds {never}, another output; choose another folder, or empty it")
 
 
 def check_names(out: str, names: Iterable[str], *, ours: Sequence[str], also: str) -> None:
@@ -122,21 +122,21 @@ def check_names(out: str, names: Iterable[str], *, ours: Sequence[str], also: st
         if not (hidden or name in ours or re.fullmatch(also, name)):
             raise ElmoError(
                 f"{out}: holds {name}, which no stage has written; it is not replaced: move that "
-                "away, or name another folder"
+                "away, or choose another folder"
             )
 
 
 def check_kind(out: str, kind: str, wanted: str) -> None:
     """Refuse an output folder whose manifest is of another kind."""
     if kind != wanted:
-        raise ElmoError(f"{out}: holds {kind}, not {wanted}; name another folder, or empty it")
+        raise ElmoError(f"{out}: holds {kind}, not {wanted}; choose another folder, or empty it")
 
 
 def check_above(out: Path) -> None:
     """Refuse an output below what is no folder."""
     above = next((path for path in out.parents if os.path.lexists(path)), Path())
     if not above.is_dir():
-        raise ElmoError(f"{out}: {above} is no folder; name another output")
+        raise ElmoError(f"{out}: {above} is no folder; choose another output")
 
 
 def check_writable(out: Path) -> None:
@@ -151,7 +151,7 @@ def check_absent(out: Path) -> None:
     check_file(out)
     if out.exists() and out.stat().st_size:
         _sweep(out)
-        raise ElmoError(f"{out}: exists, and is not replaced; delete it or name another file")
+        raise ElmoError(f"{out}: exists, and is not replaced; delete it or choose another file")
 
 
 def check_file(out: Path, *, ours: bytes = b"") -> None:
@@ -160,18 +160,19 @@ def check_file(out: Path, *, ours: bytes = b"") -> None:
     check_above(out)
     if out.is_symlink():
         raise ElmoError(
-            f"{out}: is a symbolic link to {os.readlink(out)}; name that, or delete the link"
+            f"{out}: is a symbolic link to {os.readlink(out)}; use that path, or delete the link"
         )
     if out.is_dir():
-        raise ElmoError(f"{out}: is a folder; name a file")
+        raise ElmoError(f"{out}: is a folder; choose a file")
     if out.exists() and not out.is_file():
-        raise ElmoError(f"{out}: is a pipe or a device; name a file")
+        raise ElmoError(f"{out}: is a pipe or a device; choose a file")
     if ours and out.exists():
         with out.open("rb") as file:
             head = file.read(1024)
         if head and not re.match(ours, head, re.DOTALL):
             raise ElmoError(
-                f"{out}: is a file of another kind, and is not replaced: name another, or delete it"
+                f"{out}: is a file of another kind, and is not replaced; choose another, or "
+                "delete it"
             )
 
 
@@ -185,7 +186,7 @@ def check_output(out: Path, *, ours: bytes = b"") -> None:
         probe.unlink()
     except OSError as error:
         raise ElmoError(
-            f"{out}: {above} takes no files ({error.strerror}); name another path"
+            f"{out}: {above} takes no files ({error.strerror}); choose another path"
         ) from None
 
 
@@ -205,7 +206,7 @@ def replaceable(out: Path | str) -> Iterator[None]:
     except ElmoError as error:
         reason = str(error).removeprefix(f"{out}").lstrip(": /")
         raise ElmoError(
-            f"{out}: is no output of this command ({reason}), and is not replaced: name another, "
+            f"{out}: is no output of this command ({reason}), and is not replaced: choose another, "
             "or delete it"
         ) from None
 

@@ -84,11 +84,11 @@ def check_folder(
     names = location.names()
     if ours and ours[0] in names:
         raise ElmoError(
-            f"{location}: is there already, and at a URL nothing is replaced; name a new folder"
+            f"{location}: is there already, and at a URL nothing is replaced; choose a new folder"
         )
     atomic.check_names(str(location), names, ours=ours, also=also)  # of a writer that was killed
     if never in names:
-        raise ElmoError(f"{location}: holds {never}, another output; name another folder")
+        raise ElmoError(f"{location}: holds {never}, another output; choose another folder")
 
 
 @contextmanager

@@ -363,7 +363,7 @@ class Location:
             yield not self.being_written() if held is None else held
 
     def being_written(self) -> bool:
-        """Whether a process is between the ends of `writing`; marks of dead ones are deleted."""
+        """Tell whether a process is within `writing`; marks of dead ones are deleted."""
         if self.local is None:
             return False
         marks = [name for name in self.names() if _MARKER.fullmatch(name)]
@@ -477,7 +477,7 @@ def without_login(reason: str, url: str) -> str:
 
 
 def scratch() -> Path:
-    """Where this user's temporary files of URLs are on this machine; made where it is not there."""
+    """The folder of this user's temporary files of URLs on this machine; made when needed."""
     user = os.getuid() if hasattr(os, "getuid") else 0
     folder = Path(tempfile.gettempdir()) / f"elmo-{user}"
     folder.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,7 @@ FileName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9._-]*\Z", max_l
 
 
 class ManifestKind(msgspec.Struct):
-    """What a manifest says it is the manifest of."""
+    """The kind of thing that a manifest says it describes."""
 
     kind: str = "files without a kind"
 

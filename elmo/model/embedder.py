@@ -181,7 +181,7 @@ class Embedder:
 
     @property
     def layers(self) -> int:
-        """How many representations a token has: L + 1."""
+        """The number of representations of a token: L + 1."""
         return self.bilm.config.layers + 1
 
     @property
@@ -565,7 +565,7 @@ def _progress(texts: list[str], shown: bool) -> Iterable[str]:
 
 
 def _pooled(pool: Callable[[Floats], Floats]) -> Callable[[Floats], Floats]:
-    """The same for a text without tokens: zeros."""
+    """Vectors pooled; of a text without tokens: zeros."""
     return lambda x_TD: pool(x_TD) if len(x_TD) else np.zeros(x_TD.shape[1], np.float32)
 
 

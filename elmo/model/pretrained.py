@@ -41,9 +41,9 @@ def folder_of(name: str | Path) -> Path:
         configs = sorted(folder.glob(f"snapshots/{revision}/{CONFIG}"))
         if len(configs) == 1:
             return configs[0].parent
-        raise ElmoError(f"{folder}: holds {len(configs)} snapshots of a model; name one of them")
+        raise ElmoError(f"{folder}: holds {len(configs)} snapshots of a model; choose one of them")
     raise ElmoError(
-        f"{folder}: no model folder and no installed model; name one, a models:/ URI, or the "
+        f"{folder}: no model folder and no installed model; pass one, a models:/ URI, or the "
         "folder that `hf download OWNER/NAME` prints"
     )
 

@@ -1,4 +1,4 @@
-"""What differs between a CPU and a GPU: the cost of launches, and copies to the device."""
+"""Differences of a CPU and a GPU: the cost of launches, and copies to the device."""
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,7 @@ def repeated_time_steps(time_steps: int) -> int:
 
 
 def repeated_rows(rows: int) -> int:
-    """The same of rows: a power of two, or a multiple of 256."""
+    """Round a number of rows up: to a power of two, or a multiple of 256."""
     return 1 << (rows - 1).bit_length() if rows <= 256 else -(-rows // 256) * 256
 
 

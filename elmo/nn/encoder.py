@@ -126,7 +126,7 @@ class CharacterEncoder(nn.Module):
         return torch.cat(pooled)[torch.argsort(order_N)]
 
     def padded(self, characters_NK: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """The same tokens in one of few shapes, padding tokens after them, where launches count.
+        """Pad tokens to one of few shapes, where launches count.
 
         Columns that hold padding alone are cut as far as every filter still sees one window of it.
         """

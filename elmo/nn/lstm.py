@@ -25,7 +25,7 @@ Drop = Callable[[Tensor, int], Tensor]
 
 
 class State(NamedTuple):
-    """What both stacks carry from one call to the next: outputs (L, S, B, P) and cells (L, S, B,
+    """The state that both stacks carry between calls: outputs (L, S, B, P) and cells (L, S, B,
     C)."""
 
     h_LSBP: Tensor
@@ -204,7 +204,7 @@ class LSTMStack(nn.Module):
 
 
 class _Kept(NamedTuple):
-    """What the backward pass of a layer needs of the forward one, beside the gates."""
+    """Values that the backward pass of a layer needs of the forward one, beside the gates."""
 
     cells_STBC: Tensor
     hidden_STBC: Tensor

@@ -128,7 +128,7 @@ def _nats(h_nP: Tensor, targets_n: Tensor, weight_VP: Tensor, bias_V: Tensor) ->
 
 
 class Hits(NamedTuple):
-    """Which predictions' targets are candidates, ascending, and which candidates those are."""
+    """Predictions whose targets are candidates, ascending, and those candidates."""
 
     predictions: npt.NDArray[np.int64]
     predictions_H: Tensor
@@ -163,7 +163,7 @@ class Draw(NamedTuple):
 
 
 class LookedUp(NamedTuple):
-    """Where targets and candidates are among the word rows in use, held for a device."""
+    """Indices of targets and candidates among the word rows in use, held for a device."""
 
     of_N: Tensor
     of_M: Tensor

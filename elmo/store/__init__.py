@@ -79,7 +79,7 @@ class FeatureStore:
 
     @property
     def digest(self) -> str:
-        """What names this store and version: the digest of its manifest."""
+        """The name of this store and version: the digest of its manifest."""
         return self.manifest.digest
 
     @overload
@@ -135,7 +135,7 @@ class FeatureStore:
         return np.sort(np.concatenate([np.empty(0, np.int64), *ids]))
 
     def lines(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which sentences were a line of the input, so that one without tokens is a blank line.
+        """Tell which sentences were a line of the input: without tokens, a blank line.
 
         The others were cut by a tokenizer; there, one without tokens means nothing.
         """

@@ -387,7 +387,7 @@ def _model(folder: Folder) -> ModelOf:
 
 
 def _source(corpus: Shards, device: str, *, sentences: int, documents: int) -> StoreSource:
-    """What the manifest says of the shards; their first sentence and document in the store."""
+    """The manifest's entry for the shards; their first sentence and document in the store."""
     counts = corpus.manifest.counts
     return StoreSource(
         digest=corpus.digest,
@@ -415,7 +415,7 @@ def _store_or_nothing(location: Location) -> StoreManifest | None:
     if location.local is not None:
         check_above(location.local)
         if os.path.lexists(location.local) and not location.local.is_dir():
-            raise ElmoError(f"{location}: is no folder; name a folder for the store")
+            raise ElmoError(f"{location}: is no folder; choose a folder for the store")
     names = location.names()
     if "manifest.json" in names or versions(location):
         return read_manifest(location)
@@ -429,7 +429,7 @@ def _store_or_nothing(location: Location) -> StoreManifest | None:
     ]
     if others:
         raise ElmoError(
-            f"{location}: holds {sorted(others)[0]} and is not a store; name another folder"
+            f"{location}: holds {sorted(others)[0]} and is not a store; choose another folder"
         )
     return None
 

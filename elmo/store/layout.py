@@ -1,4 +1,4 @@
-"""What a store's files hold: the choice of layers, their dtype, and the Parquet schemas.
+"""The content of a store's files: the choice of layers, their dtype, and the Parquet schemas.
 
 A part, `part-00000-<digest>.parquet`, has one row per sentence. Each layer is one binary value per
 sentence, its vectors end to end, because lists of floats cost a Parquet reader ten times as much.
@@ -66,7 +66,7 @@ class _MixFile(Struct):
 
 
 class Layout(Struct, frozen=True, forbid_unknown_fields=True):
-    """How the vectors of a store are kept; the same for all its parts.
+    """The form in which the vectors of a store are kept; the same for all its parts.
 
     `layers` are the names of what is kept, in order: `layer_0` to `layer_L`, or `average` or `mix`
     alone. `dim` is D; `model_layers` is L + 1.
@@ -249,7 +249,7 @@ def types_schema(layout: Layout, *, metadata: dict[str, str]) -> pa.Schema:
 
 
 def described(layout: Layout) -> dict[str, str]:
-    """What every file of a store says of its layout, under `elmo.`, in its schema's metadata."""
+    """The layout as every file of a store has it, under `elmo.`, in its schema's metadata."""
     return {
         "dtype": DTYPES[layout.dtype],
         "dim": str(layout.dim),

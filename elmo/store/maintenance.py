@@ -91,7 +91,7 @@ def problems(store: Where, *, version: int | None = None) -> Iterator[str]:
 
 
 def lineage(store: Where, *, version: int | None = None) -> dict[str, Any]:
-    """Which model, corpus and settings a store comes from; MLflow knows the run by the model."""
+    """Return the model, corpus and settings that a store comes from; MLflow knows the run."""
     manifest = read_manifest(Location.of(store), version=version)
     training = manifest.model.training
     sources = msgspec.to_builtins(manifest.sources)
@@ -172,7 +172,7 @@ def prune(store: Where, *, keep: int = 1) -> list[str]:
     with location.undisturbed() as alone:
         present = versions(location)
         if not present:
-            raise ElmoError(f"{location.url}: has no manifest of a store; name a store's folder")
+            raise ElmoError(f"{location.url}: has no manifest of a store; pass a store's folder")
         kept, dropped = list(present)[-keep:], list(present)[:-keep]
         for version in kept:  # before what they came from is deleted
             for part in read_manifest(location, version=version, limit=CARE_LIMIT).parts:
@@ -252,7 +252,7 @@ def _damage(location: Location, entry: PartEntry | TypesEntry) -> list[str]:
 def _mismatches(
     location: Location, part: PartEntry, layout: Layout, ids: list[npt.NDArray[np.int64]]
 ) -> Iterator[str]:
-    """Where an undamaged part's content is not what the manifest says; adds its ids to `ids`."""
+    """Yield where an undamaged part's content differs from the manifest; add its ids to `ids`."""
     name = location.name(part.file)
     file = open_parquet(location, part.file)
     table_of_types = open_parquet(location, part.types.path)

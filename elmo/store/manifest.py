@@ -149,7 +149,7 @@ class StoreManifest(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def digest(self) -> str:
-        """What names this version of this store."""
+        """The name of this version of this store."""
         return digest(msgspec.to_builtins(self))
 
     @property

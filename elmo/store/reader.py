@@ -85,7 +85,7 @@ class ParquetColumns:
             raise Damaged(f"{self.name}: truncated or altered ({first_line(error)})") from None
 
     def base(self, group: int, column: str, size: int) -> int:
-        """Where the values (`size` bytes with their lengths) of a mapped row group's column begin.
+        """Return where the values (`size` bytes with lengths) of a mapped group's column begin.
 
         They end where the column ends, since it is one page.
         """
@@ -216,7 +216,7 @@ class Part:
 
     @property
     def row_groups(self) -> int:
-        """How many row groups there are."""
+        """The number of row groups."""
         return len(self._parquet.group_starts) - 1
 
     def row(self, sentence_id: int) -> int | None:

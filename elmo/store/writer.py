@@ -84,7 +84,7 @@ class Origin:
 
     @property
     def footer(self) -> dict[str, str]:
-        """What the footers of the part and its types table say."""
+        """The content of the footers of the part and its types table."""
         return {
             "elmo.fingerprint": self.fingerprint,
             "elmo.split": self.split,

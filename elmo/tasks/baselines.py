@@ -28,7 +28,7 @@ _STRENGTHS = (1.0, 10.0, 100.0, 0.1)  # of the linear models; dev chooses, of eq
 
 
 def baselines(kind: str, data: Mapping[str, Labelled], encode: Encode) -> dict[str, Tally]:
-    """What each baseline that makes sense for a kind of task gets right on `data["test"]`.
+    """Return what each baseline that makes sense for a kind of task gets right on `data["test"]`.
 
     `data` are the splits train, dev and test.
     """
@@ -114,7 +114,7 @@ class _WordVectors:
 
 
 def _tfidf(train: Sequence[Classified]) -> Callable[[Sequence[Classified]], Any]:
-    """What weights the words and pairs of words of a text by how rare they are in `train`."""
+    """Return a weighting of the words and pairs of words of a text by their rarity in `train`."""
     vectorizer = _sklearn("feature_extraction.text").TfidfVectorizer(
         analyzer=_words_and_pairs, sublinear_tf=True
     )

@@ -1,4 +1,4 @@
-"""What a task learns from: one record for each kind of example, and the spans inside them.
+"""Examples that tasks learn from: one record for each kind, and the spans inside them.
 
 Spans are half-open: tokens `start` to `stop - 1`. `source` is the file and line of an example, for
 messages. What an unlabelled example lacks is None.

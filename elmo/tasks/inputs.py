@@ -1,4 +1,4 @@
-"""What every task model reads: [x; ELMo] of each token, x being word vectors and a char-CNN.
+"""The input of every task model: [x; ELMo] of each token, x being word vectors and a char-CNN.
 
 Shapes: B sentences, T tokens of the longest, W width of x, L layers, D their width, N distinct
 tokens, K characters of a token, F filters.

@@ -1,4 +1,4 @@
-"""What each layer knows of a tag: a linear softmax over frozen vectors, layer by layer (Table 6).
+"""A probe of what each layer knows of a tag: a linear softmax over frozen vectors (Table 6).
 
 The probe is multinomial logistic regression, fitted by L-BFGS from zero, so it depends on no seed.
 Beside the layers stand two controls: the most frequent tag of each type (its own, or for a type

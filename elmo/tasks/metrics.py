@@ -26,7 +26,7 @@ DRAWS = 2000  # of the bootstrap
 
 
 class Tally(msgspec.Struct, forbid_unknown_fields=True):
-    """What a metric counted in each test unit, (U, C)."""
+    """The counts of a metric in each test unit, (U, C)."""
 
     metric: Metric
     counts: Sequence[tuple[float, ...]]

@@ -16,7 +16,7 @@ Size = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is trained and how.
+    """The settings of a task's training.
 
     `elmo` is `frozen` (vectors from a store), `tuned` (the biLM is trained too) or `none` (the
     baseline: the same without it). `layers` chooses some of 0…L (None: all); `mix` is `learned`, or

@@ -282,7 +282,7 @@ def train_task(
 
 def _check(settings: TaskSettings, model: Path | None, train: Labelled, dev: Labelled) -> None:
     if (model is None) != (settings.elmo == "none"):
-        raise ElmoError("name a model, or leave ELMo out (elmo: none); not both, not neither")
+        raise ElmoError("pass a model, or leave ELMo out (elmo: none); not both, not neither")
     if (train.scheme == "plain") != (dev.scheme == "plain"):
         raise ElmoError(f"the training tags are {train.scheme}, those of dev {dev.scheme}")
     if model is not None and settings.layers is not None:
@@ -333,7 +333,7 @@ def _new_record(
 
 
 def evaluate_seeds(folder: Path, labelled: Labelled, *, device: str = "cpu") -> list[Tally]:
-    """What each seed of a trained task got right; every sentence is embedded once for all."""
+    """Return what each seed of a trained task got right; every sentence is embedded once."""
     first, *others = read_task(folder).seeds
     tasks = [Task.load(folder, seed=first, device=device)]
     vectors = tasks[0].vectors

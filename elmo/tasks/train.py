@@ -35,7 +35,7 @@ ReportEpoch = Callable[[str, dict[str, float]], None]
 
 
 class TaskModel(Protocol):
-    """What a task model has, besides being a module. `score`'s first figure chooses the epoch."""
+    """A task's model, besides being a module. `score`'s first figure chooses the epoch."""
 
     inputs: Inputs
     labels: list[str]
@@ -54,7 +54,7 @@ class TaskModel(Protocol):
 
 
 class TaskProgress(msgspec.Struct):
-    """How far a run is. `curve` has one record per epoch: loss, rate and the scores on dev."""
+    """The progress of a run. `curve` has one record per epoch: loss, rate and the scores on dev."""
 
     epoch: int = 0
     step: int = 0
@@ -174,7 +174,7 @@ def _cut(rows: Sequence[int], examples: Sequence[Any], size: int) -> list[list[i
 
 
 def _judge(progress: TaskProgress, score: float, settings: TaskSettings) -> None:
-    """Whether an epoch is the best so far; without gain the learning rate may be halved.
+    """Note whether an epoch is the best so far; without gain the learning rate may be halved.
 
     Patience begins when something is learned: while the score is 0 the latest epoch is the best.
     """

@@ -30,7 +30,7 @@ HIDDEN = 90.0  # seconds for which shared storage may hide what another machine 
 
 @dataclass
 class TrainingProgress:
-    """How far a training is: all that a checkpoint holds beside the tensors.
+    """The progress of a training: all that a checkpoint holds beside the tensors.
 
     `best` is the lowest held-out perplexity, taken at `best_step`; `figures` are all that belongs
     to it, where the whole held-out text was read. `stale` evaluations have not improved on it.

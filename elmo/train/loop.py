@@ -61,7 +61,7 @@ Reporter = Callable[[str, dict[str, float]], None]
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What is trained, on what, and how. `folder` holds the work in progress of this very job.
+    """A training: the model, its data and settings. `folder` holds the job's work in progress.
 
     `lr_of` multiplies the learning rate of parameters by name (0 freezes one). Where the flag
     `stop` appears, training saves a checkpoint and stops: a driver's way to reach workers
@@ -325,7 +325,7 @@ class _Fit:
         )
 
     def _asked(self, step: int, interrupted: Callable[[], bool], *, now: bool) -> tuple[bool, bool]:
-        """Whether any worker is to stop, and whether by the first one's clock a checkpoint is due.
+        """Tell whether any worker is to stop, and whether a checkpoint is due by the first's clock.
 
         All workers must agree on both, and wait for each other to do so: they do it `now`, and
         else about every second, after ten steps at most.

@@ -1,4 +1,4 @@
-"""How fast this machine multiplies matrices in either precision, and which one to embed in.
+"""The speed of this machine's matrix products in either precision, and which to embed in.
 
 Some processors have units for bfloat16 and some only imitate it: bfloat16 is from 7 times as fast
 as float32 to 200 times slower. What a processor lists is not enough to know (a limit in the
@@ -48,7 +48,7 @@ def gflops(device: torch.device) -> dict[str, float]:
 
 
 def speeds(device: torch.device) -> Speeds:
-    """The same, measured once for each machine and then read from the user's cache folder.
+    """Both speeds, measured once for each machine and then read from the user's cache folder.
 
     `ElmoError` names the cached file where it is damaged.
     """

@@ -205,7 +205,7 @@ class _Move(NamedTuple):
 
 
 class _Missed:
-    """What AdamW does to a row in steps that do not use it: it decays, and moves on by momentum.
+    """The effect of AdamW on a row in steps that do not use it: decay, and moves by momentum.
 
     With gradients of 0 the mean falls by β1 and the square by β2 in each step, so a row's moves
     stay multiples of mean / √square: one number for each step at which a row was last used. They

@@ -48,7 +48,7 @@ WORD_MATRIX = ("softmax.weight", "softmax.bias")  # a sampled step uses few of t
 
 @dataclass(frozen=True)
 class Workers:
-    """Who takes the steps: this worker's number among all of them, and where it computes."""
+    """The workers that take the steps: this one's number among all, and where it computes."""
 
     rank: int = 0
     size: int = 1
@@ -89,7 +89,7 @@ class Workers:
 
 
 class Measured:
-    """What one step showed: summed −log p each way, predictions each way, and the norm.
+    """The figures of one step: summed −log p each way, predictions each way, and the norm.
 
     The figures lie on the device: who first asks for one waits for the step. `FloatingPointError`
     where the loss or a gradient is not finite.

@@ -1,4 +1,4 @@
-"""How fast this machine takes training steps of a network in either precision.
+"""The speed of this machine's training steps of a network in either precision.
 
 Products alone do not say it: a step also converts, adds and moves, so that where products in
 bfloat16 are four times as fast, steps of a small network may be a fifth faster. So steps are timed,
@@ -47,7 +47,7 @@ class StepSeconds(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def factor(self) -> float:
-        """How many times as fast steps are in bfloat16 as in float32."""
+        """Return how many times as fast steps are in bfloat16 as in float32."""
         return self.float32_s / max(self.bfloat16_s, 1e-9)
 
 

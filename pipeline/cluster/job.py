@@ -1,4 +1,4 @@
-"""What a submitted job runs on the cluster; it travels as `elmo_job.py`, so standard library only.
+"""The program of a submitted job; it travels as `elmo_job.py`, so standard library only.
 
 Beside it lie what was sent: `environment.json`, and the code, dvc.yaml and params.yaml unless the
 cluster has a checkout of its own.

@@ -152,7 +152,7 @@ class _Actors:
             self.retries.count(None, error)
 
     def result(self, reference: Any) -> Any:
-        """What one made of its item; raises where the actor was lost, once that is counted."""
+        """Return what one made of its item; raise where it was lost, once that is counted."""
         actor, item = self.busy.pop(reference)
         try:
             result = get(self.ray, reference)
@@ -217,7 +217,7 @@ def get(ray: Any, reference: Any) -> Any:
 
 
 class Room:
-    """How many tasks or actors of one core, or one core and one GPU, are to work at a time."""
+    """The number of tasks or actors of one core, or one core and one GPU, that work at a time."""
 
     def __init__(self, ray: Any, cluster: Cluster, *, gpus: int) -> None:
         self.ray, self.cluster, self.gpus = ray, cluster, gpus

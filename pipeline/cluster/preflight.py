@@ -107,7 +107,7 @@ def _name(node: dict[str, Any]) -> str:
 
 
 def looker() -> Callable[[dict[str, Any]], list[str]]:
-    """What a node runs: nothing but the standard library until the project is known to be there.
+    """The function that a node runs: standard library only until the project is known to be there.
 
     All is nested in one function, so that Ray sends all of it by value.
     """

@@ -1,4 +1,4 @@
-"""What the terminal shows when a worker in training is lost and all begin again.
+"""Lines on the terminal when a worker in training is lost and all begin again.
 
 Each worker, wherever it runs, leaves a small file in the run's folder, by which the driver knows
 where it was. The restart itself is in `workers.fit`; the wait for room before it is

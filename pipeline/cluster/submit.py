@@ -182,7 +182,7 @@ def connect(address: str | None) -> Any:
         raise ElmoError("say with --address where the cluster's Jobs API is, as http://HEAD:8265")
     if not re.match("https?://", address):
         raise ElmoError(
-            f"{without_credentials(address)}: is not the address of a Jobs API; name it with "
+            f"{without_credentials(address)}: is not the address of a Jobs API; pass it as "
             "--address as http://HEAD:8265"
         )
     os.environ["RAY_API_SERVER_ADDRESS"] = address  # or RAY_ADDRESS would be preferred to it

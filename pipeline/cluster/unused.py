@@ -1,4 +1,4 @@
-"""Which outputs at the storage's URL nothing names any more: no commit here, and no job's project.
+"""Outputs at the storage's URL that nothing names any more: no commit here, and no job's project.
 
 A commit names them through DVC: `dvc.lock` has the digest of each pointer's folder, and DVC's cache
 what is in it.
@@ -88,8 +88,8 @@ def _locked() -> set[str]:
 
 
 def _folder(digest: str) -> str | None:
-    """What a folder of DVC's cache points to: empty where it is no pointer, None where DVC's cache
-    does not have it."""
+    """Return what a folder of DVC's cache points to: empty where it is no pointer, None where
+    DVC's cache does not have it."""
     listed = _cached(digest)
     if not listed.is_file():
         return None

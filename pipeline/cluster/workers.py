@@ -306,7 +306,7 @@ def _start(ray: Any, options: dict[str, Any]) -> None:
 
 
 class _Entry:
-    """What a worker runs: the loop, told which worker it is.
+    """The function that a worker runs: the loop, told which worker it is.
 
     The config travels in it: Ray Train shows and keeps what it is given as `train_loop_config`, and
     an address in the config may hold a login.

@@ -120,7 +120,7 @@ def unused(remove: bool) -> None:
 
 
 def _bring_back(folder: str | None) -> None:
-    """Where the job worked at this project's own storage: make this folder as the job left its."""
+    """Make this folder as the job left its, if it worked at this project's own storage."""
     from ..cluster import storage
 
     url = storage.root()

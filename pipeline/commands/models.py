@@ -122,7 +122,7 @@ def neighbors(
     as_json: bool,
     device: str,
 ) -> None:
-    """Which tokens of STORE are used most like the one in brackets.
+    """List the tokens of STORE that are used most like the one in brackets.
 
     \b
     Example: elmo neighbors data/features "He has a [gift] for music"

@@ -25,7 +25,7 @@ def _check_name(value: str, *, urls: bool) -> None:
         raise ElmoError(f"{os.fsencode(value)!r}: the name is not UTF-8; rename it")
     if "://" in value:
         if not urls:
-            raise ElmoError(f"{shown}: is a URL; name a file or folder of this machine here")
+            raise ElmoError(f"{shown}: is a URL; pass a file or folder of this machine")
     elif re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", value):
         raise ElmoError(f"{shown}: a URL has two slashes after its colon; a folder, ./ before it")
 
@@ -76,7 +76,7 @@ class _Text(click.File):
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Open it; one line where standard input is closed."""
         if value == "-" and sys.stdin is None:
-            self.fail("standard input is closed; name a file", param, ctx)
+            self.fail("standard input is closed; pass a file", param, ctx)
         if isinstance(value, str):
             _check_name(value, urls=False)
         return super().convert(value, param, ctx)

@@ -1,4 +1,4 @@
-"""What the commands of all stages do: read the params, run, write the numbers, print a line."""
+"""The work of the commands of all stages: read params, run, write the numbers, print a line."""
 
 import os
 import time
@@ -90,7 +90,7 @@ def _run(
 
 def _check_work(folder: Any) -> None:
     if isinstance(folder, Path) and folder.exists() and not folder.is_dir():
-        raise ElmoError(f"{folder}: is no folder to keep work in; name another with --work")
+        raise ElmoError(f"{folder}: is no folder to keep work in; pass another as --work")
 
 
 def _check_apart(stage: "Stage", given: dict[str, Any], numbers: Iterable[Path | None]) -> None:
@@ -108,7 +108,7 @@ def _check_apart(stage: "Stage", given: dict[str, Any], numbers: Iterable[Path |
         one, two = _real(output), _real(other)
         if one.startswith(two) or two.startswith(one):
             where = "is" if one == two else "lies in" if one.startswith(two) else "holds"
-            raise ElmoError(f"{output}: {where} {other}, {what}; name another")
+            raise ElmoError(f"{output}: {where} {other}, {what}; choose another")
 
 
 def check_outside(work: Any, others: Iterable[Any]) -> None:
@@ -117,7 +117,7 @@ def check_outside(work: Any, others: Iterable[Any]) -> None:
     for other in others:
         if _real(work).startswith(_real(other)):
             where = "is" if _real(work) == _real(other) else "lies in"
-            raise ElmoError(f"--work {work}: {where} {other}; name another folder")
+            raise ElmoError(f"--work {work}: {where} {other}; choose another folder")
 
 
 def _paths(arguments: Iterable["Argument"], given: dict[str, Any]) -> list[Any]:

@@ -73,7 +73,7 @@ def prune(store: Folder, keep: int) -> None:
 @click.command()
 @click.argument("store", type=FOLDER)
 def lineage(store: Folder) -> None:
-    """Which model, run, corpus and settings made STORE, as JSON."""
+    """Print the model, run, corpus and settings that made STORE, as JSON."""
     import json
 
     from elmo.store.maintenance import lineage as lineage_of

@@ -155,7 +155,7 @@ def train(
 def _check_paths(model: Path | None, *, without_elmo: bool, store: Path | None) -> None:
     """Refuse options that contradict each other, before anything is read."""
     if not without_elmo and model is None:
-        raise ElmoError("--model is missing; name a model folder, or say --without-elmo")
+        raise ElmoError("--model is missing; pass a model folder, or pass --without-elmo")
     if without_elmo and store is not None:
         raise ElmoError("--without-elmo and --store: no vectors are read; leave out one of them")
 

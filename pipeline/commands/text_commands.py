@@ -1,4 +1,4 @@
-"""What the commands on plain text do: embed, perplexity, neighbors."""
+"""The work of the commands on plain text: embed, perplexity, neighbors."""
 
 import json
 import os

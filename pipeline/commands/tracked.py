@@ -42,7 +42,7 @@ def work(folder: Path, send: bool, as_json: bool) -> None:
 @click.argument("version", type=int, required=False)
 @JSON
 def stores(name: str, version: int | None, as_json: bool) -> None:
-    """Which stores were made from a registered model NAME, or one VERSION of it.
+    """List the stores made from a registered model NAME, or one VERSION of it.
 
     With --json, one line for each version: its number, and the location of each store by digest.
     """

@@ -53,7 +53,7 @@ def run(
     """
     for name in ("dvc.yaml", "params.yaml", schema.FILE):
         if (folder / name).exists():
-            raise ElmoError(f"{folder / name}: is there already; name a new folder, or delete it")
+            raise ElmoError(f"{folder / name}: is there already; choose a new folder, or delete it")
     if column is not None:
         check_value("--column", column, params.Line)
     if model is not None:
@@ -61,9 +61,7 @@ def run(
     general_inputs = _readable(text, column)
     domain_inputs = _readable(domain, column) or general_inputs
     if model is not None and not domain:
-        raise ElmoError(
-            "--from: name the text of your domain with --domain; that is what it learns"
-        )
+        raise ElmoError("--from: pass --domain, the text of your domain: that is what it learns")
     own_model = None if model is None else _named_model(folder, model)
     settings = _settings(
         [_from(folder, name) for name in text],
@@ -100,7 +98,7 @@ def run(
     if domain:
         lines.append(f"domain text: {_listing(domain_inputs)}")
     elif text:
-        lines.append("domain text: the same; name the text of your domain with --domain")
+        lines.append("domain text: the same; pass --domain, the text of your domain")
     else:
         lines.append("domain text: the docstrings of a package; name yours with --domain")
     return lines
@@ -113,7 +111,7 @@ def _readable(patterns: Sequence[str], column: str | None) -> list[Input]:
         try:
             check_readable(input_, column or "text")
         except ElmoError as error:
-            remedy = "name it with --column"
+            remedy = "pass --column"
             raise ElmoError(str(error).replace("set corpus.column", remedy)) from None
     return inputs
 

@@ -1,4 +1,4 @@
-"""What a run of the whole pipeline ends with: what was made, what it scored, what to do next."""
+"""The end of a run of the whole pipeline: what was made, what it scored, what to do next."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""How the work is run: workers, cores, GPUs, addresses, and how often a checkpoint is written.
+"""Settings of the run, not its result: workers, cores, GPUs, addresses, how often a checkpoint.
 
 It is no part of `params.yaml`: a file `cluster.yaml` that git ignores, environment variables and
 flags set it, the later before the earlier, and each stage prints what is in force.
@@ -34,7 +34,7 @@ _OTHERS_NAMES = {"address": "RAY_ADDRESS", "tracking_uri": "MLFLOW_TRACKING_URI"
 
 @dataclass(frozen=True)
 class Cluster:
-    """How the work is run: it changes no result."""
+    """Settings of how the work is run: they change no result."""
 
     workers: Annotated[int, Meta(ge=0, le=10_000)] = 0
     """Processes that train; 0: this one."""
@@ -80,7 +80,7 @@ class Cluster:
 
 
 def load(path: Path, flags: Mapping[str, Any] | None = None) -> tuple[Cluster, str]:
-    """What is in force, and a line that says so: flags, then variables, then the file, if any."""
+    """Return what is in force, and a line that says so: flags, then variables, then the file."""
     from_file = strict_yaml.read(path, Cluster) if path.exists() else Cluster()
     values: dict[str, Any] = {}
     changed = []

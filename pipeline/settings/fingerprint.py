@@ -1,4 +1,4 @@
-"""What work in progress is keyed by."""
+"""The key of work in progress."""
 
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""What `params.yaml` holds: one section per stage, each key explained where it stands.
+"""The content of `params.yaml`: one section per stage, each key explained where it stands.
 
 No field has a default: a number has one home, and that is `params.yaml`. A field's range stands in
 its type. How the work is run (workers, cores, GPUs) is in `pipeline.settings.cluster`.
@@ -80,7 +80,7 @@ Alias = Annotated[
 
 @dataclass(frozen=True)
 class Corpus:
-    """Where the text comes from; with empty lists, prose that every machine has."""
+    """The sources of the text; with empty lists, prose that every machine has."""
 
     general: tuple[Source, ...]
     """The text that the language model learns from: files, folders, globs or URLs; empty: the
@@ -150,7 +150,7 @@ class ProjectTask:
 
 @dataclass(frozen=True)
 class Tokenize:
-    """How text becomes sentences of tokens."""
+    """The cutting of text into sentences of tokens."""
 
     tokenizer: TokenizerName
     """What cuts a sentence into tokens, by the language of the text (docs/guides/choosing.md). It
@@ -175,7 +175,7 @@ class Tokenize:
 
 @dataclass(frozen=True)
 class Vocab:
-    """Which tokens become words, and what a character is."""
+    """The choice of words, and what a character is."""
 
     min_count: Positive
     """How often a token must occur to become a word, a target of the softmax; rarer ones are
@@ -249,7 +249,7 @@ class Register:
 
 @dataclass(frozen=True)
 class Report:
-    """What the report shows."""
+    """The content of the report."""
 
     title: Line
     """The title of the page."""

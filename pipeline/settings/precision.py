@@ -74,7 +74,7 @@ def settled(
 
 
 def check_store_precision(precision: str, *, device: str, say: Say) -> None:
-    """The same where a store has settled the precision: a slow bfloat16 is a warning."""
+    """Check a precision that a store has settled: a slow bfloat16 is a warning."""
     if precision == "int8" and not os.environ.get("RAY_ADDRESS"):
         _check_int8("the store is of int8: append to it on another machine", device)
     if precision == "bfloat16" and (device == "cpu" or torch.cuda.is_available()):
@@ -91,7 +91,7 @@ def _check_int8(setting: str, device: str) -> None:
 
 
 def _slow(measured: machine_speed.Speeds, device: str) -> str:
-    """How slow bfloat16 is; empty where it is not, or on a cluster, whose machines may differ."""
+    """Say how slow bfloat16 is; empty where it is not, or on a cluster of unlike machines."""
     factor = measured.factor("float32", "bfloat16")
     if factor < machine_speed.WORTH or os.environ.get("RAY_ADDRESS"):
         return ""

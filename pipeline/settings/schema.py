@@ -1,4 +1,4 @@
-"""What editors and pages show of settings: a JSON schema, and the effect of each."""
+"""Settings as editors and pages show them: a JSON schema, and the effect of each."""
 
 import ast
 import inspect

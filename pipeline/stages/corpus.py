@@ -95,7 +95,7 @@ class Text(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CorpusManifest(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a corpus folder's `manifest.json` holds."""
+    """The content of a corpus folder's `manifest.json`."""
 
     kind: Literal["corpus"]
     schema: Literal[1]
@@ -212,7 +212,7 @@ def prose(text: str, dropped: Counter[str]) -> list[str]:
 
 
 def marked_prose(text: str, dropped: Counter[str]) -> Iterator[str]:
-    """The same with the inline markup of reStructuredText kept."""
+    """Return prose with the inline markup of reStructuredText kept."""
     skip = -1
     for indent, lines in _blocks(text):
         if skip >= 0 and indent > skip:
@@ -333,7 +333,7 @@ def _rendered(
 
 
 def _whole(out: Path, text: TextName, source: dict[str, str | int]) -> Text | None:
-    """What `out` holds of a text, if it was rendered of `source` and is as it was written."""
+    """Return what `out` holds of a text, if rendered of `source` and as it was written."""
     try:
         before = read_manifest(out).texts[text]
         altered = any(sha256(out / one.name) != one.sha256 for one in before.inputs)

@@ -40,7 +40,7 @@ STAGE = Stage(
 
 @dataclass(frozen=True)
 class FinetuneJob:
-    """What is fine-tuned, on what, compared with what; paths are absolute."""
+    """A fine-tuning: the model, its texts, what it is compared with; paths are absolute."""
 
     model: Folder
     domain: Folder
@@ -193,7 +193,7 @@ def _average(figures: dict[str, float | None]) -> float:
 
 
 def _counts(shards: "Shards") -> Counter[str]:
-    """How often each type occurs in the training split."""
+    """Count each type in the training split."""
     counts: Counter[str] = Counter()
     for info in shards.infos("train"):
         shard = shards.open(info)
@@ -242,7 +242,7 @@ def share_unknown(
 def _lr_of(
     bilm: "BiLM", softmax: "Softmax", freeze: tuple[str, ...], decay: float
 ) -> dict[str, float]:
-    """What multiplies each parameter's learning rate: 0 where frozen, decay^depth elsewhere."""
+    """Return the factor of each parameter's learning rate: 0 where frozen, else decay^depth."""
     layers = bilm.config.layers
     known = ["encoder", *(f"lstm.{k}" for k in range(1, layers + 1)), "softmax"]
     for name in freeze:

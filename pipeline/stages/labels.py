@@ -79,7 +79,7 @@ def run(out: Path, params: Labels) -> dict[str, int]:
             if not chosen:
                 raise ElmoError(
                     f"labels.package: the docstrings of {params.package} mark no code, or too "
-                    "little for three files; name another package"
+                    "little for three files; choose another package"
                 )
             lines = [
                 json.dumps({"tokens": tokens, "tags": tags}, ensure_ascii=False)

@@ -81,7 +81,7 @@ def layers(path: Path, by_layer: dict[str, dict[str, float]]) -> None:
 
 
 def vocabulary(path: Path, counts: npt.NDArray[np.int64], *, tokens: int) -> None:
-    """How often each word occurs, by rank, and the share of all `tokens` the first ones cover.
+    """Draw the count of each word, by rank, and the share of all `tokens` the first ones cover.
 
     `counts` falls from word to word.
     """

@@ -36,7 +36,7 @@ STAGE = Stage(
 
 @dataclass(frozen=True)
 class PretrainJob:
-    """What is pretrained; paths are absolute."""
+    """A pretraining; paths are absolute."""
 
     shards: Folder
     vocab: Folder

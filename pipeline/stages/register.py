@@ -26,7 +26,7 @@ _NOTHING = f"nothing: this is an experiment; to register its model: {ASKED}=1 dv
 
 
 class Lineage(Struct):
-    """What `training.json` says of how a model came to be, as far as the registry shows it."""
+    """The origin of a model by its `training.json`, as far as the registry shows it."""
 
     run_id: str = ""
     stage: str = ""
@@ -34,7 +34,7 @@ class Lineage(Struct):
 
 
 class RegisterRecord(Struct, forbid_unknown_fields=True):
-    """What this stage writes."""
+    """The file that this stage writes."""
 
     model_digest: str
     name: str
@@ -43,7 +43,7 @@ class RegisterRecord(Struct, forbid_unknown_fields=True):
 
 
 class RegisterNumbers(Struct, forbid_unknown_fields=True):
-    """What `run` returns."""
+    """The result of `run`."""
 
     version: int
     uri: str

@@ -11,7 +11,7 @@ NUMBERS: Any = dict[str, float | None | dict[str, float | None]]  # their type i
 
 @dataclass(frozen=True)
 class Argument:
-    """What a stage is given: in order, or as an option where it has a `help`.
+    """An argument of a stage: in order, or as an option where it has a `help`.
 
     A "folder" of the project lies at a URL where `storage` is set; a "path" is of this machine.
     """
@@ -30,7 +30,7 @@ WORK = Argument("work", "folder", "Where the work in progress is kept.")
 
 @dataclass(frozen=True)
 class Stage:
-    """What the module of a stage says of it, in `STAGE`."""
+    """The description of a stage by its module, in `STAGE`."""
 
     name: str
     """As in dvc.yaml, params.yaml and on the command line."""

@@ -223,7 +223,7 @@ def named(option: str, parts: Iterable[str]) -> dict[str, str]:
 
 
 def _arms(params: ProjectTask) -> dict[str, TaskSettings]:
-    """What is trained: with ELMo where the settings leave it in, and without where asked for."""
+    """Return what is trained: with ELMo where the settings leave it in, without where asked for."""
     settings = choose(params.kind, dict(params.settings))
     without = choose(params.kind, {**params.settings, "elmo": "none"})
     if settings.elmo == "none":
@@ -346,7 +346,7 @@ def train_arm(
 
 
 def tallies_on(folder: Path, test: "Labelled", *, work: Path, device: str) -> list["Tally"]:
-    """What each seed of a trained task gets right on the test file, whose vectors `work` keeps."""
+    """Return what each seed of a task gets right on the test file, whose vectors `work` keeps."""
     from elmo.tasks.examples import distinct
     from elmo.tasks.task import Task, read_task
     from elmo.tasks.vectors import store_of
@@ -425,7 +425,7 @@ def gain_of(ours: Sequence["Tally"], theirs: Sequence["Tally"]) -> dict[str, flo
 
 
 def _simple(kind: str, data: Mapping[str, "Labelled"], model: Path) -> dict[str, "Tally"]:
-    """What simple baselines get right on the test file."""
+    """Return what simple baselines get right on the test file."""
     from elmo.model.embedder import Embedder
     from elmo.tasks.baselines import baselines
 

@@ -1,4 +1,4 @@
-"""What pretraining and fine-tuning share: a job on each worker, its run, its model folder."""
+"""The shared part of pretraining and fine-tuning: a job on each worker, its run, its model."""
 
 import json
 import os
@@ -63,7 +63,7 @@ class Prepared(NamedTuple):
 
 
 class StageJob(Protocol):
-    """What a stage trains; it crosses to the workers."""
+    """The training of a stage; it crosses to the workers."""
 
     def prepare(self, settings: "RunSettings") -> Prepared:
         """Read the inputs and build the job, on a worker."""
@@ -71,7 +71,7 @@ class StageJob(Protocol):
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What a worker gets besides the stage's own job; paths are absolute.
+    """Settings of a worker besides the stage's own job; paths are absolute.
 
     `stop` belongs to one start of the run; `folder` to all starts of the same inputs and params.
     """
@@ -89,7 +89,7 @@ class RunSettings:
 
 
 class Trained(NamedTuple):
-    """What training has given: figures by text before (where compared) and after it."""
+    """The outcome of training: figures by text before (where compared) and after it."""
 
     before: TextFigures
     after: TextFigures
@@ -223,7 +223,7 @@ def _kept(folder: Location) -> Iterator[None]:
 def _loop(
     config: dict[str, Any], rank: int, size: int, device: str
 ) -> tuple[Any, ...] | str | None:
-    """What each worker runs: `Trained` as a tuple, None where it was interrupted, or the message of
+    """Train on each worker: `Trained` as a tuple, None where it was interrupted, or the message of
     what it refused. These are handed back: Ray would try what raises again and again."""
     try:
         workers = Workers(rank, size, torch.device(device))
@@ -280,7 +280,7 @@ def _figures(
 def _remembered(
     folder: Location, workers: Workers, compute: Callable[[], TextFigures]
 ) -> TextFigures:
-    """What was computed before the first step: the weights it needs are gone after a restart.
+    """Return what was computed before the first step: its weights are gone after a restart.
 
     Only the first worker reads it, and only it needs it.
     """

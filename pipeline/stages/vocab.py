@@ -60,7 +60,7 @@ STAGE = Stage(
 
 @dataclass(frozen=True)
 class TypeCounts:
-    """How often each type occurs, and how many sentences with tokens there are."""
+    """The count of each type, and of sentences with tokens."""
 
     types: pa.StringArray
     counts: npt.NDArray[np.int64]
@@ -68,7 +68,7 @@ class TypeCounts:
 
     @property
     def tokens(self) -> int:
-        """How many tokens were counted."""
+        """The number of tokens that were counted."""
         return int(self.counts.sum())
 
 

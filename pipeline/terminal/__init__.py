@@ -1,1 +1,1 @@
-"""What a person reads while work runs: progress, one-line errors."""
+"""The terminal: progress, one-line errors."""

@@ -1,4 +1,4 @@
-"""How far long work is: a bar on a terminal; elsewhere a line a minute with the same figures.
+"""The progress of long work: a bar on a terminal; elsewhere one line per minute.
 
 `ELMO_QUIET`, which `elmo --quiet` sets, leaves out both, and the notes of `say`. What only someone
 who looks for a reason reads (`detail`) goes to the log file of the stage that runs.

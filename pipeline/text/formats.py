@@ -23,7 +23,7 @@ COMPRESSIONS: Mapping[str, str] = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}
 
 
 class FormatModule(Protocol):
-    """What the module of a format has."""
+    """The functions of a format's module."""
 
     def check(self, input_: "Input", column: str) -> None:
         """Look at the head of a file: `ElmoError` where it is binary or lacks the column."""

@@ -51,7 +51,7 @@ def read_blocks(
 def _recut(
     blocks: Iterator[tuple[bytes, Records | None]], size: int
 ) -> Iterator[tuple[bytes, Records | None]]:
-    """The same text, in blocks that end where documents between blank lines do."""
+    """Recut blocks so that they end where documents between blank lines do."""
     rest = b""
     for text, _ in blocks:
         rest += text

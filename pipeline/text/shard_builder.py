@@ -42,7 +42,7 @@ _NEWLINE = 10
 
 @dataclass(frozen=True)
 class Piece:
-    """What one task needs: which spans to read, how, and the folder to leave its shards in.
+    """A piece of work: the spans to read, how, and the folder to leave its shards in.
 
     `tokenizer` is what the manifest says of the tokenizer, `results` the version of this code.
     """
@@ -77,7 +77,7 @@ class Piece:
 
 
 class PieceResult(Struct, frozen=True, forbid_unknown_fields=True):
-    """What one task did. The ids of its shards are counted from the piece's start.
+    """The result of a piece of work. The ids of its shards are counted from the piece's start.
 
     The hashes of its documents are between `lowest` and `highest`, which say which shares of text
     could be held out.
@@ -138,7 +138,7 @@ def tokenize_piece(piece: Piece) -> PieceResult:
 
 
 class _Documents:
-    """Which document a line belongs to and whether it is held out; carried from block to block."""
+    """The document that a line belongs to, and whether it is held out; carried between blocks."""
 
     def __init__(self, params: Tokenize, accounting: Accounting) -> None:
         self.below = np.uint64(int(params.heldout * 2**64))
@@ -381,7 +381,7 @@ def _account(
 
 
 def _whole_rows(text: bytes, rows: _TextRows, tokenizer: Tokenizer) -> tuple[_TextRows, int]:
-    """The same rows with tokens instead of stretches, and the bytes that are in none."""
+    """Return rows with tokens instead of stretches, and the bytes that are in none."""
     texts = text.decode("utf-8").split("\n")[:-1]
     token_lists = tokenizer.split(texts)
     tokens = pa.array([token for tokens in token_lists for token in tokens], pa.string())

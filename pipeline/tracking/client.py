@@ -81,7 +81,7 @@ def check() -> None:
 
 
 def _within(seconds: float, ask: Callable[[], Result]) -> Result:
-    """What `ask` returns, or `ElmoError` where it takes too long: a socket may never answer."""
+    """Return what `ask` does, or raise `ElmoError` where it takes too long: a socket may hang."""
     answer: list[Result] = []
     wrong: list[BaseException] = []
 

@@ -51,8 +51,8 @@ def settle(database: Path) -> list[Path]:
 def _homes(
     connection: sqlite3.Connection, columns: list[tuple[str, str]], here: Path, name: str
 ) -> Iterator[Path]:
-    """Where the database was: by the tag of our experiments, or, without one, by an experiment's
-    `mlruns` whose files are now here."""
+    """Yield where the database was: by the tag of our experiments, or, without one, by an
+    experiment's `mlruns` whose files are now here."""
     if ("experiments", "artifact_location") not in columns:
         return
     found = connection.execute(

@@ -1,4 +1,4 @@
-"""Where a run comes from: user, command, commit, packages, and the pass of the pipeline."""
+"""The origin of a run: user, command, commit, packages, and the pass of the pipeline."""
 
 import contextlib
 import os

@@ -346,7 +346,7 @@ def _try(model_uri: str, served: ServedModel) -> None:
 
 
 def requirements(tokenizer: Tokenization) -> list[str]:
-    """What serving needs: what the library needs and MLflow, as installed here, and what cuts text,
+    """Return what serving needs: the library's needs and MLflow, as installed, and what cuts text,
     at the versions that the model records."""
     installed = {name: version(name).split("+")[0] for name in (*LIBRARY, "mlflow")}
     cutting = tokenizer.libraries | tokenizer.splitter

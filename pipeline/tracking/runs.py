@@ -135,8 +135,8 @@ def run(
 
 
 def spool_of(folder: Location) -> Path:
-    """Where what MLflow can't take yet waits: beside a run's folder, or where that is at a URL, on
-    this machine."""
+    """The folder where what MLflow can't take yet waits: beside a run's folder, or where that is
+    at a URL, on this machine."""
     if folder.local is not None:
         return folder.local.parent / "unsent"
     return scratch() / "unsent" / digest(folder.url.rpartition("/")[0])[:8]

@@ -107,7 +107,7 @@ class Runs:
         return uri
 
     def opener(self, stack: ExitStack) -> Callable[[int], Callable[..., None]]:
-        """What opens the run of a seed, ends the one before, and returns what logs figures."""
+        """Return a function that opens a seed's run, ends the one before, and gives its log."""
 
         def begin(seed: int) -> Callable[..., None]:
             stack.close()

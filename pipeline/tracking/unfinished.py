@@ -1,4 +1,4 @@
-"""What `elmo work` lists: unfinished stages, and what MLflow has not been sent yet.
+"""Unfinished stages, and what MLflow has not been sent yet, as `elmo work` lists them.
 
 MLflow's runs and versions are in `mlflow ui`, the project's experiments in `dvc exp show`.
 """

@@ -67,7 +67,7 @@ def words_of(command: click.Command, parameter: click.Parameter, value: str) -> 
 
 @pytest.mark.parametrize(("command", "parameter"), LOCAL)
 def test_a_url_for_a_path(command: click.Command, parameter: click.Parameter) -> None:
-    with pytest.raises(ElmoError, match="is a URL; name a file or folder of this") as caught:
+    with pytest.raises(ElmoError, match="is a URL; pass a file or folder of this") as caught:
         command.make_context("elmo", words_of(command, parameter, URL))
     assert "hunter2" not in str(caught.value) and "\n" not in str(caught.value)
 

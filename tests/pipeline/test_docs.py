@@ -1,7 +1,9 @@
 """The documentation and the code name the same things, and its links lead somewhere."""
 
+import ast
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -77,6 +79,22 @@ def test_each_tokenizer_is_in_the_table_with_the_extra_that_installs_it() -> Non
             assert any(one.startswith(package) for one in extras[kind.extra])
             always = any(one.startswith(package) for one in extras["pipeline"])
             assert always or f"EXTRAS={kind.extra}" in row
+
+
+def docstrings() -> Iterator[tuple[str, str]]:
+    """Where each docstring of the product stands, and its first line."""
+    for package in ("elmo", "pipeline", "research"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                    name = getattr(node, "name", "")
+                    text = (ast.get_docstring(node) or "").partition("\n")[0]
+                    yield f"{path.relative_to(ROOT)} {name}", text
+
+
+def test_docstrings_begin_with_a_verb_or_the_noun() -> None:
+    questions = re.compile(r"(What|Where|Whether|How|Which|Who|When|Why|The same)\b")
+    assert [where for where, text in docstrings() if questions.match(text)] == []
 
 
 def test_the_readme_is_two_screens() -> None:

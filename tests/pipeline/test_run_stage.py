@@ -35,7 +35,10 @@ def test_metrics_are_few_and_figures_are_all(project: Path) -> None:
     ("files", "error"),
     [
         (("--numbers", "t.txt"), "t.txt: is a file of another kind"),
-        (("--numbers", "both", "--metrics", "both"), "both: is both, another output; name another"),
+        (
+            ("--numbers", "both", "--metrics", "both"),
+            "both: is both, another output; choose another",
+        ),
     ],
 )
 def test_files_of_figures_are_checked_first(

@@ -1,4 +1,4 @@
-"""What readers share: requests, blocks of columns, rows of tables, JSON lines, and their fields."""
+"""Shared parts of readers: requests, blocks of columns, rows of tables, JSON lines, fields."""
 
 import codecs
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,7 +58,7 @@ class TextTokens:
             split = tokenizer(self._tokenizer).split
             return lambda text: split([text])[0]
         if self._tokenizer.name == NONE.name:
-            raise ElmoError("the model has no tokenizer to cut text with; name one (--tokenizer)")
+            raise ElmoError("the model has no tokenizer to cut text with; pass --tokenizer")
         cut = TextTokenizer(self._tokenizer)
         return lambda text: [token for sentence in cut(text) for token in sentence]
 
@@ -78,7 +78,7 @@ class TextTokens:
 
 @dataclass(frozen=True)
 class Request:
-    """What a reader is asked for. Without `labelled`, labels may be absent.
+    """A request to a reader. Without `labelled`, labels may be absent.
 
     `items` are records in memory, which are read in place of the JSON lines of a file.
     """
@@ -151,7 +151,7 @@ def table(request: Request, needed: Sequence[str]) -> Iterator[tuple[int, dict[s
                 raise broken(
                     request.path,
                     number,
-                    f"the header has no {missing[0]!r}; name its columns with --columns, by "
+                    f"the header has no {missing[0]!r}; pass --columns, by "
                     "number from 1 where there is no header",
                 )
             twice = [name for name in names if name and names.count(name) > 1]

@@ -116,7 +116,7 @@ def _tagged(
                 raise broken(
                     request.path,
                     lines[error.position],
-                    f"{error}; correct it, or say --scheme (one of {', '.join(schemes.SCHEMES)})",
+                    f"{error}; correct it, or pass --scheme (one of {', '.join(schemes.SCHEMES)})",
                 ) from None
             counts["spans"] += len(marked)
             tags = list(schemes.to_bioes(marked, len(tags)))

@@ -60,13 +60,13 @@ def test_what_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
     for out, message in (
         (theirs, "theirs: holds thesis.txt, and no config.json of this project; it is not"),
         (file, "notes.txt: is a file, not a folder to replace"),
-        (link, "link: is a symbolic link to .*theirs; name that, or delete the link"),
+        (link, "link: is a symbolic link to .*theirs; use that path, or delete the link"),
     ):
         with pytest.raises(ElmoError, match=message), new_folder(out, ours=["config.json"]):
             raise AssertionError("no work starts")
     for out, message in (
-        (theirs, "theirs: is a folder; name a file"),
-        (file, "notes.txt: exists, and is not replaced; delete it or name another file"),
+        (theirs, "theirs: is a folder; choose a file"),
+        (file, "notes.txt: exists, and is not replaced; delete it or choose another file"),
         (file_link, "file_link: is a symbolic link to .*notes.txt"),
     ):
         with pytest.raises(ElmoError, match=message), new_output(out):

@@ -216,7 +216,7 @@ def test_a_build_over_a_store_adds_a_version_and_over_anything_else_is_refused(
     with pytest.raises(ElmoError, match="mine: holds thesis.txt and is not a store"):
         build(tmp_path / "mine", shards=shards / "first", **given)
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(ElmoError, match="file: is no folder; name a folder"):
+    with pytest.raises(ElmoError, match="file: is no folder; choose a folder"):
         build(tmp_path / "file", shards=shards / "first", **given)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
 

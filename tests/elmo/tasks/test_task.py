@@ -616,7 +616,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, tiny_model_folder: Path) -
     sealed(folder, {"bilm": read_json(folder / "task.json")["bilm"] | {"digest": "0" * 64}})
     with pytest.raises(ElmoError, match="is not the model the task was trained with"):
         Task.load(folder)
-    with pytest.raises(ElmoError, match="name a model, or leave ELMo out"):
+    with pytest.raises(ElmoError, match="pass a model, or leave ELMo out"):
         trained("tagging", tmp_path, None)
     with pytest.raises(ElmoError, match="layers must be among 0 to [0-9]+, found 9"):
         trained("tagging", tmp_path / "new", tiny_model_folder, changes={"layers": "0,9"})

@@ -92,7 +92,7 @@ def test_embed_pretokenized_layers_dtype_and_carry(model: Path, tmp_path: Path) 
         (
             ["embed", "MODEL", "--input", "-", "--output", "/dev/null/x/o.npz"],
             b"a\n",
-            "error: /dev/null/x/o.npz: /dev/null is no folder; name another output\n",
+            "error: /dev/null/x/o.npz: /dev/null is no folder; choose another output\n",
         ),
     ],
 )
@@ -154,7 +154,7 @@ def test_a_url_where_a_file_is_meant_is_one_line(model: Path, tmp_path: Path) ->
     ):
         code, out, error = elmo(*command)
         assert (code, out) == (1, "") and error.count("\n") == 1
-        assert "is a URL; name a file or folder of this machine" in error
+        assert "is a URL; pass a file or folder of this machine" in error
         assert "hunter2" not in error
 
 

@@ -136,13 +136,13 @@ def test_the_baseline_needs_no_model(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "--model is missing; name a model folder, or say --without-elmo"),
+        ([], "--model is missing; pass a model folder, or pass --without-elmo"),
         (["--model", "none"], "none: no such model folder"),
         (["--without-elmo", "--store", "s"], "--without-elmo and --store"),
         (["--model", "model", "--hidden", "4", "--set", "hidden=8"], "--hidden and --set hidden=8"),
         (
             ["--model", "model", "--work", "ner/runs"],
-            "--work ner/runs: lies in ner; name another folder",
+            "--work ner/runs: lies in ner; choose another folder",
         ),
         (["--without-elmo", "--set", "elmo=frozen"], "and --set elmo=frozen: leave out one"),
         (["--model", "model", "--layers", "top"], "layers must be all or numbers"),

@@ -56,7 +56,7 @@ def test_one_text_is_also_the_task_text(tmp_path: Path) -> None:
     assert made.corpus.general == made.corpus.domain == (str(tmp_path / "t.txt"),)
     assert lines[1:] == [
         "general text: t.txt, 73 bytes",
-        "domain text: the same; name the text of your domain with --domain",
+        "domain text: the same; pass --domain, the text of your domain",
     ]
     assert made.report.neighbors_of[0] == "the cat sat on the [carpet]"
     assert made.labels.package == ""
@@ -81,7 +81,7 @@ def test_records_by_their_column(tmp_path: Path) -> None:
     assert made.corpus.column == "review" and any(
         "[carpet]" in text for text in made.report.neighbors_of
     )
-    with pytest.raises(ElmoError, match="no field 'text' .*, found review; name it with --column"):
+    with pytest.raises(ElmoError, match="no field 'text' .*, found review; pass --column"):
         new(tmp_path / "q", text=["r.jsonl"])
     assert not (tmp_path / "q").exists()
 
