@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from elmo.data.shards import write_shards
-from elmo.data.tokenizer import Tokenization, describe
+from elmo.data.tokenizer import TOKENIZERS, Tokenization, describe
 from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
 from elmo.settings import StoreSettings
@@ -24,7 +24,7 @@ from pipeline.settings.params import Register, Tokenize
 from pipeline.stages import register, tokenize
 from pipeline.text.inputs import find_inputs
 from tests.elmo.conftest import WHITESPACE, save_tiny_model
-from tests.elmo.data.test_tokenizer import LIBRARIES, needed
+from tests.elmo.data.test_tokenizer import needed
 
 ROOT = Path(__file__).resolve().parents[3]
 LINES = [
@@ -49,7 +49,7 @@ def embed(model: Path, data: bytes, out: Path, **changes: Any) -> list[np.ndarra
 
 
 @pytest.mark.parametrize("sentences", ["line", "split"])
-@pytest.mark.parametrize("name", LIBRARIES)
+@pytest.mark.parametrize("name", TOKENIZERS)
 @pytest.mark.slow
 def test_the_same_tokens_everywhere(
     name: str,
