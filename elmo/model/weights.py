@@ -1,6 +1,8 @@
 """Weights in safetensors files: what is written can be read by the group, what is read is checked.
 
-The only file in which safetensors' own errors become `ElmoError`.
+The only file in which safetensors' own errors become `ElmoError`. Its `save_file` is not used: it
+replaces a file that is there, for its owner alone to read, says of a full disk that it can't
+serialize, and the file would have to be read again for its digest; `save` copies all tensors twice.
 """
 
 import hashlib

@@ -3,7 +3,9 @@
 Without this, a head that is lost means a minute of silence and then Ray's abort of the process, and
 a head that was restarted without its state means a crash of Ray's C++ code in this process.
 
-This file is given Ray and imports it nowhere.
+Ray names a cluster's id only in private: two such names are used here, and nowhere else. Without
+them a head that came back with its state looks like one that lost it. This file is given Ray and
+imports it nowhere.
 """
 
 import os

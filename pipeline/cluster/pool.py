@@ -2,7 +2,8 @@
 
 What can't be placed is waited for, with a line that says for what, and given up after a limit. An
 item whose worker dies is done again, a few times, each with a line; then it is named as the cause.
-This file is given Ray and imports it nowhere.
+Ray's own retries (`max_task_retries`) begin anew without a word; a person is told here which item
+it was, where, and how often. This file is given Ray and imports it nowhere.
 """
 
 import os
