@@ -25,6 +25,16 @@ class BadSettings(ElmoError):
     """A setting that there is not, or out of its range."""
 
 
+def missing(file: object) -> Damaged:
+    """Say that a file is not there, though its manifest names it."""
+    return Damaged(f"{file}: is missing, though its manifest names it; restore it or make it again")
+
+
+def altered(file: object, found: str) -> Damaged:
+    """Say that a file is not as it was written, by what was found."""
+    return Damaged(f"{file}: truncated or altered ({found}); restore it or make it again")
+
+
 def first_line(error: BaseException) -> str:
     """The first line of a library's message, with the next where it ends with a colon; without a
     message the name of its type."""

@@ -23,7 +23,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from elmo.data.tokenizer import NONE, Tokenization
-from elmo.errors import Damaged, ElmoError, Mismatch, first_line
+from elmo.errors import ElmoError, Mismatch, altered, first_line, missing
 from elmo.io import records
 from elmo.io.folders import cached, new_folder
 from elmo.io.location import Folder, Location
@@ -300,12 +300,9 @@ def _check_size(path: Path, info: ShardEntry) -> os.stat_result:
     try:
         status = path.stat()
     except FileNotFoundError:
-        raise Damaged(f"{path}: is missing, though its manifest names it; make it again") from None
+        raise missing(path) from None
     if status.st_size != info.bytes or not stat.S_ISREG(status.st_mode):
-        raise Damaged(
-            f"{path}: truncated or altered ({status.st_size} bytes, its manifest says "
-            f"{info.bytes}); restore it or make the folder again"
-        )
+        raise altered(path, f"{status.st_size} bytes, its manifest says {info.bytes}")
     return status
 
 
@@ -524,4 +521,4 @@ def _read(path: Path) -> pa.RecordBatch:
                 raise ElmoError(f"{path}: is an Arrow file but not a shard; make it again")
             return reader.get_batch(0)
     except (pa.ArrowInvalid, OSError) as error:
-        raise Damaged(f"{path}: truncated or altered ({first_line(error)})") from None
+        raise altered(path, first_line(error)) from None

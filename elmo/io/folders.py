@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from elmo.errors import Damaged, ElmoError
+from elmo.errors import ElmoError, altered, missing
 from elmo.io import atomic, records
 from elmo.io.location import Folder, Location, scratch
 
@@ -136,16 +136,11 @@ def cached(location: Location, file: str, *, sha256: str) -> Path:
     if path.exists():
         return path
     if not location.exists(file):
-        raise Damaged(
-            f"{location.name(file)}: is missing, though the manifest names it; make it again"
-        )
+        raise missing(location.name(file))
     with folder.new(sha256) as new:
         location.get(file, new)
         if records.sha256(new) != sha256:
-            raise Damaged(
-                f"{location.name(file)}: truncated or altered (its sha256 is not the manifest's); "
-                "restore it or make it again"
-            )
+            raise altered(location.name(file), "its sha256 is not its manifest's")
     return path
 
 

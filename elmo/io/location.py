@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
-from elmo.errors import Damaged, ElmoError, NotFound, reason_of
+from elmo.errors import ElmoError, NotFound, altered, missing, reason_of
 from elmo.io.records import (
     Record,
     check_json_size,
@@ -186,19 +186,11 @@ class Location:
         try:
             actual = self.size(file)
         except FileNotFoundError:
-            raise Damaged(
-                f"{self.name(file)}: is missing, though the manifest names it; make it again"
-            ) from None
+            raise missing(self.name(file)) from None
         if actual != size:
-            raise Damaged(
-                f"{self.name(file)}: truncated or altered ({actual} bytes, the manifest says "
-                f"{size}); restore it or make it again"
-            )
+            raise altered(self.name(file), f"{actual} bytes, its manifest says {size}")
         if sha256 is not None and self.sha256(file) != sha256:
-            raise Damaged(
-                f"{self.name(file)}: altered (its sha256 is not the manifest's); restore it or "
-                "make it again"
-            )
+            raise altered(self.name(file), "its sha256 is not its manifest's")
 
     def delete(self, file: str) -> None:
         """Delete a file; nothing where it is not there."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from elmo.errors import Damaged, ElmoError, NotFound
+from elmo.errors import Damaged, ElmoError, NotFound, altered, missing
 
 Record = TypeVar("Record")
 
@@ -61,13 +61,10 @@ def sha256(path: Path) -> str:
 def check_sha256(path: Path, expected: str) -> None:
     """Raise `ElmoError` naming the file where its bytes are not the ones its manifest recorded."""
     if not path.is_file():
-        raise Damaged(f"{path}: is missing, though its manifest names it; make the folder again")
+        raise missing(path)
     actual = sha256(path)
     if actual != expected:
-        raise Damaged(
-            f"{path}: truncated or altered (sha256 {actual[:12]}…, its manifest says "
-            f"{expected[:12]}…); restore it or make the folder again"
-        )
+        raise altered(path, f"sha256 {actual[:12]}…, its manifest says {expected[:12]}…")
 
 
 def digest(value: Any) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from elmo.data.tokenizer import Tokenization
-from elmo.errors import Damaged, ElmoError, NotFound
+from elmo.errors import Damaged, ElmoError, NotFound, altered, missing
 from elmo.io.atomic import write_json
 from elmo.io.location import Folder, Location
 from elmo.io.records import FileName, Sha256, digest
@@ -77,11 +77,11 @@ def read_training(folder: Folder) -> dict[str, Any]:
     """Read `training.json`; `ElmoError` where it was altered."""
     location = Location(named(folder))
     if not location.exists(TRAINING):
-        raise Damaged(f"{location.name(TRAINING)}: is missing; restore it")
+        raise missing(location.name(TRAINING))
     training = location.record(TRAINING, dict[str, Any])
     signed = training.pop("digest", None)
     if read_config(folder).training is UNSET and digest(training) != signed:
-        raise Damaged(f"{location.name(TRAINING)}: truncated or altered; restore it")
+        raise altered(location.name(TRAINING), "its digest is another")
     return training
 
 

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from elmo.data.arrays import Floats, Ints
 from elmo.data.ragged import runs
-from elmo.errors import Damaged, ElmoError, first_line
+from elmo.errors import Damaged, ElmoError, altered, first_line
 from elmo.io.location import Location
 from elmo.store.layout import (
     DTYPES,
@@ -82,7 +82,7 @@ class ParquetColumns:
                     return self._file.read(columns)
                 return self._file.read_row_group(group, columns)
         except (pa.ArrowException, OSError) as error:
-            raise Damaged(f"{self.name}: truncated or altered ({first_line(error)})") from None
+            raise altered(self.name, first_line(error)) from None
 
     def base(self, group: int, column: str, size: int) -> int:
         """Return where the values (`size` bytes with lengths) of a mapped group's column begin.
@@ -397,9 +397,7 @@ def open_parquet(
     try:
         return pq.ParquetFile(source, page_checksum_verification=checksums)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise Damaged(
-            f"{location.name(file)}: truncated or altered ({first_line(error)})"
-        ) from None
+        raise altered(location.name(file), first_line(error)) from None
 
 
 def check_layout(name: str, schema: pa.Schema, layout: Layout) -> None:

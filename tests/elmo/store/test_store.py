@@ -334,7 +334,7 @@ def test_a_flipped_bit_is_named(tmp_path: Path, made: Path, column: str) -> None
     flip(path, chunk.data_page_offset + chunk.total_compressed_size - 2)
     said = f"{path}: altered in row group 2, column {column}"
     assert list(problems(folder)) == [said]
-    with pytest.raises(ElmoError, match="part-00001-.*.parquet: altered"):
+    with pytest.raises(ElmoError, match="part-00001-.*.parquet: truncated or altered"):
         FeatureStore(folder, checked=True).ids()
 
 
@@ -357,11 +357,11 @@ def test_broken_stores_are_refused_on_one_line(tmp_path: Path, made: Path) -> No
     first = part(folder, 0)
     whole = first.read_bytes()
     first.write_bytes(whole[:-50])
-    refused(folder, "part-00000-.*: truncated or altered .* bytes, the manifest says")
+    refused(folder, "part-00000-.*: truncated or altered .* bytes, its manifest says")
     first.write_bytes(b"\0" * len(whole))
     refused(folder, "part-00000-.*: truncated or altered")
     first.unlink()
-    refused(folder, "part-00000-.*: is missing, though the manifest names it")
+    refused(folder, "part-00000-.*: is missing, though its manifest names it")
     manifest = folder / "__elmo/manifest-000001.json"
     manifest.write_text('{"kind": "shards"}')
     refused(folder, "is not the manifest of a store")
