@@ -264,11 +264,11 @@ class Shards:
     def check_sizes(self) -> None:
         """`ElmoError` naming the first shard that is missing or has another size: without reading
         any, before work begins."""
+        if self.location.local is None:
+            self.location.check_all((info.file, info.bytes) for info in self.infos())
+            return
         for info in self.infos():
-            if self.location.local is not None:
-                _check_size(self.location.local / info.file, info)
-            else:
-                self.location.check(info.file, size=info.bytes)
+            _check_size(self.location.local / info.file, info)
 
     def verify(self, split: str | None = None) -> None:
         """Check every shard's bytes; `ElmoError` naming the first one truncated or altered."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from elmo.errors import ElmoError, altered, missing
 from elmo.io import atomic, records
-from elmo.io.location import Folder, Location, scratch
+from elmo.io.location import Folder, Location, in_parallel, scratch
 
 CACHE = "ELMO_CACHE"  # the variable that names the folder of copies; it is emptied by hand
 _LOOK = 2.0  # seconds between two looks at a URL for a file that tells something
@@ -49,8 +49,12 @@ def new_folder(
         yield new
         written = [path for path in sorted(new.rglob("*")) if path.is_file()]
         last = [new / one for one in ours[:1]]
-        for path in [path for path in written if path not in last] + last:
+
+        def put(path: Path) -> None:
             location.put(path.relative_to(new).as_posix(), path)
+
+        in_parallel(put, [path for path in written if path not in last])
+        in_parallel(put, last)
 
 
 @contextmanager
@@ -102,8 +106,7 @@ def local_folder(folder: "Folder | Location") -> Iterator[Path]:
         yield location.local
         return
     with tempfile.TemporaryDirectory(dir=scratch()) as name:
-        for file in location.names():
-            location.get(file, Path(name, file))
+        in_parallel(lambda file: location.get(file, Path(name, file)), location.names())
         try:
             yield Path(name)
         except ElmoError as error:

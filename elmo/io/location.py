@@ -17,10 +17,11 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
 from elmo.errors import ElmoError, NotFound, altered, missing, reason_of
@@ -33,12 +34,23 @@ from elmo.io.records import (
 )
 
 Folder = str | Path  # a folder on a disk, or the URL of one as text
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+THREADS = 32  # requests at a time
 _MODE = 0o644  # less the umask: readable by the group
 _TEMPORARY = re.compile(r"\.new-[0-9a-f]{16}")
 _MARKER = re.compile(r"\.writing-[0-9a-f]{16}")
 _ABANDONED = 24 * 3600.0  # seconds after which a file whose lock tells nothing has no writer
 _CREATING: set[str] = set()  # the stores of which this process knows that `create` holds there
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
+
+
+def in_parallel(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Call `function` with each item, many at a time, as requests over a network are best made;
+    return the results in the items' order, or raise the first exception in it."""
+    work = list(items)
+    with ThreadPoolExecutor(max(1, min(THREADS, len(work)))) as threads:
+        return list(threads.map(function, work))
 
 
 class Location:
@@ -100,28 +112,29 @@ class Location:
                     return sorted(entry.name for entry in entries if entry.is_file())
             except FileNotFoundError:
                 return []
-        try:
+        return sorted(name for name, _ in self._listed("file"))
+
+    def tree(self) -> dict[str, int]:
+        """The bytes of each file, sorted by name, those of its folders as `folder/name`: one
+        listing."""
+        if self.local is not None:
+            paths = [path for path in self.local.rglob("*") if path.is_file()]
+            sizes = {path.relative_to(self.local).as_posix(): path.stat().st_size for path in paths}
+        else:
             with self._remote("") as (files, path):
-                root = path.rstrip("/")
-                entries = files.ls(root, detail=True)
-        except FileNotFoundError:
-            return []
-        paths = [entry["name"] for entry in entries if entry["type"] == "file"]
-        return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
+                root = files._strip_protocol(path)
+                listed = files.find(root, detail=True)
+            sizes = {
+                name[len(root) :].lstrip("/"): int(entry["size"] or 0)
+                for name, entry in listed.items()
+            }
+        return dict(sorted(sizes.items()))
 
     def folders(self) -> list[str]:
         """The names of the folders in this one, sorted."""
         if self.local is not None:
-            names = [path.name for path in self.local.glob("*") if path.is_dir()]
-        else:
-            try:
-                with self._remote("") as (files, path):
-                    entries = files.ls(path.rstrip("/"), detail=True)
-            except FileNotFoundError:
-                return []
-            paths = [entry["name"] for entry in entries if entry["type"] != "file"]
-            names = [path.rstrip("/").rpartition("/")[2] for path in paths]
-        return sorted(names)
+            return sorted(path.name for path in self.local.glob("*") if path.is_dir())
+        return sorted(name for name, _ in self._listed("directory"))
 
     def entries(self) -> list[str]:
         """The names of all that is in a local folder, whatever it is; at a URL, those of files."""
@@ -192,6 +205,12 @@ class Location:
         if sha256 is not None and self.sha256(file) != sha256:
             raise altered(self.name(file), "its sha256 is not its manifest's")
 
+    def check_all(self, sizes: Iterable[tuple[str, int]]) -> None:
+        """Check the names and sizes of many files, as `check` does, by one listing."""
+        listed = self.tree()
+        doubtful = [one for one in sizes if listed.get(one[0]) != one[1]]
+        in_parallel(lambda one: self.check(one[0], size=one[1]), doubtful)
+
     def delete(self, file: str) -> None:
         """Delete a file; nothing where it is not there."""
         if self.local is not None:
@@ -199,6 +218,10 @@ class Location:
             return
         with suppress(FileNotFoundError), self._remote(file) as (files, path):
             files.rm_file(path)
+
+    def delete_all(self, files: Iterable[str]) -> None:
+        """Delete many files."""
+        in_parallel(self.delete, files)
 
     def write(self, file: str, data: bytes) -> None:
         """Write a whole small file, replacing one of that name at once."""
@@ -234,8 +257,11 @@ class Location:
 
     def get(self, file: str, path: Path) -> None:
         """Copy a file to a local path."""
-        with self.open(file) as stream, path.open("wb") as out:
-            shutil.copyfileobj(stream, out, 1 << 22)
+        if self.local is not None:
+            shutil.copyfile(self.local / file, path)
+            return
+        with self._remote(file) as (files, remote):
+            files.get_file(remote, str(path))
 
     def create(self, file: str, data: bytes) -> bool:
         """Write a whole small file unless there is one of that name; whether it was written.
@@ -283,11 +309,21 @@ class Location:
         Between URLs of one store the bytes do not pass through this machine.
         """
         name = name or file
-        if self.exists(name):
-            return
+        if not self.exists(name):
+            self._take(file, source, name)
+
+    def adopt_all(self, names: Mapping[str, str], source: "Location") -> None:
+        """Take many files of `source`, each under the name that follows it, as `adopt` does."""
+        present = self.tree()
+        missing = [(file, name) for file, name in names.items() if name not in present]
+        in_parallel(lambda one: self._take(one[0], source, one[1]), missing)
+
+    def _take(self, file: str, source: "Location", name: str) -> None:
+        """Take a file, move it on a disk, under a name that is free here."""
         if self.local is None:
             if source.local is not None:
-                self.publish(source.local / file, name)
+                with self._remote(name) as (files, path):
+                    files.put_file(str(source.local / file), path)
                 return
             with self._remote(name) as (files, path), source._remote(file) as (theirs, old):
                 if files.protocol == theirs.protocol:
@@ -387,10 +423,7 @@ class Location:
         if self.local is not None:
             shutil.rmtree(self.local, ignore_errors=True)
             return
-        for location in (self, *(self / folder for folder in self.folders())):
-            for name in location.names():
-                if name.endswith(".json"):
-                    location.delete(name)
+        self.delete_all(name for name in self.tree() if name.endswith(".json"))
         with suppress(FileNotFoundError), self._remote("") as (files, path):
             files.rm(path.rstrip("/"), recursive=True)
 
@@ -410,6 +443,16 @@ class Location:
 
     def _absolute(self) -> str:
         return self.url if self.local is None else os.path.abspath(self.local)
+
+    def _listed(self, kind: str) -> list[tuple[str, Any]]:
+        """The names of the files or folders at a URL, and what its store tells of each."""
+        try:
+            with self._remote("") as (files, path):
+                entries = files.ls(path.rstrip("/"), detail=True)
+        except FileNotFoundError:
+            return []
+        entries = [entry for entry in entries if (entry["type"] == "file") == (kind == "file")]
+        return [(entry["name"].rstrip("/").rpartition("/")[2], entry) for entry in entries]
 
     @contextmanager
     def _remote(self, file: str) -> Iterator[tuple[Any, str]]:
@@ -451,11 +494,15 @@ class Location:
         Listings are not kept: other processes write too.
         """
         if self._opened is None or self._opened[0] != os.getpid():
+            from fsspec.config import conf
             from fsspec.core import url_to_fs
 
             options = self._options
             if "::" not in self.url:
                 options = {"use_listings_cache": False, **options}
+            if self.url.startswith("s3://"):  # whose client opens 10 connections otherwise
+                given = {**conf.get("s3", {}), **options}.get("config_kwargs") or {}
+                options["config_kwargs"] = {"max_pool_connections": THREADS, **given}
             files, root = url_to_fs(self.url, **options)
             self._opened = os.getpid(), files, root.rstrip("/")
         _, files, root = self._opened

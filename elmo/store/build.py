@@ -47,6 +47,7 @@ from elmo.store.manifest import (
     next_number,
     publish,
     read_manifest,
+    sizes_of,
     versions,
 )
 from elmo.store.reader import check_layout, open_parquet
@@ -267,9 +268,7 @@ def check_append(
     if corpus.digest in [source.digest for source in before.sources]:
         raise ElmoError(f"{location}: holds the sentences of {shards} already")
     _check_layout(location, before, model)
-    for part in before.parts:
-        for entry in (part.types, part):
-            location.check(entry.path, size=entry.bytes)
+    location.check_all(sizes_of(before.parts))
     for part in before.parts[:1]:  # all have one layout
         footer = open_parquet(location, part.file).schema_arrow
         check_layout(location.name(part.file), footer, before.layout)
@@ -465,9 +464,7 @@ def _clear(unfinished: Location) -> None:
     """Remove a folder of unfinished parts, unless an equal run is still writing there."""
     if unfinished.being_written():
         return
-    for name in files_of(unfinished):
-        if WRITTEN.fullmatch(name):
-            unfinished.delete(name)
+    unfinished.delete_all(name for name in files_of(unfinished) if WRITTEN.fullmatch(name))
     unfinished.sweep()
     (unfinished / INSIDE).remove_folder()
     unfinished.remove_folder()

@@ -38,6 +38,7 @@ from elmo.store.manifest import (
     next_number,
     publish,
     read_manifest,
+    sizes_of,
     versions,
 )
 from elmo.store.reader import check_layout, flat, open_parquet
@@ -135,9 +136,7 @@ def compact(store: Where, *, part_tokens: int) -> StoreManifest:
     )
     shards_of = [_shards(run) for run in runs]
     check_size(location, described(parts=[]), shards_of, remedy="join more: raise --part-tokens")
-    for part in before.parts:  # also those that stay as they are: the new version names them
-        for entry in (part.types, part):
-            location.check(entry.path, size=entry.bytes)
+    location.check_all(sizes_of(before.parts))  # also those that stay: the new version names them
     number = next_number(before.parts)
     parts = []
     new: list[str] = []
@@ -153,8 +152,8 @@ def compact(store: Where, *, part_tokens: int) -> StoreManifest:
             manifest = described(parts=parts)
             publish(location, manifest)
         except BaseException:
-            for file in set(new) - _files(location, versions(location)):
-                location.delete(file)  # unless an equal compaction has published it meanwhile
+            # unless an equal compaction has published it meanwhile
+            location.delete_all(set(new) - _files(location, versions(location)))
             raise
     return manifest
 
@@ -175,9 +174,8 @@ def prune(store: Where, *, keep: int = 1) -> list[str]:
             raise ElmoError(f"{location.url}: has no manifest of a store; pass a store's folder")
         kept, dropped = list(present)[-keep:], list(present)[:-keep]
         for version in kept:  # before what they came from is deleted
-            for part in read_manifest(location, version=version, limit=CARE_LIMIT).parts:
-                for entry in (part.types, part):
-                    location.check(entry.path, size=entry.bytes)
+            manifest = read_manifest(location, version=version, limit=CARE_LIMIT)
+            location.check_all(sizes_of(manifest.parts))
         named, unneeded = _files(location, kept), _files(location, dropped)
         deleted = [present[version] for version in dropped]
         for name in files_of(location):
@@ -185,8 +183,9 @@ def prune(store: Where, *, keep: int = 1) -> list[str]:
                 continue
             if name in unneeded or not _unfinished(location, name, not alone):
                 deleted.append(name)
-        for name in deleted:  # manifests first: none ever names a file that is gone
+        for name in deleted[: len(dropped)]:  # manifests first: none names a file that is gone
             location.delete(name)
+        location.delete_all(deleted[len(dropped) :])
         return sorted([*deleted, *location.sweep()])
 
 

@@ -215,6 +215,11 @@ def count_parts(parts: Sequence[PartEntry]) -> StoreCounts:
     )
 
 
+def sizes_of(parts: Iterable[PartEntry]) -> list[tuple[str, int]]:
+    """The files of parts, each with its bytes."""
+    return [(entry.path, entry.bytes) for part in parts for entry in (part.types, part)]
+
+
 def versions(location: Location) -> dict[int, str]:
     """The versions of a store that are there, oldest first, and the path of each.
 

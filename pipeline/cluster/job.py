@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ JOB = "ELMO_JOB"  # the id of a submitted job
 PROJECT = "ELMO_PROJECT"  # names whose work in progress it is, wherever the project lies
 LEASE = "at-work"  # at a URL: the job that works there, written anew while it does
 _FORGET = 30.0  # seconds for all nodes to delete what was sent
-_THREADS = 16  # requests at a time
 _KEEP = 15.0  # seconds between two looks at what has changed in the project
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of Linux's prctl
 
@@ -159,16 +157,18 @@ def _has_ended(job: str) -> bool:
 
 def _fetch(kept: Any, home: Path) -> None:
     """Copy a folder at a URL with all in it."""
-    home.mkdir(exist_ok=True)
-    names = [name for name in kept.names() if name != LEASE]
-    with ThreadPoolExecutor(_THREADS) as threads:
-        list(threads.map(lambda name: kept.get(name, home / name), names))
-    for name in kept.folders():
-        _fetch(kept / name, home / name)
+    from elmo.io.location import in_parallel
+
+    names = [name for name in kept.tree() if name != LEASE]
+    for folder in {(home / name).parent for name in names}:
+        folder.mkdir(parents=True, exist_ok=True)
+    in_parallel(lambda name: kept.get(name, home / name), names)
 
 
 def _keep(home: Path, kept: Any, job: str, done: threading.Event, failed: list[str]) -> None:
     """Copy what changes in the project to the URL until all is done, and say who works there."""
+    from elmo.io.location import in_parallel
+
     sent: dict[str, tuple[float, int]] = {}
     last = False
     while not last:
@@ -177,9 +177,8 @@ def _keep(home: Path, kept: Any, job: str, done: threading.Event, failed: list[s
             kept.write(LEASE, job.encode())
             now = {str(path.relative_to(home)): _stamp(path) for path in _files(home)}
             new = [name for name in now if now[name] != sent.get(name)]
-            with ThreadPoolExecutor(_THREADS) as threads:
-                list(threads.map(lambda name: kept.put(name, home / name), new))
-                list(threads.map(kept.delete, sent.keys() - now.keys()))
+            in_parallel(lambda name: kept.put(name, home / name), new)
+            kept.delete_all(sent.keys() - now.keys())
             sent, failed[0] = now, ""
         except Exception as error:  # the next look may do better; the last one is the user's
             failed[0] = " ".join(str(error).split())

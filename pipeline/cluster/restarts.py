@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from elmo.errors import ElmoError
-from elmo.io.location import Location
+from elmo.errors import ElmoError, NotFound
+from elmo.io.location import Location, in_parallel
 
 from ..terminal.progress import say
 
@@ -111,8 +111,7 @@ def why_silent(folder: Location) -> str:
 @contextmanager
 def shown(folder: Location, *, label: str) -> Iterator[None]:
     """Say with how many workers training goes on, each time that changes."""
-    for name in (folder / "workers").names():
-        (folder / "workers").delete(name)
+    (folder / "workers").delete_all((folder / "workers").names())
     done = threading.Event()
     thread = threading.Thread(target=_watch, args=(folder, label, done), daemon=True)
     thread.start()
@@ -127,7 +126,10 @@ def _watch(folder: Location, label: str, done: threading.Event) -> None:
     ended, start = False, ""
     while not ended:
         ended = done.wait(0.5 if folder.local else 5)
-        first = _workers(folder).get("0", {"start": "", "size": 0})
+        try:
+            first = (folder / "workers").record("0.json", dict[str, Any])
+        except NotFound:
+            first = {"start": "", "size": 0}
         if start and first["start"] != start:
             say(f"{label}: {first['size']} worker{'s' * (first['size'] > 1)} now")
         start = first["start"]
@@ -136,4 +138,5 @@ def _watch(folder: Location, label: str, done: threading.Event) -> None:
 def _workers(folder: Location) -> dict[str, Any]:
     own = folder / "workers"
     names = [name for name in own.names() if name.endswith(".json")]
-    return {name.removesuffix(".json"): own.record(name, dict[str, Any]) for name in names}
+    notes = in_parallel(lambda name: own.record(name, dict[str, Any]), names)
+    return {name.removesuffix(".json"): note for name, note in zip(names, notes, strict=True)}

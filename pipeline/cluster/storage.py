@@ -12,8 +12,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ import msgspec
 
 from elmo.errors import Damaged, ElmoError, NotFound
 from elmo.io.atomic import check_folder, new_file, new_folder
-from elmo.io.location import Folder, Location
+from elmo.io.location import Folder, Location, in_parallel
 from elmo.io.records import digest, json_bytes, read_record
 
 from ..settings import cluster as execution
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 UNFINISHED = "unfinished"
 _INSIDE = "__elmo"  # `elmo.store.manifest.INSIDE`, whose import takes as long as pyarrow's
 _MANIFESTS = re.compile(rf"(config|manifest|_manifest-[^/]*|{_INSIDE}/manifest-[^/]*)\.json")
-_THREADS = 32  # requests at a time
 
 
 class Pointer(msgspec.Struct, forbid_unknown_fields=True):
@@ -103,17 +101,14 @@ def publish(named: Any, written: Any, url: str) -> None:
     source, local = Location(written), Path(named)
     kept = _kept(source)
     target = Location(final_place(written, url))
-    if not all(target.exists(name) for name in kept):
-        files = [one for one in _below(source) if _inside(source, *one) not in kept]
-        with ThreadPoolExecutor(_THREADS) as threads:
-            list(threads.map(lambda one: _adopt(source, target, *one), files))
-        for name in kept:
-            target.adopt(name, source)
+    if not set(kept).issubset(target.tree()):
+        for names in (source.tree().keys() - set(kept), kept):
+            target.adopt_all({name: name for name in sorted(names)}, source)
     folder = target.url.removeprefix(f"{url}/")
     local.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(local, ours=_marks(local), also=_left(local)) as new:
         for name in kept:
-            (new / name).parent.mkdir(exist_ok=True)
+            (new / name).parent.mkdir(parents=True, exist_ok=True)
             target.get(name, new / name)
         (new / STORED).write_bytes(json_bytes({"folder": folder, "files": kept}, source=STORED))
     source.remove()
@@ -127,10 +122,11 @@ def pointers() -> dict[Path, Pointer]:
 
 def forget_lost(url: str) -> list[str]:
     """Remove the pointers of the project to what is not at the URL, so that DVC makes it again."""
+    known = pointers()
+    names = in_parallel(lambda one: Location(f"{url}/{one.folder}").tree(), known.values())
     lost = []
-    for local, pointer in pointers().items():
-        location = Location(f"{url}/{pointer.folder}")
-        if not all(location.exists(name) for name in pointer.files):
+    for (local, pointer), there in zip(known.items(), names, strict=True):
+        if not set(pointer.files).issubset(there):
             shutil.rmtree(local)
             lost.append(local.as_posix())
     if lost:  # or DVC would take these pointers from what it remembers of earlier runs
@@ -145,13 +141,8 @@ def bring_back(url: str) -> int:
     job, its code's settings and dvc.yaml, is not copied.
     """
     kept = Location(f"{url}/project")
-    here = Path()
-    files = [
-        (folder, name, here / folder.url.removeprefix(kept.url).strip("/"))
-        for folder, name in _below(kept)
-        if not (folder == kept and name in (*PROJECT_FILES, LEASE))
-    ]
-    outputs = {local for _, name, local in files if name == STORED}
+    files = [Path(name) for name in kept.tree() if name not in (*PROJECT_FILES, LEASE)]
+    outputs = {file.parent for file in files if file.name == STORED}
     for local in sorted(outputs):
         if local.exists() and not (local / STORED).is_file():
             raise ElmoError(
@@ -160,10 +151,9 @@ def bring_back(url: str) -> int:
             )
     for local in outputs:
         shutil.rmtree(local, ignore_errors=True)
-    for local in {local for _, _, local in files}:
-        local.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(_THREADS) as threads:
-        list(threads.map(lambda one: _get(*one), files))
+    for folder in {file.parent for file in files}:
+        folder.mkdir(parents=True, exist_ok=True)
+    in_parallel(lambda file: _get(kept, file), files)
     return len(files)
 
 
@@ -189,37 +179,20 @@ def _name(path: Any, url: str) -> str:
 
 def _kept(location: Location) -> list[str]:
     """The manifests of an output, or all its files where it has none."""
-    names = location.names()
-    paths = [*names, *(f"{_INSIDE}/{name}" for name in (location / _INSIDE).names())]
-    return [path for path in paths if _MANIFESTS.fullmatch(path)] or names
+    paths = list(location.tree())
+    return [path for path in paths if _MANIFESTS.fullmatch(path)] or paths
 
 
 def _digest(sums: Mapping[str, str]) -> str:
     return digest(dict(sums))[:16]
 
 
-def _below(location: Location) -> Iterator[tuple[Location, str]]:
-    for name in location.names():
-        yield location, name
-    for folder in location.folders():
-        yield from _below(location / folder)
-
-
-def _adopt(source: Location, target: Location, folder: Location, name: str) -> None:
-    target.adopt(name, folder, name=_inside(source, folder, name))
-
-
-def _inside(source: Location, folder: Location, name: str) -> str:
-    """The path below `source` of a file of one of its folders."""
-    return f"{folder.url.removeprefix(source.url)}/{name}".strip("/")
-
-
-def _get(folder: Location, name: str, local: Path) -> None:
+def _get(kept: Location, file: Path) -> None:
     """Copy a file, unless it is there under a name that follows from its content."""
-    if ".dvc" in local.parts and (local / name).exists():
+    if ".dvc" in file.parts and file.exists():
         return
-    with new_file(local / name) as new:
-        folder.get(name, new)
+    with new_file(file) as new:
+        kept.get(file.as_posix(), new)
 
 
 def _pointer(local: Path) -> Pointer:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import yaml
 
 from elmo.errors import ElmoError
-from elmo.io.location import Location
+from elmo.io.location import Location, in_parallel
 from elmo.io.records import parse_record
 
 from . import storage
@@ -52,8 +52,7 @@ def remove(url: str, found: Found) -> None:
         )
     if _call("git", "rev-parse", "--is-shallow-repository").strip() == "true":
         raise ElmoError("this clone lacks earlier commits; run: git fetch --unshallow --all")
-    for name in found.unused:
-        Location(f"{url}/{name}").remove()
+    in_parallel(lambda name: Location(f"{url}/{name}").remove(), found.unused)
 
 
 def _outputs(location: Location, name: str) -> Iterator[str]:
@@ -69,11 +68,9 @@ def _outputs(location: Location, name: str) -> Iterator[str]:
 
 def _of_job(kept: Location) -> Iterator[str]:
     """The outputs that the project of jobs at the URL names."""
-    if kept.exists(STORED):
-        yield parse_record(kept.read(STORED), storage.Pointer, source=kept.name(STORED)).folder
-    for folder in kept.folders():
-        if not folder.startswith("."):
-            yield from _of_job(kept / folder)
+    marks = [name for name in kept.tree() if name.endswith(f"/{STORED}") and name[0] != "."]
+    for name, data in zip(marks, in_parallel(kept.read, marks), strict=True):
+        yield parse_record(data, storage.Pointer, source=kept.name(name)).folder
 
 
 def _locked() -> set[str]:

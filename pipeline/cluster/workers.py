@@ -35,7 +35,7 @@ _QUIET = {  # Ray's own chatter off
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-_PATIENCE = {  # how soon Ray Train sees that a worker is lost, and gives up on one that starts
+_PATIENCE = {  # of Ray Train on this machine; a cluster has Ray's own, for many workers far away
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "30",
 }
@@ -376,7 +376,8 @@ def _short(name: Callable[[Any], str]) -> Callable[[Any], str]:
 
 def _set_up() -> None:
     """Ray's own settings, which it reads as it is imported; what the user set stays."""
-    for name, value in (_QUIET | _PATIENCE).items():
+    own = _QUIET if elsewhere() else _QUIET | _PATIENCE
+    for name, value in own.items():
         os.environ.setdefault(name, value)
     if not elsewhere():
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")

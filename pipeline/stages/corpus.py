@@ -24,7 +24,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs, to_builtins
 from elmo.errors import ElmoError
 from elmo.io.atomic import check_record, write_json
 from elmo.io.folders import absolute, link_folder, new_folder
-from elmo.io.location import Folder, Location
+from elmo.io.location import Folder, Location, in_parallel
 from elmo.io.records import Count, Sha256, sha256
 from elmo.model.config import read_config
 
@@ -374,8 +374,7 @@ def _documents(sources: Iterable[str], seen: set[str], dropped: Counter[str]) ->
 def _own(patterns: tuple[str, ...], column: str, work: Location) -> Text:
     """The manifest's entry of the user's own files: names and digests, nothing copied."""
     inputs = find_inputs(patterns, work=work)
-    for input_ in inputs:
-        check_readable(input_, column)
+    in_parallel(lambda input_: check_readable(input_, column), inputs)
     sources = tuple(TextFile(i.name, i.bytes, i.sha256, without_credentials(i.url)) for i in inputs)
     counts = {"files": len(inputs), "bytes": sum(i.bytes for i in inputs)}
     return Text(column, sources, counts, {})

@@ -6,7 +6,6 @@ on how many workers there were, which was first, or how often they were killed.
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import accumulate
 
@@ -27,7 +26,7 @@ from elmo.data.shards import (
 from elmo.data.tokenizer import describe
 from elmo.errors import ElmoError
 from elmo.io.folders import absolute, check_folder, empty_folder
-from elmo.io.location import Folder, Location
+from elmo.io.location import Folder, Location, in_parallel
 
 from ..cluster import workers
 from ..settings.cluster import Cluster
@@ -107,8 +106,7 @@ def tokenize(
     check_folder(Location(absolute(out)), ours=("manifest.json",), also=NAMES, kind="shards")
     description = _description(params)
     files = [CorpusFile(input_.name, input_.bytes, input_.sha256) for input_ in inputs]
-    with ThreadPoolExecutor() as threads:
-        list(threads.map(check_input, inputs))
+    in_parallel(check_input, inputs)
     params = replace(params, shard_bytes=piece_bytes(inputs, shard_bytes=params.shard_bytes))
     divided = plan(inputs, shard_bytes=params.shard_bytes, documents=params.documents)
     check_size(out, shards=len(SPLITS) * len(divided), inputs=files)
@@ -147,8 +145,7 @@ def tokenize(
 
 def _results(pieces: Sequence[Piece], cluster: Cluster) -> list[PieceResult]:
     """The results of all pieces in order; those finished before are not done again."""
-    with ThreadPoolExecutor() as threads:
-        results = list(threads.map(finished, pieces))
+    results = finished(pieces)
     missing = [piece for piece, result in zip(pieces, results, strict=True) if result is None]
     new = workers.tasks(tokenize_piece, missing, cluster=cluster, label="tokenize")
     by_number = {piece.number: result for piece, result in zip(missing, new, strict=True)}
@@ -163,14 +160,15 @@ def _publish(work: Location, folder: Location, results: Sequence[PieceResult]) -
     """
     sentences = accumulate((r.accounting.sentences for r in results), initial=0)
     documents = accumulate((r.accounting.document_ids for r in results), initial=0)
-    infos = []
+    infos, names = [], {}
     for number, (result, sentence, document) in enumerate(
         zip(results, sentences, documents, strict=False)
     ):
         for index, info in enumerate(result.shards):
             name = f"{info.split}-{number:05d}-{index:03d}.arrow"
-            folder.adopt(info.file, work, name=name)
+            names[info.file] = name
             infos.append(info.published(name, sentences=sentence, documents=document))
+    folder.adopt_all(names, work)
     return [info for split in SPLITS for info in infos if info.split == split]
 
 

@@ -31,7 +31,7 @@ from elmo.io.folders import (
     local_folder,
     new_folder,
 )
-from elmo.io.location import Folder, Location
+from elmo.io.location import Folder, Location, in_parallel
 
 from ..cluster import workers
 from ..settings.cluster import Cluster
@@ -146,7 +146,7 @@ def count(shards: Shards, *, work: Location, cluster: Cluster) -> tuple[TypeCoun
     missing = [job for job in jobs if job[3] not in present]
     for _ in workers.tasks(count_shard, missing, cluster=cluster, label="vocab"):
         pass
-    counted = [_read_counts(work, name) for _, _, _, name in jobs]
+    counted = in_parallel(lambda job: _read_counts(work, job[3]), jobs)
     trained_on = len(shards.infos("train"))
     return merge(counted[:trained_on]), merge(counted[trained_on:])
 

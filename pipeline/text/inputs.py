@@ -5,7 +5,6 @@ import hashlib
 import lzma
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -13,7 +12,7 @@ from msgspec import Struct
 
 from elmo.errors import ElmoError, NotFound
 from elmo.io import records
-from elmo.io.location import Location
+from elmo.io.location import Location, in_parallel
 from elmo.io.records import (
     Count,
     Sha256,
@@ -82,8 +81,7 @@ def find_inputs(patterns: Sequence[str], *, work: Location | None = None) -> lis
             f"{patterns[0]}: {len(files):,} files are too many for a manifest (about {listed:,} "
             f"bytes, of at most {most:,}); join them into fewer"
         )
-    with ThreadPoolExecutor() as threads:
-        measured = list(threads.map(lambda file: _measure(file[1], work), files.values()))
+    measured = in_parallel(lambda file: _measure(file[1], work), files.values())
     inputs = [
         Input(name, url, measurement.bytes, measurement.sha256)
         for (name, url), measurement in zip(files.values(), measured, strict=True)

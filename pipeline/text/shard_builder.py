@@ -4,7 +4,7 @@ A piece numbers its sentences and documents from 0. What stands between white sp
 for each distinct stretch; the rest is array work.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -25,7 +25,7 @@ from elmo.data.shards import (
     write_shard,
 )
 from elmo.data.tokenizer import Tokenizer, sentence_splitter, tokenizer
-from elmo.io.location import Location
+from elmo.io.location import Location, in_parallel
 from elmo.io.records import Sha256, digest
 
 from ..settings.params import Tokenize
@@ -91,13 +91,25 @@ class PieceResult(Struct, frozen=True, forbid_unknown_fields=True):
     highest: int
 
 
-def finished(piece: Piece) -> PieceResult | None:
-    """The result of a piece that was finished before, with all its shards as they were written."""
-    if not piece.folder.exists(piece.record):
+def finished(pieces: Sequence[Piece]) -> list[PieceResult | None]:
+    """The results of pieces that were finished before, with all shards as they were written; None
+    for the others.
+
+    At a URL, where files are written whole, a shard's size tells; its bytes are checked by all who
+    read it.
+    """
+    present = pieces[0].folder.tree() if pieces else {}
+    return in_parallel(lambda piece: _finished(piece, present), pieces)
+
+
+def _finished(piece: Piece, present: Mapping[str, int]) -> PieceResult | None:
+    if piece.record not in present:
         return None
     result = piece.folder.record(piece.record, PieceResult)
     for info in result.shards:
-        if not piece.folder.exists(info.file) or piece.folder.sha256(info.file) != info.sha256:
+        if present.get(info.file) != info.bytes:
+            return None
+        if piece.folder.local is not None and piece.folder.sha256(info.file) != info.sha256:
             return None
     return result
 

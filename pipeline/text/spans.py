@@ -1,9 +1,11 @@
 """Input files divided into spans: the pieces that tasks read, in any order."""
 
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+
+from elmo.io.location import in_parallel
 
 from .formats import FORMATS
 from .inputs import Input, open_input, read_bytes
@@ -11,6 +13,7 @@ from .inputs import Input, open_input, read_bytes
 MOST_PIECES = 1 << 13  # that a corpus is divided into
 MOST_BYTES = 2**31  # of text in a piece: Arrow's offsets have 32 bits
 PACKED = 4  # bytes of text in one of a compressed file, about
+_NEAR = 1 << 20  # bytes in which the next document or line mostly begins
 BLANK_LINES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+(?=[ \t\r\f\v]*\S)")
 
 
@@ -62,10 +65,14 @@ def plan(
     """
     pieces: list[tuple[FileSpan, ...]] = []
     gathered: list[FileSpan] = []
-    for index, input_ in enumerate(inputs):
-        rule = document_rule(documents, input_.format)
-        divide = FORMATS[input_.format].load().spans
-        for span in divide(input_, index, shard_bytes, rule) if input_.bytes else ():
+    rules = [document_rule(documents, input_.format) for input_ in inputs]
+
+    def divided(index: int) -> list[FileSpan]:
+        divide = FORMATS[inputs[index].format].load().spans
+        return divide(inputs[index], index, shard_bytes, rules[index])
+
+    for spans in in_parallel(divided, [k for k, input_ in enumerate(inputs) if input_.bytes]):
+        for span in spans:
             if gathered and sum(s.size for s in gathered) + span.size > shard_bytes:
                 pieces.append(tuple(gathered))
                 gathered = []
@@ -84,32 +91,37 @@ def line_spans(input_: Input, index: int, size: int, documents: str) -> list[Fil
         return whole_file(input_, index)
     if input_.bytes <= size:
         return [FileSpan(input_, index, 0, input_.bytes, input_.bytes)]
+    cuts = range(size, input_.bytes, size)  # each of which may be a request
+    near = in_parallel(lambda wanted: _next_start(input_, wanted, documents, most=_NEAR), cuts)
     starts = [0]
-    with open_input(input_.url) as file:
-        for wanted in range(size, input_.bytes, size):
-            if wanted > starts[-1]:
-                starts.append(_next_start(input_, file, wanted, documents))
+    for wanted, start in zip(cuts, near, strict=True):
+        if wanted > starts[-1]:
+            starts.append(_next_start(input_, wanted, documents) if start < 0 else start)
     starts = [start for start in starts if start < input_.bytes]
     ends = [*starts[1:], input_.bytes]
     return [FileSpan(input_, index, a, b, b - a) for a, b in zip(starts, ends, strict=True)]
 
 
-def _next_start(input_: Input, file: BinaryIO, offset: int, documents: str) -> int:
-    """The first byte at or after `offset` where a line, or a document, begins."""
-    file.seek(offset - 1)
+def _next_start(input_: Input, offset: int, documents: str, *, most: int = sys.maxsize) -> int:
+    """The first byte at or after `offset` where a line, or a document, begins; -1 where that is not
+    in the next `most` bytes."""
     rest = b""
     begin = offset - 1
-    while more := read_bytes(input_, file, 1 << 16):
-        rest += more
-        if documents == "blank":
-            match = BLANK_LINES.search(rest)
-            if match:
-                return begin + match.end()
-            last = rest.rfind(b"\n", 0, len(rest.rstrip()))
-            cut = len(rest) if b"\n" not in rest else max(last, 0)
-        else:
-            if b"\n" in rest:
-                return begin + rest.index(b"\n") + 1
-            cut = len(rest)
-        begin, rest = begin + cut, rest[cut:]
+    with open_input(input_.url) as file:
+        file.seek(begin)
+        while more := read_bytes(input_, file, 1 << 16):
+            rest += more
+            if documents == "blank":
+                match = BLANK_LINES.search(rest)
+                if match:
+                    return begin + match.end()
+                last = rest.rfind(b"\n", 0, len(rest.rstrip()))
+                cut = len(rest) if b"\n" not in rest else max(last, 0)
+            else:
+                if b"\n" in rest:
+                    return begin + rest.index(b"\n") + 1
+                cut = len(rest)
+            begin, rest = begin + cut, rest[cut:]
+            if begin + len(rest) >= offset + most:
+                return -1
     return begin + len(rest)

@@ -39,9 +39,7 @@ def work_folder(parent: Folder, stage: str, out: Folder) -> Iterator[Location]:
 
 def discard(work: Location) -> None:
     """Delete the finished pieces: no later run can use them."""
-    for name in work.names():
-        if name != LOCK:
-            work.delete(name)
+    work.delete_all(name for name in work.names() if name != LOCK)
 
 
 def _remove(folder: Path) -> None:
