@@ -19,6 +19,12 @@ CACHE = "ELMO_CACHE"  # the variable that names the folder of copies; it is empt
 _LOOK = 2.0  # seconds between two looks at a URL for a file that tells something
 
 
+def user_cache() -> Path:
+    """The user's folder of what can be made again; it may not be there."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "elmo"
+
+
 def absolute(folder: Folder) -> Folder:
     """A path that holds in any working folder, or the URL as it is."""
     return str(folder) if "://" in str(folder) else Path(folder).absolute()

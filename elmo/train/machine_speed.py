@@ -18,6 +18,7 @@ import torch
 
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
+from elmo.io.folders import user_cache
 from elmo.io.records import read_record
 from elmo.settings import PRECISIONS, Precision
 
@@ -78,8 +79,7 @@ def cached(device: torch.device, what: str = "speeds", of: str = "") -> Path:
     lines += [platform.machine(), platform.processor(), torch.__version__, device.type]
     lines += [str(torch.get_num_threads()), *(os.environ.get(name, "") for name in _LIMITS)]
     key = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "elmo" / f"{what}-{key}.json"
+    return user_cache() / f"{what}-{key}.json"
 
 
 _CPU_LINES = ("model name", "flags", "Features")  # the latter two as x86-64 and as ARM call them

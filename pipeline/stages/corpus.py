@@ -3,8 +3,8 @@
 Without files of the user's, the general text is the Python language reference and the standard
 library's docstrings, and the domain text the docstrings of an installed package. A document is a
 topic or a docstring, each line a paragraph; blank lines divide documents. What was rendered of the
-same versions is kept. The user's files are read whole each time the stage runs, so that a change is
-seen; their digests are all it writes of them.
+same versions is kept. The user's files are looked at each time the stage runs, and read where they
+may have changed; their digests are all it writes of them.
 """
 
 import ast
@@ -148,16 +148,16 @@ def run(out: Folder, params: Corpus, *, work: Folder) -> dict[str, float]:
         )
     working = work_folder(work, "corpus", out)
     written = new_folder(out, ours=("manifest.json",), also=_WRITTEN, kind="corpus")
-    with working as kept, written as folder:
+    with working, written as folder:
         if params.domain:  # first, since a package may not be there
-            domain = _own(params.domain, params.column, kept)
+            domain = _own(params.domain, params.column)
         else:
             name = params.domain_package
             package = package_docstrings(name, setting="corpus.domain_package")
             text = {f"{name}.txt": package}
             domain = _rendered(Location.of(out).local, folder, "domain", _release(name), text)
         if params.general:
-            general = _own(params.general, params.column, kept)
+            general = _own(params.general, params.column)
         else:
             release = {"Python": platform.python_version()}
             general = _rendered(Location.of(out).local, folder, "general", release, _general())
@@ -371,9 +371,9 @@ def _documents(sources: Iterable[str], seen: set[str], dropped: Counter[str]) ->
             yield new
 
 
-def _own(patterns: tuple[str, ...], column: str, work: Location) -> Text:
+def _own(patterns: tuple[str, ...], column: str) -> Text:
     """The manifest's entry of the user's own files: names and digests, nothing copied."""
-    inputs = find_inputs(patterns, work=work)
+    inputs = find_inputs(patterns)
     in_parallel(lambda input_: check_readable(input_, column), inputs)
     sources = tuple(TextFile(i.name, i.bytes, i.sha256, without_credentials(i.url)) for i in inputs)
     counts = {"files": len(inputs), "bytes": sum(i.bytes for i in inputs)}

@@ -26,14 +26,15 @@ from elmo.data.shards import (
 from elmo.data.tokenizer import describe
 from elmo.errors import ElmoError
 from elmo.io.folders import absolute, check_folder, empty_folder
-from elmo.io.location import Folder, Location, in_parallel
+from elmo.io.location import Folder, Location
 
 from ..cluster import workers
 from ..settings.cluster import Cluster
 from ..settings.params import Tokenize
+from ..terminal.progress import human_size, say
 from ..text import accounting, quality
 from ..text.accounting import Accounting
-from ..text.inputs import Input, check_input
+from ..text.inputs import Input, check_inputs
 from ..text.shard_builder import (
     Piece,
     PieceResult,
@@ -44,6 +45,8 @@ from ..text.spans import piece_bytes, plan
 from ..text.work import discard, work_folder
 from .corpus import read_manifest
 from .stage import OUT, Argument, Stage
+
+_LONG = 200_000_000  # bytes of a compressed file, which one core reads for half a minute
 
 STAGE = Stage(
     name="tokenize",
@@ -106,9 +109,10 @@ def tokenize(
     check_folder(Location(absolute(out)), ours=("manifest.json",), also=NAMES, kind="shards")
     description = _description(params)
     files = [CorpusFile(input_.name, input_.bytes, input_.sha256) for input_ in inputs]
-    in_parallel(check_input, inputs)
+    inputs = check_inputs(inputs)
     params = replace(params, shard_bytes=piece_bytes(inputs, shard_bytes=params.shard_bytes))
     divided = plan(inputs, shard_bytes=params.shard_bytes, documents=params.documents)
+    _say_large(inputs)
     check_size(out, shards=len(SPLITS) * len(divided), inputs=files)
     sample = quality.sample(sum(input_.bytes for input_ in inputs))
     with work_folder(work, "tokenize", out) as kept:
@@ -141,6 +145,18 @@ def tokenize(
                 quality=report,
             )
     return _metrics(counts, report, shards)
+
+
+def _say_large(inputs: Sequence[Input]) -> None:
+    """Name the compressed files that one core reads for long, and what to do about it."""
+    large = [one for one in inputs if one.compression is not None and one.bytes > _LONG]
+    if large:
+        more = f" and {len(large) - 1:,} more" if len(large) > 1 else ""
+        say(
+            f"{large[0].url}{more}: {human_size(sum(one.bytes for one in large))} compressed; each "
+            "such file is work for one core, and begins anew when killed: unpack it, or cut it "
+            "into files of about 100 MB (split -C 400M --filter='gzip > $FILE.gz')"
+        )
 
 
 def _results(pieces: Sequence[Piece], cluster: Cluster) -> list[PieceResult]:

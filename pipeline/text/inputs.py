@@ -4,23 +4,23 @@ import glob
 import hashlib
 import lzma
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from elmo.errors import ElmoError, NotFound
 from elmo.io import records
-from elmo.io.location import Location, in_parallel
+from elmo.io.location import in_parallel
 from elmo.io.records import (
     Count,
     Sha256,
     check_readable,
-    digest,
 )
 
 from ..terminal.failures import reading
+from .digests import Look, look, look_at, measure
 from .formats import BY_ENDING, COMPRESSIONS
 
 _TABLE = "write it as CSV, JSON lines (.jsonl) or Parquet and name its column in corpus.column"
@@ -31,7 +31,6 @@ _NOT_TEXT = {
     **dict.fromkeys((".zip", ".tar", ".tgz", ".bz2", ".lz4", ".7z", ".rar"), _PACKED),
 }
 _ENTRY = 200  # bytes of a file in a manifest, about, without its name and URL
-_LARGE = 64 << 20  # bytes from which a digest is worth keeping when the stage is killed
 
 
 class Input(Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,6 +40,7 @@ class Input(Struct, frozen=True, forbid_unknown_fields=True):
     url: str
     bytes: Count
     sha256: Sha256
+    mark: str = ""  # of the version of the file that has this digest; empty: unknown
 
     @property
     def compression(self) -> str | None:
@@ -53,49 +53,65 @@ class Input(Struct, frozen=True, forbid_unknown_fields=True):
         return BY_ENDING.get(_ending(self.url), "text")
 
 
-class _Digest(Struct, frozen=True, forbid_unknown_fields=True):
-    bytes: Count
-    sha256: Sha256
-
-
-def find_inputs(patterns: Sequence[str], *, work: Location | None = None) -> list[Input]:
+def find_inputs(patterns: Sequence[str]) -> list[Input]:
     """List and digest the files that names, folders, globs and fsspec URLs stand for, in order.
 
     `ElmoError` for one that stands for nothing, is named twice or is no text, and where all files
-    together are empty. Digests of large files are kept in the folder `work` as they are made.
+    together are empty. What was read before and has not changed is not read again.
     """
-    files: dict[str, tuple[str, str]] = {}
+    files: dict[str, tuple[str, str, Look | None]] = {}
     for pattern in patterns:
-        for name, url in _expand(pattern):
+        for name, url, seen in _expand(pattern):
             identity = url if "://" in url else os.path.realpath(url)
             if identity in files:
                 raise ElmoError(
                     f"{url}: named twice in params.yaml, the second time by {pattern!r}; name "
                     "each file once"
                 )
-            files[identity] = name, url
-    listed = sum(_ENTRY + len(name) + len(url) for name, url in files.values())
+            files[identity] = name, url, seen
+    listed = sum(_ENTRY + len(name) + len(url) for name, url, _ in files.values())
     most = records.JSON_LIMIT // 2  # the rest of a manifest is for shards or parts
     if listed > most:
         raise ElmoError(
             f"{patterns[0]}: {len(files):,} files are too many for a manifest (about {listed:,} "
             f"bytes, of at most {most:,}); join them into fewer"
         )
-    measured = in_parallel(lambda file: _measure(file[1], work), files.values())
+    looks = in_parallel(lambda file: file[2] or look(file[1]), files.values())
+    urls = [url for _, url, _ in files.values()]
+    sums = measure(list(zip(urls, looks, strict=True)), _read)
     inputs = [
-        Input(name, url, measurement.bytes, measurement.sha256)
-        for (name, url), measurement in zip(files.values(), measured, strict=True)
+        Input(name, url, size, sha256)
+        for (name, url, _), (size, sha256) in zip(files.values(), sums, strict=True)
     ]
-    if not any(measurement.bytes for measurement in inputs):
+    if not any(input_.bytes for input_ in inputs):
         raise ElmoError(f"{patterns[0]}: is empty; name files with text in params.yaml")
     return inputs
 
 
-def check_input(input_: Input) -> None:
-    """Raise `ElmoError` where a file is gone or no longer has the bytes it was named with."""
-    measured = _measure(input_.url, None)
-    if (measured.bytes, measured.sha256) != (input_.bytes, input_.sha256):
-        raise ElmoError(f"{input_.url}: has changed since the corpus stage; run that stage again")
+def check_inputs(inputs: Sequence[Input]) -> list[Input]:
+    """The inputs with the marks of their versions; `ElmoError` where a file is gone or no longer
+    has the bytes it was named with."""
+    looks = in_parallel(lambda input_: look(input_.url), inputs)
+    sums = measure([(input_.url, seen) for input_, seen in zip(inputs, looks, strict=True)], _read)
+    for input_, measured in zip(inputs, sums, strict=True):
+        if measured != (input_.bytes, input_.sha256):
+            raise _changed(input_)
+    return [
+        structs.replace(input_, mark=seen.mark) for input_, seen in zip(inputs, looks, strict=True)
+    ]
+
+
+def check_unchanged(input_: Input) -> None:
+    """`ElmoError` where a file that was read is no longer the version whose digest is known."""
+    if not input_.mark:
+        return
+    now = look(input_.url)
+    if (now.bytes, now.mark) != (input_.bytes, input_.mark):
+        raise _changed(input_)
+
+
+def _changed(input_: Input) -> ElmoError:
+    return ElmoError(f"{input_.url}: has changed since the corpus stage; run that stage again")
 
 
 def open_input(url: str, *, compression: str | None = None) -> BinaryIO:
@@ -121,36 +137,46 @@ def read_bytes(input_: Input, file: BinaryIO, size: int) -> bytes:
         return file.read(size)
 
 
-def _expand(pattern: str) -> list[tuple[str, str]]:
-    """The (name, url) pairs a pattern stands for, sorted; names are relative to what was given."""
+def _expand(pattern: str) -> list[tuple[str, str, Look | None]]:
+    """The name and URL of each file that a pattern stands for, sorted, and how a listing shows it.
+
+    Names are relative to what was given.
+    """
     if not pattern.strip():
         raise ElmoError(
             "corpus: an empty name among the files of params.yaml; name a file, or . for all that "
             "is in this folder"
         )
     whole_folder = False
+    found: list[tuple[str, str, Look | None]]
     if "://" in pattern:
         with reading(pattern):
             fs, path = _fsspec().core.url_to_fs(pattern)
             whole_folder = fs.isdir(path)
-            paths = fs.find(path) if whole_folder else fs.glob(path)
-            names = [_below(path, p, whole_folder).partition("?")[0] for p in paths]
-            pairs = [(name, fs.unstrip_protocol(p)) for name, p in zip(names, paths, strict=True)]
+            listed = (fs.find if whole_folder else fs.glob)(path, detail=True)
+            found = [
+                (
+                    _below(path, p, whole_folder).partition("?")[0],
+                    fs.unstrip_protocol(p),
+                    look_at(info),
+                )
+                for p, info in listed.items()
+            ]
     else:
         base = Path(pattern)
         whole_folder = base.is_dir()
         if whole_folder:
             files = [p for p in base.rglob("*") if p.is_file()]
-            pairs = [(p.relative_to(base).as_posix(), str(p)) for p in files]
+            found = [(p.relative_to(base).as_posix(), str(p), None) for p in files]
         else:
             names = [pattern] if base.exists() else glob.glob(pattern, recursive=True)
-            pairs = [(Path(p).name, p) for p in names if Path(p).is_file()]
-    pairs = [pair for pair in pairs if not any(p.startswith(".") for p in Path(pair[0]).parts)]
-    if not pairs:
+            found = [(Path(p).name, p, None) for p in names if Path(p).is_file()]
+    found = [one for one in found if not any(p.startswith(".") for p in Path(one[0]).parts)]
+    if not found:
         raise NotFound(f"{pattern}: no such file or folder of text; name one in params.yaml")
-    for _, url in pairs:
+    for _, url, _ in found:
         _check_name(url, whole_folder)
-    return sorted(pairs, key=lambda pair: pair[1])
+    return sorted(found, key=lambda one: one[1])
 
 
 def _below(folder: str, path: str, whole_folder: bool) -> str:
@@ -175,29 +201,18 @@ def _check_name(url: str, in_folder: bool) -> None:
         )
 
 
-def _measure(url: str, work: Location | None) -> _Digest:
-    cached = ""
-    if work is not None and "://" not in url:
-        with reading(url):
-            status = os.stat(url)
-        if status.st_size >= _LARGE:
-            identity = [os.path.realpath(url), status.st_size, status.st_mtime_ns, status.st_ino]
-            cached = f"{digest(identity)}.json"
-            if work.exists(cached):
-                return work.record(cached, _Digest)
-    summed, size = hashlib.sha256(), 0
+def _read(url: str, advance: Callable[[int], None]) -> tuple[int, str]:
+    """The bytes of a file and their SHA-256."""
+    total, size = hashlib.sha256(), 0
     with open_input(url) as file:
         while True:
             with reading(url):
                 block = file.read(1 << 20)
             if not block:
-                break
-            summed.update(block)
+                return size, total.hexdigest()
+            total.update(block)
             size += len(block)
-    measured = _Digest(size, summed.hexdigest())
-    if work is not None and cached:
-        work.write_json(cached, {"bytes": measured.bytes, "sha256": measured.sha256})
-    return measured
+            advance(len(block))
 
 
 def _suffixes(url: str) -> list[str]:

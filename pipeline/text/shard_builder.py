@@ -31,6 +31,7 @@ from elmo.io.records import Sha256, digest
 from ..settings.params import Tokenize
 from .accounting import Accounting
 from .hashing import Hashes, combine, hash_strings
+from .inputs import check_unchanged
 from .lines import BLOCK
 from .quality import QualityCounts, QualityFigures
 from .readers import TextBlock, read_blocks
@@ -136,6 +137,7 @@ def tokenize_piece(piece: Piece) -> PieceResult:
             rows = _TextRows.of(block.text, lines)
             of_line, heldout = documents.assign(block, lines[0], rows, span, rule)
             builder.add(block.text, lines, rows, of_line, heldout, split)
+        check_unchanged(span.input)
     builder.write()
     result = PieceResult(
         piece.digest,

@@ -302,7 +302,7 @@ def test_logins_stay_out_of_the_manifest_and_reach_the_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = Input("a.txt", "ftp://user:hunter2@host/a.txt", 9, "0" * 64)
-    monkeypatch.setattr(corpus, "find_inputs", lambda patterns, work: [named])
+    monkeypatch.setattr(corpus, "find_inputs", lambda patterns: [named])
     monkeypatch.setattr(corpus, "check_readable", lambda *_: None)
     patterns = ("ftp://user:hunter2@host/*.txt",)
     corpus.run(

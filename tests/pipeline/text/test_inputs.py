@@ -9,11 +9,8 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import ElmoError
-from elmo.io.location import Location
-from pipeline.text import inputs as inputs_module
 from pipeline.text.inputs import (
     Input,
-    check_input,
     find_inputs,
     open_input,
     read_bytes,
@@ -127,20 +124,3 @@ def test_a_damaged_file_is_named_while_it_is_read(tmp_path: Path) -> None:
     with open_input(str(path), compression="zstd") as file:
         with pytest.raises(ElmoError, match=r"a\.txt\.zst: truncated or not zstd"):
             read_bytes(input_, file, 10)
-
-
-def test_digests_of_large_files_are_kept_until_the_stage_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inputs_module, "_LARGE", 5)
-    folder, work = files(tmp_path / "in", "a.txt", "b.txt"), Location(tmp_path / "work")
-    (tmp_path / "work").mkdir()
-    first = find_inputs([str(folder)], work=work)
-    opened: list[str] = []
-    real = inputs_module.open_input
-    monkeypatch.setattr(inputs_module, "open_input", lambda url: opened.append(url) or real(url))
-    (folder / "b.txt").write_text("other text\n")
-    second = find_inputs([str(folder)], work=work)
-    assert opened == [str(folder / "b.txt")]
-    assert second[0] == first[0] and second[1].bytes == 11
-    check_input(second[1])

@@ -1,0 +1,136 @@
+"""Digests of files of text, each read once while it stays as it is.
+
+What a file is known by: its name, its size, and what its store or disk says of this version of it
+(an ETag, a time). The user's cache folder keeps a line for each that took time to read.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from elmo.errors import ElmoError
+from elmo.io.folders import user_cache
+from elmo.io.location import in_parallel
+from elmo.io.records import check_readable, digest
+
+from ..terminal.failures import reading
+from ..terminal.progress import Progress
+
+_FILE = "digests.txt"  # lines of a key and a SHA-256
+_MOST = 16 << 20  # bytes of it from which it begins anew
+_LARGE = 1 << 20  # bytes of a file on a disk from which its digest is worth keeping
+_SHOWN = 256 << 20  # bytes to read from which that is shown
+_SETTLED = 2.0  # seconds after which a change of a file changes its time, on any disk
+_TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
+
+
+class Look(Struct, frozen=True):
+    """A file as it is now: its bytes, what tells this version of it from others (empty: nothing
+    does), and the same for this machine alone."""
+
+    bytes: int
+    mark: str = ""
+    here: str = ""
+
+
+def look(url: str) -> Look:
+    """Look at a file without reading it."""
+    with reading(url):
+        if "://" in url:
+            import fsspec
+
+            files, path = fsspec.core.url_to_fs(url)
+            return look_at(files.info(path))
+        check_readable(Path(url))
+        status = os.stat(url)
+    settled = time.time() - max(status.st_mtime, status.st_ctime) > _SETTLED
+    here = f"{status.st_ctime_ns} {status.st_dev} {status.st_ino}"
+    mark = f"{status.st_mtime_ns}"
+    return Look(status.st_size, mark, here if settled and status.st_size >= _LARGE else "")
+
+
+def look_at(info: Mapping[str, Any]) -> Look:
+    """The same of a file at a URL, by what fsspec says of it."""
+    if info.get("size") is None:
+        return Look(0)
+    size = int(info["size"])
+    if tag := next((str(info[name]) for name in ("ETag", "etag") if info.get(name)), ""):
+        return Look(size, tag, "at a URL")
+    when = next((info[name] for name in _TIMES if info.get(name)), None)
+    if when is None or isinstance(when, str):
+        return Look(size, str(when or ""))
+    seconds = when if isinstance(when, int | float) else when.timestamp()
+    return Look(size, str(when), "at a URL" if time.time() - seconds > _SETTLED else "")
+
+
+def measure(
+    files: Sequence[tuple[str, Look]],
+    read: Callable[[str, Callable[[int], None]], tuple[int, str]],
+) -> list[tuple[int, str]]:
+    """The bytes and SHA-256 of each file, given its URL and a look at it: as known, or `read`.
+
+    `read(url, advance)` reads a file, and calls `advance` with the size of each block.
+    """
+    path, known = user_cache() / _FILE, _known(user_cache() / _FILE)
+    keys = [digest([url, one.bytes, one.mark, one.here]) if one.here else "" for url, one in files]
+    unread = [number for number, key in enumerate(keys) if key not in known]
+    shown = _Shown(sum(files[number][1].bytes for number in unread))
+
+    def measured(number: int) -> tuple[int, str]:
+        url, before = files[number]
+        size, sha256 = read(url, shown.advance)
+        if keys[number] and size == before.bytes and look(url).mark == before.mark:
+            _keep(path, keys[number], sha256)
+        return size, sha256
+
+    with shown:
+        new = dict(zip(unread, in_parallel(measured, unread), strict=True))
+    return [
+        new[number] if number in new else (files[number][1].bytes, known[key])
+        for number, key in enumerate(keys)
+    ]
+
+
+class _Shown:
+    """Shows how many bytes are read, where they are many."""
+
+    def __init__(self, total: int) -> None:
+        self.progress = Progress("reading", total / 1e6, unit="MB") if total > _SHOWN else None
+        self.lock = threading.Lock()
+
+    def advance(self, count: int) -> None:
+        """So many more are read."""
+        if self.progress is not None:
+            with self.lock:
+                self.progress.advance(count / 1e6)
+
+    def __enter__(self) -> None:
+        if self.progress is not None:
+            self.progress.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        if self.progress is not None:
+            self.progress.__exit__(*error)
+
+
+def _known(path: Path) -> dict[str, str]:
+    """The digests that are kept; a line that was cut by a full disk is none."""
+    with suppress(OSError, UnicodeDecodeError):
+        if path.stat().st_size > _MOST:
+            path.unlink()
+        lines = [line.split(" ") for line in path.read_text(encoding="ascii").splitlines()]
+        return {line[0]: line[1] for line in lines if [*map(len, line)] == [64, 64]}
+    return {}
+
+
+def _keep(path: Path, key: str, sha256: str) -> None:
+    with suppress(OSError, ElmoError):  # no home to write to: it is read again
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="ascii") as file:
+            file.write(f"{key} {sha256}\n")

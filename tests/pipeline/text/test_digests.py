@@ -1,0 +1,116 @@
+"""A file of text is read once for its digest while it stays as it is; a change is always seen."""
+
+import gzip
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from elmo.errors import ElmoError
+from pipeline.cluster import workers
+from pipeline.settings.cluster import Cluster
+from pipeline.settings.params import Tokenize
+from pipeline.stages import tokenize as stage
+from pipeline.text import digests, inputs
+from pipeline.text.inputs import Input, check_inputs, find_inputs
+
+TEXT = "the cat sat on a mat\n\n" * 20
+
+
+@pytest.fixture(params=["disk", "url"])
+def text(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """A file, here or at a URL, whose digest is worth keeping at once."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(digests, "_LARGE", 1)
+    monkeypatch.setattr(digests, "_SETTLED", -1.0)
+    url = str(tmp_path / "a.txt") if request.param == "disk" else "memory://digests/a.txt"
+    write(url, TEXT)
+    yield url
+    fsspec.filesystem("memory").rm("/digests", recursive=True) if "://" in url else None
+
+
+def write(url: str, text: str) -> None:
+    with fsspec.open(url, "w") as file:
+        file.write(text)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was opened for reading."""
+    seen: list[str] = []
+    real: Callable[..., Any] = inputs.open_input
+    monkeypatch.setattr(inputs, "open_input", lambda url: seen.append(url) or real(url))
+    return seen
+
+
+def test_a_file_that_is_as_it_was_is_not_read_again(text: str, opened: list[str]) -> None:
+    first = find_inputs([text])
+    assert len(opened) == 1
+    assert find_inputs([text]) == first
+    marked = check_inputs(first)
+    assert len(opened) == 1 and marked[0].mark and marked[0].sha256 == first[0].sha256
+    with (digests.user_cache() / "digests.txt").open("a") as file:
+        file.write("cut by a full di")
+    assert find_inputs([text]) == first and len(opened) == 1
+
+
+def test_a_change_is_seen_whatever_its_size_and_time(text: str, opened: list[str]) -> None:
+    first = find_inputs([text])
+    status = os.stat(text) if "://" not in text else None
+    write(text, TEXT.replace("cat", "dog"))
+    if status is not None:
+        os.utime(text, ns=(status.st_atime_ns, status.st_mtime_ns))
+    second = find_inputs([text])
+    assert len(opened) == 2
+    assert (second[0].bytes, second[0].sha256 != first[0].sha256) == (first[0].bytes, True)
+    with pytest.raises(ElmoError, match=r"a\.txt: has changed since the corpus stage; run that"):
+        check_inputs(first)
+
+
+def test_a_file_that_was_just_written_is_read_again(
+    text: str, opened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second change within the same tick of a clock would not show."""
+    monkeypatch.setattr(digests, "_SETTLED", 3600.0)
+    assert find_inputs([text]) == find_inputs([text])
+    assert len(opened) == 2
+
+
+def tokenized(found: list[Input], tmp_path: Path) -> None:
+    params = Tokenize("whitespace", "line", "auto", 0.2, 1024)
+    own = Cluster(actors=1)
+    stage.tokenize(
+        found, tmp_path / "out", params, column="text", work=tmp_path / "work", cluster=own
+    )
+
+
+def test_a_task_sees_that_its_file_changed_while_it_was_read(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = find_inputs([text])
+
+    def late(function: Callable[[Any], Any], items: Any, **_: Any) -> list[Any]:
+        write(text, TEXT.replace("cat", "dog"))
+        return [function(item) for item in items]
+
+    monkeypatch.setattr(workers, "tasks", late)
+    with pytest.raises(ElmoError, match=r"a\.txt: has changed since the corpus stage"):
+        tokenized(found, tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_large_compressed_files_are_named_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stage, "_LONG", 1000)
+    for name, count in (("c.txt.gz", 1), ("a.txt.gz", 20), ("b.txt.gz", 20)):
+        words = "".join(f"{os.urandom(8).hex()}\n\n" for _ in range(20 * count))
+        (tmp_path / name).write_bytes(gzip.compress(words.encode()))
+    tokenized(find_inputs([str(tmp_path / "*.gz")]), tmp_path)
+    said = [line for line in capsys.readouterr().err.splitlines() if "one core" in line]
+    assert len(said) == 1 and "a.txt.gz and 1 more: " in said[0] and "split -C 400M" in said[0]
