@@ -251,7 +251,7 @@ class Shards:
         The first time a process opens a file, all its bytes are checked. Of one at a URL this
         machine keeps a copy (`elmo.io.folders.cached`).
         """
-        return open_shard(cached(self.location, info.file, sha256=info.sha256), info=info)
+        return open_at(self.location, info)
 
     def sentences(self, split: str | None = None) -> int:
         """Return how many rows there are, blank ones included."""
@@ -274,6 +274,18 @@ class Shards:
         """Check every shard's bytes; `ElmoError` naming the first one truncated or altered."""
         for info in self.infos(split):
             check_sha256(cached(self.location, info.file, sha256=info.sha256), info.sha256)
+
+
+def open_at(location: Location, info: ShardEntry) -> Shard:
+    """Memory-map the shard of a manifest entry that lies at `location`; see `Shards.open`."""
+    path = cached(location, info.file, sha256=info.sha256)
+    try:
+        return open_shard(path, info=info)
+    except ElmoError:
+        if location.local is not None or path.exists():
+            raise
+    # another process needed the room of the copy just then
+    return open_shard(cached(location, info.file, sha256=info.sha256), info=info)
 
 
 def open_shard(path: Path, *, info: ShardEntry) -> Shard:

@@ -4,18 +4,21 @@ What is on a disk is used where it is.
 """
 
 import os
+import re
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from elmo.errors import ElmoError, altered, missing
+from elmo.errors import BadSettings, ElmoError, altered, missing
 from elmo.io import atomic, records
 from elmo.io.location import Folder, Location, in_parallel, scratch
 
-CACHE = "ELMO_CACHE"  # the variable that names the folder of copies; it is emptied by hand
+CACHE = "ELMO_CACHE"  # the variable that names the folder of copies
+CACHE_GB = "ELMO_CACHE_GB"  # and the one that says how much they take at most
+_COPY = re.compile("[0-9a-f]{64}")
 _LOOK = 2.0  # seconds between two looks at a URL for a file that tells something
 
 
@@ -136,13 +139,17 @@ def link_folder(source: Path, target: Path) -> None:
 
 
 def cached(location: Location, file: str, *, sha256: str) -> Path:
-    """A local path of a file's bytes: its own, or a copy that this machine keeps, by its digest."""
+    """A local path of a file's bytes: its own, or a copy that this machine keeps, by its digest.
+
+    Another process may need the room and remove a copy that is not open: ask again then.
+    """
     if location.local is not None:
         return location.local / file
     folder = Location(os.environ.get(CACHE) or scratch() / "cache")
     assert folder.local is not None
     path = folder.local / sha256
-    if path.exists():
+    with suppress(FileNotFoundError):
+        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))  # used last now
         return path
     if not location.exists(file):
         raise missing(location.name(file))
@@ -150,7 +157,34 @@ def cached(location: Location, file: str, *, sha256: str) -> Path:
         location.get(file, new)
         if records.sha256(new) != sha256:
             raise altered(location.name(file), "its sha256 is not its manifest's")
+    _make_room(folder.local, keep=sha256)
     return path
+
+
+def _make_room(folder: Path, *, keep: str) -> None:
+    """Remove the copies that were used least lately, but for `keep`, where they take too much.
+
+    They may take what the variable says, or else half of the room that there is with them.
+    """
+    Location(folder).sweep()
+    copies = []
+    for name in filter(_COPY.fullmatch, os.listdir(folder)):
+        with suppress(FileNotFoundError):
+            copies.append(((folder / name).stat(), name))
+    taken = sum(status.st_size for status, _ in copies)
+    given = os.environ.get(CACHE_GB)
+    most = _gigabytes(given) if given else (shutil.disk_usage(folder).free + taken) / 2
+    for status, name in sorted(copies, key=lambda copy: copy[0].st_atime_ns):
+        if taken > most and name != keep:
+            (folder / name).unlink(missing_ok=True)
+            taken -= status.st_size
+
+
+def _gigabytes(text: str) -> float:
+    try:
+        return float(text) * 1e9
+    except ValueError:
+        raise BadSettings(f"{CACHE_GB} must be a number of gigabytes, found {text!r}") from None
 
 
 class Flag:

@@ -45,7 +45,12 @@ ALLOWED = (
     "MLFLOW_S3_ENDPOINT_URL",
     "ELMO_*",
 )
-OWN = ("ELMO_CACHE", on_cluster.JOB, on_cluster.PROJECT)  # variables of one machine or job
+OWN = (
+    "ELMO_CACHE",
+    "ELMO_CACHE_GB",
+    on_cluster.JOB,
+    on_cluster.PROJECT,
+)  # variables of one machine or job
 STOP_SECONDS = 600  # for a checkpoint to be saved; Ray's own default is 3
 _ANSWER = 30.0  # seconds in which the cluster must answer a request
 _LOST_AFTER = 60.0  # seconds without a log line after which the cluster is asked for the job

@@ -19,14 +19,13 @@ from elmo.data.shards import (
     SPLITS,
     ShardEntry,
     Shards,
-    open_shard,
+    open_at,
 )
 from elmo.data.vocabulary import MARKS, NOT_WORDS
 from elmo.errors import ElmoError
 from elmo.io.atomic import replaceable
 from elmo.io.folders import (
     absolute,
-    cached,
     check_folder,
     local_folder,
     new_folder,
@@ -155,7 +154,7 @@ def count_shard(job: tuple[Location, ShardEntry, Location, str]) -> None:
     """Check one shard's bytes, count its types and write the counts by rising hash; all that a
     worker does."""
     shards, info, work, name = job
-    shard = open_shard(cached(shards, info.file, sha256=info.sha256), info=info)
+    shard = open_at(shards, info)
     sentences = int(np.count_nonzero(np.diff(shard.offsets)))
     types = pa.concat_arrays([shard.dictionary])
     hashes = hash_strings(types)

@@ -83,9 +83,13 @@ def test_manifests_agree_with_the_project(name: str) -> None:
         (container,) = pod["containers"]
         assert container["resources"]["limits"] == container["resources"]["requests"]
         mounts = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
-        assert mounts == {"shared": "/shared", "memory": "/dev/shm"}
+        assert mounts == {"shared": "/shared", "memory": "/dev/shm", "copies": "/copies"}
         assert {volume["name"] for volume in pod["volumes"]} == set(mounts)
-        assert "env" not in container  # variables come from the secret
+        own = {variable["name"]: variable["value"] for variable in container["env"]}
+        assert own.keys() == {"ELMO_CACHE", "ELMO_CACHE_GB"}  # others come from the secret
+        (volume,) = (one for one in pod["volumes"] if one["name"] == "copies")
+        limit = int(volume["emptyDir"]["sizeLimit"].removesuffix("Gi")) * 2**30
+        assert own["ELMO_CACHE"] == "/copies" and float(own["ELMO_CACHE_GB"]) * 1e9 < 0.9 * limit
         assert pod["securityContext"]["runAsNonRoot"]
     for group in spec["workerGroupSpecs"]:
         assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
