@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
 from elmo.store import FeatureStore
 from elmo.store.neighbors import neighbors, parse_query
@@ -37,6 +38,8 @@ def in_context(
     """
     embedder, opened = Embedder.load(model, device=device), FeatureStore(store, model=model)
     lines = [line for _, line in lines_of(queries) if line.strip()]
+    if not lines:
+        raise ElmoError(f"{queries}: holds no sentences; write one a line, a token in brackets")
     asked = [parse_query(line, tokenize=embedder.tokenize) for line in lines]
     words, static = _static(opened, vectors, {tokens[position] for tokens, position in asked})
     rows, listed = [], {}

@@ -240,10 +240,10 @@ def train_task(
     if not learned:
         where = train.examples[0].source if train.examples else "train"
         raise ElmoError(f"{where}: no example has a label and text, so there is nothing to learn")
+    words = word_table(settings, distinct(train.examples))  # a file of vectors is read before work
     sentences = distinct([*train.examples, *dev.examples])
     vectors, shape = _vectors(settings, sentences, model, store, work, device)
     record = _new_record(kind, settings, train, dev, tokenizer, shape, seeds)
-    words = word_table(settings, distinct(train.examples))
     folders = {seed: work / _fingerprint(record, words, seed) for seed in seeds}
 
     def trained(seed: int) -> tuple[TaskModel, TaskProgress]:

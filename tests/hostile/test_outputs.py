@@ -356,6 +356,12 @@ def test_work_in_progress_lies_in_nothing_that_is_read_or_written(
     refused(*words, cwd=task_case, names=f"--work {work}: ")
 
 
+def test_vectors_that_are_not_there_are_found_before_any_work(task_case: Path) -> None:
+    words = [*WORKING["task train"], "--set", "words=file", "--set", "word_file=~/no.vec"]
+    refused(*words, cwd=task_case, names="~/no.vec", work=False)
+    assert not (task_case / "work").exists()
+
+
 def test_a_task_takes_of_a_model_what_is_the_model_s(task_case: Path) -> None:
     (task_case / "model" / "notes").mkdir()
     (task_case / "model" / "notes" / "mine.txt").write_text("years of work")

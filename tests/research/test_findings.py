@@ -17,7 +17,7 @@ from elmo.settings import StoreSettings
 from elmo.store import model_digest
 from elmo.store.build import build
 from pipeline.commands.cli import cli
-from research import finding, page
+from research import finding, neighbors, page
 from research.commands import findings
 from research.compare import epochs_to_reach
 from research.finding import Finding, Row
@@ -190,6 +190,21 @@ def test_neighbors_in_context_beside_static_ones(folder: Path) -> None:
     in_context = of_it.neighbors["he has a [gift]"]["in context"]
     assert in_context and all("[gift]" in one for one in in_context)
     assert of_it.metric == "cosine of the nearest" and 0 < of_it.rows[0].mean <= 1
+
+
+def test_a_file_without_queries_is_no_finding(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "queries.txt").write_text("\n  \n")
+    with pytest.raises(ElmoError, match=r"queries\.txt: holds no sentences"):
+        neighbors.in_context(
+            folder / "model",
+            folder / "store",
+            tmp_path / "queries.txt",
+            vectors=None,
+            count=1,
+            layer=None,
+            same_word=False,
+            device="cpu",
+        )
 
 
 def test_a_word_that_the_store_lacks_has_no_neighbors_of_the_same_word(folder: Path) -> None:
