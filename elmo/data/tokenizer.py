@@ -131,10 +131,21 @@ class TextTokenizer:
         """The sentences of a text, each a list of its tokens; none is without tokens."""
         if not isinstance(text, str):
             raise ElmoError(f"a text must be a string, found {text!r:.80}")
+        if not is_utf8(text):
+            raise ElmoError(f"the text {text!r:.80} is not UTF-8; write it in UTF-8")
         lines = text.split("\n")
         if self._sentences is not None:
             lines = [sentence for line in lines for sentence in self._sentences(line)]
         return [tokens for tokens in self._tokenizer.split(lines) if tokens]
+
+
+def is_utf8(text: str) -> bool:
+    """Tell whether a text can be written in UTF-8: one with half a surrogate pair can't."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def tokenizer(name: str) -> Tokenizer:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from elmo.data.arrays import Floats
+from elmo.data.tokenizer import is_utf8
 from elmo.errors import ElmoError, Mismatch
 from elmo.model.embedder import Embedder
 from elmo.store import FeatureStore
@@ -49,10 +50,8 @@ def parse_query(
     """
     if not isinstance(text, str):
         raise ElmoError(f"the text must be a string with one token in brackets, found {text!r:.80}")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ElmoError(f"the text {text!r} is not UTF-8; write it in UTF-8") from None
+    if not is_utf8(text):
+        raise ElmoError(f"the text {text!r} is not UTF-8; write it in UTF-8")
     marked = re.findall(r"\[([^\[\]\s]+)\]", text)
     if len(marked) != 1:
         raise ElmoError(

@@ -6,11 +6,11 @@ the header (or in CoNLL-U, such as XPOS, or MISC.NER for a key in it), or a key 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from elmo.data.tokenizer import Tokenization
+from elmo.data.tokenizer import Tokenization, is_utf8
 from elmo.errors import ElmoError
 from elmo.tasks import schemes
 from elmo.tasks.kinds import KINDS, RecordOfText
@@ -91,6 +91,9 @@ def read_items(kind: str, items: Sequence[Any], *, tokenizer: str | Tokenization
     """
     split = TextTokens(tokenizer)
     of_text = KINDS[kind].of_text
+    for k, item in enumerate(items):
+        if not all(map(is_utf8, _texts(item))):
+            raise ElmoError(f"item:{k}: is not UTF-8; write it in UTF-8")
     records = [_record(item, k, split, of_text) for k, item in enumerate(items)]
     request = Request(Path("item"), "jsonl", {}, None, split, labelled=False, items=records)
     labels = KINDS[kind].readers["jsonl"](request)
@@ -110,6 +113,17 @@ def _record(item: Any, number: int, split: TextTokens, of_text: RecordOfText) ->
     if not isinstance(item, list | tuple):
         raise ElmoError(f"item:{number}: must be a text, tokens or a record, found {item!r:.80}")
     return {"tokens": list(item)}
+
+
+def _texts(item: Any) -> Iterator[str]:
+    """The texts in an item, wherever they stand."""
+    if hasattr(item, "tolist"):
+        item = item.tolist()
+    if isinstance(item, str):
+        yield item
+    elif isinstance(item, Mapping | list | tuple):
+        for one in item.values() if isinstance(item, Mapping) else item:
+            yield from _texts(one)
 
 
 def _plain(value: Any) -> Any:

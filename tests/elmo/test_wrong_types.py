@@ -82,6 +82,7 @@ WRONG: dict[str, tuple[Callable[[Public], object], str]] = {
         "must be a list of token lists, found a string",
     ),
     "tokens to cut": (lambda p: p.embedder.tokenize(["he"]), "a text must be a string"),  # type: ignore[arg-type]
+    "half a surrogate pair": (lambda p: p.embedder.encode("he \ud800"), "is not UTF-8"),
     "a misspelt split": (
         lambda p: p.store.ids("held-out"),
         "split must be train or heldout, found 'held-out'",

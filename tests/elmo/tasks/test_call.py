@@ -69,6 +69,9 @@ def test_spans_have_their_text_and_where_it_stands(tmp_path: Path) -> None:
         ("pairs", [{"premise": "a"}], "item:0: has no 'hypothesis'; it has premise"),
         ("roles", [{"tokens": ["a"]}], "item:0: has no 'predicates'; it has tokens"),
         ("questions", ["What?"], "item:0: has no 'context'; it has text"),
+        ("tagging", ["a", "\ud800"], "item:1: is not UTF-8"),
+        ("tagging", [["a", "\ud800"]], "item:0: is not UTF-8"),
+        ("coreference", [{"sentences": [["\ud800"]]}], "item:0: is not UTF-8"),
     ],
 )
 def test_an_item_that_can_not_be_read_is_named(
