@@ -13,7 +13,7 @@ from generate import write_reference  # noqa: E402
 
 project = "ELMo on your text"
 author = "The authors"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
 html_theme = "furo"
 html_title = project
 html_static_path: list[str] = []
