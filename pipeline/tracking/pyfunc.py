@@ -4,21 +4,30 @@ Input: items, each a text, which is cut as the model's training text was (where 
 is read alone), or a token list, which is taken as it is; in a list, or in a table with a column
 `text` or `tokens`. Output: one float32 array for each item (a server sends nested lists); `layers`
 says of what: `all` (layers, tokens, dim), `average` or `top` (tokens, dim), or comma-separated
-weights, one for each layer, of a mix as learned (before their softmax), scaled by `gamma`.
+weights, one for each layer, of a mix as learned (before their softmax), scaled by `gamma`. With
+`pooling: mean` it is the mean over the tokens, one vector for each text.
 """
 
+import json
+import sys
 from typing import Any
 
 import mlflow
 import numpy as np
 import pandas as pd
+from mlflow.exceptions import BAD_REQUEST, MlflowException
 from mlflow.models import ModelSignature
 from mlflow.pyfunc import PythonModel
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import Array
 
 EXAMPLE = ["He has a gift for music", ["They", "wrapped", "the", "gift"]]
-PARAMS: dict[str, Any] = {"layers": "average", "gamma": 1.0, "batch_size": 256}
+PARAMS: dict[str, Any] = {
+    "layers": "average",
+    "gamma": 1.0,
+    "batch_size": 256,
+    "pooling": "none",
+}
 
 
 def example(*, text: bool) -> list[Any]:
@@ -45,6 +54,7 @@ def signature() -> ModelSignature:
                 ParamSpec("layers", DataType.string, PARAMS["layers"]),
                 ParamSpec("gamma", DataType.double, PARAMS["gamma"]),
                 ParamSpec("batch_size", DataType.long, PARAMS["batch_size"]),
+                ParamSpec("pooling", DataType.string, PARAMS["pooling"]),
             ]
         ),
     )
@@ -59,6 +69,7 @@ class Served(PythonModel):
         """Load the weights once, and embed a little: the first request is as quick as any."""
         from elmo.model.embedder import Embedder
 
+        _accept_tables()
         self.embedder = Embedder.load(context.artifacts["model"], compiled=True)
         for lengths in ((1,), (2,), (3,), (3, 1), (5, 4, 2)):
             self.embedder.embed([["warm"] * length for length in lengths])
@@ -70,13 +81,25 @@ class Served(PythonModel):
 
         The hint is one of which MLflow makes no signature; a list will do as well as a table.
         """
+        from elmo.errors import ElmoError
+
+        try:
+            return self._embedded(model_input, PARAMS | (params or {}))
+        except (ElmoError, ValueError) as error:  # a server shows no stack trace of this
+            raise MlflowException(str(error), error_code=BAD_REQUEST) from None
+
+    def _embedded(self, model_input: Any, settings: dict[str, Any]) -> list[np.ndarray]:
         from elmo.integrations.batches import items_of
 
-        settings = PARAMS | (params or {})
+        if settings["pooling"] not in ("none", "mean"):
+            raise ValueError(f"pooling must be none or mean, found {settings['pooling']!r}")
         texts = [self._sentences(item) for item in items_of(model_input)]
         embedded = self.embedder.embed_stream(texts, int(settings["batch_size"]))
         layers, gamma = str(settings["layers"]), float(settings["gamma"])
-        return [_chosen(vectors, layers, gamma).astype(np.float32) for vectors in embedded]
+        chosen = (_chosen(vectors, layers, gamma).astype(np.float32) for vectors in embedded)
+        if settings["pooling"] == "none":
+            return list(chosen)
+        return [one.sum(-2) / max(1, one.shape[-2]) for one in chosen]
 
     def _sentences(self, item: Any) -> list[list[str]]:
         if isinstance(item, dict):
@@ -88,6 +111,29 @@ class Served(PythonModel):
         if not listed or not all(isinstance(token, str) for token in item):
             raise ValueError(f"a sentence must be text or a list of tokens, found {item!r}")
         return [list(item)]
+
+
+def _accept_tables() -> None:
+    """Let MLflow's server, where this runs in one, take tables as its clients send them.
+
+    It refuses them of a model that checks its input itself, though the rows are items as well.
+    """
+    server = sys.modules.get("mlflow.pyfunc.scoring_server")
+    if server is None or hasattr(server, "takes_tables"):
+        return
+    parse = server._parse_json_data
+
+    def parse_rows(data: Any, metadata: Any, schema: Any) -> Any:
+        body = server._decode_json_input(data)
+        if metadata._is_signature_from_type_hint():
+            if (table := body.pop("dataframe_split", None)) is not None:
+                rows = table["data"]
+                body["inputs"] = [dict(zip(table["columns"], row, strict=True)) for row in rows]
+            elif "dataframe_records" in body:
+                body["inputs"] = body.pop("dataframe_records")
+        return parse(json.dumps(body), metadata, schema)
+
+    server._parse_json_data, server.takes_tables = parse_rows, True  # type: ignore[attr-defined]
 
 
 def _chosen(vectors: np.ndarray, layers: str, gamma: float) -> np.ndarray:

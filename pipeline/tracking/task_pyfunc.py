@@ -11,6 +11,7 @@ from typing import Any
 
 import mlflow
 import pandas as pd
+from mlflow.exceptions import BAD_REQUEST, MlflowException
 from mlflow.models import ModelSignature
 from mlflow.pyfunc import PythonModel
 from mlflow.types import ColSpec, DataType, Schema
@@ -56,9 +57,13 @@ class ServedTask(PythonModel):
 
         The hint is one of which MLflow makes no signature; a list will do as well as a table.
         """
+        from elmo.errors import ElmoError
         from elmo.integrations.batches import items_of
 
-        answers: list[Any] = self.task(items_of(model_input))
+        try:
+            answers: list[Any] = self.task(items_of(model_input))
+        except ElmoError as error:  # a server shows the message alone, without a stack trace
+            raise MlflowException(str(error), error_code=BAD_REQUEST) from None
         return answers
 
 

@@ -2,16 +2,20 @@
 
 import json
 import os
+import re
+import shlex
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import mlflow
 import numpy as np
 import pytest
+from mlflow.pyfunc import scoring_server
 
 from elmo.data.shards import write_shards
 from elmo.data.tokenizer import describe
@@ -20,8 +24,10 @@ from elmo.settings import StoreSettings
 from elmo.store.build import build
 from pipeline.settings.params import Register
 from pipeline.stages import register
+from pipeline.tracking import pyfunc
 from tests.elmo.conftest import save_tiny_model
 
+ROOT = Path(__file__).resolve().parents[3]
 TEXT = "He has a gift. The gift!"
 ANSWER = 300.0  # seconds for a server to begin, on a busy machine
 
@@ -36,7 +42,7 @@ def registered(tmp_path: Path, own_mlflow: Path) -> str:
     build(store, shards=shards, model=model, settings=settings, work=tmp_path / "work")
     params = Register(name="served", alias="champion", margin=0.01)
     out = tmp_path / "registered.json"
-    register.run(model, store, out, params, general=shards, task=shards)
+    register.run(model, store, out, params, general=shards, domain=shards)
     return "models:/served@champion"
 
 
@@ -89,3 +95,64 @@ def ask(address: str, body: object, server: "subprocess.Popen[bytes]") -> dict[s
             if not isinstance(error.reason, ConnectionError):
                 raise
             time.sleep(0.5)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> mlflow.pyfunc.PyFuncModel:
+    """A model as MLflow's server holds it, without the server."""
+    folder = tmp_path_factory.mktemp("served")
+    save_tiny_model(folder / "elmo", tokenizer=describe("unicode", "split"))
+    mlflow.pyfunc.save_model(
+        folder / "model",
+        python_model=str(Path(pyfunc.__file__)),
+        artifacts={"model": str(folder / "elmo")},
+        signature=pyfunc.signature(),
+    )
+    return mlflow.pyfunc.load_model(str(folder / "model"))
+
+
+def post(model: mlflow.pyfunc.PyFuncModel, body: str) -> list[Any]:
+    """What the server answers to a request."""
+    schema = model.metadata.get_input_schema()
+    answer = scoring_server.invocations(body, "application/json", model, schema)
+    assert answer.status == 200
+    return list(json.loads(answer.response)["predictions"])
+
+
+def test_the_guides_request_and_what_mlflows_clients_send(
+    served: mlflow.pyfunc.PyFuncModel,
+) -> None:
+    guide = (ROOT / "docs" / "guides" / "serving.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^curl -s .*$", guide, re.MULTILINE)
+    words = shlex.split(command)
+    (pooled,) = post(served, words[words.index("-d") + 1])
+    text = "He has a gift for music"
+    (tokens,) = post(served, json.dumps({"inputs": [text]}))
+    assert len(tokens) == 6
+    np.testing.assert_allclose(pooled, np.mean(tokens, axis=0), atol=1e-6)
+    (example,) = re.findall(r"`({\"dataframe_split\".*})`", guide)
+    bodies = [
+        example,
+        json.dumps({"dataframe_split": {"columns": ["tokens"], "data": [[["He", "has"]]]}}),
+        json.dumps({"dataframe_records": [{"text": text}, {"text": "a gift"}]}),
+    ]
+    assert [[len(one) for one in post(served, body)] for body in bodies] == [[4], [2], [6, 2]]
+    (none,) = post(served, json.dumps({"inputs": [""], "params": {"pooling": "mean"}}))
+    assert set(none) == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"inputs": ["a"], "params": {"layers": "middle"}}, "layers must be all, average, top"),
+        ({"inputs": ["a"], "params": {"pooling": "sum"}}, "pooling must be none or mean"),
+        ({"inputs": [3]}, "must be text or a list of tokens"),
+    ],
+)
+def test_a_wrong_request_is_told_in_words_without_a_stack_trace(
+    served: mlflow.pyfunc.PyFuncModel, body: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(mlflow.MlflowException, match=says) as error:
+        post(served, json.dumps(body))
+    assert error.value.get_http_status_code() == 400
+    assert "stack_trace" not in json.loads(error.value.serialize_as_json())
