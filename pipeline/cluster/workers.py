@@ -288,6 +288,7 @@ def _start(ray: Any, options: dict[str, Any]) -> None:
     for last in (False, True):
         try:
             ray.init(**options)
+            doing("")
             return
         except Exception as error:
             ray.shutdown()

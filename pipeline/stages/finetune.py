@@ -30,7 +30,10 @@ STAGE = Stage(
     outputs=(OUT, CURVES),
     run=lambda params, **given: run(params=params.finetune, **given),
     summary=lambda figures, _: summary(figures),
-    metrics={"perplexity": "domain_perplexity_after", "gain": "domain_gain"},
+    metrics={
+        "perplexity_lower_better": "domain_perplexity_after",
+        "gain_share_higher_better": "domain_gain",
+    },
     product="model {out}",
     score=lambda figures: score(figures),
     cluster=True,

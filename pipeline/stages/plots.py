@@ -3,6 +3,7 @@
 `report.py` calls each and puts it on the page; `occurrences.py` has the one of a word.
 """
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from elmo.io.atomic import check_output  # noqa: E402
 BLUE, ORANGE, GREY, PALE = "#2b6cb0", "#dd6b20", "#a0aec0", "#90cdf4"
 KINDS = {"unigram model": GREY, "pretrained": BLUE, "fine-tuned": ORANGE}
 Curve = dict[str, list[float]]
+Target = Path | io.BytesIO
 MARK = "elmo-pipeline"  # what a PNG of ours names as its software
 
 
@@ -28,10 +30,16 @@ def check_out(path: Path) -> None:
     check_output(path, ours=rb"\x89PNG.*tEXtSoftware\0" + MARK.encode())
 
 
-def curves(path: Path, by_stage: dict[str, dict[str, Curve]], unigram: dict[str, float]) -> None:
+def curves(
+    path: Target,
+    by_stage: dict[str, dict[str, Curve]],
+    unigram: dict[str, float],
+    *,
+    narrow: bool = False,
+) -> None:
     """Training and held-out perplexity by tokens seen, and the unigram's; one panel per stage."""
-    figure, axes = plt.subplots(1, len(by_stage), figsize=(9, 3.8), squeeze=False)
-    for axis, (stage, both) in zip(axes[0], by_stage.items(), strict=True):
+    figure, axes = _panels(len(by_stage), 3.8, narrow=narrow)
+    for axis, (stage, both) in zip(axes, by_stage.items(), strict=True):
         train, heldout = both["train"], both["heldout"]
         axis.plot(_thousands(train), train["perplexity"], color=PALE, label="training")
         held = _thousands(heldout)
@@ -40,13 +48,28 @@ def curves(path: Path, by_stage: dict[str, dict[str, Curve]], unigram: dict[str,
         axis.set(title=stage, xlabel="thousand tokens read", yscale="log")
         _plain_ticks(axis)
         axis.legend(frameon=False)
-    axes[0][0].set_ylabel("perplexity")
+    axes[0].set_ylabel("perplexity")
     _save(figure, path)
 
 
-def perplexity(path: Path, by_text: dict[str, dict[str, float]]) -> None:
+def steps(path: Target, by_stage: dict[str, dict[str, Curve]], *, narrow: bool = False) -> None:
+    """The learning rate and the gradient's norm by tokens seen, one line for each stage."""
+    figure, axes = _panels(2, 3.0, narrow=narrow)
+    titles = {"lr": "learning rate", "gradient_norm": "gradient norm"}
+    for axis, (key, title) in zip(axes, titles.items(), strict=True):
+        for (stage, both), color in zip(by_stage.items(), (BLUE, ORANGE), strict=False):
+            label = stage.partition(" ")[0]
+            axis.plot(_thousands(both["train"]), both["train"][key], color=color, label=label)
+        axis.set(title=title, xlabel="thousand tokens read")
+        axis.set_ylim(bottom=0)
+        axis.grid(color="#edf2f7")
+    axes[0].legend(frameon=False)
+    _save(figure, path)
+
+
+def perplexity(path: Target, by_text: dict[str, dict[str, float]], *, narrow: bool = False) -> None:
     """Held-out perplexity of each text (a group) by each kind of model (a bar)."""
-    figure, axis = plt.subplots(figsize=(9, 3.4))
+    figure, (axis,) = _panels(1, 3.4, narrow=narrow)
     height = 0.8 / len(KINDS)
     for index, (kind, color) in enumerate(KINDS.items()):
         rows = np.arange(len(by_text)) + (index - (len(KINDS) - 1) / 2) * height
@@ -57,14 +80,14 @@ def perplexity(path: Path, by_text: dict[str, dict[str, float]]) -> None:
     axis.tick_params(axis="y", length=0)
     axis.invert_yaxis()
     axis.set(xlabel="held-out perplexity, mean of both directions")
-    axis.margins(x=0.1)
-    _legend_above(axis)
+    axis.margins(x=0.2 if narrow else 0.1)
+    _legend_above(axis, columns=1 if narrow else 3)
     _save(figure, path)
 
 
-def layers(path: Path, by_layer: dict[str, dict[str, float]]) -> None:
+def layers(path: Target, by_layer: dict[str, dict[str, float]], *, narrow: bool = False) -> None:
     """For each layer: the mean norm of a vector, and how alike the tokens of a sentence are."""
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3))
+    figure, axes = _panels(2, 3.0, narrow=narrow)
     titles = {
         "norm": "mean norm of a vector",
         "cosine": "mean cosine of different tokens of a sentence",
@@ -80,12 +103,14 @@ def layers(path: Path, by_layer: dict[str, dict[str, float]]) -> None:
     _save(figure, path)
 
 
-def vocabulary(path: Path, counts: npt.NDArray[np.int64], *, tokens: int) -> None:
+def vocabulary(
+    path: Target, counts: npt.NDArray[np.int64], *, tokens: int, narrow: bool = False
+) -> None:
     """Draw the count of each word, by rank, and the share of all `tokens` the first ones cover.
 
     `counts` falls from word to word.
     """
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.2))
+    figure, axes = _panels(2, 3.2, narrow=narrow)
     ranks = np.arange(1, len(counts) + 1)
     axes[0].loglog(ranks, counts, color=BLUE)
     axes[0].set(title="how often a word occurs", xlabel="rank of the word", ylabel="times")
@@ -152,6 +177,15 @@ def shares(path: Path, lines: Mapping[str, Sequence[Point]], *, score: str) -> N
     _save(figure, path)
 
 
+def _panels(count: int, height: float, *, narrow: bool) -> tuple[Any, list[Any]]:
+    """A figure of panels side by side; below each other, for a phone's width, where `narrow`."""
+    if narrow:
+        figure, axes = plt.subplots(count, 1, figsize=(4.2, height * count), squeeze=False)
+    else:
+        figure, axes = plt.subplots(1, count, figsize=(9, height), squeeze=False)
+    return figure, list(axes.flat)
+
+
 def _thousands(curve: Curve) -> npt.NDArray[np.float64]:
     return np.asarray(curve["tokens"], np.float64) / 1000
 
@@ -167,11 +201,13 @@ def _plain_ticks(axis: Any) -> None:
     axis.grid(axis="y", color="#edf2f7")
 
 
-def _legend_above(axis: Any) -> None:
-    axis.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
+def _legend_above(axis: Any, *, columns: int) -> None:
+    axis.legend(
+        frameon=False, ncols=columns, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2
+    )
 
 
-def _save(figure: Any, path: Path) -> None:
+def _save(figure: Any, path: Target) -> None:
     for axis in figure.axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.set_axisbelow(True)

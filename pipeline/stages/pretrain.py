@@ -28,7 +28,10 @@ STAGE = Stage(
     run=lambda params, **given: run(params=params.pretrain, **given),
     summary=lambda figures, _: summary(figures),
     score=lambda figures: score(figures),
-    metrics={"perplexity": "heldout_perplexity", "below_unigram": "times_below_unigram"},
+    metrics={
+        "perplexity_lower_better": "heldout_perplexity",
+        "times_below_unigram": "times_below_unigram",
+    },
     cluster=True,
     settles_precision=True,
 )

@@ -99,7 +99,7 @@ def run(
         "training_run": lineage.run_id,
         f"store.{opened.digest[:12]}": without_credentials(str(store)),
         **{f"heldout.{text}": heldout_digest(held_shards) for text, held_shards in shards.items()},
-        **{name: f"{value:.6g}" for name, value in scores.items()},
+        **{name: f"{value:.6g}" for name, value in scores.items() if ".after." in name},
     }
     version = registry.find(params.name, content)
     if version is None and os.environ.get("DVC_EXP_NAME") and not os.environ.get(ASKED):
@@ -171,6 +171,14 @@ def heldout_digest(shards: Any) -> str:
 
 
 def _description(lineage: Lineage, scores: dict[str, float]) -> str:
-    """Return what a person reads of a version in MLflow."""
-    shown = ", ".join(f"{name} {value:.1f}" for name, value in sorted(scores.items()))
-    return f"ELMo, last stage `{lineage.stage or 'unknown'}`. Held-out {shown or 'not measured'}."
+    """Return what a person reads of a version in MLflow: one sentence."""
+    names = {"domain": "domain text", "general": "general text"}
+    shown = [
+        f"{scores[f'perplexity.after.{text}']:.1f} on held-out {title}"
+        + (f" ({before:.1f} before)" if (before := scores.get(f"perplexity.before.{text}")) else "")
+        for text, title in names.items()
+        if f"perplexity.after.{text}" in scores
+    ]
+    how = {"finetune": "fine-tuned to domain text", "pretrain": "pretrained on general text"}
+    made = how.get(lineage.stage, "of unknown origin")
+    return f"ELMo {made}, with perplexity {' and '.join(shown) or 'not measured'}."

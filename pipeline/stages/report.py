@@ -1,18 +1,18 @@
 """report: all figures of a run as pictures and one HTML page that needs nothing else.
 
-The frame of the page is report.html; each section here is a function from figures to HTML.
+Each section here is a function from figures to blocks of the page, which `page.py` renders.
 """
 
-import base64
 import csv
+import io
 import re
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from string import Template
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from markupsafe import Markup, escape
 
 from elmo.errors import ElmoError, Mismatch, NotFound
 from elmo.io.atomic import new_folder
@@ -22,14 +22,16 @@ from elmo.io.records import read_json
 from elmo.store.neighbors import parse_query
 
 from .. import tracking
-from ..settings.params import Report
+from ..settings.fingerprint import plain
+from ..settings.params import Params, Report
 from .occurrences import (
     FEWEST,
     Occurrence,
     occurrences,
     picture,
 )
-from .stage import Argument, Stage
+from .page import Block, Drawing, Fold, Heading, Note, Picture, Table, code, render
+from .stage import UNKNOWN, Argument, Stage
 
 if TYPE_CHECKING:
     from elmo.store import FeatureStore
@@ -38,8 +40,13 @@ if TYPE_CHECKING:
 
 SENTENCES = 300
 FIGURES = ("tokenize-general", "tokenize-domain", "vocab", "pretrain", "finetune", "features")
-PICTURES = ("curves", "perplexity", "layers", "vocabulary")
-COLUMNS = {"train": ("tokens", "perplexity"), "heldout": ("tokens", "average")}
+PICTURES = ("curves", "steps", "perplexity", "layers", "vocabulary")
+COLUMNS = {
+    "train": ("tokens", "perplexity", "lr", "gradient_norm"),
+    "heldout": ("tokens", "average"),
+}
+SAMPLES = 6  # sentences of the text that are shown
+FILES = 12  # of a text whose names are shown; the others are folded away
 TEXTS = {"general": "general text", "domain": "domain text"}
 INPUTS = {"corpus": "Domain text", "general": "General text", "parent": "Pretrained model"}
 
@@ -61,7 +68,7 @@ class FileFigures(dict[str, Any]):
 
 STAGE = Stage(
     name="report",
-    version=4,
+    version=5,
     help="Write one HTML page with the figures and plots of all stages.",
     inputs=(
         Argument("numbers_in", "path", "The folder of the stages' figures."),
@@ -70,9 +77,12 @@ STAGE = Stage(
         Argument("model", help="The model."),
         Argument("store", help="The store."),
         Argument("registered", "path", "What register wrote."),
+        Argument("corpus", "path", "The corpus, whose files are named.", required=False),
     ),
     outputs=(Argument("out", "path"),),
-    run=lambda params, **given: run(params=params.report, tasks=tuple(params.tasks), **given),
+    run=lambda params, **given: run(
+        params=params.report, tasks=tuple(params.tasks), settings=params, **given
+    ),
     summary=lambda figures, given: summary(figures, given["out"]),
     product="report {out}/index.html",
     work=None,
@@ -89,19 +99,32 @@ def run(
     model: Folder,
     store: Folder,
     registered: Path,
+    corpus: Path | None = None,
     tasks: Sequence[str] = (),
+    settings: Params | None = None,
 ) -> dict[str, int]:
     """Write `index.html` and its PNGs to `out`, and log the page to MLflow; equal inputs give equal
     bytes.
 
-    `tasks` names those whose figures and pictures are there.
+    `tasks` names those whose figures and pictures are there. `settings` are shown where given, and
+    of the runs that trained the model, and the run before, what MLflow knows.
     `model` is a fine-tuned model and `store` one that it made: `ElmoError` where they disagree, or
     where a figure is missing.
     """
     with local_folder(vocab) as words, local_folder(model) as local_model:
         sources = {"model": model, "store": store}
         folders = {"numbers_in": numbers_in, "curves": curves, "vocab": words, "model": local_model}
-        return _write(out, params, store, registered, tasks, sources=sources, **folders)
+        return _write(
+            out,
+            params,
+            store,
+            registered,
+            tasks,
+            sources=sources,
+            corpus=corpus,
+            settings=settings,
+            **folders,
+        )
 
 
 def summary(figures: dict[str, int], out: Path) -> str:
@@ -121,10 +144,12 @@ def _write(
     curves: Path,
     vocab: Path,
     model: Path,
+    corpus: Path | None,
+    settings: Params | None,
 ) -> dict[str, int]:
     from elmo.store import FeatureStore
 
-    from . import plots as pictures
+    from . import plots
 
     figures = {name: _read(numbers_in / f"{name}.json") for name in FIGURES}
     by_task = {name: _read(numbers_in / f"tasks-{name}.json") for name in tasks}
@@ -140,32 +165,47 @@ def _write(
         "fine-tuning on domain text": scores.under("after").under("domain")["unigram"],
     }
     read = {"model": version["model_digest"], "store": opened.digest}
+    draw: dict[str, Callable[..., None]] = {
+        "curves": lambda file, **how: plots.curves(file, lines, unigram, **how),
+        "steps": lambda file, **how: plots.steps(file, lines, **how),
+        "perplexity": lambda file, **how: plots.perplexity(file, _bars(scores), **how),
+        "layers": lambda file, **how: plots.layers(file, layers, **how),
+        "vocabulary": lambda file, **how: plots.vocabulary(
+            file, counts, tokens=figures["vocab"]["tokens"], **how
+        ),
+    }
     with tracking.run("report", params, inputs=read, sources=sources) as log:
+        runs = _runs(training, version)
         with new_folder(out, ours=("index.html", "curves.png"), also=r"\w+\.png") as folder:
-            pictures.curves(folder / "curves.png", lines, unigram)
-            pictures.perplexity(folder / "perplexity.png", _bars(scores))
-            pictures.layers(folder / "layers.png", layers)
-            pictures.vocabulary(
-                folder / "vocabulary.png", counts, tokens=figures["vocab"]["tokens"]
-            )
-            drawn = {name: _picture(folder / f"{name}.png") for name in PICTURES}
-            sections = {
-                "What was run": _what(figures, version, training, model, opened),
-                "Perplexity": _perplexities(figures, scores) + drawn["perplexity"],
-                "Training": _training(figures) + drawn["curves"],
-                "Corpus": _corpus(figures),
-                "Vocabulary": _vocabulary(figures) + drawn["vocabulary"],
-                "Layers": _layers(layers) + drawn["layers"],
+            drawn = {name: _drawn(folder / f"{name}.png", draw[name]) for name in PICTURES}
+            sections: dict[str, list[Block]] = {
+                "What was run": [
+                    *_what(figures, version, training, model, opened, runs),
+                    *_settings(settings),
+                ],
+                "The run before": _before(runs),
+                "Perplexity": [*_perplexities(figures, scores), drawn["perplexity"]],
+                "Training": [_training(), drawn["curves"], drawn["steps"]],
+                "Text": [*_files(corpus), *_corpus(figures), *_samples(opened)],
+                "Vocabulary": [_vocabulary(figures), drawn["vocabulary"]],
+                "Layers": [*_layers(layers), drawn["layers"]],
                 "Neighbours": _neighbors(params, store, model),
                 "Uses of a word": _uses(params, opened, model),
-                "Store": _store(opened),
+                "Store": [_store(opened)],
+                "Tasks": _tasks(by_task, curves / "tasks"),
             }
-            if by_task:
-                sections |= {"Tasks": _tasks(by_task, curves / "tasks")}
-            page = _page(params.title, _summary(figures), sections)
+            page = render(params.title, _summary(figures), sections)
             (folder / "index.html").write_text(page, encoding="utf-8")
         log.artifact(out / "index.html")
     return {"pictures": len(PICTURES)}
+
+
+def _drawn(path: Path, draw: Callable[..., None]) -> Picture:
+    """Draw a picture to `path`, and again for a narrow screen."""
+    narrow = io.BytesIO()
+    draw(path)
+    draw(narrow, narrow=True)
+    return Picture(path.stem, path.read_bytes(), narrow.getvalue())
 
 
 def layer_statistics(store: "FeatureStore") -> dict[str, dict[str, float]]:
@@ -197,7 +237,7 @@ def _read(path: Path) -> FileFigures:
 def _version(registered: FileFigures) -> str:
     if not registered["version"]:
         return "nothing: it is an experiment"
-    return f"{_code(registered['uri'])}, version {registered['version']}"
+    return Markup("{}, version {}").format(code(registered["uri"]), registered["version"])
 
 
 def _registered(path: Path, store: "FeatureStore") -> FileFigures:
@@ -252,18 +292,6 @@ def _columns(path: Path, names: tuple[str, ...]) -> "Curve":
     return columns
 
 
-def _page(title: str, summary: str, sections: dict[str, str]) -> str:
-    names = {name: name.lower().replace(" ", "-") for name in sections}
-    return Template(Path(__file__).with_name("report.html").read_text(encoding="utf-8")).substitute(
-        title=escape(title),
-        summary=summary,
-        contents=" ".join(f'<a href="#{anchor}">{name}</a>' for name, anchor in names.items()),
-        sections="\n".join(
-            f'<h2 id="{names[name]}">{name}</h2>\n{content}' for name, content in sections.items()
-        ),
-    )
-
-
 def _summary(figures: dict[str, FileFigures]) -> str:
     pretrain, tuned = figures["pretrain"], figures["finetune"]
     general = ""
@@ -284,7 +312,8 @@ def _what(
     training: FileFigures,
     model: Path,
     store: "FeatureStore",
-) -> str:
+    runs: Mapping[str, tracking.RunFacts],
+) -> list[Block]:
     network = _read(model / "config.json").under("model")
     rows = [
         ("Registered as", _version(version)),
@@ -295,15 +324,89 @@ def _what(
             f"{figures['finetune']['tokens_seen']:,} tokens of domain text, read in "
             f"{figures['finetune']['steps']:,} steps",
         ),
-        ("MLflow run of the model", _code(training.get("run_id", ""))),
-        ("Digest of the model", _code(version["model_digest"])),
+        *((f"{stage.capitalize()}", _told(facts)) for stage, facts in runs.items()),
+    ]
+    digests = [
+        ("MLflow run of the model", code(training.get("run_id", ""))),
+        ("Digest of the model", code(version["model_digest"])),
         *(
-            (f"Digest of its {INPUTS.get(name, name).lower()}", _code(value))
+            (f"Digest of its {INPUTS.get(name, name).lower()}", code(value))
             for name, value in sorted(training["inputs"].items())
         ),
-        ("Digest of the store", _code(store.digest)),
+        ("Digest of the store", code(store.digest)),
     ]
-    return _table(rows)
+    return [Table(rows), Fold("Digests", [Table(digests)])]
+
+
+def _runs(training: FileFigures, version: FileFigures) -> dict[str, tracking.RunFacts]:
+    """Return what MLflow knows of the runs that trained the model, by stage."""
+    facts = {
+        "pretrain": tracking.facts("pretrain", training["inputs"].get("parent", "")),
+        "finetune": tracking.facts("finetune", version["model_digest"]),
+    }
+    return {stage: known for stage, known in facts.items() if known is not None}
+
+
+def _told(facts: tracking.RunFacts) -> str:
+    """Tell when, how long, how fast, where and by which commit, in words."""
+    parts = [f"{_day(facts)} UTC", f"{facts.minutes:,.1f} minutes"]
+    if rate := facts.metrics.get("train.tokens_per_second"):
+        parts.append(f"{rate:,.0f} tokens per second")
+    if facts.machine:
+        parts.append(facts.machine)
+    if facts.commit:
+        parts.append(f"commit {facts.commit[:12]}" + " and changes" * facts.changed)
+    return ", ".join(parts)
+
+
+def _settings(settings: Params | None) -> list[Block]:
+    if settings is None:
+        return []
+    rows = [(code(name), code(value)) for name, value in _flat(plain(settings)) if value != ""]
+    return [Fold("Settings", [Table(rows)])]
+
+
+def _flat(value: Any, name: str = "") -> list[tuple[str, str]]:
+    """Settings by their whole names, as on the command line."""
+    if not isinstance(value, dict) or not value:
+        return [(name, str(value))]
+    rows = ((f"{name}.{key}" if name else str(key), one) for key, one in value.items())
+    return [row for key, one in rows for row in _flat(one, key)]
+
+
+def _before(runs: Mapping[str, tracking.RunFacts]) -> list[Block]:
+    """The run of finetune before this one, beside it; nothing where there is none."""
+    now = runs.get("finetune")
+    then = now and tracking.facts_before("finetune", now)
+    if now is None or then is None:
+        return []
+    names = {
+        f"{when}.{text}.average": f"{TEXTS[text].capitalize()}, {title}"
+        for text in ("domain", "general")
+        for when, title in (("before", "pretrained"), ("after", "fine-tuned"))
+    }
+    names["train.tokens_per_second"] = "Tokens per second"
+    rows = [
+        (title, f"{then.metrics[name]:,.1f}", f"{now.metrics[name]:,.1f}")
+        for name, title in names.items()
+        if name in then.metrics and name in now.metrics
+    ]
+    rows.append(("Minutes", f"{then.minutes:,.1f}", f"{now.minutes:,.1f}"))
+    changed = [
+        (code(name), then.params.get(name, "–"), now.params.get(name, "–"))
+        for name in sorted(then.params.keys() | now.params.keys())
+        if then.params.get(name) != now.params.get(name)
+    ]
+    head = ("", _day(then), "this run")
+    blocks: list[Block] = [
+        Note("Held-out perplexities compare where the text and the words are the same."),
+        Table(rows, head=head),
+    ]
+    return blocks + ([Table(changed, head=("changed setting", *head[1:]))] if changed else [])
+
+
+def _day(facts: tracking.RunFacts) -> str:
+    return datetime.fromtimestamp(facts.began, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _pretrained_on(pretrain: FileFigures) -> str:
@@ -335,7 +438,7 @@ def _bars(scores: FileFigures) -> dict[str, dict[str, float]]:
     }
 
 
-def _perplexities(figures: dict[str, FileFigures], scores: FileFigures) -> str:
+def _perplexities(figures: dict[str, FileFigures], scores: FileFigures) -> list[Block]:
     rows = []
     for text, title in TEXTS.items():
         before, after = scores.under("before").under(text), scores.under("after").under(text)
@@ -378,17 +481,59 @@ def _perplexities(figures: dict[str, FileFigures], scores: FileFigures) -> str:
         "The table and the picture compare both models under the fine-tuned one's vocabulary, "
         f"which has {added:,} words more; before training these share the probability of <UNK>."
     )
-    return _table(rows, head=head) + _note(note)
+    blocks: list[Block] = [Table(rows, head=head), Note(note)]
+    rate = max(scores.under("after").under(text)["unk_rate"] for text in TEXTS)
+    if rate >= UNKNOWN:
+        blocks.append(
+            Note(
+                f"Up to {rate:.0%} of the tokens are unknown words, which all count as one and are "
+                "easily guessed: this flatters a perplexity. Bits per byte tell more."
+            )
+        )
+    return blocks
 
 
-def _training(figures: dict[str, FileFigures]) -> str:
-    return _note(
+def _training() -> Note:
+    return Note(
         "Held-out perplexity is the mean of both directions under the full softmax. Training "
         "perplexity is that of the loss: with dropout, and under the softmax of the settings."
     )
 
 
-def _corpus(figures: dict[str, FileFigures]) -> str:
+def _files(corpus: Path | None) -> list[Block]:
+    """The names of the files that were read."""
+    if corpus is None:
+        return []
+    blocks: list[Block] = []
+    texts = _read(corpus / "manifest.json").under("texts")
+    for text, title in TEXTS.items():
+        files = [(one["name"], f"{one['bytes']:,}") for one in texts.under(text)["inputs"]]
+        blocks.append(Table(files[:FILES], head=(f"Files of the {title}", "bytes")))
+        if more := files[FILES:]:
+            blocks.append(Fold(f"{len(more)} more", [Table(more, numbers=True)]))
+    return blocks
+
+
+def _samples(store: "FeatureStore") -> list[Block]:
+    """Sentences of the domain text as they were cut, and such as are hardly text."""
+    spread = range(0, len(store), max(1, len(store) // SENTENCES))
+    texts = [tokens for k in spread if (tokens := store.tokens(k))]
+    odd = [tokens for tokens in texts if _hardly_text(tokens)]
+    usual = [tokens for tokens in texts if not _hardly_text(tokens)]
+    titles = {"Domain text as it was cut": usual, "Sentences that hardly look like text": odd}
+    return [
+        Fold(title, [Table([(" ".join(one)[:300],) for one in some[:: len(some) // SAMPLES + 1]])])
+        for title, some in titles.items()
+        if some
+    ]
+
+
+def _hardly_text(tokens: Sequence[str]) -> bool:
+    """Tell whether most tokens have no letter, as the quality of a text is counted."""
+    return 2 * sum(not any(map(str.isalpha, token)) for token in tokens) > len(tokens)
+
+
+def _corpus(figures: dict[str, FileFigures]) -> list[Block]:
     both = [figures[f"tokenize-{text}"] for text in TEXTS]
     names = {
         "documents": "Documents",
@@ -413,11 +558,15 @@ def _corpus(figures: dict[str, FileFigures]) -> str:
         "not_text_sentences": "Sentences that hardly look like text",
         "odd_script_sentences": "Sentences in an unusual script",
     }
-    rows = []
+    rows: list[tuple[str, ...]] = []
+    zeros: list[tuple[str, ...]] = []
     for name, title in (names | others).items():
-        rows.append((title, *(f"{text.get(name, 0):,}" for text in both)))
+        row = (title, *(f"{text.get(name, 0):,}" for text in both))
+        (rows if any(text.get(name) for text in both) else zeros).append(row)
     rows.append(("Duplicates among sentences", *(f"{f['duplicate_share']:.1%}" for f in both)))
-    return _table(rows, head=("", *TEXTS.values()))
+    head = ("", *TEXTS.values())
+    blocks: list[Block] = [Table(rows, head=head)]
+    return blocks + ([Fold("What did not occur", [Table(zeros, head=head)])] if zeros else [])
 
 
 def _reason(name: str) -> str:
@@ -425,7 +574,7 @@ def _reason(name: str) -> str:
     return f"{reason.replace('_', ' ')} ({unit})"
 
 
-def _vocabulary(figures: dict[str, FileFigures]) -> str:
+def _vocabulary(figures: dict[str, FileFigures]) -> Table:
     vocab = figures["vocab"]
     rows = [
         ("Words", f"{vocab['words']:,}"),
@@ -436,31 +585,31 @@ def _vocabulary(figures: dict[str, FileFigures]) -> str:
         ("Characters", f"{vocab['characters']:,}"),
         ("Tokens cut to fit", f"{vocab['long_tokens']:,}"),
     ]
-    return _table(rows, numbers=True)
+    return Table(rows, numbers=True)
 
 
-def _tasks(by_task: dict[str, FileFigures], pictures: Path) -> str:
+def _tasks(by_task: dict[str, FileFigures], pictures: Path) -> list[Block]:
     """Return what each task scored on its test file with ELMo and without."""
     from .tasks import ARMS, SIMPLE, rank
 
     titles = ARMS | SIMPLE
 
-    parts = []
+    blocks: list[Block] = []
     for name, figures in by_task.items():
         arms = {arm: figures.under(arm) for arm in titles if arm in figures}
         names = [key for key in next(iter(arms.values())) if not key.endswith("_sd")]
         scores = sorted(names, key=rank)
         rows = [(titles[arm], *(_score(row, key) for key in scores)) for arm, row in arms.items()]
-        parts += [f"<h3>{escape(name)}</h3>\n", _table(rows, head=("", *map(escape, scores)))]
+        blocks += [Heading(name), Table(rows, head=("", *scores))]
         examples = figures.under("examples")
-        parts.append(
-            _note(
+        blocks.append(
+            Note(
                 f"Mean of {figures['seeds']} seeds on {examples['test']:,} test examples, "
                 f"± the standard deviation; {examples['train']:,} to learn from." + _gain(figures)
             )
         )
-        parts.append(_picture(pictures / f"{name}.png"))
-    return "".join(parts)
+        blocks.append(Picture(name, (pictures / f"{name}.png").read_bytes()))
+    return blocks
 
 
 def _gain(figures: FileFigures) -> str:
@@ -482,7 +631,7 @@ def _score(figures: FileFigures, name: str) -> str:
     return f"{figures[name]:.3f}{deviation}"
 
 
-def _layers(by_layer: dict[str, dict[str, float]]) -> str:
+def _layers(by_layer: dict[str, dict[str, float]]) -> list[Block]:
     rows = [
         (name.replace("_", " "), f"{row['norm']:.2f}", f"{row['cosine']:.3f}")
         for name, row in by_layer.items()
@@ -492,21 +641,22 @@ def _layers(by_layer: dict[str, dict[str, float]]) -> str:
         "characters of a token alone, the others its sentence; the cosine is that of two "
         "different tokens of one sentence."
     )
-    return _note(note) + _table(rows, head=("Layer", "mean norm", "mean cosine"))
+    return [Note(note), Table(rows, head=("Layer", "mean norm", "mean cosine"))]
 
 
-def _neighbors(params: Report, store: Folder, model: Path) -> str:
+def _neighbors(params: Report, store: Folder, model: Path) -> list[Block]:
     from elmo.model.embedder import Embedder
     from elmo.store import FeatureStore
     from elmo.store.neighbors import clearest_layer, neighbors, parse_query, random_cosine
 
     opened, embedder = FeatureStore(store, checked=True), Embedder.load(model, device="cpu")
     layer = clearest_layer(opened)
-    compared = "The vectors" if layer is None else f"Layer {layer}, whose vectors differ most,"
-    parts = [
-        f"<p>Which tokens of the store are used most like the marked one? {compared} compared by "
-        f"cosine; two random tokens have {random_cosine(opened, layer):.3f}.</p>\n"
-    ]
+    compared = "Vectors" if layer is None else f"Those of layer {layer}, which differ most,"
+    intro = (
+        f"Which tokens of the store are used most like the marked one? {compared} are compared by "
+        f"cosine; two random tokens have {random_cosine(opened, layer):.3f}."
+    )
+    blocks: list[Block] = [Note(intro, small=False)]
     for text in params.neighbors_of:
         tokens, position = parse_query(text, tokenize=embedder.tokenize)
         nearest = neighbors(opened, embedder, tokens, position, k=params.neighbors, layer=layer)
@@ -518,13 +668,13 @@ def _neighbors(params: Report, store: Folder, model: Path) -> str:
             )
             for neighbor in nearest
         ]
-        query = re.sub(r"\[(\S+)\]", r"<b>\1</b>", escape(text))
-        head = ("cosine", "sentence", "used there")
-        parts.append(f"<h3>{query}</h3>\n" + _table(rows, head=head, words=(2,)))
-    return "".join(parts)
+        query = Markup(re.sub(r"\[(\S+)\]", r"<b>\1</b>", str(escape(text))))
+        blocks.append(Heading(query))
+        blocks.append(Table(rows, head=("cosine", "sentence", "used there"), words=(2,)))
+    return blocks
 
 
-def _uses(params: Report, store: "FeatureStore", model: Path) -> str:
+def _uses(params: Report, store: "FeatureStore", model: Path) -> list[Block]:
     """Each marked token's occurrences on a plane."""
     from elmo.model.embedder import Embedder
 
@@ -533,8 +683,8 @@ def _uses(params: Report, store: "FeatureStore", model: Path) -> str:
     for text in params.neighbors_of:
         tokens, index = parse_query(text, tokenize=tokenize)
         words[tokens[index]] = None
-    parts = [
-        _note(
+    blocks: list[Block] = [
+        Note(
             "Each point is an occurrence in the store: the mean of its layers on the two principal "
             "directions. Its colour is the nearest of at most three uses (k-means of the vectors); "
             "a list shows the most typical occurrence of each. A point tells its sentence."
@@ -542,19 +692,18 @@ def _uses(params: Report, store: "FeatureStore", model: Path) -> str:
     ]
     for word in words:
         of_word = occurrences(store, word)
-        drawn = _note(f"Occurs {len(of_word)} times, too rarely for a picture.")
-        if len(of_word) >= FEWEST:
-            drawn = picture(of_word)
-        parts.append(f"<h3>{escape(word)}</h3>\n{drawn}")
-    return "".join(parts)
+        few = Note(f"Occurs {len(of_word)} times, too rarely for a picture.")
+        blocks.append(Heading(word))
+        blocks.append(Drawing(Markup(picture(of_word))) if len(of_word) >= FEWEST else few)
+    return blocks
 
 
-def _marked(tokens: list[str], index: int) -> str:
+def _marked(tokens: list[str], index: int) -> Markup:
     """The tokens around `index`, that one in bold."""
-    return Occurrence(np.empty(0, np.float32), index, tokens).marked()
+    return Markup(Occurrence(np.empty(0, np.float32), index, tokens).marked())
 
 
-def _store(store: "FeatureStore") -> str:
+def _store(store: "FeatureStore") -> Table:
     counts, layout = store.manifest.counts, store.layout
     rows = [
         ("Sentences", f"{counts.sentences:,}"),
@@ -568,40 +717,4 @@ def _store(store: "FeatureStore") -> str:
         ("Tokens of a row group, at most", f"{layout.row_group_tokens:,}"),
         ("Version", str(store.manifest.version)),
     ]
-    return _table(rows, numbers=True)
-
-
-def _table(
-    rows: Sequence[tuple[str, ...]],
-    *,
-    head: tuple[str, ...] = (),
-    numbers: bool = False,
-    words: tuple[int, ...] = (0,),
-) -> str:
-    """Rows of HTML as a table. With `head` or `numbers` all columns but `words` hold numbers."""
-
-    def row(tag: str, cells: tuple[str, ...]) -> str:
-        shown = []
-        for index, cell in enumerate(cells):
-            kind = "" if index in words or not (head or numbers) else " class=n"
-            label = f' data-label="{escape(head[index])}"' if head and tag == "td" else ""
-            shown.append(f"<{tag}{kind}{label}>{cell}</{tag}>")
-        return "".join(shown)
-
-    body = "\n".join(f"<tr>{row('td', cells)}</tr>" for cells in rows)
-    top = f"<thead><tr>{row('th', head)}</tr></thead>\n" if head else ""
-    kind = " class=cards" if len(head) > 3 or 2 in words else ""
-    return f"<table{kind}>{top}<tbody>\n{body}\n</tbody></table>\n"
-
-
-def _note(text: str) -> str:
-    return f'<p class="small">{text}</p>\n'
-
-
-def _code(text: str) -> str:
-    return f"<code>{escape(text)}</code>"
-
-
-def _picture(path: Path) -> str:
-    data = base64.b64encode(path.read_bytes()).decode()
-    return f'<img alt="{path.stem}" src="data:image/png;base64,{data}">\n'
+    return Table(rows, numbers=True)

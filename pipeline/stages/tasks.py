@@ -67,7 +67,7 @@ STAGE = Stage(
     ),
     run=_run,
     summary=lambda figures, _: summary(figures),
-    metrics={"score": "score", "over_baseline": "gain"},
+    metrics={"score_higher_better": "score", "gain_over_without_elmo": "gain"},
     score=lambda figures: score(figures),
     work=replace(WORK, kind="path"),
     cluster=True,
@@ -133,11 +133,17 @@ def run(
                 link_folder(kept / arm, new / arm)
         first, tracked = next(iter(tracked_arms.items()))
         tracked.log_model(out / first, best_seed(out / first))
+        figures = _figures(tallies, data)
+        with tracked.open(0) as log:
+            log.headline(
+                {f"tasks.{name}.{_metric(figures)}": figures["score"]}
+                | {f"tasks.{name}.{key}": figures[key] for key in ("gain",) if key in figures},
+                {f"tasks.{name}.seeds": params.seeds},
+            )
     for tracked in tracked_arms.values():
         tracked.forget(range(params.seeds))
     curves = {arm: _mean_curve(out / arm) for arm in arms}
     _write_curve(curve, curves)
-    figures = _figures(tallies, data)
     picture.parent.mkdir(parents=True, exist_ok=True)
     with new_file(picture) as new_picture:
         plots.task(new_picture, curves, ARMS, score=f"best {_metric(figures)} on dev so far")

@@ -155,6 +155,7 @@ def train(
         log.metrics(_flat(trained), step=trained.steps)
         log.artifact(curves)
         log.tag("model_digest", trained.digest)
+        log.headline(_headline(stage.name, trained, _live(folder)), _main(stage.name, params))
         folder.remove()  # a run that is forced finds nothing finished
     return trained
 
@@ -196,6 +197,28 @@ def _on_workers(job: StageJob, settings: RunSettings, cluster: Cluster) -> Train
     if ended is None:
         raise KeyboardInterrupt
     return Trained(*ended)
+
+
+def _headline(stage: str, trained: Trained, live: str) -> dict[str, float | None]:
+    """The figures of a training that people compare, as the run of the pass names them."""
+    averages = {text: one["average"] for text, one in trained.after.items()}
+    figures = {f"{stage}.perplexity.{text}": average for text, average in averages.items()}
+    for text, one in trained.before.items():
+        before, after = one["average"], averages[text]
+        if before and after:
+            figures[f"{stage}.gain.{text}"] = 1 - after / before
+    rate = json.loads(live).get("tokens_per_second") if live else None
+    return figures | {f"{stage}.tokens_per_second": rate}
+
+
+def _main(stage: str, params: Any) -> dict[str, Any]:
+    """The params of a training that people change."""
+    training = params.training
+    chosen = {name: getattr(training, name) for name in ("epochs", "rows", "precision", "seed")}
+    chosen["lr"] = training.optimizer.lr
+    if network := getattr(params, "network", None):
+        chosen |= {name: getattr(network, name) for name in ("layers", "cells", "projection")}
+    return {f"{stage}.{name}": value for name, value in chosen.items()}
 
 
 def _flat(trained: Trained) -> dict[str, float]:
@@ -301,17 +324,20 @@ class _Live:
         self.log = tracking.Run(settings.run_id, spool=tracking.spool_of(settings.folder))
         self.folder, self.written = settings.folder, 0.0
         self.began: dict[str, float] = {}
+        self.rate: dict[str, float] = {}
 
     def __call__(self, kind: str, figures: dict[str, float]) -> None:
         named = {f"{kind}.{name}": value for name, value in figures.items() if name != "step"}
         self.log.metrics(named, step=int(figures["step"]))
         if kind == "machine":
             self.began = {**figures, "at": time.time()}
+        if kind == "train":
+            self.rate = {"tokens_per_second": figures["tokens_per_second"]}
         now = time.monotonic()
         if kind == "train" and self.folder.local is None and now - self.written < _SELDOM:
             return  # each takes a request
         self.written = now
-        self.folder.write_json(_LIVE, {"kind": kind, **figures, "began": self.began})
+        self.folder.write_json(_LIVE, {"kind": kind, **self.rate, **figures, "began": self.began})
 
 
 @contextmanager

@@ -19,9 +19,12 @@ from .client import (
 )
 from .runs import (
     Run,
+    RunFacts,
     TrackedRun,
     end_killed,
     exists,
+    facts,
+    facts_before,
     run,
     runs_of,
     send_unsent,
@@ -31,12 +34,15 @@ from .runs import (
 
 __all__ = [
     "Run",
+    "RunFacts",
     "TrackedRun",
     "answers",
     "check",
     "database_file",
     "end_killed",
     "exists",
+    "facts",
+    "facts_before",
     "find_again",
     "mlflow_client",
     "named",

@@ -190,11 +190,13 @@ def database_file() -> Path | None:
     return database_of(current_uri())
 
 
-def experiment_id(client: Any) -> str:
-    """The experiment that runs go to, made where it is new."""
+def experiment_id(client: Any, stage: str = "") -> str:
+    """The experiment that the runs of a stage go to, made where it is new: tasks, of which there
+    are many, have one of their own."""
     if os.environ.get("MLFLOW_EXPERIMENT_ID"):
         return os.environ["MLFLOW_EXPERIMENT_ID"]
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
+    name += "-tasks" * (stage == "tasks")
     experiment = client.get_experiment_by_name(name)
     if experiment is not None:
         if experiment.lifecycle_stage == "deleted":

@@ -5,6 +5,7 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ..terminal.urls import clean
@@ -23,7 +24,7 @@ def tags() -> dict[str, str]:
             return done.stdout.rstrip() if done.returncode == 0 else None
         return None
 
-    tags = {"mlflow.source.type": "LOCAL"}
+    tags = {"mlflow.source.type": "LOCAL", "machine": machine()}
     command = ["elmo" if a.endswith("__main__.py") else a for a in sys.argv[:1]] + sys.argv[1:]
     tags["mlflow.source.name"] = clean(" ".join(command))[:500]
     with contextlib.suppress(Exception):  # a container's user has no name
@@ -77,6 +78,18 @@ def is_gone(key: str) -> bool:
         return True
     except psutil.Error:
         return False
+
+
+def machine() -> str:
+    """The processor and how many cores of it, in words."""
+    import psutil
+
+    name = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        named = [line for line in text.splitlines() if line.startswith("model name")]
+        name = named[0].partition(":")[2].strip() if named else name
+    return f"{psutil.cpu_count() or 1} cores of {name}"
 
 
 def environment() -> dict[str, Any]:

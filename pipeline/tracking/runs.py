@@ -50,8 +50,8 @@ class Run:
     With a `spool` folder no call waits for MLflow or fails with it.
     """
 
-    def __init__(self, run_id: str, *, spool: Path | None = None) -> None:
-        self.run_id, self.spool = run_id, spool
+    def __init__(self, run_id: str, *, spool: Path | None = None, parent: str = "") -> None:
+        self.run_id, self.spool, self.parent = run_id, spool, parent
 
     def metrics(self, figures: Mapping[str, float | None], *, step: int = 0) -> None:
         """Log figures; those that are None or not finite are left out."""
@@ -63,6 +63,14 @@ class Run:
         ]
         if rows:
             self._log({"metrics": rows})
+
+    def headline(self, figures: Mapping[str, float | None], params: Mapping[str, Any]) -> None:
+        """Log the few figures and params that people compare to the run of the pass as well, which
+        is the first that they see."""
+        if self.parent:
+            whole = Run(self.parent, spool=self.spool)
+            whole.metrics(figures)
+            whole._log({"params": {name: str(clean(value)) for name, value in params.items()}})
 
     def artifact(self, path: Path) -> None:
         """Log a file or a folder."""
@@ -123,7 +131,7 @@ def run(
         client.set_tag(run_id, _PROCESS, origin.process_key())
         if parent:
             client.set_tag(run_id, "mlflow.parentRunId", parent)
-    log = Run(run_id, spool=spool_of(kept) if kept else None)
+    log = Run(run_id, spool=spool_of(kept) if kept else None, parent=parent or "")
     try:
         yield log
     except BaseException as error:
@@ -151,7 +159,7 @@ def end_killed(stage: str) -> None:
 
 def _end_killed(client: Any, stage: str) -> None:
     running = client.search_runs(
-        [experiment_id(client)], f"tags.stage = '{stage}' and attributes.status = 'RUNNING'"
+        [experiment_id(client, stage)], f"tags.stage = '{stage}' and attributes.status = 'RUNNING'"
     )
     for one in running:
         if origin.is_gone(one.data.tags.get(_PROCESS, "")):
@@ -198,7 +206,7 @@ def _send_or_explain(records: Sequence[SpooledRecord]) -> None:
 
 def _send(records: Sequence[SpooledRecord]) -> None:
     """Send records in their order, the metrics of a run together."""
-    from mlflow.entities import Metric
+    from mlflow.entities import Metric, Param
 
     client = mlflow_client()
     metrics: list[Any] = []
@@ -216,6 +224,9 @@ def _send(records: Sequence[SpooledRecord]) -> None:
         before = run_id
         if "metrics" in record:
             metrics += [Metric(*row) for row in record["metrics"]]
+        elif "params" in record:
+            pairs = [Param(name, value) for name, value in record["params"].items()]
+            client.log_batch(run_id, params=pairs)
         elif "tag" in record:
             client.set_tag(run_id, *record["tag"])
         elif "status" in record:
@@ -244,7 +255,9 @@ def _begin(
     key = digest([stage, plain(params), dict(inputs)])[:6]
     name = " ".join(filter(None, [stage, os.environ.get("DVC_EXP_NAME"), key]))
     tags["mlflow.note.content"] = origin.description(stage, inputs, locations, tags)
-    run_id = str(client.create_run(experiment_id(client), run_name=name, tags=tags).info.run_id)
+    run_id = str(
+        client.create_run(experiment_id(client, stage), run_name=name, tags=tags).info.run_id
+    )
     flat = {name: str(clean(value)) for name, value in _flat(plain(params)).items()}
     client.log_batch(run_id, params=[Param(name, value) for name, value in flat.items()])
     datasets = []
@@ -310,8 +323,58 @@ def runs_of(stage: str) -> list[TrackedRun]:
     check()
     with answers():
         client = mlflow_client()
-        found = client.search_runs([experiment_id(client)], f"tags.stage = '{stage}'")
+        found = client.search_runs([experiment_id(client, stage)], f"tags.stage = '{stage}'")
     return [TrackedRun(run.info.run_id, run.data.tags) for run in found]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A finished run of a stage that trains, as MLflow knows it."""
+
+    run_id: str
+    began: float  # seconds since 1970
+    minutes: float
+    commit: str
+    changed: bool
+    machine: str
+    metrics: dict[str, float]
+    params: dict[str, str]
+
+
+def facts(stage: str, model_digest: str) -> RunFacts | None:
+    """The newest finished run of a stage that made a model, if this MLflow has it."""
+    return _newest(f"tags.stage = '{stage}' and tags.model_digest = '{model_digest}'")
+
+
+def facts_before(stage: str, run: RunFacts) -> RunFacts | None:
+    """The finished run of a stage that began last before another one did."""
+    began = round(1000 * run.began)
+    return _newest(f"tags.stage = '{stage}' and attributes.start_time < {began}")
+
+
+def _newest(condition: str) -> RunFacts | None:
+    with answers():
+        client = mlflow_client()
+        rows = client.search_runs(
+            [experiment_id(client)],
+            f"{condition} and attributes.status = 'FINISHED'",
+            max_results=1,
+            order_by=["attributes.start_time DESC"],
+        )
+    if not rows:
+        return None
+    (row,) = rows
+    tags = row.data.tags
+    return RunFacts(
+        row.info.run_id,
+        row.info.start_time / 1000,
+        (row.info.end_time - row.info.start_time) / 60_000,
+        tags.get("mlflow.source.git.commit", ""),
+        tags.get("git.dirty") == "true",
+        tags.get("machine", ""),
+        dict(row.data.metrics),
+        dict(row.data.params),
+    )
 
 
 def exists(run_id: str) -> bool:

@@ -193,8 +193,8 @@ def test_a_new_version_of_the_code_makes_a_stages_results_again_and_asks_nothing
 def test_metrics_params_and_graph(project: Path) -> None:
     shown = call(project, "dvc", "metrics", "show", "--json")
     values = json.loads(shown)[""]["data"]
-    assert values["metrics/pretrain.json"]["data"]["below_unigram"] > 1
-    assert values["metrics/finetune.json"]["data"]["gain"] > 0
+    assert values["metrics/pretrain.json"]["data"]["times_below_unigram"] > 1
+    assert values["metrics/finetune.json"]["data"]["gain_share_higher_better"] > 0
     assert values["metrics/tasks-animals.json"]["data"]["score"] >= 0
     columns = {name for file in values.values() for name in file["data"]}
     assert columns == {column for name in NAMES for column in record(name).metrics}
@@ -260,10 +260,10 @@ def test_a_version_leads_to_its_run_its_corpus_and_its_stores(project: Path) -> 
 def test_the_report_needs_nothing_else(project: Path) -> None:
     page = (project / "report" / "index.html").read_text(encoding="utf-8")
     assert "http" not in page.split("<body>")[0]
-    assert 'src="http' not in page and page.count("data:image/png;base64") == 5
+    assert 'src="http' not in page and page.count('src="data:image/png;base64') == 6
     metrics = json.loads((project / "numbers" / "pretrain.json").read_text())
     assert f"{metrics['heldout_forward']:.1f}" in page
-    for name in ("curves", "perplexity", "layers", "vocabulary"):
+    for name in ("curves", "steps", "perplexity", "layers", "vocabulary"):
         assert (project / "report" / f"{name}.png").stat().st_size > 5000
 
 

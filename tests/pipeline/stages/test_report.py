@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 import subprocess
+import time
 from dataclasses import replace
 from html import escape
 from html.parser import HTMLParser
@@ -23,12 +24,14 @@ from elmo.data.tokenizer import Tokenization
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
+from elmo.io.records import digest
 from elmo.model.folder import save_model
 from elmo.nn.bilm import BiLM
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore, model_digest
 from elmo.store import build as store_build
-from pipeline.settings.params import Report
+from pipeline import tracking
+from pipeline.settings.params import Report, load
 from pipeline.stages import occurrences, report
 from tests.elmo.run_job import NETWORK
 
@@ -103,7 +106,10 @@ TRAINING = {
         "after": {"domain": score(85.14, 472.97), "general": score(114.97, 414.44)},
     },
 }
-TRAIN = "step\ttokens\tperplexity\tlr\n10\t1000\t900\t0.1\n20\t2000\t300\t0.1\n"
+TRAIN = (
+    "step\ttokens\tperplexity\tlr\tgradient_norm\n"
+    "10\t1000\t900\t0.1\t2.5\n20\t2000\t300\t0.1\t1.5\n"
+)
 HELDOUT = (
     "step\ttokens\tforward\tbackward\taverage\n10\t1000\t400\t380\t390\n20\t2000\t90\t91\t90\n"
 )
@@ -155,6 +161,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, figures in METRICS.items():
         write_json(folder / "numbers" / f"{name}.json", figures)
     digest = model_digest(folder / "model")
+    corpus = {
+        name: {"inputs": [{"name": f"{name}-{k}.txt", "bytes": 1234} for k in range(14)]}
+        for name in ("general", "domain")
+    }
+    write_json(folder / "corpus" / "manifest.json", {"texts": corpus})
     registered = {"uri": "models:/elmo@champion", "version": 7, "model_digest": digest}
     write_json(folder / "registered.json", registered)
     return folder
@@ -176,12 +187,13 @@ def run(given: Path, out: Path, params: Report = PARAMS) -> dict[str, int]:
         model=given / "model",
         store=given / "store",
         registered=given / "registered.json",
+        corpus=given / "corpus",
     )
 
 
 @pytest.fixture(scope="module")
 def page(made: Path) -> str:
-    assert run(made, made / "report") == {"pictures": 4}
+    assert run(made, made / "report") == {"pictures": 5}
     return (made / "report" / "index.html").read_text(encoding="utf-8")
 
 
@@ -212,6 +224,11 @@ def text_of(page: str) -> str:
         "layer 2 ",
         "Numbers in a vector 16, float16",
         "Digest of its pretrained model " + "e" * 64,
+        "Files of the domain text bytes domain-0.txt 1,234",
+        "2 more domain-12.txt 1,234 domain-13.txt 1,234",
+        "What did not occur general text domain text Dropped, space (bytes) 0 0",
+        "Domain text as it was cut",
+        "; two random tokens have 0.",
     ],
 )
 def test_the_page_says(page: str, said: str) -> None:
@@ -228,7 +245,9 @@ def test_the_page_needs_nothing_else(page: str, made: Path) -> None:
     sources = re.findall(r'(?:src|href)="([^"]*)"', page)
     pictures = [source for source in sources if not source.startswith("#")]
     files = sorted(path.name for path in (made / "report").iterdir())
-    assert files == ["curves.png", "index.html", "layers.png", "perplexity.png", "vocabulary.png"]
+    drawn = ["curves", "layers", "perplexity", "steps", "vocabulary"]
+    assert files == sorted(["index.html", *(f"{name}.png" for name in drawn)])
+    assert page.count('<source media="(max-width: 40rem)" srcset="data:image/png;base64,') == 5
     found = [
         base64.b64decode(picture.removeprefix("data:image/png;base64,")) for picture in pictures
     ]
@@ -346,6 +365,53 @@ def test_pictures_follow_the_figures(made: Path, page: str, given: Path, tmp_pat
         if (tmp_path / "other" / path.name).read_bytes() != path.read_bytes()
     }
     assert changed == {"curves.png", "index.html"}
+
+
+def test_what_mlflow_knows_of_the_runs_is_on_the_page(given: Path, tmp_path: Path) -> None:
+    params = PARAMS
+    for average, model in ((91.5, "0" * 64), (85.1, model_digest(given / "model"))):
+        with tracking.run("finetune", params, inputs={"corpus": "c"}) as log:
+            log.metrics({"after.domain.average": average, "train.tokens_per_second": 4321.0})
+            log.tag("model_digest", model)
+        params = replace(params, neighbors=4)
+        time.sleep(0.01)  # MLflow's times have milliseconds
+    run(given, tmp_path / "report")
+    text = text_of((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
+    assert re.search(
+        r"Finetune \d{4}-\d\d-\d\d \d\d:\d\d UTC, \d\.\d minutes, 4,321 tokens per second, "
+        r"\d+ cores of ",
+        text,
+    )
+    assert "Domain text, fine-tuned 91.5 85.1" in text and "neighbors 3 4" in text
+
+
+def test_many_unknown_words_are_noted(given: Path, tmp_path: Path) -> None:
+    file = given / "model" / "training.json"
+    training = json.loads(file.read_text())
+    training["perplexity"]["after"]["general"]["unk_rate"] = 0.21
+    del training["digest"]
+    write_json(file, training | {"digest": digest(training)})
+    run(given, tmp_path / "report")
+    page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert "Up to 21% of the tokens are unknown words" in page
+
+
+def test_settings_are_folded_away(given: Path, tmp_path: Path) -> None:
+    settings = load(Path(__file__).resolve().parents[3] / "params.yaml")
+    report.run(
+        tmp_path / "report",
+        PARAMS,
+        numbers_in=given / "numbers",
+        curves=given / "curves",
+        vocab=given / "vocab",
+        model=given / "model",
+        store=given / "store",
+        registered=given / "registered.json",
+        settings=settings,
+    )
+    page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    fold = page.split("<summary>Settings</summary>")[1].split("</details>")[0]
+    assert "pretrain.training.optimizer.lr 0.003" in text_of(fold)
 
 
 MISSING = [

@@ -517,3 +517,25 @@ def test_only_what_a_project_has_written_is_found_again(
     assert moved.settle(database) == ([elsewhere.parent] if tagged else [])
     location = tracking.mlflow_client().get_experiment_by_name("theirs").artifact_location
     assert location == ((tmp_path / "mlruns") if tagged else elsewhere).as_uri()
+
+
+def test_the_run_of_a_pass_has_the_figures_that_people_compare(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ELMO_PASS", "one")
+    for stage, folder in (("finetune", tmp_path / "work" / "run"), ("tasks", None)):
+        with tracking.run(stage, Params(), inputs={}, folder=folder) as log:
+            log.headline({f"{stage}.gain": 0.25, f"{stage}.none": None}, {f"{stage}.lr": 0.001})
+    with tracking.run("report", Params(), inputs={}) as log:
+        assert log.parent
+    client = mlflow.MlflowClient()
+    whole = client.get_run(log.parent).data
+    assert whole.metrics == {"finetune.gain": 0.25, "tasks.gain": 0.25}
+    assert whole.params == {"finetune.lr": "0.001", "tasks.lr": "0.001"}
+    (of_tasks,) = tracking.runs_of("tasks")
+    home = client.get_experiment(client.get_run(of_tasks.run_id).info.experiment_id)
+    assert home.name == "elmo-tasks"
+    monkeypatch.delenv("ELMO_PASS")
+    with tracking.run("report", Params(), inputs={}) as log:
+        log.headline({"gain": 1.0}, {})  # outside a pass: nobody would look there
+    assert client.get_run(log.run_id).data.metrics == {}
