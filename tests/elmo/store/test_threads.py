@@ -78,6 +78,20 @@ def test_a_mapped_part_holds_two_descriptors(made: dict[str, Path]) -> None:
     assert descriptors() - before <= 2 * (parts - 1)
 
 
+@pytest.mark.parametrize("kind", ["none", "zstd"])
+def test_few_parts_are_open_at_a_time(
+    made: dict[str, Path], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are: those used longest ago are closed, their descriptors too."""
+    monkeypatch.setattr("elmo.store._OPEN_PARTS", 2)
+    before = len(os.listdir("/proc/self/fd"))
+    store = FeatureStore(made[kind])
+    assert len(store.manifest.parts) > 5
+    for k in range(len(store)):
+        store[k]
+        assert len(os.listdir("/proc/self/fd")) - before <= 2 * 2 + 1
+
+
 def test_a_store_that_is_closed_holds_no_file_and_says_so(made: dict[str, Path]) -> None:
     before = sorted(os.listdir("/proc/self/fd"))
     with FeatureStore(made["zstd"]) as store:
