@@ -1,10 +1,19 @@
 """`elmo`, `python -m elmo_pipeline`, and in the repository `python -m pipeline`."""
 
+import os
 import sys
+
+# A thread that is done with its part of a product waits for the others. OpenMP lets it spin for
+# milliseconds, longer than a scheduler leaves a core to one process: beside a busy process the
+# threads then take turns at waiting for each other. After this many rounds, some tens of
+# microseconds, it sleeps.
+SPIN, SPINS = "GOMP_SPINCOUNT", "1000"
 
 
 def main() -> None:
     """Run the command line, or say what to install for it."""
+    if not {SPIN, "OMP_WAIT_POLICY"} & os.environ.keys():
+        os.environ[SPIN] = SPINS  # read as torch is imported, here and in workers
     try:
         import click  # noqa: F401
     except ModuleNotFoundError:

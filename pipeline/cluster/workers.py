@@ -41,6 +41,7 @@ _PATIENCE = {  # of Ray Train on this machine; a cluster has Ray's own, for many
 }
 
 
+_WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # how threads wait for each other
 _WORTH_RAY = 15.0  # seconds of work that pay for starting Ray
 
 
@@ -62,6 +63,7 @@ def session() -> Iterator[Any]:
     terminated = signal.getsignal(signal.SIGTERM)
     given = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env") or {}
     env_vars = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    env_vars |= {name: os.environ[name] for name in _WAITING if name in os.environ}
     for name in given.get("env_vars", {}):  # a submitted job's own count; Ray refuses both
         env_vars.pop(name, None)
     _start(ray, quiet | {"runtime_env": {"env_vars": env_vars}})

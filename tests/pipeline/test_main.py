@@ -1,0 +1,29 @@
+"""The process of a command: how its threads wait for each other, unless the user has said so."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EMBED = ["-m", "pipeline", "embed", "absent", "--input", "-", "--output", "out"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="torch has another OpenMP elsewhere")
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, "0")],
+)
+def test_openmp_spins_for_a_while_and_not_for_milliseconds(
+    given: dict[str, str], spins: str, tmp_path: Path
+) -> None:
+    names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    environment |= {"OMP_DISPLAY_ENV": "verbose", "PYTHONPATH": str(ROOT), **given}
+    done = subprocess.run(
+        [sys.executable, *EMBED], env=environment, cwd=tmp_path, capture_output=True, text=True
+    )
+    shown = [line for line in done.stderr.splitlines() if "GOMP_SPINCOUNT" in line]
+    assert shown and all(f"'{spins}'" in line for line in shown), done.stderr
