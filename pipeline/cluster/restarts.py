@@ -1,4 +1,4 @@
-"""Lines on the terminal when a worker in training is lost and all begin again.
+"""Losses of workers in training: their cause, when to give up, and what the terminal shows.
 
 Each worker, wherever it runs, leaves a small file in the run's folder, by which the driver knows
 where it was. The restart itself is in `workers.fit`; the wait for room before it is

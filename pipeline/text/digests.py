@@ -56,7 +56,7 @@ def look(url: str) -> Look:
 
 
 def look_at(info: Mapping[str, Any]) -> Look:
-    """The same of a file at a URL, by what fsspec says of it."""
+    """Look at a file at a URL, by what fsspec says of it."""
     if info.get("size") is None:
         return Look(0)
     size = int(info["size"])
