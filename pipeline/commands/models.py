@@ -57,7 +57,6 @@ def embed(
     from ..settings.precision import settled
     from . import text_commands
 
-    text_commands.check_device(device)
     say = partial(click.echo, err=True)
     count = text_commands.embed(
         model,

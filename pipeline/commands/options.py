@@ -129,10 +129,32 @@ METRICS = click.option(
     "--metrics", type=PATH, help="Write the few numbers that people compare to this JSON file."
 )
 NUMBERS = click.option("--numbers", type=PATH, help="Write all its numbers to this JSON file.")
+
+
+def _check_device(context: click.Context, _: Any, device: str) -> str:
+    """Refuse, before any work, a device that this machine has not."""
+    if device == "cpu" or context.resilient_parsing:
+        return device
+    import torch
+
+    from elmo.errors import ElmoError
+
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        kind = ""
+    if kind not in ("cpu", "cuda"):
+        raise ElmoError(f"--device must be cpu or cuda, found {device!r}")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ElmoError("--device cuda: this machine has no CUDA device; leave --device out")
+    return device
+
+
 DEVICE = click.option(
     "--device",
     default="cpu",
     show_default=True,
+    callback=_check_device,
     help="cpu, or cuda for a GPU.",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

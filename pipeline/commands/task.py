@@ -11,7 +11,7 @@ from elmo.data.tokenizer import TOKENIZERS
 from elmo.errors import ElmoError
 from elmo.tasks.kinds import KINDS
 
-from .options import PATH, say_done
+from .options import DEVICE, PATH, say_done
 from .run_stage import check_outside
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def _reading(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--scheme", help="Of tags: bio, iob1, bioes or plain; default: as the tags show."
         ),
-        click.option("--device", default="cpu", show_default=True, help="cpu or cuda."),
+        DEVICE,
     ):
         command = option(command)
     return command
@@ -111,9 +111,7 @@ def train(
 
     from ..stages import tasks
     from ..tracking.task_runs import Runs
-    from .text_commands import check_device
 
-    check_device(device)
     _check_paths(model, without_elmo=without_elmo, store=store)
     check_outside(work, filter(None, (out, model, train, dev, store)))
     options: dict[str, Any] = {"layers": layers, "epochs": epochs, "batch_size": batch_size}
@@ -210,9 +208,7 @@ def evaluate(
     from elmo.tasks.task import evaluate_seeds, read_task
 
     from ..stages import tasks
-    from .text_commands import check_device
 
-    check_device(device)
     record = read_task(folder)
     labelled = read(
         record.kind,
@@ -260,9 +256,6 @@ def predict(
     from elmo.tasks.reading import read
     from elmo.tasks.task import Task
 
-    from .text_commands import check_device
-
-    check_device(device)
     loaded = Task.load(folder, seed=seed, device=device)
     labelled = read(
         loaded.record.kind,

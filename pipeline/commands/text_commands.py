@@ -50,7 +50,7 @@ def embed(
     stand end to end.
     """
     check_absent(output)
-    embedder = Embedder.load(model, device=check_device(device), precision=precision)
+    embedder = Embedder.load(model, device=device, precision=precision)
     chosen = _layers(layers, embedder)
     tokenize = None if pretokenized else embedder.model.text_tokenizer()
     progress = Progress("embed", _kilobytes(source), unit="kB")
@@ -85,7 +85,7 @@ def perplexity(
 
     Memory does not grow with the text.
     """
-    loaded = load_model(model, device=check_device(device))
+    loaded = load_model(model, device=device)
     tokenize = None if pretokenized else loaded.text_tokenizer()
     lines = _lines(source, tokenize, tokens=LONGEST_LINE)  # scored piece by piece: no bound
     if sentences:
@@ -150,7 +150,7 @@ def nearest_of(
 ) -> list[Neighbor]:
     """The nearest neighbours of the bracketed token; the model's own tokenizer cuts the text."""
     opened = FeatureStore(store, checked=True)
-    embedder = Embedder.load(model or _model_of(opened), device=check_device(device))
+    embedder = Embedder.load(model or _model_of(opened), device=device)
     if pretokenized:
         tokens, index = parse_query(text)
     else:
@@ -162,21 +162,6 @@ def nearest_of(
     random = random_cosine(opened, chosen)
     say(f"two random tokens of the store have {random:.3f}; --layer chooses another layer")
     return found
-
-
-def check_device(device: str) -> str:
-    """The device's name; `ElmoError` where this machine has no such device."""
-    import torch
-
-    try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        kind = ""
-    if kind not in ("cpu", "cuda"):
-        raise ElmoError(f"--device must be cpu or cuda, found {device!r}")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ElmoError("--device cuda: this machine has no CUDA device; leave --device out")
-    return device
 
 
 def _model_of(store: FeatureStore) -> Folder:

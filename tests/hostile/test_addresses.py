@@ -10,6 +10,7 @@ from elmo.errors import ElmoError
 from elmo.io.location import Location
 from pipeline.commands.options import FOLDER, NAMED, PATH, TEXT
 from pipeline.text.inputs import find_inputs
+from research.commands import findings
 from tests.pipeline.command_line import COMMANDS
 
 pytestmark = pytest.mark.hostile
@@ -17,8 +18,8 @@ URL = "s3://key:hunter2@bucket/it"
 
 
 def all_commands() -> Iterator[tuple[str, click.Command]]:
-    """Every command, those of `elmo task` too."""
-    for name, command in COMMANDS.items():
+    """Every command, those of `elmo task` and of the research too."""
+    for name, command in {**COMMANDS, "research": findings}.items():
         if isinstance(command, click.Group):
             inner = click.Context(command)
             for one in command.list_commands(inner):
@@ -80,6 +81,27 @@ def test_a_name_that_no_file_has(
     with pytest.raises(ElmoError, match=NAMES[value]) as caught:
         command.make_context("elmo", words_of(command, parameter, value))
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("device", ["tpu", "cpu:x", "", "meta", "null"])
+@pytest.mark.parametrize(
+    ("command", "parameter"),
+    [
+        pytest.param(command, parameter, id=name)
+        for name, command in all_commands()
+        for parameter in command.params
+        if parameter.name == "device"
+    ],
+)
+def test_a_device_that_there_is_not(
+    command: click.Command, parameter: click.Parameter, device: str
+) -> None:
+    words = words_of(command, parameter, device)
+    for one in command.params:
+        if one.required and isinstance(one, click.Option):
+            words += given(one, "x")
+    with pytest.raises(ElmoError, match="--device must be cpu or cuda, found "):
+        command.make_context("elmo", words)
 
 
 def test_many_commands_take_paths() -> None:
