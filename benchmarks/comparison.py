@@ -1,0 +1,130 @@
+"""Counts, static vectors and ELMo, on one task and one search: which of them answers better.
+
+    python -m benchmarks.comparison --train EWT.conllu --test EWT.conllu --squad dev.json.gz
+
+The task: the tag of each word, by logistic regression on what is known of it: counts of the word
+and its neighbours, the model's vector of the word alone (layer 0), or its vectors in the sentence.
+The search: which of many paragraphs a question was asked of, by the cosine to the question of
+TF-IDF, of the mean vector of words, or of the mean vector of words in their sentences.
+Prints JSON.
+"""
+
+import argparse
+import gzip
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.feature_extraction import DictVectorizer
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import MaxAbsScaler, normalize
+
+from benchmarks.machine import show
+from elmo.model.embedder import Embedder
+from elmo.tasks.examples import Tagged
+from elmo.tasks.reading import read
+
+
+def main() -> None:
+    """Measure both, and print what was measured."""
+    options = _options()
+    embedder = Embedder.load(options.model, device="cpu")
+    show(
+        {
+            "model": options.model,
+            "tags": tags(options.train, options.test, embedder, options.sentences),
+            "search": search(options.squad, embedder, options.paragraphs),
+        }
+    )
+
+
+def tags(train: Path, test: Path, embedder: Embedder, sentences: int) -> dict[str, float]:
+    """The share of right tags of each way, learned from the first sentences."""
+    splits = [_tagged(train)[:sentences], _tagged(test)[:sentences]]
+    gold = [[tag for one in split for tag in one.tags or ()] for split in splits]
+    embedded = [embedder.embed([one.tokens for one in split]) for split in splits]
+    counts = DictVectorizer()
+    features: dict[str, list[Any]] = {
+        "counts": [counts.fit_transform(_around(splits[0])), counts.transform(_around(splits[1]))],
+        "static": [np.concatenate([one[0] for one in split]) for split in embedded],
+        "elmo": [np.concatenate([_wide(one) for one in split]) for split in embedded],
+    }
+    return {name: _accuracy(*both, *gold) for name, both in features.items()} | {
+        "sentences": len(splits[0]),
+        "test_tokens": len(gold[1]),
+    }
+
+
+def search(squad: Path, embedder: Embedder, paragraphs: int) -> dict[str, float]:
+    """The share of questions whose own paragraph is nearest, by each way."""
+    opener = gzip.open if squad.suffix == ".gz" else open
+    with opener(squad, "rt", encoding="utf-8") as file:
+        articles = json.load(file)["data"]
+    asked = [one for article in articles for one in article["paragraphs"] if one["qas"]]
+    asked = asked[:: max(1, len(asked) // paragraphs)][:paragraphs]
+    texts = [one["context"] for one in asked]
+    questions = [one["qas"][0]["question"] for one in asked]
+    tfidf = TfidfVectorizer(sublinear_tf=True).fit(texts)
+    ways = {
+        "counts": lambda some: tfidf.transform(some),
+        "static": lambda some: normalize(embedder.encode(some, layers=[0])),
+        "elmo": lambda some: normalize(embedder.encode(some)),
+    }
+    found = {}
+    for name, way in ways.items():
+        cosine = np.asarray(
+            (way(questions) @ way(texts).T).toarray()
+            if name == "counts"
+            else way(questions) @ way(texts).T
+        )
+        found[name] = float((cosine.argmax(1) == np.arange(len(texts))).mean())
+    return found | {"paragraphs": len(texts)}
+
+
+def _tagged(path: Path) -> list[Tagged]:
+    examples: list[Any] = read("tagging", path).examples
+    return examples
+
+
+def _around(sentences: Sequence[Tagged]) -> list[dict[str, int]]:
+    """A token's word, ending and neighbours, as counts."""
+    return [
+        {f"{place} {words[k + place]}": 1 for place in (-1, 0, 1)} | {f"end {words[k][-3:]}": 1}
+        for one in sentences
+        for words in [["", *map(str.lower, one.tokens), ""]]
+        for k in range(1, len(words) - 1)
+    ]
+
+
+def _wide(layers_LTD: Any) -> Any:
+    """All layers of each token beside each other."""
+    return np.concatenate(list(layers_LTD), axis=1)
+
+
+def _accuracy(train: Any, test: Any, train_tags: list[str], test_tags: list[str]) -> float:
+    scale = MaxAbsScaler().fit(train)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what is nearly converged
+        model = LogisticRegression(C=1.0, max_iter=100).fit(scale.transform(train), train_tags)
+    return float(model.score(scale.transform(test), test_tags))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--train", type=Path, required=True, help="Tagged sentences to learn from.")
+    parser.add_argument("--test", type=Path, required=True, help="Tagged sentences to score.")
+    parser.add_argument("--squad", type=Path, required=True, help="Questions, as SQuAD has them.")
+    parser.add_argument("--model", default="english")
+    parser.add_argument("--sentences", type=int, default=1000)
+    parser.add_argument("--paragraphs", type=int, default=500)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
