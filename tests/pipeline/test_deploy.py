@@ -1,8 +1,8 @@
 """What deploy/ holds is well formed, agrees with the project, and holds no secret.
 
-`KUBERAY_CRDS` may name a folder with KubeRay's custom resource definitions
-(`ray.io_rayclusters.yaml` and `ray.io_rayjobs.yaml`, also .gz): then the manifests are checked
-against them, unknown keys refused.
+`KUBERAY_CRDS`, or else `../shared/schemas`, is a folder with KubeRay's custom resource definitions
+(`ray.io_rayclusters.yaml` and `ray.io_rayjobs.yaml`, also .gz): where it is there, the manifests
+are checked against them, unknown keys refused.
 """
 
 import gzip
@@ -21,7 +21,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 MANIFESTS = {"kuberay-cluster.yaml": "rayclusters", "kuberay-job.yaml": "rayjobs"}
-CRDS = os.environ.get("KUBERAY_CRDS")
+CRDS = Path(os.environ.get("KUBERAY_CRDS") or ROOT.parent / "shared" / "schemas")
 
 
 def read(name: str) -> Any:
@@ -52,10 +52,10 @@ def closed(schema: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-@pytest.mark.skipif(CRDS is None, reason="KUBERAY_CRDS names no folder of definitions")
+@pytest.mark.skipif(not CRDS.is_dir(), reason="KUBERAY_CRDS names no folder of definitions")
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_manifests_are_what_kuberay_defines(name: str) -> None:
-    (file,) = Path(str(CRDS)).glob(f"ray.io_{MANIFESTS[name]}.yaml*")
+    (file,) = CRDS.glob(f"ray.io_{MANIFESTS[name]}.yaml*")
     data = file.read_bytes()
     crd = yaml.safe_load(gzip.decompress(data) if file.suffix == ".gz" else data)
     (version,) = (v for v in crd["spec"]["versions"] if v["name"] == "v1")
@@ -133,10 +133,30 @@ def test_compose_publishes_on_loopback_and_holds_no_secret() -> None:
     assert not re.search(r"://[^/\s]+:[^/\s]+@", text)  # a password in an address
 
 
+def test_compose_restarts_what_serves_and_gives_it_time_to_answer() -> None:
+    services = read("compose.yaml")["services"]
+    for name, service in services.items():
+        assert service.get("restart") == "unless-stopped" or name == "buckets", name
+    for name in ("head", "mlflow", "postgres"):
+        check = services[name]["healthcheck"]
+        seconds = {key: int(check[key].removesuffix("s")) for key in ("timeout", "start_period")}
+        assert seconds["timeout"] >= 10 and seconds["start_period"] >= 60, name
+    worker = services["worker"]
+    assert f"--num-cpus={worker['cpus']} " in worker["command"]
+
+
 @pytest.mark.parametrize("name", ["compose.yaml", *MANIFESTS])
 def test_images_have_names_and_no_hosts(name: str) -> None:
     for image in values(read(name), "image"):
         assert not re.match(r"[^/]*[.:][^/]*/", image), image
+
+
+def test_images_of_others_are_of_an_exact_version() -> None:
+    others = [image for image in values(read("compose.yaml"), "image") if "elmo" not in image]
+    base = re.findall(r"^FROM (\S+)", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    assert len(others) == 2 and len(base) == 1
+    for image in (*others, *base):
+        assert re.search(r":(RELEASE\.)?\d[\w-]*[.-]\d", image), image
 
 
 def test_the_image_takes_what_is_there() -> None:
