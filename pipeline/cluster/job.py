@@ -25,6 +25,8 @@ STORED = ".stored"  # a file of a project's folder whose data is at a URL, but f
 JOB = "ELMO_JOB"  # the id of a submitted job
 PROJECT = "ELMO_PROJECT"  # names whose work in progress it is, wherever the project lies
 LEASE = "at-work"  # at a URL: the job that works there, written anew while it does
+# Nothing lies on a disk twice: DVC's cache shares its files with the project, which changes none.
+LINKS = ("cache.type", "hardlink,reflink,symlink,copy")  # of the first, DVC makes no copy
 _FORGET = 30.0  # seconds for all nodes to delete what was sent
 _KEEP = 15.0  # seconds between two looks at what has changed in the project
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of Linux's prctl
@@ -216,7 +218,8 @@ def _prepare(home: Path, variables: dict[str, str]) -> None:
 
 
 def _init(home: Path, variables: dict[str, str]) -> None:
-    subprocess.run(["dvc", "init", "--no-scm", "-q"], cwd=home, env=variables, check=True)
+    for command in (["init", "--no-scm"], ["config", *LINKS]):
+        subprocess.run(["dvc", *command, "-q"], cwd=home, env=variables, check=True)
 
 
 def run(command: list[str], folder: Path, variables: dict[str, str]) -> int:

@@ -18,6 +18,7 @@ from elmo.settings import check_value
 from elmo.store.neighbors import parse_query
 
 from .. import PACKAGE
+from ..cluster.job import LINKS
 from ..settings import (
     params,
     preset,
@@ -283,6 +284,7 @@ def _start(folder: Path) -> str:
         _checked(folder, sys.executable, "-m", "dvc", "init", "-q", *options)
         # Nothing leaves this machine, whoever calls DVC here, and however.
         _checked(folder, sys.executable, "-m", "dvc", "config", "-q", "core.analytics", "false")
+        _checked(folder, sys.executable, "-m", "dvc", "config", "-q", *LINKS)
         started.append("DVC")
     return f"{' and '.join(started)} started" if started else "git and DVC were there"
 

@@ -1,6 +1,7 @@
 """`elmo init` and `elmo run`; from the wheel in an empty folder: test_pages.py."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -170,6 +171,33 @@ def test_an_experiment_of_dvc_can_begin_at_once(tmp_path: Path) -> None:
     assert call("git", "log", "--format=%s").strip() == "Start a project"
     assert call("git", "status", "--porcelain").strip() == "?? mine.txt"  # what is yours is left
     call("dvc", "exp", "run", "--queue", "-S", "vocab.min_count=1")
+
+
+@pytest.mark.slow
+def test_outputs_and_dvcs_cache_share_their_files(tmp_path: Path) -> None:
+    """Nothing lies on the disk twice, and an earlier output comes back as it was."""
+    (tmp_path / "mine.txt").write_text("".join(f"the cat sat on mat {k}\n\n" for k in range(60)))
+    own = os.environ | {"PYTHONPATH": str(ROOT), "ELMO_ACTORS": "1", "DVC_NO_ANALYTICS": "1"}
+
+    def call(*command: str) -> None:
+        done = subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def shards(heldout: float) -> dict[str, tuple[bytes, int]]:
+        text = (tmp_path / "params.yaml").read_text()
+        (tmp_path / "params.yaml").write_text(
+            re.sub(r"heldout: [\d.]+", f"heldout: {heldout}", text)
+        )
+        call(sys.executable, "-m", "dvc", "repro", "-q", "tokenize@general")
+        paths = sorted((tmp_path / "data" / "shards" / "general").iterdir())
+        return {path.name: (path.read_bytes(), path.stat().st_nlink) for path in paths}
+
+    call(sys.executable, "-m", "pipeline", "init", ".", "--text", "mine.txt")
+    first = shards(0.3)
+    assert len(first) == 3 and {links for _, links in first.values()} == {2}
+    assert shards(0.5) != first
+    again = {name: content for name, (content, _) in shards(0.3).items()}
+    assert again == {name: content for name, (content, _) in first.items()}
 
 
 @pytest.mark.slow
