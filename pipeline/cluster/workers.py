@@ -160,6 +160,7 @@ def fit(
     config: dict[str, Any],
     *,
     cluster: Cluster,
+    label: str,
     name: str,
     storage: Folder | Location,
     stop: Flag | Path,
@@ -169,7 +170,7 @@ def fit(
     Returns what rank 0 returned. With `cluster.workers` 0 the loop runs in this process (Ray
     Train's local mode). A worker that dies is started again with all the others, and the loop goes
     on from its own checkpoints. An exception of the loop's is raised as it is. SIGINT and SIGTERM
-    reach workers elsewhere as the flag `stop`.
+    reach workers elsewhere as the flag `stop`. Messages call it `label`, Ray's dashboard `name`.
     """
     if elsewhere() and cluster.workers == 0:
         raise ElmoError(
@@ -199,11 +200,11 @@ def fit(
             raise ElmoError("gpu is set and this machine has no CUDA device; set --no-gpu")
         return trainer().fit().return_value
     with session() as ray:
-        losses = restarts.Losses(folder, label=name, limit=cluster.restarts)
+        losses = restarts.Losses(folder, label=label, limit=cluster.restarts)
         while True:
-            pool.await_room(ray, cluster, label=name, own=not elsewhere())
+            pool.await_room(ray, cluster, label=label, own=not elsewhere())
             try:
-                with restarts.shown(folder, label=name):
+                with restarts.shown(folder, label=label):
                     return _stoppable(lambda: trainer().fit(), stop).return_value
             except (ControllerError, TrainingFailedError) as error:
                 failures = getattr(error, "worker_failures", None) or {0: error}

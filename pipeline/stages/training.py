@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 import time
 import uuid
@@ -34,6 +35,7 @@ from elmo.train.step import Workers
 from .. import tracking
 from ..cluster import restarts
 from ..cluster import workers as ray_cluster
+from ..cluster.job import JOB
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
 from ..terminal.progress import Progress, detail, say
@@ -188,7 +190,8 @@ def _on_workers(job: StageJob, settings: RunSettings, cluster: Cluster) -> Train
             _loop,
             {"job": job, "settings": settings},
             cluster=cluster,
-            name=f"{settings.stage}-{name_of(settings.folder.url)}",
+            label=settings.stage,
+            name=_name(settings),
             storage=settings.folder,
             stop=settings.stop,
         )
@@ -197,6 +200,13 @@ def _on_workers(job: StageJob, settings: RunSettings, cluster: Cluster) -> Train
     if ended is None:
         raise KeyboardInterrupt
     return Trained(*ended)
+
+
+def _name(settings: RunSettings) -> str:
+    """Name the training for Ray's dashboard, which several people may share: the stage, the job or
+    else the project, and which work in progress it is."""
+    whose = re.sub(r"[^\w-]", "_", os.environ.get(JOB) or Path.cwd().name)
+    return f"{settings.stage}-{whose}-{name_of(settings.folder.url)[:8]}"
 
 
 def _headline(stage: str, trained: Trained, live: str) -> dict[str, float | None]:

@@ -119,6 +119,7 @@ def test_one_two_and_one_worker_take_the_steps_of_one(tmp_path: Path, nodes: Any
         loop,
         {"folder": str(tmp_path)},
         cluster=Cluster(workers=1, max_workers=2, cpus=1),
+        label="train",
         name="train",
         storage=tmp_path,
         stop=tmp_path / "stop",

@@ -115,7 +115,15 @@ def test_more_actors_asked_for_than_can_be_placed_hold_up_nothing() -> None:
 def test_training_that_has_no_room_here_is_refused_at_once(tmp_path: Path) -> None:
     here = Cluster(workers=3, cpus=1, gpu=True)
     with pytest.raises(ElmoError) as caught:
-        workers.fit(print, {}, cluster=here, name="pretrain", storage=tmp_path, stop=tmp_path / "s")
+        workers.fit(
+            print,
+            {},
+            cluster=here,
+            label="pretrain",
+            name="pretrain",
+            storage=tmp_path,
+            stop=tmp_path / "s",
+        )
     assert str(caught.value) == (
         "pretrain: 3 workers need 3 × 1 cores and 1 GPU, and there are 16 cores and 2 GPUs; lower "
         "workers or cpus"
@@ -142,7 +150,13 @@ def test_what_others_hold_is_no_room_and_the_wait_for_it_ends(
     try:
         with pytest.raises(ElmoError, match="train: waited 12 s for 2 × 1 cores.* 0 and 2 of them"):
             workers.fit(
-                print, {}, cluster=here, name="train", storage=tmp_path, stop=tmp_path / "s"
+                print,
+                {},
+                cluster=here,
+                label="train",
+                name="train",
+                storage=tmp_path,
+                stop=tmp_path / "s",
             )
         with pytest.raises(
             ElmoError, match=r"count: waited 12 s for a core.* 0 and 2 of them free"

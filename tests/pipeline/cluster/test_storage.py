@@ -263,7 +263,8 @@ def test_a_project_that_can_not_be_saved_is_an_error_and_stays(
         monkeypatch.setattr(job, "run", stage)
         monkeypatch.setattr(job, "_init", lambda home, variables: None)
         assert job._run_at_url(f"local://{disk}/bucket", ["stage"], home, {}) == 1
-        assert f"No space left on device); it is in {home} on " in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert "No space left on device" in said and f"); it is in {home} on " in said
         assert (home / "dvc.lock").stat().st_size == 1 << 20
     finally:
         subprocess.run(["umount", str(disk)], check=True)

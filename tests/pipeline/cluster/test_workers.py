@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -77,7 +78,9 @@ def test_a_cluster_that_would_not_train_is_not_passed_over(
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(ElmoError, match="and workers is 0, which trains on this machine"):
-        cluster.fit(print, {}, cluster=HERE, name="x", storage=tmp_path, stop=tmp_path / "stop")
+        cluster.fit(
+            print, {}, cluster=HERE, label="x", name="x", storage=tmp_path, stop=tmp_path / "stop"
+        )
 
 
 def test_without_gpu_the_device_is_the_processor_even_where_cuda_is(
@@ -112,7 +115,10 @@ def test_ray_train_is_not_given_the_config_to_show(
     monkeypatch.setattr("ray.train.torch.TorchTrainer", Trainer)
     config = {"uri": "https://user:hunter2@tracking"}
     stop = tmp_path / "stop"
-    assert cluster.fit(print, config, cluster=HERE, name="x", storage=tmp_path, stop=stop) == 7
+    assert (
+        cluster.fit(print, config, cluster=HERE, label="x", name="x", storage=tmp_path, stop=stop)
+        == 7
+    )
     assert given and "hunter2" not in repr(given)
 
 
@@ -217,3 +223,25 @@ def short_folder() -> str:
     import tempfile
 
     return tempfile.mkdtemp(prefix="ray", dir="/tmp")
+
+
+def test_a_training_is_called_by_its_stage_and_shown_by_its_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In messages and on Ray's dashboard, which several people share."""
+    from pipeline.stages import training
+
+    seen: dict[str, Any] = {}
+
+    def ended(*_: object, **given: Any) -> str:
+        seen.update(given)
+        return "stopped here"
+
+    monkeypatch.setattr(training.ray_cluster, "fit", ended)
+    monkeypatch.setenv("ELMO_JOB", "elmo-pretrain-1f2e3d4c")
+    folder = Location(tmp_path / "pretrain" / "06037b274bd95d03")
+    settings = SimpleNamespace(stage="pretrain", folder=folder, stop=None)
+    with pytest.raises(ElmoError, match="stopped here"):
+        training._on_workers(None, settings, HERE)  # type: ignore[arg-type]
+    assert seen["label"] == "pretrain"
+    assert seen["name"] == "pretrain-elmo-pretrain-1f2e3d4c-06037b27"
