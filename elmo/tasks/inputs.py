@@ -18,6 +18,7 @@ from elmo.data.characters import Characters
 from elmo.errors import ElmoError
 from elmo.model.folder import Model
 from elmo.model.mix import Elmo, ScalarMix
+from elmo.nn.device import sent
 from elmo.tasks.examples import Tokens
 from elmo.tasks.lines import lines_of
 from elmo.tasks.settings import TaskSettings
@@ -165,12 +166,13 @@ class Inputs(nn.Module):
             return []
         assert vectors is not None
         stored = vectors(sentences)
-        layers_BLTD = torch.zeros(
-            len(stored), stored[0].shape[0], mask_BT.shape[1], stored[0].shape[2]
-        )
+        L, _, D = stored[0].shape
+        padded_BLTD = np.zeros((len(stored), L, mask_BT.shape[1], D), stored[0].dtype)
         for row, layers in enumerate(stored):
-            layers_BLTD[row, :, : layers.shape[1]] = torch.from_numpy(layers)
-        layers_LBTD = layers_BLTD.transpose(0, 1).to(next(self.parameters()))
+            padded_BLTD[row, :, : layers.shape[1]] = layers
+        # As narrow as they are kept until they are on the device.
+        layers_LBTD = sent(padded_BLTD, mask_BT.device).transpose(0, 1)
+        layers_LBTD = layers_LBTD.to(next(self.parameters()).dtype)
         return [mix(layers_LBTD, mask_BT) * mask_BT.unsqueeze(-1) for mix in self.mixes]
 
 

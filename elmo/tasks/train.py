@@ -7,7 +7,9 @@ epoch, so a resumed run ends with the same bytes as one never interrupted.
 import math
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -16,13 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from elmo.data.stream import prefetched
 from elmo.errors import ElmoError
 from elmo.io.atomic import new_folder, write_json
 from elmo.io.records import Sha256, check_sha256, read_record
 from elmo.model.weights import load_weights, save_weights
 from elmo.nn.threads import one_thread
 from elmo.settings import MOST_TOKENS
-from elmo.tasks.examples import Example, attention, length
+from elmo.tasks.examples import Example, Tokens, attention, length
 from elmo.tasks.inputs import Inputs
 from elmo.tasks.metrics import Tally
 from elmo.tasks.settings import TaskSettings
@@ -120,13 +123,35 @@ def predictions(
     module.eval()
     guesses: list[Any] = [None] * len(examples)
     order = sorted(range(len(examples)), key=lambda k: -length(examples[k]))
-    for rows in _cut(order, examples, batch_size):
-        for row, prediction in zip(
-            rows, model.predict([examples[k] for k in rows], vectors), strict=True
-        ):
-            guesses[row] = prediction
+    cut = _cut(order, examples, batch_size)
+    batches = [[examples[k] for k in rows] for rows in cut]
+    with closing(read_ahead(batches, vectors)) as ready:
+        for rows, (batch, read) in zip(cut, ready, strict=True):
+            for row, prediction in zip(rows, model.predict(batch, read), strict=True):
+                guesses[row] = prediction
     module.train(training)
     return guesses
+
+
+def read_ahead(
+    batches: Sequence[Sequence[Any]], vectors: Vectors | None
+) -> Generator[tuple[Sequence[Any], Vectors | None], None, None]:
+    """Each batch with its vectors, which another thread reads while the one before is computed."""
+    if vectors is None:
+        yield from ((batch, None) for batch in batches)
+        return
+
+    def reading() -> Iterator[tuple[Sequence[Any], Vectors]]:
+        for batch in batches:
+            sentences = list(dict.fromkeys(s for example in batch for s in example.sentences))
+            read = dict(zip(sentences, vectors(sentences), strict=True))
+            yield batch, partial(_found, read)
+
+    yield from prefetched(reading())
+
+
+def _found(read: Mapping[Tokens, Any], sentences: Sequence[Tokens]) -> list[Any]:
+    return [read[sentence] for sentence in sentences]
 
 
 def batches(examples: Sequence[T], size: int, random: np.random.Generator) -> list[list[T]]:
@@ -206,23 +231,22 @@ class _Run:
         self.module.train()
         for group in self.optimizer.param_groups:
             group["lr"] = progress.lr
-        total = count = 0.0
-        for batch in batches:
-            loss = self.model.loss(batch, vectors)
-            if not math.isfinite(loss.item()):
-                raise ElmoError(
-                    f"the loss is {loss.item()} in epoch {progress.epoch + 1}; lower lr or "
-                    "gradient_norm"
-                )
-            self.optimizer.zero_grad()
-            torch.autograd.backward(loss + self.model.inputs.l2())
-            if self.settings.gradient_norm:
-                nn.utils.clip_grad_norm_(self.learned, self.settings.gradient_norm)
-            self.optimizer.step()
-            progress.step += 1
-            self._follow(progress.step)
-            total, count = total + loss.item(), count + 1
-        return total / count
+        total = 0.0
+        unread: list[Tensor] = []  # the loss of the step before, read while the next is computed
+        with closing(read_ahead(batches, vectors)) as ready:
+            for batch, read in ready:
+                loss = self.model.loss(batch, read)
+                self.optimizer.zero_grad()
+                torch.autograd.backward(loss + self.model.inputs.l2())
+                if self.settings.gradient_norm:
+                    nn.utils.clip_grad_norm_(self.learned, self.settings.gradient_norm)
+                self.optimizer.step()
+                progress.step += 1
+                self._follow(progress.step)
+                total += sum(_finite(loss, progress.epoch) for loss in unread)
+                unread = [loss.detach()]
+        total += sum(_finite(loss, progress.epoch) for loss in unread)
+        return total / len(batches)
 
     def averaged(self) -> "_Swapped":
         """Within it the module has the averaged weights."""
@@ -287,6 +311,14 @@ class _Run:
         with torch.no_grad():
             for average, parameter in zip(self.average, self.learned, strict=False):
                 average.lerp_(parameter, 1 - decay)
+
+
+def _finite(loss: Tensor, epoch: int) -> float:
+    """A loss on the host; `ElmoError` where it is no number."""
+    value = loss.item()
+    if not math.isfinite(value):
+        raise ElmoError(f"the loss is {value} in epoch {epoch + 1}; lower lr or gradient_norm")
+    return value
 
 
 class _Swapped:

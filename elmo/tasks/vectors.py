@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +26,8 @@ from elmo.tasks.examples import Tokens
 
 KEPT_TOKENS = 1 << 16  # whose vectors are kept: 100 MB of three layers of 256
 
-# Sentences → their layers, float32 (L, T, D) each.
-Vectors = Callable[[Sequence[Tokens]], list[Floats]]
+# Sentences → their layers, (L, T, D) each, in float32 or, where they are kept so, float16.
+Vectors = Callable[[Sequence[Tokens]], list[Any]]
 
 
 class StoredVectors:
@@ -71,8 +72,8 @@ class EmbeddedVectors:
         self._tokens = 0
         self._lock = threading.Lock()  # of what is kept
 
-    def __call__(self, sentences: Sequence[Tokens]) -> list[Floats]:
-        """The layers of each, float32 (L, T, D)."""
+    def __call__(self, sentences: Sequence[Tokens]) -> list[npt.NDArray[np.float16]]:
+        """The layers of each, float16 (L, T, D)."""
         with self._lock:
             found = {s: self._kept[s] for s in sentences if s in self._kept}
         missing = [s for s in dict.fromkeys(sentences) if s not in found]
@@ -81,7 +82,7 @@ class EmbeddedVectors:
         found |= new
         with self._lock:
             self._keep(new)
-        return [found[sentence].astype(np.float32) for sentence in sentences]
+        return [found[sentence] for sentence in sentences]
 
     def _keep(self, new: Mapping[Tokens, npt.NDArray[np.float16]]) -> None:
         for sentence, layers in new.items():

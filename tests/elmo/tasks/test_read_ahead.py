@@ -1,0 +1,88 @@
+"""A task's vectors are read by another thread, and no step waits for its own loss."""
+
+import threading
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from elmo.errors import ElmoError
+from elmo.tasks import train
+from elmo.tasks.examples import Tagged
+from elmo.tasks.train import TaskProgress, read_ahead
+
+SENTENCES = [("he", "has"), ("a", "gift"), ("he", "has"), ("for",)]
+
+
+def tagged() -> list[Tagged]:
+    return [Tagged("", tokens, None) for tokens in SENTENCES]
+
+
+def test_the_vectors_of_a_batch_are_read_once_by_another_thread() -> None:
+    asked: list[Any] = []
+    threads = set()
+
+    def vectors(sentences: Sequence[Any]) -> list[Any]:
+        threads.add(threading.current_thread())
+        asked.append(list(sentences))
+        return [np.full((1, len(s), 2), len(s[0]), np.float16) for s in sentences]
+
+    batches = [tagged()[:3], tagged()[3:]]
+    for given, (batch, read) in zip(batches, read_ahead(batches, vectors), strict=True):
+        assert batch == given and read is not None
+        found = read([example.tokens for example in batch])
+        assert [one.shape[1] for one in found] == [len(e.tokens) for e in batch]
+    assert asked == [[("he", "has"), ("a", "gift")], [("for",)]]
+    assert threading.current_thread() not in threads
+    assert [read for _, read in read_ahead(batches, None)] == [None, None]
+
+
+class Losing(nn.Module):
+    """A model whose loss is what it is told; it notes when a loss was asked for and read."""
+
+    def __init__(self, losses: list[float]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+        self.losses = losses
+        self.log: list[str] = []
+
+    @property
+    def inputs(self) -> Any:
+        return SimpleNamespace(l2=lambda: torch.zeros(()))
+
+    def loss(self, examples: Sequence[Any], vectors: Any) -> Tensor:
+        self.log.append("step")
+        return self.weight * 0 + self.losses[examples[0]]
+
+
+def test_a_loss_is_read_while_the_next_step_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[float] = []
+    finite = train._finite
+
+    def note(loss: Tensor, epoch: int) -> float:
+        model.log.append("read")
+        read.append(finite(loss, epoch))
+        return read[-1]
+
+    monkeypatch.setattr(train, "_finite", note)
+    for losses in ([0.1, 0.2, 0.3], [0.1, float("nan"), 0.3]):
+        model = Losing(losses)
+        run: Any = train._Run.__new__(train._Run)
+        run.model = run.module = model
+        run.learned, run.average = [model.weight], []
+        run.optimizer = torch.optim.SGD([model.weight], 0.1)
+        run.settings = SimpleNamespace(gradient_norm=0.0, average=0.0)
+        read.clear()
+        if losses[1] == 0.2:
+            mean = run.epoch(TaskProgress(lr=0.1), [[0], [1], [2]], None)
+            assert model.log == ["step", "step", "read", "step", "read", "read"]
+            assert mean == sum(read) / 3
+        else:
+            with pytest.raises(ElmoError, match="the loss is nan in epoch 1; lower lr"):
+                run.epoch(TaskProgress(lr=0.1), [[0], [1], [2]], None)
