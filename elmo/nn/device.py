@@ -1,5 +1,8 @@
 """Differences of a CPU and a GPU: the cost of launches, and copies to the device."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -26,6 +29,25 @@ def check_device(device: str | torch.device) -> None:
 def wants_few_launches(device: torch.device) -> bool:
     """Tell whether one large operation is far cheaper on it than many small ones: true of a GPU."""
     return device.type != "cpu"
+
+
+@contextmanager
+def float32_products(device: torch.device) -> Iterator[None]:
+    """While this lasts, a GPU computes in float32 what is to be float32, in the network and in
+    tasks alike: no setting names TF32, so nothing may be rounded to it.
+
+    torch has two switches, of which that of cuDNN, for convolutions and recurrent layers, is on.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 def repeated_time_steps(time_steps: int) -> int:

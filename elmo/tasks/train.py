@@ -23,6 +23,7 @@ from elmo.errors import ElmoError
 from elmo.io.atomic import new_folder, write_json
 from elmo.io.records import Sha256, check_sha256, read_record
 from elmo.model.weights import load_weights, save_weights
+from elmo.nn.device import float32_products
 from elmo.nn.threads import one_thread
 from elmo.settings import MOST_TOKENS
 from elmo.tasks.examples import Example, Tokens, attention, length
@@ -94,7 +95,7 @@ def fit(
     progress = run.resume()
     device = next(run.module.parameters()).device
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), one_thread():
+    with torch.random.fork_rng(devices=devices), one_thread(), float32_products(device):
         while progress.epoch < settings.epochs and progress.stale < settings.patience:
             torch.manual_seed(
                 int(np.random.SeedSequence([seed, progress.epoch]).generate_state(1)[0])
@@ -125,7 +126,8 @@ def predictions(
     order = sorted(range(len(examples)), key=lambda k: -length(examples[k]))
     cut = _cut(order, examples, batch_size)
     batches = [[examples[k] for k in rows] for rows in cut]
-    with closing(read_ahead(batches, vectors)) as ready:
+    device = next(module.parameters()).device
+    with closing(read_ahead(batches, vectors)) as ready, float32_products(device):
         for rows, (batch, read) in zip(cut, ready, strict=True):
             for row, prediction in zip(rows, model.predict(batch, read), strict=True):
                 guesses[row] = prediction

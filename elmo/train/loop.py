@@ -26,6 +26,7 @@ from elmo.io.folders import Flag
 from elmo.io.location import Folder, Location
 from elmo.model.weights import is_finite
 from elmo.nn.bilm import BiLM
+from elmo.nn.device import float32_products
 from elmo.nn.lstm import State
 from elmo.nn.softmax import Softmax
 from elmo.settings import PRECISIONS, Checkpointing, Training
@@ -169,7 +170,7 @@ class _Fit:
 
     def run(self) -> TrainingProgress:
         stop = self.job.stop if self.workers.rank == 0 else None  # one looks for all
-        with _interruptible(stop) as interrupted:
+        with float32_products(self.workers.device), _interruptible(stop) as interrupted:
             progress, state = self._begin()
             if not progress.finished:
                 self.report("machine", {"step": progress.step})

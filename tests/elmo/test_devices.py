@@ -21,11 +21,12 @@ from elmo.model.mix import Elmo
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build
+from elmo.tasks.inputs import Inputs
 from elmo.tasks.kinds import KINDS
 from elmo.tasks.task import Task
 from elmo.train.loop import fit
 from elmo.train.perplexity import perplexity, scores
-from elmo.train.step import Workers
+from elmo.train.step import Stepper, Workers
 from tests.elmo.pretended_device import OnDevice, pretended_gpu
 from tests.elmo.tasks.test_task import labelled, trained
 from tests.elmo.train.test_loop import SETTINGS, job
@@ -214,6 +215,35 @@ def test_tasks(kind: str, elmo: str, tmp_path: Path, tiny_model_folder: Path, de
         for folder, where in ((made["cpu"], "cpu"), (made[device], device), (made["cpu"], device))
     ]
     close([list(one.values()) for one in scores[1:]], [list(scores[0].values())] * 2)
+
+
+def test_float32_is_float32_on_a_gpu_in_the_network_and_in_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's second switch, that of convolutions and recurrent layers, is on by default."""
+    seen: list[tuple[bool, bool]] = []
+
+    def flags() -> tuple[bool, bool]:
+        return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+
+    def noting(function: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*given: Any, **named: Any) -> Any:
+            seen.append(flags())
+            return function(*given, **named)
+
+        return noted
+
+    monkeypatch.setattr(Stepper, "step", noting(Stepper.step))
+    monkeypatch.setattr(Inputs, "forward", noting(Inputs.forward))
+    before = flags()
+    with pretended_gpu(monkeypatch) as gpu:
+        settings = replace(SETTINGS, epochs=1)
+        workers = Workers(device=torch.device(gpu))
+        fit(job(tmp_path / "run", settings), workers=workers, report=lambda kind, figures: None)
+        steps = len(seen)
+        trained("tagging", tmp_path, None, device=gpu, changes={"elmo": "none", "epochs": 1})
+    assert 0 < steps < len(seen)
+    assert set(seen) == {(False, False)} and before == flags() == (False, True)
 
 
 def test_an_embedder_takes_the_gpu_where_there_is_one(
