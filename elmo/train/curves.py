@@ -3,12 +3,20 @@
 import math
 from dataclasses import dataclass
 
+from elmo.io.folders import new_folder
 from elmo.io.location import Folder, Location
 
 CURVES = {
     "train.tsv": ("step", "tokens", "perplexity", "lr", "gradient_norm", "clipped"),
     "heldout.tsv": ("step", "tokens", "forward", "backward", "average"),
 }
+
+
+def write_empty(out: Folder) -> None:
+    """Write the curves of a model that was taken as it is: no row."""
+    with new_folder(out, ours=tuple(CURVES), also="") as new:
+        for name, columns in CURVES.items():
+            (new / name).write_text("\t".join(columns) + "\n", encoding="utf-8")
 
 
 @dataclass

@@ -2,9 +2,10 @@
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from elmo.errors import ElmoError
 from elmo.io.folders import absolute
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 STAGE = Stage(
     name="finetune",
-    version=5,
+    version=6,
     help="Continue training MODEL on the shards DOMAIN; GENERAL measures the forgetting.",
     inputs=(Argument("model"), Argument("domain"), Argument("general")),
     outputs=(OUT, CURVES),
@@ -110,7 +111,8 @@ def run(
     """Fine-tune the model folder `model` on the shards `domain`; write the model folder `out`.
 
     Perplexity is taken before and after, on the held-out split of `domain` and of `general`: the
-    second shows the forgetting.
+    second shows the forgetting. A model that was pretrained on `domain` itself is taken as it is:
+    there is nothing to tune it to.
     """
     from elmo.data.shards import Shards
     from elmo.model.folder import load_model
@@ -120,6 +122,8 @@ def run(
     parent = load_model(model)
     for shards in (domain, general):
         parent.tokenizer.check_shards(Shards(shards).tokenization, model=model, shards=shards)
+    if (read := _of_same_text(parent.training, Shards(domain).digest)) is not None:
+        return _taken(model, read, out, curves)
     trained = train_job.train(
         STAGE,
         params,
@@ -150,8 +154,38 @@ def run(
     return _metrics(trained)
 
 
+def _of_same_text(training: Mapping[str, Any], text: str) -> Mapping[str, Any] | None:
+    """The held-out figures of a pretraining that has read this very text."""
+    if training.get("stage") != "pretrain" or training["inputs"].get("corpus") != text:
+        return None
+    figures: Mapping[str, Any] = training["perplexity"]["after"]["general"]
+    return figures
+
+
+def _taken(
+    model: Folder, heldout: Mapping[str, Any], out: Folder, curves: Path
+) -> dict[str, float]:
+    """Copy the model to `out`, with curves that hold nothing; return what pretraining measured."""
+    from elmo.model.folder import copy_model
+    from elmo.train.curves import write_empty
+
+    copy_model(model, out)
+    write_empty(curves)
+    return {
+        "domain_perplexity_after": heldout["average"],
+        "domain_tokens": heldout["tokens"] or 0,
+        "domain_unk_rate": heldout.get("unk_rate") or 0.0,
+        "words_added": 0,
+    }
+
+
 def summary(figures: dict[str, float]) -> str:
     """The gain and the forgetting, in words."""
+    if "steps" not in figures:
+        return (
+            "nothing is tuned: the domain text is the general text, which the model has read "
+            "already; it is taken as it is"
+        )
     return (
         f"domain perplexity {figures['domain_perplexity_before']:.1f} → "
         f"{figures['domain_perplexity_after']:.1f} ({-figures['domain_gain']:+.1%}), general "
@@ -161,7 +195,9 @@ def summary(figures: dict[str, float]) -> str:
 
 
 def score(figures: dict[str, float]) -> str:
-    """The perplexity of the domain in a few words."""
+    """The perplexity of the domain in a few words; none where pretraining's is the same."""
+    if "steps" not in figures:
+        return ""
     before, after = (figures[f"domain_perplexity_{when}"] for when in ("before", "after"))
     unknown = unknown_tokens(figures.get("domain_unk_rate"))
     return f"{after:.1f} on domain text, {before:.1f} before fine-tuning{unknown}"

@@ -70,11 +70,12 @@ def steps(path: Target, by_stage: dict[str, dict[str, Curve]], *, narrow: bool =
 def perplexity(path: Target, by_text: dict[str, dict[str, float]], *, narrow: bool = False) -> None:
     """Held-out perplexity of each text (a group) by each kind of model (a bar)."""
     figure, (axis,) = _panels(1, 3.4, narrow=narrow)
-    height = 0.8 / len(KINDS)
-    for index, (kind, color) in enumerate(KINDS.items()):
-        rows = np.arange(len(by_text)) + (index - (len(KINDS) - 1) / 2) * height
+    kinds = [kind for kind in KINDS if all(kind in row for row in by_text.values())]
+    height = 0.8 / len(kinds)
+    for index, kind in enumerate(kinds):
+        rows = np.arange(len(by_text)) + (index - (len(kinds) - 1) / 2) * height
         values = [row[kind] for row in by_text.values()]
-        drawn = axis.barh(rows, values, height * 0.88, color=color, label=kind)
+        drawn = axis.barh(rows, values, height * 0.88, color=KINDS[kind], label=kind)
         axis.bar_label(drawn, fmt="%.1f", padding=4)
     axis.set_yticks(range(len(by_text)), list(by_text))
     axis.tick_params(axis="y", length=0)

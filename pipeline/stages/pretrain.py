@@ -143,9 +143,8 @@ def _figures(heldout: dict[str, float | None]) -> dict[str, float]:
 def _taken(shards: Folder, out: Folder, params: Pretrain, curves: Path) -> dict[str, float]:
     """Copy the named model to `out`, with curves that hold nothing; measure it on the shards."""
     from elmo.data.shards import Shards
-    from elmo.io.folders import new_folder
     from elmo.model.folder import copy_model, load_model
-    from elmo.train.curves import CURVES as COLUMNS
+    from elmo.train.curves import write_empty
     from elmo.train.perplexity import perplexity
 
     opened, model = Shards(shards), load_model(params.model)
@@ -157,9 +156,7 @@ def _taken(shards: Folder, out: Folder, params: Pretrain, curves: Path) -> dict[
     ]
     figures = {} if model.softmax is None else perplexity(model, heldout).to_dict()
     copy_model(params.model, out)
-    with new_folder(curves, ours=tuple(COLUMNS), also="") as new:
-        for name, columns in COLUMNS.items():
-            (new / name).write_text("\t".join(columns) + "\n", encoding="utf-8")
+    write_empty(curves)
     return _figures(figures)
 
 

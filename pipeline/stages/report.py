@@ -157,13 +157,13 @@ def _write(
     scores = training.under("perplexity")
     opened = FeatureStore(store, model=model)
     version = _registered(registered, opened)
-    lines = _curves(curves, scores)
+    tuned = "steps" in figures["finetune"]
+    lines = _curves(curves, scores, tuned=tuned)
     counts = _counts(vocab)
     layers = layer_statistics(opened)
-    unigram = {
-        "pretraining on general text": figures["pretrain"]["unigram_perplexity"],
-        "fine-tuning on domain text": scores.under("after").under("domain")["unigram"],
-    }
+    unigram = {"pretraining on general text": figures["pretrain"]["unigram_perplexity"]}
+    if tuned:
+        unigram["fine-tuning on domain text"] = scores.under("after").under("domain")["unigram"]
     read = {"model": version["model_digest"], "store": opened.digest}
     draw: dict[str, Callable[..., None]] = {
         "curves": lambda file, **how: plots.curves(file, lines, unigram, **how),
@@ -262,12 +262,15 @@ def _counts(vocab: Path) -> "np.ndarray[Any, np.dtype[np.int64]]":
     return np.sort(known)[::-1]
 
 
-def _curves(folder: Path, scores: FileFigures) -> dict[str, dict[str, "Curve"]]:
-    """The curves of both stages; the fine-tuned held-out one begins before the first step."""
+def _curves(folder: Path, scores: FileFigures, *, tuned: bool) -> dict[str, dict[str, "Curve"]]:
+    """The curves of the stages that trained; the held-out one of fine-tuning begins before the
+    first step."""
     pretrain, finetune = (
         {name: _columns(folder / stage / f"{name}.tsv", COLUMNS[name]) for name in COLUMNS}
         for stage in ("pretrain", "finetune")
     )
+    if not tuned:
+        return {"pretraining on general text": pretrain}
     heldout = finetune["heldout"]
     heldout["tokens"].insert(0, 0.0)
     heldout["average"].insert(0, scores.under("before").under("domain")["average"])
@@ -300,6 +303,8 @@ def _summary(figures: dict[str, FileFigures]) -> str:
             f"Held-out perplexity {pretrain['heldout_perplexity']:.1f} on general text, "
             f"{pretrain['times_below_unigram']:.1f} times below the unigram model. "
         )
+    if "steps" not in tuned:
+        return f"{general}The domain text is the general text, so nothing was fine-tuned."
     return (
         f"{general}Fine-tuning took domain text from {tuned['domain_perplexity_before']:.1f} to "
         f"{tuned['domain_perplexity_after']:.1f}."
@@ -319,11 +324,7 @@ def _what(
         ("Registered as", _version(version)),
         ("Network", _network(network)),
         ("Pretrained on", _pretrained_on(figures["pretrain"])),
-        (
-            "Fine-tuned on",
-            f"{figures['finetune']['tokens_seen']:,} tokens of domain text, read in "
-            f"{figures['finetune']['steps']:,} steps",
-        ),
+        ("Fine-tuned on", _tuned_on(figures["finetune"])),
         *((f"{stage.capitalize()}", _told(facts)) for stage, facts in runs.items()),
     ]
     digests = [
@@ -341,7 +342,9 @@ def _what(
 def _runs(training: FileFigures, version: FileFigures) -> dict[str, tracking.RunFacts]:
     """Return what MLflow knows of the runs that trained the model, by stage."""
     facts = {
-        "pretrain": tracking.facts("pretrain", training["inputs"].get("parent", "")),
+        "pretrain": tracking.facts(
+            "pretrain", training["inputs"].get("parent", version["model_digest"])
+        ),
         "finetune": tracking.facts("finetune", version["model_digest"]),
     }
     return {stage: known for stage, known in facts.items() if known is not None}
@@ -426,8 +429,18 @@ def _network(network: FileFigures) -> str:
     )
 
 
+def _tuned_on(figures: FileFigures) -> str:
+    if "steps" not in figures:
+        return "nothing: the domain text is the general text"
+    return f"{figures['tokens_seen']:,} tokens of domain text, read in {figures['steps']:,} steps"
+
+
 def _bars(scores: FileFigures) -> dict[str, dict[str, float]]:
-    before, after = scores.under("before"), scores.under("after")
+    after = scores.under("after")
+    if "before" not in scores:
+        one = after.under("general")
+        return {TEXTS["general"]: {"unigram model": one["unigram"], "pretrained": one["average"]}}
+    before = scores.under("before")
     return {
         title: {
             "unigram model": after.under(text)["unigram"],
@@ -439,6 +452,8 @@ def _bars(scores: FileFigures) -> dict[str, dict[str, float]]:
 
 
 def _perplexities(figures: dict[str, FileFigures], scores: FileFigures) -> list[Block]:
+    if "before" not in scores:
+        return [_perplexity_of_one(scores.under("after").under("general"))]
     rows = []
     for text, title in TEXTS.items():
         before, after = scores.under("before").under(text), scores.under("after").under(text)
@@ -491,6 +506,21 @@ def _perplexities(figures: dict[str, FileFigures], scores: FileFigures) -> list[
             )
         )
     return blocks
+
+
+def _perplexity_of_one(figures: FileFigures) -> Table:
+    """The table of a project of one text, whose model was pretrained alone."""
+    row = (
+        TEXTS["general"].capitalize(),
+        f"{figures['unigram']:.1f}",
+        f"{figures['average']:.1f}",
+        f"{figures['unigram'] / figures['average']:.2f} ×",
+        f"{figures['bits_per_byte']:.3f}",
+        f"{figures['tokens']:,}",
+        f"{figures['unk_rate']:.1%}",
+    )
+    head = ("Held-out", "unigram", "pretrained", "below unigram", "bits per byte", "tokens")
+    return Table([row], head=(*head, "unknown"))
 
 
 def _training() -> Note:

@@ -47,6 +47,8 @@ from .corpus import read_manifest
 from .stage import OUT, Argument, Stage
 
 _LONG = 200_000_000  # bytes of a compressed file, which one core reads for half a minute
+LEAST_HELD_OUT = 2000  # tokens below which chance moves a perplexity by several per cent
+_FEW_HELD_OUT = "too few for a perplexity that means much: raise tokenize.heldout"
 
 STAGE = Stage(
     name="tokenize",
@@ -87,9 +89,11 @@ def run(
 
 def summary(figures: dict[str, float]) -> str:
     """Return what the shards hold, in words."""
+    held = figures["heldout_tokens"]
+    few = f"; only {held:,} tokens are held out, {_FEW_HELD_OUT}" if held < LEAST_HELD_OUT else ""
     return (
         f"{figures['tokens']:,} tokens in {figures['sentences']:,} sentences, "
-        f"{figures['shards']} shards"
+        f"{figures['shards']} shards{few}"
     )
 
 

@@ -34,7 +34,7 @@ def test_a_preset_changes_its_own_lines_only(project: Path, name: str) -> None:
     params.load(project)
 
 
-@pytest.mark.parametrize("name", sorted({*NAMES} - {"korean"}))
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"korean", "korean-small"}))
 def test_a_preset_of_another_size_leaves_how_text_is_cut(project: Path, name: str) -> None:
     before = params.load(project).tokenize
     preset.run(name, project)
@@ -98,12 +98,13 @@ def test_a_bad_preset_changes_nothing(
 
 
 @pytest.mark.slow
-def test_the_korean_preset_asks_for_neighbours_of_korean_tokens(project: Path) -> None:
+@pytest.mark.parametrize("name", ["korean", "korean-small"])
+def test_the_korean_preset_asks_for_neighbours_of_korean_tokens(project: Path, name: str) -> None:
     pytest.importorskip("kiwipiepy", reason="the Korean tokenizer is not installed")
     from elmo.data.tokenizer import TextTokenizer, describe
     from elmo.store.neighbors import parse_query
 
-    preset.run("korean", project)
+    preset.run(name, project)
     tokenize = TextTokenizer(describe("korean", "split"))
     words = []
     for text in params.load(project).report.neighbors_of:

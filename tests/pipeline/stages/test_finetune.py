@@ -259,3 +259,27 @@ def test_a_model_that_reads_words_is_refused(inputs: Path, tmp_path: Path) -> No
     )
     with pytest.raises(ElmoError, match="reads words, not characters"):
         run(inputs, tmp_path, model=tmp_path / "words")
+
+
+def test_one_text_alone_tunes_nothing(inputs: Path, tmp_path: Path) -> None:
+    """The model of the domain text is the one that has read it: no gain is made up."""
+    figures = finetune.run(
+        inputs / "model",
+        inputs / "general",
+        inputs / "general",
+        tmp_path / "model",
+        PARAMS,
+        curves=tmp_path / "curves",
+        work=tmp_path / "runs",
+        cluster=HERE,
+    )
+    before, after = load_model(inputs / "model"), load_model(tmp_path / "model")
+    assert after.digest == before.digest and after.training == before.training
+    heldout = before.training["perplexity"]["after"]["general"]
+    assert figures["domain_perplexity_after"] == heldout["average"]
+    assert not {name for name in figures if "gain" in name or "before" in name or "loss" in name}
+    assert finetune.summary(figures).startswith("nothing is tuned: the domain text is the general")
+    assert finetune.score(figures) == ""
+    assert not (tmp_path / "runs").exists()
+    for name in ("train.tsv", "heldout.tsv"):
+        assert len((tmp_path / "curves" / name).read_text().splitlines()) == 1

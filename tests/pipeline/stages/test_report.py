@@ -25,7 +25,7 @@ from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
 from elmo.io.records import digest
-from elmo.model.folder import save_model
+from elmo.model.folder import load_model, save_model
 from elmo.nn.bilm import BiLM
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore, model_digest
@@ -455,3 +455,32 @@ def test_another_models_registration_is_refused(given: Path, tmp_path: Path) -> 
     write_json(given / "registered.json", value | {"model_digest": "f" * 64})
     with pytest.raises(ElmoError, match=r"registered\.json: names model ffffffffffff…"):
         run(given, tmp_path / "report")
+
+
+def test_one_text_alone_has_no_column_of_fine_tuning(given: Path, tmp_path: Path) -> None:
+    """The model was taken as it is, so nothing is compared with itself."""
+    training = {
+        "run_id": "run-abc",
+        "inputs": {"corpus": "c" * 64},
+        "perplexity": {"after": {"general": score(86.02, 414.44)}},
+    }
+    model = load_model(given / "model")
+    save_model(
+        given / "model",
+        bilm=model.bilm,
+        vocabulary=model.vocabulary,
+        characters=model.characters,
+        softmax=None,
+        training=training,
+        tokenizer=model.tokenizer,
+    )
+    taken = {"domain_perplexity_after": 86.02, "words_added": 0}
+    write_json(given / "numbers" / "finetune.json", taken)
+    for name in ("train.tsv", "heldout.tsv"):
+        curve = given / "curves" / "finetune" / name
+        curve.write_text(curve.read_text().splitlines()[0] + "\n")
+    assert run(given, tmp_path / "report") == {"pictures": 4}
+    said = text_of((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
+    assert "The domain text is the general text, so nothing was fine-tuned." in said
+    assert "General text 414.4 86.0 4.82 × 1.313 9,467 2.9%" in said
+    assert "Domain text 4" not in said and "change" not in said

@@ -792,3 +792,11 @@ def test_korean_and_japanese_tokens_are_the_text_cut(
     assert ["".join(row) for row in found] == ["".join(line.split()) for line in lines]
     assert len(found[0 if name == "korean" else 2]) > 6
     assert accounted(shards) == shards.manifest.counts.bytes
+
+
+def test_little_held_out_text_is_said() -> None:
+    figures = {"tokens": 58_610, "sentences": 6_000, "shards": 2, "heldout_tokens": 293}
+    said = "58,610 tokens in 6,000 sentences, 2 shards"
+    few = "; only 293 tokens are held out, too few for a perplexity that means much: raise "
+    assert tokenize.summary(figures) == f"{said}{few}tokenize.heldout"
+    assert tokenize.summary(figures | {"heldout_tokens": 2_000}) == said
