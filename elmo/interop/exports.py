@@ -51,6 +51,17 @@ EXPORTS: Mapping[str, Export] = {
     "top": Export("HDF5 of AllenNLP: the last layer", _HDF5, {"layout": "top"}),
     "average": Export("HDF5 of AllenNLP: the mean of all layers", _HDF5, {"layout": "average"}),
     "bilm-tf": Export("HDF5 of bilm-tf: every layer", _HDF5, {"layout": "bilm-tf"}),
+    "word2vec": Export(
+        help="word2vec text, for gensim: per word the mean over its occurrences",
+        writer="elmo.store.static:export_word2vec",
+        units="words",
+    ),
+    "word2vec-0": Export(
+        help="word2vec text: per word its layer 0, without context",
+        writer="elmo.store.static:export_word2vec",
+        options={"kind": "layer_0"},
+        units="words",
+    ),
     "datasets": Export("Hugging Face datasets: a folder", "elmo.store.export:export_datasets"),
 }
 

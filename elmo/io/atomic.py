@@ -151,7 +151,9 @@ def check_absent(out: Path) -> None:
     check_file(out)
     if out.exists() and out.stat().st_size:
         _sweep(out)
-        raise ElmoError(f"{out}: exists, and is not replaced; delete it or choose another file")
+        raise ElmoError(
+            f"{out}: exists, and is not replaced; delete it, choose another or pass --overwrite"
+        )
 
 
 def check_file(out: Path, *, ours: bytes = b"") -> None:
@@ -214,12 +216,14 @@ def replaceable(out: Path | str) -> Iterator[None]:
 @contextmanager
 def _locked_folder(out: Path) -> Iterator[Path]:
     """A hidden folder beside `out`, locked as long as its writer lives, gone at the end unless it
-    was renamed. An interrupt may come between any two lines."""
+    was renamed. An interrupt may come between any two lines. Folders above that were made for
+    nothing are gone too."""
     _sweep(out)
+    made = [path for path in out.absolute().parents if not path.exists()]
     folder, lock = _beside(out), -1
     try:
         while True:
-            folder.mkdir()
+            folder.mkdir(parents=True)
             try:
                 lock = os.open(folder, os.O_RDONLY)
             except FileNotFoundError:  # another writer's sweep came between
@@ -235,6 +239,9 @@ def _locked_folder(out: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
         if lock >= 0:
             os.close(lock)
+        for path in made:
+            with suppress(OSError):  # it holds something
+                path.rmdir()
 
 
 def _sweep(out: Path) -> None:

@@ -102,14 +102,9 @@ def neighbors(
         raise ElmoError(f"k must be 1 or more, found {k}")
     if not 0 <= position < len(tokens):
         raise ElmoError(f"position must be that of one of {len(tokens)} tokens, found {position}")
-    store_model = store.manifest.model.digest
-    if store_model != embedder.model.digest:
-        raise Mismatch(
-            f"{store.path}: was made by model {store_model[:12]}…, not by "
-            f"{embedder.model.digest[:12]}…; use the model it was made with"
-        )
-    names = _layers(store, layer)
-    query_D = _query(embedder.embed([list(tokens)])[0][:, position], store, names)
+    check_model(store, embedder)
+    names = layer_choice(store, layer)
+    query_D = query_of(embedder.embed([list(tokens)])[0][:, position], store, names)
     nearest = _Nearest(k, without=tuple(tokens))
     for number in store.numbers(split):
         part = store.part(number)
@@ -131,7 +126,7 @@ def random_cosine(store: FeatureStore, layer: int | str | None = None) -> float:
 
     `layer` is as in `neighbors`. One token each of up to 300 sentences is read.
     """
-    names = _layers(store, layer)
+    names = layer_choice(store, layer)
     chosen = [store.layers.index(name) for name in names]
     vectors = []
     for k in range(0, len(store), len(store) // _SENTENCES + 1):
@@ -208,13 +203,24 @@ def _occurrences(types: pa.StringArray, word: str) -> npt.NDArray[np.int64]:
     return np.flatnonzero(same.to_numpy(zero_copy_only=False))
 
 
-def _layers(store: FeatureStore, layer: int | str | None) -> tuple[str, ...]:
+def check_model(store: FeatureStore, embedder: Embedder) -> None:
+    """Refuse a model that did not make the store: its vectors lie elsewhere."""
+    store_model = store.manifest.model.digest
+    if store_model != embedder.model.digest:
+        raise Mismatch(
+            f"{store.path}: was made by model {store_model[:12]}…, not by "
+            f"{embedder.model.digest[:12]}…; use the model it was made with"
+        )
+
+
+def layer_choice(store: FeatureStore, layer: int | str | None) -> tuple[str, ...]:
+    """The layers of the store whose mean is compared: one, or by default all."""
     if layer in (None, "average"):
         return store.layers
     return (layer if isinstance(layer, str) else layer_name(layer),)
 
 
-def _query(vectors_LD: Floats, store: FeatureStore, names: tuple[str, ...]) -> Floats:
+def query_of(vectors_LD: Floats, store: FeatureStore, names: tuple[str, ...]) -> Floats:
     """The query as the store would keep it, averaged over `names`, of length 1."""
     layout = store.layout
     if names == ("average",):

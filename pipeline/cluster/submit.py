@@ -16,7 +16,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -241,18 +241,26 @@ def _line(error: Exception) -> str:
     return text if len(text) < 400 else text[:400] + "…"
 
 
-def jobs(address: str | None) -> list[str]:
-    """A line for each submitted job, newest last: id, status, start, duration, what it runs."""
+def jobs(address: str | None) -> list[dict[str, str]]:
+    """The submitted jobs, newest last: id, status, start, duration, what each runs."""
     client = connect(address)
     with _answers(client):
         listed = [info for info in client.list_jobs() if info.submission_id]
-    rows = []
+    found = []
     for info in sorted(listed, key=lambda info: info.start_time or 0):
         began = (info.start_time or 0) / 1000
         seconds = ((info.end_time or time.time() * 1000) / 1000 - began) if began else 0
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(began)) if began else "-"
         what = (info.metadata or {}).get("what", info.entrypoint)
-        rows.append((info.submission_id, info.status.value, day, f"{seconds:.0f} s", what))
+        row = (info.submission_id, info.status.value, day, f"{seconds:.0f} s", what)
+        names = ("job", "status", "start", "duration", "what")
+        found.append(dict(zip(names, map(str, row), strict=True)))
+    return found
+
+
+def lines(listed: Sequence[Mapping[str, str]]) -> list[str]:
+    """Jobs as lines of columns."""
+    rows = [tuple(one.values()) for one in listed]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)] + [0]
     return ["  ".join(map(str.ljust, row, widths)) for row in rows]
 

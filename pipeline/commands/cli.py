@@ -1,5 +1,6 @@
 """The command `elmo`: the commands of its help by section, and how it ends."""
 
+import difflib
 import os
 import signal
 import sys
@@ -25,6 +26,7 @@ SECTIONS: dict[str, list[click.Command]] = {
         models.embed,
         models.perplexity,
         models.neighbors,
+        models.search,
         task.task,
     ],
     "Care for a store": [
@@ -58,6 +60,19 @@ class Sections(click.Group):
         """The commands in the order of the sections."""
         return [*STAGES, *self.commands]
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that the words name; of a mistyped one, say which may be meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), 1)
+            if not near:
+                raise
+            said = f"No such command {args[0]!r}. Did you mean {near[0]!r}?"
+            raise click.UsageError(said, error.ctx) from None
+
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """The command of that name, if there is one."""
         if name not in STAGES:
@@ -85,6 +100,12 @@ def cli(verbose: bool, quiet: bool) -> None:
     """ELMo on your own text: train it, tune it to a domain, store its vectors as Parquet.
 
     `elmo init FOLDER` starts a project; `elmo run` there runs the stages of dvc.yaml, in order.
+
+    Completion of commands and options, for this shell alone: eval "$(_ELMO_COMPLETE=bash_source
+    elmo)", in zsh zsh_source; for good, put that line into ~/.bashrc or ~/.zshrc.
+
+    \b
+    Example: elmo init my-project --text my-text.txt; cd my-project; elmo run
     """
     if verbose:
         os.environ["ELMO_VERBOSE"] = "1"

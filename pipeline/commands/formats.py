@@ -11,10 +11,12 @@ from elmo.interop.exports import EXPORTS, layout_for
 
 from .options import (
     FOLDER,
+    OVERWRITE,
     PATH,
     TEXT,
     Folder,
     say_done,
+    written,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +46,11 @@ def import_(
     embedding: Path | None,
     tokenizer: str,
 ) -> None:
-    """Make a model folder of a 2018 OPTIONS.json and WEIGHTS.hdf5."""
+    """Make a model folder of a 2018 OPTIONS.json and WEIGHTS.hdf5.
+
+    \b
+    Example: elmo import options.json weights.hdf5 models/original --vocabulary words.txt
+    """
     from elmo.interop.bilm_tf import import_2018
 
     digest = import_2018(
@@ -60,11 +66,17 @@ def import_(
 @click.argument("model", type=PATH)
 @click.argument("options", type=PATH)
 @click.argument("weights", type=PATH)
-def export(model: Path, options: Path, weights: Path) -> None:
-    """Write a model as the 2018 pair OPTIONS.json and WEIGHTS.hdf5."""
+@OVERWRITE
+def export(model: Path, options: Path, weights: Path, overwrite: bool) -> None:
+    """Write a model as the 2018 pair OPTIONS.json and WEIGHTS.hdf5.
+
+    \b
+    Example: elmo export models/finetune options.json weights.hdf5
+    """
     from elmo.interop.bilm_tf import export_2018
 
-    export_2018(model, options, weights)
+    with written(options, overwrite) as new_options, written(weights, overwrite) as new_weights:
+        export_2018(model, new_options, new_weights)
     say_done(
         f"export: {options} and {weights}; the softmax and the optimizer stay behind: "
         "they travel in our own format only"
@@ -124,14 +136,19 @@ def package(
 @click.command()
 @click.argument("model", type=PATH)
 @click.argument("out", type=PATH)
-def export_serving(model: Path, out: Path) -> None:
+@OVERWRITE
+def export_serving(model: Path, out: Path, overwrite: bool) -> None:
     """Write MODEL as one file that serves without this package: OUT.pt2 (torch.export) or OUT.onnx.
 
     It takes ids (sentences, tokens, characters) and gives layers (sentences, layers, tokens, dim).
+
+    \b
+    Example: elmo export-serving models/finetune model.onnx
     """
     from elmo.interop.serving import export_serving as write
 
-    write(model, out)
+    with written(out, overwrite) as new:
+        write(model, new)
     from ..terminal.progress import human_size
 
     say_done(f"export-serving: {out} ({human_size(out.stat().st_size)})")
@@ -165,22 +182,31 @@ def _dump_help() -> str:
     show_default=True,
     help="Of the numbers of lists.",
 )
-def dump(store: Folder, out: Path, layout: str | None, dtype: str) -> None:
+@OVERWRITE
+def dump(store: Folder, out: Path, layout: str | None, dtype: str, overwrite: bool) -> None:
     """Write STORE for other tools."""
     from elmo.store import FeatureStore
 
     export = EXPORTS[layout or layout_for(out.name)]
-    written = export.write(FeatureStore(store, checked=True), out, dtype=dtype)
-    say_done(f"dump: {out} has {written:,} {export.units}")
+    opened = FeatureStore(store, checked=True)
+    with written(out, overwrite and not out.is_dir()) as new:  # a folder of ours is replaced
+        count = export.write(opened, new, dtype=dtype)
+    say_done(f"dump: {out} has {count:,} {export.units}")
 
 
 @click.command()
 @click.argument("model", type=PATH)
 @click.argument("vocabulary", type=PATH)
 @click.argument("out", type=PATH)
-def dump_tokens(model: Path, vocabulary: Path, out: Path) -> None:
-    """Write MODEL's context-free vectors of a word list, a line each, to OUT.hdf5 as in 2018."""
+@OVERWRITE
+def dump_tokens(model: Path, vocabulary: Path, out: Path, overwrite: bool) -> None:
+    """Write MODEL's context-free vectors of a word list, a line each, to OUT.hdf5 as in 2018.
+
+    \b
+    Example: elmo dump-tokens models/finetune words.txt tokens.hdf5
+    """
     from elmo.interop.bilm_tf import dump_token_embeddings
 
-    count = dump_token_embeddings(model, vocabulary, out)
+    with written(out, overwrite) as new:
+        count = dump_token_embeddings(model, vocabulary, new)
     say_done(f"dump-tokens: {out} holds {count:,} words")

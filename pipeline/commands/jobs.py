@@ -1,12 +1,13 @@
 """Jobs on a Ray cluster, submit, jobs, attach, stop, and what they left at a URL: unused."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from .options import PARAMS
+from .options import JSON, PARAMS
 
 ADDRESS = click.option(
     "--address",
@@ -62,11 +63,17 @@ def submit(
 
 @click.command()
 @ADDRESS
-def jobs(address: str | None) -> None:
-    """The jobs of a Ray cluster: id, status, start, duration, what it runs."""
+@JSON
+def jobs(address: str | None, as_json: bool) -> None:
+    """The jobs of a Ray cluster: id, status, start, duration, what it runs.
+
+    \b
+    Example: elmo jobs --address http://head:8265
+    """
     from ..cluster import submit as cluster_jobs
 
-    for line in cluster_jobs.jobs(address):
+    listed = cluster_jobs.jobs(address)
+    for line in map(json.dumps, listed) if as_json else cluster_jobs.lines(listed):
         click.echo(line)
 
 
@@ -74,7 +81,11 @@ def jobs(address: str | None) -> None:
 @click.argument("job")
 @ADDRESS
 def attach(job: str, address: str | None) -> None:
-    """Show the log of JOB from its start until it ends; the exit code is the job's."""
+    """Show the log of JOB from its start until it ends; the exit code is the job's.
+
+    \b
+    Example: elmo attach raysubmit_a1b2c3 --address http://head:8265
+    """
     from ..cluster import submit as cluster_jobs
 
     sys.exit(_followed(cluster_jobs.connect(address), job))
@@ -84,7 +95,11 @@ def attach(job: str, address: str | None) -> None:
 @click.argument("job")
 @ADDRESS
 def stop(job: str, address: str | None) -> None:
-    """Ask JOB to save a checkpoint and end, and wait until it has."""
+    """Ask JOB to save a checkpoint and end, and wait until it has.
+
+    \b
+    Example: elmo stop raysubmit_a1b2c3 --address http://head:8265
+    """
     from ..cluster import submit as cluster_jobs
 
     sys.exit(cluster_jobs.stop(address, job, say=_say))
@@ -92,7 +107,8 @@ def stop(job: str, address: str | None) -> None:
 
 @click.command()
 @click.option("--remove", is_flag=True, help="Remove them from there.")
-def unused(remove: bool) -> None:
+@JSON
+def unused(remove: bool, as_json: bool) -> None:
     """List the outputs at the storage's URL that no commit names.
 
     A commit of any branch, tag or experiment of this clone, the project's folder and the project of
@@ -113,7 +129,7 @@ def unused(remove: bool) -> None:
     if remove:
         outputs.remove(url, found)
     for name in found.unused:
-        click.echo(f"{url}/{name}")
+        click.echo(json.dumps({"output": f"{url}/{name}"}) if as_json else f"{url}/{name}")
     _say(f"{len(found.unused)} outputs that no commit names {'removed' if remove else 'found'}")
     if found.unknown:
         _say(f"{found.unknown} outputs of commits are not in DVC's cache and may be among these")

@@ -1,4 +1,4 @@
-"""Using a model: embed, perplexity, neighbors."""
+"""Using a model: embed, perplexity, neighbors, search."""
 
 from functools import partial
 from pathlib import Path
@@ -10,10 +10,12 @@ from .options import (
     DEVICE,
     FOLDER,
     JSON,
+    OVERWRITE,
     PATH,
     TEXT,
     Folder,
     say_done,
+    written,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Of the products; auto: the faster of float32 and bfloat16 here.",
 )
+@OVERWRITE
 @DEVICE
 def embed(
     model: Path,
@@ -47,6 +50,7 @@ def embed(
     layers: str,
     dtype: str,
     precision: "RequestedOfEmbedding",
+    overwrite: bool,
     device: str,
 ) -> None:
     """Embed each line: an array (layers, tokens, dim). The model's own tokenizer cuts the text.
@@ -58,18 +62,19 @@ def embed(
     from . import text_commands
 
     say = partial(click.echo, err=True)
-    count = text_commands.embed(
-        model,
-        source,
-        output,
-        pretokenized=pretokenized,
-        batch_size=batch_size,
-        state=state,
-        layers=layers,
-        dtype=dtype,
-        precision=settled(precision, setting="--precision", device=device, say=say),
-        device=device,
-    )
+    with written(output, overwrite) as out:
+        count = text_commands.embed(
+            model,
+            source,
+            out,
+            pretokenized=pretokenized,
+            batch_size=batch_size,
+            state=state,
+            layers=layers,
+            dtype=dtype,
+            precision=settled(precision, setting="--precision", device=device, say=say),
+            device=device,
+        )
     say_done(f"embed: {count:,} sentences in {output}")
 
 
@@ -86,6 +91,9 @@ def perplexity(
     """The perplexity of a text, each sentence read alone, under the full softmax.
 
     The model's own tokenizer cuts each line.
+
+    \b
+    Example: elmo perplexity models/finetune --input text.txt
     """
     from . import text_commands
 
@@ -135,6 +143,47 @@ def neighbors(
         count=count,
         layer=layer,
         same_word=same_word,
+        pretokenized=pretokenized,
+        as_json=as_json,
+        device=device,
+    ):
+        click.echo(line)
+
+
+@click.command()
+@click.argument("store", type=FOLDER)
+@click.argument("text")
+@click.option("--model", type=PATH, help="The store's model; default: looked for in models/.")
+@click.option("-k", "count", default=10, show_default=True, help="How many sentences to print.")
+@click.option("--layer", help="A layer of the store; default: the mean of all.")
+@click.option("--pretokenized", is_flag=True, help="Tokens stand between single spaces.")
+@JSON
+@DEVICE
+def search(
+    store: Folder,
+    text: str,
+    model: Path | None,
+    count: int,
+    layer: str | None,
+    pretokenized: bool,
+    as_json: bool,
+    device: str,
+) -> None:
+    """Print the sentences of STORE nearest to TEXT, by the mean vector of their tokens.
+
+    Prints the cosine, the number and the tokens of each; all of the store is compared.
+
+    \b
+    Example: elmo search data/features "returns an array of the given shape" -k 3
+    """
+    from . import text_commands
+
+    for line in text_commands.search(
+        store,
+        text,
+        model=model,
+        count=count,
+        layer=layer,
         pretokenized=pretokenized,
         as_json=as_json,
         device=device,

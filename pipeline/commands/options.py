@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -157,7 +158,21 @@ DEVICE = click.option(
     callback=_check_device,
     help="cpu, or cuda for a GPU.",
 )
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+JSON = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON: an object on a line for each answer."
+)
+
+
+OVERWRITE = click.option(
+    "--overwrite", is_flag=True, help="Replace the file where there is one, once the new is whole."
+)
+
+
+def written(out: Path, overwrite: bool) -> AbstractContextManager[Path]:
+    """Yield where to write `out`: with `overwrite` beside it, and then it is replaced at once."""
+    from elmo.io.atomic import new_file
+
+    return new_file(out) if overwrite else nullcontext(out)
 
 
 def with_cluster(command: Callable[..., None]) -> Callable[..., None]:

@@ -86,6 +86,9 @@ def init(
 def run_stages(stages: tuple[str, ...]) -> None:
     """Run STAGES and what they need (default: all) where they are not up to date.
 
+    Stages: corpus, tokenize (tokenize@general, tokenize@domain), vocab, pretrain, finetune,
+    features, register, labels, tasks (tasks@NAME), report.
+
     It is `dvc repro`, and takes its options: --force, --dry, --single-item.
 
     \b

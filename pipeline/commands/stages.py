@@ -23,7 +23,9 @@ def command(stage: "Stage") -> click.Command:
         made = option(made)
     for argument in reversed([*stage.inputs, *stage.outputs, *filter(None, [stage.work])]):
         made = _parameter(argument)(made)
-    return click.command(stage.name, help=stage.help)(made)
+    about = "`elmo run` gives it the paths of dvc.yaml."
+    shown = f"{stage.help}\n\n{about}\n\n\b\nExample: elmo run {stage.name}"
+    return click.command(stage.name, help=shown, short_help=stage.help)(made)
 
 
 def _parameter(argument: "Argument") -> Callable[[Callable[..., None]], Callable[..., None]]:

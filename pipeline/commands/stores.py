@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 @click.argument("store", type=FOLDER)
 @JSON
 def verify(store: Folder, as_json: bool) -> None:
-    """Check every checksum and count of STORE, and name what is wrong."""
+    """Check every checksum and count of STORE, and name what is wrong.
+
+    \b
+    Example: elmo verify data/features
+    """
     from elmo.store.maintenance import verify as check
 
     counts = check(store).counts
@@ -42,7 +46,11 @@ def verify(store: Folder, as_json: bool) -> None:
 @click.argument("model", type=PATH)
 @with_cluster
 def append(store: Folder, shards: Path, model: Path, cluster: "Cluster") -> None:
-    """Add the sentences of SHARDS to STORE, as a new version."""
+    """Add the sentences of SHARDS to STORE, as a new version.
+
+    \b
+    Example: elmo append data/features data/shards/more models/finetune
+    """
     from ..stages import features as stage
 
     figures = stage.append(store, shards, model, cluster=cluster)
@@ -53,7 +61,11 @@ def append(store: Folder, shards: Path, model: Path, cluster: "Cluster") -> None
 @click.argument("store", type=FOLDER)
 @click.option("--part-tokens", default=1_000_000, show_default=True, help="Tokens per part.")
 def compact(store: Folder, part_tokens: int) -> None:
-    """Join small neighbouring parts of STORE, as a new version."""
+    """Join small neighbouring parts of STORE, as a new version.
+
+    \b
+    Example: elmo compact data/features; elmo prune data/features
+    """
     from elmo.store.maintenance import compact as join
 
     manifest = join(store, part_tokens=part_tokens)
@@ -64,7 +76,11 @@ def compact(store: Folder, part_tokens: int) -> None:
 @click.argument("store", type=FOLDER)
 @click.option("--keep", default=1, show_default=True, help="Versions to keep.")
 def prune(store: Folder, keep: int) -> None:
-    """Delete old versions of STORE and the files that only they name."""
+    """Delete old versions of STORE and the files that only they name.
+
+    \b
+    Example: elmo prune data/features --keep 2
+    """
     from elmo.store.maintenance import prune as delete
 
     say_done(f"prune: {len(delete(store, keep=keep))} files deleted from {store}")
@@ -72,10 +88,16 @@ def prune(store: Folder, keep: int) -> None:
 
 @click.command()
 @click.argument("store", type=FOLDER)
-def lineage(store: Folder) -> None:
-    """Print the model, run, corpus and settings that made STORE, as JSON."""
+@JSON
+def lineage(store: Folder, as_json: bool) -> None:
+    """Print the model, run, corpus and settings that made STORE, as JSON; with --json on one line.
+
+    \b
+    Example: elmo lineage data/features
+    """
     import json
 
     from elmo.store.maintenance import lineage as lineage_of
 
-    click.echo(json.dumps(lineage_of(store), indent=1, ensure_ascii=False, sort_keys=True))
+    indent = None if as_json else 1
+    click.echo(json.dumps(lineage_of(store), indent=indent, ensure_ascii=False, sort_keys=True))

@@ -11,7 +11,7 @@ from elmo.data.tokenizer import TOKENIZERS
 from elmo.errors import ElmoError
 from elmo.tasks.kinds import KINDS
 
-from .options import DEVICE, PATH, say_done
+from .options import DEVICE, JSON, PATH, say_done
 from .run_stage import check_outside
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _tokenization(tokenizer: str | None, model: Path | None) -> "Tokenization":
 @task.command()
 @click.argument("folder", type=PATH)
 @click.option("--data", type=PATH, required=True, help="A labelled file.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 @_reading
 def evaluate(
     folder: Path,

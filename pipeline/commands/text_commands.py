@@ -1,4 +1,4 @@
-"""The work of the commands on plain text: embed, perplexity, neighbors."""
+"""The work of the commands on plain text: embed, perplexity, neighbors, search."""
 
 import json
 import os
@@ -22,6 +22,7 @@ from elmo.settings import LONGEST_LINE, MOST_TOKENS, EmbeddingPrecision
 from elmo.store import FeatureStore
 from elmo.store.neighbors import Neighbor, parse_query, random_cosine
 from elmo.store.neighbors import neighbors as nearest
+from elmo.store.search import search as nearest_sentences
 from elmo.train.perplexity import blocks, scores
 from elmo.train.perplexity import perplexity as perplexity_of
 
@@ -137,6 +138,28 @@ def neighbors(
         yield f"{neighbor.cosine:.3f}  {neighbor.sentence_id:>7}  {neighbor.marked()}"
 
 
+def search(
+    store: str | Path,
+    text: str,
+    *,
+    model: Path | None,
+    count: int,
+    layer: str | None,
+    pretokenized: bool = False,
+    as_json: bool = False,
+    device: str = "cpu",
+) -> Iterator[str]:
+    """The sentences nearest to a text, one line per sentence."""
+    opened = FeatureStore(store, checked=True)
+    embedder = Embedder.load(model or _model_of(opened), device=device)
+    sentences = [text.split()] if pretokenized else embedder.tokenize(text)
+    for hit in nearest_sentences(opened, embedder, sentences, k=count, layer=_layer(layer)):
+        if as_json:
+            yield json.dumps(asdict(hit), ensure_ascii=False)
+            continue
+        yield f"{hit.cosine:.3f}  {hit.sentence_id:>7}  {' '.join(hit.tokens)}"
+
+
 def nearest_of(
     store: str | Path,
     text: str,
@@ -155,13 +178,17 @@ def nearest_of(
         tokens, index = parse_query(text)
     else:
         tokens, index = parse_query(text, tokenize=embedder.tokenize)
-    chosen = int(layer) if layer is not None and layer.isdecimal() else layer
+    chosen = _layer(layer)
     found = nearest(opened, embedder, tokens, index, k=count, layer=chosen, same_word=same_word)
     if same_word and not found:
         raise ElmoError(f"{store}: has no other {tokens[index]!r}; leave out --same-word")
     random = random_cosine(opened, chosen)
     say(f"two random tokens of the store have {random:.3f}; --layer chooses another layer")
     return found
+
+
+def _layer(layer: str | None) -> int | str | None:
+    return int(layer) if layer is not None and layer.isdecimal() else layer
 
 
 def _model_of(store: FeatureStore) -> Folder:

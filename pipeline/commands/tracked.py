@@ -26,6 +26,9 @@ def work(folder: Path, send: bool, as_json: bool) -> None:
     """List unfinished stages, and metrics that MLflow has not been sent yet.
 
     Runs and versions are shown by `mlflow ui`, experiments by `dvc exp show`.
+
+    \b
+    Example: elmo work --send
     """
     from ..tracking import unfinished
 
@@ -45,9 +48,14 @@ def stores(name: str, version: int | None, as_json: bool) -> None:
     """List the stores made from a registered model NAME, or one VERSION of it.
 
     With --json, one line for each version: its number, and the location of each store by digest.
+
+    \b
+    Example: elmo stores elmo 2
     """
+    from .. import tracking
     from ..tracking import registry
 
+    tracking.check_there()
     rows = [row for row in registry.versions(name) if version in (None, row.version)]
     if not rows:
         raise ElmoError(f"the registry has no {name[:200]} version {version or ''}".rstrip())
@@ -63,10 +71,16 @@ def stores(name: str, version: int | None, as_json: bool) -> None:
 @click.argument("version", type=click.IntRange(min=1))
 @PARAMS
 def promote(version: int, params_file: Path) -> None:
-    """Make VERSION of the registered model the champion, whatever its perplexity."""
+    """Make VERSION of the registered model the champion, whatever its perplexity.
+
+    \b
+    Example: elmo promote 2
+    """
+    from .. import tracking
     from ..settings import params as settings
     from ..tracking import registry
 
+    tracking.check_there()
     params = settings.load(params_file).register
     before = registry.promote(params.name, version, alias=params.alias)
     was = "there was none" if before is None else f"it was version {before}"

@@ -9,6 +9,7 @@ from then on its figures wait in a spool where MLflow is slow or away.
 from .client import (
     answers,
     check,
+    check_there,
     database_file,
     find_again,
     mlflow_client,
@@ -38,6 +39,7 @@ __all__ = [
     "TrackedRun",
     "answers",
     "check",
+    "check_there",
     "database_file",
     "end_killed",
     "exists",

@@ -51,14 +51,27 @@ def mlflow_client() -> Any:
         return _CLIENTS[uri]
 
 
+def own_database() -> Path | None:
+    """The file of the database that the environment names, or the project's; None of a server."""
+    default = f"sqlite:///{project_root() / 'mlflow.db'}"
+    return database_of(os.environ.get("MLFLOW_TRACKING_URI", default))
+
+
+def check_there() -> None:
+    """Refuse to ask a database that is not there: one would be made in a folder of no project."""
+    file = own_database()
+    if file is not None and not file.exists():
+        raise ElmoError(
+            f"{file}: no such file; go to a project's folder, or set MLFLOW_TRACKING_URI"
+        )
+
+
 def find_again(file: Path | None = None) -> None:
     """Look for the artifacts in the project's own database where it is now, if it was moved.
 
     `file` is that database, by default what the environment names.
     """
-    if file is None:
-        default = f"sqlite:///{project_root() / 'mlflow.db'}"
-        file = database_of(os.environ.get("MLFLOW_TRACKING_URI", default))
+    file = file or own_database()
     if file is None:
         return
     check_database(file)

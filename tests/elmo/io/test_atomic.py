@@ -66,7 +66,10 @@ def test_what_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
             raise AssertionError("no work starts")
     for out, message in (
         (theirs, "theirs: is a folder; choose a file"),
-        (file, "notes.txt: exists, and is not replaced; delete it or choose another file"),
+        (
+            file,
+            "notes.txt: exists, and is not replaced; delete it, choose another or pass --overwrite",
+        ),
         (file_link, "file_link: is a symbolic link to .*notes.txt"),
     ):
         with pytest.raises(ElmoError, match=message), new_output(out):

@@ -1,13 +1,16 @@
 """Exit code and whole output of the commands, good and bad."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 import torch
@@ -15,6 +18,8 @@ import torch
 from elmo.data.tokenizer import describe
 from elmo.model.config import GROUP
 from elmo.model.embedder import Embedder
+from pipeline.commands.cli import cli
+from pipeline.stages import STAGES
 from tests.elmo.conftest import save_tiny_model
 from tests.pipeline.command_line import elmo
 
@@ -196,4 +201,81 @@ def test_an_interrupt_is_one_line_and_leaves_nothing(tmp_path: Path, number: int
     _, error = process.communicate()
     assert process.returncode == 1
     assert error == "error: interrupted; run the same command again to go on\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def every_command() -> Iterator[tuple[str, click.Command]]:
+    """The commands below `elmo`, those of its groups too."""
+    groups: list[tuple[str, click.Group]] = [("", cli)]
+    while groups:
+        path, group = groups.pop()
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            assert command is not None
+            if isinstance(command, click.Group):
+                groups.append((f"{path} {name}", command))
+            else:
+                yield f"{path} {name}".strip(), command
+
+
+def test_every_command_shows_an_example() -> None:
+    commands = dict(every_command())
+    assert len(commands) > 35
+    lacking = [path for path, one in commands.items() if "Example: elmo " not in (one.help or "")]
+    assert lacking == []
+
+
+def test_json_is_one_option_with_one_meaning() -> None:
+    options = [
+        one
+        for _, command in every_command()
+        for one in command.params
+        if "--json" in one.opts and isinstance(one, click.Option)
+    ]
+    assert len(options) >= 9 and len({one.help for one in options}) == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("pretrian", "pretrain"), ("neighbours", "neighbors"), ("serach", "search")],
+)
+def test_a_mistyped_command_is_answered_with_the_one_that_is_meant(typed: str, meant: str) -> None:
+    code, _, error = elmo(typed, "x")
+    assert code == 2
+    assert error == f"error: No such command '{typed}'. Did you mean '{meant}'? See elmo --help\n"
+
+
+def test_the_help_of_run_names_every_stage() -> None:
+    code, printed, _ = elmo("run", "--help")
+    assert code == 0
+    assert all(re.search(rf"\b{name}\b", printed) for name in STAGES)
+
+
+def test_an_output_is_replaced_where_that_is_asked_for(model: Path, tmp_path: Path) -> None:
+    """And only once the new one is whole; a folder above it is not made for nothing."""
+    (tmp_path / "text.txt").write_text("a gift\n")
+    command = ("embed", str(model), "--input", "text.txt", "--output", "new/vectors.npz")
+    code, _, error = elmo(*command, "--layers", "9", cwd=tmp_path)
+    assert code == 1 and "layers must be among" in error
+    assert not (tmp_path / "new").exists()
+    for _ in range(2):
+        assert elmo(*command, "--overwrite", cwd=tmp_path)[0] == 0
+    whole = (tmp_path / "new" / "vectors.npz").read_bytes()
+    code, _, error = elmo(*command, cwd=tmp_path)
+    assert code == 1 and "exists, and is not replaced" in error and "--overwrite" in error
+    code, _, error = elmo(*command, "--overwrite", "--layers", "9", cwd=tmp_path)
+    assert code == 1 and (tmp_path / "new" / "vectors.npz").read_bytes() == whole
+    files = ("options.json", "weights.hdf5")
+    for words in (("export", str(model), *files), ("export", str(model), *files, "--overwrite")):
+        assert elmo(*words, cwd=tmp_path)[0] == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"text.txt", "new", *files}
+
+
+def test_no_database_is_made_where_there_is_no_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    code, _, error = elmo("stores", "elmo", cwd=tmp_path)
+    assert code == 1 and "mlflow.db: no such file; go to a project's folder" in error
     assert list(tmp_path.iterdir()) == []

@@ -479,7 +479,7 @@ def test_one_text_alone_has_no_column_of_fine_tuning(given: Path, tmp_path: Path
     for name in ("train.tsv", "heldout.tsv"):
         curve = given / "curves" / "finetune" / name
         curve.write_text(curve.read_text().splitlines()[0] + "\n")
-    assert run(given, tmp_path / "report") == {"pictures": 4}
+    assert run(given, tmp_path / "report") == {"pictures": 5}
     said = text_of((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
     assert "The domain text is the general text, so nothing was fine-tuned." in said
     assert "General text 414.4 86.0 4.82 × 1.313 9,467 2.9%" in said

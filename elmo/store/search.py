@@ -1,0 +1,108 @@
+"""The sentences of a store nearest to a text, by the means of their tokens' vectors. Exact.
+
+Shapes: L layers, S sentences, T tokens of a block, D the width of a vector.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from elmo.data.arrays import Floats
+from elmo.errors import ElmoError
+from elmo.model.embedder import Embedder
+from elmo.store import FeatureStore
+from elmo.store.neighbors import check_model, layer_choice, query_of
+from elmo.store.reader import VectorBlock
+
+_SENTENCES = 4096  # compared at a time
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A sentence of the store: its cosine to the text, its number and its tokens."""
+
+    cosine: float
+    sentence_id: int
+    tokens: list[str]
+
+
+def search(
+    store: FeatureStore,
+    embedder: Embedder,
+    sentences: Sequence[Sequence[str]],
+    *,
+    k: int = 10,
+    layer: int | str | None = None,
+    split: str | None = None,
+) -> list[Hit]:
+    """The k different sentences of the store nearest by cosine to a text, cut into `sentences`.
+
+    Compared are means over tokens: of the layer `layer`, by default of the mean of those stored.
+    Reads the whole store once. Of equal sentences the first is listed.
+    """
+    if k < 1:
+        raise ElmoError(f"k must be 1 or more, found {k}")
+    check_model(store, embedder)
+    names = layer_choice(store, layer)
+    tokens = [list(one) for one in sentences if one]
+    if not tokens:
+        raise ElmoError("the text has no tokens; write some words")
+    vectors_LTD = np.concatenate(embedder.embed(tokens), axis=1)
+    query_D = query_of(vectors_LTD.mean(1), store, names)
+    best = _Best(store, k)
+    ids: list[npt.NDArray[np.int64]] = []
+    means: list[Floats] = []
+    for number in store.numbers(split):
+        for block in store.part(number).blocks(names):
+            own_ids, mean_SD = _means(block)
+            ids.append(own_ids)
+            means.append(mean_SD)
+            if sum(map(len, ids)) >= _SENTENCES:
+                best.add(np.concatenate(ids), np.concatenate(means), query_D)
+                ids, means = [], []
+    if ids:
+        best.add(np.concatenate(ids), np.concatenate(means), query_D)
+    return best.hits()
+
+
+def _means(block: VectorBlock) -> tuple[npt.NDArray[np.int64], Floats]:
+    """The numbers of a block's sentences that have tokens, and the means over these (S, D)."""
+    lengths = np.diff(block.offsets)
+    rows = np.flatnonzero(lengths)
+    if not len(rows):
+        return block.sentence_ids[:0], np.empty((0, block.vectors.shape[2]), np.float32)
+    mean_TD = block.vectors[0] if len(block.vectors) == 1 else block.vectors.mean(0)
+    sums_SD = np.add.reduceat(mean_TD, block.offsets[rows], axis=0)
+    return block.sentence_ids[rows], np.asarray(sums_SD / lengths[rows, None], np.float32)
+
+
+class _Best:
+    """The nearest k sentences, none twice."""
+
+    def __init__(self, store: FeatureStore, k: int) -> None:
+        self._store, self._k = store, k
+        self._found: dict[tuple[str, ...], tuple[float, int]] = {}  # text: (-cosine, sentence)
+
+    def add(self, ids: npt.NDArray[np.int64], mean_SD: Floats, query_D: Floats) -> None:
+        """Compare sentences; texts are read of those alone that may be among the nearest."""
+        norm_S = np.maximum(np.sqrt(np.einsum("sd,sd->s", mean_SD, mean_SD)), 1e-12)
+        cosine_S = mean_SD @ query_D / norm_S
+        for index in np.lexsort((ids, -cosine_S)):
+            entry = (-float(cosine_S[index]), int(ids[index]))
+            if len(self._found) >= self._k and entry > self._last():
+                return
+            text = tuple(self._store.tokens(entry[1]))
+            self._found[text] = min(entry, self._found.get(text, entry))
+            if len(self._found) > self._k:
+                farthest = max(self._found, key=lambda one: self._found[one])
+                del self._found[farthest]
+
+    def hits(self) -> list[Hit]:
+        """The nearest first; of equal ones the first in the store."""
+        ordered = sorted(self._found.items(), key=lambda item: item[1])
+        return [Hit(-minus, number, list(text)) for text, (minus, number) in ordered]
+
+    def _last(self) -> tuple[float, int]:
+        return max(self._found.values())

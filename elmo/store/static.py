@@ -1,0 +1,123 @@
+"""One vector per distinct token of a store: its layer 0, or the mean over its occurrences.
+
+Shapes: L layers, N distinct tokens, T tokens of a block, D the width of a vector.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from elmo.data.arrays import Floats
+from elmo.errors import ElmoError, NotFound
+from elmo.io.atomic import new_output
+from elmo.store import FeatureStore
+
+_ROWS = 1024  # lines that are formatted at a time
+
+
+@dataclass(frozen=True)
+class StaticVectors:
+    """Words by falling count, their `counts` and `vectors` (N, D)."""
+
+    words: list[str]
+    counts: npt.NDArray[np.int64]
+    vectors: Floats
+
+    def __getitem__(self, word: str) -> Floats:
+        """The vector of a word."""
+        return self.vectors[self._index(word)]
+
+    def most_similar(self, word: str, *, k: int = 10) -> list[tuple[str, float]]:
+        """The k words nearest to a word by cosine, and their cosines."""
+        index = self._index(word)
+        norm_N = np.maximum(np.linalg.norm(self.vectors, axis=1), 1e-12)
+        cosine_N = self.vectors @ (self.vectors[index] / norm_N[index]) / norm_N
+        cosine_N[index] = -np.inf
+        order = np.argsort(-cosine_N, kind="stable")[: min(k, len(self.words) - 1)]
+        return [(self.words[i], float(cosine_N[i])) for i in order]
+
+    def _index(self, word: str) -> int:
+        try:
+            return self.words.index(word)
+        except ValueError:
+            raise NotFound(f"the store has no token {word[:100]!r}") from None
+
+
+def static_vectors(
+    store: FeatureStore,
+    *,
+    kind: Literal["mean", "layer_0"] = "mean",
+    layers: Sequence[int | str] | None = None,
+) -> StaticVectors:
+    """The vector of each distinct token: the mean over all its occurrences of the mean of `layers`
+    (None: those of the store), or its layer 0, which needs no context.
+
+    A token's layer 0 is [x; x], so x alone is taken: the cosines are the same.
+    """
+    if kind == "layer_0" and "layer_0" not in store.layout.layers:
+        raise ElmoError(f"{store.path}: has no layer 0; it holds {', '.join(store.layout.layers)}")
+    names = store.layers if layers is None else store._names(layers, among=store.layout.layers)
+    width = store.dim // 2 if kind == "layer_0" else store.dim
+    rows: dict[str, int] = {}
+    sums_ND = np.zeros((0, width), np.float32)
+    counts_N = np.zeros(0, np.int64)
+    for number in store.numbers():
+        part = store.part(number)
+        tokens = part.types.tokens.to_pylist()
+        row_of = np.array([rows.setdefault(token, len(rows)) for token in tokens], np.int64)
+        more = len(rows) - len(counts_N)
+        sums_ND = np.concatenate([sums_ND, np.zeros((more, width), np.float32)])
+        counts_N = np.concatenate([counts_N, np.zeros(more, np.int64)])
+        if kind == "layer_0":
+            sums_ND[row_of] = part.types.x(np.arange(len(tokens)))
+            for group in range(part.row_groups):
+                ids_T = part.block(group, []).type_ids
+                counts_N += np.bincount(row_of[ids_T], minlength=len(counts_N))
+            continue
+        for block in part.blocks(names):
+            if len(block.type_ids):
+                _add(sums_ND, counts_N, row_of[block.type_ids], block.vectors.mean(0))
+    if kind == "mean":
+        sums_ND /= np.maximum(counts_N, 1)[:, None]
+    words = list(rows)
+    order = sorted(range(len(words)), key=lambda i: (-counts_N[i], words[i]))
+    return StaticVectors([words[i] for i in order], counts_N[order], sums_ND[order])
+
+
+def _add(
+    sums_ND: Floats,
+    counts_N: npt.NDArray[np.int64],
+    rows_T: npt.NDArray[np.int64],
+    added_TD: Floats,
+) -> None:
+    """Add each token's vector to its row."""
+    order = np.argsort(rows_T, kind="stable")
+    rows, starts, counts = np.unique(rows_T[order], return_index=True, return_counts=True)
+    sums_ND[rows] += np.add.reduceat(added_TD[order], starts, axis=0)
+    counts_N[rows] += counts
+
+
+def export_word2vec(
+    store: FeatureStore, out: Path, *, kind: Literal["mean", "layer_0"] = "mean"
+) -> int:
+    """Write word2vec's text format, which gensim's `KeyedVectors` reads; return how many words.
+
+    Words by falling count; a token with a space in it, which the format can't hold, is left out.
+    """
+    static = static_vectors(store, kind=kind)
+    kept = [i for i, word in enumerate(static.words) if word and not _spaced(word)]
+    with new_output(out) as path, path.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(f"{len(kept)} {static.vectors.shape[1]}\n")
+        for start in range(0, len(kept), _ROWS):
+            for i in kept[start : start + _ROWS]:
+                numbers = " ".join(map(str, static.vectors[i]))
+                file.write(f"{static.words[i]} {numbers}\n")
+    return len(kept)
+
+
+def _spaced(word: str) -> bool:
+    return any(character.isspace() for character in word)
