@@ -13,6 +13,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -67,7 +68,8 @@ def step_seconds(
     path = cached(device, "steps", told)
     if path.exists():
         return read_record(path, StepSeconds)
-    limits = {"OMP_NUM_THREADS": str(threads)}
+    paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+    limits = {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     done = subprocess.run(
         [sys.executable, "-m", "elmo.train.step_speed"],
         input=json.dumps(work),

@@ -52,6 +52,19 @@ def test_steps_are_timed_once_for_each_network_size_of_step_and_number_of_thread
     assert [run["threads"] for run in runs] == ["2", "2", "1", "2"]
 
 
+def test_the_process_runs_wherever_the_command_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_speed, "SMALL", 0)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.chdir(tmp_path)
+    training = replace(TRAINING, rows=4, window=3)
+    measured = step_seconds(SHAPE, training, device=CPU, threads=1)
+    assert measured.float32_s > 0 and measured.bfloat16_s > 0
+    assert len(list((tmp_path / "cache" / "elmo").iterdir())) == 1
+
+
 def test_a_step_that_takes_no_time_is_not_timed(runs: list[Any]) -> None:
     assert seconds(SHAPE).factor == 1.0 and not runs
 
