@@ -4,6 +4,7 @@ What a store is, and why its bytes do not depend on the actors, is in `elmo.stor
 module hands the ranges out.
 """
 
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
     import ray.data
 
     from elmo.store.build import EmbedJob, JobRunner
+    from elmo.store.layout import Layout
     from elmo.store.manifest import PartEntry, StoreManifest
 
 STAGES = ("features", "append")
+_LARGE = 1_000_000_000  # bytes of a store from which its room is looked at before the work
 
 STAGE = Stage(
     name="features",
@@ -70,6 +73,8 @@ def run(
     inputs = {"model": model_digest(model), "shards": Shards(shards).digest}
     kept = Location(absolute(work)) / fingerprint("features", STAGE.version, params, inputs)
     sources = {"model": model, "shards": shards}
+    layout = store_build.make_layout(model, params)
+    _check_room(out, kept, layout, tokens=Shards(shards).tokens())
     try:
         with tracking.run("features", params, inputs=inputs, sources=sources, folder=kept) as log:
             manifest = store_build.build(
@@ -85,6 +90,28 @@ def run(
     finally:
         _clear(kept)
     return metrics(manifest)
+
+
+def _check_room(out: Folder, kept: Location, layout: "Layout", *, tokens: int) -> None:
+    """Say what a large store will take of its disk, and refuse one that can't fit."""
+    home = Location.of(absolute(out)).local
+    size = tokens * len(layout.contextual) * layout.width
+    if home is None or size < _LARGE:
+        return
+    there = sum(sum(place.tree().values()) for place in (Location(home), kept))
+    free = shutil.disk_usage(next(path for path in (home, *home.parents) if path.is_dir())).free
+    human = progress.human_size
+    line = f"{tokens:,} tokens take {human(size)}, {human(free)} are free"
+    if (size if layout.codec == "none" else size // 2) - there <= free:
+        progress.say(f"features: {line}")
+        return
+    ways = [f'features.layers to "top" ({human(tokens * layout.width)})']
+    if layout.dtype != "int8":
+        ways.append("features.dtype to int8 (half of float16)")
+    raise ElmoError(
+        f"{out}: {line}; set {', '.join(ways)}, name less text in corpus.domain, or name a URL as "
+        "storage in cluster.yaml"
+    )
 
 
 def summary(figures: dict[str, float]) -> str:

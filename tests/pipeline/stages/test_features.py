@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -270,3 +271,30 @@ def actors(driver: int) -> list[int]:
 
 def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_a_store_that_can_not_fit_is_refused_before_the_work(
+    given: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On a disk of 256 kB; what can fit is only said."""
+    monkeypatch.setattr(features, "_LARGE", 1)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a small file system can't be mounted here")
+    try:
+        with pytest.raises(ElmoError) as refused:
+            run(given, disk / "store", PARAMS, 1)
+        assert os.listdir(disk) == []
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    line = str(refused.value)
+    assert re.search(r"store: [\d,]+ tokens take [\d.]+ [kM]B, [\d.]+ kB are free; set feat", line)
+    for way in ('features.layers to "top"', "features.dtype to int8", "corpus.domain", "a URL"):
+        assert way in line
+    run(given, tmp_path / "store", PARAMS, 1)
+    assert re.search(r"features: [\d,]+ tokens take .*, .* are free\n", capsys.readouterr().err)
