@@ -195,7 +195,7 @@ def test_metrics_params_and_graph(project: Path) -> None:
     values = json.loads(shown)[""]["data"]
     assert values["metrics/pretrain.json"]["data"]["times_below_unigram"] > 1
     assert values["metrics/finetune.json"]["data"]["gain_share_higher_better"] > 0
-    assert values["metrics/tasks-animals.json"]["data"]["score"] >= 0
+    assert values["metrics/tasks-animals.json"]["data"]["score_higher_better"] >= 0
     columns = {name for file in values.values() for name in file["data"]}
     assert columns == {column for name in NAMES for column in record(name).metrics}
     assert "finetune" in call(project, "dvc", "dag", "--mermaid")

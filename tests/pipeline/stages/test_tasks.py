@@ -160,7 +160,7 @@ def test_the_command_of_the_stage(folder: Path) -> None:
     assert done.stdout.startswith("tasks ner: f1 ")
     figures = json.loads(Path("f.json").read_text())
     assert figures["examples"]["test"] == 1
-    assert json.loads(Path("m.json").read_text()) == {"score": figures["elmo"]["f1"]}
+    assert json.loads(Path("m.json").read_text()) == {"score_higher_better": figures["elmo"]["f1"]}
     other = CliRunner().invoke(cli, ["tasks", "pos", *words])
     assert str(other.exception) == "tasks.pos: no such task in the params; there are: ner"
 
