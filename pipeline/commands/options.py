@@ -175,6 +175,16 @@ def written(out: Path, overwrite: bool) -> AbstractContextManager[Path]:
     return new_file(out) if overwrite else nullcontext(out)
 
 
+def _check_named(cluster_file: Path) -> None:
+    """Refuse a file of settings that was named and is not there; the default one is optional."""
+    from elmo.errors import NotFound
+
+    source = click.get_current_context().get_parameter_source("cluster_file")
+    named = source is click.core.ParameterSource.COMMANDLINE
+    if named and not cluster_file.exists():
+        raise NotFound(f"--cluster {cluster_file}: no such file; leave --cluster out, or write it")
+
+
 def with_cluster(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of how its work is run, and hand them to it as `cluster`."""
 
@@ -186,6 +196,7 @@ def with_cluster(command: Callable[..., None]) -> Callable[..., None]:
         from ..terminal.progress import say
 
         flags = {field.name: given.pop(field.name, None) for field in fields(execution.Cluster)}
+        _check_named(cluster_file)
         cluster, in_force = execution.load(cluster_file, flags)
         execution.use_addresses(cluster)
         if cluster != execution.Cluster():

@@ -81,7 +81,7 @@ class Cluster:
 
 def load(path: Path, flags: Mapping[str, Any] | None = None) -> tuple[Cluster, str]:
     """Return what is in force, and a line that says so: flags, then variables, then the file."""
-    from_file = strict_yaml.read(path, Cluster) if path.exists() else Cluster()
+    from_file = strict_yaml.read(path, Cluster) if os.path.lexists(path) else Cluster()
     values: dict[str, Any] = {}
     changed = []
     for field in fields(Cluster):

@@ -7,6 +7,7 @@ import click
 import pytest
 
 from pipeline.commands.cli import cli
+from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import INNER, listing, refused, sample
 from tests.pipeline.command_line import elmo
 
@@ -143,3 +144,13 @@ READS = {
 def test_paths_that_are_not_there(case: Path, what: str, name: str) -> None:
     (case / "loop").symlink_to("loop")
     refused(*(name if word == "IN" else word for word in READS[what]), cwd=case)
+
+
+WORKERS = [name for name, words in COMMANDS.items() if "--workers" in words or name == "append"]
+
+
+@pytest.mark.parametrize("name", [*WORKERS, "features"])
+def test_a_named_file_of_cluster_settings_that_is_not_there(case: Path, name: str) -> None:
+    refused(*COMMANDS[name], "--cluster", "~/mine.yaml", cwd=case, names="--cluster ~/mine.yaml: ")
+    (case / "cluster.yaml").symlink_to("nowhere")
+    refused(*COMMANDS[name], cwd=case, names="cluster.yaml")
