@@ -12,8 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from scipy.cluster.vq import kmeans2
-from scipy.spatial.distance import cdist
 
 from elmo.data.arrays import Floats
 
@@ -97,6 +95,9 @@ def groups(vectors_ND: Floats) -> tuple[npt.NDArray[np.intp], list[int]]:
     The first centre is the vector farthest from the mean, each next one farthest from those before,
     so equal inputs give equal groups; the largest group is 0.
     """
+    from scipy.cluster.vq import kmeans2
+    from scipy.spatial.distance import cdist
+
     centres = [int(np.linalg.norm(vectors_ND - vectors_ND.mean(0), axis=1).argmax())]
     while len(centres) < GROUPS:
         farthest = cdist(vectors_ND, vectors_ND[centres]).min(1)

@@ -19,7 +19,6 @@ from elmo.io.atomic import new_folder
 from elmo.io.folders import local_folder
 from elmo.io.location import Folder
 from elmo.io.records import read_json
-from elmo.store.neighbors import parse_query
 
 from .. import tracking
 from ..settings.fingerprint import plain
@@ -707,6 +706,7 @@ def _neighbors(params: Report, store: Folder, model: Path) -> list[Block]:
 def _uses(params: Report, store: "FeatureStore", model: Path) -> list[Block]:
     """Each marked token's occurrences on a plane."""
     from elmo.model.embedder import Embedder
+    from elmo.store.neighbors import parse_query
 
     tokenize = Embedder.load(model, device="cpu").tokenize
     words: dict[str, None] = {}

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.stages import STAGES
+
 ROOT = Path(__file__).resolve().parents[2]
 HOMES = {
     "ray": {"pipeline/cluster/workers.py", "pipeline/cluster/submit.py", "pipeline/cluster/job.py"},
@@ -98,6 +100,16 @@ def test_the_library_knows_nothing_of_the_pipeline() -> None:
 def test_the_pipeline_knows_not_the_name_that_it_is_installed_under() -> None:
     for path in sources("pipeline"):
         assert not imported(path) & {"pipeline", "elmo_pipeline"}, path
+
+
+def test_the_records_of_the_stages_load_no_torch() -> None:
+    """Each command reads them, `elmo --help` too: torch takes seconds."""
+    stages = ", ".join(f"pipeline.stages.{name}" for name in STAGES)
+    code = f"import sys, {stages}; print(' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    loaded = set(done.stdout.splitlines()[0].split())
+    assert "pipeline.stages.report" in loaded
+    assert not loaded & {"torch", "scipy", "ray", "mlflow", "dvc"}
 
 
 @pytest.mark.parametrize("module", ["elmo", "pipeline.commands.cli", "pipeline.settings.params"])
