@@ -5,6 +5,7 @@ that was not copied to the host. What it computes is what the processor computes
 compared. Graphs and compiled code are left out.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -120,6 +121,16 @@ class _NoGrad:
         self._context.__exit__(*given)
 
 
+def _pretending(run: Any) -> Any:
+    """A thread's `run` under the mode, which is of one thread."""
+
+    def with_mode(self: threading.Thread) -> None:
+        with _Device():
+            run(self)
+
+    return with_mode
+
+
 @contextmanager
 def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Pretend that this machine has a GPU; yield its name."""
@@ -139,6 +150,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         patched.setattr(torch.cuda, "get_rng_state", lambda device=None: None)
         patched.setattr(torch.cuda, "set_rng_state", lambda state, device=None: None)
         patched.setenv("ELMO_CUDA_GRAPHS", "0")
+        patched.setattr(threading.Thread, "run", _pretending(threading.Thread.run))
         # Views of tensors of a subclass can't be made in inference mode.
         for name in ("__enter__", "__exit__"):
             patched.setattr(torch.inference_mode, name, getattr(_NoGrad, name))
