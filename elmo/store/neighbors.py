@@ -1,6 +1,6 @@
 """Nearest contextual neighbours: which tokens of a store are used as this one is.
 
-Shapes: L layers, T tokens of a block, D the width of a vector.
+Shapes: L layers, T tokens of a block, N tokens of different sentences, D the width of a vector.
 """
 
 import re

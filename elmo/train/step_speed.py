@@ -4,6 +4,8 @@ Products alone do not say it: a step also converts, adds and moves, so that wher
 bfloat16 are four times as fast, steps of a small network may be a fifth faster. So steps are timed,
 on text drawn at random, in a process of their own (`python -m elmo.train.step_speed`, which reads
 its work as JSON), once for each network and machine.
+
+Shapes: S directions, T time steps, B rows, N distinct tokens, K characters.
 """
 
 import json

@@ -77,7 +77,7 @@ def test_the_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     for folder in ("models/finetune", "data/features", "report", "numbers"):
         Path(folder).mkdir(parents=True)
     Path("report/index.html").touch()
-    tuned = {"domain_perplexity_before": 164.31, "domain_perplexity_after": 92.6}
+    tuned = {"domain_perplexity_before": 164.31, "domain_perplexity_after": 92.6, "steps": 10}
     arms = {"elmo": {"accuracy": 0.9, "f1": 0.695}, "baseline": {"accuracy": 0.8, "f1": 0.6}}
     files = {"pretrain": {"heldout_perplexity": 96.71}, "finetune": tuned, "tasks-ner": arms}
     for name, figures in files.items():

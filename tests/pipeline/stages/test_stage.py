@@ -73,6 +73,6 @@ def test_a_perplexity_that_unknown_words_flatter_says_so() -> None:
     assert pretrain.score(figures).endswith(flattered)
     when = ("before", "after")
     names = [f"{text}_perplexity_{one}" for text in ("domain", "general") for one in when]
-    tuned = dict.fromkeys(names, 20.0) | {"domain_gain": 0.0, "domain_unk_rate": 0.19}
+    tuned = dict.fromkeys(names, 20.0) | {"domain_gain": 0.0, "domain_unk_rate": 0.19, "steps": 1.0}
     assert finetune.summary(tuned).endswith(flattered)
     assert finetune.score(tuned).endswith(flattered)

@@ -112,8 +112,9 @@ def test_training_in_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     row |= {"tokens_per_second": 100.0, "seconds_left": 30.0, "peak_memory_mb": 512.0}
     (tmp_path / "live.json").write_text(json.dumps({"kind": "train", **row}))
     done = threading.Event()
-    given = ("pretrain", Location.of(tmp_path), "float32", done)
-    thread = threading.Thread(target=train_job._show, args=given)
+    thread = threading.Thread(
+        target=train_job._show, args=("pretrain", Location.of(tmp_path), done), daemon=True
+    )
     thread.start()
     until(log.there)
     done.set()
