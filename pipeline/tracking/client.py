@@ -46,8 +46,10 @@ def mlflow_client() -> Any:
                 check_database(file)
                 with silent("mlflow"):  # again: importing it has set its logger's level
                     make_database(file)
+            client = mlflow.MlflowClient()  # refuses a later MLflow's database: left as it is
+            if file is not None:
                 find_again(file)
-            _CLIENTS[uri] = mlflow.MlflowClient()
+            _CLIENTS[uri] = client
         return _CLIENTS[uri]
 
 
