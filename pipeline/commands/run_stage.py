@@ -99,8 +99,6 @@ def _check_apart(stage: "Stage", given: dict[str, Any], numbers: Iterable[Path |
     Files of numbers may go beside what was read.
     """
     read, written = _paths(stage.inputs, given), _paths(stage.outputs, given)
-    for work in _paths(filter(None, [stage.work]), given):
-        check_outside(work, [*read, *written])
     apart = [(output, other, "which is read") for output in written for other in read]
     several = [*written, *filter(None, numbers)]
     apart += [(later, earlier, "another output") for earlier, later in combinations(several, 2)]
@@ -109,6 +107,8 @@ def _check_apart(stage: "Stage", given: dict[str, Any], numbers: Iterable[Path |
         if one.startswith(two) or two.startswith(one):
             where = "is" if one == two else "lies in" if one.startswith(two) else "holds"
             raise ElmoError(f"{output}: {where} {other}, {what}; choose another")
+    for work in _paths(filter(None, [stage.work]), given):
+        check_outside(work, [*read, *written])
 
 
 def check_outside(work: Any, others: Iterable[Any]) -> None:

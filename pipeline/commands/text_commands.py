@@ -170,8 +170,11 @@ def nearest_of(
     same_word: bool = False,
     pretokenized: bool = False,
     device: str = "cpu",
-) -> list[Neighbor]:
-    """The nearest neighbours of the bracketed token; the model's own tokenizer cuts the text."""
+) -> Iterator[Neighbor]:
+    """The nearest neighbours of the bracketed token; the model's own tokenizer cuts the text.
+
+    After them, so that an output that takes none is all that is said, what to compare them with.
+    """
     opened = FeatureStore(store, checked=True)
     embedder = Embedder.load(model or _model_of(opened), device=device)
     if pretokenized:
@@ -182,9 +185,9 @@ def nearest_of(
     found = nearest(opened, embedder, tokens, index, k=count, layer=chosen, same_word=same_word)
     if same_word and not found:
         raise ElmoError(f"{store}: has no other {tokens[index]!r}; leave out --same-word")
+    yield from found
     random = random_cosine(opened, chosen)
     say(f"two random tokens of the store have {random:.3f}; --layer chooses another layer")
-    return found
 
 
 def _layer(layer: str | None) -> int | str | None:
