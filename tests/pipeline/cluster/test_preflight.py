@@ -76,9 +76,9 @@ def test_a_tracking_server_that_answers(tmp_path: Path) -> None:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            logins.append(self.headers["Authorization"])  # before whoever asks goes on
             self.send_response(200 if self.path == "/health" else 404)
             self.end_headers()
-            logins.append(self.headers["Authorization"])
 
         def log_message(self, *_: object) -> None:
             pass

@@ -645,7 +645,7 @@ def test_blank_lines_are_no_sentences_where_sentences_are_split_out(tmp_path: Pa
 
 
 STAGE = """
-import os, signal, sys
+import os, signal, sys, threading
 from contextlib import nullcontext
 from pathlib import Path
 from elmo.io.location import Location
@@ -657,12 +657,13 @@ from pipeline.text import shard_builder
 from pipeline.text.inputs import find_inputs
 
 def killing(function, at):
-    calls = 0
+    calls, counting = 0, threading.Lock()
     def called(*arguments, **named):
         nonlocal calls
-        calls += 1
-        if calls == at:
-            os.kill(os.getpid(), signal.SIGKILL)
+        with counting:  # in whichever thread: none begins a call after this one
+            calls += 1
+            if calls == at:
+                os.kill(os.getpid(), signal.SIGKILL)
         return function(*arguments, **named)
     return called
 
@@ -700,7 +701,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     [
         ("describe_shard", 6, 3),  # in the third piece, between its two shards
         ("write_json", 4, 4),  # the shards of the fourth are written, its record is not
-        ("adopt", 3, 2),  # the shards of the second piece are on their way
+        ("_take", 3, 2),  # two shards are on their way
     ],
 )
 @pytest.mark.slow
@@ -713,7 +714,7 @@ def test_killed_and_run_again_gives_the_same_bytes_and_redoes_no_finished_piece(
     assert not (tmp_path / "killed/out").exists()
     ended, numbers = stage(path, tmp_path / "killed/out")
     assert ended == 0
-    if name == "adopt":
+    if name == "_take":
         assert len(numbers) <= again
     else:
         assert numbers[0] == again - 1
