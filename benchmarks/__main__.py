@@ -142,6 +142,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--model", type=_file, help="a model folder")
     parser.add_argument("--tags-train", type=_file, help="tagged text, CoNLL-U")
     parser.add_argument("--tags-dev", type=_file, help="more of it")
+    parser.add_argument("--tags-test", type=_file, help="and more, to score")
+    parser.add_argument("--questions", type=_file, help="questions, as SQuAD has them")
     parser.add_argument("--peers", type=Path, help="a folder for the environments of the others")
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="NAME", choices=[one.name for one in BENCHMARKS]

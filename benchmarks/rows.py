@@ -130,10 +130,18 @@ def _precision(figures: Figures) -> str:
     )
 
 
+def _answers(task: str) -> Callable[[Figures], str]:
+    ways = {"counts": "counts", "static": "static", "elmo": "ELMo"}
+    return lambda figures: ", ".join(
+        f"{name} {figures[task][way]:.3f}" for way, name in ways.items()
+    )
+
+
 def _differences(figures: Figures) -> str:
     return f"differ by at most {max(figures['largest_difference_by_layer']):.1e}"
 
 
+_OTHERS = "counts (TF-IDF), static vectors"
 BENCHMARKS: tuple[Benchmark, ...] = (
     _embedding("small", scale.SMALL),
     _embedding("original", scale.ORIGINAL),
@@ -252,6 +260,23 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         ("precision", "{model}", "{tags-train}", "{tags-dev}"),
         4,
         (Row("relative error of the top layer, and a probe of tags", "float32", _precision),),
+    ),
+    Benchmark(
+        "comparison",
+        (
+            "comparison",
+            "--train",
+            "{tags-train}",
+            "--test",
+            "{tags-test}",
+            "--squad",
+            "{questions}",
+        ),
+        1,
+        (
+            Row("the tag of a word, learned from 1,000 sentences", _OTHERS, _answers("tags")),
+            Row("which of 500 paragraphs a question was asked of", _OTHERS, _answers("search")),
+        ),
     ),
     Benchmark(
         "serving",

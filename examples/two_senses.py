@@ -28,7 +28,7 @@ The directors of the bank met to raise the rate of interest.
 His father is a clerk in a bank in London.
 """.strip().splitlines()
 WORD = "bank"
-STYLE: dict[str, Any] = {"fontsize": 7, "ha": "center", "va": "bottom"}
+STYLE: dict[str, Any] = {"fontsize": 7, "ha": "center"}
 
 
 def main() -> None:
@@ -54,12 +54,17 @@ def draw(vectors: "np.ndarray[tuple[int, int], np.dtype[np.float32]]", path: str
     directions = np.linalg.svd(vectors, full_matrices=False)[2][:2]
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
-    for number, (x, y) in enumerate(vectors @ directions.T):
+    plane = vectors @ directions.T
+    for number, (x, y) in enumerate(plane):
         color = "tab:blue" if number < len(SENTENCES) // 2 else "tab:orange"
         axes.plot(x, y, "o", color=color)
-        axes.annotate(SENTENCES[number], (x, y), xytext=(0, 5), textcoords="offset points", **STYLE)
+        near = np.abs(plane[:number] - (x, y)).max(1, initial=0) < 0.1
+        where: dict[str, Any] = {"xytext": (0, 5), "va": "bottom"}
+        if near.any():  # its text stands below, where that of the other stands above
+            where = {"xytext": (0, -5), "va": "top"}
+        axes.annotate(SENTENCES[number], (x, y), textcoords="offset points", **where, **STYLE)
     axes.set(title=f"{WORD}: of a river (blue), of money (orange)", xticks=[], yticks=[])
-    axes.margins(0.25, 0.1)
+    axes.margins(0.3, 0.12)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=90)
     print(f"drawn: {path}")
