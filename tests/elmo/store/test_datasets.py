@@ -108,9 +108,11 @@ def test_each_layout_writes_all_of_a_store_and_counts_it(
     store: FeatureStore, tmp_path: Path, layout: str
 ) -> None:
     pytest.importorskip("datasets" if layout == "datasets" else "h5py")
-    tokens = sum(len(store.tokens(k)) for k in range(SENTENCES))
+    tokens = [token for k in range(SENTENCES) for token in store.tokens(k)]
+    words = len(set(tokens))
+    counted = {"lists": len(tokens), "word2vec": words, "word2vec-0": words}
     written = EXPORTS[layout].write(store, tmp_path / "out", dtype="float32")
-    assert written == (tokens if layout == "lists" else SENTENCES)
+    assert written == counted.get(layout, SENTENCES)
     assert (tmp_path / "out").exists()
 
 
