@@ -1,14 +1,18 @@
-"""What holds for all tests: one thread per process, and the eager LSTM cell.
+"""What holds for all tests: one thread per process, the eager LSTM cell, its own commands.
 
 The models of the tests are tiny. Several threads of one process gain nothing on them, and lose
 much where the cores are busy: each waits for the one that has no core. Compiling takes longer
-than what it would speed up; tests of the compiled cell ask for it (`compiled`).
+than what it would speed up; tests of the compiled cell ask for it (`compiled`). `dvc`, and the
+`python` of dvc.yaml, are those of this interpreter's environment, activated or not.
 """
 
 import os
+import sys
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded, and for processes that tests start
 os.environ["ELMO_COMPILE"] = "0"
+_COMMANDS = os.path.dirname(sys.executable)
+os.environ["PATH"] = os.pathsep.join([_COMMANDS, os.environ.get("PATH", os.defpath)])
 
 from collections.abc import Iterator  # noqa: E402
 
