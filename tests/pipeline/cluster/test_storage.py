@@ -106,7 +106,8 @@ def test_every_stage_writes_at_a_url_what_it_writes_on_a_disk(
     assert {re.sub("/[0-9a-f]{16}/", "/", name): sha for name, sha in published.items()} == on_disk
     assert len(published) == len(on_disk)
     assert files_below(Location("curves")) == curves
-    assert Path("registered.json").exists() and not Path("work").exists()
+    assert Path("registered.json").exists()
+    assert {path.suffix for path in Path("work").rglob("*")} <= {".log"}  # a slow stage's lines
     here = [path.name for folder in ("data", "models") for path in Path(folder).rglob("*")]
     assert not [name for name in here if name.endswith((".arrow", ".parquet", ".safetensors"))]
     for folder in ("models/finetune", "data/shards/domain"):

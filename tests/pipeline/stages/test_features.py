@@ -270,7 +270,8 @@ def actors(driver: int) -> list[int]:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def test_a_store_that_can_not_fit_is_refused_before_the_work(
