@@ -14,7 +14,7 @@ from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build
 from elmo.store.layout import Mix
-from elmo.store.neighbors import clearest_layer, neighbors, parse_query, random_cosine
+from elmo.store.neighbors import _cosine, clearest_layer, neighbors, parse_query, random_cosine
 
 QUERY = ["He", "has", "a", "gift", "for", "music"]
 
@@ -97,6 +97,15 @@ def test_they_are_the_nearest_of_all_tokens(
             (cosine, k) for cosine, k, place in slow if place == neighbor.position
         ]
         assert neighbor.marked().split()[neighbor.position].startswith("[")
+
+
+def test_equal_vectors_have_equal_cosines_wherever_they_lie() -> None:
+    """A product of BLAS differs in its last bit between the first and the last rows."""
+    draw = np.random.default_rng(0)
+    for count in range(1, 40):
+        vector_D, query_D = draw.normal(size=(2, 512)).astype(np.float32)
+        cosine_T = _cosine(np.tile(vector_D, (1, count, 1)), query_D)
+        assert len(set(cosine_T.tolist())) == 1, count
 
 
 def test_the_query_has_one_token_in_brackets() -> None:
