@@ -374,7 +374,7 @@ def _show(stage: str, folder: Location, done: threading.Event) -> None:
         while not done.wait(0.5 if folder.local else _SELDOM):
             text = _live(folder)
             now = time.monotonic()
-            if text == seen:
+            if text in ("", seen):
                 if now - shown_at > SILENCE:
                     shown_at = now
                     why = restarts.why_silent(folder)

@@ -124,6 +124,31 @@ def test_training_in_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert line.endswith("step 40, perplexity 94.3, gradient norm 0.50 (10% clipped), 512 MB")
 
 
+def test_a_report_that_is_gone_for_a_while_does_not_end_the_display(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where a URL does not answer, or its file is read between its emptying and its writing."""
+    file = tmp_path / "live.json"
+
+    def report(step: int) -> None:
+        file.write_text(json.dumps({"kind": "heldout", "step": step, "average": 94.3}))
+
+    looks = iter([lambda: report(5), lambda: file.write_text(""), file.unlink, lambda: report(10)])
+
+    class Done(threading.Event):
+        """Changes the file before each look, and is set after the last."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            change = next(looks, None)
+            if change:
+                change()
+            return change is None
+
+    train_job._show("pretrain", Location.of(tmp_path), Done())
+    said = [f"  step {step}, held-out perplexity 94.3" for step in (5, 10)]
+    assert capsys.readouterr().err.splitlines() == said
+
+
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("options", [(), ("--quiet",)])
 def test_embed_in_a_log_and_quiet(
