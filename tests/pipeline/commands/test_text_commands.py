@@ -105,7 +105,7 @@ def test_the_same_tokens_everywhere(
     monkeypatch.setattr(text_commands, "nearest", lambda *given, **_: seen.extend(given[2:4]) or [])
     sentence = expected[2][0]
     marked = LINES[2].replace(sentence[0], f"[{sentence[0]}]", 1)
-    text_commands.nearest_of(tmp_path / "store", marked, model=model, count=3, layer=None)
+    list(text_commands.nearest_of(tmp_path / "store", marked, model=model, count=3, layer=None))
     assert seen == [sentence, 0]
     if sentences == "line":  # registering takes seconds
         return
