@@ -52,7 +52,6 @@ WAYS: dict[Comparison, dict[str, dict[str, Any]]] = {
     },
     "context": {"without ELMo": WITHOUT, "layer 0, no context": {"layers": "0"}, "all layers": {}},
 }
-SHARES = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 
 @dataclass(frozen=True)

@@ -52,15 +52,16 @@ def plain(lines: Iterable[str]) -> Iterator[str]:
 def without(lines: Iterable[str], shards: Shards) -> Iterator[str]:
     """Leave out lines that share `SHARED` tokens in a row, case aside, with the held-out text."""
     opened = [shards.open(info) for info in shards.infos("heldout")]
-    heldout = {run for shard in opened for k in range(len(shard)) for run in _runs(shard.tokens(k))}
+    sentences = (shard.tokens(k) for shard in opened for k in range(len(shard)))
+    heldout = {ngram for tokens in sentences for ngram in _ngrams(tokens)}
     tokenizer = TextTokenizer(shards.tokenization)
     for line in lines:
         tokens = [token for sentence in tokenizer(line) for token in sentence]
-        if heldout.isdisjoint(_runs(tokens)):
+        if heldout.isdisjoint(_ngrams(tokens)):
             yield line
 
 
-def _runs(tokens: list[str]) -> Iterator[tuple[str, ...]]:
+def _ngrams(tokens: list[str]) -> Iterator[tuple[str, ...]]:
     folded = [token.lower() for token in tokens]
     return (tuple(folded[k : k + SHARED]) for k in range(len(folded) - SHARED + 1))
 

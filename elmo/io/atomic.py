@@ -223,10 +223,10 @@ def _locked_folder(out: Path) -> Iterator[Path]:
     folder, lock = _beside(out), -1
     try:
         while True:
-            folder.mkdir(parents=True)
             try:
+                folder.mkdir(parents=True)
                 lock = os.open(folder, os.O_RDONLY)
-            except FileNotFoundError:  # another writer's sweep came between
+            except FileNotFoundError:  # another writer's sweep came between, or its rmdir
                 continue
             with suppress(OSError):  # a file system without locks
                 fcntl.flock(lock, fcntl.LOCK_EX)

@@ -74,7 +74,7 @@ class AnyWeights(Protocol):
     """`Weights`, or weights that are read in another way (elmo.nn.packed, elmo.nn.int8)."""
 
     def gates_of(self, x_STBI: Tensor, cell: Cell) -> Any:
-        """As of `Weights`; what only its own `step` reads."""
+        """Return the input products of all time steps, as only this `step` reads them."""
 
     def step(
         self,
@@ -85,7 +85,7 @@ class AnyWeights(Protocol):
         clip: float | None,
         cell: Cell,
     ) -> tuple[Tensor, Tensor]:
-        """As of `Weights`."""
+        """Take time step `t` from the state (h, c), as `Weights.step`."""
 
 
 class LSTMStack(nn.Module):

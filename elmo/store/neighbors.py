@@ -242,6 +242,6 @@ def query_of(vectors_LD: Floats, store: FeatureStore, names: tuple[str, ...]) ->
 def _cosine(vectors_LTD: Floats, query_D: Floats) -> npt.NDArray[np.float32]:
     mean_TD = vectors_LTD[0] if len(vectors_LTD) == 1 else vectors_LTD.mean(0)
     norm_T = np.sqrt(np.einsum("td,td->t", mean_TD, mean_TD))
-    # Not by BLAS, whose sums depend on a row's place: equal vectors have equal cosines.
+    # Not by BLAS, whose sums depend on a row's position: equal vectors have equal cosines.
     dot_T = np.einsum("td,d->t", mean_TD, query_D)
     return np.asarray(dot_T / np.maximum(norm_T, 1e-12), np.float32)

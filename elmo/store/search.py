@@ -88,7 +88,7 @@ class _Best:
     def add(self, ids: npt.NDArray[np.int64], mean_SD: Floats, query_D: Floats) -> None:
         """Compare sentences; texts are read of those alone that may be among the nearest."""
         norm_S = np.maximum(np.sqrt(np.einsum("sd,sd->s", mean_SD, mean_SD)), 1e-12)
-        # Not by BLAS, whose sums depend on a row's place: equal sentences have equal cosines.
+        # Not by BLAS, whose sums depend on a row's position: equal sentences have equal cosines.
         cosine_S = np.einsum("sd,d->s", mean_SD, query_D) / norm_S
         for index in np.lexsort((ids, -cosine_S)):
             entry = (-float(cosine_S[index]), int(ids[index]))

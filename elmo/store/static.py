@@ -69,9 +69,10 @@ def static_vectors(
         part = store.part(number)
         tokens = part.types.tokens.to_pylist()
         row_of = np.array([rows.setdefault(token, len(rows)) for token in tokens], np.int64)
-        more = len(rows) - len(counts_N)
-        sums_ND = np.concatenate([sums_ND, np.zeros((more, width), np.float32)])
-        counts_N = np.concatenate([counts_N, np.zeros(more, np.int64)])
+        if len(rows) > len(counts_N):  # room for twice as many, so that few copies are made
+            more = max(len(rows), 2 * len(counts_N)) - len(counts_N)
+            sums_ND = np.concatenate([sums_ND, np.zeros((more, width), np.float32)])
+            counts_N = np.concatenate([counts_N, np.zeros(more, np.int64)])
         if kind == "layer_0":
             sums_ND[row_of] = part.types.x(np.arange(len(tokens)))
             for group in range(part.row_groups):
@@ -81,6 +82,7 @@ def static_vectors(
         for block in part.blocks(names):
             if len(block.type_ids):
                 _add(sums_ND, counts_N, row_of[block.type_ids], block.vectors.mean(0))
+    sums_ND, counts_N = sums_ND[: len(rows)], counts_N[: len(rows)]
     if kind == "mean":
         sums_ND /= np.maximum(counts_N, 1)[:, None]
     words = list(rows)

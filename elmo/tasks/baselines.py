@@ -54,15 +54,9 @@ def baselines(kind: str, data: Mapping[str, Labelled], encode: Encode) -> dict[s
 def _of_tagging(
     train: Sequence[Tagged], dev: Sequence[Tagged], test: Sequence[Tagged], encode: Encode
 ) -> dict[str, Tally]:
-    by_word: dict[str, Counter[str]] = defaultdict(Counter)
-    for example in train:
-        for word, tag in zip(example.tokens, example.tags or (), strict=True):
-            by_word[word][tag] += 1
-    every = sum(by_word.values(), Counter[str]())
-    usual = {word: _most_common(tags) for word, tags in by_word.items()}
-    other = _most_common(every)
-    guesses = [[usual.get(word, other) for word in example.tokens] for example in test]
-    labels = sorted(every)
+    tag_of = usual_tags((example.tokens, example.tags or ()) for example in train)
+    guesses = [[tag_of(word) for word in example.tokens] for example in test]
+    labels = sorted({tag for example in train for tag in example.tags or ()})
     tallies = {"majority": tally_of_tags(test, guesses, labels)}
     vectors = _WordVectors([*train, *dev, *test], encode)
     words = _words(train)
@@ -70,6 +64,21 @@ def _of_tagging(
     flat = iter(predict(_words(test)))
     guesses = [[next(flat) for _ in example.tokens] for example in test]
     return tallies | {"static": tally_of_tags(test, guesses, labels)}
+
+
+def usual_tags(train: Iterable[tuple[Sequence[str], Sequence[str]]]) -> Callable[[str], str]:
+    """Return the most frequent tag by word, for other words the most frequent of all.
+
+    `train` are the tokens of each sentence and their tags; of equally frequent tags the first by
+    name is taken.
+    """
+    by_word: dict[str, Counter[str]] = defaultdict(Counter)
+    for tokens, tags in train:
+        for word, tag in zip(tokens, tags, strict=True):
+            by_word[word][tag] += 1
+    usual = {word: _most_common(tags) for word, tags in by_word.items()}
+    other = _most_common(sum(by_word.values(), Counter[str]()))
+    return lambda word: usual.get(word, other)
 
 
 def _words(examples: Iterable[Tagged]) -> list[Classified]:

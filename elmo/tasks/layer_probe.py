@@ -8,7 +8,6 @@ Shapes: N tokens, n of them in a product, T tokens of a sentence, L layers, D wi
 C tags.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
+from elmo.tasks.baselines import usual_tags
 
 BATCH = 512
 CHUNK = 65536  # tokens in a product: bounds memory
@@ -141,19 +141,10 @@ def _fit(
 
 def _most_frequent(train: Iterable[TaggedTokens], test: Iterable[TaggedTokens]) -> float:
     """The accuracy of each type's most frequent tag."""
-    by_type: dict[str, Counter[str]] = {}
-    for tokens, tags in train:
-        for token, tag in zip(tokens, tags, strict=True):
-            by_type.setdefault(token, Counter())[tag] += 1
-    whole = sum(by_type.values(), Counter[str]())
-    right = count = 0
-    for tokens, tags in test:
-        for token, tag in zip(tokens, tags, strict=True):
-            right += _first(by_type.get(token, whole)) == tag
-            count += 1
-    return right / count
-
-
-def _first(counts: Counter[str]) -> str:
-    """The most frequent; of equally frequent ones the first in order."""
-    return min(counts, key=lambda tag: (-counts[tag], tag))
+    tag_of = usual_tags(train)
+    right = [
+        tag_of(token) == tag
+        for tokens, tags in test
+        for token, tag in zip(tokens, tags, strict=True)
+    ]
+    return sum(right) / len(right)

@@ -38,6 +38,7 @@ from elmo.train.step import WORD_MATRIX, Stepper, Workers
 WORTH = 1.05  # times as fast that steps in bfloat16 must be to be chosen
 SMALL = 2e9  # operations of the products of a step below which nothing is to be gained
 LONGEST = 2.0  # seconds of a step beyond which fewer time steps are timed
+PATIENCE = 900.0  # seconds after which the timing is given up
 _REPEATS = 3
 _CHARACTERS, _TOKEN, _WORDS = 262, 50, 50_000  # of the text that is drawn
 
@@ -66,28 +67,39 @@ def step_seconds(
     work = {"network": asdict(network), "training": asdict(training), "device": device.type}
     size = ("rows", "window", "reset", "softmax", "samples", "draws", "dropout")
     key = {name: work["training"][name] for name in size}  # type: ignore[index]
-    told = json.dumps([work["network"], key, threads], sort_keys=True)
-    path = cached(device, "steps", told)
+    described = json.dumps([work["network"], key, threads], sort_keys=True)
+    path = cached(device, "steps", described)
     if path.exists():
         return read_record(path, StepSeconds)
     paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
     limits = {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    done = subprocess.run(
-        [sys.executable, "-m", "elmo.train.step_speed"],
-        input=json.dumps(work),
-        env=os.environ | limits,
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        why = done.stderr.strip().rpartition("\n")[2] or f"it ended with {done.returncode}"
-        raise ElmoError(
-            f"training.precision auto: a step could not be timed: {why}; choose float32 or bfloat16"
-        )
-    measured = msgspec.json.decode(done.stdout.splitlines()[-1], type=StepSeconds)
+    measured = msgspec.json.decode(_timed_apart(json.dumps(work), limits), type=StepSeconds)
     with suppress(OSError, ElmoError):  # no home to write to: it is measured again
         write_json(path, msgspec.to_builtins(measured))
     return measured
+
+
+def _timed_apart(work: str, variables: dict[str, str]) -> str:
+    """The last line of a process of this module; `ElmoError` where it fails or takes too long."""
+    command = [sys.executable, "-m", "elmo.train.step_speed"]
+    try:
+        done = subprocess.run(
+            command,
+            input=work,
+            env=os.environ | variables,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+    except subprocess.TimeoutExpired:
+        why = f"it took more than {PATIENCE:.0f} s"
+    else:
+        if done.returncode == 0:
+            return done.stdout.splitlines()[-1]
+        why = done.stderr.strip().rpartition("\n")[2] or f"it ended with {done.returncode}"
+    raise ElmoError(
+        f"training.precision auto: a step could not be timed: {why}; choose float32 or bfloat16"
+    )
 
 
 def network_of(model: Folder) -> Network:

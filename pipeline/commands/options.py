@@ -122,9 +122,6 @@ SET = click.option(
     callback=_remember,
     help="Another value for this run alone, as -S pretrain.training.epochs=3; DVC does not see it.",
 )
-RUNS = click.option(
-    "--work", type=FOLDER, required=True, help="Where the work in progress is kept."
-)
 CURVES = click.option("--curves", type=PATH, required=True, help="Where the curves go.")
 METRICS = click.option(
     "--metrics", type=PATH, help="Write the few numbers that people compare to this JSON file."

@@ -116,10 +116,12 @@ class Served(PythonModel):
 def _accept_tables() -> None:
     """Let MLflow's server, where this runs in one, take tables as its clients send them.
 
-    It refuses them of a model that checks its input itself, though the rows are items as well.
+    It refuses them of a model that checks its input itself, though the rows are items as well. The
+    functions are private to MLflow: where a version lacks them, tables stay refused.
     """
     server = sys.modules.get("mlflow.pyfunc.scoring_server")
-    if server is None or hasattr(server, "takes_tables"):
+    needed = ("_parse_json_data", "_decode_json_input")
+    if not all(hasattr(server, name) for name in needed) or hasattr(server, "takes_tables"):
         return
     parse = server._parse_json_data
 
