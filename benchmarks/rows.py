@@ -137,6 +137,14 @@ def _answers(task: str) -> Callable[[Figures], str]:
     )
 
 
+def _spinning(figures: Figures) -> str:
+    return ", ".join(
+        f"{where} {sides['1000 spins']['tokens_per_second'] / other['tokens_per_second']:.2f} ×"
+        for where, sides in figures.items()
+        if isinstance(sides, dict) and (other := sides.get("as OpenMP does"))
+    )
+
+
 def _differences(figures: Figures) -> str:
     return f"differ by at most {max(figures['largest_difference_by_layer']):.1e}"
 
@@ -199,6 +207,18 @@ BENCHMARKS: tuple[Benchmark, ...] = (
                 "host's main thread in a step beside the arithmetic, 793,471 words",
                 "nothing found ahead by the thread that reads the windows",
                 _host,
+            ),
+        ),
+    ),
+    Benchmark(
+        "spinning",
+        ("spinning",),
+        4,
+        (
+            Row(
+                "training, default network, two threads, a bound on how long one spins",
+                "OpenMP's own",
+                _spinning,
             ),
         ),
     ),

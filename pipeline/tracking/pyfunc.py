@@ -121,7 +121,9 @@ def _accept_tables() -> None:
     """
     server = sys.modules.get("mlflow.pyfunc.scoring_server")
     needed = ("_parse_json_data", "_decode_json_input")
-    if not all(hasattr(server, name) for name in needed) or hasattr(server, "takes_tables"):
+    if server is None or hasattr(server, "takes_tables"):
+        return
+    if not all(hasattr(server, name) for name in needed):
         return
     parse = server._parse_json_data
 
