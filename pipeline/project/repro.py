@@ -12,7 +12,6 @@ from typing import TextIO
 
 from elmo.errors import NotFound
 
-from .. import tracking
 from . import outcome
 
 USAGE = 254  # how DVC ends where its options are wrong
@@ -65,7 +64,6 @@ def repro(arguments: Sequence[str]) -> tuple[int, str]:
     path = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), os.environ.get("PATH")]))
     os.environ.setdefault("DVC_NO_ANALYTICS", "1")
     os.environ["PATH"] = path
-    tracking.find_again()  # where all stages are up to date, none would
     from dvc.cli import DvcParserError, main, parse_args
 
     words = ["repro", *arguments]

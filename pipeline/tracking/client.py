@@ -48,7 +48,7 @@ def mlflow_client() -> Any:
                     make_database(file)
             client = mlflow.MlflowClient()  # refuses a later MLflow's database: left as it is
             if file is not None:
-                find_again(file)
+                _find_again(file)
             _CLIENTS[uri] = client
         return _CLIENTS[uri]
 
@@ -68,15 +68,8 @@ def check_there() -> None:
         )
 
 
-def find_again(file: Path | None = None) -> None:
-    """Look for the artifacts in the project's own database where it is now, if it was moved.
-
-    `file` is that database, by default what the environment names.
-    """
-    file = file or own_database()
-    if file is None:
-        return
-    check_database(file)
+def _find_again(file: Path) -> None:
+    """Look for the artifacts that a database names where it is now, if its project was moved."""
     for home in moved.settle(file):
         say(f"{file}: was in {home}; its runs' models and artifacts are looked for here from now")
 

@@ -480,12 +480,12 @@ def test_a_moved_project_keeps_its_registered_model(
     finished.rename(new)
     with pytest.raises(ElmoError, match="if its project was moved, run there: elmo run"):
         models_of(new, monkeypatch)
-    tracking.find_again()
+    tracking.check()  # as the stage `register` does in each `elmo run`
     assert f"was in {finished};" in capsys.readouterr().err
     assert models_of(new, monkeypatch).is_relative_to(new)
     (run,) = tracking.runs_of("test")
     assert run.tags["store_place"] == str(new / "store")
-    tracking.find_again()
+    tracking.check()
     assert capsys.readouterr().err == ""  # once
 
 
