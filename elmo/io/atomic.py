@@ -16,6 +16,7 @@ from elmo.errors import ElmoError, reason_of
 from elmo.io.records import ManifestKind, json_bytes, read_record
 
 LOCK = ".lock"  # the file in a work folder that its owner holds
+_TRIES = 100  # of a folder that other writers may remove before it is locked
 
 
 @contextmanager
@@ -220,13 +221,16 @@ def _locked_folder(out: Path) -> Iterator[Path]:
     nothing are gone too."""
     _sweep(out)
     made = [path for path in out.absolute().parents if not path.exists()]
-    folder, lock = _beside(out), -1
+    folder, lock, left = _beside(out), -1, _TRIES
     try:
         while True:
             try:
                 folder.mkdir(parents=True)
                 lock = os.open(folder, os.O_RDONLY)
             except FileNotFoundError:  # another writer's sweep came between, or its rmdir
+                left -= 1
+                if not left:  # or no folder can be made there
+                    raise
                 continue
             with suppress(OSError):  # a file system without locks
                 fcntl.flock(lock, fcntl.LOCK_EX)

@@ -102,8 +102,8 @@ def run(
     tasks: Sequence[str] = (),
     settings: Params | None = None,
 ) -> dict[str, int]:
-    """Write `index.html` and its PNGs to `out`, and log the page to MLflow; equal inputs give equal
-    bytes.
+    """Write `index.html` and its PNGs to `out`, and log the page to MLflow; equal inputs,
+    and equal runs in MLflow, give equal bytes.
 
     `tasks` names those whose figures and pictures are there. `settings` are shown where given, and
     of the runs that trained the model, and the run before, what MLflow knows.
@@ -324,7 +324,7 @@ def _what(
         ("Network", _network(network)),
         ("Pretrained on", _pretrained_on(figures["pretrain"])),
         ("Fine-tuned on", _tuned_on(figures["finetune"])),
-        *((f"{stage.capitalize()}", _told(facts)) for stage, facts in runs.items()),
+        *((f"{stage.capitalize()}", _described(facts)) for stage, facts in runs.items()),
     ]
     digests = [
         ("MLflow run of the model", code(training.get("run_id", ""))),
@@ -349,7 +349,7 @@ def _runs(training: FileFigures, version: FileFigures) -> dict[str, tracking.Run
     return {stage: known for stage, known in facts.items() if known is not None}
 
 
-def _told(facts: tracking.RunFacts) -> str:
+def _described(facts: tracking.RunFacts) -> str:
     """Tell when, how long, how fast, where and by which commit, in words."""
     parts = [f"{_day(facts)} UTC", f"{facts.minutes:,.1f} minutes"]
     if rate := facts.metrics.get("train.tokens_per_second"):

@@ -30,7 +30,7 @@ _SETTLED = 2.0  # seconds after which a change of a file changes its time, on an
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 
-class Look(Struct, frozen=True):
+class FileState(Struct, frozen=True):
     """A file as it is now: its bytes, what tells this version of it from others (empty: nothing
     does), and the same for this machine alone."""
 
@@ -39,41 +39,41 @@ class Look(Struct, frozen=True):
     here: str = ""
 
 
-def look(url: str) -> Look:
-    """Look at a file without reading it."""
+def state_of(url: str) -> FileState:
+    """Return the state of a file without reading it."""
     with reading(url):
         if "://" in url:
             import fsspec
 
             files, path = fsspec.core.url_to_fs(url)
-            return look_at(files.info(path))
+            return state_at_url(files.info(path))
         check_readable(Path(url))
         status = os.stat(url)
     settled = time.time() - max(status.st_mtime, status.st_ctime) > _SETTLED
     here = f"{status.st_ctime_ns} {status.st_dev} {status.st_ino}"
     mark = f"{status.st_mtime_ns}"
-    return Look(status.st_size, mark, here if settled and status.st_size >= _LARGE else "")
+    return FileState(status.st_size, mark, here if settled and status.st_size >= _LARGE else "")
 
 
-def look_at(info: Mapping[str, Any]) -> Look:
-    """Look at a file at a URL, by what fsspec says of it."""
+def state_at_url(info: Mapping[str, Any]) -> FileState:
+    """Return the state of a file at a URL, from what fsspec says of it."""
     if info.get("size") is None:
-        return Look(0)
+        return FileState(0)
     size = int(info["size"])
     if tag := next((str(info[name]) for name in ("ETag", "etag") if info.get(name)), ""):
-        return Look(size, tag, "at a URL")
+        return FileState(size, tag, "at a URL")
     when = next((info[name] for name in _TIMES if info.get(name)), None)
     if when is None or isinstance(when, str):
-        return Look(size, str(when or ""))
+        return FileState(size, str(when or ""))
     seconds = when if isinstance(when, int | float) else when.timestamp()
-    return Look(size, str(when), "at a URL" if time.time() - seconds > _SETTLED else "")
+    return FileState(size, str(when), "at a URL" if time.time() - seconds > _SETTLED else "")
 
 
 def measure(
-    files: Sequence[tuple[str, Look]],
+    files: Sequence[tuple[str, FileState]],
     read: Callable[[str, Callable[[int], None]], tuple[int, str]],
 ) -> list[tuple[int, str]]:
-    """The bytes and SHA-256 of each file, given its URL and a look at it: as known, or `read`.
+    """The bytes and SHA-256 of each file, given its URL and its state: as known, or `read`.
 
     `read(url, advance)` reads a file, and calls `advance` with the size of each block.
     """
@@ -85,7 +85,7 @@ def measure(
     def measured(number: int) -> tuple[int, str]:
         url, before = files[number]
         size, sha256 = read(url, shown.advance)
-        if keys[number] and size == before.bytes and look(url).mark == before.mark:
+        if keys[number] and size == before.bytes and state_of(url).mark == before.mark:
             _keep(path, keys[number], sha256)
         return size, sha256
 

@@ -20,7 +20,7 @@ from elmo.io.records import (
 )
 
 from ..terminal.failures import reading
-from .digests import Look, look, look_at, measure
+from .digests import FileState, measure, state_at_url, state_of
 from .formats import BY_ENDING, COMPRESSIONS
 
 _TABLE = "write it as CSV, JSON lines (.jsonl) or Parquet and name its column in corpus.column"
@@ -59,7 +59,7 @@ def find_inputs(patterns: Sequence[str]) -> list[Input]:
     `ElmoError` for one that stands for nothing, is named twice or is no text, and where all files
     together are empty. What was read before and has not changed is not read again.
     """
-    files: dict[str, tuple[str, str, Look | None]] = {}
+    files: dict[str, tuple[str, str, FileState | None]] = {}
     for pattern in patterns:
         for name, url, seen in _expand(pattern):
             identity = url if "://" in url else os.path.realpath(url)
@@ -76,9 +76,9 @@ def find_inputs(patterns: Sequence[str]) -> list[Input]:
             f"{patterns[0]}: {len(files):,} files are too many for a manifest (about {listed:,} "
             f"bytes, of at most {most:,}); join them into fewer"
         )
-    looks = in_parallel(lambda file: file[2] or look(file[1]), files.values())
+    states = in_parallel(lambda file: file[2] or state_of(file[1]), files.values())
     urls = [url for _, url, _ in files.values()]
-    sums = measure(list(zip(urls, looks, strict=True)), _read)
+    sums = measure(list(zip(urls, states, strict=True)), _read)
     inputs = [
         Input(name, url, size, sha256)
         for (name, url, _), (size, sha256) in zip(files.values(), sums, strict=True)
@@ -91,13 +91,13 @@ def find_inputs(patterns: Sequence[str]) -> list[Input]:
 def check_inputs(inputs: Sequence[Input]) -> list[Input]:
     """The inputs with the marks of their versions; `ElmoError` where a file is gone or no longer
     has the bytes it was named with."""
-    looks = in_parallel(lambda input_: look(input_.url), inputs)
-    sums = measure([(input_.url, seen) for input_, seen in zip(inputs, looks, strict=True)], _read)
+    states = in_parallel(lambda input_: state_of(input_.url), inputs)
+    sums = measure([(input_.url, seen) for input_, seen in zip(inputs, states, strict=True)], _read)
     for input_, measured in zip(inputs, sums, strict=True):
         if measured != (input_.bytes, input_.sha256):
             raise _changed(input_)
     return [
-        structs.replace(input_, mark=seen.mark) for input_, seen in zip(inputs, looks, strict=True)
+        structs.replace(input_, mark=seen.mark) for input_, seen in zip(inputs, states, strict=True)
     ]
 
 
@@ -105,7 +105,7 @@ def check_unchanged(input_: Input) -> None:
     """`ElmoError` where a file that was read is no longer the version whose digest is known."""
     if not input_.mark:
         return
-    now = look(input_.url)
+    now = state_of(input_.url)
     if (now.bytes, now.mark) != (input_.bytes, input_.mark):
         raise _changed(input_)
 
@@ -137,7 +137,7 @@ def read_bytes(input_: Input, file: BinaryIO, size: int) -> bytes:
         return file.read(size)
 
 
-def _expand(pattern: str) -> list[tuple[str, str, Look | None]]:
+def _expand(pattern: str) -> list[tuple[str, str, FileState | None]]:
     """The name and URL of each file that a pattern stands for, sorted, and how a listing shows it.
 
     Names are relative to what was given.
@@ -148,7 +148,7 @@ def _expand(pattern: str) -> list[tuple[str, str, Look | None]]:
             "is in this folder"
         )
     whole_folder = False
-    found: list[tuple[str, str, Look | None]]
+    found: list[tuple[str, str, FileState | None]]
     if "://" in pattern:
         with reading(pattern):
             fs, path = _fsspec().core.url_to_fs(pattern)
@@ -158,7 +158,7 @@ def _expand(pattern: str) -> list[tuple[str, str, Look | None]]:
                 (
                     _below(path, p, whole_folder).partition("?")[0],
                     fs.unstrip_protocol(p),
-                    look_at(info),
+                    state_at_url(info),
                 )
                 for p, info in listed.items()
             ]

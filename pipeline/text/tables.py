@@ -35,11 +35,11 @@ def blocks(
     lines = _TableLines(span, size)
     records = rows(lines, delimiter=_DELIMITERS[span.input.format], source=span.input.url)
     _, names = next(records, (0, []))
-    place = _place(span.input, names, column) if names else 0
+    index = _column_index(span.input, names, column) if names else 0
     texts: list[bytes] = []
     first, length = 0, 0
     for _, fields in records:
-        texts.append(fields[place].encode())
+        texts.append(fields[index].encode())
         length += len(texts[-1])
         if length >= size:
             lines.account(texts, accounting)
@@ -81,7 +81,7 @@ class _TableLines:
         self._bytes = self._mark = 0
 
 
-def _place(input_: Input, names: list[str], column: str) -> int:
+def _column_index(input_: Input, names: list[str], column: str) -> int:
     """The index of a column among those that a header names."""
     if names.count(column) == 1:
         return names.index(column)
