@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 OUT = click.option("--out", type=PATH, required=True, help="NAME.json; the picture is NAME.png.")
 MODEL = click.option("--model", type=PATH, required=True, help="The model folder.")
+STATIC = click.option(
+    "--static", multiple=True, metavar="NAME=FILE", help="Static word vectors to measure beside."
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -157,6 +160,7 @@ def labels(compared: "ComparedTask", shares: str, work: Path, out: Path) -> None
 @click.option("--test", type=PATH, help="Likewise; default: a fifth of TRAIN's documents.")
 @click.option("--test-gold", type=PATH, help="The keys of an XML file.")
 @click.option("--first-senses", type=PATH, help="WordNet's index.sense: the fallback's senses.")
+@STATIC
 @OUT
 @DEVICE
 def senses(
@@ -166,6 +170,7 @@ def senses(
     test: Path | None,
     test_gold: Path | None,
     first_senses: Path | None,
+    static: tuple[str, ...],
     out: Path,
     device: str,
 ) -> None:
@@ -175,6 +180,7 @@ def senses(
     """
     from research.probes import word_senses
 
+    files = _static(static)
     _write(
         out,
         lambda: word_senses(
@@ -185,6 +191,7 @@ def senses(
             test_gold=test_gold,
             first_senses=first_senses,
             device=device,
+            static=files,
         ),
     )
 
@@ -196,9 +203,7 @@ def senses(
 @click.option("--l2", default=1e-5, show_default=True, help="Weight of the squared norm.")
 @click.option("--format", "format_", help="Of the files; default: as their endings tell.")
 @click.option("--columns", help="Where fields are, such as word=2,tag=4, or tag=XPOS.")
-@click.option(
-    "--static", multiple=True, metavar="NAME=FILE", help="Static word vectors to probe beside."
-)
+@STATIC
 @OUT
 @DEVICE
 def probe(
@@ -219,7 +224,7 @@ def probe(
     check_value("--l2", l2, NonNegative)
     fields = tasks.named("--columns", columns.split(",") if columns else [])
     how = {"format": format_, "columns": fields, "scheme": "plain"}
-    files = {name: Path(path) for name, path in tasks.named("--static", static).items()}
+    files = _static(static)
     _write(out, lambda: tags(model, train, test, l2=l2, device=device, static=files, **how))
 
 
@@ -298,3 +303,9 @@ def _write(out: Path, measure: Callable[[], "Finding"]) -> None:
         interval = "" if row.low is None else f" ({row.low:.4f} to {row.high:.4f})"
         click.echo(f"{row.name}: {finding.metric} {row.mean:.4f}{interval}")
     click.echo(f"findings: {out} and {out.with_suffix('.png')}")
+
+
+def _static(options: tuple[str, ...]) -> dict[str, Path]:
+    from pipeline.stages import tasks
+
+    return {name: Path(path) for name, path in tasks.named("--static", options).items()}

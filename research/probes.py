@@ -1,11 +1,13 @@
 """Probes of what each layer knows, without training the biLM: Tables 5 and 6 of the paper."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -37,11 +39,14 @@ def word_senses(
     test_gold: Path | None,
     first_senses: Path | None,
     device: str,
+    static: Mapping[str, Path] | None = None,
 ) -> Finding:
     """Word senses by nearest neighbour, per layer.
 
     Without `test` a fifth of the documents of `train`, by the hash of their names, is tested.
+    `static` are files of word vectors by their names, each measured likewise.
     """
+    static = static or {}
     sources = {
         name: path
         for name, path in (
@@ -52,7 +57,7 @@ def word_senses(
             ("first_senses", first_senses),
         )
         if path is not None
-    }
+    } | {f"static {name}": path for name, path in static.items()}
     learned = _senses_of(train, train_gold)
     if test is not None:
         tested = _senses_of(test, test_gold)
@@ -61,18 +66,21 @@ def word_senses(
         learned = [s for s in learned if not _is_held(s.document)]
         if not tested or not learned:
             raise ElmoError(f"{train}: too few documents to hold some out; pass --test")
-    scores = senses.word_senses(
-        Embedder.load(model, device=device),
-        learned,
-        tested,
-        first_senses=None if first_senses is None else senses.read_first_senses(first_senses),
-    )
+    firsts = None if first_senses is None else senses.read_first_senses(first_senses)
     lengths = [len(s.occurrences) for s in tested if s.occurrences]
+    of_static = []
+    for name, path in static.items():
+        vectors = _static_vectors(path, [s.tokens for s in (*learned, *tested)])
+        right_1N = _senses_by(vectors, learned, tested, firsts).right
+        of_static.append(over_sentences(name, right_1N[0], lengths))
+    embed = Embedder.load(model, device=device).embed
+    scores = senses.word_senses(embed, learned, tested, first_senses=firsts)
     rows = [Row("first sense", scores.first_sense), Row("most frequent", scores.most_frequent)]
-    rows += _layer_rows(scores.right, lengths)
-    for row, score in zip(rows[2:], scores.ambiguous_layers, strict=True):
+    of_layers = _layer_rows(scores.right, lengths)
+    for row, score in zip(of_layers, scores.ambiguous_layers, strict=True):
         if not np.isnan(score):
             row.more["ambiguous_words"] = score
+    rows += [*of_static, *of_layers]
     more = {"fallback": scores.fallback, "ambiguous": scores.ambiguous}
     rows[0].more |= more
     examples = {"train": len(learned), "test": len(tested), "answers": scores.occurrences}
@@ -98,8 +106,8 @@ def tags(
     rows = [Row("most frequent tag of the type", scores.most_frequent)]
     lengths = [len(tokens) for tokens, _ in tested]
     for name, path in (static or {}).items():
-        vectors = _static_vectors(path, [*learned, *tested])
-        right_N = layer_probe.probe(vectors, learned, tested, l2=l2)
+        vectors = _static_vectors(path, [tokens for tokens, _ in (*learned, *tested)])
+        right_N = layer_probe.probe(partial(_of_tokens, vectors), learned, tested, l2=l2)
         rows.append(over_sentences(name, right_N, lengths))
     rows += _layer_rows(scores.right, lengths)
     examples = {"train": len(learned), "test": len(tested), "answers": scores.tokens}
@@ -107,11 +115,12 @@ def tags(
     return _finding("probe", model, sources, examples, rows, {"l2": l2})
 
 
-def _static_vectors(
-    path: Path, sentences: Sequence[layer_probe.TaggedTokens]
-) -> Callable[[Sequence[layer_probe.TaggedTokens]], Tensor]:
-    """The vector of each token, or of its lower case; what the file lacks is zero."""
-    types = {token for tokens, _ in sentences for token in tokens}
+Vectors = Callable[[Sequence[str]], npt.NDArray[np.float32]]  # of tokens, (T, D)
+
+
+def _static_vectors(path: Path, sentences: Iterable[Sequence[str]]) -> Vectors:
+    """Gives the vector of each token, or of its lower case; what the file lacks is zero."""
+    types = {token for tokens in sentences for token in tokens}
     header = next(iter(lines_of(path)))[1].split()
     if len(header) != 2 or not header[1].isdecimal():
         raise ElmoError(f"{path}:1: must be the number of words and of numbers, as word2vec's text")
@@ -121,15 +130,27 @@ def _static_vectors(
     zero_1D = np.zeros((1, table_WD.shape[1]), np.float32)
     padded_WD = np.concatenate([table_WD, zero_1D])
 
-    def vectors(texts: Sequence[layer_probe.TaggedTokens]) -> Tensor:
-        ids = [
-            number.get(token, number.get(token.lower(), len(words)))
-            for tokens, _ in texts
-            for token in tokens
-        ]
-        return torch.from_numpy(padded_WD[ids])
+    def vectors(tokens: Sequence[str]) -> npt.NDArray[np.float32]:
+        ids = [number.get(token, number.get(token.lower(), len(words))) for token in tokens]
+        return padded_WD[ids]
 
     return vectors
+
+
+def _of_tokens(vectors: Vectors, texts: Sequence[layer_probe.TaggedTokens]) -> Tensor:
+    return torch.from_numpy(vectors([token for tokens, _ in texts for token in tokens]))
+
+
+def _senses_by(
+    vectors: Vectors,
+    train: Sequence[senses.SenseSentence],
+    test: Sequence[senses.SenseSentence],
+    firsts: Mapping[senses.Word, str] | None,
+) -> senses.SenseScores:
+    def embed(batch: list[list[str]]) -> list[npt.NDArray[np.float32]]:
+        return [vectors(tokens)[None] for tokens in batch]
+
+    return senses.word_senses(embed, train, test, first_senses=firsts)
 
 
 def _layer_rows(right_LN: Any, lengths: Sequence[int]) -> list[Row]:

@@ -10,7 +10,7 @@ Shapes: N occurrences, S senses of a word, T tokens of a sentence, L layers, D w
 
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,11 +19,12 @@ import numpy.typing as npt
 
 from elmo.errors import ElmoError
 from elmo.io.records import check_readable
-from elmo.model.embedder import Embedder
 from elmo.tasks.lines import lines_of
 
 BATCH = 512
 Word = tuple[str, str]  # lemma, part of speech: n v a r
+# The vectors of every token of some sentences, (L, T, D) for each: `Embedder.embed`, or another.
+Embed = Callable[[list[list[str]]], Sequence[npt.NDArray[np.float32]]]
 _PARTS = {"1": "n", "2": "v", "3": "a", "4": "r", "5": "a"}
 _TAGS = {"NOUN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
 
@@ -208,25 +209,25 @@ class SenseScores:
 
 
 def word_senses(
-    embedder: Embedder,
+    embed: Embed,
     train: Iterable[SenseSentence],
     test: Iterable[SenseSentence],
     *,
     first_senses: Mapping[Word, str] | None = None,
 ) -> SenseScores:
-    """Tag `test` by nearest neighbour in `train`.
+    """Tag `test` by nearest neighbour in `train`, among the vectors of `embed`.
 
     Where neither `first_senses` nor the test file tells the first sense of a word, the fallback
     counts as wrong.
     """
     vectors, counts = _Vectors(), defaultdict[Word, defaultdict[str, int]](lambda: defaultdict(int))
-    for occurrence, vector_LD in _occurrences(embedder, train):
+    for occurrence, vector_LD in _occurrences(embed, train):
         vectors.add(occurrence, vector_LD)
         for key in occurrence.keys:
             counts[occurrence.word][key] += 1
     right: list[list[bool]] = []
     first, frequent, unseen, ambiguous = [], [], [], []
-    for occurrence, vector_LD in _occurrences(embedder, test):
+    for occurrence, vector_LD in _occurrences(embed, test):
         first.append(_first_is_right(occurrence, first_senses))
         chosen = vectors.nearest(occurrence.word, vector_LD)
         unseen.append(chosen is None)
@@ -262,7 +263,7 @@ def _first_is_right(occurrence: SenseOccurrence, first_senses: Mapping[Word, str
 
 
 def _occurrences(
-    embedder: Embedder, sentences: Iterable[SenseSentence]
+    embed: Embed, sentences: Iterable[SenseSentence]
 ) -> Iterator[tuple[SenseOccurrence, npt.NDArray[np.float32]]]:
     """Each sense-tagged word with its vector in every layer (L, D), some sentences at a time."""
     batch: list[SenseSentence] = []
@@ -270,15 +271,15 @@ def _occurrences(
         if sentence.occurrences:
             batch.append(sentence)
         if len(batch) == BATCH:
-            yield from _embedded(embedder, batch)
+            yield from _embedded(embed, batch)
             batch = []
-    yield from _embedded(embedder, batch)
+    yield from _embedded(embed, batch)
 
 
 def _embedded(
-    embedder: Embedder, batch: Sequence[SenseSentence]
+    embed: Embed, batch: Sequence[SenseSentence]
 ) -> Iterator[tuple[SenseOccurrence, npt.NDArray[np.float32]]]:
-    vectors = embedder.embed([list(sentence.tokens) for sentence in batch])
+    vectors = embed([list(sentence.tokens) for sentence in batch])
     for sentence, layers_LTD in zip(batch, vectors, strict=True):
         for occurrence in sentence.occurrences:
             yield occurrence, layers_LTD[:, occurrence.start : occurrence.stop].mean(1)

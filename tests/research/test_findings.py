@@ -156,6 +156,11 @@ def test_word_senses_of_documents_held_out(folder: Path) -> None:
     assert rows["layer 1"] == 1.0 and rows["layer 0"] == pytest.approx(0.8)
     assert found.examples["train"] + found.examples["test"] == 40
     assert found.rows[0].more["fallback"] == 0
+    (folder / "senses.vec").write_text("2 2\ngift 1 0\nzoo 0 1\n")
+    beside, _ = measure(folder, *words, f"--static=words={folder / 'senses.vec'}")
+    assert [row.name for row in beside.rows[1:4]] == ["most frequent", "words", "layer 0"]
+    assert beside.rows[2].mean == rows["layer 0"]  # neither knows the next word
+    assert beside.rows[3:] == found.rows[2:] and "static words" in beside.data
 
 
 def test_a_probe_of_tags(folder: Path) -> None:
