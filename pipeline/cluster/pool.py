@@ -185,7 +185,7 @@ def await_room(ray: Any, cluster: Cluster, *, label: str, own: bool) -> None:
     needs = f"{cluster.workers} × {cluster.cpus} cores" + " and 1 GPU" * cluster.gpu
     if own and placeable(ray, cpus=cluster.cpus, gpus=int(cluster.gpu)) < cluster.workers:
         raise ElmoError(
-            f"{label}: {cluster.workers} workers need {needs}, and there are {_there(ray)}; lower "
+            f"{label}: {cluster.workers} workers need {needs}, and there are {there(ray)}; lower "
             "workers or cpus"
         )
     worker = {"CPU": cluster.cpus, **({"GPU": 1} if cluster.gpu else {})}
@@ -198,12 +198,13 @@ def await_room(ray: Any, cluster: Cluster, *, label: str, own: bool) -> None:
         ray.util.remove_placement_group(held)
 
 
-def placeable(ray: Any, *, cpus: float, gpus: int) -> int:
-    """Return how many workers of that size the living nodes hold when nothing else runs there."""
+def placeable(ray: Any, *, cpus: float, gpus: int, memory: int = 0) -> int:
+    """Return how many workers of that size the living nodes hold when nothing else runs there; on a
+    node with less memory than that, none."""
     many = 0
     for node in ray.nodes():
-        if node["Alive"]:
-            has = node["Resources"]
+        has = node["Resources"]
+        if node["Alive"] and memory <= has.get("memory", 0) + has.get("object_store_memory", 0):
             fits = int(has.get("CPU", 0) // cpus)
             many += min(fits, int(has.get("GPU", 0) // gpus)) if gpus else fits
     return many
@@ -252,12 +253,12 @@ class Waiting:
         if now - self.began > self.limit:
             raise ElmoError(
                 f"{self.label}: waited {_duration(self.limit)} for {what}, and there are "
-                f"{_there(ray)}, {_free(ray)}; add nodes, ask for less, or raise wait_minutes"
+                f"{there(ray)}, {_free(ray)}; add nodes, ask for less, or raise wait_minutes"
             )
         if now - self.reported > 30:
             self.reported = now
             say(
-                f"{self.label}: waiting for {what}: {_there(ray)} are there, "
+                f"{self.label}: waiting for {what}: {there(ray)} are there, "
                 f"{_free(ray)}; {_duration(now - self.began)} of {_duration(self.limit)}"
             )
 
@@ -317,7 +318,8 @@ def _lost(ray: Any) -> tuple[type[Exception], ...]:
     return tuple(getattr(ray.exceptions, name) for name in [*names.split(), "LocalRayletDiedError"])
 
 
-def _there(ray: Any) -> str:
+def there(ray: Any) -> str:
+    """Return the cores and GPUs of the living nodes, in words."""
     has = ray.cluster_resources()
     return f"{has.get('CPU', 0):.0f} cores and {has.get('GPU', 0):.0f} GPUs"
 

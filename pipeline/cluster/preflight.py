@@ -1,4 +1,4 @@
-"""Before a stage works on several nodes: can each of them? One line names the node and the cause.
+"""Before a stage works on several nodes: can each of them? One line names nodes and all causes.
 
 This file is given Ray and imports it nowhere. What a node runs is sent to it by value, since the
 project may be what it lacks.
@@ -7,10 +7,13 @@ project may be what it lacks.
 import hashlib
 import importlib.metadata
 import secrets
+import socket
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from fsspec.registry import known_implementations
 
 import elmo
 from elmo.errors import ElmoError
@@ -36,14 +39,37 @@ def check(
 
     Each must see the folders of the paths, and reach those at URLs.
     """
-    nodes = [node for node in ray.nodes() if node["Alive"]]
+    nodes = _alive(ray)
     if len(nodes) < 2:
         return 0
-    markers = Markers(folders)
+    if found := problems(ray, folders, tracking_uri=tracking_uri, answer=answer):
+        raise ElmoError("; ".join(found))
+    return len(_working(nodes))
+
+
+def problems(
+    ray: Any,
+    folders: Iterable[Path | str],
+    *,
+    tracking_uri: str | None,
+    urls: Iterable[str] = (),
+    answer: float = ANSWER,
+) -> list[str]:
+    """Return what is wrong with which nodes; `urls` are read there, and need a package of theirs.
+
+    Where there is one node, this process looks, which is on it.
+    """
+    paths = list(folders)
+    needed = packages([*map(str, paths), *urls])
+    if absent := [name for name in needed if not needed[name]]:
+        return [
+            f"{socket.gethostname()}: {', '.join(absent)} is not installed; use one image for all"
+        ]
+    markers = Markers(paths)
     try:
         wanted = {
             "python": list(sys.version_info[:2]),
-            "packages": {name: version(name) for name in PACKAGES},
+            "packages": needed,
             "module": __name__,
             "code": code_digest(),
             "markers": markers.contents,
@@ -52,21 +78,42 @@ def check(
             "stale": STALE,
             "tracking_uri": tracking_uri if (tracking_uri or "").startswith("http") else None,
         }
-        working = [node for node in nodes if node["Resources"].keys() & {"CPU", "GPU"}]
-        problems = _ask(ray, working, wanted, answer)
+        nodes = _alive(ray)
+        if len(nodes) < 2:
+            return [f"{_name(node)}: {cause}" for node in nodes for cause in looker()(wanted)]
+        found = _ask(ray, _working(nodes), wanted, answer)
     finally:
         markers.remove()
-    if problems:
-        by_cause: dict[str, list[str]] = {}
-        for node, cause in problems:
-            by_cause.setdefault(cause, []).append(node)
-        raise ElmoError(
-            "; ".join(
-                f"node{'s' * (len(names) > 1)} {', '.join(names)}: {cause}"
-                for cause, names in by_cause.items()
-            )
-        )
-    return len(working)
+    by_cause: dict[str, list[str]] = {}
+    for node, cause in found:
+        by_cause.setdefault(cause, []).append(node)
+    return [
+        f"node{'s' * (len(names) > 1)} {', '.join(names)}: {cause}"
+        for cause, names in by_cause.items()
+    ]
+
+
+def _alive(ray: Any) -> list[dict[str, Any]]:
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _working(nodes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those with something to work with: a head often has none."""
+    return [node for node in nodes if node["Resources"].keys() & {"CPU", "GPU"}]
+
+
+def packages(places: Iterable[str]) -> dict[str, str]:
+    """The versions here of what a node must have too, those that read these URLs among it."""
+    names = [*PACKAGES, *filter(None, map(_package_of, places))]
+    return {name: version(name) for name in dict.fromkeys(names)}
+
+
+def _package_of(place: str) -> str:
+    """The package that fsspec takes for a URL, such as s3fs; empty where none is needed."""
+    protocol, separator, _ = place.partition("://")
+    known = known_implementations.get(protocol, {"class": ""})["class"] if separator else ""
+    module = known.partition(".")[0]
+    return "" if module == "fsspec" else module
 
 
 def _ask(
@@ -80,7 +127,7 @@ def _ask(
     remote = ray.remote(num_cpus=0, max_retries=0)(looker())
     problems = []
     for _ in range(ASKED):
-        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        alive = {node["NodeID"] for node in _alive(ray)}
         asked = {}
         for node in nodes:
             if node["NodeID"] in alive:
@@ -91,7 +138,7 @@ def _ask(
         nodes = []
         for reference, node in asked.items():
             try:
-                problems += [(_name(node), cause) for cause in ray.get(reference, timeout=0)[:1]]
+                problems += [(_name(node), cause) for cause in ray.get(reference, timeout=0)]
             except ray.exceptions.GetTimeoutError:
                 problems.append((_name(node), f"did not answer in {answer:.0f} s"))
             except ray.exceptions.RayTaskError as error:  # of any kind: it is named
@@ -112,23 +159,23 @@ def looker() -> Callable[[dict[str, Any]], list[str]]:
     All is nested in one function, so that Ray sends all of it by value.
     """
 
-    def environment(wanted: dict[str, Any]) -> str | None:
+    def environment(wanted: dict[str, Any]) -> Iterator[str]:
         import importlib.metadata
         import sys
 
         if list(sys.version_info[:2]) != wanted["python"]:
             node, driver = (".".join(map(str, v)) for v in (sys.version_info[:2], wanted["python"]))
-            return f"Python {node}, and the driver has {driver}; use one image for all"
+            yield f"Python {node}, and the driver has {driver}; use one image for all"
         for name, version in wanted["packages"].items():
             try:
                 installed = importlib.metadata.version(name).partition("+")[0]
             except importlib.metadata.PackageNotFoundError:
-                return f"{name} is not installed; use one image for all"
+                yield f"{name} is not installed; use one image for all"
+                continue
             if installed != version:
-                return f"{name} {installed}, and the driver has {version}; use one image for all"
-        return None
+                yield f"{name} {installed}, and the driver has {version}; use one image for all"
 
-    def shared_folders(wanted: dict[str, Any]) -> str | None:
+    def shared_folders(wanted: dict[str, Any]) -> Iterator[str]:
         import pathlib
         import time
 
@@ -144,22 +191,22 @@ def looker() -> Callable[[dict[str, Any]], list[str]]:
                 if time.monotonic() > until:
                     exists = pathlib.Path(folder).is_dir()
                     what = "is not the driver's folder" if exists else "is not there"
-                    return f"{folder} {what}; mount the shared storage there"
+                    yield f"{folder} {what}; mount the shared storage there"
+                    break
                 time.sleep(0.5)
-        return None
 
-    def room(wanted: dict[str, Any]) -> str | None:
+    def room(wanted: dict[str, Any]) -> Iterator[str]:
+        import pathlib
         import shutil
         import tempfile
 
-        for folder in {*wanted["markers"], tempfile.gettempdir()}:
-            free = shutil.disk_usage(folder).free
-            if free < wanted["free"]:
+        for folder in sorted({*wanted["markers"], tempfile.gettempdir()}):
+            free = shutil.disk_usage(folder).free if pathlib.Path(folder).is_dir() else None
+            if free is not None and free < wanted["free"]:
                 least = wanted["free"] / 1e6
-                return f"{free / 1e6:.0f} MB free in {folder}; {least:.0f} MB are needed"
-        return None
+                yield f"{free / 1e6:.0f} MB free in {folder}; {least:.0f} MB are needed"
 
-    def code(wanted: dict[str, Any]) -> str | None:
+    def code(wanted: dict[str, Any]) -> Iterator[str]:
         import importlib
         import pathlib
         import sys
@@ -168,27 +215,32 @@ def looker() -> Callable[[dict[str, Any]], list[str]]:
             for name in ("torch", "elmo.nn.bilm", wanted["module"]):
                 importlib.import_module(name)
         except Exception as error:
-            return f"can't import {name} ({error}); send the code (elmo submit) or mount it"
+            yield f"can't import {name} ({error}); send the code (elmo submit) or mount it"
+            return
         own: Any = sys.modules[wanted["module"]]
         if own.code_digest() != wanted["code"]:
             folder = pathlib.Path(own.__file__).parents[2]
-            return f"{folder} holds another version of the code; send it (elmo submit) or mount it"
-        return None
+            yield f"{folder} holds another version of the code; send it (elmo submit) or mount it"
 
-    def servers(wanted: dict[str, Any]) -> str | None:
-        import base64
-        import urllib.parse
-        import urllib.request
-
+    def urls(wanted: dict[str, Any]) -> Iterator[str]:
         for url, name in wanted["urls"].items():
             try:
                 from elmo.io.location import Location
 
                 if not Location(url).exists(name):
-                    return f"{url} does not hold there what the driver has put in it"
+                    yield f"{url} does not hold there what the driver has put in it"
             except Exception as error:
-                return f"{error}; does this node have the address and the credentials?"
+                yield f"{error}; does this node have the address and the credentials?"
+
+    def tracking(wanted: dict[str, Any]) -> Iterator[str]:
+        import base64
+        import importlib.util
+        import urllib.parse
+        import urllib.request
+
         if uri := wanted["tracking_uri"]:
+            if importlib.util.find_spec("mlflow") is None:
+                yield "mlflow is not installed; use one image for all"
             parts = urllib.parse.urlsplit(uri)
             login, _, host = parts.netloc.rpartition("@")
             path = parts.path.rstrip("/") + "/health"
@@ -199,14 +251,13 @@ def looker() -> Callable[[dict[str, Any]], list[str]]:
             try:
                 urllib.request.urlopen(request, timeout=20).close()
             except OSError as error:
-                return f"the tracking server does not answer ({error}); is its address right there?"
-        return None
+                yield f"the tracking server does not answer ({error}); is its address right there?"
 
     def look(wanted: dict[str, Any]) -> list[str]:
-        for check in (environment, shared_folders, room, code, servers):
-            if cause := check(wanted):
-                return [cause]
-        return []
+        causes = list(environment(wanted))
+        for check in (code, urls):  # each needs what was looked for before it
+            causes += [] if causes else check(wanted)
+        return [*causes, *shared_folders(wanted), *room(wanted), *tracking(wanted)]
 
     return look
 
@@ -251,8 +302,12 @@ def _folder(path: Path) -> Path:
 
 
 def version(name: str) -> str:
-    """The version of a package, without the part that tells builds for CPU and GPU apart."""
-    return importlib.metadata.version(name).partition("+")[0]
+    """The version of a package, without the part that tells builds for CPU and GPU apart; empty
+    where it is not installed."""
+    try:
+        return importlib.metadata.version(name).partition("+")[0]
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def code_digest() -> str:

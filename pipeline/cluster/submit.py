@@ -70,7 +70,7 @@ def submit(
 ) -> tuple[Any, str]:
     """Send a job, and return the connection and the job's id.
 
-    The job is `dvc repro STAGES` in `folder` on the cluster's shared storage or at a URL, or
+    The job is `elmo run STAGES` in `folder` on the cluster's shared storage or at a URL, or
     `command`. With `checkout` the folder is the project, and its code and params are used; without,
     those here.
     """
@@ -101,7 +101,7 @@ def submit(
             f"--folder {folder}: machines that share no folder share no mlflow.db; name an MLflow "
             "server in MLFLOW_TRACKING_URI"
         )
-    run = ["dvc", "repro", *stages]
+    run = ["python", "-m", "elmo_pipeline", "run", *stages]
     if command is not None:
         try:
             run = shlex.split(command)
@@ -117,7 +117,7 @@ def submit(
                 client,
                 job,
                 working_dir=package,
-                what=command or " ".join(["dvc repro", *stages]),
+                what=command or " ".join(["elmo run", *stages]),
                 entrypoint=shlex.join(["exec", "python", "elmo_job.py", folder or "-", *run]),
             )
     say(f"submitted {job} to {client.address}; sent of the environment: {', '.join(sent) or '-'}")

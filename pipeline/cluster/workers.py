@@ -42,6 +42,10 @@ _PATIENCE = {  # of Ray Train on this machine; a cluster has Ray's own, for many
 
 
 _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # how threads wait for each other
+NO_WORKERS = (
+    "workers is 0, which trains on no cluster; set workers in cluster.yaml to 1 or more, or "
+    "ELMO_WORKERS (elmo submit --env ELMO_WORKERS=1)"
+)
 _WORTH_RAY = 15.0  # seconds of work that pay for starting Ray
 
 
@@ -173,10 +177,7 @@ def fit(
     reach workers elsewhere as the flag `stop`. Messages call it `label`, Ray's dashboard `name`.
     """
     if elsewhere() and cluster.workers == 0:
-        raise ElmoError(
-            f"RAY_ADDRESS is {os.environ['RAY_ADDRESS']} and workers is 0, which trains on this "
-            "machine; set --workers (or ELMO_WORKERS) to 1 or more, or unset RAY_ADDRESS"
-        )
+        raise ElmoError(f"RAY_ADDRESS is {os.environ['RAY_ADDRESS']} and {NO_WORKERS}")
     _set_up()
     from ray.train import ControllerError, TrainingFailedError
     from ray.train.torch import TorchConfig, TorchTrainer

@@ -20,10 +20,9 @@ def lines(commands: Iterable[str], tracked: Sequence[str]) -> list[str]:
     made: list[str] = []
     scored: list[str] = []
     for command in commands:
-        words = shlex.split(command)
-        if words[:3] != ["python", "-m", "elmo_pipeline"] or words[3] not in STAGES:
+        if not (name := stage_of(command)):
             continue
-        stage = record(words[3])
+        words, stage = shlex.split(command), record(name)
         if stage.product and Path(product := stage.product.format(out=_out(words))).name:
             made += [product] if Path(product.split(" ", 1)[1]).exists() else []
         if score := _score(stage, words):
@@ -33,6 +32,13 @@ def lines(commands: Iterable[str], tracked: Sequence[str]) -> list[str]:
         f"scored: {'; '.join(scored) or 'nothing yet'}",
         f"next:   {'; '.join(_next(made, tracked))}",
     ]
+
+
+def stage_of(command: str) -> str:
+    """Return the name of the stage that a command of dvc.yaml runs; empty where it is not ours."""
+    words = shlex.split(command)
+    ours = words[:3] == ["python", "-m", "elmo_pipeline"] and words[3] in STAGES
+    return words[3] if ours else ""
 
 
 def _out(words: Sequence[str]) -> str:

@@ -1,17 +1,20 @@
 """`elmo run`: DVC in this process, a line for each stage, its errors as one line."""
 
+import argparse
 import io
 import logging
 import os
 import re
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import TextIO
 
 from elmo.errors import NotFound
 
+from ..settings import cluster as execution
+from ..stages import record
 from . import outcome
 
 USAGE = 254  # how DVC ends where its options are wrong
@@ -74,6 +77,8 @@ def repro(arguments: Sequence[str]) -> tuple[int, str]:
             options = parse_args(words)
     except DvcParserError:
         return USAGE, lines.first
+    if not options.dry:
+        _check_cluster(options)
     if options.dry or options.interactive or options.verbose:
         code = main(words)
     else:
@@ -85,6 +90,35 @@ def repro(arguments: Sequence[str]) -> tuple[int, str]:
     if code == 252:
         raise KeyboardInterrupt
     return code, "" if lines.reported else lines.first
+
+
+def _check_cluster(options: argparse.Namespace) -> None:
+    """Refuse what a cluster that is named can't do of the stages that are to run."""
+    cluster = execution.load(Path("cluster.yaml"))[0]
+    if not cluster.address:
+        return
+    stages = _changed(options)
+    if any(record(name).cluster for name in stages):
+        from ..cluster import ready
+
+        ready.check(cluster, stages)
+
+
+def _changed(options: argparse.Namespace) -> set[str]:
+    """Return which of our stages are asked for, or needed by those, and not up to date.
+
+    One that is may run all the same, where one before it makes another result.
+    """
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    found = set()
+    with suppress(DvcException), Repo() as repo, repo.lock:  # `main` meets it too, and says it
+        for target in options.targets or ["dvc.yaml"]:
+            for stage in repo.stage.collect(target, with_deps=not options.single_item):
+                if options.force or stage.changed():
+                    found.add(outcome.stage_of(str(stage.cmd)))
+    return found - {""}
 
 
 def _listen(handler: logging.Handler, *, instead_of: int) -> None:

@@ -59,6 +59,24 @@ def test_one_line_says_what_a_node_lacks(
     assert said in problem and "\n" not in problem
 
 
+def test_all_that_a_node_lacks_is_one_answer(tmp_path: Path) -> None:
+    lacks = {"python": [3, 7], "packages": {"torch": "1.0", "no-such-package": "1.0"}}
+    folder = str(tmp_path / "no")
+    asked = wanted(tmp_path, markers={folder: ("a", "b")}, tracking_uri="http://127.0.0.1:1")
+    found = look(asked | lacks | {"free": 10**18})
+    said = ["3.7", "has 1.0", "no-such-package", "is not there", "MB free in", "tracking server"]
+    assert len(found) == len(said)
+    assert all(word in problem for word, problem in zip(said, found, strict=True))
+
+
+def test_a_url_needs_the_package_that_reads_it() -> None:
+    pytest.importorskip("s3fs")
+    assert preflight.packages(["s3://bucket/text", "/a/folder", "local:///b"]).keys() == {
+        *preflight.PACKAGES,
+        "s3fs",
+    }
+
+
 def test_a_folder_that_is_not_shared(tmp_path: Path) -> None:
     name = preflight.Markers([tmp_path / "out"]).contents[str(tmp_path)]
     other = tmp_path / "other"

@@ -410,10 +410,25 @@ def test_dvc_repro_with_the_code_that_was_sent(
     assert "tokenize:" in (shared / "dvc.lock").read_text()
     assert not (shared / "elmo_pipeline").exists()
     again = cluster.call(*submitted, cwd=project)
-    assert again.returncode == 0 and "Data and pipelines are up to date" in again.stdout
+    assert again.returncode == 0
+    assert "corpus: up to date\ntokenize: up to date\n" in again.stdout
     (project / "params.yaml").write_text("corpus: {}\n")
     wrong = cluster.call(*submitted, cwd=project)
     assert wrong.returncode != 0 and "error: params.yaml" in wrong.stdout
+
+
+@pytest.mark.ray
+def test_what_training_lacks_is_said_before_the_first_stage(
+    cluster: Cluster, project: Path, tmp_path: Path
+) -> None:
+    shutil.copyfile(ROOT / "dvc.yaml", project / "dvc.yaml")
+    (tmp_path / "shared").mkdir()
+    submitted = ["submit", "pretrain", "--folder", str(tmp_path / "shared")]
+    done = cluster.call(*submitted, "--env", "MLFLOW_TRACKING_URI=http://127.0.0.1:1", cwd=project)
+    assert done.returncode == 1
+    (said,) = (line for line in done.stdout.splitlines() if line.startswith("error: "))
+    assert "workers is 0" in said and "the tracking server does not answer" in said
+    assert "corpus: " not in done.stdout
 
 
 @pytest.mark.ray

@@ -1,0 +1,78 @@
+"""Before the first stage of a run on a cluster: all that can be known of what it lacks, at once."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from elmo.errors import ElmoError
+
+from ..settings import params as settings
+from ..settings.cluster import Cluster, use_addresses
+from ..terminal.progress import human_size, say
+from . import pool, preflight, workers
+
+TRAINING = ("pretrain", "finetune")
+
+
+def check(cluster: Cluster, stages: Iterable[str]) -> None:
+    """Look whether the cluster at `cluster.address` can do these stages of this folder's project.
+
+    One `ElmoError` says all that is wrong; what may still come, as nodes, is a line.
+    """
+    use_addresses(cluster)
+    params = settings.load(Path("params.yaml"))
+    with workers.session() as ray:
+        trains = not set(TRAINING).isdisjoint(stages)
+        found = [
+            *(_training(ray, cluster, params) if trains else ()),
+            *preflight.problems(
+                ray,
+                [cluster.storage or Path("dvc.yaml")],
+                urls=[*params.corpus.general, *params.corpus.domain],
+                tracking_uri=cluster.tracking_uri,
+            ),
+        ]
+    if found:
+        raise ElmoError("; ".join(found))
+
+
+def _training(ray: Any, cluster: Cluster, params: settings.Params) -> Iterator[str]:
+    """Yield what keeps training from beginning; say what it will wait for."""
+    if not cluster.workers:
+        yield workers.NO_WORKERS
+        return
+    size = {"cpus": cluster.cpus, "gpus": int(cluster.gpu)}
+    fit = pool.placeable(ray, **size)
+    if fit < cluster.workers:
+        of = f"{cluster.workers} workers of {cluster.cpus} cores{' and 1 GPU' * cluster.gpu}"
+        say(
+            f"{fit} of {of} have room on this cluster as it is ({pool.there(ray)}); training waits "
+            f"{cluster.wait_minutes:g} minutes for more (ELMO_WORKERS, ELMO_CPUS, ELMO_GPU)"
+        )
+    least = training_bytes(params)
+    if fit and not pool.placeable(ray, **size, memory=least):
+        yield (
+            f"training takes {human_size(least)} of memory or more, and no node that has room for "
+            "a worker has that; lower vocab.max_words or pretrain.network, or add larger nodes"
+        )
+
+
+def training_bytes(params: settings.Params) -> int:
+    """Return what weights, the optimizer's state and the copy that is saved take in float32.
+
+    Words count where `vocab.max_words` bounds them; gradients and a window's states come on top.
+    """
+    if params.pretrain.model:
+        return 0
+    import torch
+
+    from elmo.nn.bilm import BiLM, Config
+
+    network = params.pretrain.network
+    with torch.device("meta"):
+        body = BiLM(Config(**asdict(network), input_words=None), characters=0)
+    numbers = sum(one.numel() for one in body.parameters())
+    numbers += params.vocab.max_words * (network.projection + 1)
+    kept = 2 if params.pretrain.training.optimizer.name == "adagrad" else 3
+    return 2 * 4 * kept * numbers
