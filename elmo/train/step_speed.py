@@ -44,10 +44,11 @@ _CHARACTERS, _TOKEN, _WORDS = 262, 50, 50_000  # of the text that is drawn
 
 
 class StepSeconds(msgspec.Struct, forbid_unknown_fields=True):
-    """Seconds of a training step, of as many time steps in each precision."""
+    """Seconds of a training step, of as many time steps in each precision, and its tokens."""
 
     float32_s: float
     bfloat16_s: float
+    tokens: int = 0
 
     @property
     def factor(self) -> float:
@@ -62,13 +63,13 @@ def step_seconds(
 
     `ElmoError` names the cached file where it is damaged.
     """
-    if _operations(network, training) < SMALL:
+    if operations(network, training) < SMALL:
         return StepSeconds(1.0, 1.0)
     work = {"network": asdict(network), "training": asdict(training), "device": device.type}
     size = ("rows", "window", "reset", "softmax", "samples", "draws", "dropout")
     key = {name: work["training"][name] for name in size}  # type: ignore[index]
     described = json.dumps([work["network"], key, threads], sort_keys=True)
-    path = cached(device, "steps", described)
+    path = cached(device, "step", described)
     if path.exists():
         return read_record(path, StepSeconds)
     paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
@@ -132,7 +133,8 @@ def time_steps(network: Network, training: Training, device: torch.device) -> St
     for _ in range(_REPEATS):
         for name, side in sides.items():
             seconds[name] = min(seconds[name], side.step())
-    return StepSeconds(**{f"{name}_s": each for name, each in seconds.items()})
+    tokens = training.rows * window
+    return StepSeconds(seconds["float32"], seconds["bfloat16"], tokens)
 
 
 class _Timed:
@@ -164,8 +166,8 @@ class _Timed:
         return (clock() - began) / (1 if self.device.type == "cuda" else torch.get_num_threads())
 
 
-def _operations(network: Network, training: Training) -> int:
-    """Operations of the LSTMs' products in a step, there and back."""
+def operations(network: Network, training: Training) -> int:
+    """Return the operations of the LSTMs' products in a step, there and back."""
     gates = 8 * network.projection * network.cells + network.cells * network.projection
     return 6 * 2 * network.layers * gates * training.rows * training.window
 

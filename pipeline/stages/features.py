@@ -4,7 +4,6 @@ What a store is, and why its bytes do not depend on the actors, is in `elmo.stor
 module hands the ranges out.
 """
 
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,9 +21,11 @@ from ..cluster import workers
 from ..cluster.storage import final_place
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
+from ..settings.params import Params
 from ..terminal import progress
 from ..tracking import registry
-from .stage import OUT, Argument, Stage
+from . import outlook
+from .stage import OUT, Argument, Numbers, Stage
 
 if TYPE_CHECKING:
     import ray.data
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from elmo.store.manifest import PartEntry, StoreManifest
 
 STAGES = ("features", "append")
-_LARGE = 1_000_000_000  # bytes of a store from which its room is looked at before the work
 
 STAGE = Stage(
     name="features",
@@ -42,13 +42,21 @@ STAGE = Stage(
     help="Store MODEL's vectors of every token of SHARDS.",
     inputs=(Argument("shards"), Argument("model")),
     outputs=(OUT,),
-    run=lambda params, **given: run(params=params.features, **given),
+    run=lambda params, **given: _run(params, **given),
     summary=lambda figures, _: summary(figures),
     metrics={"tokens": "tokens", "bytes": "bytes"},
     product="vectors {out}",
     cluster=True,
     settles_precision=True,
 )
+
+
+def _run(params: Params, *, shards: Folder, cluster: Cluster, **given: Any) -> Numbers:
+    """Run the stage; say first how long that will take."""
+    from elmo.data.shards import Shards
+
+    outlook.say_embedding(Shards(shards).tokens(), params, cluster)
+    return run(shards, params=params.features, cluster=cluster, **given)
 
 
 def run(
@@ -96,22 +104,16 @@ def _check_room(out: Folder, kept: Location, layout: "Layout", *, tokens: int) -
     """Say what a large store will take of its disk, and refuse one that can't fit."""
     home = Location.of(absolute(out)).local
     size = tokens * len(layout.contextual) * layout.width
-    if home is None or size < _LARGE:
+    if home is None or size < outlook.LARGE:
         return
     there = sum(sum(place.tree().values()) for place in (Location(home), kept))
-    free = shutil.disk_usage(next(path for path in (home, *home.parents) if path.is_dir())).free
-    human = progress.human_size
+    free, human = outlook.free_bytes(home), progress.human_size
     line = f"{tokens:,} tokens take {human(size)}, {human(free)} are free"
-    if (size if layout.codec == "none" else size // 2) - there <= free:
+    if (size if layout.codec == "none" else size // 2) - there > free:
+        ways = outlook.ways(tokens * layout.width, layout.dtype)
+        raise ElmoError(f"{out}: {line}; set {ways}")
+    if size > outlook.MATTERS * free:
         progress.say(f"features: {line}")
-        return
-    ways = [f'features.layers to "top" ({human(tokens * layout.width)})']
-    if layout.dtype != "int8":
-        ways.append("features.dtype to int8 (half of float16)")
-    raise ElmoError(
-        f"{out}: {line}; set {', '.join(ways)}, name less text in corpus.domain, or name a URL as "
-        "storage in cluster.yaml"
-    )
 
 
 def summary(figures: dict[str, float]) -> str:

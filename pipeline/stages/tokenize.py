@@ -8,6 +8,7 @@ on how many workers there were, which was first, or how often they were killed.
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 import msgspec
 
@@ -30,7 +31,7 @@ from elmo.io.location import Folder, Location
 
 from ..cluster import workers
 from ..settings.cluster import Cluster
-from ..settings.params import Tokenize
+from ..settings.params import Params, Tokenize
 from ..terminal.progress import human_size, say
 from ..text import accounting, quality
 from ..text.accounting import Accounting
@@ -44,7 +45,8 @@ from ..text.shard_builder import (
 from ..text.spans import piece_bytes, plan
 from ..text.work import discard, work_folder
 from .corpus import read_manifest
-from .stage import OUT, Argument, Stage
+from .outlook import say_ahead
+from .stage import OUT, Argument, Numbers, Stage
 
 _LONG = 200_000_000  # bytes of a compressed file, which one core reads for half a minute
 LEAST_HELD_OUT = 2000  # tokens below which chance moves a perplexity by several per cent
@@ -56,13 +58,27 @@ STAGE = Stage(
     help="Cut TEXT into sentences of tokens, as Arrow shards.",
     inputs=(Argument("corpus"), Argument("text", "word", choices=("general", "domain"))),
     outputs=(OUT,),
-    run=lambda params, **given: run(
-        params=params.tokenize, given=(*params.corpus.general, *params.corpus.domain), **given
-    ),
+    run=lambda params, **given: _run(params, **given),
     summary=lambda figures, _: summary(figures),
     metrics={"tokens": "tokens"},
     cluster=True,
 )
+
+
+def _run(params: Params, *, cluster: Cluster, text: str, out: Folder, **given: Any) -> Numbers:
+    """Run the stage; say what the stages after it will take of the text."""
+    addresses = (*params.corpus.general, *params.corpus.domain)
+    own: dict[str, Any] = given | {"text": text, "out": out, "cluster": cluster}
+    figures = run(params=params.tokenize, given=addresses, **own)
+    say_ahead(
+        text,
+        tokens=int(figures["tokens"]),
+        train_tokens=int(figures["tokens"] - figures["heldout_tokens"]),
+        params=params,
+        cluster=cluster,
+        home=Location(absolute(out)).local,
+    )
+    return figures
 
 
 def run(

@@ -281,7 +281,8 @@ def test_a_store_that_can_not_fit_is_refused_before_the_work(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """On a disk of 256 kB; what can fit is only said."""
-    monkeypatch.setattr(features, "_LARGE", 1)
+    monkeypatch.setattr(features.outlook, "LARGE", 1)
+    monkeypatch.setattr(features.outlook, "MATTERS", 0)
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]

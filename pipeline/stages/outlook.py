@@ -1,0 +1,134 @@
+"""The hours and bytes that a run will take, said where they matter, as soon as tokens are counted.
+
+Hours follow from steps of the network at hand, timed on this machine, so none are said of a cluster
+elsewhere, nor of work whose products take minutes, which is not timed for this.
+"""
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from elmo.errors import ElmoError
+from elmo.settings import Network, Training
+
+from ..cluster import workers
+from ..settings.cluster import Cluster
+from ..terminal.progress import human_size, say
+
+if TYPE_CHECKING:
+    from ..settings.params import Params
+
+HOUR = 3600.0
+LARGE = 1_000_000_000  # bytes of vectors from which their room is looked at
+MATTERS = 0.1  # of the free disk
+WORTH = 1e14  # operations of all products from which steps are timed: hundreds of seconds of a core
+
+
+def say_ahead(
+    text: str,
+    *,
+    tokens: int,
+    train_tokens: int,
+    params: "Params",
+    cluster: Cluster,
+    home: Path | None,
+) -> None:
+    """Say what the stages after tokenizing will take of a text; `home` is a folder of the disk that
+    the vectors will lie on, None at a URL."""
+    from elmo.store.layout import choose_layers
+
+    name = "pretrain" if text == "general" else "finetune"
+    training: Training = getattr(params, name).training
+    if not _taken(name, params) and (seconds := _seconds(train_tokens, training, params, cluster)):
+        hours = seconds * training.epochs / HOUR
+        if hours >= 1:
+            say(
+                f"{name}: {train_tokens:,} tokens × {training.epochs} epochs take about "
+                f"{hours:,.0f} hours: {train_tokens / seconds:,.0f} tokens/s, by steps timed on "
+                f"this machine; {name}.training.epochs, pretrain.network, less text make it shorter"
+            )
+    if text == "domain":
+        say_embedding(tokens, params, cluster)
+        layer = layer_bytes(tokens, params)
+        layers = choose_layers(params.features.layers, model_layers=_network(params).layers + 1)
+        size = layer * len([name for name in layers if name != "layer_0"])
+        if home and size >= LARGE and size > MATTERS * (free := free_bytes(home)):
+            say(
+                f"features: {tokens:,} tokens will take {human_size(size)}, {human_size(free)} are "
+                f"free; to make it less, set {ways(layer, params.features.dtype)}"
+            )
+
+
+def say_embedding(tokens: int, params: "Params", cluster: Cluster) -> None:
+    """Say how long vectors of so many tokens take at most: as long as training steps, which
+    compute more."""
+    seconds = _seconds(tokens, params.finetune.training, params, cluster) or 0.0
+    if seconds >= HOUR:
+        say(
+            f"features: {tokens:,} tokens take up to {seconds / HOUR:,.0f} hours (training steps "
+            "of as many, timed on this machine); less text in corpus.domain makes it shorter"
+        )
+
+
+def ways(layer: int, dtype: str) -> str:
+    """What makes a store smaller, of which a layer has so many bytes."""
+    found = [f'features.layers to "top" ({human_size(layer)})']
+    if dtype != "int8":
+        found.append("features.dtype to int8 (half of float16)")
+    found.append("name less text in corpus.domain, or name a URL as storage in cluster.yaml")
+    return ", ".join(found)
+
+
+def layer_bytes(tokens: int, params: "Params") -> int:
+    """Return the bytes of a layer's vectors of so many tokens."""
+    from elmo.store.layout import DTYPES
+
+    return (
+        tokens * 2 * _network(params).projection * np.dtype(DTYPES[params.features.dtype]).itemsize
+    )
+
+
+def free_bytes(home: Path) -> int:
+    """Return what is free on the disk of a folder that may not be there yet."""
+    there = next(path for path in (home, *home.parents) if path.is_dir())
+    return shutil.disk_usage(there).free
+
+
+def _taken(name: str, params: "Params") -> bool:
+    """Tell whether a stage takes the model as it is: a named one, or one that has read the text."""
+    if name == "pretrain":
+        return bool(params.pretrain.model)
+    alone = bool(params.corpus.general) and params.corpus.general == params.corpus.domain
+    return alone and not params.pretrain.model
+
+
+def _seconds(tokens: int, training: Training, params: "Params", cluster: Cluster) -> float | None:
+    """Return the seconds of training steps on so many tokens; None where none are timed."""
+    import torch
+
+    from elmo.train import step_speed
+
+    network = _network(params)
+    steps = tokens / (training.rows * training.window)
+    work = steps * training.epochs * step_speed.operations(network, training)
+    if workers.elsewhere() or work < WORTH or (cluster.gpu and not workers.has_cuda()):
+        return None
+    device = torch.device("cuda" if cluster.gpu else "cpu")
+    try:
+        timed = step_speed.step_seconds(network, training, device=device, threads=cluster.cpus)
+    except ElmoError as error:  # what this is to foresee may go all the same
+        say(f"how long training takes is not known: {error}")
+        return None
+    if not timed.tokens:
+        return None
+    times = {"float32": timed.float32_s, "bfloat16": timed.bfloat16_s}
+    seconds = times.get(training.precision, min(times.values()))
+    return tokens * seconds / timed.tokens / max(1, cluster.workers)
+
+
+def _network(params: "Params") -> Network:
+    from elmo.train.step_speed import network_of
+
+    return network_of(params.pretrain.model) if params.pretrain.model else params.pretrain.network
