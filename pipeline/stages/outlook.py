@@ -73,7 +73,7 @@ def say_embedding(tokens: int, params: "Params", cluster: Cluster) -> None:
 
 
 def ways(layer: int, dtype: str) -> str:
-    """What makes a store smaller, of which a layer has so many bytes."""
+    """Return what makes a store smaller, of which a layer has so many bytes."""
     found = [f'features.layers to "top" ({human_size(layer)})']
     if dtype != "int8":
         found.append("features.dtype to int8 (half of float16)")
