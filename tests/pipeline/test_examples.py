@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from elmo.data.shards import write_shards
 from elmo.data.tokenizer import describe
 from elmo.data.vocabulary import Vocabulary
 from elmo.model.embedder import Embedder
-from elmo.model.folder import save_model
+from elmo.model.folder import load_model, save_model
 from elmo.nn.bilm import BiLM
 from elmo.settings import Config, StoreSettings
 from elmo.store.build import build
@@ -103,11 +104,23 @@ def test_a_model_by_its_name_tells_two_senses_apart(tmp_path: Path) -> None:
     assert picture.stat().st_size > 10_000
 
 
-def test_the_shipped_model_is_small_and_its_card_names_it() -> None:
-    folder = ROOT / "pretrained" / "english"
-    assert sum(path.stat().st_size for path in folder.glob("elmo_english/*")) < 40_000_000
-    card = (folder / "README.md").read_text(encoding="utf-8")
-    assert Embedder.load("english").model.digest in card and "CC BY-SA" in card
+@pytest.mark.parametrize(("name", "licence"), [("english", "CC BY-SA"), ("korean", "CC0 1.0")])
+def test_a_shipped_model_is_small_and_its_card_names_it(name: str, licence: str) -> None:
+    package = ROOT / "pretrained" / name
+    model = package / f"elmo_{name}"
+    assert sum(path.stat().st_size for path in model.iterdir() if path.is_file()) < 40_000_000
+    card = (package / "README.md").read_text(encoding="utf-8")
+    assert load_model(model).digest in card and licence in card
+    installed = tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))
+    assert installed["project"]["entry-points"]["elmo.models"] == {name: f"elmo_{name}"}
+
+
+def test_the_korean_model_reads_raw_reviews() -> None:
+    pytest.importorskip("kiwipiepy")
+    embedder = Embedder.load(ROOT / "pretrained" / "korean" / "elmo_korean")
+    texts = ["정말 재미있게 봤다!", "아주 재미있게 보았습니다.", "음악이 너무 시끄러웠다."]
+    praise, more_praise, complaint = embedder.encode(texts, normalize=True)
+    assert praise @ more_praise > max(praise @ complaint, more_praise @ complaint)
 
 
 def _python(step: Step, names: dict[str, object]) -> str:

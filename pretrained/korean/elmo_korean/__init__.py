@@ -1,0 +1,1 @@
+"""The model korean: `elmo.Embedder.load("korean")`."""
