@@ -1,11 +1,16 @@
-"""The process of a command: how its threads wait for each other, unless the user has said so."""
+"""The process of a command: how its threads wait for each other, unless the user has said so, and
+how seldom it looks for garbage."""
 
+import gc
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from pipeline import __main__ as process
+from pipeline.commands import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 EMBED = ["-m", "pipeline", "embed", "absent", "--input", "-", "--output", "out"]
@@ -27,3 +32,24 @@ def test_openmp_spins_for_a_while_and_not_for_milliseconds(
     )
     shown = [line for line in done.stderr.splitlines() if "GOMP_SPINCOUNT" in line]
     assert shown and all(f"'{spins}'" in line for line in shown), done.stderr
+
+
+def test_a_command_looks_for_garbage_seldom_and_not_as_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before, seen = gc.get_threshold(), []
+
+    def run() -> None:
+        seen.append((gc.get_threshold()[0], gc.get_freeze_count()))
+        sys.exit(1)
+
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    monkeypatch.setattr(cli, "run", run)
+    try:
+        with pytest.raises(SystemExit):
+            process.main()
+        assert seen == [(process.YOUNG, 0)]
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
