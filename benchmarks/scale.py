@@ -5,18 +5,26 @@
     python -m benchmarks.scale --set gpu_tflops=1979 --set gpu_dollars=2.5 …
 
 Every cost is a field of `Costs`: measured on this project's machine (2 cores), or a parameter of
-yours. The formulas are the functions below; no GPU was measured.
+yours. The formulas are the functions below; no GPU was measured. The graph is that of one text
+alone, whose model is tuned to nothing, from corpus to features.
 """
 
 import argparse
 import json
+import os
+import tempfile
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+
+from elmo.io.location import THREADS
+from elmo.store.build import MOST_PARTS, PART_TOKENS
+from pipeline.text.spans import MOST_BYTES, MOST_PIECES
 
 RESULTS = Path(__file__).parent / "results"
 # Rows of the word matrix that a step uses: 8,192 candidates and the targets of all GPUs, 128 × 20
 # tokens each, counted on WikiText-2 (33,229 words, mean of five draws).
-WORD_ROWS = {1: 8573, 8: 10841, 64: 19840}
+WORD_ROWS = {1: 8573, 8: 10841, 64: 19840, 512: 32050}
+GPUS = tuple(WORD_ROWS)
 NETWORKS = {"100 Gb/s": 12.5, "400 Gb/s": 50.0}  # GB/s of each GPU
 FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
@@ -58,7 +66,13 @@ class Costs:
     cores: int = 8  # beside each GPU
     tokenize_rate: float = 4.3e6  # tokens/s of a core: benchmarks/results/tokenizing.json
     count_rate: float = 8e7  # tokens/s of a core: benchmarks/results/vocabulary.json
-    write_mbps: float = 500  # MB/s of a GPU's machine to storage
+    write_mbps: float = 500  # MB/s between a GPU's machine and storage; not measured here
+    driver_gbps: float = 1.0  # GB/s that one process reads for digests; not measured here
+    request_ms: float = 30  # of a request to storage; not measured here
+    merge_rate: float = 3.6e6  # types/s of shards' counts: benchmarks/results/vocabulary_merge.json
+    choose_s: float = 81  # for the words of 50 million types: the same
+    shard_types: float = 300_000  # distinct in a shard; of yours
+    token_bytes: float = 5  # of text
     gpu_dollars: float = 3.0  # an hour of a GPU with its cores
     storage_dollars: float = 23.0  # a month of a TB
 
@@ -72,8 +86,17 @@ class Corpus:
     epochs: int
 
 
-BILLION_WORDS = Corpus("1 Billion Word Benchmark", 0.83e9, 10)
-HUNDRED_BILLION = Corpus("100 billion tokens", 100e9, 1)
+CORPORA = (
+    Corpus("1 billion tokens", 1e9, 10),
+    Corpus("100 billion tokens", 100e9, 1),
+    Corpus("1,000 billion tokens", 1000e9, 1),
+)
+SHARD_BYTES = (
+    2**26
+)  # of text in a piece, as the presets have it; the pieces of a large corpus are larger
+# Requests of the driver for each shard (each part of the store), counted by benchmarks.latency.
+CHECKED = (12, 48)  # shards
+REQUESTS = {"tokenize": 5.5, "vocab": 1.0, "features": 4.0}
 
 
 def encoder_macs(shape: Shape) -> float:
@@ -126,20 +149,48 @@ def step_seconds(shape: Shape, costs: Costs, gpus: int) -> dict[str, float]:
     return {"products": compute, "launches": launches, "gradients": sent / (costs.gpu_gbps * 1e9)}
 
 
+def shards(corpus: Corpus, costs: Costs) -> float:
+    """The shards of a corpus at a URL: two of each piece, train and held-out."""
+    text = corpus.tokens * costs.token_bytes
+    return 2 * text / min(max(SHARD_BYTES, text / MOST_PIECES), MOST_BYTES)
+
+
+def parts(corpus: Corpus, costs: Costs) -> float:
+    """The parts of its store: one of a shard at least."""
+    return shards(corpus, costs) + min(corpus.tokens / PART_TOKENS, MOST_PARTS)
+
+
 def stages(corpus: Corpus, shape: Shape, costs: Costs, gpus: int) -> dict[str, dict[str, float]]:
-    """Hours of each stage by what takes them; of overlapping ones the longest counts."""
-    cores = costs.cores * gpus
+    """Hours of each stage by what takes them."""
+    cores, machines = costs.cores * gpus, costs.write_mbps * 1e6 * gpus
+    text = corpus.tokens * costs.token_bytes
     steps = corpus.tokens * corpus.epochs / (costs.rows * costs.window * gpus)
     step = step_seconds(shape, costs, gpus)
     rate = costs.gpu_tflops * 1e12 * costs.gpu_share * gpus
-    written = store_bytes(corpus, shape) / (costs.write_mbps * 1e6 * gpus)
+    many = {"tokenize": shards(corpus, costs), "vocab": shards(corpus, costs)}
+    many["features"] = parts(corpus, costs)
+    asked = {
+        stage: REQUESTS[stage] * many[stage] * costs.request_ms / 1000 / THREADS for stage in many
+    }
     seconds = {
-        "tokenize": {"cores": corpus.tokens / (costs.tokenize_rate * cores)},
-        "vocab": {"cores": corpus.tokens / (costs.count_rate * cores)},
-        "pretrain": {name: steps * each for name, each in step.items()},
+        "corpus": {"driver": text / (costs.driver_gbps * 1e9)},
+        "tokenize": {
+            "cores": corpus.tokens / (costs.tokenize_rate * cores),
+            "storage": 2 * text / machines,  # read, and written as shards
+            "requests": asked["tokenize"],
+        },
+        "vocab": {
+            "cores": corpus.tokens / (costs.count_rate * cores),
+            "storage": text / machines,
+            "requests": asked["vocab"],
+            "driver": many["vocab"] * costs.shard_types / costs.merge_rate + costs.choose_s,
+        },
+        "pretrain": {name: steps * each for name, each in step.items()}
+        | {"storage": corpus.epochs * text / machines},
         "features": {
             "products": corpus.tokens * embedding_flop(shape) / rate,
-            "storage": written,
+            "storage": store_bytes(corpus, shape) / machines,
+            "requests": asked["features"],
         },
     }
     return {
@@ -148,11 +199,11 @@ def stages(corpus: Corpus, shape: Shape, costs: Costs, gpus: int) -> dict[str, d
     }
 
 
-def hours(stage: str, causes: dict[str, float]) -> float:
-    """Of a stage: launches and products overlap, gradients are sent after them."""
-    if stage == "pretrain":
-        return max(causes["products"], causes["launches"]) + causes["gradients"]
-    return max(causes.values())
+def hours(causes: dict[str, float]) -> float:
+    """Of a stage: what machines do overlaps, gradients and what the driver does come after."""
+    after = {"gradients", "requests", "driver"}
+    together = [each for cause, each in causes.items() if cause not in after]
+    return max(together, default=0.0) + sum(causes.get(cause, 0.0) for cause in after)
 
 
 def store_bytes(
@@ -164,26 +215,25 @@ def store_bytes(
 
 def table(corpus: Corpus, shape: Shape, costs: Costs) -> list[str]:
     """Rows of Markdown: a column for each number of GPUs."""
-    numbers = (1, 8, 64)
-    plans = {gpus: stages(corpus, shape, costs, gpus) for gpus in numbers}
+    plans = {gpus: stages(corpus, shape, costs, gpus) for gpus in GPUS}
     lines = [
         f"| {corpus.name}, {shape.name}, "
         f"{corpus.epochs} epoch{'s' * (corpus.epochs > 1)} | "
-        + " | ".join(f"{gpus} GPU{'s' * (gpus > 1)}" for gpus in numbers)
+        + " | ".join(f"{gpus} GPU{'s' * (gpus > 1)}" for gpus in GPUS)
         + " |",
-        "|---|" + "---|" * len(numbers),
+        "|---|" + "---|" * len(GPUS),
     ]
-    totals = dict.fromkeys(numbers, 0.0)
+    totals = dict.fromkeys(GPUS, 0.0)
     for stage in plans[1]:
         cells = []
-        for gpus in numbers:
+        for gpus in GPUS:
             causes = plans[gpus][stage]
-            took = hours(stage, causes)
+            took = hours(causes)
             totals[gpus] += took
             cells.append(f"{_time(took)} ({max(causes, key=lambda cause: causes[cause])})")
         lines.append(f"| {stage} | " + " | ".join(cells) + " |")
-    lines.append("| all | " + " | ".join(_time(totals[n]) for n in numbers) + " |")
-    paid = (f"{totals[n] * n * costs.gpu_dollars:,.0f} $" for n in numbers)
+    lines.append("| all | " + " | ".join(_time(totals[n]) for n in GPUS) + " |")
+    paid = (f"{totals[n] * n * costs.gpu_dollars:,.0f} $" for n in GPUS)
     lines.append("| price of the GPUs | " + " | ".join(paid) + " |")
     return lines
 
@@ -245,7 +295,31 @@ def checks() -> list[str]:
     lines.append(
         f"store, original: {store_bytes(one, ORIGINAL):,.0f} bytes per token, {stored} seen"
     )
+    few, many = (counted_requests(size) for size in CHECKED)
+    for stage, each in REQUESTS.items():
+        grown = (many[stage] - few[stage]) / (CHECKED[1] - CHECKED[0])
+        lines.append(
+            f"requests, {stage}: {each} for each shard, {few[stage]} and {many[stage]} counted at "
+            f"{CHECKED[0]} and {CHECKED[1]} shards, so {grown:.1f} for each"
+        )
     return lines
+
+
+def counted_requests(size: int) -> dict[str, int]:
+    """Return the requests of each stage for so many shards, with what publishes its output."""
+    import fsspec
+
+    from benchmarks import latency
+
+    fsspec.register_implementation("slow", latency.Slow, clobber=True)
+    latency.Slow.seconds, here = 0.0, os.getcwd()
+    with tempfile.TemporaryDirectory() as home:
+        figures = latency.measure(size, Path(home))
+        os.chdir(here)
+    return {
+        stage: int(sum(each["requests"] for name, each in figures.items() if stage in name))
+        for stage in REQUESTS
+    }
 
 
 def _result(name: str) -> dict:
@@ -276,11 +350,11 @@ def main() -> None:
             f"no cost is called {', '.join(sorted(unknown))}; there are {', '.join(kinds)}"
         )
     costs = replace(Costs(), **given)
-    for corpus in (BILLION_WORDS, HUNDRED_BILLION):
+    for corpus in CORPORA:
         for shape in (SMALL, ORIGINAL):
             print("\n".join(table(corpus, shape, costs)) + "\n")
     print("\n".join(network_table(costs)) + "\n")
-    for corpus in (BILLION_WORDS, HUNDRED_BILLION):
+    for corpus in CORPORA[:2]:
         print("\n".join(keep_table(corpus, ORIGINAL, costs)) + "\n")
 
 

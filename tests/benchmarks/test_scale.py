@@ -14,6 +14,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from benchmarks import scale
 from elmo.train.step import Stepper, Workers
+from pipeline.cluster import workers
 from tests.elmo.train import test_launches as launches
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,6 +47,24 @@ def test_more_gpus_cost_time_of_none_but_gradients() -> None:
     one, many = (scale.step_seconds(scale.ORIGINAL, costs, gpus) for gpus in (1, 64))
     assert one["gradients"] == 0 < many["gradients"]
     assert one["products"] == many["products"]
+
+
+def test_requests_grow_with_the_shards_as_reckoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(workers, "tasks", workers.tasks)  # which the benchmark replaces
+    few, many = (scale.counted_requests(size) for size in scale.CHECKED)
+    more = scale.CHECKED[1] - scale.CHECKED[0]
+    for stage, each in scale.REQUESTS.items():
+        assert many[stage] - few[stage] == pytest.approx(each * more, rel=0.03)
+
+
+def test_what_one_process_does_is_shorter_on_no_number_of_gpus() -> None:
+    plans = [scale.stages(scale.CORPORA[2], scale.SMALL, scale.Costs(), n) for n in scale.GPUS]
+    for stage, cause in [("corpus", "driver"), ("vocab", "driver"), ("tokenize", "requests")]:
+        assert len({plan[stage][cause] for plan in plans}) == 1
+        assert all(scale.hours(plan[stage]) >= plan[stage][cause] > 0 for plan in plans)
 
 
 @pytest.fixture
