@@ -1,21 +1,24 @@
 """The pipeline, corpus to features, on Ray nodes of this machine, while one thing at a time dies.
 
     python -m benchmarks.chaos [--minutes 15] [--every 15] [--nodes 3] [--seed 1] [--text-kb 1500]
+                               [--s3]
 
 `dvc repro features` runs again and again in an empty project on a Ray cluster with an MLflow
-server. Every few seconds one thing that is there is killed at once (SIGKILL), at random by the
-seed: a process that tokenizes or counts, an actor that embeds, a worker that trains, a node, a
-node's raylet alone, Ray's head, the tracking server, or the stage itself. What belongs to the
-cluster comes back after a few seconds, and the command is given again where it has ended, as a user
-would. At the end of each pass its files and losses are compared with those of a run that nobody
-disturbed. Prints a row for each kill: what it was, how much work was under way in it, how many
-training steps were taken again, and the seconds until more work was finished.
+server; with `--s3` the whole graph, whose data and models lie at moto's S3 server alone. Every few
+seconds one thing that is there is killed at once (SIGKILL), at random by the seed: a process that
+tokenizes or counts, an actor that embeds, a worker that trains, a node, a node's raylet alone,
+Ray's head, the tracking server, or the stage itself. What belongs to the cluster comes back after a
+few seconds, and the command is given again where it has ended, as a user would. At the end of each
+pass its files and losses are compared with those of a run that nobody disturbed. Prints a row for
+each kill: what it was, how much work was under way in it, how many training steps were taken again,
+and the seconds until more work was finished.
 """
 
 import argparse
 import contextlib
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -26,12 +29,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import fsspec
 import psutil
 import yaml
 
 from benchmarks.machine import show
-from elmo.io.records import sha256
+from elmo.io.location import Location
+from elmo.io.records import read_record, sha256
 from pipeline.cluster.head import answers
+from pipeline.cluster.job import STORED
+from pipeline.cluster.storage import Pointer
 
 ROOT = Path(__file__).resolve().parents[1]
 BACK = 5.0  # seconds after which a part of the cluster starts again, or a command is given again
@@ -42,6 +49,9 @@ IDLE = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::TrainC
 # How likely each kind is chosen, relative to the others that are there.
 WEIGHTS = {"task": 9, "actor": 9, "trainer": 9, "node": 3, "raylet": 2, "stage": 2}
 WEIGHTS |= {"head": 1, "server": 1}
+BUCKET = "s3://chaos"
+PIECE = re.compile(r"(.*/)?(work|data|models)/.*\.(arrow|parquet|json)")
+RESULT = re.compile(r"weights\.safetensors|.*\.arrow|.*-[0-9]{5}-.*")
 WORDS = "a cat sat on the mat while an old dog slept near my open door and rain fell".split()
 
 
@@ -88,6 +98,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--text-kb", type=int, default=1500)
+    parser.add_argument("--s3", action="store_true", help="data and models at S3 alone")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started ends as well
     with tempfile.TemporaryDirectory(prefix="chaos") as name:
@@ -95,13 +106,14 @@ def main() -> None:
         _write_text(home / "text.txt", options.text_kb)
         calm = _project(home, "calm")
         began = time.monotonic()
-        if code := Command(calm, {"ELMO_WORKERS": "1", "ELMO_CPUS": "1"}).process.wait():
+        targets = () if options.s3 else ("features",)
+        if code := Command(calm, {"ELMO_WORKERS": "1", "ELMO_CPUS": "1"}, targets).process.wait():
             sys.exit(f"undisturbed, it ended with {code}: {(calm / 'log').read_text()[-2000:]}")
         expected = results(calm)
         print(
             f"undisturbed: {len(expected)} results in {time.monotonic() - began:.0f} s", flush=True
         )
-        with Cluster(home, options.nodes) as cluster:
+        with Cluster(home, options.nodes, s3=options.s3) as cluster:
             trial = disturb(home, cluster, expected, options)
     table(trial, options)
     sys.exit(1 if trial.wrong else 0)
@@ -127,6 +139,7 @@ def _project(home: Path, name: str) -> Path:
     params["pretrain"]["network"] |= {"cells": 128, "projection": 32}
     params["pretrain"]["training"] |= {"epochs": 1, "samples": 16, "evaluate_tokens": 2000}
     params["finetune"]["training"] |= {"epochs": 1, "samples": 16, "evaluate_tokens": 2000}
+    params["labels"] |= {"package": "click", "train": 40, "dev": 20, "test": 20}
     params["tasks"] = {}
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
     command = [_program("dvc"), "init", "--no-scm", "--quiet"]
@@ -135,13 +148,18 @@ def _project(home: Path, name: str) -> Path:
 
 
 def results(project: Path) -> set[str]:
-    """Name and SHA-256 of shards, weights and parts, and the perplexity of each step noted."""
+    """Name and SHA-256 of shards, weights and parts, and the perplexity of each step noted; a point
+    that is noted twice counts twice."""
     paths = [
         project / "models" / stage / "weights.safetensors" for stage in ("pretrain", "finetune")
     ]
     paths += (project / "data" / "shards").rglob("*.arrow")
     paths += (project / "data" / "features").rglob("*-?????-*")
     files = {f"{path.relative_to(project)} {sha256(path)}" for path in paths if path.exists()}
+    for mark in project.rglob(STORED):  # what is at a URL
+        out = Location(f"{BUCKET}/{project.name}/{read_record(mark, Pointer).folder}")
+        names = [name for name in out.tree() if RESULT.fullmatch(name.rpartition("/")[2])]
+        files |= {f"{mark.parent.relative_to(project)}/{name} {out.sha256(name)}" for name in names}
     curves = (project / "curves").glob("*/train.tsv")
     noted = {
         f"{path.parent.name} " + " ".join(line.split("\t")[:3])
@@ -174,14 +192,17 @@ def _pass(
     options: argparse.Namespace,
 ) -> None:
     """All stages in a project, with kills while there is time."""
-    command = Command(project, cluster.variables)
+    targets = () if options.s3 else ("features",)
+    variables = cluster.variables | cluster.storage_of(project)
+    command = Command(project, variables, targets)
     next_kill = trial.now() + options.every * draw.uniform(0.5, 1.5)
-    done = _done(project)
+    url = variables.get("ELMO_STORAGE", "")
+    done = _done(project, url)
     try:
         while (code := command.process.poll()) != 0:
-            time.sleep(LOOK)
+            time.sleep(5 * LOOK if url else LOOK)
             cluster.tend()
-            before, done = done, _done(project)
+            before, done = done, _done(project, url)
             if done != before:
                 trial.heard()
             if 0 < done[1] < before[1] and trial.kills:
@@ -191,7 +212,7 @@ def _pass(
                 trial.ended.append(command.error())
                 print(f"  {trial.now():6.0f} s: it ended: {trial.ended[-1]}", flush=True)
                 time.sleep(BACK)
-                command = Command(project, cluster.variables)
+                command = Command(project, variables, targets)
             elif next_kill < trial.now() < 60 * options.minutes:
                 if struck := strike(draw, cluster, command):
                     next_kill = trial.now() + options.every * draw.uniform(0.5, 1.5)
@@ -221,14 +242,14 @@ def strike(draw: random.Random, cluster: "Cluster", command: "Command") -> tuple
 
 
 class Command:
-    """`dvc repro features`, and the lines it prints."""
+    """`dvc repro TARGETS`, and the lines it prints."""
 
-    def __init__(self, project: Path, variables: dict[str, str]) -> None:
+    def __init__(self, project: Path, variables: dict[str, str], targets: Sequence[str]) -> None:
         self.log = project / "log"
         with self.log.open("a") as log:
             self._began = log.tell()
             self.process = subprocess.Popen(
-                [_program("dvc"), "repro", "features"],
+                [_program("dvc"), "repro", *targets],
                 cwd=project,
                 env=_environment() | {"ELMO_CHECKPOINT_MINUTES": "0.1"} | variables,
                 stdout=log,
@@ -266,7 +287,8 @@ class Command:
 class Cluster:
     """Ray's head, which works on nothing, nodes of one core each, and MLflow's server."""
 
-    def __init__(self, home: Path, count: int) -> None:
+    def __init__(self, home: Path, count: int, *, s3: bool) -> None:
+        self.s3, self.log = s3, home / "s3.log"
         self.ray, tracking = (f"127.0.0.1:{_free_port()}" for _ in range(2))
         address, port = f"--address={self.ray}", self.ray.rpartition(":")[2]
         head = ["--head", f"--port={port}", "--num-cpus=0", "--include-dashboard=false"]
@@ -289,10 +311,33 @@ class Cluster:
         }
 
     def __enter__(self) -> "Cluster":
+        if self.s3:
+            self._start_s3()
         self.tend()
         return self
 
+    def _start_s3(self) -> None:
+        """Start the store, which is not among what is killed: it has no disk."""
+        port = _free_port()
+        own = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ACCESS_KEY_ID": "k"}
+        own |= {"AWS_SECRET_ACCESS_KEY": "s", "AWS_DEFAULT_REGION": "us-east-1"}
+        self.variables |= own
+        os.environ.update(own)  # this process reads the results
+        command = [sys.executable, "-m", "benchmarks.s3", "127.0.0.1", str(port)]
+        with self.log.open("w") as log:
+            self.store = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+        while not answers(f"127.0.0.1:{port}"):
+            time.sleep(LOOK)
+        fsspec.filesystem("s3").mkdir(BUCKET)
+
+    def storage_of(self, project: Path) -> dict[str, str]:
+        """The URL of a project's own, in a variable."""
+        return {"ELMO_STORAGE": f"{BUCKET}/{project.name}"} if self.s3 else {}
+
     def __exit__(self, *_: object) -> None:
+        if self.s3:
+            self.store.kill()
+            self.store.wait()
         for process in self.running.values():
             _kill_tree(process.pid)
             process.wait()
@@ -382,15 +427,19 @@ def _free_port() -> int:
     return port
 
 
-def _done(project: Path) -> tuple[int, int]:
+def _done(project: Path, url: str = "") -> tuple[int, int]:
     """How many pieces of work are finished, and the last training step that is noted."""
-    pieces = step = 0
-    for top in ("runs", "data", "models"):
-        for _, _, names in os.walk(project / top):
-            pieces += sum(name.endswith((".arrow", ".parquet", ".json")) for name in names)
-    for curve in (project / "runs").glob("*/*/train.tsv"):  # of the one training under way
+    names = [Path(path, one) for path, _, files in os.walk(project) for one in files]
+    found = [str(path.relative_to(project)) for path in names]
+    found += Location(url).tree() if url else []
+    pieces = sum(PIECE.fullmatch(name) is not None for name in found)
+    curves = [name for name in found if re.fullmatch(r".*work/\w+/\w+/train\.tsv", name)]
+    step = 0
+    for name in curves:  # of the one training under way
         with contextlib.suppress(OSError, ValueError, IndexError):
-            step = int(curve.read_text().splitlines()[-1].split("\t")[0])
+            there = (project / name).exists()
+            text = (project / name).read_text() if there else Location(url).read(name).decode()
+            step = int(text.splitlines()[-1].split("\t")[0])
     return pieces, step
 
 
