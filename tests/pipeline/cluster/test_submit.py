@@ -19,6 +19,7 @@ import yaml
 
 from elmo.errors import ElmoError
 from pipeline.cluster import submit
+from tests.cluster.projects import project as tiny_project
 
 ROOT = Path(__file__).resolve().parents[3]
 TOKEN = "a-token-of-this-test-that-is-long-enough-0123456789"
@@ -447,6 +448,35 @@ def test_dvc_repro_in_a_shared_checkout(cluster: Cluster, project: Path) -> None
     assert "code of the checkout" in done.stdout
     assert (project / "data" / "shards" / "manifest.json").exists()
     assert "tokenize:" in (project / "dvc.lock").read_text()
+
+
+@pytest.mark.ray
+def test_the_page_sends_work_follows_it_and_stops_it(cluster: Cluster, tmp_path: Path) -> None:
+    """Its words as they stand, but for the names of the machine, the folder and the job."""
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    section = page.split("## Send work, follow it, stop it")[1].split("\n## ")[0]
+    block = section.split("```")[1].strip().splitlines()
+    rows = re.findall(r"^\| `(elmo (?:jobs|attach|stop)[^`]*)` \|", section, re.MULTILINE)
+    assert [line.split()[0] for line in block] == ["pip", "elmo"] and len(rows) == 3
+    here = tiny_project(tmp_path / "here")
+    (tmp_path / "shared").mkdir()
+    own = cluster.environment | {"ELMO_WORKERS": "1", "ELMO_CPUS": "1"}
+    named = {"http://HEAD:8265": cluster.door.address, "/shared/elmo": str(tmp_path / "shared")}
+
+    def follow(line: str) -> subprocess.CompletedProcess[str]:
+        for theirs, ours in named.items():
+            assert theirs in page
+            line = line.replace(theirs, ours)
+        return subprocess.run(line, shell=True, cwd=here, env=own, capture_output=True, text=True)
+
+    done = follow(block[1])
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert (tmp_path / "shared" / "models" / "pretrain" / "config.json").exists()
+    job = job_of(done.stderr)
+    own |= {"RAY_API_SERVER_ADDRESS": cluster.door.address}  # as the section says
+    for line, said in zip(rows, (job, "pretrain: ", "had ended: SUCCEEDED"), strict=True):
+        shown = follow(line.replace("ID", job))
+        assert shown.returncode == 0 and said in shown.stdout + shown.stderr, line
 
 
 @pytest.mark.ray
