@@ -41,7 +41,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name on first use: `import elmo` alone stays light."""
+    """Import a public name on its first use, which keeps `import elmo` fast."""
     if name == "__version__":
         return _metadata.version("elmo-pipeline")
     if name not in _PUBLIC:
@@ -50,5 +50,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """The public names alone."""
+    """Return the public names only."""
     return __all__

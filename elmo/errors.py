@@ -1,4 +1,4 @@
-"""The exceptions for bad input, and a library's message inside one of ours."""
+"""The exceptions for bad input, and helpers that quote a library's error in one line."""
 
 import errno
 import os
@@ -6,48 +6,50 @@ import re
 
 
 class ElmoError(ValueError):
-    """Bad input or settings. The message is one line: what is wrong, where, and what to do."""
+    """Bad input or settings; the one-line message says what is wrong, where, and what to do."""
 
 
 class NotFound(ElmoError):
-    """A file, folder, model or package that was named is not there."""
+    """A file, folder, model or package that was asked for does not exist."""
 
 
 class Damaged(ElmoError):
-    """A file of ours is missing from its folder, truncated, altered or not to be parsed."""
+    """A file of this project is missing from its folder, truncated, altered or unreadable."""
 
 
 class Mismatch(ElmoError):
-    """Pieces that are each whole do not belong together: model and store, text and tokenizer."""
+    """Two valid inputs do not belong together, such as a store and another model."""
 
 
 class BadSettings(ElmoError):
-    """A setting that there is not, or out of its range."""
+    """A setting is unknown or out of its range."""
 
 
 def missing(file: object) -> Damaged:
-    """Say that a file is not there, though its manifest names it."""
+    """Return the exception for a file that its manifest names but that does not exist."""
     return Damaged(f"{file}: is missing, though its manifest names it; restore it or make it again")
 
 
 def altered(file: object, found: str) -> Damaged:
-    """Say that a file is not as it was written, by what was found."""
+    """Return the exception for a truncated or altered file; `found` says how it differs."""
     return Damaged(f"{file}: truncated or altered ({found}); restore it or make it again")
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a library's message, with the next where it ends with a colon; without a
-    message the name of its type."""
+    """Return the first line of an exception's message, or the name of its type if it has none.
+
+    If that line ends with a colon, the next line is appended.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lines = lines or [type(error).__name__]
     return " ".join(lines[: 1 + lines[0].endswith(":")])[:300]
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why the system refused, in its words, and what to do where a disk is full; of other
-    errors the first line of the message.
+    """Return the operating system's reason for an error, with advice if a disk is full.
 
-    Arrow wraps the system's number in words of its own.
+    For other errors, return the first line of the message. Arrow's wrapped system errors are
+    unwrapped.
     """
     wrapped = re.search(r"\[errno (\d+)\]", str(error), re.IGNORECASE)
     number = int(wrapped[1]) if wrapped else getattr(error, "errno", None)

@@ -1,8 +1,9 @@
-"""Text of a token → ids of its characters: UTF-8 bytes as in 2018, or Unicode characters.
+"""The character vocabulary: a token's text as character ids, of UTF-8 bytes (as in 2018) or
+Unicode.
 
-Ids here are *raw*: the 2018 inference files' shift by one (0 for a masked position) exists only in
-`Characters.batch`. A token is laid out as [BOW, characters…, EOW, PAD…], and PAD is a learned
-character like any other: the convolution sees it.
+Ids in this file are *raw*. Only `Characters.batch` shifts them by one, with 0 for a masked
+position, as the 2018 inference files do. A token is laid out as [BOW, characters…, EOW, PAD…], and
+PAD is a learned character like any other: the convolution sees it.
 
 Shapes: B sentences, T tokens of the longest, K characters of a token.
 """
@@ -38,10 +39,10 @@ class _Record(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Characters:
-    """The character vocabulary: `symbols` are Unicode characters, or None for the 256 bytes.
+    """A character vocabulary: `symbols` are Unicode characters, or None for the 256 bytes.
 
-    After the characters (and, for Unicode, one id for unknown ones) come five marks in the order of
-    2018: begin and end of sentence, begin and end of word, padding.
+    After the characters (and, for Unicode, one id for unknown characters) come five marks in the
+    2018 order: begin and end of sentence, begin and end of word, padding.
     """
 
     symbols: tuple[str, ...] | None = None
@@ -57,29 +58,29 @@ class Characters:
 
     @property
     def kind(self) -> str:
-        """`bytes` or `unicode`."""
+        """Name the kind of symbols: `bytes` or `unicode`."""
         return "bytes" if self.symbols is None else "unicode"
 
     @property
     def marks(self) -> int:
-        """The id of the first mark: 256 for bytes."""
+        """Return the id of the first of the five marks: 256 for bytes."""
         return 256 if self.symbols is None else len(self.symbols) + 1
 
     @property
     def size(self) -> int:
-        """The number of characters, marks included: 261 for bytes."""
+        """Return the number of character ids, the five marks included: 261 for bytes."""
         return self.marks + 5
 
     @property
     def pad(self) -> int:
-        """The id of the padding character."""
+        """Return the id of the padding character."""
         return self.marks + 4
 
     def encode(self, tokens: Sequence[str]) -> npt.NDArray[np.int32]:
-        """Encode N tokens as (N, max_characters) raw ids.
+        """Return the raw character ids of N tokens as an int32 array (N, max_characters).
 
-        What does not fit is cut: bytes after the first 48, even inside a character. `<S>` and
-        `</S>` become the boundary forms.
+        Longer tokens are cut to `max_characters - 2` characters; of bytes, a character may lose its
+        end. The tokens `<S>` and `</S>` become the sentence-boundary marks.
         """
         begin, end, begin_word, end_word, pad = range(self.marks, self.marks + 5)
         room = self.max_characters - 2
@@ -96,8 +97,11 @@ class Characters:
         return ids
 
     def batch(self, sentences: Sequence[Sequence[str]]) -> npt.NDArray[np.int64]:
-        """B token lists as (B, T, max_characters) ids as AllenNLP's `batch_to_ids` makes them:
-        shifted by one, 0 where there is no token."""
+        """Return the character ids of B token lists as an int64 array (B, T, max_characters).
+
+        As with AllenNLP's `batch_to_ids`, ids are shifted by one and 0 marks positions without a
+        token.
+        """
         check_token_lists(sentences)
         longest = max(map(len, sentences), default=0)
         ids_BTK = np.zeros((len(sentences), longest, self.max_characters), np.int64)
@@ -106,13 +110,14 @@ class Characters:
         return ids_BTK
 
     def save(self, path: Path) -> None:
-        """Write `characters.json`."""
+        """Write this character vocabulary to the JSON file `path`, usually `characters.json`."""
         value = {"kind": self.kind, "max_characters": self.max_characters}
         write_json(path, value if self.symbols is None else value | {"symbols": self.symbols})
 
     @classmethod
     def load(cls, path: Path) -> "Characters":
-        """Read `characters.json`."""
+        """Read a character vocabulary from the JSON file `path`; raise `ElmoError` if it is
+        invalid."""
         record = read_record(path, _Record)
         symbols = record.symbols
         if record.kind == "bytes":
@@ -137,7 +142,8 @@ class Characters:
 
 
 def check_token_lists(sentences: Sequence[Sequence[str]]) -> None:
-    """Refuse what is no list of lists of tokens, and name the first that is none."""
+    """Raise `ElmoError` unless `sentences` is a list of lists of strings, naming the first that is
+    not."""
     if isinstance(sentences, str) or not _is_list(sentences):
         raise ElmoError(f"sentences must be a list of token lists, found {_kind(sentences)}")
     for number, sentence in enumerate(sentences):

@@ -1,4 +1,4 @@
-"""Sentences end to end: sentence k has the tokens `offsets[k]` to `offsets[k + 1]`."""
+"""Helpers for ragged arrays: sentence k has the tokens `offsets[k]` to `offsets[k + 1]`."""
 
 from collections.abc import Iterator
 
@@ -14,9 +14,9 @@ def runs(
     last: int | None = None,
     sentences: int | None = None,
 ) -> Iterator[tuple[int, int]]:
-    """Cut the sentences `first` to `last` (by default all) into runs; yield each start and stop.
+    """Split sentences `first` to `last` (default: all) into runs; yield the start and stop of each.
 
-    A run has at most `tokens` tokens and `sentences` sentences, but always one sentence.
+    A run has at most `tokens` tokens and `sentences` sentences, but always at least one sentence.
     """
     start, last = first, len(offsets) - 1 if last is None else last
     while start < last:

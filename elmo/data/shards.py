@@ -1,10 +1,9 @@
-"""Shards: Arrow files of sentences, their manifest, and nothing that parses text.
+"""Shards: Arrow files of tokenized sentences, and their manifest. No text is parsed here.
 
-One row per sentence: its number, its document, and its tokens as indices into the shard's list of
-distinct tokens (its *types*). The file is one uncompressed record batch, so it is memory-mapped and
-its columns are numpy arrays at once; whoever needs word or character ids looks them up once for
-each type. A shard numbers sentences and documents from a start of its own, and the manifest says
-what to add: a file once written never changes.
+A shard has one row per sentence: its id, its document's id, and its tokens as indices into the
+shard's list of distinct tokens (its *types*). The file is one uncompressed record batch, so it is
+memory-mapped and its columns are numpy arrays at once; word and character ids are looked up once
+per type. A file never changes once written: the manifest says what to add to its ids.
 """
 
 import os
@@ -54,10 +53,10 @@ SCHEMA = pa.schema(
 
 
 class ShardEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """The manifest's entry of one shard file.
+    """The entry of one shard file in the manifest.
 
-    Sentence and document ids are those in the file plus the two offsets; `first_sentence_id` and
-    `last_sentence_id` include the offset.
+    Readers add the two offsets to the ids stored in the file. `first_sentence_id` and
+    `last_sentence_id` already include the offset.
     """
 
     file: FileName
@@ -73,7 +72,10 @@ class ShardEntry(Struct, frozen=True, forbid_unknown_fields=True):
     sha256: Sha256
 
     def published(self, file: str, *, sentences: int, documents: int) -> "ShardEntry":
-        """The entry under the file's final name, with what comes before it in the corpus."""
+        """Return this entry with the final file name and with its position in the whole corpus.
+
+        `sentences` and `documents` count what precedes the shard in the corpus.
+        """
         return msgspec.structs.replace(
             self,
             file=file,
@@ -85,14 +87,15 @@ class ShardEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Dropped(Struct, frozen=True, forbid_unknown_fields=True):
-    """Whole lines and bytes of the text that are in no token, for one reason."""
+    """The lines and bytes of the input text that were dropped for one reason."""
 
     lines: Count
     bytes: Count
 
 
 class ShardsCounts(Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of a corpus: each byte is in a token or dropped for one of the reasons."""
+    """The totals of a corpus; every byte of the input is either in a token or counted as
+    dropped."""
 
     documents: Count
     sentences: Count
@@ -104,7 +107,7 @@ class ShardsCounts(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SplitCounts(Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of one split."""
+    """The totals of one split."""
 
     documents: Count
     sentences: Count
@@ -112,7 +115,7 @@ class SplitCounts(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CorpusFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """One file of the corpus, and the digest of what it held."""
+    """One file of the input corpus: its name, its size in bytes and the SHA-256 of its content."""
 
     name: str
     bytes: Count
@@ -120,26 +123,27 @@ class CorpusFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TokenizerEntry(Tokenization, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The way text became tokens, and two settings of the stage that change no token."""
+    """The tokenization of the corpus, and two settings of the stage that do not affect any
+    token."""
 
     documents: str = ""
     heldout: float | None = None
 
     def tokenization(self) -> Tokenization:
-        """Without the settings."""
+        """Return the tokenization alone, without the two settings of the stage."""
         known = {name: getattr(self, name) for name in Tokenization.__struct_fields__}
         return Tokenization(**known)
 
 
 class LongToken(TypedDict):
-    """The head of a long token, and how many bytes the whole has."""
+    """The beginning of an unusually long token, and the size in bytes of the whole token."""
 
     bytes: int
     token: str
 
 
 class TextQuality(TypedDict, total=False):
-    """Simple counts of a text's quality; none where the shards were not made from text."""
+    """Statistics of a text's quality; empty if the shards were not made from text."""
 
     duplicate_share: float
     duplicates_sampled: int
@@ -151,7 +155,7 @@ class TextQuality(TypedDict, total=False):
 
 
 class ShardsManifest(Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of `manifest.json`."""
+    """The content of a shards folder's `manifest.json`."""
 
     kind: Literal["shards"]
     schema: Count
@@ -170,9 +174,9 @@ class _Header(Struct):
 
 @dataclass(frozen=True)
 class Shard:
-    """One shard, memory-mapped: n sentences, their tokens end to end, and the distinct tokens.
+    """One memory-mapped shard: n sentences, with their tokens end to end, and the distinct tokens.
 
-    Sentence i has the tokens `ids[offsets[i] : offsets[i + 1]]`, each an index into `types`.
+    Row i has the tokens `ids[offsets[i] : offsets[i + 1]]`, each an index into `types`.
     """
 
     path: Path
@@ -189,15 +193,17 @@ class Shard:
 
     @cached_property
     def types(self) -> list[str]:
-        """The distinct tokens, in the order of their first occurrence in the shard."""
+        """Return the distinct tokens, in the order of their first occurrence in the shard."""
         return self.dictionary.to_pylist()
 
     def counts(self) -> npt.NDArray[np.int64]:
-        """Return how often each type occurs."""
+        """Return how often each distinct token occurs, as an int64 array in the order of
+        `types`."""
         return np.bincount(self.ids, minlength=len(self.dictionary))
 
     def rows(self, start: int, stop: int) -> "Shard":
-        """Rows `start` to `stop` as a shard: their distinct tokens, in the order of this one's."""
+        """Return the rows `start` to `stop - 1` as a shard of their own, with only the types they
+        use."""
         first, last = int(self.offsets[start]), int(self.offsets[stop])
         used, ids = np.unique(self.ids[first:last], return_inverse=True)
         return replace(
@@ -210,13 +216,14 @@ class Shard:
         )
 
     def tokens(self, i: int) -> list[str]:
-        """The tokens of row i (not of the sentence with that `sentence_id`)."""
+        """Return the tokens of row `i`, which is a row of this file and not a `sentence_id`."""
         types = self.types
         return [types[id_] for id_ in self.ids[self.offsets[i] : self.offsets[i + 1]]]
 
 
 class Shards:
-    """A folder of shards, taken from its manifest and never from a listing of the folder."""
+    """A folder of shards. Its manifest alone says which files belong to it; the folder is not
+    listed."""
 
     def __init__(self, folder: Folder | Location) -> None:
         self.location = Location.of(folder)
@@ -236,34 +243,38 @@ class Shards:
 
     @property
     def tokenization(self) -> Tokenization:
-        """The way text became sentences of tokens."""
+        """Return how the text was split into sentences and tokens."""
         return self.manifest.tokenizer.tokenization()
 
     def infos(self, split: str | None = None) -> list[ShardEntry]:
-        """The manifest's entries of one split (or all), in the order of their sentences."""
+        """Return the manifest entries of one split (default: both), in the order of their
+        sentences."""
         if split not in (*SPLITS, None):
             raise ElmoError(f"{self.location}: no split {split!r}; there are train and heldout")
         return [info for info in self.manifest.shards if split in (info.split, None)]
 
     def open(self, info: ShardEntry) -> Shard:
-        """Memory-map the shard of a manifest entry; `ElmoError` where it is not what that says.
+        """Memory-map the shard that the manifest entry `info` describes.
 
-        The first time a process opens a file, all its bytes are checked. Of one at a URL this
-        machine keeps a copy (`elmo.io.folders.cached`).
+        The first time a process opens a file, its SHA-256 is checked; `ElmoError` is raised if the
+        file does not match its entry. A file at a URL is first copied to a local cache
+        (`elmo.io.folders.cached`).
         """
         return open_at(self.location, info)
 
     def sentences(self, split: str | None = None) -> int:
-        """Return how many rows there are, blank ones included."""
+        """Return the number of rows of a split (default: both), including blank lines."""
         return sum(info.sentences for info in self.infos(split))
 
     def tokens(self, split: str | None = None) -> int:
-        """Return how many tokens there are, boundaries not counted."""
+        """Return the number of tokens of a split (default: both), without sentence boundaries."""
         return sum(info.tokens for info in self.infos(split))
 
     def check_sizes(self) -> None:
-        """`ElmoError` naming the first shard that is missing or has another size: without reading
-        any, before work begins."""
+        """Raise `ElmoError` for the first shard that is missing or has the wrong size.
+
+        No shard is read, so it is quick enough to run before the work begins.
+        """
         if self.location.local is None:
             self.location.check_all((info.file, info.bytes) for info in self.infos())
             return
@@ -271,13 +282,14 @@ class Shards:
             _check_size(self.location.local / info.file, info)
 
     def verify(self, split: str | None = None) -> None:
-        """Check every shard's bytes; `ElmoError` naming the first one truncated or altered."""
+        """Check the SHA-256 of every shard; raise `ElmoError` for the first truncated or altered
+        one."""
         for info in self.infos(split):
             check_sha256(cached(self.location, info.file, sha256=info.sha256), info.sha256)
 
 
 def open_at(location: Location, info: ShardEntry) -> Shard:
-    """Memory-map the shard of a manifest entry that lies at `location`; see `Shards.open`."""
+    """Memory-map the shard `info` of the folder `location`; see `Shards.open`."""
     path = cached(location, info.file, sha256=info.sha256)
     try:
         return open_shard(path, info=info)
@@ -289,7 +301,7 @@ def open_at(location: Location, info: ShardEntry) -> Shard:
 
 
 def open_shard(path: Path, *, info: ShardEntry) -> Shard:
-    """Memory-map one shard file described by `info`; see `Shards.open`."""
+    """Memory-map the shard file `path`, which `info` describes; see `Shards.open`."""
     status = _check_size(path, info)
     _check_once(path.absolute(), status.st_mtime_ns, info)
     batch = _read(path)
@@ -326,10 +338,10 @@ def write_shard(
     offsets: npt.NDArray[np.int32],
     tokens: pa.DictionaryArray,
 ) -> None:
-    """Write one shard of n sentences to a new file; the same input always gives the same bytes.
+    """Write n sentences to a new shard file; the same input always gives the same bytes.
 
-    `tokens` holds all tokens end to end as dictionary<int32, string>, its dictionary being exactly
-    the distinct ones; `offsets` (n + 1) says where each sentence begins.
+    `tokens` holds all tokens end to end as dictionary<int32, string>; its dictionary must hold
+    exactly the distinct tokens. `offsets` (n + 1) gives the index of each sentence's first token.
     """
     lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), tokens)
     columns = [pa.array(sentence_ids, pa.int64()), pa.array(document_ids, pa.int64()), lists]
@@ -338,9 +350,9 @@ def write_shard(
 
 
 def describe_shard(path: Path, *, split: Split, name: str = "") -> ShardEntry:
-    """The manifest entry of a shard file: its counts, its first and last sentence, its digest.
+    """Read a shard file and return its manifest entry: counts, first and last sentence, SHA-256.
 
-    `name` is what the file is to be called, where it is not called so yet.
+    `name` is the file's final name, if that differs from its present one.
     """
     batch = _read(path)
     tokens, sentence_ids = batch.column("tokens").values, batch.column("sentence_id")
@@ -360,12 +372,15 @@ def describe_shard(path: Path, *, split: Split, name: str = "") -> ShardEntry:
 
 
 def shard_name(split: str, number: int) -> str:
-    """The file name of a split's shard, such as `train-00000.arrow`."""
+    """Return the file name of shard `number` of a split, such as `train-00000.arrow`."""
     return f"{split}-{number:05d}.arrow"
 
 
 def check_size(out: Folder, *, shards: int, inputs: Sequence[CorpusFile]) -> None:
-    """Refuse, before work begins, what would end in a manifest too large to be read."""
+    """Raise `ElmoError` if the manifest of the shards to be written would be too large to read.
+
+    `shards` is the largest number of shards expected, and `inputs` are the files of the corpus.
+    """
     size = len(json_bytes({"inputs": msgspec.to_builtins(inputs)}, source=f"{out}/manifest.json"))
     size += shards * _SHARD_BYTES
     if size > records.JSON_LIMIT:
@@ -386,7 +401,10 @@ def write_manifest(
     inputs: Sequence[CorpusFile],
     quality: TextQuality,
 ) -> None:
-    """Write `manifest.json`, the last file of a folder of shards; `documents` is by split."""
+    """Write `manifest.json` of a shards folder; call it last, once every shard is written.
+
+    `documents` is the number of documents of each split.
+    """
     manifest = ShardsManifest(
         kind="shards",
         schema=SCHEMA_VERSION,
@@ -417,11 +435,10 @@ def write_shards(
     shard_sentences: int = 1000,
     tokenizer: Tokenization = NONE,
 ) -> "Shards":
-    """Write a shards folder from lists of tokens, each sentence a document of its own.
+    """Write a shards folder from token lists in memory, each sentence its own document.
 
-    Every `heldout_every`-th sentence is held out (0: none). `tokenizer` is what cut the sentences,
-    where that is known. For data that is already in Python; text files go through the tokenize
-    stage.
+    Every `heldout_every`-th sentence goes to the held-out split (0: none). `tokenizer` records how
+    the sentences were tokenized, if known. To make shards from text files, use the tokenize stage.
     """
     rows = list(sentences)
     heldout = {

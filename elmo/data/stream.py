@@ -33,7 +33,8 @@ Item = TypeVar("Item")
 
 
 class Position(TypedDict):
-    """A stream's progress: the next block, and each row's block (−1: none yet) and offset in it."""
+    """The progress of a stream: the next block to read, and each row's block (−1: none) and
+    offset."""
 
     block: int
     rows: list[list[int]]
@@ -41,12 +42,12 @@ class Position(TypedDict):
 
 @dataclass(frozen=True)
 class Window:
-    """One step's tokens for the rows of one worker.
+    """The input and targets of one training step, for the rows of one worker.
 
     `index_STB` points into `characters_NK`, the characters of the distinct tokens, and `bytes_N`,
-    their lengths in UTF-8; `targets_STB` are word ids; where `mask_TB` is false a row has run dry;
-    `reset_TB` marks where sentences begin. `words` are the distinct targets of this worker's rows;
-    `count` is the number of predictions of *all* rows, two per token.
+    their lengths in UTF-8. `targets_STB` are word ids. `mask_TB` is false where a row has run out
+    of text, and `reset_TB` is true where a sentence begins. `words` are the distinct targets of
+    this worker's rows; `count` is the number of predictions of *all* rows, two per token.
     """
 
     index_STB: Int64s
@@ -60,7 +61,8 @@ class Window:
 
 
 class TokenBlock(NamedTuple):
-    """A run of sentences in both reading orders: keys and word ids (S, n), starts (n)."""
+    """A run of sentences in both reading orders: token keys and word ids (S, n), sentence starts
+    (n)."""
 
     keys_Sn: Int64s
     words_Sn: Int64s
@@ -71,10 +73,11 @@ WindowAndAfter = tuple[Window, Callable[[], Position]]
 
 
 class Stream:
-    """Windows over one split of a folder of shards, for `epochs` epochs, then it ends.
+    """The training windows of one split of a shards folder, for `epochs` epochs.
 
-    `mine` are the rows this worker gets, by default all. `encode` turns distinct tokens into
-    characters (N, K). With `seed` None the order is that of the corpus, for evaluation.
+    `mine` are the rows that this worker reads (default: all). `encode` turns N distinct tokens into
+    character ids (N, K). With `seed=None` the text is read in its original order, as for
+    evaluation.
     """
 
     def __init__(
@@ -109,17 +112,19 @@ class Stream:
 
     @property
     def tokens(self) -> int:
-        """Predictions in each direction in one epoch: the tokens and one boundary per sentence."""
+        """Return the number of predictions per direction in one epoch: all tokens, and one boundary
+        per non-empty sentence."""
         opened = (self.shards.open(info) for info in self.infos)
         filled = sum(int(np.count_nonzero(np.diff(shard.offsets))) for shard in opened)
         return sum(info.tokens for info in self.infos) + filled
 
     def begin(self) -> Position:
-        """The position before the first window."""
+        """Return the position before the first window."""
         return {"block": 0, "rows": [[-1, 0]] * self.rows}
 
     def windows(self, position: Position) -> Iterator[WindowAndAfter]:
-        """The windows from a position on, each with a function that gives the position after it."""
+        """Yield the windows from `position` onwards, each with a function that returns the position
+        after it."""
         rows = _Rows(self, position)
         own = [(column, int(row)) for column, row in enumerate(self.mine)]
         blocks: dict[
@@ -165,7 +170,8 @@ class Stream:
         )
 
     def _characters(self, keys: Int64s) -> tuple[npt.NDArray[np.int32], Int64s]:
-        """Characters and bytes of distinct tokens: of words from a table, of others one by one."""
+        """Return the characters and byte lengths of distinct tokens: words from a table, others
+        encoded."""
         if self._words is None:
             words = self.vocabulary.words
             self._words = _narrow(self.encode(words)), byte_lengths(words)
@@ -185,7 +191,7 @@ class Stream:
         return characters_NK, lengths
 
     def _read(self, number: int) -> TokenBlock:
-        """Read a block by its number in the order of all epochs."""
+        """Read the block `number`, counted in reading order over all epochs."""
         shard_number, block = self._shard_and_block(number)
         table = self._table(shard_number)
         offsets = table.shard.offsets[block * self.block : (block + 1) * self.block + 1]
@@ -196,7 +202,10 @@ class Stream:
         return both_ways(table.keys[ids], table.words[ids], lengths, self.vocabulary)
 
     def length(self, number: int) -> int:
-        """Predictions in each direction of a block, by its number in the order of all epochs."""
+        """Return the number of predictions per direction in a block.
+
+        `number` counts the blocks in reading order, over all epochs.
+        """
         shard, block = self._shard_and_block(number)
         if self._lengths[shard] is None:
             offsets = self.shards.open(self.infos[shard]).offsets.astype(np.int64)
@@ -211,7 +220,7 @@ class Stream:
         return int(shard), int(block)
 
     def _order(self, epoch: int) -> npt.NDArray[np.int32]:
-        """The (shard, block) pairs of an epoch."""
+        """Return the (shard, block) pairs of an epoch, in reading order."""
         if epoch not in self._orders:
             self._orders = {k: v for k, v in self._orders.items() if k == epoch - 1}
             self._orders[epoch] = self._drawn_order(epoch)
@@ -242,9 +251,10 @@ class Stream:
 
 
 class _Rows:
-    """The block that each row reads, and where: from the blocks' lengths, without reading a token.
+    """The block and offset that each row reads, computed from the block lengths without reading
+    tokens.
 
-    `number`, `offset` and `length` are of each row's current block (number −1: none yet).
+    `number`, `offset` and `length` describe each row's current block (number −1: none yet).
     """
 
     def __init__(self, stream: Stream, position: Position) -> None:
@@ -256,7 +266,7 @@ class _Rows:
         self._several: dict[int, list[tuple[int, int, int]]] = {}
 
     def advance(self) -> int:
-        """Advance by one window; return how many tokens all rows read, 0 at the end."""
+        """Advance all rows by one window; return the number of tokens they read, 0 at the end."""
         window = self.stream.window
         self._before = self.number, self.offset, np.minimum(self.length - self.offset, window)
         self._several = {}
@@ -277,22 +287,26 @@ class _Rows:
         return int(filled.sum())
 
     def pieces(self, row: int) -> list[tuple[int, int, int]]:
-        """Return what a row reads in this window: (block, offset in it, tokens), in order."""
+        """Return the parts of blocks that a row reads in this window, as (block, offset,
+        tokens)."""
         if row in self._several:
             return self._several[row]
         number, offset, tokens = (int(of[row]) for of in self._before)
         return [(number, offset, tokens)] if tokens else []
 
     def position_after(self) -> Callable[[], Position]:
-        """A function that gives the position after this window: as lists of all rows it costs more
-        than the window itself, and few positions are asked for."""
+        """Return a function that computes the position after this window.
+
+        Computing it costs more than the window itself, and it is seldom needed.
+        """
         block, number, offset = self.taken, self.number, self.offset
         return lambda: {"block": block, "rows": np.stack([number, offset], 1).tolist()}
 
 
 @dataclass(frozen=True)
 class _Table:
-    """A shard with the word id of each of its types, and a key that tells distinct tokens apart."""
+    """A shard with the word id of each of its types, and a key that is unique to each distinct
+    token."""
 
     shard: Shard
     words: Int64s
@@ -310,17 +324,20 @@ class _Table:
 
 
 def byte_lengths(tokens: Sequence[str]) -> Int64s:
-    """The length of each token in UTF-8."""
+    """Return the length of each token in UTF-8 bytes, as an int64 array."""
     return np.array([len(token.encode()) for token in tokens], np.int64)
 
 
 def _narrow(ids: npt.NDArray[np.int32]) -> npt.NDArray[np.signedinteger]:
-    """Ids in half the memory, where they are small enough for that."""
+    """Return the ids as int16 if they all fit, else unchanged."""
     return ids.astype(np.int16) if ids.max(initial=0) <= np.iinfo(np.int16).max else ids
 
 
 def both_ways(keys: Int64s, words: Int64s, lengths: Int64s, vocabulary: Vocabulary) -> TokenBlock:
-    """Lay sentences end to end in both reading orders, with their boundaries."""
+    """Lay sentences end to end in both reading orders, with their boundary tokens added.
+
+    `lengths` are the token counts of the sentences, none of them 0.
+    """
     ends = np.cumsum(lengths + 2)
     inside = np.ones(int((lengths + 2).sum()), bool)
     inside[ends - 1] = inside[ends - lengths - 2] = False
@@ -342,7 +359,10 @@ def both_ways(keys: Int64s, words: Int64s, lengths: Int64s, vocabulary: Vocabula
 
 
 def prefetched(items: Iterator[Item], *, ahead: int = 2) -> Generator[Item, None, None]:
-    """Items (windows) as given, prepared on another thread while the caller computes."""
+    """Yield the items of an iterator in order, while another thread prepares the next ones.
+
+    At most `ahead` items wait to be consumed. An exception in the iterator is raised here.
+    """
     ready: queue.Queue[Any] = queue.Queue(ahead)
     stop = threading.Event()
 

@@ -1,8 +1,8 @@
-"""Records of CSV and TSV.
+"""Readers of CSV and TSV records.
 
-CSV is RFC 4180's: fields between commas, one with a comma, a line end or a quotation mark between
-quotation marks, where a mark is written twice. TSV has no quoting: a tab or a line end always ends
-a field, and a quotation mark is a character.
+CSV follows RFC 4180: fields are separated by commas, and a field that contains a comma, a line end
+or a quotation mark is quoted, with each inner mark doubled. TSV has no quoting: a tab or a line end
+always ends a field, and a quotation mark is an ordinary character.
 """
 
 import csv
@@ -15,10 +15,10 @@ from elmo.settings import LONGEST_LINE
 def rows(
     lines: Iterable[str], *, delimiter: str, source: object
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield each record's fields, with the number of the line that it begins at.
+    """Yield the fields of each record, preceded by the number of the line where the record begins.
 
-    `lines` end as those of the file do. Blank lines between records are passed over. `ElmoError`
-    names the line of a record that is not well formed, or has other fields than the first.
+    `lines` keep their line ends; blank lines between records are skipped. A malformed record, or
+    one with a different number of fields than the first, raises `ElmoError` with its line.
     """
     begin, width = 1, 0
     for end, fields in _records(lines, delimiter, source):
@@ -38,7 +38,8 @@ def rows(
 def _records(
     lines: Iterable[str], delimiter: str, source: object
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the fields of each record, none for a blank line, and the number of its last line."""
+    """Yield the number of the last line and the fields of each record; a blank line has no
+    fields."""
     if delimiter == "\t":
         for number, line in enumerate(lines, 1):
             text = line.rstrip("\r\n")

@@ -1,10 +1,11 @@
-"""Text → sentences → tokens, by libraries loaded only when they are asked for.
+"""Splitting of text into sentences and tokens, by libraries that are imported only when needed.
 
-A tokenizer never loses or rewrites a character that is not white space: its tokens, joined, are
-the text without white space. That is how the tokenize stage accounts for every byte.
+A tokenizer never loses or changes a character other than white space: its tokens, joined, are the
+text without white space. The tokenize stage relies on that to account for every byte.
 
-`Tokenization` is what shards and models record of how their text was cut, and `TextTokenizer` does
-the same to other text. A new tokenizer is a function in this file and its record in `TOKENIZERS`.
+Shards and models record how their text was split as a `Tokenization`; a `TextTokenizer` splits
+other text in the same way. To add a tokenizer, write a function in this file and add its record to
+`TOKENIZERS`.
 """
 
 import re
@@ -26,11 +27,11 @@ SplitTexts = Callable[[Sequence[str]], list[list[str]]]
 
 
 class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The way text became sentences of tokens: a part of a model's identity.
+    """A record of how text was split into sentences and tokens; part of a model's identity.
 
-    `name` is a tokenizer's name, or `none` where token lists came from a program. `libraries` are
-    the versions of the packages that cut words, `splitter` of those that cut sentences; `sentences`
-    is `line` (each line is one) or `split`.
+    `name` is a tokenizer's name, or `none` for token lists that a program supplied. `libraries` are
+    the versions of the packages that split words, `splitter` those that split sentences.
+    `sentences` is `line` (one sentence per line) or `split`.
     """
 
     name: str
@@ -40,12 +41,13 @@ class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     splitter: dict[str, str] = {}
 
     def __str__(self) -> str:
-        """In words, for messages."""
+        """Return the tokenizer's name and library versions, for messages."""
         versions = ", ".join(f"{name} {version}" for name, version in self.libraries.items())
         return f"{self.name} ({versions})" if versions else self.name
 
     def same_tokens(self, other: "Tokenization") -> bool:
-        """Tell whether both cut a sentence into the same tokens, whatever cuts sentences."""
+        """Tell whether both give the same tokens for a sentence; how sentences are split is
+        ignored."""
         return (self.name, self.libraries, self.pattern) == (
             other.name,
             other.libraries,
@@ -53,9 +55,10 @@ class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
         )
 
     def check_shards(self, other: "Tokenization", *, model: object, shards: object) -> None:
-        """Refuse shards that another tokenizer cut than the model's own, which this one is.
+        """Raise `Mismatch` if shards were tokenized by `other`, unlike the model that this
+        describes.
 
-        Shards made from token lists carry no tokenizer and are taken as they are.
+        Shards made from token lists have no tokenizer and are always accepted.
         """
         if other.name != NONE.name and not self.same_tokens(other):
             raise Mismatch(
@@ -69,15 +72,16 @@ NONE = Tokenization("none")
 
 @dataclass(frozen=True)
 class TokenizerKind:
-    """A tokenizer that can be chosen; all that offers or describes one follows from its record.
+    """One of the available tokenizers; its help, documentation and checks follow from this record.
 
-    `text` says which text it is for. `make` gives the function that maps texts to token lists, by
-    the libraries `packages`, whose versions a model records and which the extra `extra` installs.
+    `text` says which text it suits. `make` returns the function that maps texts to token lists; it
+    needs the libraries `packages`, whose versions a model records and which the extra `extra`
+    installs.
 
-    With `apart` its tokens never span ASCII white space and do not depend on what is around it,
-    so each distinct stretch between white space needs splitting only once; a stretch that the
-    regular expression `whole` matches is a token as it is. `pattern` is what a token is, where a
-    regular expression says it.
+    If `apart` is true, tokens never span ASCII white space and do not depend on their neighbours,
+    so each distinct stretch between white space is tokenized only once. A stretch that fully
+    matches the regular expression `whole` is one token. `pattern` is the regular expression of a
+    token, if the tokenizer is defined by one.
     """
 
     text: str
@@ -91,7 +95,7 @@ class TokenizerKind:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A tokenizer as installed: `split` maps texts to token lists."""
+    """A tokenizer ready to use: `split` maps texts to token lists."""
 
     name: str
     kind: TokenizerKind
@@ -100,7 +104,11 @@ class Tokenizer:
 
 
 class TextTokenizer:
-    """Cuts text as a model's training text was cut; `ElmoError` where its library is missing."""
+    """A callable that splits text exactly as a model's training text was split.
+
+    `ElmoError` is raised if the model has no tokenizer, or its libraries are missing or of other
+    versions.
+    """
 
     def __init__(self, tokenization: Tokenization) -> None:
         if tokenization.name == NONE.name:
@@ -128,7 +136,8 @@ class TextTokenizer:
             self._sentences = sentence_splitter()[0]
 
     def __call__(self, text: str) -> list[list[str]]:
-        """The sentences of a text, each a list of its tokens; none is without tokens."""
+        """Return the sentences of a text, each a list of tokens; sentences without tokens are left
+        out."""
         if not isinstance(text, str):
             raise ElmoError(f"a text must be a string, found {text!r:.80}")
         if not is_utf8(text):
@@ -140,7 +149,7 @@ class TextTokenizer:
 
 
 def is_utf8(text: str) -> bool:
-    """Tell whether a text can be written in UTF-8: one with half a surrogate pair can't."""
+    """Tell whether a text can be encoded in UTF-8; a lone surrogate cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -149,7 +158,7 @@ def is_utf8(text: str) -> bool:
 
 
 def tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of that name; `ElmoError` where its library is not installed."""
+    """Return the tokenizer called `name`; raise `ElmoError` if it is unknown or not installed."""
     if name not in TOKENIZERS:
         raise ElmoError(f"tokenizer: no {name!r}; there are {', '.join(TOKENIZERS)}")
     kind = TOKENIZERS[name]
@@ -158,18 +167,20 @@ def tokenizer(name: str) -> Tokenizer:
 
 
 def describe(name: str, sentences: Literal["line", "split"] = "line") -> Tokenization:
-    """Return what a tokenizer of that name, and sentences cut this way, record of themselves, as
-    installed."""
+    """Return the record of a tokenizer and a way of splitting sentences, with the installed
+    versions."""
     chosen = tokenizer(name)
     splitter = sentence_splitter()[1] if sentences == "split" else {}
     return Tokenization(name, chosen.libraries, chosen.kind.pattern, sentences, splitter)
 
 
 def sentence_splitter() -> tuple[Callable[[str], list[str]], dict[str, str]]:
-    """A function that cuts a line into sentences, white space kept, and the packages it uses.
+    """Return a function that splits a line into sentences, and the versions of the packages it
+    uses.
 
-    A line in which nothing can end a sentence is not looked at further; ideographic full stops,
-    after which no space stands, are cut at first.
+    The sentences keep their white space: joined, they are the line. A line that contains nothing
+    that could end a sentence is returned unchanged. A line is always split after an ideographic
+    full stop, which no space follows.
     """
     with _from_extra("text", "tokenize.sentences: split"):
         segmenter = import_module("syntok.segmenter")
@@ -263,7 +274,8 @@ TOKENIZERS: Mapping[str, TokenizerKind] = {
 
 
 def _at_starts(text: str, starts: Sequence[int]) -> list[str]:
-    """Cut `text` where tokens start and at white space; all of it is in the pieces."""
+    """Split `text` at the given token starts and at white space; nothing but white space is
+    lost."""
     cuts = sorted({0, *starts, len(text)})
     pieces = (text[a:b] for a, b in zip(cuts, cuts[1:], strict=False))
     return [token for piece in pieces for token in piece.split()]
@@ -271,7 +283,7 @@ def _at_starts(text: str, starts: Sequence[int]) -> list[str]:
 
 @contextmanager
 def _from_extra(extra: str, purpose: str) -> Iterator[None]:
-    """Say what to install where a library is missing."""
+    """Turn an `ImportError` into an `ElmoError` that says which extra to install."""
     try:
         yield
     except ImportError:
@@ -285,7 +297,8 @@ def _versions(*packages: str) -> dict[str, str]:
 
 
 def _check_versions(libraries: dict[str, str], name: str) -> None:
-    """Refuse other versions than a model was trained with: they may cut other tokens."""
+    """Raise `ElmoError` unless the libraries have the versions of the training: others may split
+    differently."""
     wanted = " ".join(f"'{package}=={version}'" for package, version in libraries.items())
     for package, version in libraries.items():
         try:

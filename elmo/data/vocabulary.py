@@ -1,4 +1,4 @@
-"""Words ↔ ids: the softmax targets, in the file format of 2018 with counts beside it."""
+"""The vocabulary of the softmax: words and their ids, in the 2018 file format, and their counts."""
 
 import codecs
 from collections.abc import Iterable
@@ -20,9 +20,10 @@ NOT_WORDS = (*MARKS, _MAX_TERM_ID)  # tokens of a text that cannot become words
 
 
 class Vocabulary:
-    """Words by falling count after `<S>`, `</S>`, `<UNK>`; the log-uniform sampler relies on it.
+    """The words that the softmax predicts: `<S>`, `</S>`, `<UNK>`, then words by falling count.
 
-    `counts[i]` is how often word i was seen in training, or `counts` is None when unknown.
+    The log-uniform sampler relies on that order. `counts[i]` is how often word i occurs in the
+    training text; `counts` is None if unknown.
     """
 
     def __init__(self, words: Iterable[str], counts: Iterable[int] | None = None) -> None:
@@ -51,19 +52,25 @@ class Vocabulary:
         return word in self._ids
 
     def ids(self, tokens: Iterable[str]) -> npt.NDArray[np.int32]:
-        """The word id of each token; `<UNK>` for a token that is no word."""
+        """Return the word id of each token as an int32 array; unknown tokens get the id of
+        `<UNK>`."""
         get, unk = self._ids.get, self.unk
         return np.fromiter((get(token, unk) for token in tokens), np.int32)
 
     def save(self, folder: Path) -> None:
-        """Write `words.txt` and, where counts are known, `counts.txt`, one per line."""
+        """Write `words.txt` and, if counts are known, `counts.txt` to `folder`, one entry per
+        line."""
         _write_lines(folder / "words.txt", self.words)
         if self.counts is not None:
             _write_lines(folder / "counts.txt", map(str, self.counts))
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":
-        """Read `words.txt`, or the folder that holds it, with `counts.txt` beside it."""
+        """Read a vocabulary from `words.txt`, or from the folder that contains it.
+
+        `counts.txt` in the same folder is read too, if it exists. `ElmoError` names the line at
+        fault.
+        """
         file = path / "words.txt" if path.is_dir() else path
         lines = _read_lines(file)
         kept = [i for i, word in enumerate(lines) if word != _MAX_TERM_ID]

@@ -1,8 +1,8 @@
-"""`config.json` of a model folder: what the model is, without its weights. Light: no torch.
+"""The `config.json` of a model folder: what a model is, apart from its weights. Imports no torch.
 
-The digest of a model names its shape, its tokenizer and the bytes of its weights, words, counts and
-characters. Where it came from lies beside that, in `training.json` with a digest of its own: an
-equal model has an equal `config.json`, whenever and wherever it was trained.
+The digest of a model covers its shape, its tokenizer and the bytes of its weights, words, counts
+and characters. Its origin is recorded in `training.json`, with a digest of its own, so equal models
+have an equal `config.json` whenever and wherever they were trained.
 """
 
 import re
@@ -30,9 +30,9 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`config.json`. `pieces` are the files that make the model what it is, with their SHA-256.
+    """The content of `config.json`; `pieces` are the SHA-256 of the files that make up the model.
 
-    `training` is the SHA-256 of `training.json` where an earlier version wrote the folder.
+    `training` is the SHA-256 of `training.json`, in folders written by an earlier version.
     """
 
     format: int
@@ -43,7 +43,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     training: Sha256 | UnsetType = UNSET
 
     def identity(self) -> str:
-        """The digest of what is recorded here, which must be `digest`."""
+        """Compute the digest of the recorded values; it must equal `digest`."""
         named = {
             "format": self.format,
             "model": self.model,
@@ -60,7 +60,7 @@ class _Format(msgspec.Struct):
 def write_config(
     folder: Path, config: Config, tokenizer: Tokenization, *, pieces: dict[str, str]
 ) -> str:
-    """Write `config.json`; return the model's digest."""
+    """Write `config.json` to a model folder; return the model's digest."""
     shape = msgspec.to_builtins(config.to_dict())
     record = ModelConfig(FORMAT, shape, tokenizer, pieces, "")
     record = msgspec.structs.replace(record, digest=record.identity())
@@ -69,12 +69,12 @@ def write_config(
 
 
 def write_training(folder: Path, training: dict[str, Any]) -> None:
-    """Write `training.json`: where the model came from, and the digest of that."""
+    """Write `training.json`, the record of a model's origin, together with its own digest."""
     write_json(folder / TRAINING, {**training, "digest": digest(training)})
 
 
 def read_training(folder: Folder) -> dict[str, Any]:
-    """Read `training.json`; `ElmoError` where it was altered."""
+    """Read `training.json` of a model folder; raise `ElmoError` if it is missing or was altered."""
     location = Location(named(folder))
     if not location.exists(TRAINING):
         raise missing(location.name(TRAINING))
@@ -86,10 +86,11 @@ def read_training(folder: Folder) -> dict[str, Any]:
 
 
 def named(folder: Folder) -> Folder:
-    """Return the folder of the installed model of that name, or `folder` as it is.
+    """Return the folder of the installed model called `folder`, or `folder` unchanged if there is
+    none.
 
-    A package of a model has an entry point in the group `elmo.models`, whose value is the Python
-    package that holds the model's files. A model folder of that name comes first.
+    A package installs a model by an entry point in the group `elmo.models`, whose value is the
+    Python package that holds the model's files. A model folder with that path takes precedence.
     """
     name = str(folder)
     if not _NAME.fullmatch(name) or (Path(name) / CONFIG).exists():
@@ -102,7 +103,10 @@ def named(folder: Folder) -> Folder:
 
 
 def read_config(folder: Folder) -> ModelConfig:
-    """Read `config.json`; `ElmoError` where it is none, of another format, or was edited."""
+    """Read `config.json` of a model folder or installed model.
+
+    `ElmoError` is raised if it is missing, has another format or was edited.
+    """
     location = Location(named(folder))
     if not (location.exists(CONFIG) or (location.local and location.local.is_dir())):
         raise NotFound(f"{folder}: no such model folder{_or_name(str(folder))}")

@@ -1,7 +1,7 @@
-"""Sentences → the 2L+1 representations of each token (section 3.2 of the paper), layer by layer.
+"""ELMo vectors of sentences: 2L+1 representations of each token (section 3.2 of the paper).
 
-A sentence is read as `<S> w1 … wn </S>` in both directions and the boundaries are dropped from what
-comes out. Layer 0 is the context-free vector twice, [x; x]; layer l is [forward; backward].
+A sentence is read as `<S> w1 … wn </S>` in both directions, and the boundaries are dropped from the
+output. Layer 0 is the context-free vector twice, [x; x]; layer l is [forward; backward].
 
 Shapes: N distinct tokens, S directions, T time steps, B rows, P projection, D = 2P, L LSTM layers,
 C cells.
@@ -50,16 +50,16 @@ GROUP_TOKENS = 16384  # tokens after which no further text joins them
 
 
 class Carry:
-    """The LSTM state a caller hands from one `embed` to the next: row k resumes from row k's."""
+    """The LSTM state that a caller passes from one `embed` call to the next, one state per row."""
 
     def __init__(self) -> None:
         self.state: State | None = None
 
 
 class Segment(NamedTuple):
-    """Sentences `start` to `stop` of a shard, one after another.
+    """The vectors of sentences `start` to `stop - 1` of a shard.
 
-    `contextual[l - 1]` is layer l of their tokens, (tokens, D).
+    `contextual[l - 1]` is layer l of all their tokens, end to end: (tokens, D).
     """
 
     start: int
@@ -68,16 +68,18 @@ class Segment(NamedTuple):
 
 
 class Embedder:
-    """A model ready to embed. The same token list gets the same vectors, whatever stands beside it.
+    """A loaded model that turns token lists into vectors.
 
-    `model` is a model folder, the name of an installed model, or a loaded `Model`, which is copied
-    and stays as it is. `device` None is the GPU where there is one, or where a `Model` lies.
-    `precision` is `float32`, `bfloat16` (products in bfloat16, cell state in float32) or `int8`
-    (the LSTMs' weights in 8 bits, on processors with AVX-512 VNNI; all else in float32). `warm_up`
-    sentences are read once, and every sentence then starts from the state they leave instead of
-    zeros: imported 2018 weights were trained without resets and expect some context. The LSTM cell
-    is compiled (seconds) once `embed` has been given many tokens; `compiled`: from the first call,
-    as a server wants. Several threads may use one embedder.
+    A token list always gets the same vectors, whatever else is in the batch. Several threads may
+    use one embedder.
+
+    `model` is a model folder, the name of an installed model, or a loaded `Model`, which is copied.
+    `device=None` is the GPU if there is one, or the device that a loaded `Model` is on. `precision`
+    is `float32`, `bfloat16` (matrix products in bfloat16, cell state in float32) or `int8` (LSTM
+    weights in 8 bits, on CPUs with AVX-512 VNNI). The `warm_up` sentences are read once, and every
+    sentence then starts from the state they leave instead of zeros: the 2018 weights were trained
+    without resets and expect some context. The LSTM cell is compiled, which takes seconds, once
+    many tokens have been embedded; with `compiled`, on the first call, as suits a server.
     """
 
     def __init__(
@@ -125,7 +127,8 @@ class Embedder:
         warm_up: Sequence[Sequence[str]] = (),
         compiled: bool = False,
     ) -> "Embedder":
-        """Load a model folder or an installed model by its name; `ElmoError` where it is broken."""
+        """Load a model folder, or an installed model given by name; raise `ElmoError` if it is
+        damaged."""
         return cls(folder, device=device, precision=precision, warm_up=warm_up, compiled=compiled)
 
     @classmethod
@@ -138,9 +141,9 @@ class Embedder:
         warm_up: Sequence[Sequence[str]] = (),
         compiled: bool = False,
     ) -> "Embedder":
-        """Load a model folder, a Hugging Face snapshot of one, or a model of MLflow's registry.
+        """Load a model folder, a Hugging Face snapshot of one, or a model in MLflow's registry.
 
-        The registry's are named as `models:/elmo@champion` or `models:/elmo/3`.
+        Registry models are named like `models:/elmo@champion` or `models:/elmo/3`.
         """
         from elmo.model.pretrained import folder_of
 
@@ -155,9 +158,10 @@ class Embedder:
         title: str = "ELMo",
         language: str | None = None,
     ) -> str:
-        """Write the model folder with a model card `README.md`; return the digest, which stays.
+        """Write a model folder with a model card, `README.md`; return the model's digest.
 
-        `licence` and `language` are what Hugging Face expects in a card, such as apache-2.0 and en.
+        The digest is that of the loaded model. `licence` and `language` are values for the Hugging
+        Face card, such as apache-2.0 and en.
         """
         from elmo.model.pretrained import CARD, card
 
@@ -181,25 +185,25 @@ class Embedder:
 
     @property
     def layers(self) -> int:
-        """The number of representations of a token: L + 1."""
+        """Return the number of layers per token, L + 1, including the context-free layer 0."""
         return self.bilm.config.layers + 1
 
     @property
     def dim(self) -> int:
-        """The width of each: 2P."""
+        """Return the width D = 2P of a layer's vectors."""
         return self.bilm.config.dim
 
     def tokenize(self, text: str) -> list[list[str]]:
-        """The sentences of a text, each a list of tokens, cut as the model's training text was.
+        """Split a text into sentences, each a list of tokens, as the training text was split.
 
-        `ElmoError` where the model has no tokenizer, or its library is not installed.
+        `ElmoError` is raised if the model has no tokenizer, or its libraries are not installed.
         """
         return self._text_tokenizer(text)
 
     def ids(self, sentences: Sequence[Sequence[str]]) -> npt.NDArray[np.int64]:
-        """Token lists → (B, T, K) ids of this model's characters, shifted by one, 0 a mask.
+        """Return the character ids (B, T, K) of token lists, shifted by one; 0 is the mask.
 
-        What an exported model and `Elmo` read.
+        They are the input of `Elmo` and of exported models.
         """
         if self.bilm.config.input_words is not None:
             raise ElmoError("the model reads words, not characters")
@@ -215,11 +219,13 @@ class Embedder:
         batch_size: int = 256,
         show_progress: bool = False,
     ) -> Any:
-        """Raw texts → a float32 array (texts, D): the mean of the layers, pooled over the tokens.
+        """Return one vector per text, float32 (texts, D): the mean of the layers, pooled over the
+        tokens.
 
-        Text is cut by `tokenize`, and each of its sentences is read alone. `layers` chooses among
-        0…L. `pooling` "none" gives a list of arrays (tokens, D) instead. A text without tokens
-        is zeros. `normalize` makes each vector's length 1. A single string gives one vector.
+        Each text is split by `tokenize`, and its sentences are read separately. `layers` selects
+        layers from 0…L (default: all). A text without tokens gets zeros. With `normalize`, vectors
+        have length 1. A single string gives a single vector, and `pooling="none"` a list of arrays
+        (tokens, D).
         """
         if pooling not in _POOLINGS:
             raise ElmoError(f"pooling must be one of {', '.join(_POOLINGS)}, found {pooling!r}")
@@ -249,11 +255,12 @@ class Embedder:
         layers: Sequence[int] | None = None,
         state: Literal["reset"] | Carry = "reset",
     ) -> Iterator[Floats]:
-        """For each text, given as its sentences, the vectors (layers, tokens, D) of all its tokens.
+        """Yield the vectors of each text, float32 (layers, tokens, D); a text is a list of
+        sentences.
 
-        Each sentence is read alone, with `state="reset"`. With a `Carry`, text k of a batch starts
-        where text k of the batch before ended, and each text must be one sentence. Memory does not
-        grow with the number of texts, nor with `batch_size`, but with the longest of them.
+        By default each sentence is read on its own. With a `Carry` as `state`, text k of a batch
+        continues from text k of the batch before, and each text must be one sentence. Memory is
+        bounded by the longest text, not by the number of texts or `batch_size`.
         """
         if batch_size < 1:
             raise ElmoError(f"batch_size must be 1 or more, found {batch_size}")
@@ -279,7 +286,8 @@ class Embedder:
         layers: Sequence[int] | None,
         carry: Carry,
     ) -> Iterator[Floats]:
-        """A batch's rows know nothing of each other, so few tokens of them are read at a time."""
+        """Embed texts with `carry`. Rows are independent, so each call reads only some rows of a
+        batch."""
         row = 0
         for group in _rows_in_groups(texts, batch_size):
             after = row + len(group)
@@ -304,11 +312,11 @@ class Embedder:
         layers: Sequence[int] | None = None,
         state: Literal["reset", "carry"] | Carry = "reset",
     ) -> list[Floats]:
-        """Embed token lists; return one float32 array (layers, tokens, D) for each, in order.
+        """Return the vectors of each token list, float32 (layers, tokens, D), in the order given.
 
-        `state="reset"` (default) reads each sentence alone. `"carry"` is what 2018 did: row k of a
-        batch starts from the state of row k of the batch before, from zeros in the first; hand in a
-        `Carry` to continue across calls. `layers` chooses among 0…L.
+        `state="reset"` reads each sentence on its own. `"carry"` works as in 2018: row k of a batch
+        starts from the final state of row k of the previous batch. Pass the same `Carry` to several
+        calls to continue across them. `layers` selects layers from 0…L (default: all).
         """
         chosen = self._chosen(layers)
         if batch_size < 1:
@@ -340,7 +348,8 @@ class Embedder:
         return embedded
 
     def encode_types(self, types: Sequence[str]) -> Floats:
-        """The context-free vectors of N distinct tokens, (N, P): layer 0 is each twice."""
+        """Return the context-free vectors x of N distinct tokens, float32 (N, P); layer 0 is [x;
+        x]."""
         return np.asarray(self._encode(types).float().cpu().numpy())
 
     def segments(
@@ -351,11 +360,11 @@ class Embedder:
         *,
         x_NP: Floats | None = None,
     ) -> Iterator[Segment]:
-        """Embed a shard's sentences, each alone, in segments that follow from the shard alone.
+        """Yield the vectors of a shard's sentences, in segments that depend on the shard alone.
 
-        Sentence k is `ids[offsets[k]:offsets[k + 1]]`, indices into `types`. `x_NP` is what
-        `encode_types(types)` gave, where the caller has it already. Memory does not grow with the
-        shard.
+        Sentence k has the tokens `ids[offsets[k]:offsets[k + 1]]`, indices into `types`, and is
+        read on its own. Pass `x_NP`, the result of `encode_types(types)`, if you have it already.
+        Memory does not grow with the shard.
         """
         encoded = self._encode(types) if x_NP is None else self._to_device(x_NP)
         table_NP = self._with_boundaries(encoded)
@@ -388,7 +397,7 @@ class Embedder:
         return layers
 
     def _encode(self, types: Sequence[str]) -> Tensor:
-        """(N, P) in the embedder's precision."""
+        """Return the context-free vectors (N, P) of tokens, in the embedder's precision."""
         parts = [self._new(0, self.bilm.config.projection)]
         with torch.inference_mode():
             for start in range(0, len(types), ENCODE_TOKENS):
@@ -406,10 +415,11 @@ class Embedder:
     def _read(
         self, x_NP: Tensor, sentences: list[Ints], carry: Carry | None, *, compiled: bool = True
     ) -> list[Tensor]:
-        """Read one batch; return each LSTM layer as (tokens of the batch, D), in the given order.
+        """Read one batch; return each LSTM layer as (tokens of the batch, D), in the order given.
 
-        The rows are sorted by falling length, so that at any time step only the first ones are
-        read, a window of time steps at once, so that memory does not grow with a sentence.
+        Rows are sorted by falling length, so the rows still being read at a time step are always
+        the first ones. A window of time steps is read at once, so memory does not grow with a
+        sentence.
         """
         if carry is None and wants_few_launches(x_NP.device):
             return self._read_padded(x_NP, sentences, compiled=compiled)
@@ -442,10 +452,11 @@ class Embedder:
         return outputs
 
     def _read_padded(self, x_NP: Tensor, sentences: list[Ints], *, compiled: bool) -> list[Tensor]:
-        """`_read` where launches count: windows of few shapes, so that each is captured once, and
-        two copies to the device for a batch.
+        """Read one batch as `_read` does, in few large operations, for a GPU.
 
-        All rows of a window are read to its end; what lies beyond a sentence is left where it is.
+        Windows have few distinct shapes, so that each is captured once, and a batch takes two
+        copies to the device. All rows are read to the end of a window; output beyond a sentence is
+        ignored.
         """
         batch = _Batch(sentences)
         longest, rows = repeated_time_steps(batch.longest), repeated_rows(len(sentences))
@@ -471,7 +482,7 @@ class Embedder:
         return outputs
 
     def _begin(self, carry: Carry | None, rows: int) -> State:
-        """The state B rows start from."""
+        """Return the state from which B rows start."""
         if carry is None or carry.state is None:
             if self._start is None or carry is not None:
                 return self.bilm.lstm.zero_state(rows)
@@ -484,7 +495,7 @@ class Embedder:
 
     @staticmethod
     def _keep(carry: Carry, state: State) -> None:
-        """Rows beyond the batch keep what they had, as in 2018."""
+        """Store the new state; rows beyond the batch keep their old one, as in 2018."""
         if carry.state is not None:
             beyond = carry.state.rows(slice(state.h_LSBP.shape[2], None))
             state = State(*(torch.cat(both, 2) for both in zip(state, beyond, strict=True)))
@@ -499,7 +510,7 @@ class Embedder:
 
 
 def check_precision(precision: str, device: torch.device) -> None:
-    """Refuse a precision that is none, or not possible on a device."""
+    """Raise `ElmoError` if a precision is unknown or not supported on a device."""
     if precision not in EMBEDDING_PRECISIONS:
         known = ", ".join(EMBEDDING_PRECISIONS)
         raise ElmoError(f"precision must be one of {known}, found {precision!r}")
@@ -522,7 +533,7 @@ def _check_state(state: object, *names: str) -> None:
 def _groups(
     texts: Iterable[Sequence[Sequence[str]]], batch_size: int
 ) -> Iterator[list[Sequence[Sequence[str]]]]:
-    """Texts to embed in one call: several batches, but not many tokens."""
+    """Group texts to be embedded in one call: several batches, but not too many tokens."""
     group: list[Sequence[Sequence[str]]] = []
     sentences = tokens = 0
     for text in texts:
@@ -540,7 +551,8 @@ def _groups(
 def _rows_in_groups(
     texts: Iterable[Sequence[Sequence[str]]], batch_size: int
 ) -> Iterator[list[Sequence[str]]]:
-    """Neighbouring rows of a batch, as texts of one sentence give them, but not many tokens."""
+    """Group neighbouring rows of a batch, from texts of one sentence each, but not too many
+    tokens."""
     group: list[Sequence[str]] = []
     row = tokens = 0
     for (sentence,) in texts:
@@ -565,7 +577,7 @@ def _progress(texts: list[str], shown: bool) -> Iterable[str]:
 
 
 def _pooled(pool: Callable[[Floats], Floats]) -> Callable[[Floats], Floats]:
-    """Vectors pooled; of a text without tokens: zeros."""
+    """Wrap a pooling function so that a text without tokens gets zeros."""
     return lambda x_TD: pool(x_TD) if len(x_TD) else np.zeros(x_TD.shape[1], np.float32)
 
 
@@ -620,7 +632,7 @@ class _Batch:
         self._starts = np.concatenate([[0], np.cumsum(lengths)])[self.order]
 
     def active(self, time: int) -> int:
-        """Return how many rows, the first ones, are still read at a time step."""
+        """Return the number of rows, counted from the first, that are still read at a time step."""
         return int((self.lengths + 2 > time).sum())
 
     def scattered(self, start: int, stop: int, width: int) -> npt.NDArray[np.int64]:

@@ -1,8 +1,8 @@
-"""The model folder: one path saves and loads everything, and checks that the pieces agree.
+"""The model folder: saving and loading a model, with checks that its files belong together.
 
-`config.json` (the model's shape, its tokenizer and the SHA-256 of each piece),
-`weights.safetensors`, `words.txt` with `counts.txt` where counts are known, `characters.json`,
-`training.json` (lineage). Nothing in it is ever executed.
+The files are `config.json` (the model's shape, its tokenizer and the SHA-256 of each other piece),
+`weights.safetensors`, `words.txt`, `counts.txt` (if counts are known), `characters.json` and
+`training.json` (the model's origin). Loading never executes code from the folder.
 """
 
 import shutil
@@ -58,9 +58,9 @@ WeightPrecision = Literal["float32", "float16"]  # in a file
 class Model:
     """A loaded model folder.
 
-    `softmax` holds `weight` (words, P) and `bias` (words), or is None: the 2018 files have none.
-    `digest` names the model by its shape, weights, words, characters and `tokenizer`. What reads
-    the model copies what it would change.
+    `softmax` holds `weight` (words, P) and `bias` (words), or is None, as for the 2018 files.
+    `digest` identifies the model by its shape, weights, words, characters and `tokenizer`. Treat a
+    model as immutable: copy what you want to change.
     """
 
     bilm: BiLM
@@ -72,14 +72,16 @@ class Model:
     tokenizer: Tokenization = NONE
 
     def inputs(self, tokens: list[str]) -> npt.NDArray[np.int32]:
-        """Return what the encoder reads for N tokens: characters (N, K), or word ids (N,)."""
+        """Return the encoder's input for N tokens: character ids (N, K), or word ids (N,)."""
         if self.bilm.config.input_words is None:
             return self.characters.encode(tokens)
         return self.vocabulary.ids(tokens)
 
     def text_tokenizer(self) -> TextTokenizer:
-        """Return what cuts text as the model's training text was cut; `ElmoError` where it is not
-        installed."""
+        """Return a tokenizer that splits text as the training text was split.
+
+        `ElmoError` is raised if the model has none, or its libraries are not installed.
+        """
         return TextTokenizer(self.tokenizer)
 
 
@@ -94,10 +96,10 @@ def save_model(
     tokenizer: Tokenization = NONE,
     precision: WeightPrecision = "float32",
 ) -> str:
-    """Write a model folder, whole or not at all; return its digest.
+    """Write a model folder, completely or not at all; return the model's digest.
 
-    `tokenizer` is how the training text was cut; `precision` that of the weights in the file, which
-    are read as float32. A folder that is no model is not replaced.
+    `tokenizer` records how the training text was split. `precision` is that of the weights in the
+    file; they are always read as float32. An existing folder is replaced only if it is a model.
     """
     check_widths(bilm.config, characters, where=str(folder))
     weights = {f"bilm.{name}": value for name, value in bilm.state_dict().items()}
@@ -121,7 +123,8 @@ def _in(precision: WeightPrecision, name: str, weights: Tensor) -> Tensor:
 
 
 def copy_model(folder: Folder, out: Folder) -> None:
-    """Copy a model folder, or an installed model by its name: the same files, the same model."""
+    """Copy a model folder, or an installed model given by name, to `out`; the copy is the same
+    model."""
     with (
         local_folder(named(folder)) as source,
         new_folder(out, ours=(CONFIG, WEIGHTS), also=NAMES) as new,
@@ -131,9 +134,10 @@ def copy_model(folder: Folder, out: Folder) -> None:
 
 
 def put_model(folder: Folder, out: Path) -> None:
-    """Put a model's files into the new folder `out`: linked where the file system allows it.
+    """Create the folder `out` with the files of a model, as hard links if the file system allows
+    it.
 
-    Model files never change, so their bytes may be shared.
+    Sharing the bytes is safe because model files never change.
     """
     out.mkdir()
     with local_folder(named(folder)) as source:
@@ -147,9 +151,9 @@ def _files(folder: Path) -> list[str]:
 
 
 def load_model(folder: Folder, *, device: str | torch.device = "cpu") -> Model:
-    """Load a model folder, or an installed model by its name.
+    """Load a model folder, or an installed model given by name, onto a device.
 
-    `ElmoError` where a piece is missing, altered or does not fit.
+    `ElmoError` is raised if a file is missing, altered or does not match the others.
     """
     check_device(device)
     folder = named(folder)
@@ -204,7 +208,10 @@ def _check_pieces(folder: Path, record: ModelConfig) -> None:
 
 
 def check_widths(config: Config, characters: Characters, *, where: str) -> None:
-    """Raise `ElmoError`, begun with `where`, for a filter wider than the longest token."""
+    """Raise `ElmoError` if a convolution filter is wider than the longest token.
+
+    `where` begins the message.
+    """
     widest = max((width for width, _ in config.filters), default=0)
     if config.input_words is None and widest > characters.max_characters:
         raise ElmoError(
@@ -232,7 +239,8 @@ def _check_shapes(bilm: BiLM, shapes: Shapes, path: Path) -> None:
 
 
 def _check_softmax(shapes: Shapes, projection: int, words: int, path: Path) -> None:
-    """Check that what is there is a whole softmax, of the model's width, for its words."""
+    """Check that the softmax is complete and has the width of the model and the number of its
+    words."""
     if not shapes:
         return
     if "adaptive.head.weight" in shapes:

@@ -1,4 +1,4 @@
-"""ELMo vectors for downstream PyTorch code: the scalar mix of layers, and a module around a biLM.
+"""ELMo vectors for downstream PyTorch code: the learned mix of layers, and a module around a biLM.
 
 ELMo_k = γ Σ_j s_j h_kj with s = softmax(w) (equation 1 of the paper), w starting at 0 and γ at 1.
 
@@ -27,19 +27,21 @@ _EPSILON = {"bilm-tf": 1e-12, "allennlp": 1e-13}
 def batch_to_ids(
     sentences: Sequence[Sequence[str]], characters: Characters | None = None
 ) -> Tensor:
-    """Token lists → (B, T, K) ids as AllenNLP's function of that name: shifted by one, 0 a mask.
+    """Return the character ids of token lists, (B, T, K): shifted by one, 0 where masked.
 
-    Without `characters` these are the bytes of 2018, which are wrong for any other model:
-    `Elmo.batch_to_ids` and `Embedder.ids` take the characters of their model.
+    This is AllenNLP's function of the same name. Without `characters` the ids are the bytes of
+    2018, which are wrong for any other model; `Elmo.batch_to_ids` and `Embedder.ids` use the
+    characters of their model.
     """
     return torch.from_numpy((characters or Characters()).batch(sentences))
 
 
 class ScalarMix(nn.Module):
-    """Learns one weight per layer and one scale for all (equation 1 of the paper).
+    """A weighted sum of layers: one learned weight per layer and one scale (equation 1 of the
+    paper).
 
-    `layer_norm` brings each layer to mean 0 and variance 1 over all unmasked values of the batch
-    before it is mixed, so a vector then depends on its batch, as it did in 2018.
+    `layer_norm` first normalises each layer to mean 0 and variance 1 over all unmasked values of
+    the batch, as in 2018; a vector then depends on the rest of its batch.
     """
 
     def __init__(self, layers: int, *, layer_norm: LayerNorm | None = None) -> None:
@@ -51,7 +53,7 @@ class ScalarMix(nn.Module):
         self.gamma = nn.Parameter(torch.ones(()))
 
     def forward(self, layers_LBTD: Tensor, mask_BT: Tensor) -> Tensor:
-        """(L, B, T, D) → (B, T, D)."""
+        """Mix layers (L, B, T, D) into one tensor (B, T, D)."""
         if len(layers_LBTD) != len(self.weights):
             raise ElmoError(f"{len(self.weights)} layers to mix, found {len(layers_LBTD)}")
         if self.layer_norm is not None:
@@ -60,7 +62,8 @@ class ScalarMix(nn.Module):
         return torch.einsum("l,lbtd->btd", share_L, layers_LBTD)
 
     def l2(self) -> Tensor:
-        """Σ w²: times λ (0.001 in the paper's tasks) it is the caller's to add to the loss."""
+        """Return Σ w², for you to multiply by λ (0.001 in the paper's tasks) and add to the
+        loss."""
         return self.weights.square().sum()
 
 
@@ -75,20 +78,20 @@ def _normalised(layers_LBTD: Tensor, mask_BT: Tensor, epsilon: float) -> Tensor:
 
 
 class ElmoOutput(TypedDict):
-    """One (B, T, D) tensor for each representation, 0 where masked, and the mask (B, T)."""
+    """The output of `Elmo`: one tensor (B, T, D) per representation, 0 where masked; the mask (B,
+    T)."""
 
     elmo_representations: list[Tensor]
     mask: Tensor
 
 
 class Elmo(nn.Module):
-    """A biLM with one or more learned mixes of its layers; each sentence is read alone.
+    """A biLM with one or more learned mixes of its layers; each sentence is read on its own.
 
-    The biLM is frozen unless `trainable`; a `Model` that is handed in is copied and stays as it is.
-    `layer_norm="bilm-tf"` is the way of the original and leaves the boundaries out of mean and
-    variance; `"allennlp"` counts them in. Neither is the default: with either, a vector depends on
-    its batch. It lies where the model does; `to` moves it. Several threads may
-    use it in evaluation.
+    The biLM is frozen unless `trainable`; a `Model` passed in is copied and stays unchanged.
+    `layer_norm="bilm-tf"` normalises as the original did, without the sentence boundaries;
+    `"allennlp"` includes them. The default is None, since with either a vector depends on its
+    batch. The module is created on the model's device. Several threads may use it for inference.
     """
 
     def __init__(
@@ -120,14 +123,16 @@ class Elmo(nn.Module):
         self.to(self.bilm.lstm.weight[0].device)
 
     def batch_to_ids(self, sentences: Sequence[Sequence[str]]) -> Tensor:
-        """Token lists → (B, T, K) ids of this model's characters, where the model is; 0 a mask."""
+        """Return the character ids (B, T, K) of token lists, on this module's device; 0 is the
+        mask."""
         ids_BTK = torch.from_numpy(self.characters.batch(sentences))
         return ids_BTK.to(self.bilm.lstm.weight[0].device)
 
     def forward(self, ids_BTK: Tensor | Sequence[Sequence[str]]) -> ElmoOutput:
-        """Mix the layers of token lists, or of their ids (B, T, K), as AllenNLP's module does.
+        """Return the mixed layers of token lists, or of their character ids (B, T, K).
 
-        With `keep_sentence_boundaries` T grows by two.
+        The result has the keys of AllenNLP's module. With `keep_sentence_boundaries`, T grows by
+        two.
         """
         if not isinstance(ids_BTK, Tensor):
             ids_BTK = self.batch_to_ids(ids_BTK)
@@ -150,7 +155,7 @@ class Elmo(nn.Module):
         return {"elmo_representations": mixed, "mask": mask_BT}
 
     def l2(self) -> Tensor:
-        """Σ w² over all mixes."""
+        """Return Σ w², summed over all mixes."""
         return torch.stack([mix.l2() for mix in self.mixes]).sum()  # type: ignore[operator]
 
     def _layers(self, ids_BTK: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,5 @@
-"""Names of pretrained models, the card that a published one has, and the package that it can be."""
+"""Published models: finding one by name, its model card, and the Python package that installs
+it."""
 
 import json
 import re
@@ -22,10 +23,10 @@ CARD = "README.md"
 
 
 def folder_of(name: str | Path) -> Path:
-    """The model folder of a folder, an installed model's name, a Hugging Face snapshot or cache
-    folder, or a `models:/` URI.
+    """Return the local folder of a pretrained model.
 
-    A model of MLflow's registry is downloaded where it is not on this machine.
+    `name` is a model folder, an installed model's name, a Hugging Face snapshot or cache folder, or
+    a `models:/` URI of MLflow's registry, which is downloaded if it is not on this machine.
     """
     text = str(name)
     if text.startswith("models:/"):
@@ -80,11 +81,12 @@ def write_package(
     about: str = "",
     precision: WeightPrecision = "float16",
 ) -> str:
-    """Write a Python package that installs `model` under `name`; return the digest of its model.
+    """Write a Python package to `out` that installs `model` as `name`; return the packaged model's
+    digest.
 
-    After `pip install OUT`, `Embedder.load(name)` loads it. `about` is Markdown for the card: what
-    the model learned from, what it is for and what not. float16 halves the file; the weights are
-    read as float32, and the rounded model has a digest of its own.
+    After `pip install OUT`, `Embedder.load(name)` loads the model. `about` is Markdown for the
+    model card: what the model was trained on, and its intended use. float16 halves the file; the
+    weights are read as float32, and the rounded model has its own digest.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise ElmoError(f"a model's name has letters a-z, digits and _, as english; found {name!r}")
@@ -155,9 +157,10 @@ def card(
     name: str = "",
     about: str = "",
 ) -> str:
-    """The model card: YAML that Hugging Face reads, then what the model is and came from.
+    """Return a model card: YAML for Hugging Face, then Markdown on the model, its data and its use.
 
-    `name` is what an installed model is loaded by; `about` more Markdown, after the title.
+    `name` is the name under which an installed model is loaded. `about` is extra Markdown, placed
+    after the title.
     """
     config, training = model.bilm.config, model.training
     head = [f"license: {licence}", "library_name: elmo-pipeline", "tags: [elmo, word-vectors]"]

@@ -1,8 +1,9 @@
-"""Weights in safetensors files: what is written can be read by the group, what is read is checked.
+"""Weights in safetensors files, checked when they are read.
 
-The only file in which safetensors' own errors become `ElmoError`. Its `save_file` is not used: it
-replaces a file that is there, for its owner alone to read, says of a full disk that it can't
-serialize, and the file would have to be read again for its digest; `save` copies all tensors twice.
+safetensors' own errors become `ElmoError` here and nowhere else. Its `save_file` is not used: it
+replaces an existing file, makes it readable by its owner alone, reports a full disk as a
+serialization error, and the file would have to be read again for its digest. Its `save` copies all
+tensors twice.
 """
 
 import hashlib
@@ -29,10 +30,10 @@ _TYPES = {
 
 
 def save_weights(path: Path, tensors: Mapping[str, Tensor]) -> str:
-    """Write tensors to a new file, with the permissions that any new file gets; return its SHA-256.
+    """Write tensors to a new file with the usual permissions; return the file's SHA-256.
 
-    The bytes are hashed on their way to the disk, and tensors in memory are not copied. The file is
-    the one that safetensors' own `save_file` writes, byte by byte. A full disk is an `OSError`.
+    The bytes equal those of safetensors' `save_file`. They are hashed while they are written,
+    without a copy of tensors that are in CPU memory. A full disk raises `OSError`.
     """
     order = sorted(tensors, key=lambda name: (list(_TYPES).index(tensors[name].dtype), name))
     header, end = {}, 0
@@ -59,7 +60,7 @@ def save_weights(path: Path, tensors: Mapping[str, Tensor]) -> str:
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Tell whether all numbers of a tensor are; needs no memory beside it."""
+    """Tell whether all values of a tensor are finite, without allocating memory of its size."""
     return not tensor.numel() or bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all())
 
 
@@ -68,7 +69,10 @@ def _bytes(tensor: Tensor) -> memoryview:
 
 
 def weight_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of each tensor of a file, from its header alone; all must be floats."""
+    """Return the shape of each tensor in a safetensors file, reading only its header.
+
+    `ElmoError` is raised for a tensor that is neither float32 nor float16.
+    """
     shapes = {}
     try:
         with safe_open(path, "pt") as file:
@@ -87,9 +91,9 @@ def weight_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 def load_weights(
     path: Path, names: Sequence[str] | None = None, *, device: str | torch.device = "cpu"
 ) -> dict[str, Tensor]:
-    """Read tensors (by default all), each a copy of its own, float16 as float32.
+    """Read the tensors `names` (default: all) onto a device; float16 becomes float32.
 
-    `ElmoError` names one that is not finite.
+    `ElmoError` names a tensor with values that are not finite. Each tensor is a separate copy.
     """
     tensors = {}
     try:
