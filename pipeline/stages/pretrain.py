@@ -11,7 +11,7 @@ from elmo.settings import Network
 
 from ..settings.cluster import Cluster
 from ..settings.params import Pretrain
-from .stage import CURVES, OUT, Argument, Stage, unknown_tokens
+from .stage import CURVES, OUT, Argument, Stage, beside_unigram, unknown_tokens
 
 if TYPE_CHECKING:
     from elmo.data.characters import Characters
@@ -169,9 +169,11 @@ def summary(figures: dict[str, float]) -> str:
     unknown = unknown_tokens(figures.get("heldout_unk_rate"))
     if "times_below_unigram" not in figures:
         return f"{words}{unknown}"
+    below = figures["times_below_unigram"]
+    useless = "" if below >= 1 else "; it needs more text or more epochs to be of use"
     return (
-        f"{words}, {figures['times_below_unigram']:.1f} × below the unigram model's "
-        f"{figures['unigram_perplexity']:.1f}{unknown}"
+        f"{words}, {beside_unigram(below)} the unigram model's "
+        f"{figures['unigram_perplexity']:.1f}{unknown}{useless}"
     )
 
 

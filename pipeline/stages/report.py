@@ -30,7 +30,7 @@ from .occurrences import (
     picture,
 )
 from .page import Block, Drawing, Fold, Heading, Note, Picture, Table, code, render
-from .stage import UNKNOWN, Argument, Stage
+from .stage import UNKNOWN, Argument, Stage, beside_unigram
 
 if TYPE_CHECKING:
     from elmo.store import FeatureStore
@@ -156,11 +156,13 @@ def _write(
     scores = training.under("perplexity")
     opened = FeatureStore(store, model=model)
     version = _registered(registered, opened)
-    tuned = "steps" in figures["finetune"]
-    lines = _curves(curves, scores, tuned=tuned)
+    trained, tuned = ("steps" in figures[stage] for stage in ("pretrain", "finetune"))
+    lines = _curves(curves, scores, trained=trained, tuned=tuned)
     counts = _counts(vocab)
     layers = layer_statistics(opened)
-    unigram = {"pretraining on general text": figures["pretrain"]["unigram_perplexity"]}
+    unigram = {}
+    if trained:
+        unigram["pretraining on general text"] = figures["pretrain"]["unigram_perplexity"]
     if tuned:
         unigram["fine-tuning on domain text"] = scores.under("after").under("domain")["unigram"]
     read = {"model": version["model_digest"], "store": opened.digest}
@@ -261,19 +263,22 @@ def _counts(vocab: Path) -> "np.ndarray[Any, np.dtype[np.int64]]":
     return np.sort(known)[::-1]
 
 
-def _curves(folder: Path, scores: FileFigures, *, tuned: bool) -> dict[str, dict[str, "Curve"]]:
+def _curves(
+    folder: Path, scores: FileFigures, *, trained: bool, tuned: bool
+) -> dict[str, dict[str, "Curve"]]:
     """The curves of the stages that trained; the held-out one of fine-tuning begins before the
     first step."""
     pretrain, finetune = (
         {name: _columns(folder / stage / f"{name}.tsv", COLUMNS[name]) for name in COLUMNS}
         for stage in ("pretrain", "finetune")
     )
+    lines = {"pretraining on general text": pretrain} if trained else {}
     if not tuned:
-        return {"pretraining on general text": pretrain}
+        return lines
     heldout = finetune["heldout"]
     heldout["tokens"].insert(0, 0.0)
     heldout["average"].insert(0, scores.under("before").under("domain")["average"])
-    return {"pretraining on general text": pretrain, "fine-tuning on domain text": finetune}
+    return lines | {"fine-tuning on domain text": finetune}
 
 
 def _columns(path: Path, names: tuple[str, ...]) -> "Curve":
@@ -300,7 +305,7 @@ def _summary(figures: dict[str, FileFigures]) -> str:
     if "times_below_unigram" in pretrain:
         general = (
             f"Held-out perplexity {pretrain['heldout_perplexity']:.1f} on general text, "
-            f"{pretrain['times_below_unigram']:.1f} times below the unigram model. "
+            f"{beside_unigram(pretrain['times_below_unigram'], 'times')} the unigram model. "
         )
     if "steps" not in tuned:
         return f"{general}The domain text is the general text, so nothing was fine-tuned."
@@ -633,12 +638,17 @@ def _tasks(by_task: dict[str, FileFigures], pictures: Path) -> list[Block]:
         examples = figures.under("examples")
         blocks.append(
             Note(
-                f"Mean of {figures['seeds']} seeds on {examples['test']:,} test examples, "
-                f"± the standard deviation; {examples['train']:,} to learn from." + _gain(figures)
+                f"{_seeds(figures)}; {examples['test']:,} test examples, "
+                f"{examples['train']:,} to learn from.{_gain(figures)}"
             )
         )
         blocks.append(Picture(name, (pictures / f"{name}.png").read_bytes()))
     return blocks
+
+
+def _seeds(figures: FileFigures) -> str:
+    seeds = figures["seeds"]
+    return "One seed" if seeds == 1 else f"Mean of {seeds} seeds ± the standard deviation"
 
 
 def _gain(figures: FileFigures) -> str:
@@ -647,11 +657,14 @@ def _gain(figures: FileFigures) -> str:
 
     if "gain" not in figures:
         return ""
-    seeds = between(figures["gain_low"], figures["gain_high"])
+    seeds = ""
+    if figures["gain_low"] is not None:
+        interval = between(figures["gain_low"], figures["gain_high"])
+        seeds = f"over seeds is {interval} (Student's t), "
     units = between(figures["gain_test_low"], figures["gain_test_high"])
     return (
-        f" With ELMo {figures['gain']:+.3f}: the 95 % interval over seeds is {seeds} (Student's "
-        f"t), over the test examples {units} (paired bootstrap)."
+        f" With ELMo {figures['gain']:+.3f}: the 95 % interval {seeds}over the test examples "
+        f"{'' if seeds else 'is '}{units} (paired bootstrap)."
     )
 
 

@@ -60,6 +60,13 @@ class Stage:
     """The type of its numbers in a file."""
 
 
+def beside_unigram(times_below: float, times: str = "×") -> str:
+    """Words for how far a perplexity lies below the unigram model's, or above it."""
+    if times_below >= 1:
+        return f"{times_below:.1f} {times} below"
+    return f"{1 / times_below:.1f} {times} above"
+
+
 def unknown_tokens(rate: float | None) -> str:
     """Words to add to a perplexity that many unknown tokens flatter: they count as one word."""
     if rate is None or rate < UNKNOWN:

@@ -157,12 +157,12 @@ def summary(figures: Mapping[str, Any]) -> str:
     test = f"{figures['examples']['test']:,} test examples"
     if "gain" not in figures:
         return f"{shown}; {figures['seeds']} seeds, {test}"
-    seeds = between(figures["gain_low"], figures["gain_high"])
+    seeds = ""
+    if figures["gain_low"] is not None:
+        interval = between(figures["gain_low"], figures["gain_high"])
+        seeds = f"over {figures['seeds']} seeds {interval}, "
     units = between(figures["gain_test_low"], figures["gain_test_high"])
-    return (
-        f"{shown}; {figures['gain']:+.3f}, 95 % interval over {figures['seeds']} seeds "
-        f"{seeds}, over {test} {units}"
-    )
+    return f"{shown}; {figures['gain']:+.3f}, 95 % interval {seeds}over {test} {units}"
 
 
 def score(figures: Mapping[str, Any]) -> str:

@@ -148,11 +148,13 @@ def table(request: Request, needed: Sequence[str]) -> Iterator[tuple[int, dict[s
             names = fields
             missing = [name for name in needed if name not in names]
             if missing:
+                name = missing[0]
+                field = next((one for one, at in request.columns.items() if at == name), name)
                 raise broken(
                     request.path,
                     number,
-                    f"the header has no {missing[0]!r}; pass --columns, by "
-                    "number from 1 where there is no header",
+                    f"the header has no {name!r}, found {', '.join(names)[:200]}; pass "
+                    f"--columns {field}=NAME, by number from 1 where there is no header",
                 )
             twice = [name for name in names if name and names.count(name) > 1]
             if twice:

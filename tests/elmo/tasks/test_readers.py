@@ -337,7 +337,7 @@ def test_text_is_read_for_predicting_alone(tmp_path: Path) -> None:
         ("classification", "x.jsonl", '{"tokens": [""], "label": "b"}', 1, "token 1 of its"),
         ("classification", "x.tsv", "text\tlabel\ttext\n", 1, "names 'text' twice; rename one"),
         ("classification", "x.tsv", "text\tlabel\na\n", 2, "1 columns, 2 before"),
-        ("classification", "x.tsv", "good\t3\n", 1, "the header has no 'text'"),
+        ("classification", "x.tsv", "good\t3\n", 1, "has no 'text', found good, 3; pass --columns"),
         ("classification", "x.jsonl", '{"text": "a"}\n', 1, "has no 'label'"),
         ("pairs", "x.jsonl", '{"premise": "a", "label": "b"}\n', 1, "has no 'hypothesis'"),
         ("roles", "x.props", PROPBANK.replace("*)\t(V", "*\t(V"), 5, "(ARG1* open"),

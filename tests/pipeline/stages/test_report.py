@@ -485,3 +485,26 @@ def test_one_text_alone_has_no_column_of_fine_tuning(given: Path, tmp_path: Path
     head = "Held-out unigram pretrained below unigram bits per byte tokens unknown"
     assert f"{head} General text 414.4 86.0 4.82 × 1.313 9,467 2.9%" in said
     assert "Domain text 4" not in said
+
+
+def test_a_model_taken_as_it_is_has_no_panel_of_pretraining(
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty pair of axes says nothing."""
+    from pipeline.stages import plots
+
+    drawn: list[list[str]] = []
+    curves = plots.curves
+    monkeypatch.setattr(
+        plots,
+        "curves",
+        lambda file, lines, *rest, **how: (
+            drawn.append(list(lines)) or curves(file, lines, *rest, **how)
+        ),
+    )
+    write_json(given / "numbers" / "pretrain.json", {})
+    for name in ("train.tsv", "heldout.tsv"):
+        curve = given / "curves" / "pretrain" / name
+        curve.write_text(curve.read_text().splitlines()[0] + "\n")
+    assert run(given, tmp_path / "report") == {"pictures": 5}
+    assert drawn == [["fine-tuning on domain text"]] * 2  # wide and narrow

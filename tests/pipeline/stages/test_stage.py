@@ -62,6 +62,16 @@ def test_work_in_progress_of_another_version_is_not_found() -> None:
     assert keys[0] == keys[1] != keys[2]
 
 
+def test_a_perplexity_above_the_unigram_model_is_not_said_to_lie_below_it() -> None:
+    from pipeline.stages import pretrain
+
+    figures = {"heldout_perplexity": 189.5, "unigram_perplexity": 130.7, "steps": 1.0}
+    said = pretrain.summary(figures | {"times_below_unigram": 130.7 / 189.5})
+    assert said.startswith("held-out perplexity 189.5, 1.4 × above the unigram model's 130.7; it ")
+    said = pretrain.summary(figures | {"times_below_unigram": 4.0})
+    assert said == "held-out perplexity 189.5, 4.0 × below the unigram model's 130.7"
+
+
 def test_a_perplexity_that_unknown_words_flatter_says_so() -> None:
     from pipeline.stages import finetune, pretrain
 
