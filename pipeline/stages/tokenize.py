@@ -24,8 +24,8 @@ from elmo.data.shards import (
     check_size,
     write_manifest,
 )
-from elmo.data.tokenizer import describe
-from elmo.errors import ElmoError
+from elmo.data.tokenizer import TextTokenizer, describe
+from elmo.errors import BadSettings, ElmoError
 from elmo.io.folders import absolute, check_folder, empty_folder
 from elmo.io.location import Folder, Location
 
@@ -67,6 +67,8 @@ STAGE = Stage(
 
 def _run(params: Params, *, cluster: Cluster, text: str, out: Folder, **given: Any) -> Numbers:
     """Run the stage; say what the stages after it will take of the text."""
+    if text == "domain":
+        _check_queries(params)
     addresses = (*params.corpus.general, *params.corpus.domain)
     own: dict[str, Any] = given | {"text": text, "out": out, "cluster": cluster}
     figures = run(params=params.tokenize, given=addresses, **own)
@@ -79,6 +81,18 @@ def _run(params: Params, *, cluster: Cluster, text: str, out: Folder, **given: A
         home=Location(absolute(out)).local,
     )
     return figures
+
+
+def _check_queries(params: Params) -> None:
+    """Refuse a query of the report whose brackets hold no token, before what takes hours."""
+    from elmo.store.neighbors import parse_query
+
+    tokenize = TextTokenizer(describe(params.tokenize.tokenizer, params.tokenize.sentences))
+    for query in params.report.neighbors_of:
+        try:
+            parse_query(query, tokenize=tokenize)
+        except ElmoError as error:
+            raise BadSettings(f"params.yaml: report.neighbors_of: {error}") from None
 
 
 def run(

@@ -34,7 +34,7 @@ def test_a_preset_changes_its_own_lines_only(project: Path, name: str) -> None:
     params.load(project)
 
 
-@pytest.mark.parametrize("name", sorted({*NAMES} - {"korean", "korean-small"}))
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"korean", "korean-small", "japanese-small"}))
 def test_a_preset_of_another_size_leaves_how_text_is_cut(project: Path, name: str) -> None:
     before = params.load(project).tokenize
     preset.run(name, project)
@@ -98,16 +98,26 @@ def test_a_bad_preset_changes_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["korean", "korean-small"])
-def test_the_korean_preset_asks_for_neighbours_of_korean_tokens(project: Path, name: str) -> None:
-    pytest.importorskip("kiwipiepy", reason="the Korean tokenizer is not installed")
+@pytest.mark.parametrize(
+    ("name", "needs", "asked"),
+    [
+        ("korean", "kiwipiepy", ["연기", "지루"]),
+        ("korean-small", "kiwipiepy", ["연기", "지루"]),
+        ("japanese-small", "fugashi", ["東京", "大きい"]),
+    ],
+)
+def test_the_preset_of_a_language_asks_for_neighbours_of_its_tokens(
+    project: Path, name: str, needs: str, asked: list[str]
+) -> None:
+    pytest.importorskip(needs, reason="the tokenizer is not installed")
     from elmo.data.tokenizer import TextTokenizer, describe
     from elmo.store.neighbors import parse_query
 
     preset.run(name, project)
-    tokenize = TextTokenizer(describe("korean", "split"))
+    how = params.load(project).tokenize
+    tokenize = TextTokenizer(describe(how.tokenizer, how.sentences))
     words = []
     for text in params.load(project).report.neighbors_of:
         tokens, position = parse_query(text, tokenize=tokenize)
         words.append(tokens[position])
-    assert words == ["연기", "지루"]
+    assert words == asked

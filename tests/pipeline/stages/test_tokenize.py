@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from elmo.io.atomic import write_json
 from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Tokenize
+from pipeline.settings.params import load as load_params
 from pipeline.stages import tokenize
 from pipeline.text import lines as text_lines
 from pipeline.text import parquet
@@ -801,3 +803,17 @@ def test_little_held_out_text_is_said() -> None:
     few = "; only 293 tokens are held out, too few for a perplexity that means much: raise "
     assert tokenize.summary(figures) == f"{said}{few}tokenize.heldout"
     assert tokenize.summary(figures | {"heldout_tokens": 2_000}) == said
+
+
+def test_a_query_of_the_report_that_is_no_token_is_refused_before_anything_is_cut(
+    tmp_path: Path,
+) -> None:
+    """Hours of training would come between it and the report."""
+    whole = load_params(Path(__file__).resolve().parents[3] / "params.yaml")
+    changed = replace(whole, report=replace(whole.report, neighbors_of=("it is [un-known] here",)))
+    given = {"cluster": CLUSTER, "corpus": tmp_path, "work": tmp_path}
+    with pytest.raises(
+        ElmoError, match=r"params.yaml: report.neighbors_of: \[un-known\] is not one"
+    ):
+        tokenize.STAGE.run(params=changed, text="domain", out=tmp_path / "out", **given)
+    assert not (tmp_path / "out").exists()
