@@ -67,7 +67,7 @@ class FileFigures(dict[str, Any]):
 
 STAGE = Stage(
     name="report",
-    version=5,
+    version=6,
     help="Write one HTML page with the figures and plots of all stages.",
     inputs=(
         Argument("numbers_in", "path", "The folder of the stages' figures."),

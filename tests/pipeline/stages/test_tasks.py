@@ -109,6 +109,18 @@ def test_with_and_without_elmo(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert digests(folder / "out") == before
 
 
+def test_one_seed_has_no_interval_over_seeds() -> None:
+    figures: dict[str, Any] = {
+        "elmo": {"f1": 0.6},
+        "baseline": {"f1": 0.5},
+        "gain": 0.1,
+        "seeds": 1,
+    }
+    figures |= {"gain_low": None, "gain_high": None, "gain_test_low": 0.05, "gain_test_high": 0.2}
+    said = tasks.summary(figures | {"examples": {"test": 150}})
+    assert said.endswith("; +0.100, 95 % interval over 150 test examples +0.050 to +0.200")
+
+
 def digests(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
