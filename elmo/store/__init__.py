@@ -38,13 +38,14 @@ _OPEN_PARTS = 64  # each holds two file descriptors, or connections
 
 
 class FeatureStore:
-    """A store: `len(store)` sentences, `store[k]` the vectors of sentence k.
+    """A store of contextual vectors: `len(store)` sentences, with `store[k]` the vectors of
+    sentence k.
 
-    `layers` chooses among `store.layers`, by number or name, and only those are read. With `model`
-    (a digest or a model folder) a store made by another model is refused. With `checked` the
-    SHA-256 of a part is compared when it is first opened; else only its size is. `version` opens
-    an older version. `storage_options` go to fsspec. `close`, or `with`, closes the files that are
-    open.
+    `layers` selects layers by number or name (default: all stored layers), and only those are read.
+    `model`, a digest or a model folder, makes opening fail with `Mismatch` if another model made
+    the store. With `checked`, the SHA-256 of a part is verified when it is first opened, otherwise
+    only its size. `version` opens an older version of the store. `storage_options` are passed to
+    fsspec. Use `close` or a `with` block to close open files.
     """
 
     def __init__(
@@ -74,12 +75,12 @@ class FeatureStore:
 
     @property
     def dim(self) -> int:
-        """The width of a vector."""
+        """Return the width of a vector."""
         return self.layout.dim
 
     @property
     def digest(self) -> str:
-        """The name of this store and version: the digest of its manifest."""
+        """Return the digest of the manifest, which identifies this version of this store."""
         return self.manifest.digest
 
     @overload
@@ -88,7 +89,8 @@ class FeatureStore:
     def __getitem__(self, key: slice | Sequence[int]) -> list[Floats]: ...
 
     def __getitem__(self, key: int | slice | Sequence[int]) -> Floats | list[Floats]:
-        """Sentence k as float32 (layers, tokens, dim), or the list of several sentences."""
+        """Return the vectors of sentence k, float32 (layers, tokens, dim), or a list for several
+        sentences."""
         if isinstance(key, slice):
             return [self.vectors(k) for k in range(*key.indices(len(self)))]
         if isinstance(key, Sequence | np.ndarray) and not isinstance(key, str):
@@ -96,17 +98,18 @@ class FeatureStore:
         return self.vectors(_index(key))
 
     def __getitems__(self, ks: Sequence[int]) -> "list[SentenceArray]":
-        """Several sentences, as torch's `DataLoader(store, batch_size=…)` asks for them.
+        """Return the vectors of several sentences; torch's `DataLoader(store, batch_size=…)` calls
+        this.
 
-        Each is an array as `store[k]`; without a `collate_fn` they are padded by
-        `elmo.store.datasets.collate`.
+        Each is an array like `store[k]`. Without a `collate_fn`, `elmo.store.datasets.collate` pads
+        them.
         """
         from elmo.store.datasets import sentence_arrays
 
         return sentence_arrays(self, ks)
 
     def close(self) -> None:
-        """Close the files of the parts that are open; the store can't be read after that."""
+        """Close all open files; the store cannot be read afterwards."""
         with self._lock:
             self._closed = True
             for part in self._parts.values():
@@ -120,31 +123,37 @@ class FeatureStore:
         self.close()
 
     def vectors(self, k: int, *, layers: Sequence[int | str] | None = None) -> Floats:
-        """Sentence k as float32 (layers, tokens, dim); `layers` reads others than the store's."""
+        """Return the vectors of sentence k, float32 (layers, tokens, dim).
+
+        `layers` overrides the layers that the store was opened with.
+        """
         part, row = self._locate(k)
         return part.vectors(row, self._names(layers, among=self.layers))
 
     def tokens(self, k: int) -> list[str]:
-        """The tokens of sentence k."""
+        """Return the tokens of sentence k."""
         part, row = self._locate(k)
         return part.tokens(row)
 
     def ids(self, split: str | None = None) -> npt.NDArray[np.int64]:
-        """The numbers of all sentences of a split, "train" or "heldout" (None: all), ascending."""
+        """Return the ids of all sentences of a split, "train" or "heldout" (default: both),
+        ascending."""
         ids = [self.part(number).sentence_ids for number in self.numbers(split)]
         return np.sort(np.concatenate([np.empty(0, np.int64), *ids]))
 
     def lines(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Tell which sentences were a line of the input: without tokens, a blank line.
+        """Return a boolean array that is true for each sentence id that was a whole line of the
+        input.
 
-        The others were cut by a tokenizer; there, one without tokens means nothing.
+        Such a sentence without tokens was a blank line. Other sentences were split by a tokenizer,
+        and one without tokens has no meaning there.
         """
         firsts = [source.first_sentence_id for source in self.manifest.sources]
         lines = [source.tokenizer.sentences == "line" for source in self.manifest.sources]
         return np.array(lines, bool)[np.searchsorted(firsts, ids, side="right") - 1]
 
     def numbers(self, split: str | None = None) -> list[int]:
-        """Return which parts, by their index in the manifest, hold a split (None: all)."""
+        """Return the indices, in the manifest, of the parts that hold a split (default: both)."""
         if split is not None and split not in SPLITS:
             raise ElmoError(f"split must be {' or '.join(SPLITS)}, found {split!r}")
         parts = self.manifest.parts
@@ -153,18 +162,18 @@ class FeatureStore:
     def blocks(
         self, *, split: str | None = None, layers: Sequence[int | str] | None = None
     ) -> Iterator[VectorBlock]:
-        """Read the store from end to end, a block of sentences at a time: the fast way to read all
+        """Yield the vectors of the whole store in blocks of sentences: the fastest way to read all
         of it."""
         names = self._names(layers, among=self.layers)
         for number in self.numbers(split):
             yield from self.part(number).blocks(names)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Opened files stay behind: each process opens its own."""
+        """Return the state to pickle, without open files: each process opens its own."""
         return {**self.__dict__, "_parts": OrderedDict(), "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of another process, with a lock of this one's own."""
+        """Restore a pickled state, with a new lock."""
         self.__dict__.update(state, _lock=threading.RLock())
 
     def _names(
@@ -183,7 +192,7 @@ class FeatureStore:
         return names
 
     def _locate(self, k: int) -> tuple[Part, int]:
-        """The part and row of sentence k."""
+        """Return the part that holds sentence k, and the sentence's row in it."""
         k, sentences = _index(k), len(self)
         if not -sentences <= k < sentences:
             raise IndexError(f"{self.path} has {sentences} sentences, none is {k}")
@@ -201,9 +210,11 @@ class FeatureStore:
 
     @cached_property
     def _order(self) -> dict[str, tuple[list[int], list[int]]]:
-        """For each split: its parts by sentence, and the last sentence of each.
+        """For each split, the numbers of its parts in sentence order and the last sentence of each
+        part.
 
-        The sentences of a split never overlap between parts; those of two splits interleave.
+        Within a split the sentence ranges of parts never overlap, but those of two splits
+        interleave.
         """
         parts = self.manifest.parts
         orders: dict[str, tuple[list[int], list[int]]] = {}
@@ -213,7 +224,7 @@ class FeatureStore:
         return orders
 
     def part(self, number: int) -> Part:
-        """A part, opened; the one used longest ago closes when nobody reads it any more."""
+        """Return part `number`, opened; only the most recently used parts stay open."""
         with self._lock:
             if self._closed:
                 raise ElmoError(f"{self.path}: is closed; open the store again")
@@ -253,7 +264,8 @@ def _index(key: object) -> int:
 
 
 def model_digest(model: str | Path) -> str:
-    """The digest of a model folder, without loading it; a digest is returned as it is."""
+    """Return the digest of a model folder without loading the model; a digest is returned
+    unchanged."""
     if isinstance(model, str) and re.fullmatch("[0-9a-f]{64}", model):
         return model
     return read_config(model).digest

@@ -1,8 +1,8 @@
-"""A store from the shards of a corpus: each range of sentences becomes one part, or nothing.
+"""Building a store from the shards of a corpus: each range of sentences becomes one part.
 
-What a part holds follows from the model, the range, the settings and the kind of device, never from
-who embeds it or when, so interrupted work resumes from the parts whose footers carry the
-fingerprint asked for.
+The content of a part depends on the model, the range, the settings and the kind of device, not on
+the process that embeds it. Interrupted work therefore resumes from existing parts whose footers
+have the required fingerprint.
 
 Shapes: N distinct tokens, P projection.
 """
@@ -66,8 +66,10 @@ MOST_PARTS = 1 << 14  # parts a corpus is divided into, beside those that its sh
 
 @dataclass(frozen=True)
 class EmbedJob:
-    """Rows `start` to `stop` of a shard to embed, as part `number`; ids are shifted by the first
-    ones."""
+    """A job: embed rows `start` to `stop - 1` of a shard as part `number` of the store.
+
+    The first ids are added to the sentence and document ids of the shard.
+    """
 
     number: int
     shard: ShardEntry
@@ -79,9 +81,9 @@ class EmbedJob:
 
 
 class ShardEmbedder:
-    """Embeds jobs one after another: `ShardEmbedder(…)(job)` gives the manifest's entry.
+    """A worker that embeds jobs one after another, each by a call with the job.
 
-    Parts are written to the first of `locations`; whole ones in any of them are used as they are.
+    Parts are written to the first of `locations`; complete parts in any of them are reused.
     """
 
     def __init__(
@@ -100,9 +102,9 @@ class ShardEmbedder:
         self._names = [location.names() for location in locations]
 
     def __call__(self, job: EmbedJob) -> PartEntry:
-        """Write the job's part, unless there is one of the same origin.
+        """Write the job's part unless it exists already; return its manifest entry.
 
-        One thread: how sums are split between threads must not show in the bytes.
+        One thread computes it, since the number of threads could change the last bits of sums.
         """
         for location, names in zip(self.locations, self._names, strict=True):
             part = find_part(location, names, job.number, origin=job.origin)
@@ -154,11 +156,12 @@ def build(
     device: str = "cpu",
     run: JobRunner | None = None,
 ) -> StoreManifest:
-    """Write the store of a shards folder to `out`, whose manifest comes last.
+    """Write a store of the sentences of a shards folder to `out`; return its manifest.
 
-    `work` is where parts wait until all are there, by default `out` itself. A store that is in
-    `out` gets a new version, unless it holds the same. `run(kind, arguments, jobs)` does the jobs
-    with any number of `kind(*arguments)`, by default one by one in this process.
+    The manifest is written last. `work` is where parts are kept until all are complete (default:
+    `out`). An existing store in `out` gets a new version, unless its content would be the same.
+    `run(kind, arguments, jobs)` executes the jobs with workers `kind(*arguments)`; by default they
+    run one by one in this process.
     """
     location = Location.of(out)
     before = _store_or_nothing(location)
@@ -205,10 +208,10 @@ def append(
     device: str = "cpu",
     run: JobRunner | None = None,
 ) -> StoreManifest:
-    """Add the sentences of another shards folder to a store, as a new version of it.
+    """Add the sentences of another shards folder to a store, as a new version; return its manifest.
 
-    They get the numbers after the store's last sentence and document. Readers of the version
-    before are undisturbed. Returns the new manifest.
+    Their ids follow those of the store's last sentence and document. Readers of the old version are
+    not affected.
     """
     location = Location.of(store)
     before, corpus = check_append(location, shards=shards, model=model)
@@ -252,9 +255,9 @@ def append(
 def check_append(
     store: str | Path | Location, *, shards: Folder, model: Folder
 ) -> tuple[StoreManifest, Shards]:
-    """The store's manifest and the shards, or `ElmoError` where these can't be added to it.
+    """Return the store's manifest and the shards; raise `ElmoError` if `append` would refuse them.
 
-    It takes no time worth naming: checksums are compared as files are read.
+    This is quick: checksums are not compared here but when the files are read.
     """
     location = Location.of(store)
     before = read_manifest(location)
@@ -278,14 +281,16 @@ def check_append(
 def check_build(
     out: str | Path | Location, *, shards: Folder, model: Folder, settings: StoreSettings
 ) -> None:
-    """`ElmoError` where `build` can't write a store of these shards and settings to `out`."""
+    """Raise `ElmoError` if `build` could not write a store of these shards and settings to
+    `out`."""
     _store_or_nothing(Location.of(out))
     _corpus(shards, model)
     make_layout(model, settings)
 
 
 def make_layout(model: Folder, settings: StoreSettings) -> Layout:
-    """The layout of a store that `model` makes with `settings`."""
+    """Return the layout of a store made by `model` with `settings`; `ElmoError` if they do not
+    fit."""
     if settings.precision not in EMBEDDING_PRECISIONS:
         known = ", ".join(EMBEDDING_PRECISIONS)
         raise ElmoError(f"precision must be one of {known}, found {settings.precision!r}")
@@ -305,7 +310,8 @@ def make_layout(model: Folder, settings: StoreSettings) -> Layout:
 
 
 def _corpus(shards: Folder, model: Folder) -> Shards:
-    """The shards, which must have been cut as the model's training text was."""
+    """Open the shards; raise `ElmoError` unless they have sentences, tokenized as the model
+    requires."""
     corpus = Shards(shards)
     read_config(model).tokenizer.check_shards(corpus.tokenization, model=model, shards=shards)
     if not corpus.infos():
@@ -315,7 +321,7 @@ def _corpus(shards: Folder, model: Folder) -> Shards:
 
 
 def _check_layout(location: Location, store: StoreManifest, model: Folder) -> None:
-    """Refuse a manifest whose vectors are not as wide, or of as many layers, as its model's."""
+    """Raise `ElmoError` if a manifest and its model disagree on the width or number of layers."""
     shape = Config.from_dict(read_config(model).model, source=f"{model}/{CONFIG}")
     for name, recorded, actual in (
         ("dim", store.layout.dim, shape.dim),
@@ -366,9 +372,10 @@ def _jobs(
 
 
 def _ranges(corpus: Shards) -> Iterator[tuple[ShardEntry, int, int]]:
-    """The ranges of all shards, as equal in sentences as can be; they follow from the manifest.
+    """Yield the ranges of all shards, of nearly equal numbers of sentences.
 
-    A corpus of more than `MOST_PARTS` parts gets larger ones: its store's manifest stays readable.
+    They depend on the manifest alone. A corpus of more than `MOST_PARTS` parts gets larger parts,
+    so that its store's manifest stays small enough to read.
     """
     part_tokens = max(PART_TOKENS, -(-corpus.tokens() // MOST_PARTS))
     for shard in corpus.infos():
@@ -378,7 +385,7 @@ def _ranges(corpus: Shards) -> Iterator[tuple[ShardEntry, int, int]]:
 
 
 def _model(folder: Folder) -> ModelOf:
-    """Return what the manifest says of the model: its digest and where it came from."""
+    """Return the manifest's record of the model: its digest, tokenizer and training."""
     record = read_config(folder)
     training = read_training(folder)
     training.pop("run_id", None)  # of one training; an equal one gives an equal store
@@ -386,7 +393,8 @@ def _model(folder: Folder) -> ModelOf:
 
 
 def _source(corpus: Shards, device: str, *, sentences: int, documents: int) -> StoreSource:
-    """The manifest's entry for the shards; their first sentence and document in the store."""
+    """Return the manifest entry of the shards, given the ids that their first sentence and document
+    get."""
     counts = corpus.manifest.counts
     return StoreSource(
         digest=corpus.digest,
@@ -404,13 +412,16 @@ def _source(corpus: Shards, device: str, *, sentences: int, documents: int) -> S
 def run_in_process(
     kind: Callable[..., ShardEmbedder], arguments: Sequence[Any], jobs: Sequence[EmbedJob]
 ) -> Iterable[PartEntry]:
-    """Do jobs in this process, one after another."""
+    """Run jobs one after another in this process."""
     embedder = kind(*arguments)
     return (embedder(job) for job in jobs)
 
 
 def _store_or_nothing(location: Location) -> StoreManifest | None:
-    """The newest manifest in `location`; `ElmoError` where there are files that are no store's."""
+    """Return the newest manifest in `location`, or None if nothing is there.
+
+    `ElmoError` is raised if there are files that do not belong to a store.
+    """
     if location.local is not None:
         check_above(location.local)
         if os.path.lexists(location.local) and not location.local.is_dir():
@@ -436,7 +447,8 @@ def _store_or_nothing(location: Location) -> StoreManifest | None:
 def _publish(
     location: Location, manifest: StoreManifest, before: StoreManifest | None, unfinished: Location
 ) -> StoreManifest:
-    """Move the parts to their location and publish the manifest, unless that version is there."""
+    """Move the parts to `location` and publish the manifest, unless the same version exists
+    already."""
     with location.writing():
         if unfinished != location:
             for part in manifest.parts:
@@ -461,7 +473,8 @@ def _content(manifest: StoreManifest) -> StoreManifest:
 
 
 def _clear(unfinished: Location) -> None:
-    """Remove a folder of unfinished parts, unless an equal run is still writing there."""
+    """Remove a folder of unfinished parts, unless another process is writing the same store
+    there."""
     if unfinished.being_written():
         return
     unfinished.delete_all(name for name in files_of(unfinished) if WRITTEN.fullmatch(name))

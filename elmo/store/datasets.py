@@ -1,4 +1,4 @@
-"""Stores as torch datasets, and padded batches.
+"""Stores as torch datasets, and the padding of their batches.
 
 Shapes: B sentences, T tokens of the longest.
 """
@@ -17,17 +17,19 @@ from elmo.store import FeatureStore
 
 
 class SentenceArray(npt.NDArray[np.float32]):
-    """The array of `store[k]`, (layers, T, dim), that knows its k.
+    """The array `store[k]`, (layers, T, dim), with its sentence id.
 
-    torch's default collate pads a list of them with `collate`.
+    torch's default collate function pads a list of them with `collate`.
     """
 
     sentence_id: int
 
 
 class Batch(TypedDict):
-    """B sentences padded with zeros: `vectors` (B, layers, T, dim) and `mask` (B, T), which is true
-    where there is a token. Arrays that know no number give no `sentence_ids`."""
+    """A batch of B sentences, padded with zeros: `vectors` (B, layers, T, dim) and `mask` (B, T).
+
+    `mask` is true where there is a token. `sentence_ids` is absent if the arrays carry no ids.
+    """
 
     sentence_ids: NotRequired[Tensor]
     vectors: Tensor
@@ -35,7 +37,8 @@ class Batch(TypedDict):
 
 
 def collate(sentences: Sequence[Floats]) -> Batch:
-    """Pad sentences, arrays (layers, tokens, dim), to the longest of them."""
+    """Pad sentences, arrays of shape (layers, tokens, dim), to the longest; return them as a
+    batch."""
     vectors = [torch.as_tensor(sentence) for sentence in sentences]
     lengths = torch.tensor([one.shape[1] for one in vectors])
     layers, _, dim = vectors[0].shape
@@ -50,7 +53,10 @@ def collate(sentences: Sequence[Floats]) -> Batch:
 
 
 def sentence_arrays(store: FeatureStore, ks: Sequence[int]) -> list[SentenceArray]:
-    """Sentences of a store, as a `DataLoader` fetches them."""
+    """Return the given sentences of a store as arrays that know their ids.
+
+    It also registers `collate` as the way that torch's default collate function pads them.
+    """
     default_collate_fn_map[SentenceArray] = _collated
     arrays = []
     for k in ks:
@@ -61,5 +67,5 @@ def sentence_arrays(store: FeatureStore, ks: Sequence[int]) -> list[SentenceArra
 
 
 def _collated(batch: Sequence[SentenceArray], *, collate_fn_map: object = None) -> Batch:
-    """Pad what torch's default collate is given."""
+    """Pad sentences, with the signature that torch's default collate function expects."""
     return collate(batch)

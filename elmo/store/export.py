@@ -1,8 +1,8 @@
-"""Stores for other tools: HDF5 as in 2018, list columns, Hugging Face datasets.
+"""Exports of a store for other tools: 2018 HDF5 files, Parquet lists, Hugging Face datasets.
 
-A sentence without tokens is exported where it was a blank line of the input, since its number
-matters there, and left out where a tokenizer cut the sentences. `elmo.interop.exports` has a record
-of each layout.
+A sentence without tokens is exported if it was a blank line of the input, since line numbers matter
+there, and left out if a tokenizer split the sentences. `elmo.interop.exports` has a record of each
+layout.
 
 Shapes: T tokens of a sentence, D width of a layer.
 """
@@ -33,9 +33,9 @@ _ROWS = 4096
 def export_lists(
     store: FeatureStore, out: Path, *, dtype: Literal["float32", "float16"] = "float32"
 ) -> int:
-    """Write a Parquet file of one row per token and a list of numbers per layer; return its rows.
+    """Write a Parquet file with one row per token and a list of numbers per layer; return its rows.
 
-    Any tool reads it without knowing of stores, at several times the bytes and seconds.
+    Any Parquet tool can read it, but it is several times larger and slower than a store.
     """
     number = pa.float16() if dtype == "float16" else pa.float32()
     layers = [pa.field(name, pa.list_(number, store.dim)) for name in store.layers]
@@ -68,10 +68,11 @@ def export_lists(
 
 
 def export_hdf5(store: FeatureStore, out: Path, *, layout: str = "all") -> int:
-    """Write the HDF5 file that `elmo.interop.vectors_hdf5` describes; return its sentences.
+    """Write an HDF5 file as described in `elmo.interop.vectors_hdf5`; return the number of
+    sentences.
 
-    `bilm-tf`, `all` and `average` need all layers in the store, or `average` that alone; `top`
-    the last.
+    The layouts `bilm-tf`, `all` and `average` need all layers in the store (`average` also accepts
+    a store of that alone); `top` needs the last layer.
     """
     layers = layer_names(store.layout.model_layers)
     wanted = layers[-1:] if layout == "top" else layers
@@ -89,9 +90,9 @@ def export_hdf5(store: FeatureStore, out: Path, *, layout: str = "all") -> int:
 
 
 def rows(store: FeatureStore, *, numbers: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield each sentence as a dictionary: its number, tokens, and float32 (T, dim) per layer.
+    """Yield each sentence as a dictionary: `sentence_id`, `tokens`, and float32 (T, dim) per layer.
 
-    `numbers` chooses parts.
+    `numbers` selects parts of the store by their index (default: all).
     """
     for number in store.numbers() if numbers is None else numbers:
         part = store.part(number)
@@ -111,7 +112,8 @@ def rows(store: FeatureStore, *, numbers: Sequence[int] | None = None) -> Iterat
 
 
 def to_datasets(store: FeatureStore, *, cache_dir: Path | None = None) -> "datasets.Dataset":
-    """The store as a Hugging Face dataset: one row per sentence, a float32 (T, dim) per layer."""
+    """Return the store as a Hugging Face dataset: one row per sentence, float32 (T, dim) per
+    layer."""
     try:
         import datasets
     except ImportError:
@@ -133,7 +135,7 @@ def to_datasets(store: FeatureStore, *, cache_dir: Path | None = None) -> "datas
 
 
 def export_datasets(store: FeatureStore, out: Path) -> int:
-    """Write the folder that `datasets.load_from_disk` reads; return its sentences."""
+    """Write a folder for `datasets.load_from_disk`; return the number of sentences."""
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # read when it is imported
     with new_folder(out, ours=("dataset_info.json", "state.json")) as folder:
         with TemporaryDirectory(dir=folder) as cache:

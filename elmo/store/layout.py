@@ -1,11 +1,12 @@
-"""The content of a store's files: the choice of layers, their dtype, and the Parquet schemas.
+"""The layout of a store's files: which layers they hold, in which dtype, and their Parquet schemas.
 
 A part, `part-00000-<digest>.parquet`, has one row per sentence. Each layer is one binary value per
-sentence, its vectors end to end, because lists of floats cost a Parquet reader ten times as much.
-Layer 0 knows no context, so it is in `__elmo/types-00000-<digest>.types`, once for each distinct
-token of the part; `types` of the part says which row each token has there. Layer 0 is [x; x], so x
-alone is kept. The tables of types are Parquet too; their folder and ending keep them from readers
-of all `*.parquet` of a folder, of which each skips other names: those of two underscores all do.
+sentence, holding the sentence's vectors end to end, because lists of floats take a Parquet reader
+ten times as long. Layer 0 does not depend on context, so it is stored once per distinct token of
+the part, in `__elmo/types-00000-<digest>.types`; the part's column `types` gives each token's row
+there. Layer 0 is [x; x], so only x is stored. The tables of types are Parquet too; their folder and
+file ending keep tools that read every `*.parquet` file of a folder from reading them. Such tools
+skip different names, but all skip those that begin with two underscores.
 
 Shapes: N distinct tokens, T tokens, P projection, D = 2P.
 """
@@ -37,25 +38,25 @@ MAX_VALUE_BYTES = 2**31 - 2**20  # bytes of one value: Arrow's binary has 32-bit
 
 
 class Mix(Struct, frozen=True, forbid_unknown_fields=True):
-    """Σ_j weights[j] · layer j, times gamma: what a task has learned."""
+    """The mix of layers that a task has learned: gamma · Σ_j weights[j] · layer j."""
 
     weights: Annotated[tuple[float, ...], Meta(min_length=1, max_length=MOST_ENTRIES)]
     gamma: float
 
     def __post_init__(self) -> None:
-        """Refuse what is not a number."""
+        """Raise `ElmoError` if a weight or gamma is not a finite number."""
         for number in (*self.weights, self.gamma):
             if isinstance(number, bool) or not math.isfinite(number):
                 raise ElmoError(f"weights and gamma of a mix must be numbers, found {number}")
 
     def save(self, path: str | Path) -> None:
-        """Write it as JSON: what `features.mix` names and `load` reads."""
+        """Write the mix to a JSON file, for `Mix.load` and the setting `features.mix`."""
         value = {"kind": "mix", "weights": list(self.weights), "gamma": self.gamma}
         write_json(Path(path), value)
 
     @classmethod
     def load(cls, path: str | Path) -> "Mix":
-        """Read the mix a task has learned: `weights`, a list of numbers, and `gamma`."""
+        """Read a mix from a JSON file with the keys `weights`, a list of numbers, and `gamma`."""
         record = read_record(Path(path), _MixFile)
         return cls(record.weights, record.gamma)
 
@@ -66,10 +67,10 @@ class _MixFile(Struct):
 
 
 class Layout(Struct, frozen=True, forbid_unknown_fields=True):
-    """The form in which the vectors of a store are kept; the same for all its parts.
+    """The form in which all parts of a store keep their vectors.
 
-    `layers` are the names of what is kept, in order: `layer_0` to `layer_L`, or `average` or `mix`
-    alone. `dim` is D; `model_layers` is L + 1.
+    `layers` are the names of the stored columns, in order: any of `layer_0` to `layer_L`, or
+    `average` or `mix` alone. `dim` is D; `model_layers` is L + 1.
     """
 
     layers: Annotated[tuple[str, ...], Meta(min_length=1, max_length=MOST_ENTRIES)]
@@ -81,7 +82,7 @@ class Layout(Struct, frozen=True, forbid_unknown_fields=True):
     mix: Mix | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Raise `ElmoError` if the values are out of range or contradict each other."""
         if self.dtype not in DTYPES:
             raise ElmoError(f"dtype must be one of {', '.join(DTYPES)}, found {self.dtype!r}")
         if self.codec not in get_args(Codec):
@@ -109,39 +110,40 @@ class Layout(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def contextual(self) -> tuple[str, ...]:
-        """The columns of a part that hold vectors: all but layer 0."""
+        """Return the layers that are stored in the part itself: all but layer 0."""
         return tuple(name for name in self.layers if name != "layer_0")
 
     @property
     def width(self) -> int:
-        """The bytes of one contextual vector."""
+        """Return the size in bytes of one contextual vector."""
         return self.dim * np.dtype(DTYPES[self.dtype]).itemsize
 
     @property
     def x_width(self) -> int:
-        """The bytes of x, the half of layer 0 that is kept."""
+        """Return the size in bytes of x, the half of layer 0 that is stored."""
         return self.width // 2
 
 
 def layer_name(number: int) -> str:
-    """The column of a layer; 0 is the context-free one."""
+    """Return the column name of a layer; layer 0 is the context-free one."""
     return f"layer_{number}"
 
 
 def layer_number(name: str) -> int:
-    """The number of the layer whose column is `name`."""
+    """Return the layer number of a column name."""
     return int(name.removeprefix("layer_"))
 
 
 def layer_names(layers: int) -> list[str]:
-    """The columns of all layers of a model, L + 1 of them, in order."""
+    """Return the column names of all layers of a model, in order."""
     return [layer_name(number) for number in range(layers)]
 
 
 def choose_layers(choice: str, *, model_layers: int) -> tuple[str, ...]:
-    """The names of the layers that `choice` asks for.
+    """Return the column names of the layers that `choice` selects.
 
-    `choice` is `all`, `top`, `average`, `mix`, or numbers between commas.
+    `choice` is `all`, `top`, `average`, `mix`, or comma-separated layer numbers; anything else
+    raises `ElmoError`.
     """
     if choice in ("average", "mix"):
         return (choice,)
@@ -166,9 +168,9 @@ def choose_layers(choice: str, *, model_layers: int) -> tuple[str, ...]:
 def contextual_columns(
     layout: Layout, *, x_NP: Floats, ids: Ints, layers: Sequence[Floats]
 ) -> dict[str, Floats]:
-    """The vectors (T, D) that a part keeps of T tokens, by column.
+    """Return the vectors (T, D) that a part stores for T tokens, by column name.
 
-    `ids` are their rows in `x_NP`; `layers[l - 1]` is layer l of them, (T, D).
+    `ids` are the tokens' rows in `x_NP`; `layers[l - 1]` holds layer l, (T, D).
     """
     columns = {}
     for name in layout.contextual:
@@ -185,9 +187,9 @@ def contextual_columns(
 
 
 def stored(vectors_TD: Floats, layout: Layout) -> tuple[npt.NDArray[Any], Floats | None]:
-    """The vectors in the store's dtype, and a scale for each (T,) where that is int8.
+    """Return vectors in the store's dtype, with their scales (T,) for int8, else None.
 
-    `ElmoError` where a value is not finite or too large for float16.
+    `ElmoError` is raised if a value is not finite or too large for float16.
     """
     if not np.isfinite(vectors_TD).all():
         raise ElmoError("the model gave a vector that is not finite; train it again")
@@ -206,14 +208,15 @@ def stored(vectors_TD: Floats, layout: Layout) -> tuple[npt.NDArray[Any], Floats
 
 
 def narrow(vectors_TD: Floats) -> npt.NDArray[np.float16]:
-    """As float16, rounded to the nearest; torch does it 20 times as fast as numpy."""
+    """Return vectors rounded to float16; torch does so 20 times as fast as numpy."""
     import torch
 
     return torch.from_numpy(np.ascontiguousarray(vectors_TD)).half().numpy()
 
 
 def part_schema(layout: Layout, *, types_file: str, metadata: dict[str, str]) -> pa.Schema:
-    """The schema of a part, which says all that a stranger needs to decode it."""
+    """Return the schema of a part; its metadata suffices to decode the file without this
+    package."""
     fields = [
         pa.field("sentence_id", pa.int64(), nullable=False),
         pa.field("document_id", pa.int64(), nullable=False),
@@ -232,7 +235,7 @@ def part_schema(layout: Layout, *, types_file: str, metadata: dict[str, str]) ->
 
 
 def types_schema(layout: Layout, *, metadata: dict[str, str]) -> pa.Schema:
-    """The schema of a part's table of distinct tokens."""
+    """Return the schema of a part's table of distinct tokens."""
     fields = [pa.field("token", pa.string(), nullable=False)]
     columns: dict[str, Any] = {}
     if "layer_0" in layout.layers:
@@ -249,7 +252,7 @@ def types_schema(layout: Layout, *, metadata: dict[str, str]) -> pa.Schema:
 
 
 def described(layout: Layout) -> dict[str, str]:
-    """The layout as every file of a store has it, under `elmo.`, in its schema's metadata."""
+    """Return the layout as text, by key, as the metadata of every file of a store repeats it."""
     return {
         "dtype": DTYPES[layout.dtype],
         "dim": str(layout.dim),

@@ -58,7 +58,7 @@ _UNFINISHED_HOURS = 24  # at a URL, where nobody can tell whether a writer is al
 def verify(store: Where, *, version: int | None = None) -> StoreManifest:
     """Check every checksum and count of a store; return its manifest.
 
-    `ElmoError` names all that is wrong, on one line.
+    `ElmoError` lists the problems found, the first 20 of them, on one line.
     """
     location = Location.of(store)
     lines = list(problems(location, version=version))
@@ -69,7 +69,7 @@ def verify(store: Where, *, version: int | None = None) -> StoreManifest:
 
 
 def problems(store: Where, *, version: int | None = None) -> Iterator[str]:
-    """Yield a line for each thing that is wrong with a store, after reading all of its bytes."""
+    """Read all bytes of a store and yield a line for each problem found."""
     location = Location.of(store)
     manifest = read_manifest(location, version=version)
     name = location.name(manifest.path)
@@ -92,7 +92,7 @@ def problems(store: Where, *, version: int | None = None) -> Iterator[str]:
 
 
 def lineage(store: Where, *, version: int | None = None) -> dict[str, Any]:
-    """Return the model, corpus and settings that a store comes from; MLflow knows the run."""
+    """Return the model, corpus, settings and counts that a store was made from."""
     manifest = read_manifest(Location.of(store), version=version)
     training = manifest.model.training
     sources = msgspec.to_builtins(manifest.sources)
@@ -112,10 +112,10 @@ def lineage(store: Where, *, version: int | None = None) -> dict[str, Any]:
 
 
 def compact(store: Where, *, part_tokens: int) -> StoreManifest:
-    """Join neighbouring parts of a split into ones of at most `part_tokens` tokens.
+    """Join neighbouring parts of a split into parts of at most `part_tokens` tokens.
 
-    The vectors stay the same bit for bit. It makes a new version; `prune` frees the space of the
-    one before. Returns the manifest, the old one where there was nothing to join.
+    The vectors stay the same, bit for bit. The result is a new version; `prune` deletes the files
+    of the old one. Return the new manifest, or the present one if there is nothing to join.
     """
     if part_tokens < 1:
         raise ElmoError(f"part_tokens must be 1 or more, found {part_tokens}")
@@ -159,11 +159,11 @@ def compact(store: Where, *, part_tokens: int) -> StoreManifest:
 
 
 def prune(store: Where, *, keep: int = 1) -> list[str]:
-    """Delete all versions but the last `keep`, and all files of theirs that no kept one names.
+    """Delete all but the last `keep` versions, and the files that only deleted versions name.
 
-    Also what interrupted work left behind, but for parts that a living process may still publish.
-    Files that no writer of stores has named are left alone. `ElmoError`, and nothing is deleted,
-    where a file of a kept version is missing or cut. Returns the names of what was deleted.
+    Files left by interrupted work are deleted too, unless a running process may still publish them;
+    files that no store writer created are kept. If a file of a kept version is missing or
+    truncated, `ElmoError` is raised and nothing is deleted. Return the names of the deleted files.
     """
     if keep < 1:
         raise ElmoError(f"keep must be 1 or more, found {keep}")
@@ -190,14 +190,14 @@ def prune(store: Where, *, keep: int = 1) -> list[str]:
 
 
 def _files(location: Location, chosen: Iterable[int]) -> set[str]:
-    """The files that these versions name."""
+    """Return the paths of the files that the given versions name."""
     manifests = [read_manifest(location, version=v, limit=CARE_LIMIT) for v in chosen]
     parts = [part for manifest in manifests for part in manifest.parts]
     return {path for part in parts for path in (part.path, part.types.path)}
 
 
 def _unfinished(location: Location, name: str, busy: bool) -> bool:
-    """Tell whether a file that no version names may be part of what is being written."""
+    """Tell whether a file that no version names may belong to a version being written."""
     if location.local is not None:
         return busy
     try:
@@ -207,7 +207,7 @@ def _unfinished(location: Location, name: str, busy: bool) -> bool:
 
 
 def _broken_chain(location: Location) -> Iterator[str]:
-    """Yield where a version does not follow the one before it, of those that are there."""
+    """Yield a line for each version that does not follow its predecessor."""
     older: StoreManifest | None = None
     for version, path in versions(location).items():
         try:
@@ -225,7 +225,7 @@ def _broken_chain(location: Location) -> Iterator[str]:
 
 
 def _damage(location: Location, entry: PartEntry | TypesEntry) -> list[str]:
-    """Return what is wrong with the bytes of a file, as near to the spot as its checksums tell."""
+    """Return the problems with a file's bytes, located as closely as its checksums allow."""
     try:
         location.check(entry.path, size=entry.bytes)
     except ElmoError as error:
@@ -251,7 +251,7 @@ def _damage(location: Location, entry: PartEntry | TypesEntry) -> list[str]:
 def _mismatches(
     location: Location, part: PartEntry, layout: Layout, ids: list[npt.NDArray[np.int64]]
 ) -> Iterator[str]:
-    """Yield where an undamaged part's content differs from the manifest; add its ids to `ids`."""
+    """Yield the differences between an undamaged part and the manifest; append its ids to `ids`."""
     name = location.name(part.file)
     file = open_parquet(location, part.file)
     table_of_types = open_parquet(location, part.types.path)
@@ -307,7 +307,8 @@ def _mismatches(
 
 
 def _runs(parts: Sequence[PartEntry], part_tokens: int) -> list[list[PartEntry]]:
-    """Parts in runs to be joined: of one split, in order, of at most `part_tokens` together."""
+    """Group parts to be joined: neighbours of one split with at most `part_tokens` tokens in
+    all."""
     runs: list[list[PartEntry]] = []
     for part in sorted(parts, key=lambda part: (part.split, part.first_sentence_id)):
         run = runs[-1] if runs else []
@@ -320,15 +321,17 @@ def _runs(parts: Sequence[PartEntry], part_tokens: int) -> list[list[PartEntry]]
 
 
 def _shards(run: Sequence[PartEntry]) -> tuple[SourceShard, ...]:
-    """The shards that the parts of a run were embedded from."""
+    """Return the shards from which the parts of a run were embedded."""
     return tuple(dict.fromkeys(shard for part in run for shard in part.shards))
 
 
 def _join(
     location: Location, run: Sequence[PartEntry], number: int, layout: Layout, new: list[str]
 ) -> PartEntry:
-    """Write the part `number` that holds what the parts of `run` hold, once their bytes are
-    checked; adds the files that were not there before to `new`."""
+    """Write part `number` with the content of the parts in `run`, after checking their SHA-256.
+
+    Append the paths of newly created files to `new`.
+    """
     fingerprint = digest(["join", [part.fingerprint for part in run]])
     origin = Origin(run[0].split, fingerprint, _shards(run), {})
     present = set(files_of(location))
@@ -369,9 +372,9 @@ def _join(
 def _join_types(
     tables: Sequence[pa.Table], layout: Layout
 ) -> tuple[pa.StringArray, dict[str, npt.NDArray[Any]], list[npt.NDArray[np.int32]]]:
-    """The distinct tokens of several parts, and for each part which rows its own have there.
+    """Return the distinct tokens of several parts, and the new type ids of each part's old ones.
 
-    A token is kept twice where two parts differ in its vector's last bit.
+    A token is kept twice if its vectors in two parts differ, even in the last bit.
     """
     known: dict[tuple[Any, ...], int] = {}
     rows_of = []

@@ -1,9 +1,9 @@
-"""The manifest of a store: what it holds, its origin, and its versions.
+"""The manifest of a store: its content, origin and versions.
 
-Each version is a file of its own, `__elmo/manifest-000001.json` and so on; the newest one counts.
-None is ever changed, nor is any file that one names. In a store of schema 2 manifests and tables of
-types lie beside the parts, under names with a leading underscore; they stay there, and versions
-that are added to it name them.
+Each version has its own manifest, `__elmo/manifest-000001.json` and so on; readers use the newest.
+Manifests, and files that a manifest names, never change. In a store of schema 2, manifests and
+tables of types lie beside the parts, under names that begin with an underscore; they stay there,
+and later versions refer to them.
 """
 
 import re
@@ -49,14 +49,14 @@ _SHARD_BYTES = 128  # and at most those of a shard's entry there, without its na
 
 
 class SourceShard(Struct, frozen=True, forbid_unknown_fields=True):
-    """A shard that a part was embedded from."""
+    """A shard from which a part was embedded."""
 
     file: FileName
     sha256: Sha256
 
 
 class TypesEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """The table of distinct tokens beside a part."""
+    """The manifest entry of a part's table of distinct tokens."""
 
     file: TypesName
     rows: Count
@@ -65,12 +65,15 @@ class TypesEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def path(self) -> str:
-        """Its path in the store's folder."""
+        """Return the path of the table within the store's folder."""
         return self.file if self.file.startswith("_") else f"{INSIDE}/{self.file}"
 
 
 class PartEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """One Parquet file of sentences; `fingerprint` names all that its bytes follow from."""
+    """The manifest entry of a part, a Parquet file of sentences.
+
+    `fingerprint` is a digest of everything that determines the part's content.
+    """
 
     file: PartName
     split: Literal["train", "heldout"]
@@ -89,12 +92,15 @@ class PartEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def path(self) -> str:
-        """Its path in the store's folder."""
+        """Return the path of the part within the store's folder."""
         return self.file
 
 
 class StoreSource(Struct, frozen=True, forbid_unknown_fields=True):
-    """A folder of shards whose sentences the store holds, and which device embedded them."""
+    """The manifest entry of a shards folder whose sentences the store holds.
+
+    `device` is the kind of device that embedded them.
+    """
 
     digest: Sha256
     tokenizer: TokenizerEntry
@@ -108,7 +114,7 @@ class StoreSource(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ModelOf(Struct, frozen=True, forbid_unknown_fields=True):
-    """The model that made the vectors, and its lineage."""
+    """The model that made the vectors: its digest, tokenizer and training record."""
 
     digest: Sha256
     tokenizer: Tokenization
@@ -116,14 +122,14 @@ class ModelOf(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MadeWith(Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings that are not in the layout."""
+    """The settings that are not part of the layout."""
 
     layers: str
     precision: str
 
 
 class StoreCounts(Struct, frozen=True, forbid_unknown_fields=True):
-    """Sums over the parts."""
+    """The totals over all parts."""
 
     sentences: Count
     tokens: Count
@@ -133,7 +139,7 @@ class StoreCounts(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StoreManifest(Struct, frozen=True, forbid_unknown_fields=True):
-    """One version of a store; `before` is the digest of the version it follows."""
+    """The manifest of one version of a store; `before` is the digest of the preceding version."""
 
     kind: Literal["store"]
     schema: int
@@ -149,16 +155,16 @@ class StoreManifest(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def digest(self) -> str:
-        """The name of this version of this store."""
+        """Return the digest of the manifest, which identifies this version of this store."""
         return digest(msgspec.to_builtins(self))
 
     @property
     def path(self) -> str:
-        """Its path in the store's folder."""
+        """Return the path of the manifest within the store's folder."""
         return version_path(self.version, schema=self.schema)
 
     def problems(self) -> list[str]:
-        """Return where the manifest contradicts itself, one line per contradiction."""
+        """Return one line for each contradiction within the manifest."""
         wrong = []
         for name, number in msgspec.to_builtins(count_parts(self.parts)).items():
             counted = getattr(self.counts, name)
@@ -187,7 +193,10 @@ def new_manifest(
     made_by: str,
     before: StoreManifest | None = None,
 ) -> StoreManifest:
-    """A manifest of `parts`, in the order of their numbers; `before` is the version it follows."""
+    """Return the manifest of a new version with the given parts, sorted by their numbers.
+
+    `before` is the preceding version, or None for a new store.
+    """
     ordered = tuple(sorted(parts, key=_number))
     return StoreManifest(
         kind="store",
@@ -205,7 +214,7 @@ def new_manifest(
 
 
 def count_parts(parts: Sequence[PartEntry]) -> StoreCounts:
-    """The sums over parts that a manifest states."""
+    """Return the totals over parts, as a manifest states them."""
     return StoreCounts(
         sentences=sum(part.sentences for part in parts),
         tokens=sum(part.tokens for part in parts),
@@ -216,15 +225,15 @@ def count_parts(parts: Sequence[PartEntry]) -> StoreCounts:
 
 
 def sizes_of(parts: Iterable[PartEntry]) -> list[tuple[str, int]]:
-    """The files of parts, each with its bytes."""
+    """Return the path and size in bytes of each file of the given parts."""
     return [(entry.path, entry.bytes) for part in parts for entry in (part.types, part)]
 
 
 def versions(location: Location) -> dict[int, str]:
-    """The versions of a store that are there, oldest first, and the path of each.
+    """Return the path of the manifest of each existing version, by version number, oldest first.
 
-    A folder, a pipe or a dangling link of that name counts: to read an older version instead would
-    hide what has become of the newest.
+    Anything with a manifest's name counts, even a folder or a dangling link: ignoring it would
+    silently fall back to an older version.
     """
     paths = location.entries()
     paths += [f"{INSIDE}/{name}" for name in (location / INSIDE).entries()]
@@ -233,7 +242,7 @@ def versions(location: Location) -> dict[int, str]:
 
 
 def files_of(location: Location) -> list[str]:
-    """The paths of all files of a store's folder."""
+    """Return the paths of all files in a store's folder."""
     return [*location.names(), *(f"{INSIDE}/{name}" for name in (location / INSIDE).names())]
 
 
@@ -244,9 +253,10 @@ def check_size(
     *,
     remedy: str,
 ) -> None:
-    """Refuse, before work begins, what would end in a manifest too large to be read.
+    """Raise `ElmoError` if the manifest to be written would be too large to be read.
 
-    `manifest` is without parts, and `parts` has the shards of each; `remedy` ends the line.
+    `manifest` has no parts yet; `parts` gives the source shards of each part to come. `remedy` ends
+    the error message. Call it before the work begins.
     """
     sizes = [_part_bytes(shards) for shards in parts]
     size = len(_encoded(location, manifest)) + sum(sizes)
@@ -269,9 +279,10 @@ def _encoded(location: Location, manifest: StoreManifest) -> bytes:
 def read_manifest(
     location: Location, *, version: int | None = None, limit: int | None = None
 ) -> StoreManifest:
-    """The newest version of a store's manifest, or a given one; `ElmoError` where it is none.
+    """Read a version of a store's manifest, by default the newest.
 
-    One of more bytes than `limit` is refused, by default `elmo.io.records.JSON_LIMIT`.
+    `ElmoError` is raised if there is none, it is invalid or it is larger than `limit` bytes
+    (default: `elmo.io.records.JSON_LIMIT`).
     """
     for attempt in range(3):
         present = versions(location)
@@ -289,10 +300,10 @@ def read_manifest(
 
 
 def publish(location: Location, manifest: StoreManifest) -> None:
-    """Make `manifest` the newest version of a store.
+    """Write `manifest` as the newest version of a store.
 
-    `ElmoError` where a file that it names is missing, or another writer has published that version;
-    one that wrote the same succeeds.
+    `ElmoError` is raised if a file it names is missing, or if another writer has published that
+    version with other content.
     """
     present = set(files_of(location))
     for part in manifest.parts:
@@ -311,7 +322,7 @@ def publish(location: Location, manifest: StoreManifest) -> None:
 
 
 def next_number(parts: Sequence[PartEntry]) -> int:
-    """The number of the part that comes after `parts`."""
+    """Return the number of the part that follows `parts`."""
     return max(map(_number, parts), default=-1) + 1
 
 
@@ -320,7 +331,7 @@ def _number(part: PartEntry) -> int:
 
 
 def version_path(version: int, *, schema: int = SCHEMA_VERSION) -> str:
-    """The path of a version of the manifest, in the store's folder."""
+    """Return the path of a version's manifest within the store's folder."""
     name = f"manifest-{version:06d}.json"
     return f"_{name}" if schema == _OLD_SCHEMA else f"{INSIDE}/{name}"
 

@@ -1,4 +1,4 @@
-"""Nearest contextual neighbours: which tokens of a store are used as this one is.
+"""Nearest contextual neighbours: the tokens of a store that are used most like a given token.
 
 Shapes: L layers, T tokens of a block, N tokens of different sentences, D the width of a vector.
 """
@@ -26,7 +26,8 @@ _SENTENCES = 300  # that tell how alike tokens are
 
 @dataclass(frozen=True)
 class Neighbor:
-    """A token of the store: its cosine to the query, its sentence and its position there."""
+    """A token found by `neighbors`: its cosine with the query, its sentence and its position
+    there."""
 
     cosine: float
     sentence_id: int
@@ -34,7 +35,7 @@ class Neighbor:
     tokens: list[str]
 
     def marked(self) -> str:
-        """Its sentence, with the token in brackets."""
+        """Return the sentence as text, with the token in brackets."""
         tokens = list(self.tokens)
         tokens[self.position] = f"[{tokens[self.position]}]"
         return " ".join(tokens)
@@ -43,10 +44,12 @@ class Neighbor:
 def parse_query(
     text: str, *, tokenize: Callable[[str], list[list[str]]] = lambda text: [text.split()]
 ) -> tuple[list[str], int]:
-    """The tokens of `He has a [gift] for music` and the index of the bracketed one.
+    """Return the tokens of a text such as `He has a [gift] for music`, and the bracketed token's
+    index.
 
-    `tokenize` cuts the whole text, without the brackets, into sentences of tokens: what stands
-    around a token may decide how it is cut. The sentence with the brackets is the query.
+    `tokenize` splits the text without brackets into sentences, since the context may affect how a
+    token is split; the sentence that had the brackets is returned. `ElmoError` is raised unless
+    exactly one token is in brackets.
     """
     if not isinstance(text, str):
         raise ElmoError(f"the text must be a string with one token in brackets, found {text!r:.80}")
@@ -88,15 +91,12 @@ def neighbors(
     split: str | None = None,
     same_word: bool = False,
 ) -> list[Neighbor]:
-    """The k tokens of the store nearest by cosine to `tokens[position]`, of k different sentences.
+    """Return the k tokens of the store nearest by cosine to `tokens[position]`, nearest first.
 
-    With `same_word` only occurrences of that word are compared, whatever their case.
-
-    `layer` is a layer's number; by default the mean of the stored layers is compared. A sentence
-    equal to the query or to a nearer one is left out. Reads the whole store once.
-
-    In a store of a mix the query is mixed in the same way, its gamma included: a negative gamma
-    turns both sides round and the cosines stay; gamma 0 leaves no direction and is refused.
+    They are from k different sentences, none of them equal to the query. With `same_word`, only
+    occurrences of that word are compared, ignoring case. `layer` is a layer's number; by default
+    the mean of the stored layers is compared. The whole store is read. In a store of a mix, the
+    query is mixed in the same way; a mix with gamma 0 raises `ElmoError`.
     """
     if k < 1:
         raise ElmoError(f"k must be 1 or more, found {k}")
@@ -121,10 +121,11 @@ def neighbors(
 
 
 def random_cosine(store: FeatureStore, layer: int | str | None = None) -> float:
-    """The mean cosine of two tokens of the store that have nothing to do with each other: a
-    neighbour's means much or little beside it. NaN where fewer than two sentences have tokens.
+    """Return the mean cosine of unrelated tokens of the store, for judging the cosines of
+    neighbours.
 
-    `layer` is as in `neighbors`. One token each of up to 300 sentences is read.
+    One token of each of up to 300 sentences is read; the result is NaN if fewer than two have
+    tokens. `layer` is as in `neighbors`.
     """
     names = layer_choice(store, layer)
     chosen = [store.layers.index(name) for name in names]
@@ -141,13 +142,14 @@ def random_cosine(store: FeatureStore, layer: int | str | None = None) -> float:
 
 
 def clearest_layer(store: FeatureStore) -> int | None:
-    """The layer with context whose tokens are least alike; None where the store has none such."""
+    """Return the contextual layer whose unrelated tokens are least alike, or None if none is
+    stored."""
     numbers = [layer_number(name) for name in store.layers if re.fullmatch(r"layer_\d+", name)]
     return min((n for n in numbers if n), key=lambda n: random_cosine(store, n), default=None)
 
 
 class _Nearest:
-    """The nearest token of each of the k nearest different sentences."""
+    """The k nearest different sentences so far, each with its nearest token."""
 
     def __init__(self, k: int, *, without: Tokens) -> None:
         self._k, self._without = k, without
@@ -161,8 +163,10 @@ class _Nearest:
         types: pa.StringArray,
         texts: dict[bytes, Tokens],
     ) -> None:
-        """Compare the sentences of a block, but those without a token above −∞; a text met before
-        is looked up by its types."""
+        """Compare the sentences of a block that have a token with a cosine above −∞.
+
+        `texts` caches the tokens of sentences by their type ids.
+        """
         rows = np.flatnonzero(np.diff(block.offsets))
         highest = np.maximum.reduceat(cosine_T, block.offsets[rows])
         for row in rows[(highest >= self._farthest) & (highest > -np.inf)]:
@@ -183,7 +187,8 @@ class _Nearest:
             self._trim()
 
     def neighbors(self) -> list[Neighbor]:
-        """The nearest first; of equal ones the first in the store."""
+        """Return the neighbours, nearest first; of equally near ones, the first in the store comes
+        first."""
         self._trim()
         return [
             Neighbor(-minus, sentence_id, position, list(text))
@@ -198,13 +203,14 @@ class _Nearest:
 
 
 def _occurrences(types: pa.StringArray, word: str) -> npt.NDArray[np.int64]:
-    """The numbers of a part's types that are this word, in whatever case."""
+    """Return the ids of a part's types that equal a word, ignoring case."""
     same = pc.equal(pc.utf8_lower(types), pc.utf8_lower(pa.scalar(word)))
     return np.flatnonzero(same.to_numpy(zero_copy_only=False))
 
 
 def check_model(store: FeatureStore, embedder: Embedder) -> None:
-    """Refuse a model that did not make the store: its vectors lie elsewhere."""
+    """Raise `Mismatch` unless the embedder's model made the store; vectors of two models do not
+    compare."""
     store_model = store.manifest.model.digest
     if store_model != embedder.model.digest:
         raise Mismatch(
@@ -214,14 +220,16 @@ def check_model(store: FeatureStore, embedder: Embedder) -> None:
 
 
 def layer_choice(store: FeatureStore, layer: int | str | None) -> tuple[str, ...]:
-    """The layers of the store whose mean is compared: one, or by default all."""
+    """Return the names of the stored layers whose mean is compared: `layer` alone, or by default
+    all."""
     if layer in (None, "average"):
         return store.layers
     return (layer if isinstance(layer, str) else layer_name(layer),)
 
 
 def query_of(vectors_LD: Floats, store: FeatureStore, names: tuple[str, ...]) -> Floats:
-    """The query as the store would keep it, averaged over `names`, of length 1."""
+    """Return a token's vectors (L, D) as the query (D,): averaged or mixed like the store, of
+    length 1."""
     layout = store.layout
     if names == ("average",):
         query_D = vectors_LD.mean(0)

@@ -1,9 +1,9 @@
-"""Reads the parts of a store, one sentence at a time or a row group at a time.
+"""The reader of a store's parts, one sentence or one row group at a time.
 
-An uncompressed local part is memory-mapped: its footer says where a column of a row group lies,
-the lengths of the sentences say where each value lies in it, and the length that Parquet keeps
-before each value says whether that was right. All else goes through pyarrow, whose
-`ParquetFile` must not be used by two threads at once: it is read under a lock.
+An uncompressed local part is memory-mapped. Its footer gives the position of each column of a row
+group, and the sentence lengths give the position of each value in it; the length that Parquet
+stores before each value confirms the result. Every other part is read through pyarrow, under a
+lock, because two threads must not use one `ParquetFile` at the same time.
 
 Shapes: L layers, N distinct tokens, T tokens, P projection, D = 2P.
 """
@@ -42,10 +42,10 @@ _MAX_DECODED = 8  # values of row groups that one part keeps decoded
 
 
 class VectorBlock(NamedTuple):
-    """Sentences of one row group, end to end.
+    """Several neighbouring sentences of one part, with their tokens end to end.
 
-    `offsets` (sentences + 1) says where each begins; `type_ids` (T,) are rows of the part's table
-    of distinct tokens; `vectors` is float32 (layers, T, D).
+    `offsets` (sentences + 1) is the index of each sentence's first token; `type_ids` (T,) are rows
+    of the part's table of distinct tokens; `vectors` is float32 (layers, T, D).
     """
 
     sentence_ids: npt.NDArray[np.int64]
@@ -55,7 +55,7 @@ class VectorBlock(NamedTuple):
 
 
 class ParquetColumns:
-    """One Parquet file of a store, whose fixed layout makes values findable by arithmetic."""
+    """One Parquet file of a store; in a memory-mapped file, values are located by arithmetic."""
 
     def __init__(self, location: Location, file: str, layout: Layout) -> None:
         self.name = location.name(file)
@@ -71,11 +71,12 @@ class ParquetColumns:
         self._decoded: OrderedDict[tuple[int, str], pa.Array] = OrderedDict()
 
     def group(self, row: int) -> int:
-        """The row group of a row."""
+        """Return the index of the row group that contains a row."""
         return bisect_right(self.group_starts, row) - 1
 
     def read(self, columns: list[str], group: int | None = None) -> pa.Table:
-        """The columns named, of all rows or of one row group."""
+        """Return the given columns, of all rows or of one row group; raise `Damaged` if that
+        fails."""
         try:
             with self._lock:
                 if group is None:
@@ -85,9 +86,12 @@ class ParquetColumns:
             raise altered(self.name, first_line(error)) from None
 
     def base(self, group: int, column: str, size: int) -> int:
-        """Return where the values (`size` bytes with lengths) of a mapped group's column begin.
+        """Return the offset in the mapped file at which the values of a row group's column begin,
+        or -1.
 
-        They end where the column ends, since it is one page.
+        `size` is the expected size of the values in bytes, with their lengths. The column is one
+        page, so its values end where the column ends. The result is -1 if the file does not fit
+        that.
         """
         key = (group, column)
         if key not in self._bases:
@@ -99,7 +103,7 @@ class ParquetColumns:
         return self._bases[key]
 
     def decoded(self, group: int, column: str) -> pa.Array:
-        """A row group's column through pyarrow; the last few are kept."""
+        """Return a row group's column, decoded by pyarrow; the most recent columns are cached."""
         key = (group, column)
         with self._lock:
             if key in self._decoded:
@@ -114,14 +118,15 @@ class ParquetColumns:
         return array
 
     def close(self) -> None:
-        """Close the file; arrays that were read stay valid."""
+        """Close the file; arrays that were read from it stay valid."""
         with self._lock:
             self._decoded.clear()
             self._file.close(force=True)
 
 
 class Types:
-    """The distinct tokens of a part: their text, and x of each where the store keeps layer 0."""
+    """The distinct tokens of a part: their text and, if the store keeps layer 0, their vectors
+    x."""
 
     def __init__(self, location: Location, file: str, layout: Layout) -> None:
         self._parquet = ParquetColumns(location, file, layout)
@@ -130,15 +135,15 @@ class Types:
 
     @cached_property
     def tokens(self) -> pa.StringArray:
-        """The text of each, (N,)."""
+        """Return the text of the N distinct tokens."""
         return self._parquet.read(["token"])["token"].combine_chunks()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; arrays that were read from it stay valid."""
         self._parquet.close()
 
     def x(self, ids: Ints) -> Floats:
-        """x of T types, (T, P)."""
+        """Return the context-free vectors x of the types `ids`, float32 (T, P)."""
         table = self._tables
         if len(table) == 1:
             stored_TP = table[0][ids]
@@ -179,7 +184,7 @@ class Types:
 
 
 class Part:
-    """One part of a store and its types, opened and mapped, nothing of it decoded yet."""
+    """One part of a store, opened; its vectors are read and decoded only when asked for."""
 
     def __init__(
         self, location: Location, entry: PartEntry, layout: Layout, *, checked: bool = False
@@ -210,36 +215,39 @@ class Part:
             raise ElmoError(f"{name}: has a sentence of less than 0 tokens; make the store again")
 
     def close(self) -> None:
-        """Close the part's files."""
+        """Close the files of the part and of its types."""
         self._parquet.close()
         self.types.close()
 
     @property
     def row_groups(self) -> int:
-        """The number of row groups."""
+        """Return the number of row groups."""
         return len(self._parquet.group_starts) - 1
 
     def row(self, sentence_id: int) -> int | None:
-        """The row of a sentence, or None where it is not in this part."""
+        """Return the row of a sentence, or None if the sentence is not in this part."""
         row = int(np.searchsorted(self.sentence_ids, sentence_id))
         present = row < len(self.sentence_ids) and self.sentence_ids[row] == sentence_id
         return row if present else None
 
     def ids(self, row: int) -> npt.NDArray[np.int32]:
-        """The types of a row's tokens, (T,)."""
+        """Return the type ids of a row's tokens, int32 (T,)."""
         return self._value(row, "types", ENTRY, 1)[:, 0]
 
     def tokens(self, row: int) -> list[str]:
-        """The tokens of a row."""
+        """Return the tokens of a row."""
         tokens: list[str] = self.types.tokens.take(pa.array(self.ids(row))).to_pylist()
         return tokens
 
     def raw(self, row: int, layer: str) -> npt.NDArray[Any]:
-        """The stored vectors of a contextual layer, (T, D), in the store's dtype, not copied."""
+        """Return a row's vectors of a contextual layer as stored, (T, D), in the store's dtype.
+
+        The array may be a view of the mapped file, so it is read-only.
+        """
         return self._value(row, layer, DTYPES[self._layout.dtype], self._layout.dim)
 
     def vectors(self, row: int, layers: Sequence[str]) -> Floats:
-        """A row's vectors, float32 (L, T, D)."""
+        """Return a row's vectors, float32 (L, T, D)."""
         length = int(self.offsets[row + 1] - self.offsets[row])
         vectors_LTD = np.empty((len(layers), length, self._layout.dim), np.float32)
         for index, layer in enumerate(layers):
@@ -252,7 +260,7 @@ class Part:
         return vectors_LTD
 
     def block(self, group: int, layers: Sequence[str]) -> VectorBlock:
-        """All sentences of a row group."""
+        """Return the vectors of all sentences of a row group."""
         start, stop = self._parquet.group_starts[group : group + 2]
         scaled = self._layout.dtype == "int8"
         columns = [layer for layer in layers if layer != "layer_0"]
@@ -272,9 +280,10 @@ class Part:
         return VectorBlock(self.sentence_ids[start:stop], offsets, ids, vectors_LTD)
 
     def blocks(self, layers: Sequence[str]) -> Iterator[VectorBlock]:
-        """All sentences in order: a row group at a time, or fewer where the part is mapped.
+        """Yield the vectors of all sentences in order, in blocks.
 
-        What fits the processor's cache is not written to memory and read again.
+        A block is a row group or, in a memory-mapped part, fewer sentences, so that it fits the
+        CPU's cache.
         """
         for group in range(self.row_groups):
             if self._parquet.map is None:
@@ -300,11 +309,11 @@ class Part:
         return VectorBlock(self.sentence_ids[start:stop], offsets, ids, vectors_LTD)
 
     def block_rows(self, group: int) -> tuple[int, int]:
-        """The first row of a row group, and the one after its last."""
+        """Return the first row of a row group, and the row after its last."""
         return self._parquet.group_starts[group], self._parquet.group_starts[group + 1]
 
     def _value(self, row: int, column: str, dtype: str, width: int) -> npt.NDArray[Any]:
-        """The value of a row's binary column as an array (T, width)."""
+        """Return the value of a row's binary column as an array (T, width)."""
         group = self._parquet.group(row)
         first, last = self.block_rows(group)
         item = np.dtype(dtype).itemsize * width
@@ -328,9 +337,9 @@ class Part:
 
 
 def widen(values: npt.NDArray[Any], out: Floats) -> None:
-    """Copy stored values into float32 `out`, 20 times as fast as numpy widens float16.
+    """Copy stored values into the float32 array `out`; for float16, 20 times as fast as numpy.
 
-    A piece at a time: larger ones torch would share between threads that wait for each other.
+    Values are copied in small pieces, since torch would split a large copy between threads.
     """
     import torch
 
@@ -343,8 +352,7 @@ def widen(values: npt.NDArray[Any], out: Floats) -> None:
 
 @cache
 def _allow_read_only() -> None:
-    """Trigger, once and unseen, torch's warning that mapped arrays are read-only: none is
-    written."""
+    """Silence torch's one-time warning that mapped arrays are read-only; they are never written."""
     import torch
 
     with warnings.catch_warnings():
@@ -359,7 +367,10 @@ def _fill_twice(layer_TD: Floats, x_TP: Floats) -> None:
 
 
 def flat(column: pa.ChunkedArray, dtype: str) -> npt.NDArray[Any]:
-    """The values of a binary column end to end, without a copy where it is one chunk."""
+    """Return the values of a binary column end to end, as an array of `dtype`.
+
+    If the column has one chunk, the array is a view of it.
+    """
     flats = []
     for chunk in column.chunks:
         offsets = np.frombuffer(chunk.buffers()[1], np.int32)[chunk.offset :][: len(chunk) + 1]
@@ -371,7 +382,7 @@ def flat(column: pa.ChunkedArray, dtype: str) -> npt.NDArray[Any]:
 
 
 def _mapped(location: Location, file: str) -> mmap.mmap | None:
-    """A local file in memory; None at a URL, and for one without bytes, which holds no Parquet."""
+    """Memory-map a local file; return None for a URL, or for an empty file, which is no Parquet."""
     if location.local is None:
         return None
     with location.open(file) as stream:
@@ -384,9 +395,10 @@ def _mapped(location: Location, file: str) -> mmap.mmap | None:
 def open_parquet(
     location: Location, file: str, *, checksums: bool = False, mapped: mmap.mmap | None = None
 ) -> pq.ParquetFile:
-    """Open a Parquet file, or one that is `mapped` already: it then needs no other descriptor.
+    """Open a Parquet file, from the memory map `mapped` if given.
 
-    `ElmoError` where its footer cannot be read.
+    `Damaged` is raised if its footer cannot be read. `checksums` verifies each page when it is
+    read.
     """
     local = location.local
     source: Any = None
@@ -401,7 +413,7 @@ def open_parquet(
 
 
 def check_layout(name: str, schema: pa.Schema, layout: Layout) -> None:
-    """Refuse a file whose vectors are not kept as the manifest says."""
+    """Raise `Damaged` if a Parquet schema does not match the layout in the store's manifest."""
     for key, value in described(layout).items():
         actual = (schema.metadata or {}).get(f"elmo.{key}".encode(), b"nothing").decode()
         if actual != value:

@@ -1,4 +1,6 @@
-"""The sentences of a store nearest to a text, by the means of their tokens' vectors. Exact.
+"""Search for the sentences of a store that are nearest to a text, by exact cosine similarity.
+
+Sentences are compared by the means of their tokens' vectors.
 
 Shapes: L layers, S sentences, T tokens of a block, D the width of a vector.
 """
@@ -21,7 +23,7 @@ _SENTENCES = 4096  # compared at a time
 
 @dataclass(frozen=True)
 class Hit:
-    """A sentence of the store: its cosine to the text, its number and its tokens."""
+    """A sentence found by `search`: its cosine with the text, its id and its tokens."""
 
     cosine: float
     sentence_id: int
@@ -37,10 +39,11 @@ def search(
     layer: int | str | None = None,
     split: str | None = None,
 ) -> list[Hit]:
-    """The k different sentences of the store nearest by cosine to a text, cut into `sentences`.
+    """Return the k sentences of the store that are nearest to a text by cosine, nearest first.
 
-    Compared are means over tokens: of the layer `layer`, by default of the mean of those stored.
-    Reads the whole store once. Of equal sentences the first is listed.
+    `sentences` are the token lists of the text. The vectors compared are means over tokens, of
+    `layer` or by default of the mean of all stored layers. Equal sentences are listed once. The
+    whole store is read.
     """
     if k < 1:
         raise ElmoError(f"k must be 1 or more, found {k}")
@@ -68,7 +71,8 @@ def search(
 
 
 def _means(block: VectorBlock) -> tuple[npt.NDArray[np.int64], Floats]:
-    """The numbers of a block's sentences that have tokens, and the means over these (S, D)."""
+    """Return the ids of a block's non-empty sentences, and the means of their tokens' vectors (S,
+    D)."""
     lengths = np.diff(block.offsets)
     rows = np.flatnonzero(lengths)
     if not len(rows):
@@ -79,14 +83,15 @@ def _means(block: VectorBlock) -> tuple[npt.NDArray[np.int64], Floats]:
 
 
 class _Best:
-    """The nearest k sentences, none twice."""
+    """The k nearest sentences so far, without repetition."""
 
     def __init__(self, store: FeatureStore, k: int) -> None:
         self._store, self._k = store, k
         self._found: dict[tuple[str, ...], tuple[float, int]] = {}  # text: (-cosine, sentence)
 
     def add(self, ids: npt.NDArray[np.int64], mean_SD: Floats, query_D: Floats) -> None:
-        """Compare sentences; texts are read of those alone that may be among the nearest."""
+        """Compare sentences with the query; texts are read only for those that may be among the
+        nearest."""
         norm_S = np.maximum(np.sqrt(np.einsum("sd,sd->s", mean_SD, mean_SD)), 1e-12)
         # Not by BLAS, whose sums depend on a row's position: equal sentences have equal cosines.
         cosine_S = np.einsum("sd,d->s", mean_SD, query_D) / norm_S
@@ -101,7 +106,8 @@ class _Best:
                 del self._found[farthest]
 
     def hits(self) -> list[Hit]:
-        """The nearest first; of equal ones the first in the store."""
+        """Return the hits, nearest first; of equally near ones, the first in the store comes
+        first."""
         ordered = sorted(self._found.items(), key=lambda item: item[1])
         return [Hit(-minus, number, list(text)) for text, (minus, number) in ordered]
 

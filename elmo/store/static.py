@@ -1,4 +1,4 @@
-"""One vector per distinct token of a store: its layer 0, or the mean over its occurrences.
+"""Static vectors: one per distinct token of a store, either its layer 0 or a mean over occurrences.
 
 Shapes: L layers, N distinct tokens, T tokens of a block, D the width of a vector.
 """
@@ -21,18 +21,18 @@ _ROWS = 1024  # lines that are formatted at a time
 
 @dataclass(frozen=True)
 class StaticVectors:
-    """Words by falling count, their `counts` and `vectors` (N, D)."""
+    """One vector per word: words by falling count, with their `counts` and `vectors` (N, D)."""
 
     words: list[str]
     counts: npt.NDArray[np.int64]
     vectors: Floats
 
     def __getitem__(self, word: str) -> Floats:
-        """The vector of a word."""
+        """Return the vector of a word; raise `NotFound` if the store does not contain it."""
         return self.vectors[self._index(word)]
 
     def most_similar(self, word: str, *, k: int = 10) -> list[tuple[str, float]]:
-        """The k words nearest to a word by cosine, and their cosines."""
+        """Return the k words nearest to a word by cosine, each with its cosine, nearest first."""
         index = self._index(word)
         norm_N = np.maximum(np.linalg.norm(self.vectors, axis=1), 1e-12)
         cosine_N = self.vectors @ (self.vectors[index] / norm_N[index]) / norm_N
@@ -53,10 +53,11 @@ def static_vectors(
     kind: Literal["mean", "layer_0"] = "mean",
     layers: Sequence[int | str] | None = None,
 ) -> StaticVectors:
-    """The vector of each distinct token: the mean over all its occurrences of the mean of `layers`
-    (None: those of the store), or its layer 0, which needs no context.
+    """Return one vector per distinct token of a store.
 
-    A token's layer 0 is [x; x], so x alone is taken: the cosines are the same.
+    `kind="mean"` takes the mean over all occurrences, and over `layers` (default: those of the
+    store). `kind="layer_0"` takes the context-free layer 0: it is [x; x], so only x is returned,
+    which leaves the cosines unchanged.
     """
     if kind == "layer_0" and "layer_0" not in store.layout.layers:
         raise ElmoError(f"{store.path}: has no layer 0; it holds {', '.join(store.layout.layers)}")
@@ -96,7 +97,7 @@ def _add(
     rows_T: npt.NDArray[np.int64],
     added_TD: Floats,
 ) -> None:
-    """Add each token's vector to its row."""
+    """Add each token's vector to the row of its word."""
     order = np.argsort(rows_T, kind="stable")
     rows, starts, counts = np.unique(rows_T[order], return_index=True, return_counts=True)
     sums_ND[rows] += np.add.reduceat(added_TD[order], starts, axis=0)
@@ -106,9 +107,10 @@ def _add(
 def export_word2vec(
     store: FeatureStore, out: Path, *, kind: Literal["mean", "layer_0"] = "mean"
 ) -> int:
-    """Write word2vec's text format, which gensim's `KeyedVectors` reads; return how many words.
+    """Write a word2vec text file, which gensim's `KeyedVectors` reads; return the number of words.
 
-    Words by falling count; a token with a space in it, which the format can't hold, is left out.
+    Words come by falling count. A token that contains white space is left out, since the format
+    cannot hold it.
     """
     static = static_vectors(store, kind=kind)
     kept = [i for i, word in enumerate(static.words) if word and not _spaced(word)]

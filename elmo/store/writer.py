@@ -1,11 +1,11 @@
-"""Writes the parts of a store: one part and its table of distinct tokens after another.
+"""The writer of a store's parts and their tables of distinct tokens.
 
-A file is named by its number and the first digits of its SHA-256, so two writers never use one
-name for different bytes, and the name of a file shows whether it is whole.
+A file name contains the part's number and the first digits of the file's SHA-256, so two writers
+never use one name for different bytes, and a file's name shows whether it is complete.
 
-Parquet is written without dictionaries or statistics of vectors, a row group being one page per
-column, so that uncompressed values lie where arithmetic finds them and can be memory-mapped.
-Each page has a checksum. The same input always gives the same bytes.
+Parquet is written without dictionaries and without statistics of vectors, and each column of a row
+group is one page, so uncompressed values can be located by arithmetic and memory-mapped. Each page
+has a checksum. The same input always gives the same bytes.
 
 Shapes: N distinct tokens, T tokens, P projection, D = 2P.
 """
@@ -44,26 +44,26 @@ _ONE_PAGE = 1 << 30
 
 
 class SegmentVectors(Protocol):
-    """Sentences `start` to `stop` of a part; `contextual[l - 1]` is layer l of them, (T, D)."""
+    """The vectors of sentences `start` to `stop - 1` of a part."""
 
     @property
     def start(self) -> int:
-        """The index of the first sentence."""
+        """Return the index of the first sentence."""
 
     @property
     def stop(self) -> int:
-        """The index after the last sentence."""
+        """Return the index after the last sentence."""
 
     @property
     def contextual(self) -> list[Floats]:
-        """One array (T, D) per LSTM layer."""
+        """Return the vectors (T, D) of the sentences' tokens, one array per LSTM layer."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """n sentences end to end: sentence i has the tokens `ids[offsets[i] : offsets[i + 1]]`.
+    """The rows of several sentences: sentence i has the tokens `ids[offsets[i] : offsets[i + 1]]`.
 
-    An id is a row of `types`, the distinct tokens.
+    Each id is an index into `types`, the distinct tokens.
     """
 
     sentence_ids: Ints
@@ -75,7 +75,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Origin:
-    """The source of a part: its fingerprint follows from all that its bytes follow from."""
+    """The origin of a part; `fingerprint` is a digest of everything that determines its content."""
 
     split: str
     fingerprint: str
@@ -84,7 +84,7 @@ class Origin:
 
     @property
     def footer(self) -> dict[str, str]:
-        """The content of the footers of the part and its types table."""
+        """Return the metadata for the footers of the part and of its table of types."""
         return {
             "elmo.fingerprint": self.fingerprint,
             "elmo.split": self.split,
@@ -102,10 +102,10 @@ def write_part(
     layout: Layout,
     origin: Origin,
 ) -> PartEntry:
-    """Write one part and its types table; each gets its name only when it is whole.
+    """Write one part and its table of types; return the part's manifest entry.
 
-    `segments` covers the sentences in order; while one is written the next is computed. Returns
-    the manifest's entry.
+    `segments` must cover the sentences in order; while one segment is written, the next is
+    computed. A file gets its final name only once it is complete.
     """
     with location.temporary() as path:
         columns = stored_x(x_NP, layout) if "layer_0" in layout.layers else {}
@@ -126,7 +126,7 @@ def write_part(
 
 
 def publish_types(location: Location, path: Path, number: int) -> TypesEntry:
-    """Give a written types table its name."""
+    """Give a complete table of types its final name; return its manifest entry."""
     types_entry = _describe_types(path, number)
     _publish(location, path, types_entry)
     return types_entry
@@ -135,14 +135,14 @@ def publish_types(location: Location, path: Path, number: int) -> TypesEntry:
 def publish_part(
     location: Location, path: Path, number: int, *, types_entry: TypesEntry, origin: Origin
 ) -> PartEntry:
-    """Give a written part its name; its types table has one already."""
+    """Give a complete part its final name; return its manifest entry."""
     part = _describe_part(path, number, types_entry=types_entry, origin=origin)
     _publish(location, path, part)
     return part
 
 
 def is_whole(location: Location, entry: PartEntry | TypesEntry) -> bool:
-    """Tell whether the bytes of a file are those that its entry and its name say."""
+    """Tell whether a file has the size and SHA-256 of its manifest entry."""
     try:
         location.check(entry.path, size=entry.bytes, sha256=entry.sha256)
     except ElmoError:
@@ -151,7 +151,7 @@ def is_whole(location: Location, entry: PartEntry | TypesEntry) -> bool:
 
 
 def _publish(location: Location, path: Path, entry: PartEntry | TypesEntry) -> None:
-    """Give a file the name that follows from its content; what else has that name is damaged."""
+    """Give a file the name that its content determines; a damaged file of that name is replaced."""
     if not location.publish(path, entry.path) and not is_whole(location, entry):
         location.delete(entry.path)
         location.publish(path, entry.path)
@@ -160,7 +160,10 @@ def _publish(location: Location, path: Path, entry: PartEntry | TypesEntry) -> N
 def find_part(
     location: Location, names: Iterable[str], number: int, *, origin: Origin
 ) -> PartEntry | None:
-    """The part of that number and origin among the files `names`, where it is whole."""
+    """Return the entry of an undamaged part with that number and origin among the files `names`.
+
+    Return None if there is none.
+    """
     for name in names:
         if not name.startswith(f"part-{number:05d}-"):
             continue
@@ -181,7 +184,7 @@ def find_part(
 
 
 class PartWriter:
-    """One part file, written in row groups of about `layout.row_group_tokens` tokens."""
+    """The writer of one part, in row groups of about `layout.row_group_tokens` tokens."""
 
     def __init__(self, path: Path, schema: pa.Schema, layout: Layout) -> None:
         self.layout = layout
@@ -200,7 +203,8 @@ class PartWriter:
         self._writer.close()
 
     def add(self, rows: Rows, columns: dict[str, npt.NDArray[Any]]) -> None:
-        """Write sentences; `columns` has the stored vectors (T, D) and scales (T,) of them all."""
+        """Write sentences; `columns` holds the stored vectors (T, D) and scales (T,) of all their
+        tokens."""
         offsets = rows.offsets.astype(np.int64)
         ids = rows.ids.astype(ENTRY)
         max_tokens = min(self.layout.row_group_tokens, MAX_VALUE_BYTES // self.layout.width)
@@ -227,7 +231,7 @@ class PartWriter:
 
 
 def stored_x(x_NP: Floats, layout: Layout) -> dict[str, npt.NDArray[Any]]:
-    """The columns of the types table that hold layer 0."""
+    """Return the columns of a table of types that hold layer 0."""
     values, scale = stored(x_NP, layout)
     return {"layer_0": values} if scale is None else {"layer_0": values, "layer_0_scale": scale}
 
@@ -239,7 +243,7 @@ def write_types(
     types: pa.StringArray,
     columns: dict[str, npt.NDArray[Any]],
 ) -> None:
-    """Write a table of N distinct tokens, with x of each where layer 0 is kept."""
+    """Write a table of N distinct tokens; `columns` holds their layer 0, if it is stored."""
     arrays: list[pa.Array] = [types]
     for values in columns.values():
         if values.ndim == 1:
@@ -269,7 +273,7 @@ def _describe_types(path: Path, number: int) -> TypesEntry:
 def _describe_part(
     path: Path, number: int, *, types_entry: TypesEntry, origin: Origin
 ) -> PartEntry:
-    """The manifest's entry of a part: counts, id ranges, bytes and SHA-256 of its two files."""
+    """Return the manifest entry of a part: counts, id ranges, size and SHA-256."""
     with pq.ParquetFile(path) as file:
         table = file.read(["sentence_id", "document_id", "length"])
         row_groups = file.num_row_groups
@@ -315,7 +319,7 @@ def _write_segment(
 
 
 def _blobs(values: npt.NDArray[Any], offsets: Ints) -> pa.Array:
-    """One binary value per sentence, from the values of all its tokens, without a copy."""
+    """Return one binary value per sentence, from the values of all tokens, without copying them."""
     width = values.itemsize * (1 if values.ndim == 1 else values.shape[1])
     if int(offsets[-1]) * width > MAX_VALUE_BYTES:
         raise ElmoError(
