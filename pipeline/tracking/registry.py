@@ -125,13 +125,16 @@ def register(
 
 def appoint(name: str, number: int, *, alias: str, margin: float, tags: Mapping[str, str]) -> str:
     """Make a version the candidate, and the champion where it is due; say what was done and why."""
+    rows = {row.version: row for row in versions(name)}
+    has = rows[number].tags
     with tracking.answers():
         client = tracking.mlflow_client()
         for key, value in tags.items():
-            client.set_model_version_tag(name, str(number), key, value)
-    rows = {row.version: row for row in versions(name)}
+            if has.get(key) != value:  # each is a write of its own
+                client.set_model_version_tag(name, str(number), key, value)
+    has.update(tags)
     newest = max((v for v, row in rows.items() if CANDIDATE in row.aliases), default=0)
-    if number >= newest:  # an older commit that is reproduced moves nothing back
+    if number > newest:  # an older commit that is reproduced moves nothing back
         _point(name, CANDIDATE, number)
     champion = next((row for row in rows.values() if alias in row.aliases), None)
     if champion is None:
