@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks.machine import show
+from elmo.io.location import Location
 from elmo.train.checkpoints import Checkpoint, Checkpoints, TrainingProgress
 from pipeline.settings.params import load
 
@@ -46,7 +47,7 @@ def main() -> None:
 
 def _saved(home: Path, tensors: dict[str, torch.Tensor], size: int) -> dict[str, float]:
     """The second of two checkpoints: the first makes room for the copy."""
-    checkpoints = Checkpoints(home, keep=1)
+    checkpoints = Checkpoints(Location(home), keep=1)
     settings = load(ROOT / "params.yaml").pretrain.training
     for step in (1, 2):
         progress = TrainingProgress(step, step, {"block": 0, "rows": []})

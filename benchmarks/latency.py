@@ -206,22 +206,28 @@ def measure(shards: int, home: Path) -> dict[str, dict[str, float]]:
         shard_bytes=LINES * 64,
     )
     with meter.stage("tokenize"):
-        work, made = f"{unfinished}/work", f"{unfinished}/data/shards"
+        work, made = Location(f"{unfinished}/work"), Location(f"{unfinished}/data/shards")
         tokenize.tokenize(inputs, made, params, column="text", work=work, cluster=cluster)
     with meter.stage("tokenize: published"):
-        storage.publish("data/shards", made, URL)
-    read = str(storage.read_from("data/shards", URL))
+        storage.publish(Location("data/shards"), made, URL)
+    read = storage.read_from(Location("data/shards"), URL)
     counting = Vocab(
         min_count=1, max_words=0, characters="bytes", max_characters=50, min_character_count=1
     )
     with meter.stage("vocab"):
-        vocab.run(read, f"{unfinished}/data/vocab", counting, work=work, cluster=cluster)
+        vocab.run(
+            read,
+            Location(f"{unfinished}/data/vocab"),
+            counting,
+            work=work,
+            cluster=cluster,
+        )
     with meter.stage("features"):
-        made = f"{unfinished}/data/features"
+        made = Location(f"{unfinished}/data/features")
         settings = StoreSettings()
         build(made, shards=read, model=model, settings=settings, run=meter.embed)
     with meter.stage("features: published"):
-        storage.publish("data/features", made, URL)
+        storage.publish(Location("data/features"), made, URL)
     return meter.figures
 
 

@@ -16,7 +16,8 @@ from elmo.data.shards import (
     write_shard,
 )
 from elmo.data.vocabulary import Vocabulary
-from elmo.io.atomic import new_folder
+from elmo.io.folders import new_folder
+from elmo.io.location import Location
 
 SHARD_SENTENCES = 10_000
 
@@ -51,7 +52,7 @@ def _first(lines: list[list[str]], tokens: int) -> list[list[str]]:
 
 def _write(out: Path, texts: dict[str, list[list[str]]]) -> None:
     infos, splits, totals, first_id = [], {}, Counter[str](), 0
-    with new_folder(out, ours=("manifest.json",)) as folder:
+    with new_folder(Location(out), ours=("manifest.json",)) as folder:
         for split, lines in texts.items():
             splits[split] = len(lines)
             for number, start in enumerate(range(0, len(lines), SHARD_SENTENCES)):
@@ -73,7 +74,7 @@ def _write(out: Path, texts: dict[str, list[list[str]]]) -> None:
                 )
                 first_id += len(chunk)
         write_manifest(
-            folder,
+            Location(folder),
             shards=infos,
             documents=splits,
             tokenizer=TokenizerEntry("whitespace"),

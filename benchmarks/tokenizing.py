@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks.machine import show
 from elmo.data.shards import Shards
 from elmo.data.tokenizer import tokenizer
+from elmo.io.location import Location
 from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Tokenize
@@ -52,7 +53,9 @@ def _ours(text: Path, out: Path, options: argparse.Namespace) -> dict[str, float
 
     def run() -> None:
         inputs = find_inputs([str(text)])
-        tokenize(inputs, out, params, column="text", runs=text.parent / "runs", cluster=cluster)
+        tokenize(
+            inputs, Location(out), params, column="text", runs=text.parent / "runs", cluster=cluster
+        )
 
     return {"whole": _seconds(run), "tokens": Shards(out).tokens()}
 

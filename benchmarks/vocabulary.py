@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks.machine import show
 from elmo.data.shards import Shards
+from elmo.io.location import Location
 from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Tokenize, Vocab
@@ -54,10 +55,10 @@ def _shards(options: argparse.Namespace, out: Path) -> Shards:
     cluster = Cluster(workers=0, cpus=1, gpu=False, actors=os.cpu_count() or 1)
     tokenize(
         find_inputs(options.text),
-        out,
+        Location(out),
         params,
         column="text",
-        work=out.parent / "runs",
+        work=Location(out.parent / "runs"),
         cluster=cluster,
     )
     return Shards(out)
@@ -66,7 +67,9 @@ def _shards(options: argparse.Namespace, out: Path) -> Shards:
 def _stage(shards: Shards, out: Path, options: argparse.Namespace) -> None:
     params = Vocab(options.min_count, 0, "bytes", 1, 50)
     cluster = Cluster(workers=0, cpus=1, gpu=False, actors=1)
-    vocab.run(shards.folder, out, params, work=out.parent / "runs", cluster=cluster)
+    vocab.run(
+        shards.location, Location(out), params, work=Location(out.parent / "runs"), cluster=cluster
+    )
 
 
 def _count_shards(shards: Shards, folder: Path, options: argparse.Namespace) -> None:

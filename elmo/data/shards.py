@@ -225,9 +225,8 @@ class Shards:
     """A folder of shards. Its manifest alone says which files belong to it; the folder is not
     listed."""
 
-    def __init__(self, folder: Folder | Location) -> None:
+    def __init__(self, folder: Folder) -> None:
         self.location = Location.of(folder)
-        self.folder: Folder = self.location.local or self.location.url
         path = self.location.name("manifest.json")
         header = self.location.record("manifest.json", _Header)
         if header.kind != "shards":
@@ -376,7 +375,7 @@ def shard_name(split: str, number: int) -> str:
     return f"{split}-{number:05d}.arrow"
 
 
-def check_size(out: Folder, *, shards: int, inputs: Sequence[CorpusFile]) -> None:
+def check_size(out: Location, *, shards: int, inputs: Sequence[CorpusFile]) -> None:
     """Raise `ElmoError` if the manifest of the shards to be written would be too large to read.
 
     `shards` is the largest number of shards expected, and `inputs` are the files of the corpus.
@@ -392,7 +391,7 @@ def check_size(out: Folder, *, shards: int, inputs: Sequence[CorpusFile]) -> Non
 
 
 def write_manifest(
-    folder: Folder | Location,
+    folder: Location,
     *,
     shards: Sequence[ShardEntry],
     documents: dict[Split, int],
@@ -422,9 +421,8 @@ def write_manifest(
         shards=tuple(shards),
         inputs=tuple(inputs),
     )
-    location = Location.of(folder)
-    _check_manifest(location.name("manifest.json"), manifest)
-    location.write_json("manifest.json", msgspec.to_builtins(manifest))
+    _check_manifest(folder.name("manifest.json"), manifest)
+    folder.write_json("manifest.json", msgspec.to_builtins(manifest))
 
 
 def write_shards(
@@ -448,7 +446,8 @@ def write_shards(
         "train": [i for i in range(len(rows)) if i not in heldout],
         "heldout": sorted(heldout),
     }
-    with new_folder(out, ours=("manifest.json",), also=NAMES, kind="shards") as folder:
+    location = Location.of(out)
+    with new_folder(location, ours=("manifest.json",), also=NAMES, kind="shards") as folder:
         infos = []
         for split, ids in split_ids.items():
             for number, start in enumerate(range(0, len(ids), shard_sentences)):
@@ -466,7 +465,7 @@ def write_shards(
             dropped={},
         )
         write_manifest(
-            folder,
+            Location(folder),
             shards=infos,
             documents={split: len(ids) for split, ids in split_ids.items()},
             tokenizer=TokenizerEntry(**msgspec.structs.asdict(tokenizer)),
@@ -474,7 +473,7 @@ def write_shards(
             inputs=[],
             quality={},
         )
-    return Shards(out)
+    return Shards(location)
 
 
 def _write_rows(path: Path, split: Split, ids: list[int], rows: list[Sequence[str]]) -> ShardEntry:

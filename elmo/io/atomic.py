@@ -7,43 +7,16 @@ import re
 import shutil
 import socket
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from elmo.errors import ElmoError, reason_of
-from elmo.io.records import ManifestKind, json_bytes, read_record
+from elmo.io.records import json_bytes, read_record
 
 LOCK = ".lock"  # the file in a work folder that its owner holds
 _TRIES = 100  # of a folder that other writers may remove before it is locked
-
-
-@contextmanager
-def new_folder(
-    out: Path, *, ours: Sequence[str] = (), also: str = ".*", kind: str | None = None
-) -> Iterator[Path]:
-    """Yield an empty folder beside `out` that becomes `out` on success and vanishes on any failure.
-
-    An existing `out` stays until the new folder is complete, then is replaced: if it is empty, or
-    holds all files named in `ours`, which mark what this project has written, no others, in its
-    folders too, than those that the regular expression `also` names and hidden ones, and its
-    `manifest.json`, where `kind` is given, is of that kind. Anything else is refused before work
-    starts. What killed writers of `out` left beside it is removed.
-    """
-    check_folder(out, ours=ours, also=also, kind=kind)
-    try:
-        with _locked_folder(out) as beside:
-            yield beside
-            check_folder(out, ours=ours, also=also, kind=kind)
-            old = _beside(out)
-            if out.exists():
-                os.rename(out, old)
-            os.rename(beside, out)
-            shutil.rmtree(old, ignore_errors=True)
-    except BaseException as error:
-        _say_where(error, out)
-        raise
 
 
 @contextmanager
@@ -51,13 +24,9 @@ def new_file(out: Path) -> Iterator[Path]:
     """Yield a path in a hidden folder beside `out`; it becomes `out` on success and vanishes on any
     failure. What killed writers of `out` left is removed."""
     check_file(out)
-    try:
-        with _locked_folder(out) as folder:
-            yield folder / out.name
-            os.replace(folder / out.name, out)
-    except BaseException as error:
-        _say_where(error, out)
-        raise
+    with beside(out) as folder:
+        yield folder / out.name
+        os.replace(folder / out.name, out)
 
 
 @contextmanager
@@ -66,71 +35,11 @@ def new_output(out: Path, *, same: bool = False) -> Iterator[Path]:
     killed writers of `out` left is removed. With `same`, one that has the same bytes is left."""
     if not same:
         check_absent(out)
-    try:
-        with _locked_folder(out) as folder:
-            yield folder / out.name
-            if not (same and out.is_file() and filecmp.cmp(folder / out.name, out, shallow=False)):
-                check_absent(out)
-                os.replace(folder / out.name, out)
-    except BaseException as error:
-        _say_where(error, out)
-        raise
-
-
-def check_folder(
-    out: Path,
-    *,
-    ours: Sequence[str],
-    also: str = ".*",
-    kind: str | None = None,
-    never: str = "",
-) -> None:
-    """Refuse an output folder that is a link, a file, or holds what is not this project's.
-
-    What another stage has written is refused too: by the `kind` of its `manifest.json`, or a file
-    `never` that this kind of output never has.
-    """
-    check_above(out)
-    if out.is_symlink():
-        raise ElmoError(
-            f"{out}: is a symbolic link to {os.readlink(out)}; use that path, or delete the link"
-        )
-    if not out.exists():
-        return
-    if not out.is_dir():
-        raise ElmoError(f"{out}: is a file, not a folder to replace; choose another, or delete it")
-    names = {path.name for path in out.iterdir()}
-    files = {path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()}
-    if names and not (ours and names.issuperset(ours)):
-        raise ElmoError(
-            f"{out}: holds {min(names)}, and no {' and '.join(ours) or 'output'} of this project; "
-            "it is not replaced: choose another folder, or empty it"
-        )
-    check_names(str(out), files, ours=ours, also=also)
-    if kind is not None and names:
-        check_kind(str(out), read_record(out / "manifest.json", ManifestKind).kind, kind)
-    if never in names:
-        raise ElmoError(f"{out}: holds {never}, another output; choose another folder, or empty it")
-
-
-def check_names(out: str, names: Iterable[str], *, ours: Sequence[str], also: str) -> None:
-    """Refuse an output folder with a file, in a folder of it too, that no stage has put there.
-
-    Hidden ones, which file managers leave, may be there.
-    """
-    for name in sorted(names):
-        hidden = any(part.startswith(".") for part in name.split("/"))
-        if not (hidden or name in ours or re.fullmatch(also, name)):
-            raise ElmoError(
-                f"{out}: holds {name}, which no stage has written; it is not replaced: move that "
-                "away, or choose another folder"
-            )
-
-
-def check_kind(out: str, kind: str, wanted: str) -> None:
-    """Refuse an output folder whose manifest is of another kind."""
-    if kind != wanted:
-        raise ElmoError(f"{out}: holds {kind}, not {wanted}; choose another folder, or empty it")
+    with beside(out) as folder:
+        yield folder / out.name
+        if not (same and out.is_file() and filecmp.cmp(folder / out.name, out, shallow=False)):
+            check_absent(out)
+            os.replace(folder / out.name, out)
 
 
 def check_above(out: Path) -> None:
@@ -151,7 +60,7 @@ def check_absent(out: Path) -> None:
     removed: one may have been killed after `out` was there."""
     check_file(out)
     if out.exists() and out.stat().st_size:
-        _sweep(out)
+        sweep_beside(out)
         raise ElmoError(
             f"{out}: exists, and is not replaced; delete it, choose another or pass --overwrite"
         )
@@ -215,13 +124,24 @@ def replaceable(out: Path | str) -> Iterator[None]:
 
 
 @contextmanager
+def beside(out: Path) -> Iterator[Path]:
+    """Yield a hidden folder beside `out`, locked as long as its writer lives, gone at the end
+    unless it was renamed. What killed writers of `out` left is removed; an error names `out`."""
+    try:
+        with _locked_folder(out) as folder:
+            yield folder
+    except BaseException as error:
+        _say_where(error, out)
+        raise
+
+
+@contextmanager
 def _locked_folder(out: Path) -> Iterator[Path]:
-    """A hidden folder beside `out`, locked as long as its writer lives, gone at the end unless it
-    was renamed. An interrupt may come between any two lines. Folders above that were made for
-    nothing are gone too."""
-    _sweep(out)
+    """The folder of `beside`. An interrupt may come between any two lines. Folders above that were
+    made for nothing are gone too."""
+    sweep_beside(out)
     made = [path for path in out.absolute().parents if not path.exists()]
-    folder, lock, left = _beside(out), -1, _TRIES
+    folder, lock, left = hidden_name(out), -1, _TRIES
     try:
         while True:
             try:
@@ -232,8 +152,7 @@ def _locked_folder(out: Path) -> Iterator[Path]:
                 if not left:  # or no folder can be made there
                     raise
                 continue
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            take_lock(lock)
             if folder.exists():  # else that sweep has had the lock first
                 break
             os.close(lock)
@@ -248,7 +167,21 @@ def _locked_folder(out: Path) -> Iterator[Path]:
                 path.rmdir()
 
 
-def _sweep(out: Path) -> None:
+def take_lock(file: int, *, shared: bool = False, wait: bool = True) -> bool | None:
+    """Lock an open file or folder until it is closed or the process ends, for this process alone or
+    `shared` with others; return whether it is held, None where the file system has no locks."""
+    try:
+        fcntl.flock(
+            file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+        )
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def sweep_beside(out: Path) -> None:
     """Remove the hidden folders that killed writers of `out` left: no process holds their locks."""
     hidden = re.compile(_hidden(out))
     for path in out.parent.iterdir() if out.parent.is_dir() else ():
@@ -256,8 +189,8 @@ def _sweep(out: Path) -> None:
             with suppress(OSError):
                 lock = os.open(path, os.O_RDONLY)
                 try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(path, ignore_errors=True)
+                    if take_lock(lock, wait=False):
+                        shutil.rmtree(path, ignore_errors=True)
                 finally:
                     os.close(lock)
 
@@ -284,14 +217,13 @@ def locked(folder: Path) -> Iterator[None]:
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / LOCK).open("a+", encoding="utf-8") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            held = take_lock(file.fileno(), wait=False)
+            if held is None:
+                raise ElmoError(f"{folder}: its file system has no locks; choose another folder")
+            if not held:
                 file.seek(0)
                 owner = file.read(256).strip() or "another process"
-                raise ElmoError(
-                    f"{folder}: {owner} is at work here; wait for it, or stop it"
-                ) from None
+                raise ElmoError(f"{folder}: {owner} is at work here; wait for it, or stop it")
             if os.fstat(file.fileno()).st_nlink == 0:
                 continue  # its owner has just removed the folder
             try:
@@ -343,6 +275,7 @@ def _hidden(out: Path) -> str:
     return rf"\.{re.escape(out.name)}\.[0-9a-f]{{8}}"
 
 
-def _beside(out: Path) -> Path:
+def hidden_name(out: Path) -> Path:
+    """Return a free name beside `out` that a sweep knows; the folder they lie in is made."""
     out.parent.mkdir(parents=True, exist_ok=True)
     return out.parent / f".{out.name}.{uuid.uuid4().hex[:8]}"

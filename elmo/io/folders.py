@@ -1,4 +1,4 @@
-"""Folders at a URL as folders of files on this machine: written whole or not at all, and read.
+"""Folders written whole or not at all, and read: at a URL as if they were on this machine.
 
 What is on a disk is used where it is.
 """
@@ -8,13 +8,15 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from elmo.errors import BadSettings, ElmoError, altered, missing
-from elmo.io import atomic, records
-from elmo.io.location import Folder, Location, in_parallel, scratch
+from elmo.io import records
+from elmo.io.atomic import beside, check_above, hidden_name
+from elmo.io.location import Location, in_parallel, scratch
+from elmo.io.records import ManifestKind
 
 CACHE = "ELMO_CACHE"  # the variable that names the folder of copies
 CACHE_GB = "ELMO_CACHE_GB"  # and the one that says how much they take at most
@@ -28,89 +30,129 @@ def user_cache() -> Path:
     return Path(home) / "elmo"
 
 
-def absolute(folder: Folder) -> Folder:
-    """A path that holds in any working folder, or the URL as it is."""
-    return str(folder) if "://" in str(folder) else Path(folder).absolute()
-
-
-def name_of(folder: Folder) -> str:
-    """The last part of a path or URL."""
-    return str(folder).rstrip("/").rpartition("/")[2]
-
-
 @contextmanager
 def new_folder(
-    out: Folder, *, ours: Sequence[str] = (), also: str = ".*", kind: str | None = None
+    out: Location, *, ours: Sequence[str] = (), also: str = ".*", kind: str | None = None
 ) -> Iterator[Path]:
-    """Yield an empty local folder that becomes `out` on success, as `atomic.new_folder` does.
+    """Yield an empty local folder that becomes `out` on success and vanishes on any failure.
 
-    For a URL it is a temporary one whose files, those of its folders too, are put there in the end,
-    the first of `ours` last: readers see all or nothing.
+    An existing `out` stays until the new folder is complete, then is replaced where `check_folder`
+    allows it; else it is refused before work starts. What killed writers of `out` left beside it is
+    removed. For a URL the files, those of folders too, are put there in the end, the first of
+    `ours` last: readers see all or nothing.
     """
-    location = Location.of(out)
-    if location.local is not None:
-        with atomic.new_folder(location.local, ours=ours, also=also, kind=kind) as new:
-            yield new
+    check_folder(out, ours=ours, also=also, kind=kind)
+    if out.local is None:
+        with tempfile.TemporaryDirectory(dir=scratch()) as name:
+            yield Path(name)
+            _put_all(Path(name), out, last=ours[:1])
         return
-    check_folder(location, ours=ours, also=also, kind=kind)
-    with tempfile.TemporaryDirectory(dir=scratch()) as name:
-        new = Path(name)
+    with beside(out.local) as new:
         yield new
-        written = [path for path in sorted(new.rglob("*")) if path.is_file()]
-        last = [new / one for one in ours[:1]]
+        check_folder(out, ours=ours, also=also, kind=kind)
+        old = hidden_name(out.local)
+        if out.local.exists():
+            os.rename(out.local, old)
+        os.rename(new, out.local)
+        shutil.rmtree(old, ignore_errors=True)
 
-        def put(path: Path) -> None:
-            location.put(path.relative_to(new).as_posix(), path)
 
-        in_parallel(put, [path for path in written if path not in last])
-        in_parallel(put, last)
+def _put_all(folder: Path, out: Location, *, last: Sequence[str]) -> None:
+    written = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    at_end = [folder / one for one in last]
+
+    def put(path: Path) -> None:
+        out.put(path.relative_to(folder).as_posix(), path)
+
+    in_parallel(put, [path for path in written if path not in at_end])
+    in_parallel(put, at_end)
 
 
 @contextmanager
 def empty_folder(
-    out: Folder, *, ours: Sequence[str] = (), also: str = ".*", kind: str | None = None
+    out: Location, *, ours: Sequence[str] = (), also: str = ".*", kind: str | None = None
 ) -> Iterator[Location]:
     """Yield where to write the files of `out`: on a disk a new folder, which replaces `out` on
     success; at a URL, where nothing is replaced, `out` itself, its manifest last."""
-    location = Location.of(out)
-    if location.local is not None:
-        with atomic.new_folder(location.local, ours=ours, also=also, kind=kind) as new:
-            yield Location(new)
+    if out.local is None:
+        check_folder(out, ours=ours)
+        yield out
         return
-    check_folder(location, ours=ours)
-    yield location
+    with new_folder(out, ours=ours, also=also, kind=kind) as new:
+        yield Location(new)
 
 
 def check_folder(
-    location: Location,
+    out: Location,
     *,
     ours: Sequence[str],
     also: str = ".*",
     kind: str | None = None,
     never: str = "",
 ) -> None:
-    """Refuse an output folder that holds what is not this project's, or is another stage's: see
-    `elmo.io.atomic.check_folder`. At a URL nothing is replaced."""
-    if location.local is not None:
-        atomic.check_folder(location.local, ours=ours, also=also, kind=kind, never=never)
-        return
-    names = location.names()
-    if ours and ours[0] in names:
+    """Refuse an output folder that holds what is not this project's, or is another stage's.
+
+    It may be empty, or hold all files named in `ours`, which mark what this project has written,
+    and no others, in its folders too, than those that the regular expression `also` names and
+    hidden ones. What another stage has written is told by the `kind` of its `manifest.json`, or by
+    a file `never` that this kind of output never has. At a URL nothing is replaced.
+    """
+    files = set(out.names()) if out.local is None else _files_of(out.local, ours=ours)
+    if out.local is None and ours and ours[0] in files:
         raise ElmoError(
-            f"{location}: is there already, and at a URL nothing is replaced; choose a new folder"
+            f"{out}: is there already, and at a URL nothing is replaced; choose a new folder"
         )
-    atomic.check_names(str(location), names, ours=ours, also=also)  # of a writer that was killed
-    if never in names:
-        raise ElmoError(f"{location}: holds {never}, another output; choose another folder")
+    _check_names(str(out), files, ours=ours, also=also)  # at a URL, of a writer that was killed
+    if kind is not None and out.local is not None and files:
+        written = out.record("manifest.json", ManifestKind).kind
+        if written != kind:
+            raise ElmoError(
+                f"{out}: holds {written}, not {kind}; choose another folder, or empty it"
+            )
+    if never in files:
+        raise ElmoError(f"{out}: holds {never}, another output; choose another folder, or empty it")
+
+
+def _files_of(out: Path, *, ours: Sequence[str]) -> set[str]:
+    """The files in a folder and its folders; a link, a file, or what is not ours is refused."""
+    check_above(out)
+    if out.is_symlink():
+        raise ElmoError(
+            f"{out}: is a symbolic link to {os.readlink(out)}; use that path, or delete the link"
+        )
+    if not out.exists():
+        return set()
+    if not out.is_dir():
+        raise ElmoError(f"{out}: is a file, not a folder to replace; choose another, or delete it")
+    names = {path.name for path in out.iterdir()}
+    if names and not (ours and names.issuperset(ours)):
+        raise ElmoError(
+            f"{out}: holds {min(names)}, and no {' and '.join(ours) or 'output'} of this project; "
+            "it is not replaced: choose another folder, or empty it"
+        )
+    return {path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()}
+
+
+def _check_names(out: str, names: Iterable[str], *, ours: Sequence[str], also: str) -> None:
+    """Refuse an output folder with a file, in a folder of it too, that no stage has put there.
+
+    Hidden ones, which file managers leave, may be there.
+    """
+    for name in sorted(names):
+        hidden = any(part.startswith(".") for part in name.split("/"))
+        if not (hidden or name in ours or re.fullmatch(also, name)):
+            raise ElmoError(
+                f"{out}: holds {name}, which no stage has written; it is not replaced: move that "
+                "away, or choose another folder"
+            )
 
 
 @contextmanager
-def local_folder(folder: "Folder | Location") -> Iterator[Path]:
+def local_folder(location: Location) -> Iterator[Path]:
     """Yield the folder, or for a URL a copy of its files that lasts as long as this does.
 
     An `ElmoError` that names the copy names the URL instead.
     """
-    location = Location.of(folder)
     if location.local is not None:
         yield location.local
         return

@@ -9,7 +9,6 @@ A temporary file is locked by the process that writes it, so `sweep` knows those
 """
 
 import errno
-import fcntl
 import hashlib
 import os
 import re
@@ -25,6 +24,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
 from elmo.errors import ElmoError, NotFound, altered, missing, reason_of
+from elmo.io.atomic import take_lock
 from elmo.io.records import (
     Record,
     check_json_size,
@@ -33,7 +33,6 @@ from elmo.io.records import (
     read_record,
 )
 
-Folder = str | Path  # a folder on a disk, or the URL of one as text
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 THREADS = 32  # requests at a time
@@ -72,7 +71,7 @@ class Location:
         self._opened: tuple[int, Any, str] | None = None
 
     @classmethod
-    def of(cls, where: "str | Path | Location") -> "Location":
+    def of(cls, where: "Folder") -> "Location":
         """A location as it is, or that of a path or URL."""
         return where if isinstance(where, Location) else cls(where)
 
@@ -90,8 +89,19 @@ class Location:
         return self.url
 
     def __getstate__(self) -> dict[str, Any]:
-        """Connections stay behind: each process makes its own."""
-        return {**self.__dict__, "_opened": None}
+        """Connections stay behind: each process makes its own, and has its own working folder."""
+        return {**self.absolute().__dict__, "_opened": None}
+
+    def absolute(self) -> "Location":
+        """The location that holds in any working folder."""
+        if self.local is None or self.local.is_absolute():
+            return self
+        return Location(self.local.absolute(), self._options)
+
+    @property
+    def last(self) -> str:
+        """The last part of the path or URL."""
+        return self.url.rstrip("/").rpartition("/")[2]
 
     def name(self, file: str) -> str:
         """Return what messages call a file of this folder."""
@@ -509,6 +519,9 @@ class Location:
         return files, root
 
 
+Folder = str | Path | Location  # that a user of the library names: a path, a URL as text
+
+
 def without_login(reason: str, url: str) -> str:
     """A library's message without the login of `url`, which some take for a bucket's name."""
     login = urlsplit(url).netloc.rpartition("@")[0]
@@ -533,8 +546,7 @@ def _locked(folder: Path, prefix: str) -> Iterator[Path]:
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, _MODE)
         except FileNotFoundError:  # the folder was removed in between
             continue
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        take_lock(descriptor)
         if os.fstat(descriptor).st_nlink:
             break
         os.close(descriptor)  # a sweep was between the two calls
@@ -550,15 +562,8 @@ def _folder_lock(folder: Path, *, exclusive: bool) -> Iterator[bool | None]:
     """Hold a folder's own lock, shared with others or, if it is free, alone; yield whether it is
     held, None where the file system has no locks."""
     descriptor = os.open(folder, os.O_RDONLY)
-    held: bool | None = True
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB if exclusive else fcntl.LOCK_SH)
-    except BlockingIOError:
-        held = False
-    except OSError:
-        held = None
-    try:
-        yield held
+        yield take_lock(descriptor, shared=not exclusive, wait=not exclusive)
     finally:
         os.close(descriptor)
 
@@ -570,16 +575,11 @@ def _delete_abandoned(path: Path) -> bool:
     except OSError:
         return not path.exists()
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # locks tell nothing on this file system
-        if time.time() - os.fstat(descriptor).st_mtime < _ABANDONED:
-            return False
-    else:
-        path.unlink(missing_ok=True)
-        return True
+        held = take_lock(descriptor, wait=False)
+        if held is None:  # locks tell nothing on this file system
+            held = time.time() - os.fstat(descriptor).st_mtime >= _ABANDONED
+        if held:
+            path.unlink(missing_ok=True)
+        return held
     finally:
         os.close(descriptor)
-    path.unlink(missing_ok=True)
-    return True

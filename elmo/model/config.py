@@ -75,31 +75,30 @@ def write_training(folder: Path, training: dict[str, Any]) -> None:
 
 def read_training(folder: Folder) -> dict[str, Any]:
     """Read `training.json` of a model folder; raise `ElmoError` if it is missing or was altered."""
-    location = Location(named(folder))
+    location = located(folder)
     if not location.exists(TRAINING):
         raise missing(location.name(TRAINING))
     training = location.record(TRAINING, dict[str, Any])
     signed = training.pop("digest", None)
-    if read_config(folder).training is UNSET and digest(training) != signed:
+    if read_config(location).training is UNSET and digest(training) != signed:
         raise altered(location.name(TRAINING), "its digest is another")
     return training
 
 
-def named(folder: Folder) -> Folder:
-    """Return the folder of the installed model called `folder`, or `folder` unchanged if there is
-    none.
+def located(folder: Folder) -> Location:
+    """Return the location of the installed model called `folder`, or of the folder itself.
 
     A package installs a model by an entry point in the group `elmo.models`, whose value is the
     Python package that holds the model's files. A model folder with that path takes precedence.
     """
     name = str(folder)
     if not _NAME.fullmatch(name) or (Path(name) / CONFIG).exists():
-        return folder
+        return Location.of(folder)
     for point in entry_points(group=GROUP, name=name):
         spec = find_spec(point.module)
         if spec is not None and spec.origin is not None:
-            return Path(spec.origin).parent
-    return folder
+            return Location(Path(spec.origin).parent)
+    return Location.of(folder)
 
 
 def read_config(folder: Folder) -> ModelConfig:
@@ -107,7 +106,7 @@ def read_config(folder: Folder) -> ModelConfig:
 
     `ElmoError` is raised if it is missing, has another format or was edited.
     """
-    location = Location(named(folder))
+    location = located(folder)
     if not (location.exists(CONFIG) or (location.local and location.local.is_dir())):
         raise NotFound(f"{folder}: no such model folder{_or_name(str(folder))}")
     source = location.name(CONFIG)

@@ -25,6 +25,7 @@ from elmo.data.ragged import runs
 from elmo.data.tokenizer import TextTokenizer
 from elmo.errors import ElmoError
 from elmo.io.atomic import new_file
+from elmo.io.location import Folder
 from elmo.model.folder import Model, load_model, save_model
 from elmo.nn.device import (
     check_device,
@@ -84,7 +85,7 @@ class Embedder:
 
     def __init__(
         self,
-        model: Model | str | Path,
+        model: Model | Folder,
         *,
         device: str | torch.device | None = None,
         precision: EmbeddingPrecision = "float32",
@@ -120,7 +121,7 @@ class Embedder:
     @classmethod
     def load(
         cls,
-        folder: str | Path,
+        folder: Folder,
         *,
         device: str | torch.device | None = None,
         precision: EmbeddingPrecision = "float32",

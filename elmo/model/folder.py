@@ -22,13 +22,13 @@ from elmo.data.tokenizer import NONE, TextTokenizer, Tokenization
 from elmo.data.vocabulary import LARGEST, Vocabulary
 from elmo.errors import ElmoError, Mismatch
 from elmo.io.folders import link_or_copy, local_folder, new_folder
-from elmo.io.location import Folder
+from elmo.io.location import Folder, Location
 from elmo.io.records import check_sha256, sha256
 from elmo.model.config import (
     CONFIG,
     TRAINING,
     ModelConfig,
-    named,
+    located,
     read_config,
     read_training,
     write_config,
@@ -104,7 +104,7 @@ def save_model(
     check_widths(bilm.config, characters, where=str(folder))
     weights = {f"bilm.{name}": value for name, value in bilm.state_dict().items()}
     weights |= {f"softmax.{name}": value for name, value in (softmax or {}).items()}
-    with new_folder(folder, ours=(CONFIG, WEIGHTS), also=NAMES) as new:
+    with new_folder(Location.of(folder), ours=(CONFIG, WEIGHTS), also=NAMES) as new:
         floats = {name: _in(precision, name, value) for name, value in weights.items()}
         pieces = {WEIGHTS: save_weights(new / WEIGHTS, floats)}
         vocabulary.save(new)
@@ -122,25 +122,25 @@ def _in(precision: WeightPrecision, name: str, weights: Tensor) -> Tensor:
     return held
 
 
-def copy_model(folder: Folder, out: Folder) -> None:
+def copy_model(model: Folder, out: Location) -> None:
     """Copy a model folder, or an installed model given by name, to `out`; the copy is the same
     model."""
     with (
-        local_folder(named(folder)) as source,
+        local_folder(located(model)) as source,
         new_folder(out, ours=(CONFIG, WEIGHTS), also=NAMES) as new,
     ):
         for name in _files(source):
             shutil.copyfile(source / name, new / name)
 
 
-def put_model(folder: Folder, out: Path) -> None:
+def put_model(model: Folder, out: Path) -> None:
     """Create the folder `out` with the files of a model, as hard links if the file system allows
     it.
 
     Sharing the bytes is safe because model files never change.
     """
     out.mkdir()
-    with local_folder(named(folder)) as source:
+    with local_folder(located(model)) as source:
         for name in _files(source):
             link_or_copy(source / name, out / name)
 
@@ -156,9 +156,9 @@ def load_model(folder: Folder, *, device: str | torch.device = "cpu") -> Model:
     `ElmoError` is raised if a file is missing, altered or does not match the others.
     """
     check_device(device)
-    folder = named(folder)
-    read_config(folder)  # before anything is copied from a URL
-    with local_folder(folder) as local:
+    location = located(folder)
+    read_config(location)  # before anything is copied from a URL
+    with local_folder(location) as local:
         return _load(local, device=device)
 
 

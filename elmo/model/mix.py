@@ -8,7 +8,6 @@ characters of a token, S directions, N distinct tokens.
 
 import copy
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal, TypedDict
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END, Characters
 from elmo.errors import ElmoError
+from elmo.io.location import Folder
 from elmo.model.folder import Model, load_model
 from elmo.nn.bilm import look_up
 from elmo.nn.device import repeated_rows, repeated_time_steps, wants_few_launches
@@ -96,7 +96,7 @@ class Elmo(nn.Module):
 
     def __init__(
         self,
-        model: Model | str | Path,
+        model: Model | Folder,
         representations: int = 1,
         *,
         layer_norm: LayerNorm | None = None,

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from elmo.errors import ElmoError, NotFound
-from elmo.io.atomic import new_folder
-from elmo.io.location import Folder
-from elmo.model.config import CONFIG, GROUP, named
+from elmo.io.folders import new_folder
+from elmo.io.location import Folder, Location
+from elmo.model.config import CONFIG, GROUP, located
 from elmo.model.folder import (
     ALL_NAMES,
     Model,
@@ -33,7 +33,7 @@ def folder_of(name: str | Path) -> Path:
         return _registered(text)
     if "://" in text:
         raise ElmoError(f"{text}: is no folder and no models:/ URI; download it first")
-    folder = Path(named(text))
+    folder = Path(located(text).url)
     if (folder / CONFIG).is_file():
         return folder
     if (folder / "snapshots").is_dir():  # models--OWNER--NAME in the cache of Hugging Face
@@ -94,7 +94,7 @@ def write_package(
         raise ElmoError(f"a version has numbers and dots, as 1.0; found {version!r}")
     loaded, package = load_model(model), f"elmo_{name}"
     made = rf"README\.md|{package}/(__init__\.py|{ALL_NAMES})|(build|dist|[^/]*\.egg-info)/.*"
-    with new_folder(out, ours=("pyproject.toml", package), also=made) as new:
+    with new_folder(Location(out), ours=("pyproject.toml", package), also=made) as new:
         digest = save_model(
             new / package,
             bilm=loaded.bilm,

@@ -16,7 +16,6 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -25,7 +24,7 @@ import numpy.typing as npt
 from elmo.data.arrays import Floats
 from elmo.data.shards import SPLITS
 from elmo.errors import ElmoError, Mismatch
-from elmo.io.location import Location
+from elmo.io.location import Folder, Location
 from elmo.model.config import read_config
 from elmo.store.layout import layer_name
 from elmo.store.manifest import read_manifest
@@ -50,10 +49,10 @@ class FeatureStore:
 
     def __init__(
         self,
-        path: str | Path | Location,
+        path: Folder,
         *,
         layers: Sequence[int | str] | None = None,
-        model: str | Path | None = None,
+        model: Folder | None = None,
         version: int | None = None,
         checked: bool = False,
         storage_options: Mapping[str, Any] | None = None,
@@ -238,7 +237,7 @@ class FeatureStore:
                 self._parts.popitem(last=False)
             return part
 
-    def _check_model(self, model: str | Path) -> None:
+    def _check_model(self, model: Folder) -> None:
         wanted, actual = model_digest(model), self.manifest.model.digest
         if actual != wanted:
             raise Mismatch(
@@ -263,7 +262,7 @@ def _index(key: object) -> int:
         ) from None
 
 
-def model_digest(model: str | Path) -> str:
+def model_digest(model: Folder) -> str:
     """Return the digest of a model folder without loading the model; a digest is returned
     unchanged."""
     if isinstance(model, str) and re.fullmatch("[0-9a-f]{64}", model):

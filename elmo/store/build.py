@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -22,7 +21,7 @@ from elmo.errors import ElmoError, Mismatch
 from elmo.io.atomic import check_above
 from elmo.io.location import Folder, Location
 from elmo.io.records import digest
-from elmo.model.config import CONFIG, read_config, read_training
+from elmo.model.config import CONFIG, located, read_config, read_training
 from elmo.model.embedder import Embedder
 from elmo.nn.threads import one_thread
 from elmo.settings import EMBEDDING_PRECISIONS, Config, EmbeddingPrecision, StoreSettings
@@ -88,8 +87,8 @@ class ShardEmbedder:
 
     def __init__(
         self,
-        model: Folder,
-        shards: Folder,
+        model: Location,
+        shards: Location,
         locations: Sequence[Location],
         layout: Layout,
         precision: str,
@@ -147,12 +146,12 @@ JobRunner = Callable[
 
 
 def build(
-    out: str | Path | Location,
+    out: Folder,
     *,
     shards: Folder,
     model: Folder,
     settings: StoreSettings,
-    work: Folder | Location | None = None,
+    work: Folder | None = None,
     device: str = "cpu",
     run: JobRunner | None = None,
 ) -> StoreManifest:
@@ -163,7 +162,7 @@ def build(
     `run(kind, arguments, jobs)` executes the jobs with workers `kind(*arguments)`; by default they
     run one by one in this process.
     """
-    location = Location.of(out)
+    location, shards, model = Location.of(out), Location.of(shards), located(model)
     before = _store_or_nothing(location)
     corpus = _corpus(shards, model)
     layout = make_layout(model, settings)
@@ -201,7 +200,7 @@ def build(
 
 
 def append(
-    store: str | Path | Location,
+    store: Folder,
     *,
     shards: Folder,
     model: Folder,
@@ -213,7 +212,7 @@ def append(
     Their ids follow those of the store's last sentence and document. Readers of the old version are
     not affected.
     """
-    location = Location.of(store)
+    location, shards, model = Location.of(store), Location.of(shards), located(model)
     before, corpus = check_append(location, shards=shards, model=model)
     kind = torch.device(device).type
     jobs = _jobs(
@@ -253,13 +252,12 @@ def append(
 
 
 def check_append(
-    store: str | Path | Location, *, shards: Folder, model: Folder
+    location: Location, *, shards: Location, model: Location
 ) -> tuple[StoreManifest, Shards]:
     """Return the store's manifest and the shards; raise `ElmoError` if `append` would refuse them.
 
     This is quick: checksums are not compared here but when the files are read.
     """
-    location = Location.of(store)
     before = read_manifest(location)
     corpus = _corpus(shards, model)
     made_by = _model(model)
@@ -279,16 +277,16 @@ def check_append(
 
 
 def check_build(
-    out: str | Path | Location, *, shards: Folder, model: Folder, settings: StoreSettings
+    out: Location, *, shards: Location, model: Location, settings: StoreSettings
 ) -> None:
     """Raise `ElmoError` if `build` could not write a store of these shards and settings to
     `out`."""
-    _store_or_nothing(Location.of(out))
+    _store_or_nothing(out)
     _corpus(shards, model)
     make_layout(model, settings)
 
 
-def make_layout(model: Folder, settings: StoreSettings) -> Layout:
+def make_layout(model: Location, settings: StoreSettings) -> Layout:
     """Return the layout of a store made by `model` with `settings`; `ElmoError` if they do not
     fit."""
     if settings.precision not in EMBEDDING_PRECISIONS:
@@ -309,7 +307,7 @@ def make_layout(model: Folder, settings: StoreSettings) -> Layout:
     )
 
 
-def _corpus(shards: Folder, model: Folder) -> Shards:
+def _corpus(shards: Location, model: Location) -> Shards:
     """Open the shards; raise `ElmoError` unless they have sentences, tokenized as the model
     requires."""
     corpus = Shards(shards)
@@ -320,7 +318,7 @@ def _corpus(shards: Folder, model: Folder) -> Shards:
     return corpus
 
 
-def _check_layout(location: Location, store: StoreManifest, model: Folder) -> None:
+def _check_layout(location: Location, store: StoreManifest, model: Location) -> None:
     """Raise `ElmoError` if a manifest and its model disagree on the width or number of layers."""
     shape = Config.from_dict(read_config(model).model, source=f"{model}/{CONFIG}")
     for name, recorded, actual in (
@@ -384,7 +382,7 @@ def _ranges(corpus: Shards) -> Iterator[tuple[ShardEntry, int, int]]:
             yield shard, shard.sentences * k // many, shard.sentences * (k + 1) // many
 
 
-def _model(folder: Folder) -> ModelOf:
+def _model(folder: Location) -> ModelOf:
     """Return the manifest's record of the model: its digest, tokenizer and training."""
     record = read_config(folder)
     training = read_training(folder)

@@ -20,7 +20,9 @@ import pyarrow.parquet as pq
 from elmo.data.arrays import Floats
 from elmo.errors import ElmoError
 from elmo.interop.vectors_hdf5 import write_dump
-from elmo.io.atomic import new_folder, new_output
+from elmo.io.atomic import new_output
+from elmo.io.folders import new_folder
+from elmo.io.location import Location
 from elmo.store import FeatureStore
 from elmo.store.layout import layer_names, narrow
 
@@ -137,7 +139,7 @@ def to_datasets(store: FeatureStore, *, cache_dir: Path | None = None) -> "datas
 def export_datasets(store: FeatureStore, out: Path) -> int:
     """Write a folder for `datasets.load_from_disk`; return the number of sentences."""
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # read when it is imported
-    with new_folder(out, ours=("dataset_info.json", "state.json")) as folder:
+    with new_folder(Location(out), ours=("dataset_info.json", "state.json")) as folder:
         with TemporaryDirectory(dir=folder) as cache:
             dataset = to_datasets(store, cache_dir=Path(cache))
             dataset.save_to_disk(str(folder))

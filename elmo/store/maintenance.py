@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from elmo.errors import Damaged, ElmoError
-from elmo.io.location import Location
+from elmo.io.location import Folder, Location
 from elmo.io.records import digest, sha256
 from elmo.store.layout import (
     DTYPES,
@@ -51,11 +50,10 @@ from elmo.store.writer import (
     write_types,
 )
 
-Where = str | Path | Location
 _UNFINISHED_HOURS = 24  # at a URL, where nobody can tell whether a writer is alive
 
 
-def verify(store: Where, *, version: int | None = None) -> StoreManifest:
+def verify(store: Folder, *, version: int | None = None) -> StoreManifest:
     """Check every checksum and count of a store; return its manifest.
 
     `ElmoError` lists the problems found, the first 20 of them, on one line.
@@ -68,7 +66,7 @@ def verify(store: Where, *, version: int | None = None) -> StoreManifest:
     return read_manifest(location, version=version)
 
 
-def problems(store: Where, *, version: int | None = None) -> Iterator[str]:
+def problems(store: Folder, *, version: int | None = None) -> Iterator[str]:
     """Read all bytes of a store and yield a line for each problem found."""
     location = Location.of(store)
     manifest = read_manifest(location, version=version)
@@ -91,7 +89,7 @@ def problems(store: Where, *, version: int | None = None) -> Iterator[str]:
         yield f"{name}: sentence {missing} is in no part"
 
 
-def lineage(store: Where, *, version: int | None = None) -> dict[str, Any]:
+def lineage(store: Folder, *, version: int | None = None) -> dict[str, Any]:
     """Return the model, corpus, settings and counts that a store was made from."""
     manifest = read_manifest(Location.of(store), version=version)
     training = manifest.model.training
@@ -111,7 +109,7 @@ def lineage(store: Where, *, version: int | None = None) -> dict[str, Any]:
     }
 
 
-def compact(store: Where, *, part_tokens: int) -> StoreManifest:
+def compact(store: Folder, *, part_tokens: int) -> StoreManifest:
     """Join neighbouring parts of a split into parts of at most `part_tokens` tokens.
 
     The vectors stay the same, bit for bit. The result is a new version; `prune` deletes the files
@@ -158,7 +156,7 @@ def compact(store: Where, *, part_tokens: int) -> StoreManifest:
     return manifest
 
 
-def prune(store: Where, *, keep: int = 1) -> list[str]:
+def prune(store: Folder, *, keep: int = 1) -> list[str]:
     """Delete all but the last `keep` versions, and the files that only deleted versions name.
 
     Files left by interrupted work are deleted too, unless a running process may still publish them;

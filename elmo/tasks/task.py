@@ -20,13 +20,9 @@ from msgspec import Meta
 
 from elmo.data.tokenizer import NONE, Tokenization
 from elmo.errors import Damaged, ElmoError, Mismatch, first_line
-from elmo.io.atomic import (
-    check_folder,
-    check_writable,
-    locked,
-    new_folder,
-    write_json,
-)
+from elmo.io.atomic import check_writable, locked, write_json
+from elmo.io.folders import check_folder, new_folder
+from elmo.io.location import Location
 from elmo.io.records import (
     Count,
     Sha256,
@@ -234,7 +230,7 @@ def train_task(
     """
     _check(settings, model, train, dev)
     check_lengths([*train.examples, *dev.examples])
-    check_folder(out, ours=("task.json",), also=NAMES)
+    check_folder(Location(out), ours=("task.json",), also=NAMES)
     check_writable(out)
     learned = learnable(train.examples)
     if not learned:
@@ -265,7 +261,7 @@ def train_task(
         report("seed", {"seed": seed})
         with locked(folders[seed]):
             trained(seed)
-    with new_folder(out, ours=("task.json",), also=NAMES) as new:
+    with new_folder(Location(out), ours=("task.json",), also=NAMES) as new:
         write_json(new / "words.json", words.words)
         if model is not None:
             put_model(model, new / "model")

@@ -20,7 +20,9 @@ from torch import Tensor, nn
 
 from elmo.data.stream import prefetched
 from elmo.errors import ElmoError
-from elmo.io.atomic import new_folder, write_json
+from elmo.io.atomic import write_json
+from elmo.io.folders import new_folder
+from elmo.io.location import Location
 from elmo.io.records import Sha256, check_sha256, read_record
 from elmo.model.weights import load_weights, save_weights
 from elmo.nn.device import float32_products
@@ -270,7 +272,7 @@ class _Run:
         tensors |= {f"average.{k}": v for k, v in enumerate(self.average)}
         for number, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{number}.{name}": value for name, value in state.items()}
-        with new_folder(self._folder(progress.epoch)) as new:
+        with new_folder(Location(self._folder(progress.epoch))) as new:
             checkpoint = TaskCheckpoint(progress, save_weights(new / "state.safetensors", tensors))
             write_json(new / "checkpoint.json", msgspec.to_builtins(checkpoint))
         for epoch in self._epochs():

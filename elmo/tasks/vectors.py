@@ -106,7 +106,7 @@ def store_of(
     """
     made_from = digest([model_digest(model), [list(s) for s in sentences]])
     folder = work / made_from[:16]
-    if not versions(Location.of(folder / "store")):
+    if not versions(Location(folder / "store")):
         write_shards(folder / "shards", sentences, shard_sentences=20_000)
         build(
             folder / "store",

@@ -19,7 +19,7 @@ from elmo.data.stream import Position
 from elmo.errors import ElmoError, Mismatch
 from elmo.io.atomic import sweep, write_json
 from elmo.io.folders import local_folder, new_folder
-from elmo.io.location import Folder, Location
+from elmo.io.location import Location
 from elmo.io.records import Count, Sha256, check_sha256
 from elmo.model.weights import load_weights, save_weights
 from elmo.settings import Training
@@ -79,23 +79,22 @@ class Checkpoint:
     corpus: str
 
     @classmethod
-    def load(cls, folder: Folder | Location) -> "Checkpoint":
+    def load(cls, folder: Location) -> "Checkpoint":
         """Read a checkpoint's folder, checked."""
-        location = Location.of(folder)
-        record = location.record("state.json", CheckpointRecord)
-        with local_folder(location) as local:
+        record = folder.record("state.json", CheckpointRecord)
+        with local_folder(folder) as local:
             check_sha256(local / "state.safetensors", record.sha256)
             tensors = load_weights(local / "state.safetensors")
         return cls(tensors, record.progress, record.settings, record.steps, record.corpus)
 
     @staticmethod
-    def digest(folder: Folder | Location) -> str:
+    def digest(folder: Location) -> str:
         """The digest of a checkpoint's tensors, without reading them."""
-        return Location.of(folder).record("state.json", CheckpointRecord).sha256
+        return folder.record("state.json", CheckpointRecord).sha256
 
-    def save(self, folder: Folder | Location) -> None:
+    def save(self, folder: Location) -> None:
         """Write the folder, whole or not at all."""
-        with new_folder(str(folder), ours=("state.json",)) as new:
+        with new_folder(folder, ours=("state.json",)) as new:
             digest = save_weights(new / "state.safetensors", self.tensors)
             record = {
                 "corpus": self.corpus,
@@ -110,8 +109,8 @@ class Checkpoint:
 class Checkpoints:
     """The checkpoints of one run, newest last; of old ones the last `keep` and those named stay."""
 
-    def __init__(self, folder: Folder | Location, *, keep: int) -> None:
-        self.folder, self.keep = Location.of(folder), keep
+    def __init__(self, folder: Location, *, keep: int) -> None:
+        self.folder, self.keep = folder, keep
         self._writing: threading.Thread | None = None
         self._failed: BaseException | None = None
 
@@ -241,7 +240,7 @@ def restore(
     modules: dict[str, torch.nn.Module],
     slots: dict[str, Tensor],
     *,
-    source: Folder | Location,
+    source: Location,
 ) -> None:
     """Copy a checkpoint's tensors back; `ElmoError` naming `source` where they do not fit."""
     with torch.no_grad():

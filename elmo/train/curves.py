@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from elmo.io.folders import new_folder
-from elmo.io.location import Folder, Location
+from elmo.io.location import Location
 
 CURVES = {
     "train.tsv": ("step", "tokens", "perplexity", "lr", "gradient_norm", "clipped"),
@@ -12,7 +12,7 @@ CURVES = {
 }
 
 
-def write_empty(out: Folder) -> None:
+def write_empty(out: Location) -> None:
     """Write the curves of a model that was taken as it is: no row."""
     with new_folder(out, ours=tuple(CURVES), also="") as new:
         for name, columns in CURVES.items():
@@ -57,8 +57,8 @@ class Curves:
     They are kept in memory and written whole by `flush`, since no file at a URL can be added to.
     """
 
-    def __init__(self, folder: Folder | Location) -> None:
-        self.folder = Location.of(folder)
+    def __init__(self, folder: Location) -> None:
+        self.folder = folder
         self._rows: dict[str, list[str]] = {name: [] for name in CURVES}
 
     def resume(self, step: int) -> None:

@@ -23,7 +23,7 @@ from elmo.data.stream import Position, Stream, prefetched
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 from elmo.io.folders import Flag
-from elmo.io.location import Folder, Location
+from elmo.io.location import Location
 from elmo.model.weights import is_finite
 from elmo.nn.bilm import BiLM
 from elmo.nn.device import float32_products
@@ -75,7 +75,7 @@ class TrainingJob:
     characters: Characters
     shards: Shards
     settings: Training
-    folder: Folder | Location
+    folder: Location
     lr_of: dict[str, float]
     checkpointing: Checkpointing
     stop: Flag | Path | None = None
@@ -157,9 +157,8 @@ class _Fit:
         self.steps = math.ceil(self.positions / (job.settings.rows * job.settings.window))
         self.optimizer = self._optimizer(job.settings, self.steps)
         self.stepper = Stepper(job.bilm, job.softmax, self.optimizer, job.settings, workers)
-        folder = Location.of(job.folder)
-        self.checkpoints = Checkpoints(folder / "checkpoints", keep=job.checkpointing.keep)
-        self.curves = Curves(folder)
+        self.checkpoints = Checkpoints(job.folder / "checkpoints", keep=job.checkpointing.keep)
+        self.curves = Curves(job.folder)
         self.heldout = job.heldout(workers)
         self.speed = _Speed()
         self.saved = time.monotonic()
@@ -290,7 +289,8 @@ class _Fit:
 
     def _start_from(self, folder: str) -> tuple[TrainingProgress, dict[str, torch.Tensor]]:
         """The weights, the position in the text and, of the same kind of optimizer, the moments."""
-        checkpoint = Checkpoint.load(folder)
+        source = Location(folder)
+        checkpoint = Checkpoint.load(source)
         progress, theirs, ours = checkpoint.progress, checkpoint.settings, self.settings
         if checkpoint.corpus != self.job.shards.digest:
             raise ElmoError(f"training.start_from: {folder} was trained on other shards")
@@ -303,7 +303,7 @@ class _Fit:
         if progress.finished:
             raise ElmoError(f"training.start_from: {folder} is the end of a training")
         before = self._optimizer(theirs, checkpoint.steps)
-        restore(checkpoint.tensors, self.job.modules(), before.slots, source=folder)
+        restore(checkpoint.tensors, self.job.modules(), before.slots, source=source)
         before.catch_up_all(step=progress.step)  # with the learning rates of then
         for name, slot in self.optimizer.slots.items():
             if name.endswith(".taken"):

@@ -30,14 +30,14 @@ STALE = 40.0  # seconds for which a network file system may hide what another no
 
 def check(
     ray: Any,
-    folders: Iterable[Path | str],
+    folders: Iterable[Location],
     *,
     tracking_uri: str | None,
     answer: float = ANSWER,
 ) -> int:
     """Check the nodes that work, if there are several; how many were checked.
 
-    Each must see the folders of the paths, and reach those at URLs.
+    Each must see what the local `folders` lie in, and reach those at URLs.
     """
     nodes = _alive(ray)
     if len(nodes) < 2:
@@ -49,7 +49,7 @@ def check(
 
 def problems(
     ray: Any,
-    folders: Iterable[Path | str],
+    folders: Iterable[Location],
     *,
     tracking_uri: str | None,
     urls: Iterable[str] = (),
@@ -59,13 +59,13 @@ def problems(
 
     Where there is one node, this process looks, which is on it.
     """
-    paths = list(folders)
-    needed = packages([*map(str, paths), *urls])
+    folders = list(folders)
+    needed = packages([*map(str, folders), *urls])
     if absent := [name for name in needed if not needed[name]]:
         return [
             f"{socket.gethostname()}: {', '.join(absent)} is not installed; use one image for all"
         ]
-    markers = Markers(paths)
+    markers = Markers(folders)
     try:
         wanted = {
             "python": list(sys.version_info[:2]),
@@ -263,19 +263,19 @@ def looker() -> Callable[[dict[str, Any]], list[str]]:
 
 
 class Markers:
-    """A small file in each folder that the nodes must share, those of the paths, and in one URL.
+    """A small file in each folder that the nodes must share, where local ones lie, and in one URL.
 
     Where the driver may only read, the nodes are asked for the folder alone.
     """
 
-    def __init__(self, paths: Iterable[Path | str]) -> None:
+    def __init__(self, folders: Iterable[Location]) -> None:
         self.contents: dict[str, tuple[str, str]] = {}
         self.urls: dict[str, str] = {}
-        paths = list(paths)
-        local = [Path(path) for path in paths if ":/" not in str(path)]
-        for url in [str(path) for path in paths if "://" in str(path)][-1:]:
-            self.urls[url] = f".preflight-{secrets.token_hex(8)}"
-            Location(url).write(self.urls[url], b"")
+        folders = list(folders)
+        for remote in [one for one in folders if one.local is None][-1:]:
+            self.urls[remote.url] = f".preflight-{secrets.token_hex(8)}"
+            remote.write(self.urls[remote.url], b"")
+        local = [one.local for one in folders if one.local is not None]
         for folder in sorted({str(_folder(path)) for path in local}):
             name, content = f".preflight-{secrets.token_hex(8)}", secrets.token_hex(16)
             try:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from elmo.errors import ElmoError
+from elmo.io.location import Location
 
 from ..settings import params as settings
 from ..settings.cluster import Cluster, use_addresses
@@ -28,7 +29,7 @@ def check(cluster: Cluster, stages: Iterable[str]) -> None:
             *(_training(ray, cluster, params) if trains else ()),
             *preflight.problems(
                 ray,
-                [cluster.storage or Path("dvc.yaml")],
+                [Location(cluster.storage or "dvc.yaml")],
                 urls=[*params.corpus.general, *params.corpus.domain],
                 tracking_uri=cluster.tracking_uri,
             ),

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from elmo.errors import Damaged, ElmoError, NotFound
-from elmo.io.atomic import check_folder, new_file, new_folder
-from elmo.io.location import Folder, Location, in_parallel
+from elmo.io.atomic import new_file
+from elmo.io.folders import check_folder, new_folder
+from elmo.io.location import Location, in_parallel
 from elmo.io.records import digest, json_bytes, read_record
 
 from ..settings import cluster as execution
@@ -46,20 +47,21 @@ def root() -> str:
     return execution.load(Path("cluster.yaml"))[0].storage.rstrip("/")
 
 
-def read_from(path: str, url: str | None = None) -> Folder:
-    """Return where what a path of the project names is to be read: there, or where it points."""
-    if "://" in path or Path(path).is_absolute():
-        return path if "://" in path else Path(path)
+def read_from(folder: Location, url: str | None = None) -> Location:
+    """Return where what a folder of the project is to be read: there, or where it points."""
+    local = folder.local
+    if local is None or local.is_absolute():
+        return folder
     url = root() if url is None else url
-    if not (Path(path) / STORED).is_file():
-        if url and not Path(path).exists():
+    if not folder.exists(STORED):
+        if url and not local.exists():
             raise NotFound(
-                f"{path}: this project names nothing of it at {url}; run the stage that makes it"
+                f"{folder}: this project names nothing of it at {url}; run the stage that makes it"
             )
-        return Path(path)
+        return folder
     if not url:
-        raise ElmoError(f"{path}: lies at a URL; name that as storage in cluster.yaml")
-    return f"{url}/{_pointer(Path(path)).folder}"
+        raise ElmoError(f"{folder}: lies at a URL; name that as storage in cluster.yaml")
+    return Location(f"{url}/{_pointer(local).folder}")
 
 
 def resolved(stage: "Stage", given: Mapping[str, Any], url: str) -> dict[str, Any]:
@@ -67,28 +69,27 @@ def resolved(stage: "Stage", given: Mapping[str, Any], url: str) -> dict[str, An
     made: dict[str, Any] = dict(given)
     for one in stage.inputs:
         if one.kind == "folder" and made[one.name] is not None:
-            made[one.name] = read_from(str(made[one.name]), url)
+            made[one.name] = read_from(made[one.name], url)
     for one in (*stage.outputs, *filter(None, [stage.work])):
         if one.kind == "folder" and (name := _name(made[one.name], url)):
-            made[one.name] = f"{_own(url)}/{name}"
+            made[one.name] = Location(f"{_own(url)}/{name}")
     return made
 
 
 def check_left(named: Any, written: Any) -> None:
     """Refuse an output at the URL whose folder here holds what `publish` did not leave."""
-    if str(named) != str(written):
-        check_folder(Path(named), ours=_marks(Path(named)), also=_left(Path(named)))
+    if named != written:
+        check_folder(named, ours=_marks(named.local), also=_left(named.local))
 
 
-def final_place(out: Folder, url: str | None = None) -> Folder:
+def final_place(out: Location, url: str | None = None) -> Location:
     """Return where an output will be published that is complete at `out`."""
     url = root() if url is None else url
     own = f"{_own(url)}/"
-    if not url or not str(out).startswith(own):
+    if not url or not out.url.startswith(own):
         return out
-    location = Location(out)
-    name = str(out).removeprefix(own)
-    return f"{url}/{name}/{_digest({one: location.sha256(one) for one in _kept(location)})}"
+    name, sums = out.url.removeprefix(own), {one: out.sha256(one) for one in _kept(out)}
+    return Location(f"{url}/{name}/{digest(sums)[:16]}")
 
 
 def publish(named: Any, written: Any, url: str) -> None:
@@ -96,22 +97,20 @@ def publish(named: Any, written: Any, url: str) -> None:
 
     The manifests come last. Where an equal output has that name already, it stays as it is.
     """
-    if str(named) == str(written):
+    if named == written:
         return
-    source, local = Location(written), Path(named)
-    kept = _kept(source)
-    target = Location(final_place(written, url))
+    kept, target = _kept(written), final_place(written, url)
     if not set(kept).issubset(target.tree()):
-        for names in (source.tree().keys() - set(kept), kept):
-            target.adopt_all({name: name for name in sorted(names)}, source)
+        for names in (written.tree().keys() - set(kept), kept):
+            target.adopt_all({name: name for name in sorted(names)}, written)
     folder = target.url.removeprefix(f"{url}/")
-    local.parent.mkdir(parents=True, exist_ok=True)
-    with new_folder(local, ours=_marks(local), also=_left(local)) as new:
+    named.local.parent.mkdir(parents=True, exist_ok=True)
+    with new_folder(named, ours=_marks(named.local), also=_left(named.local)) as new:
         for name in kept:
             (new / name).parent.mkdir(parents=True, exist_ok=True)
             target.get(name, new / name)
         (new / STORED).write_bytes(json_bytes({"folder": folder, "files": kept}, source=STORED))
-    source.remove()
+    written.remove()
 
 
 def pointers() -> dict[Path, Pointer]:
@@ -159,8 +158,8 @@ def bring_back(url: str) -> int:
 
 def start_afresh(stage: "Stage", written: Any, named: Any) -> None:
     """Delete what a killed run left of an output, unless the stage resumes from that."""
-    if str(named) != str(written) and stage.name != "features":
-        Location(written).remove()
+    if named != written and stage.name != "features":
+        written.remove()
 
 
 def _own(url: str) -> str:
@@ -169,22 +168,17 @@ def _own(url: str) -> str:
     return f"{url}/{UNFINISHED}/{hashlib.sha256(who.encode()).hexdigest()[:8]}"
 
 
-def _name(path: Any, url: str) -> str:
+def _name(folder: Location | None, url: str) -> str:
     """The name below the storage's URL of a folder of the project; empty for any other."""
-    text = str(path)
-    if not url or path is None or "://" in text or Path(text).is_absolute():
+    if not url or folder is None or folder.local is None or folder.local.is_absolute():
         return ""
-    return Path(text).as_posix()
+    return folder.local.as_posix()
 
 
 def _kept(location: Location) -> list[str]:
     """The manifests of an output, or all its files where it has none."""
     paths = list(location.tree())
     return [path for path in paths if _MANIFESTS.fullmatch(path)] or paths
-
-
-def _digest(sums: Mapping[str, str]) -> str:
-    return digest(dict(sums))[:16]
 
 
 def _get(kept: Location, file: Path) -> None:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from elmo.errors import ElmoError, first_line
-from elmo.io.folders import Flag, absolute
-from elmo.io.location import Folder, Location, scratch
+from elmo.io.folders import Flag
+from elmo.io.location import Location, scratch
 
 from .. import PACKAGE
 from ..settings.cluster import Cluster
@@ -83,12 +83,12 @@ def session() -> Iterator[Any]:
 
 
 @contextmanager
-def checked_nodes(paths: Sequence[Path | str]) -> Iterator[None]:
-    """A session in which every node was found able to work on what lies at these paths."""
+def checked_nodes(folders: Sequence[Location]) -> Iterator[None]:
+    """A session in which every node was found able to work on what lies in these folders."""
     from . import preflight
 
     with session() as ray:
-        preflight.check(ray, paths, tracking_uri=os.environ.get("MLFLOW_TRACKING_URI"))
+        preflight.check(ray, folders, tracking_uri=os.environ.get("MLFLOW_TRACKING_URI"))
         yield
 
 
@@ -166,7 +166,7 @@ def fit(
     cluster: Cluster,
     label: str,
     name: str,
-    storage: Folder | Location,
+    storage: Location,
     stop: Flag | Path,
 ) -> Any:
     """Train: run `loop(config, rank, size, device)` on every worker under Ray Train.
@@ -184,7 +184,7 @@ def fit(
 
     logging.getLogger("ray.train").setLevel(logging.WARNING)
     distributed = cluster.workers > 0
-    folder = Location(absolute(str(storage)))
+    folder = storage.absolute()
     run = _run_config(name, folder, cluster)
     scaling = _scaling(cluster)
 

@@ -14,12 +14,12 @@ from .options import (
     OVERWRITE,
     PATH,
     TEXT,
-    Folder,
     say_done,
     written,
 )
 
 if TYPE_CHECKING:
+    from elmo.io.location import Location
     from elmo.model.folder import WeightPrecision
 
 
@@ -183,7 +183,7 @@ def _dump_help() -> str:
     help="Of the numbers of lists.",
 )
 @OVERWRITE
-def dump(store: Folder, out: Path, layout: str | None, dtype: str, overwrite: bool) -> None:
+def dump(store: "Location", out: Path, layout: str | None, dtype: str, overwrite: bool) -> None:
     """Write STORE for other tools."""
     from elmo.store import FeatureStore
 

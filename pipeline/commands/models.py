@@ -1,32 +1,50 @@
-"""Using a model: embed, perplexity, neighbors, search."""
+"""Using a model: embed, perplexity, neighbors, search.
 
+What loads torch is imported in the command that needs it: `elmo --help` does without.
+"""
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 import click
 
-from .options import (
-    DEVICE,
-    FOLDER,
-    JSON,
-    OVERWRITE,
-    PATH,
-    TEXT,
-    Folder,
-    say_done,
-    written,
-)
+from elmo.errors import ElmoError
+from elmo.settings import LONGEST_LINE, MOST_TOKENS
+
+from ..terminal.progress import Progress, say
+from .options import DEVICE, FOLDER, JSON, OVERWRITE, PATH, TEXT, say_done, written
 
 if TYPE_CHECKING:
+    from elmo.data.tokenizer import TextTokenizer
+    from elmo.io.location import Location
+    from elmo.model.embedder import Embedder
     from elmo.settings import RequestedOfEmbedding
+    from elmo.store import FeatureStore
+
+LineSentences = list[list[str]]  # the sentences of a line, each a list of tokens
+
+INPUT = click.option("--input", "source", type=TEXT, required=True, help="Text; - is stdin.")
+PRETOKENIZED = click.option(
+    "--pretokenized", is_flag=True, help="Tokens stand between single spaces."
+)
+LAYER = click.option("--layer", help="A layer of the store; default: the mean of all.")
+STORE_MODEL = click.option(
+    "--model", type=PATH, help="The store's model; default: looked for in models/."
+)
 
 
 @click.command()
 @click.argument("model", type=PATH)
-@click.option("--input", "source", type=TEXT, required=True, help="Text; - is stdin.")
+@INPUT
 @click.option("--output", type=PATH, required=True, help="An .npz file: key k is line k, from 0.")
-@click.option("--pretokenized", is_flag=True, help="Tokens stand between single spaces.")
+@PRETOKENIZED
 @click.option("--batch-size", default=256, show_default=True, help="Sentences read at a time.")
 @click.option("--state", type=click.Choice(["reset", "carry"]), default="reset", show_default=True)
 @click.option("--layers", default="all", show_default=True, help="all, or numbers such as 0,2.")
@@ -42,7 +60,7 @@ if TYPE_CHECKING:
 @DEVICE
 def embed(
     model: Path,
-    source: Any,
+    source: BinaryIO,
     output: Path,
     pretokenized: bool,
     batch_size: int,
@@ -58,35 +76,81 @@ def embed(
     \b
     Example: elmo embed models/finetune --input text.txt --output vectors.npz
     """
-    from ..settings.precision import settled
-    from . import text_commands
+    from elmo.io.atomic import check_absent
+    from elmo.model.embedder import Embedder
 
-    say = partial(click.echo, err=True)
+    from ..settings.precision import settled
+
     with written(output, overwrite) as out:
-        count = text_commands.embed(
-            model,
-            source,
-            out,
-            pretokenized=pretokenized,
-            batch_size=batch_size,
-            state=state,
-            layers=layers,
-            dtype=dtype,
-            precision=settled(precision, setting="--precision", device=device, say=say),
-            device=device,
+        check_absent(out)
+        products = settled(
+            precision, setting="--precision", device=device, say=partial(click.echo, err=True)
         )
+        embedder = Embedder.load(model, device=device, precision=products)
+        chosen = _layers(layers, embedder)
+        tokenize = None if pretokenized else embedder.model.text_tokenizer()
+        progress = Progress("embed", _kilobytes(source), unit="kB")
+        lines = _lines(source, tokenize, tokens=MOST_TOKENS, progress=progress)
+        with progress:
+            count = _write_vectors(
+                out, embedder, lines, batch_size, layers=chosen, state=state, dtype=dtype
+            )
     say_done(f"embed: {count:,} sentences in {output}")
+
+
+def _write_vectors(
+    out: Path,
+    embedder: "Embedder",
+    lines: Iterator[LineSentences],
+    batch_size: int,
+    *,
+    layers: list[int],
+    state: str,
+    dtype: str,
+) -> int:
+    """Write an array for each line; return how many.
+
+    Where the model's tokenizer cuts a line into sentences each is read alone, and their tokens
+    stand end to end.
+    """
+    import zipfile
+
+    import numpy as np
+
+    from elmo.io.atomic import new_output
+    from elmo.model.embedder import Carry
+
+    carry: Carry | Literal["reset"] = "reset"
+    if state == "carry":
+        carry = Carry()
+        lines = ([[token for tokens in line for token in tokens]] for line in lines)
+    count = 0
+    with new_output(out) as new, zipfile.ZipFile(new, "w", allowZip64=True) as archive:
+        for vectors in embedder.embed_stream(lines, batch_size, layers=layers, state=carry):
+            with archive.open(zipfile.ZipInfo(f"{count}.npy"), "w", force_zip64=True) as entry:
+                np.lib.format.write_array(cast(BinaryIO, entry), vectors.astype(dtype))
+            count += 1
+    return count
+
+
+def _layers(layers: str, embedder: "Embedder") -> list[int]:
+    if layers == "all":
+        return list(range(embedder.layers))
+    try:
+        return [int(layer) for layer in layers.split(",")]
+    except ValueError:
+        raise ElmoError(f"--layers must be all or numbers such as 0,2; found {layers!r}") from None
 
 
 @click.command()
 @click.argument("model", type=PATH)
-@click.option("--input", "source", type=TEXT, required=True, help="Text; - is stdin.")
-@click.option("--pretokenized", is_flag=True, help="Tokens stand between single spaces.")
+@INPUT
+@PRETOKENIZED
 @JSON
 @click.option("--sentences", is_flag=True, help="Print the scores of each line instead.")
 @DEVICE
 def perplexity(
-    model: Path, source: Any, pretokenized: bool, as_json: bool, sentences: bool, device: str
+    model: Path, source: BinaryIO, pretokenized: bool, as_json: bool, sentences: bool, device: str
 ) -> None:
     """The perplexity of a text, each sentence read alone, under the full softmax.
 
@@ -95,31 +159,44 @@ def perplexity(
     \b
     Example: elmo perplexity models/finetune --input text.txt
     """
-    from . import text_commands
+    from elmo.model.folder import load_model
+    from elmo.train import perplexity as evaluation
 
-    for line in text_commands.perplexity(
-        model,
-        source,
-        pretokenized=pretokenized,
-        as_json=as_json,
-        sentences=sentences,
-        device=device,
-    ):
-        click.echo(line)
+    loaded = load_model(model, device=device)
+    tokenize = None if pretokenized else loaded.text_tokenizer()
+    lines = _lines(source, tokenize, tokens=LONGEST_LINE)  # scored piece by piece: no bound
+    if sentences:
+        for block in evaluation.blocks(lines, lambda line: sum(map(len, line))):
+            each = iter(evaluation.scores(loaded, [tokens for line in block for tokens in line]))
+            for line in block:
+                of_line = [next(each) for _ in line]
+                forward, backward = (sum(score[way] for score in of_line) for way in (0, 1))
+                click.echo(f"{forward:.4f}\t{backward:.4f}\t{' '.join(chain(*line))}")
+        return
+    result = evaluation.perplexity(loaded, chain.from_iterable(lines)).to_dict()
+    if as_json:
+        finite = {name: value if value == value else None for name, value in result.items()}
+        click.echo(json.dumps(finite))
+        return
+    click.echo(
+        f"perplexity {result['average']:.2f} (forward {result['forward']:.2f}, "
+        f"backward {result['backward']:.2f}) over {result['tokens']:,.0f} tokens, "
+        f"{result['unk_rate']:.2%} unknown"
+    )
 
 
 @click.command()
 @click.argument("store", type=FOLDER)
 @click.argument("text")
-@click.option("--model", type=PATH, help="The store's model; default: looked for in models/.")
+@STORE_MODEL
 @click.option("-k", "count", default=10, show_default=True, help="How many neighbours to print.")
-@click.option("--layer", help="A layer of the store; default: the mean of all.")
+@LAYER
 @click.option("--same-word", is_flag=True, help="Only other occurrences of the word.")
-@click.option("--pretokenized", is_flag=True, help="Tokens stand between single spaces.")
+@PRETOKENIZED
 @JSON
 @DEVICE
 def neighbors(
-    store: Folder,
+    store: "Location",
     text: str,
     model: Path | None,
     count: int,
@@ -134,33 +211,35 @@ def neighbors(
     \b
     Example: elmo neighbors data/features "He has a [gift] for music"
     """
-    from . import text_commands
+    from elmo.store.neighbors import neighbors as nearest
+    from elmo.store.neighbors import parse_query, random_cosine
 
-    for line in text_commands.neighbors(
-        store,
-        text,
-        model=model,
-        count=count,
-        layer=layer,
-        same_word=same_word,
-        pretokenized=pretokenized,
-        as_json=as_json,
-        device=device,
-    ):
-        click.echo(line)
+    opened, embedder = _opened(store, model, device)
+    tokens, index = (
+        parse_query(text) if pretokenized else parse_query(text, tokenize=embedder.tokenize)
+    )
+    chosen = _layer(layer)
+    found = nearest(opened, embedder, tokens, index, k=count, layer=chosen, same_word=same_word)
+    if same_word and not found:
+        raise ElmoError(f"{store}: has no other {tokens[index]!r}; leave out --same-word")
+    for neighbor in found:
+        _print_hit(neighbor, neighbor.marked(), as_json)
+    # At the end, so that an output that takes no lines is all that is said.
+    random = random_cosine(opened, chosen)
+    say(f"two random tokens of the store have {random:.3f}; --layer chooses another layer")
 
 
 @click.command()
 @click.argument("store", type=FOLDER)
 @click.argument("text")
-@click.option("--model", type=PATH, help="The store's model; default: looked for in models/.")
+@STORE_MODEL
 @click.option("-k", "count", default=10, show_default=True, help="How many sentences to print.")
-@click.option("--layer", help="A layer of the store; default: the mean of all.")
-@click.option("--pretokenized", is_flag=True, help="Tokens stand between single spaces.")
+@LAYER
+@PRETOKENIZED
 @JSON
 @DEVICE
 def search(
-    store: Folder,
+    store: "Location",
     text: str,
     model: Path | None,
     count: int,
@@ -176,16 +255,90 @@ def search(
     \b
     Example: elmo search data/features "returns an array of the given shape" -k 3
     """
-    from . import text_commands
+    from elmo.store.search import search as nearest
 
-    for line in text_commands.search(
-        store,
-        text,
-        model=model,
-        count=count,
-        layer=layer,
-        pretokenized=pretokenized,
-        as_json=as_json,
-        device=device,
-    ):
-        click.echo(line)
+    opened, embedder = _opened(store, model, device)
+    sentences = [text.split()] if pretokenized else embedder.tokenize(text)
+    for hit in nearest(opened, embedder, sentences, k=count, layer=_layer(layer)):
+        _print_hit(hit, " ".join(hit.tokens), as_json)
+
+
+def _print_hit(hit: Any, shown: str, as_json: bool) -> None:
+    """Print a neighbour or sentence of a store: an object of JSON, or a line for people."""
+    line = f"{hit.cosine:.3f}  {hit.sentence_id:>7}  {shown}"
+    click.echo(json.dumps(asdict(hit), ensure_ascii=False) if as_json else line)
+
+
+def _opened(store: "Location", model: Path | None, device: str) -> "tuple[FeatureStore, Embedder]":
+    """The store, and its model: the one that was named, or that under models/ which made it."""
+    from elmo.model.embedder import Embedder
+    from elmo.store import FeatureStore
+
+    opened = FeatureStore(store, checked=True)
+    return opened, Embedder.load(model or _model_of(opened), device=device)
+
+
+def _model_of(store: "FeatureStore") -> "Location":
+    """The model folder under models/ that made a store."""
+    from elmo.io.location import Location
+    from elmo.store import model_digest
+
+    from ..cluster.storage import read_from
+
+    digest = store.manifest.model.digest
+    for config in sorted(Path("models").glob("*/config.json")):
+        if model_digest(config.parent) == digest:
+            return read_from(Location(config.parent))
+    raise ElmoError(f"models/: no model here made the store (digest {digest[:12]}); pass --model")
+
+
+def _layer(layer: str | None) -> int | str | None:
+    return int(layer) if layer is not None and layer.isdecimal() else layer
+
+
+def _kilobytes(source: BinaryIO) -> float | None:
+    """The size of a file; None of a pipe."""
+    try:
+        status = os.fstat(source.fileno())
+    except OSError:
+        return None
+    return status.st_size / 1000 if stat.S_ISREG(status.st_mode) else None
+
+
+def _lines(
+    source: BinaryIO,
+    tokenize: "TextTokenizer | None",
+    *,
+    tokens: int,
+    progress: Progress | None = None,
+) -> Iterator[LineSentences]:
+    """The sentences of each line, or one of its tokens between spaces where `tokenize` is None.
+
+    `ElmoError` names a line that is not UTF-8 or too long.
+    """
+    name = getattr(source, "name", "-")
+    number = 0
+    while line := source.readline(LONGEST_LINE + 1):
+        number += 1
+        if progress is not None:
+            progress.advance(len(line) / 1000)
+        if len(line) > LONGEST_LINE:
+            raise ElmoError(
+                f"{name}:{number}: the line has more than {LONGEST_LINE:,} bytes; cut it into "
+                "sentences, one on each line"
+            )
+        try:
+            text = line.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise ElmoError(
+                f"{name}:{number}: byte {error.start + 1} of the line is not UTF-8; "
+                "convert the file to UTF-8"
+            ) from None
+        text = text.removeprefix("\ufeff") if number == 1 else text
+        sentences = [[t for t in text.split(" ") if t]] if tokenize is None else tokenize(text)
+        if (count := sum(map(len, sentences))) > tokens:
+            raise ElmoError(
+                f"{name}:{number}: the line has {count:,} tokens, at most {tokens:,} are "
+                "read; cut it into sentences, one on each line"
+            )
+        yield sentences

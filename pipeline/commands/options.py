@@ -7,9 +7,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from elmo.io.location import Location
 
 
 def _check_name(value: str, *, urls: bool) -> None:
@@ -41,34 +44,34 @@ class _Path(click.Path):
 
 
 PATH = _Path(path_type=Path)
-Folder = str | Path  # as elmo.io.location has it, which `--help` need not load
 
 
 class _Folder(click.ParamType):  # type: ignore[type-arg]
-    """A folder of the project, or the URL of one, which a path would spoil.
-
-    A folder of the project may be a pointer to one at the URL that is set as `storage`.
-    """
+    """A folder of the project as it is named, or the URL of one, which a path would spoil."""
 
     name = "path"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> Folder:
+    def convert(self, value: Any, param: Any, ctx: Any) -> "Location":
+        """Make it a `Location`."""
+        from elmo.io.location import Location
+
+        if isinstance(value, Location):
+            return value
+        _check_name(value, urls=True)
+        return Location(value if "://" in value else Path(value))
+
+
+class _Read(_Folder):
+    """A folder that is read: it may be a pointer to one at the URL that is set as `storage`."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> "Location":
         from ..cluster import storage
 
-        _check_name(os.fspath(value), urls=True)
-        return value if isinstance(value, Path) else storage.read_from(str(value))
+        return storage.read_from(super().convert(value, param, ctx))
 
 
-class _Named(_Folder):
-    """A folder of the project as it is named, which its stage reads or writes where it lies."""
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Folder:
-        _check_name(os.fspath(value), urls=True)
-        return value if "://" in str(value) else Path(value)
-
-
-FOLDER = _Folder()  # that is read
-NAMED = _Named()
+NAMED = _Folder()
+FOLDER = _Read()
 
 
 class _Text(click.File):
@@ -200,6 +203,8 @@ def with_cluster(command: Callable[..., None]) -> Callable[..., None]:
             say(in_force)
         if not os.environ.get("RAY_ADDRESS"):
             return command(cluster=cluster, **given)
+        from elmo.io.location import Location
+
         from ..cluster import workers
 
         # Workers read and write folders; the driver alone the files and curves of this machine.
@@ -207,7 +212,7 @@ def with_cluster(command: Callable[..., None]) -> Callable[..., None]:
         named = [one.name for one in parameters if one.name and isinstance(one.type, _Folder)]
         folders = [given[name] for name in named]
         if cluster.storage:
-            folders = [cluster.storage]
+            folders = [Location(cluster.storage)]
         with workers.checked_nodes([folder for folder in folders if folder is not None]):
             command(cluster=cluster, **given)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from elmo.errors import ElmoError
+from elmo.io.location import Location
 
 from .options import say_done, values_set
 
@@ -36,7 +37,8 @@ def run_stage(stage: "Stage", **given: Any) -> None:
 
 def _log_of(work: Any, words: list[str]) -> Path | None:
     """The log file of a stage whose work lies on this machine."""
-    return work / f"{'-'.join(words)}.log" if isinstance(work, Path) else None
+    local = None if work is None else Location.of(work).local
+    return local / f"{'-'.join(words)}.log" if local else None
 
 
 def _run(
@@ -88,8 +90,9 @@ def _run(
     return summary
 
 
-def _check_work(folder: Any) -> None:
-    if isinstance(folder, Path) and folder.exists() and not folder.is_dir():
+def _check_work(work: Any) -> None:
+    folder = None if work is None else Location.of(work).local
+    if folder and folder.exists() and not folder.is_dir():
         raise ElmoError(f"{folder}: is no folder to keep work in; pass another as --work")
 
 
@@ -128,7 +131,8 @@ def _paths(arguments: Iterable["Argument"], given: dict[str, Any]) -> list[Any]:
 
 def _real(path: Any) -> str:
     """A path without links, or a URL, with a slash at its end."""
-    return f"{path if '://' in str(path) else os.path.realpath(path)}".rstrip("/") + "/"
+    local = Location.of(path).local
+    return f"{path if local is None else os.path.realpath(local)}".rstrip("/") + "/"
 
 
 def _rounded(value: Any) -> Any:

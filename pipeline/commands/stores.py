@@ -9,19 +9,20 @@ from .options import (
     FOLDER,
     JSON,
     PATH,
-    Folder,
     say_done,
     with_cluster,
 )
 
 if TYPE_CHECKING:
+    from elmo.io.location import Location
+
     from ..settings.cluster import Cluster
 
 
 @click.command()
 @click.argument("store", type=FOLDER)
 @JSON
-def verify(store: Folder, as_json: bool) -> None:
+def verify(store: "Location", as_json: bool) -> None:
     """Check every checksum and count of STORE, and name what is wrong.
 
     \b
@@ -45,22 +46,24 @@ def verify(store: Folder, as_json: bool) -> None:
 @click.argument("shards", type=PATH)
 @click.argument("model", type=PATH)
 @with_cluster
-def append(store: Folder, shards: Path, model: Path, cluster: "Cluster") -> None:
+def append(store: "Location", shards: Path, model: Path, cluster: "Cluster") -> None:
     """Add the sentences of SHARDS to STORE, as a new version.
 
     \b
     Example: elmo append data/features data/shards/more models/finetune
     """
+    from elmo.io.location import Location
+
     from ..stages import features as stage
 
-    figures = stage.append(store, shards, model, cluster=cluster)
+    figures = stage.append(store, Location(shards), Location(model), cluster=cluster)
     say_done(f"append: {store} has {figures['tokens']:,} tokens now")
 
 
 @click.command()
 @click.argument("store", type=FOLDER)
 @click.option("--part-tokens", default=1_000_000, show_default=True, help="Tokens per part.")
-def compact(store: Folder, part_tokens: int) -> None:
+def compact(store: "Location", part_tokens: int) -> None:
     """Join small neighbouring parts of STORE, as a new version.
 
     \b
@@ -75,7 +78,7 @@ def compact(store: Folder, part_tokens: int) -> None:
 @click.command()
 @click.argument("store", type=FOLDER)
 @click.option("--keep", default=1, show_default=True, help="Versions to keep.")
-def prune(store: Folder, keep: int) -> None:
+def prune(store: "Location", keep: int) -> None:
     """Delete old versions of STORE and the files that only they name.
 
     \b
@@ -89,7 +92,7 @@ def prune(store: Folder, keep: int) -> None:
 @click.command()
 @click.argument("store", type=FOLDER)
 @JSON
-def lineage(store: Folder, as_json: bool) -> None:
+def lineage(store: "Location", as_json: bool) -> None:
     """Print the model, run, corpus and settings that made STORE, as JSON; with --json on one line.
 
     \b

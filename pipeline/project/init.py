@@ -13,7 +13,8 @@ from pathlib import Path
 
 from elmo.data.tokenizer import TOKENIZERS, TextTokenizer, Tokenization, describe
 from elmo.errors import ElmoError
-from elmo.model.config import named, read_config
+from elmo.io.location import Location
+from elmo.model.config import located, read_config
 from elmo.settings import check_value
 from elmo.store.neighbors import parse_query
 
@@ -122,7 +123,7 @@ def _named_model(folder: Path, name: str) -> tuple[str, Tokenization]:
     config = read_config(name)
     if config.tokenizer.name not in TOKENIZERS:
         raise ElmoError(f"--from {name}: has no tokenizer; a project needs one to cut its text")
-    return (_from(folder, name) if named(name) == name else name), config.tokenizer
+    return (_from(folder, name) if located(name) == Location(name) else name), config.tokenizer
 
 
 def _listing(inputs: Sequence[Input]) -> str:

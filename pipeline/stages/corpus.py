@@ -23,8 +23,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs, to_builtins
 
 from elmo.errors import ElmoError
 from elmo.io.atomic import check_record, write_json
-from elmo.io.folders import absolute, link_folder, new_folder
-from elmo.io.location import Folder, Location, in_parallel
+from elmo.io.folders import link_folder, new_folder
+from elmo.io.location import Location, in_parallel
 from elmo.io.records import Count, Sha256, sha256
 from elmo.model.config import read_config
 
@@ -76,10 +76,12 @@ class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
     sha256: Sha256
     url: str | UnsetType = UNSET
 
-    def input(self, corpus: Folder, given: Iterable[str] = ()) -> Input:
+    def input(self, corpus: Location, given: Iterable[str] = ()) -> Input:
         """The file, to be read from any working folder; logins are those of the URLs `given`."""
-        url = str(absolute(f"{corpus}/{self.name}" if self.url is UNSET else self.url))
-        url = with_login(url, given) if self.url is not UNSET else url
+        if self.url is UNSET:
+            url = corpus.absolute().name(self.name)
+        else:
+            url = with_login(Location(self.url).absolute().url, given)
         return Input(self.name, url, self.bytes, self.sha256)
 
 
@@ -139,7 +141,7 @@ STAGE = Stage(
 )
 
 
-def run(out: Folder, params: Corpus, *, work: Folder) -> dict[str, float]:
+def run(out: Location, params: Corpus, *, work: Location) -> dict[str, float]:
     """Write `general/`, `domain/` and `manifest.json` to `out`, or name the user's files in it."""
     if params.general and not params.domain:
         raise ElmoError(
@@ -155,12 +157,12 @@ def run(out: Folder, params: Corpus, *, work: Folder) -> dict[str, float]:
             name = params.domain_package
             package = package_docstrings(name, setting="corpus.domain_package")
             text = {f"{name}.txt": package}
-            domain = _rendered(Location.of(out).local, folder, "domain", _release(name), text)
+            domain = _rendered(out.local, folder, "domain", _release(name), text)
         if params.general:
             general = _own(params.general, params.column)
         else:
             release = {"Python": platform.python_version()}
-            general = _rendered(Location.of(out).local, folder, "general", release, _general())
+            general = _rendered(out.local, folder, "general", release, _general())
         manifest = CorpusManifest("corpus", SCHEMA_VERSION, {"general": general, "domain": domain})
         write_json(folder / "manifest.json", to_builtins(manifest))
     return {
@@ -170,7 +172,7 @@ def run(out: Folder, params: Corpus, *, work: Folder) -> dict[str, float]:
     }
 
 
-def summary(figures: dict[str, float], out: Folder) -> str:
+def summary(figures: dict[str, float], out: Location) -> str:
     """Return what was collected, in words."""
     return (
         f"{human_size(figures['general_bytes'])} general ({listing(out, 'general')}), "
@@ -178,13 +180,9 @@ def summary(figures: dict[str, float], out: Folder) -> str:
     )
 
 
-def read_manifest(folder: Folder) -> CorpusManifest:
+def read_manifest(folder: Location) -> CorpusManifest:
     """Read the manifest of a corpus folder; `ElmoError` where a name in it leaves the folder."""
-    location = Location.of(folder)
-    path, manifest = (
-        location.name("manifest.json"),
-        location.record("manifest.json", CorpusManifest),
-    )
+    path, manifest = folder.name("manifest.json"), folder.record("manifest.json", CorpusManifest)
     for name, text in manifest.texts.items():
         for source in text.inputs:
             inside = source.name.split("/")
@@ -195,7 +193,7 @@ def read_manifest(folder: Folder) -> CorpusManifest:
     return manifest
 
 
-def listing(folder: Folder, text: TextName) -> str:
+def listing(folder: Location, text: TextName) -> str:
     """The first names of a text's files."""
     names = [source.name for source in read_manifest(folder).texts[text].inputs]
     more = f" and {len(names) - 4:,} more" if len(names) > 4 else ""
@@ -335,7 +333,7 @@ def _rendered(
 def _whole(out: Path, text: TextName, source: dict[str, str | int]) -> Text | None:
     """Return what `out` holds of a text, if rendered of `source` and as it was written."""
     try:
-        before = read_manifest(out).texts[text]
+        before = read_manifest(Location(out)).texts[text]
         altered = any(sha256(out / one.name) != one.sha256 for one in before.inputs)
     except (ElmoError, OSError, KeyError):
         return None

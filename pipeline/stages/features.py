@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elmo.errors import ElmoError
-from elmo.io.folders import absolute
-from elmo.io.location import Folder, Location
+from elmo.io.location import Location
 from elmo.settings import StoreSettings
 
 from .. import tracking
@@ -51,7 +50,7 @@ STAGE = Stage(
 )
 
 
-def _run(params: Params, *, shards: Folder, cluster: Cluster, **given: Any) -> Numbers:
+def _run(params: Params, *, shards: Location, cluster: Cluster, **given: Any) -> Numbers:
     """Run the stage; say first how long that will take."""
     from elmo.data.shards import Shards
 
@@ -60,12 +59,12 @@ def _run(params: Params, *, shards: Folder, cluster: Cluster, **given: Any) -> N
 
 
 def run(
-    shards: Folder,
-    model: Folder,
-    out: Folder,
+    shards: Location,
+    model: Location,
+    out: Location,
     params: StoreSettings,
     *,
-    work: Folder,
+    work: Location,
     cluster: Cluster,
 ) -> dict[str, float]:
     """Write the store of all sentences of `shards` to `out`, a folder or URL; return its counts.
@@ -79,18 +78,18 @@ def run(
 
     store_build.check_build(out, shards=shards, model=model, settings=params)
     inputs = {"model": model_digest(model), "shards": Shards(shards).digest}
-    kept = Location(absolute(work)) / fingerprint("features", STAGE.version, params, inputs)
+    kept = work / fingerprint("features", STAGE.version, params, inputs)
     sources = {"model": model, "shards": shards}
     layout = store_build.make_layout(model, params)
     _check_room(out, kept, layout, tokens=Shards(shards).tokens())
     try:
         with tracking.run("features", params, inputs=inputs, sources=sources, folder=kept) as log:
             manifest = store_build.build(
-                absolute(out),
-                shards=absolute(shards),
-                model=absolute(model),
+                out,
+                shards=shards,
+                model=model,
                 settings=params,
-                work=None if "://" in str(out) else kept,
+                work=None if out.local is None else kept,
                 device=_device(cluster),
                 run=_on(cluster),
             )
@@ -100,9 +99,9 @@ def run(
     return metrics(manifest)
 
 
-def _check_room(out: Folder, kept: Location, layout: "Layout", *, tokens: int) -> None:
+def _check_room(out: Location, kept: Location, layout: "Layout", *, tokens: int) -> None:
     """Say what a large store will take of its disk, and refuse one that can't fit."""
-    home = Location.of(absolute(out)).local
+    home = out.absolute().local
     size = tokens * len(layout.contextual) * layout.width
     if home is None or size < outlook.LARGE:
         return
@@ -125,7 +124,9 @@ def summary(figures: dict[str, float]) -> str:
     )
 
 
-def append(store: Folder, shards: Folder, model: Folder, *, cluster: Cluster) -> dict[str, float]:
+def append(
+    store: Location, shards: Location, model: Location, *, cluster: Cluster
+) -> dict[str, float]:
     """Add the sentences of `shards` to a store as a new version; return its counts.
 
     Where an append of them was interrupted once its version was published, that is recorded alone.
@@ -157,9 +158,9 @@ def append(store: Folder, shards: Folder, model: Folder, *, cluster: Cluster) ->
     sources = {"shards": shards, "store": store}
     with tracking.run("append", before.layout, inputs=inputs, sources=sources) as log:
         manifest = store_build.append(
-            absolute(store),
-            shards=absolute(shards),
-            model=absolute(model),
+            store,
+            shards=shards,
+            model=model,
             device=_device(cluster),
             run=_on(cluster),
         )
@@ -225,11 +226,11 @@ def metrics(manifest: "StoreManifest") -> dict[str, float]:
     return {**counts, "bytes_per_token": round(counts["bytes"] / max(1, counts["tokens"]), 1)}
 
 
-def _record(log: tracking.Run, manifest: "StoreManifest", out: str | Path) -> None:
+def _record(log: tracking.Run, manifest: "StoreManifest", out: Location) -> None:
     log.metrics(metrics(manifest))
     log.tag("model_digest", manifest.model.digest)
     log.tag("store", manifest.digest)
-    log.tag("store_place", str(absolute(final_place(out))))
+    log.tag("store_place", final_place(out).absolute().url)
 
 
 def _clear(work: Location) -> None:

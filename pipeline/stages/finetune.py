@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elmo.errors import ElmoError
-from elmo.io.folders import absolute
-from elmo.io.location import Folder
+from elmo.io.location import Location
 
 from ..settings.cluster import Cluster
 from ..settings.params import Finetune
@@ -44,11 +43,11 @@ STAGE = Stage(
 
 @dataclass(frozen=True)
 class FinetuneJob:
-    """A fine-tuning: the model, its texts, what it is compared with; paths are absolute."""
+    """A fine-tuning: the model, its texts, what it is compared with."""
 
-    model: Folder
-    domain: Folder
-    general: Folder
+    model: Location
+    domain: Location
+    general: Location
     new_words: int
     freeze: tuple[str, ...]
     layer_decay: float
@@ -98,14 +97,14 @@ class FinetuneJob:
 
 
 def run(
-    model: Folder,
-    domain: Folder,
-    general: Folder,
-    out: Folder,
+    model: Location,
+    domain: Location,
+    general: Location,
+    out: Location,
     params: Finetune,
     *,
     curves: Path,
-    work: Folder,
+    work: Location,
     cluster: Cluster,
 ) -> dict[str, float]:
     """Fine-tune the model folder `model` on the shards `domain`; write the model folder `out`.
@@ -129,9 +128,9 @@ def run(
         params,
         params.training,
         FinetuneJob(
-            absolute(model),
-            absolute(domain),
-            absolute(general),
+            model,
+            domain,
+            general,
             params.new_words,
             params.freeze,
             params.layer_decay,
@@ -141,11 +140,7 @@ def run(
             "general": Shards(general).digest,
             "parent": parent.digest,
         },
-        sources={
-            "corpus": absolute(domain),
-            "general": absolute(general),
-            "parent": absolute(model),
-        },
+        sources={"corpus": domain, "general": general, "parent": model},
         out=out,
         curves=curves,
         work=work,
@@ -163,14 +158,14 @@ def _of_same_text(training: Mapping[str, Any], text: str) -> Mapping[str, Any] |
 
 
 def _taken(
-    model: Folder, heldout: Mapping[str, Any], out: Folder, curves: Path
+    model: Location, heldout: Mapping[str, Any], out: Location, curves: Path
 ) -> dict[str, float]:
     """Copy the model to `out`, with curves that hold nothing; return what pretraining measured."""
     from elmo.model.folder import copy_model
     from elmo.train.curves import write_empty
 
     copy_model(model, out)
-    write_empty(curves)
+    write_empty(Location(curves))
     return {
         "domain_perplexity_after": heldout["average"],
         "domain_tokens": heldout["tokens"] or 0,

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from elmo.data.tokenizer import sentence_splitter
 from elmo.errors import ElmoError
-from elmo.io.atomic import check_folder, new_folder, write_json
+from elmo.io.atomic import write_json
+from elmo.io.folders import check_folder, new_folder
+from elmo.io.location import Location
 from elmo.io.records import sha256
 from elmo.tasks.readers.fields import TextTokens
 
@@ -55,9 +57,9 @@ def run(out: Path, params: Labels) -> dict[str, int]:
     All sentences of a docstring are in one file, and no sentence comes twice. Of more sentences
     than are asked for, those with the lowest hashes are taken: a larger file holds the smaller one.
     """
-    check_folder(out, ours=_OURS, also="", kind="labels")
+    check_folder(Location(out), ours=_OURS, also="", kind="labels")
     if not params.package:
-        with new_folder(out, ours=_OURS, also="", kind="labels") as folder:
+        with new_folder(Location(out), ours=_OURS, also="", kind="labels") as folder:
             _write_manifest(folder, ())
         return {}
     wanted = {"train": params.train, "dev": params.dev, "test": params.test}
@@ -73,7 +75,7 @@ def run(out: Path, params: Labels) -> dict[str, int]:
                 continue
             seen.add(tokens)
             sentences[tokens, tags] = hashlib.sha256(" ".join(tokens).encode()).hexdigest()
-    with new_folder(out, ours=_OURS, also="", kind="labels") as folder:
+    with new_folder(Location(out), ours=_OURS, also="", kind="labels") as folder:
         for split, sentences in by_split.items():
             chosen = sorted(sentences, key=sentences.__getitem__)[: wanted[split]]
             if not chosen:

@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elmo.io.folders import absolute, local_folder
-from elmo.io.location import Folder, Location
+from elmo.io.folders import local_folder
+from elmo.io.location import Location
 from elmo.io.records import digest
 from elmo.settings import Network
 
@@ -39,10 +39,10 @@ STAGE = Stage(
 
 @dataclass(frozen=True)
 class PretrainJob:
-    """A pretraining; paths are absolute."""
+    """A pretraining."""
 
-    shards: Folder
-    vocab: Folder
+    shards: Location
+    vocab: Location
     network: Network
 
     def prepare(self, settings: "RunSettings") -> "Prepared":
@@ -83,13 +83,13 @@ class PretrainJob:
 
 
 def run(
-    shards: Folder,
-    vocab: Folder,
-    out: Folder,
+    shards: Location,
+    vocab: Location,
+    out: Location,
     params: Pretrain,
     *,
     curves: Path,
-    work: Folder,
+    work: Location,
     cluster: Cluster,
 ) -> dict[str, float]:
     """Pretrain on the training split of `shards`; write the model folder `out` and its curves.
@@ -108,9 +108,9 @@ def run(
         STAGE,
         params,
         params.training,
-        PretrainJob(absolute(shards), absolute(vocab), params.network),
+        PretrainJob(shards, vocab, params.network),
         inputs=inputs,
-        sources={"corpus": absolute(shards), "vocabulary": absolute(vocab)},
+        sources={"corpus": shards, "vocabulary": vocab},
         out=out,
         curves=curves,
         work=work,
@@ -140,7 +140,7 @@ def _figures(heldout: dict[str, float | None]) -> dict[str, float]:
     return metrics
 
 
-def _taken(shards: Folder, out: Folder, params: Pretrain, curves: Path) -> dict[str, float]:
+def _taken(shards: Location, out: Location, params: Pretrain, curves: Path) -> dict[str, float]:
     """Copy the named model to `out`, with curves that hold nothing; measure it on the shards."""
     from elmo.data.shards import Shards
     from elmo.model.folder import copy_model, load_model
@@ -156,7 +156,7 @@ def _taken(shards: Folder, out: Folder, params: Pretrain, curves: Path) -> dict[
     ]
     figures = {} if model.softmax is None else perplexity(model, heldout).to_dict()
     copy_model(params.model, out)
-    write_empty(curves)
+    write_empty(Location(curves))
     return _figures(figures)
 
 
@@ -185,7 +185,7 @@ def score(figures: dict[str, float]) -> str:
     return f"perplexity {figures['heldout_perplexity']:.1f} on held-out general text{unknown}"
 
 
-def _check(vocab: Folder, network: Network) -> None:
+def _check(vocab: Location, network: Network) -> None:
     """Refuse what no worker could train with, before a run is opened for it."""
     from elmo.model.folder import check_widths
     from elmo.settings import Config
@@ -196,7 +196,7 @@ def _check(vocab: Folder, network: Network) -> None:
     )
 
 
-def _read_vocabulary(folder: Folder) -> "tuple[Characters, Vocabulary]":
+def _read_vocabulary(folder: Location) -> "tuple[Characters, Vocabulary]":
     from elmo.data.characters import Characters
     from elmo.data.vocabulary import Vocabulary
 
@@ -204,8 +204,7 @@ def _read_vocabulary(folder: Folder) -> "tuple[Characters, Vocabulary]":
         return Characters.load(local / "characters.json"), Vocabulary.load(local)
 
 
-def vocabulary_digest(folder: Folder) -> str:
+def vocabulary_digest(folder: Location) -> str:
     """The digest of a vocabulary folder."""
-    location = Location(folder)
     names = ("words.txt", "counts.txt", "characters.json")
-    return digest({name: location.sha256(name) for name in names if location.exists(name)})
+    return digest({name: folder.sha256(name) for name in names if folder.exists(name)})

@@ -12,7 +12,7 @@ from msgspec import Struct, to_builtins
 
 from elmo.io.atomic import check_record, write_json
 from elmo.io.folders import local_folder
-from elmo.io.location import Folder, Location
+from elmo.io.location import Location
 from elmo.io.records import digest
 
 from .. import tracking
@@ -69,7 +69,13 @@ STAGE = Stage(
 
 
 def run(
-    model: Folder, store: Folder, out: Path, params: Register, *, general: Folder, domain: Folder
+    model: Location,
+    store: Location,
+    out: Path,
+    params: Register,
+    *,
+    general: Location,
+    domain: Location,
 ) -> dict[str, str | int]:
     """Register `model` under the name of `params`, once for each content; write `out`.
 
@@ -86,7 +92,7 @@ def run(
 
     check_record(out, RegisterRecord)
     content = model_digest(model)
-    lineage = Location(model).record("training.json", Lineage)
+    lineage = model.record("training.json", Lineage)
     opened = FeatureStore(store, model=content)
     shards = {"general": Shards(general), "domain": Shards(domain)}
     scores = _scores(lineage)
@@ -95,7 +101,7 @@ def run(
         "corpus": shards["general"].digest,
         "domain": shards["domain"].digest,
         "vocabulary": vocabulary_digest(model),
-        "words": Location(model).sha256("words.txt"),
+        "words": model.sha256("words.txt"),
         "training_run": lineage.run_id,
         f"store.{opened.digest[:12]}": without_credentials(str(store)),
         **{f"heldout.{text}": heldout_digest(held_shards) for text, held_shards in shards.items()},
@@ -138,7 +144,7 @@ def _scores(lineage: Lineage) -> dict[str, float]:
 
 
 def _new_version(
-    model: Folder,
+    model: Location,
     lineage: Lineage,
     log: tracking.Run,
     tags: dict[str, str],

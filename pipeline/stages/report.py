@@ -15,9 +15,8 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from elmo.errors import ElmoError, Mismatch, NotFound
-from elmo.io.atomic import new_folder
-from elmo.io.folders import local_folder
-from elmo.io.location import Folder
+from elmo.io.folders import local_folder, new_folder
+from elmo.io.location import Location
 from elmo.io.records import read_json
 
 from .. import tracking
@@ -94,9 +93,9 @@ def run(
     *,
     numbers_in: Path,
     curves: Path,
-    vocab: Folder,
-    model: Folder,
-    store: Folder,
+    vocab: Location,
+    model: Location,
+    store: Location,
     registered: Path,
     corpus: Path | None = None,
     tasks: Sequence[str] = (),
@@ -134,11 +133,11 @@ def summary(figures: dict[str, int], out: Path) -> str:
 def _write(
     out: Path,
     params: Report,
-    store: Folder,
+    store: Location,
     registered: Path,
     tasks: Sequence[str],
     *,
-    sources: dict[str, Folder],
+    sources: dict[str, Location],
     numbers_in: Path,
     curves: Path,
     vocab: Path,
@@ -177,7 +176,8 @@ def _write(
     }
     with tracking.run("report", params, inputs=read, sources=sources) as log:
         runs = _runs(training, version)
-        with new_folder(out, ours=("index.html", "curves.png"), also=r"\w+\.png") as folder:
+        marks = ("index.html", "curves.png")
+        with new_folder(Location(out), ours=marks, also=r"\w+\.png") as folder:
             drawn = {name: _drawn(folder / f"{name}.png", draw[name]) for name in PICTURES}
             sections: dict[str, list[Block]] = {
                 "What was run": [
@@ -686,7 +686,7 @@ def _layers(by_layer: dict[str, dict[str, float]]) -> list[Block]:
     return [Note(note), Table(rows, head=("Layer", "mean norm", "mean cosine"))]
 
 
-def _neighbors(params: Report, store: Folder, model: Path) -> list[Block]:
+def _neighbors(params: Report, store: Location, model: Path) -> list[Block]:
     from elmo.model.embedder import Embedder
     from elmo.store import FeatureStore
     from elmo.store.neighbors import clearest_layer, neighbors, parse_query, random_cosine

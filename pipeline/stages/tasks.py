@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from elmo.errors import ElmoError, NotFound
 from elmo.io.atomic import (
-    check_folder,
     check_output,
     check_writable,
     locked,
     new_file,
-    new_folder,
 )
-from elmo.io.folders import link_folder, local_folder
-from elmo.io.location import Folder
+from elmo.io.folders import check_folder, link_folder, local_folder, new_folder
+from elmo.io.location import Location
 from elmo.store import model_digest
 from elmo.tasks import RESULTS_VERSION
 from elmo.tasks.kinds import choose
@@ -46,7 +44,7 @@ ARMS = {"elmo": "with ELMo", "baseline": "without ELMo"}
 SIMPLE = {"majority": "by the most frequent label", "tfidf": "by TF-IDF", "static": "by layer 0"}
 
 
-def _run(params: Params, name: str, model: Folder, cluster: Cluster, **given: Any) -> Numbers:
+def _run(params: Params, name: str, model: Location, cluster: Cluster, **given: Any) -> Numbers:
     if name not in params.tasks:
         names = ", ".join(params.tasks) or "none"
         raise NotFound(f"tasks.{name}: no such task in the params; there are: {names}")
@@ -98,7 +96,7 @@ def run(
     arms = _arms(params)
     written = rf"({'|'.join(ARMS)})/(task\.json|{NAMES})"
     ours: dict[str, Any] = {"ours": tuple(arms)[:1], "also": written}
-    check_folder(out, **ours)
+    check_folder(Location(out), **ours)
     check_writable(out)
     check_output(curve, ours=rb"epoch(\telmo)?(\tbaseline)?\n")
     plots.check_out(picture)
@@ -128,7 +126,7 @@ def run(
         }
         bar.reach(epochs, "simple baselines")
         tallies |= {name: [tally] for name, tally in _simple(params.kind, data, model).items()}
-        with new_folder(out, **ours) as new:
+        with new_folder(Location(out), **ours) as new:
             for arm in arms:
                 link_folder(kept / arm, new / arm)
         first, tracked = next(iter(tracked_arms.items()))

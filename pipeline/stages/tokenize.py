@@ -26,8 +26,8 @@ from elmo.data.shards import (
 )
 from elmo.data.tokenizer import TextTokenizer, describe
 from elmo.errors import BadSettings, ElmoError
-from elmo.io.folders import absolute, check_folder, empty_folder
-from elmo.io.location import Folder, Location
+from elmo.io.folders import check_folder, empty_folder
+from elmo.io.location import Location
 
 from ..cluster import workers
 from ..settings.cluster import Cluster
@@ -65,7 +65,7 @@ STAGE = Stage(
 )
 
 
-def _run(params: Params, *, cluster: Cluster, text: str, out: Folder, **given: Any) -> Numbers:
+def _run(params: Params, *, cluster: Cluster, text: str, out: Location, **given: Any) -> Numbers:
     """Run the stage; say what the stages after it will take of the text."""
     if text == "domain":
         _check_queries(params)
@@ -78,7 +78,7 @@ def _run(params: Params, *, cluster: Cluster, text: str, out: Folder, **given: A
         train_tokens=int(figures["tokens"] - figures["heldout_tokens"]),
         params=params,
         cluster=cluster,
-        home=Location(absolute(out)).local,
+        home=out.absolute().local,
     )
     return figures
 
@@ -96,12 +96,12 @@ def _check_queries(params: Params) -> None:
 
 
 def run(
-    corpus: Folder,
-    out: Folder,
+    corpus: Location,
+    out: Location,
     params: Tokenize,
     *,
     text: str,
-    work: Folder,
+    work: Location,
     cluster: Cluster,
     given: Sequence[str] = (),
 ) -> dict[str, float]:
@@ -129,18 +129,18 @@ def summary(figures: dict[str, float]) -> str:
 
 def tokenize(
     inputs: Sequence[Input],
-    out: Folder,
+    out: Location,
     params: Tokenize,
     *,
     column: str,
-    work: Folder,
+    work: Location,
     cluster: Cluster,
 ) -> dict[str, float]:
     """Write the shards of `inputs` to `out`; `ElmoError` leaves nothing of them.
 
     Finished pieces wait in `work` until all are done; the next run takes them from there.
     """
-    check_folder(Location(absolute(out)), ours=("manifest.json",), also=NAMES, kind="shards")
+    check_folder(out, ours=("manifest.json",), also=NAMES, kind="shards")
     description = _description(params)
     files = [CorpusFile(input_.name, input_.bytes, input_.sha256) for input_ in inputs]
     inputs = check_inputs(inputs)
@@ -167,7 +167,7 @@ def tokenize(
             "heldout": total.heldout_documents,
         }
         ours = ("manifest.json",)
-        with empty_folder(absolute(out), ours=ours, also=NAMES, kind="shards") as folder:
+        with empty_folder(out, ours=ours, also=NAMES, kind="shards") as folder:
             shards = _publish(kept, folder, results)
             write_manifest(
                 folder,

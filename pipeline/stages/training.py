@@ -17,14 +17,8 @@ import torch
 from elmo.data.tokenizer import Tokenization
 from elmo.errors import ElmoError
 from elmo.io.atomic import check_output, locked, sweep
-from elmo.io.folders import (
-    Flag,
-    absolute,
-    check_folder,
-    name_of,
-    new_folder,
-)
-from elmo.io.location import Folder, Location
+from elmo.io.folders import Flag, check_folder, new_folder
+from elmo.io.location import Location
 from elmo.model.folder import NAMES, save_model
 from elmo.settings import Checkpointing, Training
 from elmo.train.checkpoints import Checkpoint
@@ -73,7 +67,7 @@ class StageJob(Protocol):
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Settings of a worker besides the stage's own job; paths are absolute.
+    """Settings of a worker besides the stage's own job.
 
     `stop` belongs to one start of the run; `folder` to all starts of the same inputs and params.
     """
@@ -81,7 +75,7 @@ class RunSettings:
     stage: str
     folder: Location
     stop: Flag
-    out: Folder
+    out: Location
     training: Training
     checkpointing: Checkpointing
     threads: int
@@ -108,10 +102,10 @@ def train(
     job: StageJob,
     *,
     inputs: dict[str, str],
-    sources: dict[str, Folder],
-    out: Folder,
+    sources: dict[str, Location],
+    out: Location,
     curves: Path,
-    work: Folder,
+    work: Location,
     cluster: Cluster,
 ) -> Trained:
     """Train a stage's job, or resume where a killed run of the same inputs and params stopped.
@@ -121,14 +115,10 @@ def train(
     """
     _check_outputs(out, curves)
     if training.start_from:
-        start = absolute(training.start_from)
-        training = replace(training, start_from=str(start))
+        start = Location(training.start_from).absolute()
+        training = replace(training, start_from=start.url)
         inputs = inputs | {"start_from": Checkpoint.digest(start)}
-    folder = (
-        Location(absolute(work))
-        / stage.name
-        / fingerprint(stage.name, stage.version, params, inputs)
-    )
+    folder = work / stage.name / fingerprint(stage.name, stage.version, params, inputs)
     tracking.check()
     run = tracking.run(stage.name, params, inputs=inputs, sources=sources, folder=folder)
     with locked(folder.local) if folder.local else nullcontext(), _kept(folder), run as log:
@@ -137,7 +127,7 @@ def train(
             stage=stage.name,
             folder=folder,
             stop=Flag(folder, f"{_STOP}{uuid.uuid4().hex[:8]}"),
-            out=absolute(out),
+            out=out,
             training=training,
             checkpointing=Checkpointing(minutes=cluster.checkpoint_minutes, keep=cluster.keep),
             threads=cluster.cpus,
@@ -151,7 +141,7 @@ def train(
             },
         )
         trained = _on_workers(job, settings, cluster)
-        with new_folder(curves, ours=tuple(CURVES), also="") as new:
+        with new_folder(Location(curves), ours=tuple(CURVES), also="") as new:
             for name in CURVES:
                 (new / name).write_bytes(folder.read(name))
         log.metrics(_flat(trained), step=trained.steps)
@@ -162,11 +152,11 @@ def train(
     return trained
 
 
-def _check_outputs(out: Folder, curves: Path) -> None:
+def _check_outputs(out: Location, curves: Path) -> None:
     """Refuse outputs that are each other's, or would replace what is not a stage's own."""
-    if absolute(out) == absolute(curves):
+    if out == Location(curves):
         raise ElmoError(f"{out}: is named for the model and for its curves; name two folders")
-    check_folder(Location(out), ours=("config.json", "weights.safetensors"), also=NAMES)
+    check_folder(out, ours=("config.json", "weights.safetensors"), also=NAMES)
     check_folder(Location(curves), ours=tuple(CURVES), also="")
     for name, columns in CURVES.items():
         check_output(curves / name, ours="\t".join(columns).encode() + b"\n")
@@ -206,7 +196,7 @@ def _name(settings: RunSettings) -> str:
     """Name the training for Ray's dashboard, which several people may share: the stage, the job or
     else the project, and which work in progress it is."""
     whose = re.sub(r"[^\w-]", "_", os.environ.get(JOB) or Path.cwd().name)
-    return f"{settings.stage}-{whose}-{name_of(settings.folder.url)[:8]}"
+    return f"{settings.stage}-{whose}-{settings.folder.last[:8]}"
 
 
 def _headline(stage: str, trained: Trained, live: str) -> dict[str, float | None]:

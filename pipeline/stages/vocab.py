@@ -24,13 +24,8 @@ from elmo.data.shards import (
 from elmo.data.vocabulary import MARKS, NOT_WORDS
 from elmo.errors import ElmoError
 from elmo.io.atomic import replaceable
-from elmo.io.folders import (
-    absolute,
-    check_folder,
-    local_folder,
-    new_folder,
-)
-from elmo.io.location import Folder, Location, in_parallel
+from elmo.io.folders import check_folder, local_folder, new_folder
+from elmo.io.location import Location, in_parallel
 
 from ..cluster import workers
 from ..settings.cluster import Cluster
@@ -84,21 +79,19 @@ class Hashed:
 
 
 def run(
-    shards: Folder, out: Folder, params: Vocab, *, work: Folder, cluster: Cluster
+    shards: Location, out: Location, params: Vocab, *, work: Location, cluster: Cluster
 ) -> dict[str, float]:
     """Write `words.txt`, `counts.txt` and `characters.json` of the training split to `out`."""
     if 0 < params.max_words < 4:
         raise ElmoError(
             f"vocab.max_words must be 0 (no limit) or 4 or more, found {params.max_words}"
         )
-    check_folder(
-        Location(absolute(out)), ours=_FILES, also=_ALSO, never="config.json"
-    )  # a model has words too
-    if Location(absolute(out)).exists("characters.json"):
-        with replaceable(out), local_folder(out) as old:
+    check_folder(out, ours=_FILES, also=_ALSO, never="config.json")  # a model has words too
+    if out.exists("characters.json"):
+        with replaceable(str(out)), local_folder(out) as old:
             Characters.load(old / "characters.json")
     with work_folder(work, "vocab", out) as kept:
-        train, heldout = count(Shards(absolute(shards)), work=kept, cluster=cluster)
+        train, heldout = count(Shards(shards), work=kept, cluster=cluster)
         words, counts = _words(train, params)
         if not len(words):
             raise ElmoError(

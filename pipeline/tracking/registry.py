@@ -5,7 +5,6 @@ held-out perplexity, on the same text and words, is lower by a margin, or by `pr
 """
 
 import contextlib
-import fcntl
 import io
 import os
 import re
@@ -23,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 from elmo.data.tokenizer import NONE, Tokenization
 from elmo.errors import ElmoError
+from elmo.io.atomic import take_lock
 
 from .. import PACKAGE, tracking
 from ..terminal.progress import say
@@ -366,18 +366,13 @@ def _alone() -> Iterator[None]:
     path = database.with_name(f"{database.name}.register")
     with path.open("a") as lock:
         began, announced = time.monotonic(), False
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() - began > _LOCK_WAIT:
-                    raise ElmoError(
-                        f"{path}: another process has been registering for {_LOCK_WAIT:.0f} s; "
-                        "end it"
-                    ) from None
-                if not announced:
-                    say("waiting for another process that registers")
-                announced = True
-                time.sleep(0.2)
+        while take_lock(lock.fileno(), wait=False) is False:
+            if time.monotonic() - began > _LOCK_WAIT:
+                raise ElmoError(
+                    f"{path}: another process has been registering for {_LOCK_WAIT:.0f} s; end it"
+                )
+            if not announced:
+                say("waiting for another process that registers")
+            announced = True
+            time.sleep(0.2)
         yield

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from elmo.errors import ElmoError
-from elmo.io.location import Folder, Location, scratch
+from elmo.io.location import Location, scratch
 from elmo.io.records import digest
 
 from ..settings.fingerprint import plain
@@ -105,8 +105,8 @@ def run(
     params: Any,
     *,
     inputs: Mapping[str, str],
-    sources: Mapping[str, Path | str] | None = None,
-    folder: Folder | Location | None = None,
+    sources: Mapping[str, Path | Location] | None = None,
+    folder: Location | None = None,
 ) -> Iterator[Run]:
     """Open a run of a stage.
 
@@ -115,23 +115,23 @@ def run(
     waits beside it.
     """
     check()
-    kept, run_id = Location.of(folder) if folder else None, None
+    run_id = None
     with answers():
         client = mlflow_client()
-        if kept and kept.exists(_KEPT):
-            run_id = kept.record(_KEPT, dict[str, str]).get("run_id")
+        if folder and folder.exists(_KEPT):
+            run_id = folder.record(_KEPT, dict[str, str]).get("run_id")
         parent = _pass_run(client)
         _end_killed(client, stage)
         if run_id is None or not exists(run_id):
             run_id = _begin(client, stage, params, inputs, sources or {})
-            if kept:
-                kept.write_json(_KEPT, {"run_id": run_id})
+            if folder:
+                folder.write_json(_KEPT, {"run_id": run_id})
         for one in filter(None, (parent, run_id)):
             client.update_run(one, status="RUNNING")
         client.set_tag(run_id, _PROCESS, origin.process_key())
         if parent:
             client.set_tag(run_id, "mlflow.parentRunId", parent)
-    log = Run(run_id, spool=spool_of(kept) if kept else None, parent=parent or "")
+    log = Run(run_id, spool=spool_of(folder) if folder else None, parent=parent or "")
     try:
         yield log
     except BaseException as error:
@@ -243,7 +243,7 @@ def _begin(
     stage: str,
     params: Any,
     inputs: Mapping[str, str],
-    sources: Mapping[str, Path | str],
+    sources: Mapping[str, Path | Location],
 ) -> str:
     from mlflow.entities import Dataset as Entry
     from mlflow.entities import DatasetInput, InputTag, Param
@@ -389,11 +389,11 @@ def exists(run_id: str) -> bool:
         raise
 
 
-def _address(source: Path | str) -> str:
+def _address(source: Path | Location) -> str:
     """A path or URL as one that can be found: absolute, and without a login."""
     if "://" in str(source):
         return without_credentials(str(source))
-    return Path(source).absolute().as_uri()
+    return Path(str(source)).absolute().as_uri()
 
 
 def _json(value: Any) -> str:

@@ -8,7 +8,6 @@ idempotent.
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import threading
@@ -18,6 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from elmo.io.atomic import take_lock
 
 SpooledRecord = dict[str, Any]
 _BATCH = 1 << 16  # bytes read at a time
@@ -182,7 +183,7 @@ def _new(folder: Path) -> _File:
     while True:
         path = folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.jsonl"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o664)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        take_lock(descriptor)
         if os.fstat(descriptor).st_nlink:
             return _File(path, descriptor)
         os.close(descriptor)
@@ -195,12 +196,7 @@ def _left_behind(folder: Path) -> Iterator[_File]:
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
         except FileNotFoundError:
             continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            continue
-        if os.fstat(descriptor).st_nlink:
+        if take_lock(descriptor, wait=False) and os.fstat(descriptor).st_nlink:
             yield _File(path, descriptor)
         else:
             os.close(descriptor)

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from elmo.errors import ElmoError, NotFound
+from elmo.io.location import Location
 from elmo.io.records import digest, sha256
 from elmo.store import model_digest
 from elmo.tasks import RESULTS_VERSION
@@ -51,7 +52,11 @@ class Runs:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
         with tracking.run(
-            "tasks", params, inputs=inputs, sources=dict(self.sources), folder=folder
+            "tasks",
+            params,
+            inputs=inputs,
+            sources=dict(self.sources),
+            folder=None if folder is None else Location(folder),
         ) as log:
             yield log
 

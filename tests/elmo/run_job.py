@@ -14,6 +14,7 @@ from torch import Tensor
 from elmo.data.characters import Characters
 from elmo.data.shards import Shards, write_shards
 from elmo.data.vocabulary import Vocabulary
+from elmo.io.location import Location
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import new_softmax
 from elmo.settings import Checkpointing, Config, OptimizerSettings, Training
@@ -125,7 +126,7 @@ def make_job(
         characters=Characters(),
         shards=Shards(folder / "shards"),
         settings=settings,
-        folder=folder / "job",
+        folder=Location(folder / "job"),
         lr_of=lr_of or {},
         checkpointing=Checkpointing(minutes, keep),
         stop=stop,

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from elmo.io.location import Location
 from elmo.train.loop import fit
 from elmo.train.step import Workers
 from pipeline.cluster import workers
@@ -121,7 +122,7 @@ def test_one_two_and_one_worker_take_the_steps_of_one(tmp_path: Path, nodes: Any
         cluster=Cluster(workers=1, max_workers=2, cpus=1),
         label="train",
         name="train",
-        storage=tmp_path,
+        storage=Location(tmp_path),
         stop=tmp_path / "stop",
     )
     director.join()

@@ -64,12 +64,14 @@ def test_the_same_sentences_give_the_same_bytes_and_digest(tmp_path: Path) -> No
     other = write_shards(tmp_path / "other", [*SENTENCES[:-1], ["y"]], heldout_every=2)
     assert one.digest == two.digest != other.digest
     for info in one.infos():
-        assert (one.folder / info.file).read_bytes() == (two.folder / info.file).read_bytes()
+        assert (one.location.local / info.file).read_bytes() == (
+            two.location.local / info.file
+        ).read_bytes()
 
 
 def test_any_arrow_reader_opens_a_shard(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "s", SENTENCES)
-    with pa.ipc.open_file(str(shards.folder / "train-00000.arrow")) as reader:
+    with pa.ipc.open_file(str(shards.location.local / "train-00000.arrow")) as reader:
         table = reader.read_all()
     assert table["tokens"].to_pylist() == SENTENCES
     assert table.schema.field("tokens").type == pa.list_(pa.dictionary(pa.int32(), pa.string()))
@@ -85,7 +87,7 @@ def test_counts_of_a_split_are_its_own(tmp_path: Path) -> None:
 
 def test_offsets_of_the_manifest_are_added_to_the_ids_and_the_file_stays(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "s", SENTENCES)
-    path = shards.folder / "train-00000.arrow"
+    path = shards.location.local / "train-00000.arrow"
     before = path.read_bytes()
     info = describe_shard(path, split="train").published(path.name, sentences=1000, documents=70)
     shard = open_shard(path, info=info)
@@ -99,7 +101,7 @@ def test_offsets_of_the_manifest_are_added_to_the_ids_and_the_file_stays(tmp_pat
 @pytest.mark.parametrize("damage", ["truncated", "altered", "missing", "not arrow"])
 def test_damage_is_named(tmp_path: Path, damage: str) -> None:
     shards = write_shards(tmp_path / "s", SENTENCES)
-    path = shards.folder / "train-00000.arrow"
+    path = shards.location.local / "train-00000.arrow"
     data = path.read_bytes()
     if damage == "truncated":
         path.write_bytes(data[:-10])
@@ -119,7 +121,7 @@ def test_damage_is_named(tmp_path: Path, damage: str) -> None:
 
 def test_an_arrow_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "s", SENTENCES)
-    path = shards.folder / "train-00000.arrow"
+    path = shards.location.local / "train-00000.arrow"
     batch = pa.RecordBatch.from_pydict({"x": [1]})
     with pa.ipc.new_file(str(path), batch.schema) as writer:
         writer.write_batch(batch)
@@ -129,13 +131,13 @@ def test_an_arrow_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_of_another_kind_or_schema_is_refused(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "s", SENTENCES)
-    path = shards.folder / "manifest.json"
+    path = shards.location.local / "manifest.json"
     path.write_text(json.dumps(to_builtins(shards.manifest) | {"schema": 1}))
     with pytest.raises(ElmoError, match="has schema 1"):
-        Shards(shards.folder)
+        Shards(shards.location)
     path.write_text(json.dumps({"kind": "store"}))
     with pytest.raises(ElmoError, match="not the manifest of a shards folder"):
-        Shards(shards.folder)
+        Shards(shards.location)
     with pytest.raises(ElmoError, match="no such file"):
         Shards(tmp_path / "nowhere")
 
@@ -174,12 +176,12 @@ WRONG = {
 def test_a_wrong_manifest_is_one_line_that_names_the_key(tmp_path: Path, kind: str) -> None:
     change, message = WRONG[kind]
     shards = write_shards(tmp_path / "s", SENTENCES, heldout_every=3, shard_sentences=2)
-    path = shards.folder / "manifest.json"
+    path = shards.location.local / "manifest.json"
     manifest = json.loads(path.read_text())
     change(manifest)
     path.write_text(json.dumps(manifest))
     with pytest.raises(ElmoError, match=rf"manifest\.json: .*{message}") as error:
-        Shards(shards.folder)
+        Shards(shards.location)
     assert "\n" not in str(error.value)
 
 
@@ -223,10 +225,10 @@ def test_a_process_checks_a_files_bytes_once_and_again_when_it_was_changed(
         lambda path, sha: checked.append(path.name) or real(path, sha),
     )
     for _ in range(3):
-        for info in Shards(shards.folder).infos():
+        for info in Shards(shards.location).infos():
             shards.open(info)
     assert checked == ["train-00000.arrow", "train-00001.arrow"]
-    path = shards.folder / "train-00001.arrow"
+    path = shards.location.local / "train-00001.arrow"
     data = path.read_bytes()
     start = data.index(b"xxxx")
     path.write_bytes(data[:start] + b"y" + data[start + 1 :])

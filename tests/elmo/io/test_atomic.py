@@ -12,11 +12,11 @@ from elmo.errors import ElmoError
 from elmo.io.atomic import (
     locked,
     new_file,
-    new_folder,
     new_output,
     sweep,
     write_json,
 )
+from elmo.io.folders import new_folder
 from elmo.io.location import Location
 from elmo.io.records import (
     check_sha256,
@@ -28,9 +28,9 @@ from elmo.io.records import (
 
 def test_a_failed_folder_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with new_folder(out) as new:
+    with new_folder(Location(out)) as new:
         (new / "a").write_text("old")
-    with pytest.raises(KeyboardInterrupt), new_folder(out, ours=["a"]) as new:
+    with pytest.raises(KeyboardInterrupt), new_folder(Location(out), ours=["a"]) as new:
         (new / "a").write_text("new")
         raise KeyboardInterrupt
     assert (out / "a").read_text() == "old"
@@ -40,7 +40,7 @@ def test_a_failed_folder_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> 
 def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "out"
     for name in ("first", "second"):
-        with new_folder(out, ours=["mark"]) as new:
+        with new_folder(Location(out), ours=["mark"]) as new:
             (new / "mark").touch()
             (new / name).touch()
     assert sorted(path.name for path in out.iterdir()) == ["mark", "second"]
@@ -62,7 +62,10 @@ def test_what_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
         (file, "notes.txt: is a file, not a folder to replace"),
         (link, "link: is a symbolic link to .*theirs; use that path, or delete the link"),
     ):
-        with pytest.raises(ElmoError, match=message), new_folder(out, ours=["config.json"]):
+        with (
+            pytest.raises(ElmoError, match=message),
+            new_folder(Location(out), ours=["config.json"]),
+        ):
             raise AssertionError("no work starts")
     for out, message in (
         (theirs, "theirs: is a folder; choose a file"),
@@ -96,9 +99,11 @@ def test_an_empty_file_is_replaced_and_one_that_came_meanwhile_is_not(tmp_path: 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from elmo.io.atomic import new_folder, new_output
+from elmo.io.atomic import new_output
+from elmo.io.folders import new_folder
+from elmo.io.location import Location
 out = Path(sys.argv[1])
-with new_folder(out / "folder") as folder, new_output(out / "file") as file:
+with new_folder(Location(out / "folder")) as folder, new_output(out / "file") as file:
     (folder / "half").touch()
     file.write_bytes(b"PK half")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -109,9 +114,9 @@ def test_what_a_killed_writer_left_goes_and_what_a_living_one_writes_stays(tmp_p
     root = Path(__file__).resolve().parents[3]
     subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=root)
     assert len(list(tmp_path.iterdir())) == 2
-    with new_folder(tmp_path / "folder") as first:
+    with new_folder(Location(tmp_path / "folder")) as first:
         (first / "a").touch()
-        with pytest.raises(KeyboardInterrupt), new_folder(tmp_path / "folder"):
+        with pytest.raises(KeyboardInterrupt), new_folder(Location(tmp_path / "folder")):
             raise KeyboardInterrupt
         with new_output(tmp_path / "file") as new:
             new.write_bytes(b"PK")
@@ -126,7 +131,7 @@ def test_an_interrupt_while_a_hidden_folder_is_made_leaves_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("elmo.io.atomic.fcntl.flock", interrupted)
-    for new in (new_folder(tmp_path / "out"), new_output(tmp_path / "out")):
+    for new in (new_folder(Location(tmp_path / "out")), new_output(tmp_path / "out")):
         with pytest.raises(KeyboardInterrupt), new:
             raise AssertionError("unreachable")
         assert list(tmp_path.iterdir()) == []
@@ -139,12 +144,12 @@ def test_a_hidden_folder_that_a_sweep_takes_before_it_is_locked_is_made_again(
 
     def swept_first(path: Path, flags: int) -> int:
         monkeypatch.setattr("elmo.io.atomic.os.open", opened)
-        with new_folder(tmp_path / "out"):
+        with new_folder(Location(tmp_path / "out")):
             pass
         return opened(path, flags)
 
     monkeypatch.setattr("elmo.io.atomic.os.open", swept_first)
-    with new_folder(tmp_path / "out") as new:
+    with new_folder(Location(tmp_path / "out")) as new:
         (new / "whole").touch()
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["whole"]
 
@@ -160,8 +165,8 @@ def test_a_failed_file_leaves_the_old_one(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_names_what_was_being_written(tmp_path: Path) -> None:
-    for new in (new_file, new_folder):
-        with pytest.raises(ElmoError, match="out: No space left on device"), new(tmp_path / "out"):
+    for new in (new_file(tmp_path / "out"), new_folder(Location(tmp_path / "out"))):
+        with pytest.raises(ElmoError, match="out: No space left on device"), new:
             raise OSError(errno.ENOSPC, "No space left on device")
 
 

@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import save_file
 
 from elmo.errors import ElmoError
-from elmo.io.atomic import new_folder
+from elmo.io.folders import new_folder
+from elmo.io.location import Location
 from elmo.io.records import sha256
 from elmo.model.folder import load_model, save_model
 from elmo.model.weights import load_weights, save_weights
@@ -37,7 +38,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_is_one_line_that_names_the_file(small_disk: Path) -> None:
     with (
         pytest.raises(ElmoError, match=r"disk/big: No space left on device"),
-        new_folder(small_disk / "big") as new,
+        new_folder(Location(small_disk / "big")) as new,
     ):
         save_weights(new / "x", {"x": torch.zeros(100_000)})
     assert list(small_disk.iterdir()) == []

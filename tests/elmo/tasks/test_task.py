@@ -16,6 +16,7 @@ from elmo.data.arrays import Floats
 from elmo.data.shards import write_shards
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
+from elmo.io.location import Location
 from elmo.io.records import read_json
 from elmo.model.folder import copy_model
 from elmo.settings import StoreSettings
@@ -676,7 +677,7 @@ def test_a_model_may_be_one_that_is_installed_or_lies_at_a_url(
     (about / "entry_points.txt").write_text("[elmo.models]\nnamed = a_model\n")
     monkeypatch.syspath_prepend(tmp_path / "site")
     url = "memory://a-model"
-    copy_model(tiny_model_folder, url)
+    copy_model(tiny_model_folder, Location(url))
     tokens = Labelled(examples("tagging", 4), {}, "plain")
     settings = choose("tagging", {"epochs": 1, "hidden": 4, "word_dim": 4, "characters": 0})
     for model in ("named", url):

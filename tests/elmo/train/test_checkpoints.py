@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from elmo.errors import ElmoError
+from elmo.io.location import Location
 from elmo.nn.cell import cell_for
 from elmo.train.checkpoints import Checkpoint, Checkpoints, TrainingProgress
 from elmo.train.loop import fit, heldout_perplexity
@@ -220,14 +221,15 @@ def test_a_damaged_checkpoint_is_set_aside_with_a_word_and_the_one_before_is_use
     job = make_job(tmp_path / "cut")
     with pytest.raises(KeyboardInterrupt):
         fit(job, workers=ALONE, report=Heard(20, lambda: os.kill(os.getpid(), signal.SIGTERM)))
-    newest = job.folder / "checkpoints" / "step-000000020" / "state.safetensors"
+    checkpoints = tmp_path / "cut" / "job" / "checkpoints"
+    newest = checkpoints / "step-000000020" / "state.safetensors"
     newest.write_bytes(newest.read_bytes()[:-9])
-    left = job.folder / "checkpoints" / ".step-000000021.0123abcd"
+    left = checkpoints / ".step-000000021.0123abcd"
     left.mkdir()  # by a writer that was killed
     assert same(run(tmp_path / "cut"), whole)
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
     assert "checkpoint of step 20 is damaged and set aside as" in line
-    aside = job.folder / "checkpoints" / "damaged-step-000000020"
+    aside = checkpoints / "damaged-step-000000020"
     assert str(aside) in line and (aside / "state.safetensors").exists()
     assert not left.exists()
 
@@ -316,13 +318,15 @@ from dataclasses import replace
 from pathlib import Path
 import torch.distributed as dist
 from elmo.errors import ElmoError
+from elmo.io.location import Location
 from elmo.train import checkpoints
 from elmo.train.loop import fit
 from elmo.train.step import Workers
 from tests.elmo import run_job
 folder, rank, appears = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "appears"
 job = run_job.make_job(folder)
-job = replace(job, folder=folder / ("job" if rank == 0 else "elsewhere"))
+here = folder / ("job" if rank == 0 else "elsewhere")
+job = replace(job, folder=Location(here))
 checkpoints.HIDDEN = 60.0 if appears else 1.0
 meeting = f"file://{folder.absolute()}/meeting2"
 dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
@@ -330,7 +334,7 @@ def copy():
     while not (folder / "go").exists():
         time.sleep(0.05)
     for path in sorted((folder / "job" / "checkpoints").iterdir()):
-        shutil.copytree(path, job.folder / "checkpoints" / path.name)
+        shutil.copytree(path, here / "checkpoints" / path.name)
 if rank == 1:
     threading.Thread(target=copy, daemon=True).start()
     waited = checkpoints.Checkpoint.digest
@@ -396,7 +400,7 @@ def test_a_checkpoint_is_copied_once(tmp_path: Path) -> None:
     progress = TrainingProgress(3, 9, job.stream("train", ALONE, epochs=1, seed=1).begin())
     tensors = {"a": torch.ones(300, 7), "b": torch.ones(5, 2, dtype=torch.int64)}
     size = sum(value.nbytes for value in tensors.values())
-    kept = Checkpoints(tmp_path / "kept", keep=1)
+    kept = Checkpoints(Location(tmp_path / "kept"), keep=1)
     with Made() as made:
         kept.save(Checkpoint(tensors, progress, job.settings, 5, "x"), named=())
         tensors["a"].zero_()  # training goes on

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from elmo.io.location import Location
 from elmo.train.curves import CURVES, Curves, Means
 
 
@@ -24,14 +25,14 @@ def test_rows_after_the_checkpoint_that_training_resumes_from_are_written_again(
     tmp_path: Path,
 ) -> None:
     row = dict.fromkeys(CURVES["heldout.tsv"], 1.0)
-    curves = Curves(tmp_path)
+    curves = Curves(Location(tmp_path))
     curves.resume(0)
     for step in (10, 20, 30):
         curves.add("heldout.tsv", row | {"step": step})
     curves.flush()
     with (tmp_path / "heldout.tsv").open("a") as file:
         file.write("40\t1")  # torn by a kill
-    curves = Curves(tmp_path)
+    curves = Curves(Location(tmp_path))
     curves.resume(20)
     curves.add("heldout.tsv", row | {"step": 20, "average": 2.5})  # of this step too
     curves.add("heldout.tsv", row | {"step": 30})
@@ -45,7 +46,7 @@ def test_rows_after_the_checkpoint_that_training_resumes_from_are_written_again(
 
 def test_a_row_costs_the_same_however_many_there_are(tmp_path: Path) -> None:
     """Calls of Python functions in `add` are counted, not seconds."""
-    curves, calls = Curves(tmp_path), []
+    curves, calls = Curves(Location(tmp_path)), []
 
     def counted(step: int) -> int:
         row = dict.fromkeys(CURVES["train.tsv"], 1.0) | {"step": float(step)}

@@ -24,6 +24,7 @@ from elmo.data.characters import Characters
 from elmo.data.shards import Shards, write_shards
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
+from elmo.io.location import Location
 from elmo.model.folder import Model
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
@@ -69,7 +70,7 @@ def job(
         Characters(),
         Shards(shards),
         settings,
-        folder,
+        Location(folder),
         lr_of or {},
         Checkpointing(minutes, 2),
     )
@@ -153,7 +154,7 @@ def test_sigterm_saves_and_stops(tmp_path: Path) -> None:
     made = job(tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):
         fit(made, workers=Workers(), report=terminate)
-    assert Checkpoints(tmp_path / "run" / "checkpoints", keep=1).steps()[-1] == 10
+    assert Checkpoints(Location(tmp_path / "run" / "checkpoints"), keep=1).steps()[-1] == 10
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -167,7 +168,7 @@ def test_a_signal_before_the_first_step_saves_that_step(
 
     with pytest.raises(KeyboardInterrupt):
         fit(job(tmp_path / "run"), workers=Workers(), report=interrupt)
-    assert Checkpoints(tmp_path / "run" / "checkpoints", keep=1).steps() == [1]
+    assert Checkpoints(Location(tmp_path / "run" / "checkpoints"), keep=1).steps() == [1]
 
 
 @pytest.mark.slow
@@ -189,7 +190,7 @@ def test_a_stop_file_of_another_start_stops_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         stopped = replace(job(tmp_path / "other"), stop=tmp_path / "run" / "stop-1")
         fit(stopped, workers=Workers(), report=ignore)
-    assert Checkpoints(tmp_path / "other" / "checkpoints", keep=1).steps() == [1]
+    assert Checkpoints(Location(tmp_path / "other" / "checkpoints"), keep=1).steps() == [1]
 
 
 class Watched:
@@ -316,7 +317,7 @@ def test_weights_that_are_not_finite_become_no_checkpoint(
     with monkeypatch.context() as patch, pytest.raises(ElmoError) as caught:
         patch.setattr(Stepper, "step", broken)
         fit(made, workers=Workers(), report=ignore)
-    steps = Checkpoints(tmp_path / "run" / "checkpoints", keep=2).steps()
+    steps = Checkpoints(Location(tmp_path / "run" / "checkpoints"), keep=2).steps()
     assert steps == [9, 19, 20, 23, 24]  # 9 is sound, 19 to be judged, 20 the best
     assert str(caught.value).endswith(
         f"set training.start_from to {tmp_path}/run/checkpoints/step-000000020 as well"
@@ -332,7 +333,7 @@ def test_after_divergence_a_run_starts_from_the_checkpoint_that_was_named(tmp_pa
         fit(job(tmp_path / "wild", wild, minutes=0), workers=Workers(), report=ignore)
     named = re.search(r"start_from to (\S+) as well", str(caught.value))
     assert named is not None, caught.value
-    good = Checkpoint.load(Path(named[1]))
+    good = Checkpoint.load(Location(Path(named[1])))
     assert 20 <= good.progress.step <= 50  # the loss rose from there on, and was caught much later
     calm = replace(wild, optimizer=ADAMW, start_from=named[1])
     made = job(tmp_path / "calm", calm)
@@ -352,7 +353,7 @@ def test_damaged_shards_are_not_trained_on_nor_evaluated(tmp_path: Path) -> None
         folder.mkdir()
         made = job(folder / "run")
         (info, *_) = made.shards.infos(split)
-        path = made.shards.folder / info.file
+        path = made.shards.location.local / info.file
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)

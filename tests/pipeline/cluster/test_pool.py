@@ -121,7 +121,7 @@ def test_training_that_has_no_room_here_is_refused_at_once(tmp_path: Path) -> No
             cluster=here,
             label="pretrain",
             name="pretrain",
-            storage=tmp_path,
+            storage=Location(tmp_path),
             stop=tmp_path / "s",
         )
     assert str(caught.value) == (
@@ -155,7 +155,7 @@ def test_what_others_hold_is_no_room_and_the_wait_for_it_ends(
                 cluster=here,
                 label="train",
                 name="train",
-                storage=tmp_path,
+                storage=Location(tmp_path),
                 stop=tmp_path / "s",
             )
         with pytest.raises(

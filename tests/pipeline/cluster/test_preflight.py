@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from elmo.errors import ElmoError
+from elmo.io.location import Location
 from pipeline.cluster import preflight
 
 look = preflight.looker()
@@ -33,8 +34,8 @@ def wanted(folder: Path, **changed: Any) -> dict[str, Any]:
 
 def test_a_node_like_the_driver_has_no_problem(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    paths = [tmp_path / "data" / "shards", tmp_path / "new" / "out", Path("s3://bucket/out")]
-    markers = preflight.Markers(paths)
+    folders = [Location(tmp_path / "data" / "shards"), Location(tmp_path / "new" / "out")]
+    markers = preflight.Markers(folders)
     assert set(markers.contents) == {str(tmp_path), str(tmp_path / "data")}
     assert look(wanted(tmp_path, markers=markers.contents)) == []
     markers.remove()
@@ -78,7 +79,7 @@ def test_a_url_needs_the_package_that_reads_it() -> None:
 
 
 def test_a_folder_that_is_not_shared(tmp_path: Path) -> None:
-    name = preflight.Markers([tmp_path / "out"]).contents[str(tmp_path)]
+    name = preflight.Markers([Location(tmp_path / "out")]).contents[str(tmp_path)]
     other = tmp_path / "other"
     other.mkdir()
     assert look(wanted(tmp_path, markers={str(tmp_path): name})) == []
@@ -124,13 +125,15 @@ def test_nodes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     try:
         monkeypatch.setenv("RAY_ADDRESS", whole.address)
         with workers.session() as ray:
-            assert preflight.check(ray, [tmp_path / "out"], tracking_uri=None) == 0
+            assert preflight.check(ray, [Location(tmp_path / "out")], tracking_uri=None) == 0
             whole.add_node(num_cpus=1, object_store_memory=80 << 20)
             whole.wait_for_nodes()
-            assert preflight.check(ray, [tmp_path / "out"], tracking_uri="sqlite:///x") == 1
+            assert (
+                preflight.check(ray, [Location(tmp_path / "out")], tracking_uri="sqlite:///x") == 1
+            )
             monkeypatch.setattr(preflight, "LEAST_FREE", 10**18)
             with pytest.raises(ElmoError, match=r"^node \S+ \([\d.]+\): .* MB free in"):
-                preflight.check(ray, [tmp_path / "out"], tracking_uri=None)
+                preflight.check(ray, [Location(tmp_path / "out")], tracking_uri=None)
         assert list(tmp_path.iterdir()) == []
     finally:
         whole.shutdown()
@@ -171,7 +174,7 @@ def test_a_check_whose_process_dies_is_made_again(
             threading.Thread(target=server.serve_forever, daemon=True).start()
             uri = f"http://127.0.0.1:{server.server_port}"
             with workers.session() as ray:
-                assert preflight.check(ray, [tmp_path / "out"], tracking_uri=uri) == 1
+                assert preflight.check(ray, [Location(tmp_path / "out")], tracking_uri=uri) == 1
             server.shutdown()
         assert killed
     finally:

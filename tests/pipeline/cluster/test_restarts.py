@@ -103,7 +103,7 @@ def test_a_lost_worker_is_told_and_the_work_goes_on(
         cluster=Cluster(workers=fewest, max_workers=most, cpus=1),
         label="train",
         name="train",
-        storage=tmp_path,
+        storage=Location(tmp_path),
         stop=tmp_path / "stop",
     )
     assert ended_with in range(fewest, 3)
@@ -125,6 +125,6 @@ def test_workers_that_die_each_time_end_in_one_line(tmp_path: Path, one_session:
             cluster=Cluster(workers=1, cpus=1, restarts=1),
             label="train",
             name="train",
-            storage=tmp_path,
+            storage=Location(tmp_path),
             stop=tmp_path / "stop",
         )

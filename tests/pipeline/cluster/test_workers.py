@@ -79,7 +79,13 @@ def test_a_cluster_that_would_not_train_is_not_passed_over(
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(ElmoError, match="and workers is 0, which trains on no cluster"):
         cluster.fit(
-            print, {}, cluster=HERE, label="x", name="x", storage=tmp_path, stop=tmp_path / "stop"
+            print,
+            {},
+            cluster=HERE,
+            label="x",
+            name="x",
+            storage=Location(tmp_path),
+            stop=tmp_path / "stop",
         )
 
 
@@ -116,7 +122,9 @@ def test_ray_train_is_not_given_the_config_to_show(
     config = {"uri": "https://user:hunter2@tracking"}
     stop = tmp_path / "stop"
     assert (
-        cluster.fit(print, config, cluster=HERE, label="x", name="x", storage=tmp_path, stop=stop)
+        cluster.fit(
+            print, config, cluster=HERE, label="x", name="x", storage=Location(tmp_path), stop=stop
+        )
         == 7
     )
     assert given and "hunter2" not in repr(given)

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from elmo.errors import ElmoError
+from elmo.io.location import Location
 from elmo.io.records import read_json, sha256
 from pipeline.settings.params import Corpus
 from pipeline.stages import corpus
@@ -63,7 +64,7 @@ def params(**changes: object) -> Corpus:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, float]]:
     out = tmp_path_factory.mktemp("corpus") / "out"
-    return out, corpus.run(out, params(), work=out.parent / "runs")
+    return out, corpus.run(Location(out), params(), work=Location(out.parent / "runs"))
 
 
 def test_prose_is_unwrapped_and_what_is_no_prose_is_counted() -> None:
@@ -140,7 +141,7 @@ def test_no_paragraph_comes_twice(made: tuple[Path, dict[str, float]]) -> None:
 def test_the_same_machine_gives_the_same_bytes(
     made: tuple[Path, dict[str, float]], tmp_path: Path
 ) -> None:
-    corpus.run(tmp_path / "again", params(), work=tmp_path / "runs")
+    corpus.run(Location(tmp_path / "again"), params(), work=Location(tmp_path / "runs"))
     files = sorted(p.relative_to(made[0]) for p in made[0].rglob("*") if p.is_file())
     assert len(files) == 4
     for name in files:
@@ -160,7 +161,7 @@ def test_what_was_rendered_of_the_same_versions_is_kept(
 
     def again() -> list[str]:
         rendered.clear()
-        corpus.run(out, params(), work=tmp_path / "runs")
+        corpus.run(Location(out), params(), work=Location(tmp_path / "runs"))
         return rendered
 
     monkeypatch.setattr(corpus, "_general", lambda: {"library.txt": map(documents, ["general"])})
@@ -196,7 +197,7 @@ def test_the_users_own_files_are_named_and_not_copied(tmp_path: Path) -> None:
     own = params(
         general=(str(tmp_path / "in"),), domain=(str(tmp_path / "in/b.txt"),), column="body"
     )
-    metrics = corpus.run(tmp_path / "out", own, work=tmp_path / "runs")
+    metrics = corpus.run(Location(tmp_path / "out"), own, work=Location(tmp_path / "runs"))
     assert metrics == {
         "general_files": 2,
         "general_bytes": 31,
@@ -214,9 +215,15 @@ def test_own_general_text_without_domain_text_is_refused(tmp_path: Path) -> None
     (tmp_path / "own.txt").write_text("some text\n")
     own = str(tmp_path / "own.txt")
     with pytest.raises(ElmoError, match=r"corpus\.domain is empty .* name the files"):
-        corpus.run(tmp_path / "out", params(general=(own,)), work=tmp_path / "runs")
+        corpus.run(
+            Location(tmp_path / "out"), params(general=(own,)), work=Location(tmp_path / "runs")
+        )
     assert [p.name for p in tmp_path.iterdir()] == ["own.txt"]
-    corpus.run(tmp_path / "out", params(general=(own,), domain=(own,)), work=tmp_path / "runs")
+    corpus.run(
+        Location(tmp_path / "out"),
+        params(general=(own,), domain=(own,)),
+        work=Location(tmp_path / "runs"),
+    )
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "own.txt"]
 
 
@@ -237,7 +244,7 @@ def test_what_is_not_there_is_named_and_nothing_is_left(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ElmoError, match=message):
-        corpus.run(tmp_path / "out", params(**change), work=tmp_path / "runs")
+        corpus.run(Location(tmp_path / "out"), params(**change), work=Location(tmp_path / "runs"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -245,7 +252,7 @@ def test_empty_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     own = params(general=(str(tmp_path / "empty.txt"),), domain=(str(tmp_path / "empty.txt"),))
     with pytest.raises(ElmoError, match=r"empty\.txt: is empty"):
-        corpus.run(tmp_path / "out", own, work=tmp_path / "runs")
+        corpus.run(Location(tmp_path / "out"), own, work=Location(tmp_path / "runs"))
 
 
 def own_files(tmp_path: Path, column: str = "text") -> Corpus:
@@ -257,20 +264,28 @@ def test_a_missing_column_is_named_with_those_there_are(tmp_path: Path) -> None:
     path = tmp_path / "in" / "a.jsonl"
     path.write_text('\n{"id": 1, "review": "good"}\n')
     with pytest.raises(ElmoError, match=r"a\.jsonl:2: no field 'text' .* found id, review; set"):
-        corpus.run(tmp_path / "out", own_files(tmp_path), work=tmp_path / "runs")
+        corpus.run(
+            Location(tmp_path / "out"), own_files(tmp_path), work=Location(tmp_path / "runs")
+        )
     path.unlink()
     pq.write_table(pa.table({"id": [1], "review": ["good"]}), tmp_path / "in" / "b.parquet")
     with pytest.raises(ElmoError, match=r"b\.parquet: no column 'text', found id, review; set"):
-        corpus.run(tmp_path / "out", own_files(tmp_path), work=tmp_path / "runs")
-    corpus.run(tmp_path / "out", own_files(tmp_path, "review"), work=tmp_path / "runs")
-    assert corpus.listing(tmp_path / "out", "general") == "b.parquet"
+        corpus.run(
+            Location(tmp_path / "out"), own_files(tmp_path), work=Location(tmp_path / "runs")
+        )
+    corpus.run(
+        Location(tmp_path / "out"), own_files(tmp_path, "review"), work=Location(tmp_path / "runs")
+    )
+    assert corpus.listing(Location(tmp_path / "out"), "general") == "b.parquet"
 
 
 def test_binary_is_refused_before_anything_is_tokenized(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_bytes("plain words\n".encode("utf-16-le"))
     with pytest.raises(ElmoError, match=r"a\.txt:1: holds a zero byte, as UTF-16"):
-        corpus.run(tmp_path / "out", own_files(tmp_path), work=tmp_path / "runs")
+        corpus.run(
+            Location(tmp_path / "out"), own_files(tmp_path), work=Location(tmp_path / "runs")
+        )
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
 
 
@@ -294,7 +309,7 @@ def test_a_wrong_manifest_is_one_line(
     change(manifest)
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ElmoError, match=rf"manifest\.json: .*{message}") as error:
-        corpus.read_manifest(tmp_path)
+        corpus.read_manifest(Location(tmp_path))
     assert "\n" not in str(error.value)
 
 
@@ -306,9 +321,11 @@ def test_logins_stay_out_of_the_manifest_and_reach_the_reader(
     monkeypatch.setattr(corpus, "check_readable", lambda *_: None)
     patterns = ("ftp://user:hunter2@host/*.txt",)
     corpus.run(
-        tmp_path / "corpus", params(general=patterns, domain=patterns), work=tmp_path / "runs"
+        Location(tmp_path / "corpus"),
+        params(general=patterns, domain=patterns),
+        work=Location(tmp_path / "runs"),
     )
     assert "hunter2" not in (tmp_path / "corpus" / "manifest.json").read_text()
-    source = corpus.read_manifest(tmp_path / "corpus").texts["domain"].inputs[0]
+    source = corpus.read_manifest(Location(tmp_path / "corpus")).texts["domain"].inputs[0]
     assert source.url == "ftp://host/a.txt"
-    assert source.input(tmp_path / "corpus", patterns) == named
+    assert source.input(Location(tmp_path / "corpus"), patterns) == named

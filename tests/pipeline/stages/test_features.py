@@ -20,6 +20,7 @@ from elmo.data.characters import Characters
 from elmo.data.shards import write_shards
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
+from elmo.io.location import Location
 from elmo.model.folder import save_model
 from elmo.nn.bilm import BiLM
 from elmo.settings import StoreSettings
@@ -99,11 +100,11 @@ def run(given: Path, out: Path, params: StoreSettings, actors: int | None) -> No
         )
         return
     features.run(
-        given / "shards",
-        given / "model",
-        out,
+        Location(given / "shards"),
+        Location(given / "model"),
+        Location(out),
         params,
-        work=out.parent / "runs",
+        work=Location(out.parent / "runs"),
         cluster=cluster(actors),
     )
 
@@ -146,6 +147,7 @@ def test_a_killed_actor_is_started_again(
 DRIVER = """
     import sys, time
     from pathlib import Path
+    from elmo.io.location import Location
     from elmo.store import build as store_build
     from pipeline.stages import features
     from pipeline.cluster import workers as cluster
@@ -158,12 +160,13 @@ DRIVER = """
             return super().__call__(job)
 
     store_build.ShardEmbedder = Slow
-    given, out = Path(sys.argv[1]), Path(sys.argv[2])
+    given, out = Location(sys.argv[1]), Location(sys.argv[2])
+    work = Location(Path(sys.argv[2]).parent / "runs")
     params = StoreSettings("all", "", "float16", "none", 256, "float32")
     with cluster.session():
         print("started", flush=True)
         features.run(
-            given / "shards", given / "model", out, params, work=out.parent / "runs",
+            given / "shards", given / "model", out, params, work=work,
             cluster=Cluster(workers=0, cpus=1, gpu=False, actors=2),
         )
 """
@@ -203,11 +206,11 @@ def test_counts_are_the_metrics_and_the_model_is_named(
         lambda kind, arguments, items, **_: map(kind(*arguments), items),
     )
     found = features.run(
-        given / "shards",
-        given / "model",
-        tmp_path / "store",
+        Location(given / "shards"),
+        Location(given / "model"),
+        Location(tmp_path / "store"),
         PARAMS,
-        work=tmp_path / "runs",
+        work=Location(tmp_path / "runs"),
         cluster=cluster(1),
     )
     assert {path.name for path in (tmp_path / "runs").iterdir()} <= {"unsent"}
@@ -220,7 +223,12 @@ def test_counts_are_the_metrics_and_the_model_is_named(
     assert made[0]["location"] == str(tmp_path / "store")
     assert {row["store"] for row in made} == {store.digest}
     write_shards(tmp_path / "more", [["w1", "w2"]])
-    features.append(tmp_path / "store", tmp_path / "more", given / "model", cluster=cluster(1))
+    features.append(
+        Location(tmp_path / "store"),
+        Location(tmp_path / "more"),
+        Location(given / "model"),
+        cluster=cluster(1),
+    )
     appended = FeatureStore(tmp_path / "store")
     assert len(appended) == 321
     made = features.stores(store.manifest.model.digest, name="elmo")

@@ -12,6 +12,7 @@ from elmo.data.shards import write_shards
 from elmo.data.tokenizer import Tokenization
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
+from elmo.io.location import Location
 from elmo.model.folder import load_model, save_model
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
@@ -57,12 +58,12 @@ def inputs(own_mlflow: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     Characters().save(folder / "vocab" / "characters.json")
     shape = {name: value for name, value in asdict(NETWORK).items() if name != "input_words"}
     pretrain.run(
-        folder / "general",
-        folder / "vocab",
-        folder / "model",
+        Location(folder / "general"),
+        Location(folder / "vocab"),
+        Location(folder / "model"),
         Pretrain(Network(**shape), replace(TRAINING, epochs=8)),
         curves=folder / "curves",
-        work=folder / "runs",
+        work=Location(folder / "runs"),
         cluster=HERE,
     )
     return folder
@@ -72,13 +73,13 @@ def run(
     inputs: Path, out: Path, params: Finetune = PARAMS, *, model: Path | None = None
 ) -> dict[str, float]:
     return finetune.run(
-        model or inputs / "model",
-        inputs / "domain",
-        inputs / "general",
-        out / "model",
+        Location(model or inputs / "model"),
+        Location(inputs / "domain"),
+        Location(inputs / "general"),
+        Location(out / "model"),
         params,
         curves=out / "curves",
-        work=out / "runs",
+        work=Location(out / "runs"),
         cluster=HERE,
     )
 
@@ -264,13 +265,13 @@ def test_a_model_that_reads_words_is_refused(inputs: Path, tmp_path: Path) -> No
 def test_one_text_alone_tunes_nothing(inputs: Path, tmp_path: Path) -> None:
     """The model of the domain text is the one that has read it: no gain is made up."""
     figures = finetune.run(
-        inputs / "model",
-        inputs / "general",
-        inputs / "general",
-        tmp_path / "model",
+        Location(inputs / "model"),
+        Location(inputs / "general"),
+        Location(inputs / "general"),
+        Location(tmp_path / "model"),
         PARAMS,
         curves=tmp_path / "curves",
-        work=tmp_path / "runs",
+        work=Location(tmp_path / "runs"),
         cluster=HERE,
     )
     before, after = load_model(inputs / "model"), load_model(tmp_path / "model")

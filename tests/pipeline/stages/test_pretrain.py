@@ -19,6 +19,7 @@ from elmo.data.tokenizer import NONE, Tokenization
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 from elmo.io.atomic import locked
+from elmo.io.location import Location
 from elmo.io.records import read_json
 from elmo.model.folder import load_model
 from elmo.settings import Network
@@ -85,12 +86,12 @@ def run(
     inputs: Path, out: Path, params: Pretrain = PARAMS, cluster: Cluster = HERE
 ) -> dict[str, float]:
     return pretrain.run(
-        inputs / "shards",
-        inputs / "vocab",
-        out / "model",
+        Location(inputs / "shards"),
+        Location(inputs / "vocab"),
+        Location(out / "model"),
         params,
         curves=out / "curves",
-        work=out / "runs",
+        work=Location(out / "runs"),
         cluster=cluster,
     )
 
@@ -164,7 +165,7 @@ def work_folder(inputs: Path, out: Path, params: Pretrain = PARAMS) -> Path:
     """Where a run keeps its work in progress."""
     digests = {
         "corpus": Shards(inputs / "shards").digest,
-        "vocabulary": pretrain.vocabulary_digest(inputs / "vocab"),
+        "vocabulary": pretrain.vocabulary_digest(Location(inputs / "vocab")),
     }
     key = fingerprint("pretrain", pretrain.STAGE.version, params, digests)
     return out / "runs" / "pretrain" / key
@@ -237,7 +238,7 @@ def test_after_divergence_training_starts_from_the_checkpoint_that_was_named(
     metrics = run(inputs, tmp_path, replace(PARAMS, training=calm))
     assert metrics["heldout_perplexity"] < 1.3 * metrics["unigram_perplexity"]
     lineage = load_model(tmp_path / "model").training
-    assert lineage["inputs"]["start_from"] == Checkpoint.digest(Path(named[1]))
+    assert lineage["inputs"]["start_from"] == Checkpoint.digest(Location(Path(named[1])))
 
 
 def _interrupt_at_10(self: object, kind: str, figures: dict[str, float]) -> None:
@@ -308,7 +309,7 @@ def test_a_signal_reaches_the_workers_who_save_and_stop(inputs: Path, tmp_path: 
     with pytest.raises(KeyboardInterrupt):
         run(inputs, tmp_path / "cut", longer, cluster=two)
     (folder,) = tmp_path.glob("cut/runs/*/*/checkpoints")
-    assert Checkpoints(folder, keep=1).steps()
+    assert Checkpoints(Location(folder), keep=1).steps()
     resumed = run(inputs, tmp_path / "cut", longer)
     whole = run(inputs, tmp_path / "whole", longer)
     assert resumed["steps"] == whole["steps"]

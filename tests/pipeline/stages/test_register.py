@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from elmo.data.shards import write_shards
 from elmo.data.tokenizer import Tokenization
 from elmo.errors import ElmoError
+from elmo.io.location import Location
 from elmo.io.records import read_json
 from elmo.model.embedder import Embedder
 from elmo.model.folder import load_model, save_model
@@ -83,12 +84,12 @@ def store(inputs: Path) -> None:
 
 def run(inputs: Path, *, domain: str = "shards") -> dict[str, Any]:
     return register.run(
-        inputs / "model",
-        inputs / "store",
+        Location(inputs / "model"),
+        Location(inputs / "store"),
         inputs / "registered.json",
         PARAMS,
-        general=inputs / "shards",
-        domain=inputs / domain,
+        general=Location(inputs / "shards"),
+        domain=Location(inputs / domain),
     )
 
 
@@ -342,7 +343,14 @@ def test_a_login_of_the_stores_address_is_in_no_tag(inputs: Path) -> None:
     places = {"shards": inputs / "shards", "model": inputs / "model", "work": inputs / "work"}
     build(address, settings=settings, **places)
     out, shards = inputs / "registered.json", inputs / "shards"
-    register.run(inputs / "model", address, out, PARAMS, general=shards, domain=shards)
+    register.run(
+        Location(inputs / "model"),
+        Location(address),
+        out,
+        PARAMS,
+        general=Location(shards),
+        domain=Location(shards),
+    )
     (version,) = registry.versions("tiny")
     assert "memory://bucket/store" in version.tags.values()
     assert "hunter2" not in str(version.tags)

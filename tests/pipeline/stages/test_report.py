@@ -24,6 +24,7 @@ from elmo.data.tokenizer import Tokenization
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
+from elmo.io.location import Location
 from elmo.io.records import digest
 from elmo.model.folder import load_model, save_model
 from elmo.nn.bilm import BiLM
@@ -183,9 +184,9 @@ def run(given: Path, out: Path, params: Report = PARAMS) -> dict[str, int]:
         params,
         numbers_in=given / "numbers",
         curves=given / "curves",
-        vocab=given / "vocab",
-        model=given / "model",
-        store=given / "store",
+        vocab=Location(given / "vocab"),
+        model=Location(given / "model"),
+        store=Location(given / "store"),
         registered=given / "registered.json",
         corpus=given / "corpus",
     )
@@ -403,9 +404,9 @@ def test_settings_are_folded_away(given: Path, tmp_path: Path) -> None:
         PARAMS,
         numbers_in=given / "numbers",
         curves=given / "curves",
-        vocab=given / "vocab",
-        model=given / "model",
-        store=given / "store",
+        vocab=Location(given / "vocab"),
+        model=Location(given / "model"),
+        store=Location(given / "store"),
         registered=given / "registered.json",
         settings=settings,
     )

@@ -19,6 +19,7 @@ import pytest
 from elmo.data.shards import Dropped, Shards
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
+from elmo.io.location import Location
 from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Tokenize
@@ -65,7 +66,12 @@ def params(**changes: object) -> Tokenize:
 def make(out: Path, *paths: Path, column: str = "text", **changes: object) -> Shards:
     inputs = find_inputs([str(path) for path in paths])
     tokenize.tokenize(
-        inputs, out, params(**changes), column=column, work=out.parent / "runs", cluster=CLUSTER
+        inputs,
+        Location(out),
+        params(**changes),
+        column=column,
+        work=Location(out.parent / "runs"),
+        cluster=CLUSTER,
     )
     return Shards(out)
 
@@ -250,7 +256,12 @@ def test_any_fsspec_url_is_an_input(tmp_path: Path) -> None:
         file.write(gzip.compress(b"a b\nc\n"))
     inputs = find_inputs(["memory://corpus/*.gz"])
     tokenize.tokenize(
-        inputs, tmp_path / "out", params(), column="text", work=tmp_path, cluster=CLUSTER
+        inputs,
+        Location(tmp_path / "out"),
+        params(),
+        column="text",
+        work=Location(tmp_path),
+        cluster=CLUSTER,
     )
     assert in_order(Shards(tmp_path / "out")) == [["a", "b"], ["c"]]
 
@@ -393,7 +404,12 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> Non
     for actors in (1, 3):
         cluster = Cluster(workers=0, cpus=1, gpu=False, actors=actors)
         tokenize.tokenize(
-            inputs, tmp_path / str(actors), chosen, column="text", work=tmp_path, cluster=cluster
+            inputs,
+            Location(tmp_path / str(actors)),
+            chosen,
+            column="text",
+            work=Location(tmp_path),
+            cluster=cluster,
         )
     names = sorted(p.name for p in (tmp_path / "1").iterdir())
     assert names == sorted(p.name for p in (tmp_path / "3").iterdir()) and len(names) > 8
@@ -404,7 +420,7 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> Non
 MEASURED = """
 import resource, sys
 from contextlib import nullcontext
-from pathlib import Path
+from elmo.io.location import Location
 from pipeline.stages import tokenize
 from pipeline.cluster import workers as cluster
 from pipeline.text.inputs import find_inputs
@@ -415,8 +431,8 @@ cluster.session = nullcontext
 params = Tokenize("unicode", "line", "line", 0.1, 1 << 20)
 here = Cluster(workers=0, cpus=1, gpu=False, actors=1)
 inputs = find_inputs([sys.argv[1]])
-out = Path(sys.argv[2])
-tokenize.tokenize(inputs, out, params, column="text", work=out.parent / "runs", cluster=here)
+out, work = Location(sys.argv[2]), Location(f"{sys.argv[2]}-runs")
+tokenize.tokenize(inputs, out, params, column="text", work=work, cluster=here)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
@@ -681,7 +697,7 @@ setattr(where, name, killing(getattr(where, name), at))
 params = Tokenize("whitespace", "line", "line", 0.2, 4096)
 inputs = find_inputs([sys.argv[1]])
 tokenize.tokenize(
-    inputs, out, params, column="text", work=out.parent / "runs",
+    inputs, Location(out), params, column="text", work=Location(out.parent / "runs"),
     cluster=Cluster(workers=0, cpus=1, gpu=False, actors=1),
 )
 """
@@ -737,7 +753,9 @@ def test_a_piece_done_twice_gives_the_same_bytes(
             yield function(item)
 
     monkeypatch.setattr(workers, "tasks", twice)
-    assert contents(make(tmp_path / "twice", path, heldout=0.2).folder) == contents(once.folder)
+    assert contents(make(tmp_path / "twice", path, heldout=0.2).location.local) == contents(
+        once.location.local
+    )
     assert in_order(once) == [line.split() for line in text]
 
 
@@ -760,14 +778,33 @@ def test_the_stage_reads_the_corpus_folder_and_notices_changed_files(tmp_path: P
     texts["general"]["dropped_paragraphs"] = {}
     write_json(corpus / "manifest.json", {"kind": "corpus", "schema": 1, "texts": texts})
     metrics = tokenize.run(
-        corpus, tmp_path / "out", params(), text="general", work=runs, cluster=CLUSTER
+        Location(corpus),
+        Location(tmp_path / "out"),
+        params(),
+        text="general",
+        work=Location(runs),
+        cluster=CLUSTER,
     )
     assert metrics["sentences"] == len(LINES) and metrics["blank_lines"] == 2
     with pytest.raises(ElmoError, match="names no domain text"):
-        tokenize.run(corpus, tmp_path / "out", params(), text="domain", work=runs, cluster=CLUSTER)
+        tokenize.run(
+            Location(corpus),
+            Location(tmp_path / "out"),
+            params(),
+            text="domain",
+            work=Location(runs),
+            cluster=CLUSTER,
+        )
     own.write_text("other text\n")
     with pytest.raises(ElmoError, match=r"own\.txt: has changed since the corpus stage"):
-        tokenize.run(corpus, tmp_path / "out", params(), text="general", work=runs, cluster=CLUSTER)
+        tokenize.run(
+            Location(corpus),
+            Location(tmp_path / "out"),
+            params(),
+            text="general",
+            work=Location(runs),
+            cluster=CLUSTER,
+        )
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from elmo.data.shards import Shards, write_shards
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
+from elmo.io.location import Location
 from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Vocab
@@ -47,7 +48,13 @@ def shards(tmp_path: Path) -> Shards:
 
 
 def test_words_are_those_of_counting_every_training_token(shards: Shards, tmp_path: Path) -> None:
-    vocab.run(shards.folder, tmp_path / "out", params(), work=tmp_path / "runs", cluster=CLUSTER)
+    vocab.run(
+        shards.location,
+        Location(tmp_path / "out"),
+        params(),
+        work=Location(tmp_path / "runs"),
+        cluster=CLUSTER,
+    )
     counts = Counter(token for row in SENTENCES[:6] for token in row)
     for mark in ("<S>", "</S>", "<UNK>"):
         del counts[mark]
@@ -59,17 +66,23 @@ def test_words_are_those_of_counting_every_training_token(shards: Shards, tmp_pa
 
 
 def test_ties_are_broken_by_codepoint(shards: Shards, tmp_path: Path) -> None:
-    vocab.run(shards.folder, tmp_path / "out", params(), work=tmp_path / "runs", cluster=CLUSTER)
+    vocab.run(
+        shards.location,
+        Location(tmp_path / "out"),
+        params(),
+        work=Location(tmp_path / "runs"),
+        cluster=CLUSTER,
+    )
     words = Vocabulary.load(tmp_path / "out").words
     assert words[6:] == ["Z", "a", "b", "x" * 60, "z", "é", "고양이", "🙂"]
 
 
 def test_boundaries_count_sentences_and_unk_what_is_no_word(shards: Shards, tmp_path: Path) -> None:
     vocab.run(
-        shards.folder,
-        tmp_path / "out",
+        shards.location,
+        Location(tmp_path / "out"),
         params(min_count=3),
-        work=tmp_path / "runs",
+        work=Location(tmp_path / "runs"),
         cluster=CLUSTER,
     )
     found = Vocabulary.load(tmp_path / "out")
@@ -79,10 +92,10 @@ def test_boundaries_count_sentences_and_unk_what_is_no_word(shards: Shards, tmp_
 
 def test_at_most_so_many_words_the_marks_included(shards: Shards, tmp_path: Path) -> None:
     metrics = vocab.run(
-        shards.folder,
-        tmp_path / "out",
+        shards.location,
+        Location(tmp_path / "out"),
         params(max_words=5),
-        work=tmp_path / "runs",
+        work=Location(tmp_path / "runs"),
         cluster=CLUSTER,
     )
     assert Vocabulary.load(tmp_path / "out").words[3:] == ["the", "cat"]
@@ -91,7 +104,11 @@ def test_at_most_so_many_words_the_marks_included(shards: Shards, tmp_path: Path
 
 def test_metrics_say_what_is_covered(shards: Shards, tmp_path: Path) -> None:
     metrics = vocab.run(
-        shards.folder, tmp_path / "out", params(), work=tmp_path / "runs", cluster=CLUSTER
+        shards.location,
+        Location(tmp_path / "out"),
+        params(),
+        work=Location(tmp_path / "runs"),
+        cluster=CLUSTER,
     )
     assert metrics == {
         "words": 14,
@@ -105,7 +122,13 @@ def test_metrics_say_what_is_covered(shards: Shards, tmp_path: Path) -> None:
 
 
 def test_files_are_as_the_vocabulary_itself_writes_them(shards: Shards, tmp_path: Path) -> None:
-    vocab.run(shards.folder, tmp_path / "out", params(), work=tmp_path / "runs", cluster=CLUSTER)
+    vocab.run(
+        shards.location,
+        Location(tmp_path / "out"),
+        params(),
+        work=Location(tmp_path / "runs"),
+        cluster=CLUSTER,
+    )
     (tmp_path / "again").mkdir()
     Vocabulary.load(tmp_path / "out").save(tmp_path / "again")
     for name in ("words.txt", "counts.txt"):
@@ -115,7 +138,11 @@ def test_files_are_as_the_vocabulary_itself_writes_them(shards: Shards, tmp_path
 def test_unicode_characters_come_from_counts(shards: Shards, tmp_path: Path) -> None:
     chosen = params(characters="unicode", min_character_count=3)
     metrics = vocab.run(
-        shards.folder, tmp_path / "out", chosen, work=tmp_path / "runs", cluster=CLUSTER
+        shards.location,
+        Location(tmp_path / "out"),
+        chosen,
+        work=Location(tmp_path / "runs"),
+        cluster=CLUSTER,
     )
     counts = Counter("".join(token for row in SENTENCES[:6] for token in row))
     frequent = sorted((c for c in counts if counts[c] >= 3), key=lambda c: (-counts[c], c))
@@ -127,16 +154,24 @@ def test_unicode_characters_come_from_counts(shards: Shards, tmp_path: Path) -> 
 def test_a_token_is_long_by_its_bytes_or_its_characters(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "s", [["고" * 17, "a" * 48, "a" * 49], ["고" * 17]])
     assert (
-        vocab.run(shards.folder, tmp_path / "b", params(), work=tmp_path / "runs", cluster=CLUSTER)[
-            "long_tokens"
-        ]
+        vocab.run(
+            shards.location,
+            Location(tmp_path / "b"),
+            params(),
+            work=Location(tmp_path / "runs"),
+            cluster=CLUSTER,
+        )["long_tokens"]
         == 3
     )
     chosen = params(characters="unicode")
     assert (
-        vocab.run(shards.folder, tmp_path / "u", chosen, work=tmp_path / "runs", cluster=CLUSTER)[
-            "long_tokens"
-        ]
+        vocab.run(
+            shards.location,
+            Location(tmp_path / "u"),
+            chosen,
+            work=Location(tmp_path / "runs"),
+            cluster=CLUSTER,
+        )["long_tokens"]
         == 1
     )
 
@@ -146,7 +181,11 @@ def test_the_division_into_shards_does_not_show(tmp_path: Path) -> None:
         shards = write_shards(tmp_path / f"s{size}", SENTENCES, shard_sentences=size)
         chosen = params(characters="unicode")
         vocab.run(
-            shards.folder, tmp_path / f"out{size}", chosen, work=tmp_path / "runs", cluster=CLUSTER
+            shards.location,
+            Location(tmp_path / f"out{size}"),
+            chosen,
+            work=Location(tmp_path / "runs"),
+            cluster=CLUSTER,
         )
     for name in ("words.txt", "counts.txt", "characters.json"):
         assert (tmp_path / "out1" / name).read_bytes() == (tmp_path / "out100" / name).read_bytes()
@@ -156,9 +195,13 @@ def test_merging_one_range_of_hashes_after_another_changes_nothing(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs, chosen = tmp_path / "runs", params(characters="unicode")
-    vocab.run(shards.folder, tmp_path / "one", chosen, work=runs, cluster=CLUSTER)
+    vocab.run(
+        shards.location, Location(tmp_path / "one"), chosen, work=Location(runs), cluster=CLUSTER
+    )
     monkeypatch.setattr(vocab, "_PIECE", 3)
-    vocab.run(shards.folder, tmp_path / "two", chosen, work=runs, cluster=CLUSTER)
+    vocab.run(
+        shards.location, Location(tmp_path / "two"), chosen, work=Location(runs), cluster=CLUSTER
+    )
     for name in ("words.txt", "counts.txt", "characters.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
@@ -168,12 +211,20 @@ def test_workers_count_what_one_process_counts(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = vocab.run(
-        shards.folder, tmp_path / "one", params(), work=tmp_path / "runs", cluster=CLUSTER
+        shards.location,
+        Location(tmp_path / "one"),
+        params(),
+        work=Location(tmp_path / "runs"),
+        cluster=CLUSTER,
     )
     monkeypatch.setattr(workers, "tasks", lambda function, items, **_: map(function, items))
     assert (
         vocab.run(
-            shards.folder, tmp_path / "two", params(), work=tmp_path / "runs", cluster=CLUSTER
+            shards.location,
+            Location(tmp_path / "two"),
+            params(),
+            work=Location(tmp_path / "runs"),
+            cluster=CLUSTER,
         )
         == one
     )
@@ -183,7 +234,11 @@ def test_workers_count_what_one_process_counts(
 def test_the_token_that_2018_readers_skip_becomes_no_word(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "shards", [["!!!MAXTERMID", "a", "!!!MAXTERMID"], ["b"]])
     metrics = vocab.run(
-        shards.folder, tmp_path / "out", params(), work=tmp_path / "runs", cluster=CLUSTER
+        shards.location,
+        Location(tmp_path / "out"),
+        params(),
+        work=Location(tmp_path / "runs"),
+        cluster=CLUSTER,
     )
     found = Vocabulary.load(tmp_path / "out")
     assert found.words[3:] == ["a", "b"] and metrics["words"] == len(found) == 5
@@ -193,6 +248,7 @@ def test_the_token_that_2018_readers_skip_becomes_no_word(tmp_path: Path) -> Non
 STAGE = """
 import os, signal, sys
 from pathlib import Path
+from elmo.io.location import Location
 from pipeline.cluster import workers
 from pipeline.stages import vocab
 from pipeline.settings.cluster import Cluster
@@ -209,13 +265,14 @@ workers.tasks = tasks
 out = Path(sys.argv[2])
 cluster = Cluster(workers=0, cpus=1, gpu=False, actors=1)
 params = Vocab(1, 0, "unicode", 1, 50)
-vocab.run(Path(sys.argv[1]), out, params, work=out.parent / "runs", cluster=cluster)
+work = Location(out.parent / "runs")
+vocab.run(Location(sys.argv[1]), Location(out), params, work=work, cluster=cluster)
 """
 
 
 def stage(shards: Shards, out: Path, killed_at: int = -1) -> list[str]:
     """Run the stage in a process that is killed before a shard; the shards it counted."""
-    command = [sys.executable, "-c", STAGE, str(shards.folder), str(out), str(killed_at)]
+    command = [sys.executable, "-c", STAGE, str(shards.location), str(out), str(killed_at)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == (0 if killed_at < 0 else -9), done.stderr
     return done.stdout.split()
@@ -238,21 +295,33 @@ def test_two_shards_of_the_same_bytes_count_twice(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "s", [["a"], ["a"]], shard_sentences=1)
     infos = [shards.infos()[0], structs.replace(shards.infos()[0], file="train-00001.arrow")]
     again = infos[1].published("train-00001.arrow", sentences=1, documents=1)
-    shutil.copy(shards.folder / "train-00000.arrow", shards.folder / "train-00001.arrow")
+    shutil.copy(
+        shards.location.local / "train-00000.arrow", shards.location.local / "train-00001.arrow"
+    )
     manifest = structs.replace(shards.manifest, shards=(infos[0], again))
-    write_json(shards.folder / "manifest.json", to_builtins(manifest))
-    vocab.run(shards.folder, tmp_path / "out", params(), work=tmp_path / "r", cluster=CLUSTER)
+    write_json(shards.location.local / "manifest.json", to_builtins(manifest))
+    vocab.run(
+        shards.location,
+        Location(tmp_path / "out"),
+        params(),
+        work=Location(tmp_path / "r"),
+        cluster=CLUSTER,
+    )
     assert Vocabulary.load(tmp_path / "out").counts == [2, 2, 0, 2]
 
 
 def test_an_altered_shard_is_named_and_nothing_is_left(shards: Shards, tmp_path: Path) -> None:
-    path = shards.folder / "train-00001.arrow"
+    path = shards.location.local / "train-00001.arrow"
     data = path.read_bytes()
     place = data.index(b"cat")
     path.write_bytes(data[:place] + b"bat" + data[place + 3 :])
     with pytest.raises(ElmoError, match=r"train-00001\.arrow: truncated or altered"):
         vocab.run(
-            shards.folder, tmp_path / "out", params(), work=tmp_path / "runs", cluster=CLUSTER
+            shards.location,
+            Location(tmp_path / "out"),
+            params(),
+            work=Location(tmp_path / "runs"),
+            cluster=CLUSTER,
         )
     assert not (tmp_path / "out").exists()
     assert {p.suffix for p in (tmp_path / "runs/vocab-out").iterdir()} == {"", ".arrow"}
@@ -270,9 +339,9 @@ def test_a_setting_out_of_range_is_refused(
 ) -> None:
     with pytest.raises(ElmoError, match=message):
         vocab.run(
-            shards.folder,
-            tmp_path / "out",
+            shards.location,
+            Location(tmp_path / "out"),
             params(**change),
-            work=tmp_path / "runs",
+            work=Location(tmp_path / "runs"),
             cluster=CLUSTER,
         )

@@ -113,7 +113,7 @@ def test_training_in_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (tmp_path / "live.json").write_text(json.dumps({"kind": "train", **row}))
     done = threading.Event()
     thread = threading.Thread(
-        target=train_job._show, args=("pretrain", Location.of(tmp_path), done), daemon=True
+        target=train_job._show, args=("pretrain", Location(tmp_path), done), daemon=True
     )
     thread.start()
     until(log.there)
@@ -144,7 +144,7 @@ def test_a_report_that_is_gone_for_a_while_does_not_end_the_display(
                 change()
             return change is None
 
-    train_job._show("pretrain", Location.of(tmp_path), Done())
+    train_job._show("pretrain", Location(tmp_path), Done())
     said = [f"  step {step}, held-out perplexity 94.3" for step in (5, 10)]
     assert capsys.readouterr().err.splitlines() == said
 

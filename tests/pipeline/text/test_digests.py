@@ -10,6 +10,7 @@ import fsspec
 import pytest
 
 from elmo.errors import ElmoError
+from elmo.io.location import Location
 from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Tokenize
@@ -85,7 +86,12 @@ def tokenized(found: list[Input], tmp_path: Path) -> None:
     params = Tokenize("whitespace", "line", "auto", 0.2, 1024)
     own = Cluster(actors=1)
     stage.tokenize(
-        found, tmp_path / "out", params, column="text", work=tmp_path / "work", cluster=own
+        found,
+        Location(tmp_path / "out"),
+        params,
+        column="text",
+        work=Location(tmp_path / "work"),
+        cluster=own,
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import mlflow
 import pytest
 
+from elmo.io.location import Location
 from pipeline import tracking
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -140,7 +141,9 @@ def server(postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 def test_four_writers_on_postgresql_and_s3_lose_nothing(server: str, tmp_path: Path) -> None:
     work = tmp_path / "runs" / "pretrain" / "abc"
     work.mkdir(parents=True)
-    with tracking.run("pretrain", Params(), inputs={"corpus": "a" * 64}, folder=work) as log:
+    with tracking.run(
+        "pretrain", Params(), inputs={"corpus": "a" * 64}, folder=Location(work)
+    ) as log:
         writers = []
         for k in range(4):
             (tmp_path / f"curve-{k}.tsv").write_text(f"{k}\n" * 1000)

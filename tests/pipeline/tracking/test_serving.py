@@ -19,6 +19,7 @@ from mlflow.pyfunc import scoring_server
 
 from elmo.data.shards import write_shards
 from elmo.data.tokenizer import describe
+from elmo.io.location import Location
 from elmo.model.embedder import Embedder
 from elmo.settings import StoreSettings
 from elmo.store.build import build
@@ -42,7 +43,14 @@ def registered(tmp_path: Path, own_mlflow: Path) -> str:
     build(store, shards=shards, model=model, settings=settings, work=tmp_path / "work")
     params = Register(name="served", alias="champion", margin=0.01)
     out = tmp_path / "registered.json"
-    register.run(model, store, out, params, general=shards, domain=shards)
+    register.run(
+        Location(model),
+        Location(store),
+        out,
+        params,
+        general=Location(shards),
+        domain=Location(shards),
+    )
     return "models:/served@champion"
 
 

@@ -21,6 +21,7 @@ import pytest
 from click.testing import CliRunner
 
 from elmo.errors import ElmoError
+from elmo.io.location import Location
 from elmo.model.folder import load_model
 from elmo.model.pretrained import folder_of
 from pipeline import tracking
@@ -85,7 +86,10 @@ def test_a_run_says_who_from_where_and_what_it_read(
     monkeypatch.setenv("DVC_ROOT", str(project))
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
     inputs = {"corpus": "c" * 64, "parent": "d" * 64}
-    sources = {"corpus": tmp_path / "shards", "parent": "s3://key:hunter2@bucket/model"}
+    sources = {
+        "corpus": tmp_path / "shards",
+        "parent": Location("s3://key:hunter2@bucket/model"),
+    }
     names = []
     for stage, changed in (("pretrain", False), ("finetune", True)):
         if changed:
@@ -147,11 +151,11 @@ def test_a_run_of_a_folder_goes_on_and_names_its_failure(database: Path, tmp_pat
     folder = tmp_path / "runs" / "pretrain" / "abc"
     folder.mkdir(parents=True)
     with pytest.raises(ZeroDivisionError):
-        with tracking.run("pretrain", Params(), inputs={}, folder=folder) as first:
+        with tracking.run("pretrain", Params(), inputs={}, folder=Location(folder)) as first:
             first.metrics({"loss": 3.0}, step=1)
             raise ZeroDivisionError
     assert mlflow.MlflowClient().get_run(first.run_id).info.status == "FAILED"
-    with tracking.run("pretrain", Params(), inputs={}, folder=folder) as log:
+    with tracking.run("pretrain", Params(), inputs={}, folder=Location(folder)) as log:
         log.metrics({"loss": 2.0, "gone": float("nan")}, step=2)
         log.tag("store", "abc")
         (tmp_path / "page.html").write_text("<p>")
@@ -300,7 +304,7 @@ def test_a_server_slow_refusing_and_asking_for_a_password(
     work.mkdir(parents=True)
     with served(database, faults) as uri:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-        with tracking.run("pretrain", Params(), inputs={}, folder=work) as log:
+        with tracking.run("pretrain", Params(), inputs={}, folder=Location(work)) as log:
             (faults / "fault").write_text("slow")
             began = time.monotonic()
             for step in range(100):
@@ -317,7 +321,7 @@ def test_a_server_slow_refusing_and_asking_for_a_password(
         assert mlflow.MlflowClient(uri).get_run(log.run_id).info.status == "FINISHED"
 
         monkeypatch.setattr(tracking.runs, "FLUSH", 0.5)
-        with tracking.run("pretrain", Params(), inputs={}, folder=work) as log:
+        with tracking.run("pretrain", Params(), inputs={}, folder=Location(work)) as log:
             (faults / "fault").write_text("refuse")
             log.metrics({"loss": 200.0}, step=200)
         told = capsys.readouterr().err
@@ -357,7 +361,7 @@ sys.exit(run.close(120))
 """
     with served(database, faults) as uri:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-        with tracking.run("pretrain", Params(), inputs={}, folder=work) as log:
+        with tracking.run("pretrain", Params(), inputs={}, folder=Location(work)) as log:
             arguments = [sys.executable, "-c", code, log.run_id, str(work.parent / "unsent")]
             writers = [
                 subprocess.Popen(
@@ -412,7 +416,7 @@ def test_a_login_comes_back_from_the_addresses_that_the_user_gave() -> None:
 def test_unfinished_work_is_listed(database: Path, tmp_path: Path) -> None:
     folder = tmp_path / "work" / "pretrain" / "abc"
     folder.mkdir(parents=True)
-    with tracking.run("pretrain", Params(), inputs={}, folder=folder) as log:
+    with tracking.run("pretrain", Params(), inputs={}, folder=Location(folder)) as log:
         log.metrics({"after.general.average": 123.4})
     command = ["work", "--work", str(tmp_path / "work")]
     assert "  pretrain abc  " in CliRunner().invoke(cli, command).stdout
@@ -523,7 +527,7 @@ def test_the_run_of_a_pass_has_the_figures_that_people_compare(
     database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ELMO_PASS", "one")
-    for stage, folder in (("finetune", tmp_path / "work" / "run"), ("tasks", None)):
+    for stage, folder in (("finetune", Location(tmp_path / "work" / "run")), ("tasks", None)):
         with tracking.run(stage, Params(), inputs={}, folder=folder) as log:
             log.headline({f"{stage}.gain": 0.25, f"{stage}.none": None}, {f"{stage}.lr": 0.001})
     with tracking.run("report", Params(), inputs={}) as log:

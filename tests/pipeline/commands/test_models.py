@@ -14,17 +14,19 @@ import pytest
 from elmo.data.shards import write_shards
 from elmo.data.tokenizer import TOKENIZERS, Tokenization, describe
 from elmo.errors import ElmoError
+from elmo.io.location import Location
 from elmo.model.embedder import Embedder
 from elmo.settings import StoreSettings
 from elmo.store.build import build
 from pipeline.cluster import workers
-from pipeline.commands import text_commands
+from pipeline.commands import models
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Register, Tokenize
 from pipeline.stages import register, tokenize
 from pipeline.text.inputs import find_inputs
 from tests.elmo.conftest import WHITESPACE, save_tiny_model
 from tests.elmo.data.test_tokenizer import needed
+from tests.pipeline.command_line import elmo
 
 ROOT = Path(__file__).resolve().parents[3]
 LINES = [
@@ -42,10 +44,13 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def embed(model: Path, data: bytes, out: Path, **changes: Any) -> list[np.ndarray]:
     options = dict(pretokenized=False, batch_size=8, state="reset", layers="all", dtype="float32")
-    count = text_commands.embed(model, io.BytesIO(data), out, **(options | changes))  # type: ignore[arg-type]
+    options |= dict(precision="float32", overwrite=False, device="cpu")
+    command = models.embed.callback
+    assert command is not None
+    command(model=model, source=io.BytesIO(data), output=out, **(options | changes))
     archive = np.load(out)
-    assert sorted(archive, key=int) == [str(k) for k in range(count)]
-    return [archive[str(k)] for k in range(count)]
+    assert sorted(archive, key=int) == [str(k) for k in range(len(archive))]
+    return [archive[str(k)] for k in range(len(archive))]
 
 
 @pytest.mark.parametrize("sentences", ["line", "split"])
@@ -74,10 +79,10 @@ def test_the_same_tokens_everywhere(
     params = Tokenize(name, sentences, "line", 0.0, 1 << 20)
     tokenize.tokenize(
         find_inputs([str(text)]),
-        tmp_path / "shards",
+        Location(tmp_path / "shards"),
         params,
         column="text",
-        work=tmp_path / "runs",
+        work=Location(tmp_path / "runs"),
         cluster=Cluster(workers=0, cpus=1, gpu=False, actors=1),
     )
     shards = sentences_of(tmp_path / "shards")
@@ -88,11 +93,10 @@ def test_the_same_tokens_everywhere(
         parts = [np.empty((3, 0, 8), np.float32), *embedder.embed(of_line)]
         np.testing.assert_allclose(found, np.concatenate(parts, 1), atol=1e-5)
     # perplexity.
-    scored = text_commands.perplexity(
-        model, io.BytesIO(text.read_bytes()), pretokenized=False, as_json=False, sentences=True
-    )
+    code, scored, error = elmo("perplexity", model, "--input", text, "--sentences")
+    assert (code, error) == (0, "")
     tokens = [" ".join(token for sentence in of_line for token in sentence) for of_line in expected]
-    assert [line.split("\t")[2] for line in scored] == tokens
+    assert [line.split("\t")[2] for line in scored.splitlines()] == tokens
     # neighbors: the word is cut with all that stands around it.
     build(
         tmp_path / "store",
@@ -102,10 +106,12 @@ def test_the_same_tokens_everywhere(
         work=tmp_path / "work",
     )
     seen: list[Any] = []
-    monkeypatch.setattr(text_commands, "nearest", lambda *given, **_: seen.extend(given[2:4]) or [])
+    monkeypatch.setattr(
+        "elmo.store.neighbors.neighbors", lambda *given, **_: seen.extend(given[2:4]) or []
+    )
     sentence = expected[2][0]
     marked = LINES[2].replace(sentence[0], f"[{sentence[0]}]", 1)
-    list(text_commands.nearest_of(tmp_path / "store", marked, model=model, count=3, layer=None))
+    assert elmo("neighbors", tmp_path / "store", marked, "--model", model)[0] == 0
     assert seen == [sentence, 0]
     if sentences == "line":  # registering takes seconds
         return
@@ -113,8 +119,14 @@ def test_the_same_tokens_everywhere(
     tmp_path.joinpath("mlflow.db").write_bytes(empty_database.read_bytes())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     monkeypatch.chdir(tmp_path)
-    paths = [tmp_path / "store", tmp_path / "version.json", Register("tiny", "champion", 0.01)]
-    register.run(model, *paths, general=tmp_path / "shards", domain=tmp_path / "shards")
+    register.run(
+        Location(model),
+        Location(tmp_path / "store"),
+        tmp_path / "version.json",
+        Register("tiny", "champion", 0.01),
+        general=Location(tmp_path / "shards"),
+        domain=Location(tmp_path / "shards"),
+    )
     served = mlflow.pyfunc.load_model("models:/tiny@champion")
     predicted = served.predict(LINES, params={"layers": "all"})
     for found, ours in zip(predicted, vectors, strict=True):
