@@ -1,3 +1,3 @@
-"""The six tasks of the paper, on labelled sentences; `kinds` has one record of each."""
+"""The six tasks of the paper, trained on labelled data; `kinds` has one record per kind of task."""
 
 RESULTS_VERSION = 6  # raised where a change of the code changes a task's numbers

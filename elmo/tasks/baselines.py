@@ -1,9 +1,8 @@
-"""Simple answers that a task's score is read beside, each learned from the training file alone.
+"""Simple baselines to compare a task's score with, each fitted on the training file alone.
 
-`majority` is the most frequent label, of a tagger the most frequent tag of each word. `tfidf` is a
-linear model on weighted counts of words and pairs of words. `static` is a linear model on the
-biLM's own vectors of words, which know no context (layer 0): averaged over a text, one by one for a
-tagger.
+`majority` predicts the most frequent label, or for a tagger the most frequent tag of each word.
+`tfidf` is a linear model on TF-IDF weights of words and word pairs. `static` is a linear model on
+the biLM's context-free word vectors (layer 0), averaged over a text, or one by one for a tagger.
 
 Shapes: N examples or tokens, W words, D the width of a word's vector.
 """
@@ -28,9 +27,10 @@ _STRENGTHS = (1.0, 10.0, 100.0, 0.1)  # of the linear models; dev chooses, of eq
 
 
 def baselines(kind: str, data: Mapping[str, Labelled], encode: Encode) -> dict[str, Tally]:
-    """Return what each baseline that makes sense for a kind of task gets right on `data["test"]`.
+    """Score the baselines that apply to a kind of task on `data["test"]`; return their tallies by
+    name.
 
-    `data` are the splits train, dev and test.
+    `data` holds the splits train, dev and test.
     """
     if kind not in ("tagging", "classification", "pairs"):
         return {}
@@ -67,10 +67,10 @@ def _of_tagging(
 
 
 def usual_tags(train: Iterable[tuple[Sequence[str], Sequence[str]]]) -> Callable[[str], str]:
-    """Return the most frequent tag by word, for other words the most frequent of all.
+    """Return a function that gives the most frequent tag of a word in `train`.
 
-    `train` are the tokens of each sentence and their tags; of equally frequent tags the first by
-    name is taken.
+    `train` has the tokens and the tags of each sentence. A word that it lacks gets the most
+    frequent tag of all words; of equally frequent tags, the alphabetically first is chosen.
     """
     by_word: dict[str, Counter[str]] = defaultdict(Counter)
     for tokens, tags in train:
@@ -82,7 +82,7 @@ def usual_tags(train: Iterable[tuple[Sequence[str], Sequence[str]]]) -> Callable
 
 
 def _words(examples: Iterable[Tagged]) -> list[Classified]:
-    """Each token as a text of its own, labelled by its tag."""
+    """Return each token as a text of its own, labelled with its tag."""
     return [
         Classified(example.source, (word,), tag)
         for example in examples
@@ -91,7 +91,7 @@ def _words(examples: Iterable[Tagged]) -> list[Classified]:
 
 
 def _most_common(counts: Counter[str]) -> str:
-    """The most frequent; of equal ones the first by name."""
+    """Return the most frequent value; of equally frequent ones, the first in alphabetical order."""
     return min(counts, key=lambda one: (-counts[one], one))
 
 
@@ -100,7 +100,7 @@ def _labels(example: Example) -> Any:
 
 
 class _WordVectors:
-    """The vectors of all words of some examples."""
+    """The context-free vectors of all words of some examples."""
 
     def __init__(self, examples: Iterable[Classified | Pair | Tagged], encode: Encode) -> None:
         words = sorted({word for one in examples for tokens in one.sentences for word in tokens})
@@ -108,11 +108,11 @@ class _WordVectors:
         self._vectors_WD = encode(words)
 
     def means(self, examples: Sequence[Classified]) -> Floats:
-        """The mean over the tokens of each text, (N, D); zeros without tokens."""
+        """Return the mean vector of each text's tokens, (N, D); zeros for a text without tokens."""
         return np.stack([self._mean(example.tokens) for example in examples])
 
     def each(self, examples: Sequence[Classified]) -> Floats:
-        """The vector of each text, which is one word, (N, D)."""
+        """Return the vectors of texts of one word each, (N, D)."""
         return self._vectors_WD[[self._numbers[example.tokens[0]] for example in examples]]
 
     def _mean(self, tokens: Tokens) -> Floats:
@@ -123,7 +123,8 @@ class _WordVectors:
 
 
 def _tfidf(train: Sequence[Classified]) -> Callable[[Sequence[Classified]], Any]:
-    """Return a weighting of the words and pairs of words of a text by their rarity in `train`."""
+    """Fit TF-IDF weights of words and word pairs on `train`; return the function that applies
+    them."""
     vectorizer = _sklearn("feature_extraction.text").TfidfVectorizer(
         analyzer=_words_and_pairs, sublinear_tf=True
     )
@@ -141,7 +142,7 @@ def _linear(
     train: Sequence[Classified],
     dev: Sequence[Classified],
 ) -> Callable[[Sequence[Classified]], list[str]]:
-    """Fit logistic regression, as strong as is best on dev; return what predicts with it."""
+    """Fit logistic regression, regularised as works best on dev; return its prediction function."""
     labels = [example.label or "" for example in train]
     if len(set(labels)) == 1:
         return lambda examples: labels[:1] * len(examples)

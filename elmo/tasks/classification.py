@@ -29,19 +29,20 @@ POOL = 4  # values of which a maxout unit takes the largest
 
 
 class Maxout(nn.Module):
-    """A linear layer of POOL times as many outputs, of which the largest of each group passes."""
+    """A maxout layer: a linear layer of POOL times as many outputs, and the maximum of each
+    group."""
 
     def __init__(self, width: int, outputs: int) -> None:
         super().__init__()
         self.linear = nn.Linear(width, outputs * POOL)
 
     def forward(self, x_BD: Tensor) -> Tensor:
-        """(B, D) → (B, outputs)."""
+        """Map inputs (B, D) to outputs (B, outputs)."""
         return self.linear(x_BD).unflatten(-1, (-1, POOL)).amax(-1)
 
 
 class ClassificationModel(nn.Module):
-    """Gives each text one label."""
+    """A model that gives each text one label."""
 
     def __init__(self, inputs: Inputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
@@ -66,26 +67,26 @@ class ClassificationModel(nn.Module):
 
     @staticmethod
     def labels_of(examples: Sequence[Classified]) -> list[str]:
-        """The labels of the training examples."""
+        """Return the distinct labels of the training examples."""
         return sorted({example.label for example in examples if example.label is not None})
 
     def loss(self, examples: Sequence[Classified], vectors: Vectors | None) -> Tensor:
-        """Cross-entropy, the mean over the batch."""
+        """Return the cross-entropy of a batch, averaged over its texts."""
         scores_BK = self._scores(examples, vectors)
         numbers = [self._numbers[example.label or ""] for example in examples]
         return nn.functional.cross_entropy(scores_BK, torch.tensor(numbers).to(scores_BK.device))
 
     @torch.inference_mode()
     def predict(self, examples: Sequence[Classified], vectors: Vectors | None) -> list[str]:
-        """The label of each text."""
+        """Return the predicted label of each text."""
         return [self.labels[k] for k in self._scores(examples, vectors).argmax(1).tolist()]
 
     def tally(self, examples: Sequence[Classified], predictions: Sequence[str]) -> Tally:
-        """Accuracy; a unit is an example."""
+        """Return the tally of accuracy, with one unit per example."""
         return accuracy([example.label for example in examples], predictions)
 
     def describe(self, example: Classified, prediction: str) -> dict[str, Any]:
-        """A prediction as JSON."""
+        """Return a prediction as a JSON object."""
         return {"tokens": example.tokens, "label": prediction}
 
     def _scores(self, examples: Sequence[Classified], vectors: Vectors | None) -> Tensor:

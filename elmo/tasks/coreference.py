@@ -33,7 +33,7 @@ BUCKETS = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # first distances, in kept spans, of t
 
 
 class CoreferenceModel(nn.Module):
-    """Finds which spans of a document mean the same; one document at a time."""
+    """A model that finds the coreferent spans of a document, one document at a time."""
 
     def __init__(self, inputs: Inputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
@@ -54,11 +54,11 @@ class CoreferenceModel(nn.Module):
 
     @staticmethod
     def labels_of(examples: Sequence[Document]) -> list[str]:
-        """None: clusters have no labels."""
+        """Return no labels: clusters have none."""
         return []
 
     def loss(self, examples: Sequence[Document], vectors: Vectors | None) -> Tensor:
-        """−log of the softmax mass on the right antecedents, summed over kept spans."""
+        """Return −log of the probability of the correct antecedents, summed over the kept spans."""
         losses = []
         for document in examples:
             part = self._cut(document) if self.training else document
@@ -75,7 +75,7 @@ class CoreferenceModel(nn.Module):
 
     @torch.inference_mode()
     def predict(self, examples: Sequence[Document], vectors: Vectors | None) -> list[Clusters]:
-        """The clusters of each document; none of one span."""
+        """Return the clusters of each document; each has at least two spans."""
         clusters = []
         for document in examples:
             spans, scores_MA1, antecedents_MA = self._link(document, vectors)
@@ -89,13 +89,15 @@ class CoreferenceModel(nn.Module):
         return clusters
 
     def tally(self, examples: Sequence[Document], predictions: Sequence[Clusters]) -> Tally:
-        """The mean F1 of MUC, B³ and CEAF-φ4; for GAP's snippets, F1 of their links."""
+        """Return the tally of the mean F1 of MUC, B³ and CEAF-φ4, or for GAP snippets of link
+        F1."""
         if examples and all(document.links for document in examples):
             return link_scores([document.links for document in examples], predictions)
         return coreference_scores([document.clusters or () for document in examples], predictions)
 
     def describe(self, example: Document, prediction: Clusters) -> dict[str, Any]:
-        """A prediction as JSON: spans count the document's tokens, stop excluded."""
+        """Return a prediction as a JSON object; spans are half-open ranges of the document's
+        tokens."""
         tokens = [token for sentence in example.tokens_of for token in sentence]
         texts = [[" ".join(tokens[a:b]) for a, b in cluster] for cluster in prediction]
         return {
@@ -108,9 +110,10 @@ class CoreferenceModel(nn.Module):
     def _link(
         self, document: Document, vectors: Vectors | None
     ) -> tuple[list[Range], Tensor, Tensor]:
-        """The kept spans, the scores (M, 1 + A) of no antecedent and of each, and which they are.
+        """Return the kept spans, the scores (M, 1 + A) of no antecedent and of each, and the
+        antecedents.
 
-        An antecedent of −1 is none, and has a score of −∞.
+        An antecedent of −1 stands for none, and has a score of −∞.
         """
         text = self.inputs(document.sentences, vectors)
         x_BTW = self.lexical_dropout(text.x_BTW)
@@ -135,7 +138,7 @@ class CoreferenceModel(nn.Module):
         return [spans[k] for k in kept], torch.cat([none_M1, scores_MA], 1), antecedents_MA
 
     def _represent(self, h_ND: Tensor, words_NW: Tensor, spans: Sequence[Range]) -> Tensor:
-        """[h_start; h_last; width; head] of each span, (S, D)."""
+        """Return the representation of each span, (S, D): [h_start; h_last; width; head]."""
         starts = torch.tensor([start for start, _ in spans], device=h_ND.device)
         stops = torch.tensor([stop for _, stop in spans], device=h_ND.device)
         widths = stops - starts
@@ -149,7 +152,7 @@ class CoreferenceModel(nn.Module):
         return torch.cat(features, -1)
 
     def _prune(self, document: Document, spans: Sequence[Range], mention_S: Tensor) -> list[int]:
-        """The best-scored spans of which none crosses another, in the document's order."""
+        """Return the best-scored spans in document order, without spans that cross each other."""
         if document.links:
             return list(range(len(spans)))
         tokens = sum(map(len, document.tokens_of))
@@ -171,7 +174,7 @@ class CoreferenceModel(nn.Module):
         return sorted(kept)
 
     def _score_pairs(self, g_MD: Tensor, mention_M: Tensor, antecedents_MA: Tensor) -> Tensor:
-        """m_i + m_j + pair(i, j) of each span and each of its antecedents, (M, A)."""
+        """Return m_i + m_j + pair(i, j) for each span and each of its antecedents, (M, A)."""
         is_none_MA = antecedents_MA < 0
         index_MA = antecedents_MA.clamp(min=0)
         distance_MA = torch.arange(len(g_MD), device=g_MD.device)[:, None] - index_MA
@@ -184,9 +187,9 @@ class CoreferenceModel(nn.Module):
         return scores_MA.masked_fill(is_none_MA, float("-inf"))
 
     def _pair(self, g_MD: Tensor, index_MA: Tensor, features_MAF: Tensor) -> Tensor:
-        """The pair network on [g_i; g_j; g_i ∘ g_j; features], (M, A).
+        """Return the pair network's scores of [g_i; g_j; g_i ∘ g_j; features], (M, A).
 
-        The first layer's share of g_i and of g_j is computed once for each span, not for each pair.
+        The first layer's share of g_i and of g_j is computed once per span, not once per pair.
         """
         first, rest = self.pair[0], self.pair[1:]
         assert isinstance(first, nn.Linear)
@@ -200,7 +203,8 @@ class CoreferenceModel(nn.Module):
         return rest(hidden_MAH).squeeze(-1)
 
     def _cut(self, document: Document) -> Document:
-        """`sentences` of the document in a row, drawn at random; a snippet of GAP stays whole."""
+        """Return a random run of `sentences` sentences of a document; a GAP snippet is returned
+        whole."""
         longest, count = self.settings.sentences, len(document.tokens_of)
         if count <= longest or document.links:
             return document
@@ -216,7 +220,8 @@ class CoreferenceModel(nn.Module):
 
 
 def candidates(document: Document, longest: int) -> list[Range]:
-    """All spans within a sentence of at most `longest` tokens; of GAP the judged ones alone."""
+    """Return all spans of at most `longest` tokens within a sentence; for GAP, only the judged
+    spans."""
     if document.links:
         return sorted({span for link in document.links for span in (link.pronoun, link.name)})
     spans, offset = [], 0
@@ -229,7 +234,8 @@ def candidates(document: Document, longest: int) -> list[Range]:
 
 
 def clusters_of(spans: Sequence[Range], links: Sequence[tuple[int, int]]) -> Clusters:
-    """The groups that links connect, each in order; later links build on earlier ones."""
+    """Return the clusters that links (later, earlier) between spans form, each with its spans in
+    order."""
     home: dict[int, list[int]] = {}
     for later, earlier in links:
         cluster = home.setdefault(earlier, [earlier])
@@ -240,7 +246,7 @@ def clusters_of(spans: Sequence[Range], links: Sequence[tuple[int, int]]) -> Clu
 
 
 def _scorer(width: int, hidden: int, dropout: float) -> nn.Sequential:
-    """Two ReLU layers and a score."""
+    """Build a feed-forward network with two ReLU layers and one output."""
     return nn.Sequential(
         nn.Linear(width, hidden),
         nn.ReLU(),

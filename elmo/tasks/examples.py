@@ -1,7 +1,7 @@
-"""Examples that tasks learn from: one record for each kind, and the spans inside them.
+"""The examples of tasks: one record type per kind of task, and labelled spans.
 
 Spans are half-open: tokens `start` to `stop - 1`. `source` is the file and line of an example, for
-messages. What an unlabelled example lacks is None.
+error messages. Labels that an unlabelled example lacks are None.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ Tokens = tuple[str, ...]
 
 
 class Span(NamedTuple):
-    """Tokens `start` to `stop - 1` and what they are."""
+    """A labelled span: tokens `start` to `stop - 1`."""
 
     start: int
     stop: int
@@ -24,7 +24,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class Tagged:
-    """A sentence with a tag for each token; span tags are in BIOES."""
+    """A sentence with one tag per token; tags of spans use the BIOES scheme."""
 
     source: str
     tokens: Tokens
@@ -32,7 +32,7 @@ class Tagged:
 
     @property
     def sentences(self) -> list[Tokens]:
-        """The token lists that need vectors."""
+        """Return the token lists that the model needs vectors for."""
         return [self.tokens]
 
 
@@ -46,13 +46,13 @@ class Classified:
 
     @property
     def sentences(self) -> list[Tokens]:
-        """The token lists that need vectors."""
+        """Return the token lists that the model needs vectors for."""
         return [self.tokens]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two sentences with one label."""
+    """A pair of sentences with one label."""
 
     source: str
     premise: Tokens
@@ -61,15 +61,16 @@ class Pair:
 
     @property
     def sentences(self) -> list[Tokens]:
-        """The token lists that need vectors."""
+        """Return the token lists that the model needs vectors for."""
         return [self.premise, self.hypothesis]
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question on a paragraph. `offsets` are the characters of each token of the paragraph.
+    """A question about a paragraph.
 
-    `answers` are the reference answers as text; `answer` is the token span to learn.
+    `offsets` are the character ranges of the paragraph's tokens. `answers` are the reference
+    answers as text; `answer` is the token span to learn.
     """
 
     source: str
@@ -83,11 +84,13 @@ class Question:
 
     @property
     def sentences(self) -> list[Tokens]:
-        """The token lists that need vectors: a paragraph is read as one sequence."""
+        """Return the token lists that the model needs vectors for; a paragraph is read as one
+        sequence."""
         return [self.tokens, self.question]
 
     def cut(self, start: int, stop: int) -> str:
-        """The text of tokens `start` to `stop - 1`, exactly as it stands in the paragraph."""
+        """Return the text of tokens `start` to `stop - 1` exactly as it appears in the
+        paragraph."""
         if start == stop:
             return ""
         return self.text[self.offsets[start][0] : self.offsets[stop - 1][1]]
@@ -95,9 +98,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Predicate:
-    """One predicate of a sentence and its roles, as BIO tags (`B-V` is the predicate).
+    """One predicate of a sentence and its roles, as BIO tags (`B-V` marks the predicate).
 
-    Where arguments nest, no tags hold them: they are the spans `nested`, to be scored, not learned.
+    If arguments nest, tags cannot express them: they are in the spans `nested`, which are scored
+    but not learned.
     """
 
     source: str
@@ -108,12 +112,12 @@ class Predicate:
 
     @property
     def sentences(self) -> list[Tokens]:
-        """The token lists that need vectors."""
+        """Return the token lists that the model needs vectors for."""
         return [self.tokens]
 
 
 class Link(NamedTuple):
-    """A pronoun, a name, and whether they are the same (GAP)."""
+    """A GAP judgement: a pronoun, a name, and whether the two corefer."""
 
     pronoun: Range
     name: Range
@@ -122,9 +126,10 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True)
 class Document:
-    """Sentences and clusters of coreferent spans; spans count the document's tokens.
+    """The sentences of a document and its clusters of coreferent spans.
 
-    `links` are the judged pairs of a GAP snippet; candidates are then those spans alone.
+    Spans count the tokens of the whole document. `links` are the judged pairs of a GAP snippet;
+    only their spans are then candidates.
     """
 
     source: str
@@ -135,7 +140,7 @@ class Document:
 
     @property
     def sentences(self) -> list[Tokens]:
-        """The token lists that need vectors."""
+        """Return the token lists that the model needs vectors for."""
         return list(self.tokens_of)
 
 
@@ -143,12 +148,13 @@ Example = Tagged | Classified | Pair | Question | Predicate | Document
 
 
 def length(example: Example) -> int:
-    """Return how many tokens an example has: batches are of examples of like length."""
+    """Return the number of tokens of an example; examples of similar length share a batch."""
     return sum(map(len, example.sentences))
 
 
 def attention(example: Example) -> int:
-    """The pairs of tokens that an example's model attends over, once padded; 0: it does not."""
+    """Return the number of token pairs in an example's attention matrix, 0 if its model has
+    none."""
     match example:
         case Classified() | Question():
             return len(example.tokens) ** 2
@@ -158,12 +164,13 @@ def attention(example: Example) -> int:
 
 
 def distinct(examples: Sequence[Example]) -> list[Tokens]:
-    """The distinct token lists of examples, in the order they first occur."""
+    """Return the distinct non-empty token lists of examples, in the order of first occurrence."""
     return list(dict.fromkeys(s for example in examples for s in example.sentences if s))
 
 
 def learnable(examples: Sequence[Example]) -> list[Example]:
-    """The examples that have what a model learns; of others it can only be scored."""
+    """Return the examples that have text and labels to learn from; the others can only be
+    scored."""
     return [example for example in examples if all(example.sentences) and _gold(example)]
 
 

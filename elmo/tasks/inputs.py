@@ -1,4 +1,4 @@
-"""The input of every task model: [x; ELMo] of each token, x being word vectors and a char-CNN.
+"""The input of every task model: [x; ELMo] for each token, x being a word vector and a char-CNN.
 
 Shapes: B sentences, T tokens of the longest, W width of x, L layers, D their width, N distinct
 tokens, K characters of a token, F filters.
@@ -31,9 +31,10 @@ FILE_WORDS = 400_000  # of a file of vectors that are kept besides the training 
 
 
 class Encoded(NamedTuple):
-    """A padded batch: `x_BTW` is [x; ELMo], `words_BTW` x alone, 0 beyond a sentence's end.
+    """A padded batch: `x_BTW` is [x; ELMo] and `words_BTW` is x alone, both 0 beyond a sentence's
+    end.
 
-    `elmo_BTD` is the mix for the output, None where ELMo does not enter there.
+    `elmo_BTD` is the ELMo mix to add at the output, or None if ELMo is not used there.
     """
 
     x_BTW: Tensor
@@ -43,14 +44,16 @@ class Encoded(NamedTuple):
 
 
 class WordTable(NamedTuple):
-    """Words, PAD and UNKNOWN first, and their vectors where they are given."""
+    """The words that a task model knows, after PAD and UNKNOWN, and their initial vectors if
+    given."""
 
     words: list[str]
     vectors: npt.NDArray[np.float32] | None
 
 
 class CharacterCNN(nn.Module):
-    """The characters of a token → filters of width 3, their maximum over the token."""
+    """A character CNN: filters of width 3 over a token's characters, and their maximum over the
+    token."""
 
     def __init__(self, filters: int) -> None:
         super().__init__()
@@ -58,16 +61,16 @@ class CharacterCNN(nn.Module):
         self.convolution = nn.Conv1d(CHARACTER_DIM, filters, 3)
 
     def forward(self, ids_NK: Tensor) -> Tensor:
-        """(N, K) → (N, F)."""
+        """Map character ids (N, K) to token vectors (N, F)."""
         features_NFK = self.convolution(self.embedding(ids_NK).transpose(1, 2))
         return features_NFK.relu().amax(-1)
 
 
 class Inputs(nn.Module):
-    """[x; ELMo] of sentences, and ELMo for the output; each position has a mix of its own.
+    """The input module: [x; ELMo] of sentences, and ELMo for the output, each with its own mix.
 
-    `layers` and `dim` are the shape of the vectors handed to `forward`; a tuned biLM comes as
-    `model` instead and is part of the module.
+    `layers` and `dim` are the shape of the vectors passed to `forward`. To tune the biLM, pass it
+    as `model` instead; it becomes part of this module.
     """
 
     def __init__(
@@ -112,12 +115,12 @@ class Inputs(nn.Module):
 
     @property
     def mixes(self) -> list[ScalarMix]:
-        """The mix of each position where ELMo enters."""
+        """Return the mixes of the positions where ELMo is used: input, output or both."""
         mixes = self.own_mixes if self.bilm is None else self.bilm.mixes
         return [mix for mix in mixes if isinstance(mix, ScalarMix)]
 
     def forward(self, sentences: Sequence[Tokens], vectors: Vectors | None) -> Encoded:
-        """Encode token lists; `vectors` finds their stored layers."""
+        """Encode token lists as a padded batch; `vectors` looks up their ELMo layers."""
         device = next(self.parameters()).device
         lengths = torch.tensor([len(sentence) for sentence in sentences])
         mask_BT = (torch.arange(int(lengths.max())) < lengths[:, None]).to(device)
@@ -128,7 +131,7 @@ class Inputs(nn.Module):
         return Encoded(torch.cat([words_BTW, *at_input], -1), words_BTW, at_output, mask_BT)
 
     def l2(self) -> Tensor:
-        """λ·Σw² over all mixes."""
+        """Return λ·Σw², summed over all mixes."""
         terms = [mix.l2() for mix in self.mixes]
         return self.settings.l2 * torch.stack(terms).sum() if terms else torch.zeros(())
 
@@ -150,14 +153,14 @@ class Inputs(nn.Module):
         return x_BTW * mask_BT.unsqueeze(-1)
 
     def _id(self, token: str) -> int:
-        """The number of a word; of its lower case where a file of vectors lacks it."""
+        """Return the id of a word, or of its lower case if a vector file contains only that."""
         lower = token.lower() if self.settings.words == "file" else token
         return self._ids.get(token) or self._ids.get(lower, 1)
 
     def _elmo(
         self, sentences: Sequence[Tokens], vectors: Vectors | None, mask_BT: Tensor
     ) -> list[Tensor]:
-        """One (B, T, D) for each position."""
+        """Return one ELMo mix (B, T, D) for each position where ELMo is used."""
         if self.bilm is not None:
             ids_BTK = self.bilm.batch_to_ids(sentences).to(mask_BT.device)
             mixed: list[Tensor] = self.bilm(ids_BTK)["elmo_representations"]
@@ -177,9 +180,9 @@ class Inputs(nn.Module):
 
 
 def word_table(settings: TaskSettings, train: Iterable[Tokens]) -> WordTable:
-    """The words a task knows: those of its training text, or of a file of vectors.
+    """Return the words of a task model: those of the training text, or of a file of vectors.
 
-    The text of dev adds none, since that of the test can't: both meet the same words.
+    Words of the dev text are not added, so that dev and test have unknown words alike.
     """
     if settings.words == "none":
         return WordTable([PAD, UNKNOWN], None)
@@ -199,7 +202,11 @@ def word_table(settings: TaskSettings, train: Iterable[Tokens]) -> WordTable:
 def read_vectors(
     path: Path, needed: set[str], *, dim: int
 ) -> tuple[list[str], npt.NDArray[np.float32]]:
-    """Vectors from a word2vec or GloVe text: the `needed` words and the first of the file."""
+    """Read the words and vectors (words, dim) of a word2vec or GloVe text file.
+
+    Kept are the `needed` words and the first `FILE_WORDS` words of the file. `ElmoError` names a
+    malformed line.
+    """
     words: dict[str, int] = {}
     rows: list[npt.NDArray[np.float32]] = []
     for number, line in lines_of(path):
@@ -230,7 +237,7 @@ def read_vectors(
 def train_vectors(
     sentences: Iterable[Sequence[str]], *, dim: int, min_count: int
 ) -> tuple[list[str], npt.NDArray[np.float32]]:
-    """Skip-gram vectors of a text, by gensim, on one thread: the same each time."""
+    """Train skip-gram vectors of a text with gensim; one thread makes the result reproducible."""
     try:
         from gensim.models import Word2Vec
     except ImportError:
@@ -250,6 +257,6 @@ def train_vectors(
 
 
 def _with_marks(words: list[str], vectors: npt.NDArray[np.float32]) -> WordTable:
-    """PAD is 0; UNKNOWN is the mean of all."""
+    """Put PAD (zeros) and UNKNOWN (the mean of all vectors) first."""
     marks = np.stack([np.zeros_like(vectors[0]), vectors.mean(0)])
     return WordTable([PAD, UNKNOWN, *words], np.concatenate([marks, vectors]))

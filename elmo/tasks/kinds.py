@@ -1,7 +1,7 @@
-"""The kinds of tasks, one record each. Light: a model, which needs torch, is imported when used.
+"""The kinds of tasks, one record each. A model, which needs torch, is imported only when used.
 
-A new task is a module with its model, a module below `readers` where no reader fits, and a record
-in `KINDS`; its command, params, help, served signature and default settings follow from that.
+To add a task, write a module with its model, a module in `readers` if no reader fits, and a record
+in `KINDS`; its command, settings, help and served signature follow from that.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,10 +25,10 @@ def _as_text(text: str, split: TextTokens) -> dict[str, Any]:
 class Kind:
     """A kind of task.
 
-    `readers` are by format; `fields` may be placed with `--columns`. `examples` are records without
-    labels: what a served task is shown with. `of_text` makes a record of a text by itself.
-    `labels`: whether it learns to tell labels apart. `several`: whether a record gives several
-    examples.
+    `readers` are by file format; `fields` are the fields that `--columns` can map. `examples` are
+    unlabelled records, shown as the input example of a served task. `of_text` turns a text into a
+    record. `labels` says whether the model predicts labels, and `several` whether a record can give
+    several examples.
     """
 
     model: str  # the class, as module:name
@@ -41,7 +41,8 @@ class Kind:
     several: bool = False
 
     def load_model(self) -> Any:
-        """Import the class of its model: a `TaskModel` of (inputs, labels, settings)."""
+        """Import and return the model class, a `TaskModel` made from inputs, labels and
+        settings."""
         module, _, name = self.model.partition(":")
         return getattr(import_module(module), name)
 
@@ -136,7 +137,8 @@ KINDS: Mapping[str, Kind] = {
 
 
 def choose(kind: str, changes: dict[str, Any]) -> TaskSettings:
-    """Return the settings of a kind with some changed; text is read as the setting's type."""
+    """Return the default settings of a kind of task with some changed; text values are
+    converted."""
     if kind not in KINDS:
         raise BadSettings(f"no task {kind!r}; there are {', '.join(KINDS)}")
     return changed(KINDS[kind].defaults, changes)

@@ -1,11 +1,11 @@
-"""A probe of what each layer knows of a tag: a linear softmax over frozen vectors (Table 6).
+"""A probe of how well each layer predicts a tag: a linear softmax on frozen vectors (Table 6).
 
 The probe is multinomial logistic regression, fitted by L-BFGS from zero, so it depends on no seed.
-Beside the layers stand two controls: the most frequent tag of each type (its own, or for a type
-that the training text lacks the most frequent of all), and layer 0, which sees no context.
+Two controls are reported with the layers: the most frequent tag of each word (of all words, for one
+that the training text lacks), and layer 0, which does not depend on context.
 
-Shapes: N tokens, n of them in a product, T tokens of a sentence, L layers, D width of a vector,
-C tags.
+Shapes: N tokens, n of them in a product, T tokens of a sentence, L layers, D width of a vector, C
+tags.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,9 +28,10 @@ TaggedTokens = tuple[Sequence[str], Sequence[str]]  # the tokens of a sentence a
 
 @dataclass(frozen=True)
 class ProbeScores:
-    """Accuracy on the test text of a probe of each layer, and of the most frequent tag by type.
+    """The accuracy of each layer's probe on the test text, and of the most frequent tag of each
+    word.
 
-    `right` is what each layer got right, token by token (L, N), for intervals.
+    `right` says which tokens each layer got right (L, N), for confidence intervals.
     """
 
     layers: list[float]
@@ -50,8 +51,8 @@ def probe_layers(
 ) -> ProbeScores:
     """Fit a probe of each layer on `train` and score it on `test`.
 
-    `l2` is the weight of the mean squared norm of the probe's weights beside the mean loss. All
-    vectors of one layer are held at a time: 4 × D bytes per token.
+    `l2` multiplies the mean squared norm of the weights in the loss. The vectors of one layer at a
+    time are in memory: 4 × D bytes per token.
     """
     right = [
         probe(partial(_vectors, embedder, layer), train, test, l2=l2, iterations=iterations)
@@ -75,9 +76,10 @@ def probe(
     l2: float = 1e-5,
     iterations: int = 100,
 ) -> npt.NDArray[np.bool_]:
-    """Fit a probe of `vectors` on `train`; whether it is right about each token of `test` (N,).
+    """Fit a probe of `vectors` on `train`; return a boolean array (N,), true for each correct test
+    token.
 
-    `vectors` gives those of every token of the sentences, one after another (N, D).
+    `vectors` returns the vectors of all tokens of its sentences, end to end (N, D).
     """
     if not any(len(tokens) for tokens, _ in train) or not any(len(tokens) for tokens, _ in test):
         raise ElmoError("a probe needs tagged tokens to learn from and others to be tested on")
@@ -101,7 +103,7 @@ def probe(
 
 
 def _vectors(embedder: Embedder, layer: int, sentences: Sequence[TaggedTokens]) -> Tensor:
-    """One layer of every token, (N, D)."""
+    """Return one layer of every token, (N, D)."""
     vectors_ND = np.empty((sum(len(tokens) for tokens, _ in sentences), embedder.dim), np.float32)
     start = 0
     for k in range(0, len(sentences), BATCH):
@@ -116,7 +118,7 @@ def _vectors(embedder: Embedder, layer: int, sentences: Sequence[TaggedTokens]) 
 def _fit(
     x_ND: Tensor, tags_N: Tensor, tags: int, l2: float, iterations: int
 ) -> tuple[Tensor, Tensor]:
-    """The weights (C, D) and bias (C) of a linear softmax with the least loss."""
+    """Return the weights (C, D) and bias (C) of the linear softmax that minimises the loss."""
     weight_CD = torch.zeros(tags, x_ND.shape[1], requires_grad=True)
     bias_C = torch.zeros(tags, requires_grad=True)
     optimizer = torch.optim.LBFGS(
@@ -140,7 +142,7 @@ def _fit(
 
 
 def _most_frequent(train: Iterable[TaggedTokens], test: Iterable[TaggedTokens]) -> float:
-    """The accuracy of each type's most frequent tag."""
+    """Return the accuracy of predicting the most frequent tag of each word."""
     tag_of = usual_tags(train)
     right = [
         tag_of(token) == tag

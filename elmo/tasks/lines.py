@@ -1,4 +1,4 @@
-"""The lines of a labelled file, or of vectors."""
+"""Reading of text files, gzipped or not, line by line."""
 
 import gzip
 import zlib
@@ -14,7 +14,8 @@ from elmo.settings import LONGEST_LINE
 
 @contextmanager
 def open_data(path: Path) -> Iterator[BinaryIO]:
-    """The bytes of a file, gzipped or not; `ElmoError` where it is no file, or damaged."""
+    """Open a file to read its bytes, decompressing gzip; raise `ElmoError` if it is missing or
+    damaged."""
     check_readable(path)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -24,7 +25,10 @@ def open_data(path: Path) -> Iterator[BinaryIO]:
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a UTF-8 file, gzipped or not, with their numbers from 1."""
+    """Yield the lines of a UTF-8 file, gzipped or not, each with its number, counted from 1.
+
+    `ElmoError` names a line that is not UTF-8 text or is too long.
+    """
     number = 0
     with open_data(path) as file:
         while line := file.readline(LONGEST_LINE + 1):

@@ -1,8 +1,10 @@
-"""The metrics of the six tasks, by the field's own definitions.
+"""The metrics of the six tasks, each by its standard definition.
 
-Each counts something in every test unit (a sentence, pair, question, predicate or document), and
-the scores follow from the sums: so a `Tally` can be scored on any draw of the units. Spans are
-half-open. Shapes: U test units, C counts of one, N counts of all tallies side by side.
+Each metric counts something per test unit (a sentence, pair, question, predicate or document), and
+the scores follow from the sums, so a `Tally` can be scored on any sample of the units. Spans are
+half-open.
+
+Shapes: U test units, C counts of one, N counts of all tallies side by side.
 """
 
 import math
@@ -32,20 +34,21 @@ class Tally(msgspec.Struct, forbid_unknown_fields=True):
     counts: Sequence[tuple[float, ...]]
 
     def scores(self) -> Scores:
-        """The scores on all units; the first is the field's."""
+        """Return the scores over all units by name, the metric's main score first."""
         return _SCORES[self.metric](self.array().sum(0).tolist())
 
     def array(self) -> npt.NDArray[np.float64]:
-        """The counts as an array, (U, C)."""
+        """Return the counts as a float64 array, (U, C)."""
         return np.array(self.counts, np.float64).reshape(len(self.counts), _COLUMNS[self.metric])
 
 
 def paired_bootstrap(ours: Sequence[Tally], theirs: Sequence[Tally]) -> tuple[float, float]:
-    """The 95 % interval of what `ours` gain over `theirs` in the first score, over test units.
+    """Return the 95 % interval of the main score of `ours` minus that of `theirs`, by paired
+    bootstrap.
 
-    Both are of the same units, a tally for each seed. A draw takes as many units as there are, with
-    replacement, the same for all; the scores of the seeds on it are averaged. Equal tallies give
-    equal intervals.
+    Each side has one tally per seed, all over the same test units. Each draw resamples the units
+    with replacement and averages the scores over seeds. The random seed is fixed, so the result is
+    reproducible.
     """
     tallies = [*ours, *theirs]
     together_UN = np.concatenate([tally.array() for tally in tallies], 1)
@@ -63,7 +66,8 @@ def paired_bootstrap(ours: Sequence[Tally], theirs: Sequence[Tally]) -> tuple[fl
 
 
 def over_seeds_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Student's 95 % interval of the mean of several seeds; None of one."""
+    """Return Student's 95 % interval of the mean of several seeds' values, or None for a single
+    one."""
     if len(values) < 2:
         return None
     from scipy.stats import t
@@ -73,7 +77,7 @@ def over_seeds_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def first_score(scores: Scores) -> float:
-    """The score that chooses among epochs and seeds: the first."""
+    """Return the main score, which comes first and by which epochs and seeds are chosen."""
     return next(iter(scores.values()))
 
 
@@ -82,13 +86,13 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def accuracy(gold: Sequence[object], predicted: Sequence[object]) -> Tally:
-    """The share that is right."""
+    """Tally how many predictions are right; a unit is an example."""
     counts = [(float(a == b), 1.0) for a, b in zip(gold, predicted, strict=True)]
     return Tally("accuracy", counts)
 
 
 def tag_accuracy(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Tally:
-    """The share of tags that are right; a unit is a sentence."""
+    """Tally how many tags are right; a unit is a sentence."""
     return Tally("accuracy", [_right(*one) for one in zip(gold, predicted, strict=True)])
 
 
@@ -97,7 +101,7 @@ def _right(gold: Sequence[str], predicted: Sequence[str]) -> tuple[float, float]
 
 
 def f1_of(right: float, predicted: float, gold: float) -> Scores:
-    """Precision, recall and F1 from counts; 0 where there is nothing to divide by."""
+    """Return precision, recall and F1 from counts; a score without a denominator is 0."""
     precision = right / predicted if predicted else 0.0
     recall = right / gold if gold else 0.0
     both = precision + recall
@@ -109,27 +113,27 @@ def f1_of(right: float, predicted: float, gold: float) -> Scores:
 
 
 def span_f1(gold: Sequence[Iterable[Span]], predicted: Sequence[Iterable[Span]]) -> Tally:
-    """Exact span and label, micro-averaged: what conlleval and seqeval's default report."""
+    """Tally F1 over exact spans and labels, micro-averaged as in conlleval and seqeval."""
     pairs = zip(gold, predicted, strict=True)
     return Tally("spans", [_overlap(set(theirs), set(ours)) for theirs, ours in pairs])
 
 
 def _overlap(gold: Set[object], predicted: Set[object]) -> tuple[float, float, float]:
-    """Return how many are right, predicted and there."""
+    """Return the numbers of correct, predicted and gold items."""
     return float(len(gold & predicted)), float(len(predicted)), float(len(gold))
 
 
 def with_tags(spans: Tally, tags: Tally) -> Tally:
-    """The scores of spans, and beside them the accuracy of tags."""
+    """Tally the F1 of spans, with the accuracy of their tags."""
     counts = [(*a, *b) for a, b in zip(spans.counts, tags.counts, strict=True)]
     return Tally("tags", counts)
 
 
 def arguments(spans: Iterable[Span]) -> set[tuple[str, tuple[Range, ...]]]:
-    """The arguments of one predicate as srl-eval.pl counts them.
+    """Return the arguments of one predicate as srl-eval.pl counts them.
 
-    C-X continues the last X before it into one argument of several spans, and is an ordinary X
-    where there is none. The predicate (V, with its C-V) is given, so it is no argument.
+    C-X continues the last preceding X, making an argument of several spans, and is an ordinary X if
+    there is none. The predicate (V, with its C-V) is given, so it is not counted.
     """
     parts: list[tuple[str, list[Range]]] = []
     for start, stop, label in sorted(spans):
@@ -143,26 +147,28 @@ def arguments(spans: Iterable[Span]) -> set[tuple[str, tuple[Range, ...]]]:
 
 
 def role_f1(gold: Sequence[Iterable[Span]], predicted: Sequence[Iterable[Span]]) -> Tally:
-    """F1 over the arguments of all predicates together; a unit is a predicate."""
+    """Tally F1 over the arguments of all predicates; a unit is a predicate."""
     pairs = zip(gold, predicted, strict=True)
     return Tally("spans", [_overlap(arguments(theirs), arguments(ours)) for theirs, ours in pairs])
 
 
 def normalised_answer(text: str) -> str:
-    """SQuAD's: lower case, without ASCII punctuation, without a, an and the, single spaces."""
+    """Normalise an answer as SQuAD does: lower case, no ASCII punctuation, no articles, single
+    spaces."""
     kept = "".join(c for c in text.lower() if c not in _PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", kept).split())
 
 
 def answer_f1(predicted: str, reference: str) -> float:
-    """F1 over the words of two answers."""
+    """Return the F1 over the words of two answers."""
     ours, theirs = normalised_answer(predicted).split(), normalised_answer(reference).split()
     shared = sum((Counter(ours) & Counter(theirs)).values())
     return f1_of(shared, len(ours), len(theirs))["f1"]
 
 
 def squad_scores(references: Sequence[Sequence[str]], predicted: Sequence[str]) -> Tally:
-    """F1 and exact match: the best over a question's references, then the mean over questions."""
+    """Tally F1 and exact match, each the best over a question's references; a unit is a
+    question."""
     counts = []
     for answers, guess in zip(references, predicted, strict=True):
         f1 = max(answer_f1(guess, one) for one in answers)
@@ -172,7 +178,7 @@ def squad_scores(references: Sequence[Sequence[str]], predicted: Sequence[str]) 
 
 
 def coreference_scores(gold: Sequence[Clusters], predicted: Sequence[Clusters]) -> Tally:
-    """MUC, B³ and CEAF-φ4 over documents (counts pooled), and the mean of the three F1s."""
+    """Tally MUC, B³, CEAF-φ4 and the mean of their F1s; a unit is a document."""
     counts = []
     for theirs, ours in zip(gold, predicted, strict=True):
         similarity = _ceaf_similarity(theirs, ours)
@@ -184,7 +190,7 @@ def coreference_scores(gold: Sequence[Clusters], predicted: Sequence[Clusters]) 
 
 
 def link_scores(gold: Sequence[Sequence[Link]], predicted: Sequence[Clusters]) -> Tally:
-    """GAP's F1: over pairs of a pronoun and a name, whether they are found the same."""
+    """Tally GAP's F1 over pairs of a pronoun and a name that corefer."""
     counts = []
     for links, clusters in zip(gold, predicted, strict=True):
         right = guessed = known = 0
@@ -233,7 +239,8 @@ _COLUMNS: dict[Metric, int] = {
 
 
 def _muc(clusters: Clusters, other: Clusters) -> tuple[float, float]:
-    """Return how many links of `clusters` the other side keeps, and how many there are."""
+    """Return the number of links of `clusters` that the other side keeps, and the number of
+    links."""
     home = {mention: number for number, cluster in enumerate(other) for mention in cluster}
     kept = links = 0
     for cluster in clusters:
@@ -253,7 +260,7 @@ def _b_cubed(clusters: Clusters, other: Clusters) -> tuple[float, float]:
 
 
 def _ceaf_similarity(gold: Clusters, predicted: Clusters) -> float:
-    """The sum of 2|a ∩ b| / (|a| + |b|) over the best one-to-one matching of clusters."""
+    """Return the sum of 2|a ∩ b| / (|a| + |b|) over the best one-to-one matching of clusters."""
     from scipy.optimize import linear_sum_assignment
 
     ours = [set(cluster) for cluster in predicted]

@@ -12,10 +12,11 @@ FORBIDDEN = -10000.0
 
 
 class Recurrent(nn.Module):
-    """A bidirectional LSTM or GRU over padded sentences; backward starts at the last token.
+    """A bidirectional LSTM or GRU over padded sentences.
 
-    Each direction is a network of its own that reads padding after the last token. A packed
-    sequence is slower on a CPU: the gradient of each of its time steps is as large as the input.
+    The backward direction starts at each sentence's last token. Each direction is a separate
+    network that also reads the padding after the last token; a packed sequence would be slower on a
+    CPU, where the gradient of each of its time steps is as large as the whole input.
     """
 
     def __init__(
@@ -29,7 +30,8 @@ class Recurrent(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
-        """(B, T, D) → (B, T, 2 · hidden), 0 where masked."""
+        """Read sentences (B, T, D); return both directions' outputs (B, T, 2 · hidden), 0 where
+        masked."""
         turned_BT = turned(mask_BT)
         h_BTD = x_BTD
         for k, (forwards, backwards) in enumerate(zip(self.forwards, self.backwards, strict=True)):
@@ -41,42 +43,42 @@ class Recurrent(nn.Module):
 
 
 def turned(mask_BT: Tensor) -> Tensor:
-    """Return which token each position holds when the sentence is read backwards; padding stays."""
+    """Return the indices (B, T) that reverse each sentence; padding stays in place."""
     t_T = torch.arange(mask_BT.shape[1], device=mask_BT.device)
     lengths_B1 = mask_BT.sum(1, keepdim=True)
     return torch.where(mask_BT, lengths_B1 - 1 - t_T, t_T)
 
 
 def in_order(x_BTD: Tensor, order_BT: Tensor) -> Tensor:
-    """The tokens of each sentence in another order, (B, T, D)."""
+    """Return the tokens of each sentence in the order given by indices (B, T), as (B, T, D)."""
     return x_BTD.gather(1, order_BT.unsqueeze(-1).expand_as(x_BTD))
 
 
 class SharedDropout(nn.Module):
-    """Dropout with one mask for all tokens of a sentence (variational)."""
+    """Variational dropout: one mask for all tokens of a sentence."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.rate = rate
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """(B, T, D) → the same, some of D zero in each sentence."""
+        """Return `x_BTD` with some of its D features set to 0 throughout each sentence."""
         ones_B1D = torch.ones_like(x_BTD[:, :1])
         return x_BTD * nn.functional.dropout(ones_B1D, self.rate, self.training)
 
 
 def masked_softmax(scores: Tensor, mask: Tensor, dim: int = -1) -> Tensor:
-    """Softmax over what the mask keeps."""
+    """Return the softmax over the unmasked positions; 0 elsewhere."""
     return scores.masked_fill(~mask, float("-inf")).softmax(dim).nan_to_num(0.0)
 
 
 def masked_max(x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
-    """The maximum over the tokens."""
+    """Return the maximum over the unmasked tokens, (B, D)."""
     return x_BTD.masked_fill(~mask_BT.unsqueeze(-1), float("-inf")).amax(1)
 
 
 def masked_mean(x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
-    """The mean over the tokens."""
+    """Return the mean over the unmasked tokens, (B, D)."""
     total_BD = (x_BTD * mask_BT.unsqueeze(-1)).sum(1)
     return total_BD / mask_BT.sum(1, keepdim=True)
 
@@ -84,7 +86,11 @@ def masked_mean(x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
 def viterbi(
     scores_BTK: Tensor, mask_BT: Tensor, moves_KK: Tensor, start_K: Tensor, end_K: Tensor
 ) -> list[list[int]]:
-    """The best path of each sentence: the sum of scores of tags, moves between them, and ends."""
+    """Return the tag sequence of each sentence with the highest score.
+
+    A score sums the tags' own scores (B, T, K), the transitions `moves_KK` between neighbours, and
+    the scores of the first and last tag.
+    """
     scores_BTK, mask_BT = scores_BTK.cpu(), mask_BT.cpu()
     moves_KK, start_K, end_K = moves_KK.cpu(), start_K.cpu(), end_K.cpu()
     best_BK = start_K + scores_BTK[:, 0]
@@ -106,7 +112,7 @@ def viterbi(
 
 
 def padded_labels(rows: Sequence[Sequence[int]], like_BT: Tensor, *, fill: int = 0) -> Tensor:
-    """Rows of numbers as (B, T)."""
+    """Return lists of label ids as one tensor (B, T), padded with `fill`."""
     labels_BT = torch.full(like_BT.shape, fill)
     for row, numbers in enumerate(rows):
         labels_BT[row, : len(numbers)] = torch.tensor(numbers)

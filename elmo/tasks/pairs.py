@@ -29,7 +29,7 @@ from elmo.tasks.vectors import Vectors
 
 
 class PairsModel(nn.Module):
-    """Gives each pair of sentences one label."""
+    """A model that gives each pair of sentences one label."""
 
     def __init__(self, inputs: Inputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
@@ -52,26 +52,26 @@ class PairsModel(nn.Module):
 
     @staticmethod
     def labels_of(examples: Sequence[Pair]) -> list[str]:
-        """The labels of the training examples."""
+        """Return the distinct labels of the training examples."""
         return sorted({example.label for example in examples if example.label is not None})
 
     def loss(self, examples: Sequence[Pair], vectors: Vectors | None) -> Tensor:
-        """Cross-entropy, the mean over the batch."""
+        """Return the cross-entropy of a batch, averaged over its pairs."""
         scores_BK = self._scores(examples, vectors)
         numbers = [self._numbers[example.label or ""] for example in examples]
         return nn.functional.cross_entropy(scores_BK, torch.tensor(numbers).to(scores_BK.device))
 
     @torch.inference_mode()
     def predict(self, examples: Sequence[Pair], vectors: Vectors | None) -> list[str]:
-        """The label of each pair."""
+        """Return the predicted label of each pair."""
         return [self.labels[k] for k in self._scores(examples, vectors).argmax(1).tolist()]
 
     def tally(self, examples: Sequence[Pair], predictions: Sequence[str]) -> Tally:
-        """Accuracy; a unit is an example."""
+        """Return the tally of accuracy, with one unit per example."""
         return accuracy([example.label for example in examples], predictions)
 
     def describe(self, example: Pair, prediction: str) -> dict[str, Any]:
-        """A prediction as JSON."""
+        """Return a prediction as a JSON object."""
         return {
             "premise": example.premise,
             "hypothesis": example.hypothesis,
@@ -105,7 +105,10 @@ class PairsModel(nn.Module):
 
 
 def initialise(*modules: nn.Module) -> None:
-    """Xavier inputs, orthogonal recurrences, biases 0 but the forget gates' sum, which is 1."""
+    """Initialise a network: Xavier input weights, orthogonal recurrent weights, zero biases.
+
+    The forget gates' two biases sum to 1.
+    """
     for module in modules:
         for name, parameter in module.named_parameters():
             if "bias" in name:

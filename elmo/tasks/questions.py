@@ -23,7 +23,7 @@ from elmo.tasks.vectors import Vectors
 
 
 class Similarity(nn.Module):
-    """s(c, q) = u·c + v·q + (w ∘ c)·q."""
+    """The trilinear similarity s(c, q) = u·c + v·q + (w ∘ c)·q."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -33,12 +33,13 @@ class Similarity(nn.Module):
         nn.init.xavier_uniform_(self.both_D)
 
     def forward(self, c_BTD: Tensor, q_BQD: Tensor) -> Tensor:
-        """(B, T, D), (B, Q, D) → (B, T, Q)."""
+        """Return the similarity (B, T, Q) of tokens (B, T, D) and (B, Q, D)."""
         return self.left(c_BTD) + self.right(q_BQD).mT + (c_BTD * self.both_D) @ q_BQD.mT
 
 
 class SelfAttention(nn.Module):
-    """Each token attends to the others, or to nothing: a learned term of the denominator."""
+    """Self-attention in which a token may also attend to nothing, by a learned term of the
+    denominator."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -47,7 +48,7 @@ class SelfAttention(nn.Module):
         self.join = nn.Linear(3 * width, width)
 
     def forward(self, x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
-        """(B, T, D) → (B, T, D)."""
+        """Return the attended vectors, (B, T, D)."""
         B, T, _ = x_BTD.shape
         itself = torch.eye(T, dtype=torch.bool, device=x_BTD.device)
         scores_BTT = self.similarity(x_BTD, x_BTD)
@@ -59,7 +60,7 @@ class SelfAttention(nn.Module):
 
 
 class QuestionsModel(nn.Module):
-    """Finds the answer of a question in its paragraph."""
+    """A model that finds the answer to a question in a paragraph."""
 
     def __init__(self, inputs: Inputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
@@ -80,11 +81,11 @@ class QuestionsModel(nn.Module):
 
     @staticmethod
     def labels_of(examples: Sequence[Question]) -> list[str]:
-        """None: an answer is a span."""
+        """Return no labels: an answer is a span."""
         return []
 
     def loss(self, examples: Sequence[Question], vectors: Vectors | None) -> Tensor:
-        """Cross-entropy of the start plus that of the end, the mean over the batch."""
+        """Return the cross-entropy of the start plus that of the end, averaged over the batch."""
         start_BT, end_BT = self._logits(examples, vectors)
         spans = [example.answer for example in examples if example.answer is not None]
         starts = torch.tensor([start for start, _ in spans], device=start_BT.device)
@@ -94,9 +95,10 @@ class QuestionsModel(nn.Module):
 
     @torch.inference_mode()
     def predict(self, examples: Sequence[Question], vectors: Vectors | None) -> list[Range]:
-        """The token span of each answer: the best start and end at most `answer_tokens` apart.
+        """Return the token span of each answer: the best start and end at most `answer_tokens`
+        apart.
 
-        It is empty where the question or its paragraph is.
+        The span is empty if the question or its paragraph has no tokens.
         """
         readable = [example for example in examples if all(example.sentences)]
         if not readable:
@@ -106,12 +108,13 @@ class QuestionsModel(nn.Module):
         return [next(found) if all(example.sentences) else (0, 0) for example in examples]
 
     def tally(self, examples: Sequence[Question], predictions: Sequence[Range]) -> Tally:
-        """F1 first, and exact match, against all reference answers."""
+        """Return the tally of F1 and exact match against all reference answers."""
         texts = [e.cut(*span) for e, span in zip(examples, predictions, strict=True)]
         return squad_scores([example.answers or () for example in examples], texts)
 
     def describe(self, example: Question, prediction: Range) -> dict[str, Any]:
-        """A prediction as JSON: the text as it stands in the paragraph, and where; −1: none."""
+        """Return a prediction as a JSON object: the answer's text and its offset in the paragraph,
+        or −1."""
         start, stop = prediction
         start = example.offsets[start][0] if start < stop else -1
         return {"id": example.id, "answer": example.cut(*prediction), "answer_start": start}
@@ -119,7 +122,7 @@ class QuestionsModel(nn.Module):
     def _logits(
         self, examples: Sequence[Question], vectors: Vectors | None
     ) -> tuple[Tensor, Tensor]:
-        """Of the start and of the end, (B, T); −∞ beyond the paragraph."""
+        """Return the logits of the start and of the end, (B, T); −∞ beyond the paragraph."""
         paragraph = self.inputs([example.tokens for example in examples], vectors)
         question = self.inputs([example.question for example in examples], vectors)
         mask_BT = paragraph.mask_BT
@@ -139,7 +142,7 @@ class QuestionsModel(nn.Module):
         return h_BTD if text.elmo_BTD is None else torch.cat([h_BTD, text.elmo_BTD], -1)
 
     def _attend(self, c_BTD: Tensor, q_BQD: Tensor, c_mask_BT: Tensor, q_mask_BQ: Tensor) -> Tensor:
-        """Bidirectional attention: what of the question each token sees, and the reverse."""
+        """Apply bidirectional attention between paragraph and question."""
         scores_BTQ = self.similarity(c_BTD, q_BQD)
         seen_BTD = masked_softmax(scores_BTQ, q_mask_BQ.unsqueeze(1)) @ q_BQD
         best_BT = scores_BTQ.masked_fill(~q_mask_BQ.unsqueeze(1), float("-inf")).amax(-1)
@@ -149,7 +152,7 @@ class QuestionsModel(nn.Module):
 
 
 def best_spans(start_BT: Tensor, end_BT: Tensor, longest: int) -> list[Range]:
-    """The spans of at most `longest` tokens with the largest sum of start and end."""
+    """Return the spans of at most `longest` tokens with the largest sum of start and end logits."""
     B, T = start_BT.shape
     allowed_TT = torch.ones(T, T, dtype=torch.bool, device=start_BT.device)
     allowed_TT = allowed_TT.triu().tril(longest - 1)

@@ -1,8 +1,9 @@
-"""Labelled data in the formats people have → examples. docs/tasks.md shows one of each.
+"""Reading of labelled data, in the usual file formats, as examples; docs/tasks.md shows each
+format.
 
-A reader counts what it reads and what it drops, and refuses a broken line with its file and line.
-Files may be gzipped. `columns` says where each field is: a column's number from 1 or its name in
-the header (or in CoNLL-U, such as XPOS, or MISC.NER for a key in it), or a key of JSON lines.
+A reader counts what it reads and drops, and refuses a malformed line with its file and line number.
+Files may be gzipped. `columns` maps a field to a column, by its number from 1 or its name in the
+header (in CoNLL-U, such as XPOS, or MISC.NER for a key in MISC), or to a key of JSON lines.
 """
 
 from collections import Counter
@@ -41,12 +42,11 @@ def read(
     labelled: bool = True,
     empty: bool = False,
 ) -> Labelled:
-    """Read the examples of a task `kind`; the ending of the file's name tells the format.
+    """Read the examples of a kind of task from a file, or from all files of a folder in name order.
 
-    `scheme` is that of tags (None: found from the tags); `tokenizer`, a name or a model's
-    own, cuts what is not cut yet. Of a
-    folder every file is read, in the order of their names. A file without examples is an error
-    unless `empty`.
+    The format follows from the file's ending unless `format` is given. `scheme` is the tags'
+    scheme, detected by default. `tokenizer`, a name or a model's own, splits raw text. `ElmoError`
+    names a malformed line, or a file without examples unless `empty` is true.
     """
     if path.is_dir():
         files = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
@@ -85,9 +85,10 @@ def read(
 
 
 def read_items(kind: str, items: Sequence[Any], *, tokenizer: str | Tokenization) -> Labelled:
-    """Unlabelled examples in memory: texts, token lists, or records such as those of JSON lines.
+    """Return unlabelled examples made from texts, token lists, or records such as those of JSON
+    lines.
 
-    Their `source` is `item:k`, k from 0, and so errors name them.
+    Their `source`, which error messages name, is `item:k`, with k counted from 0.
     """
     split = TextTokens(tokenizer)
     of_text = KINDS[kind].of_text
@@ -102,7 +103,7 @@ def read_items(kind: str, items: Sequence[Any], *, tokenizer: str | Tokenization
 
 
 def _record(item: Any, number: int, split: TextTokens, of_text: RecordOfText) -> dict[str, Any]:
-    """Return an item as a record: a text as its kind has it, a list as `tokens`."""
+    """Return an item as a record: a text in the form of its kind of task, a list as `tokens`."""
     if isinstance(item, str):
         return of_text(item, split)
     if isinstance(item, Mapping):
@@ -116,7 +117,7 @@ def _record(item: Any, number: int, split: TextTokens, of_text: RecordOfText) ->
 
 
 def _texts(item: Any) -> Iterator[str]:
-    """The texts in an item, wherever they stand."""
+    """Yield all strings in an item, however deeply nested."""
     if hasattr(item, "tolist"):
         item = item.tolist()
     if isinstance(item, str):
@@ -127,7 +128,7 @@ def _texts(item: Any) -> Iterator[str]:
 
 
 def _plain(value: Any) -> Any:
-    """A cell of a table as JSON has it: no arrays, and None where it is empty."""
+    """Return a table cell as JSON would have it: no arrays, and None if it is empty."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list):
@@ -136,7 +137,8 @@ def _plain(value: Any) -> Any:
 
 
 def _check_examples(path: Path, kind: str, labels: Labelled, *, empty: bool) -> None:
-    """Refuse a file without examples, unless it may be empty, and tokens without text."""
+    """Raise `ElmoError` for a file without examples, unless allowed, and for tokens without
+    text."""
     if not labels.examples and not empty:
         counted = [f"{name.replace('_', ' ')} {n:,}" for name, n in labels.counts.items() if n]
         counts = f"; counted: {', '.join(counted)}" if counted else ""
@@ -149,7 +151,7 @@ def _check_examples(path: Path, kind: str, labels: Labelled, *, empty: bool) -> 
 
 
 def _joined(path: Path, parts: Sequence[Labelled]) -> Labelled:
-    """The examples of several files."""
+    """Return the examples of several files as one."""
     if not parts:
         raise ElmoError(f"{path}: holds no files")
     if len({part.scheme == "plain" for part in parts}) > 1:

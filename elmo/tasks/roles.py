@@ -31,7 +31,10 @@ INDICATOR_DIM = 100
 
 
 class HighwayLSTM(nn.Module):
-    """One direction; out = r ∘ (o ∘ tanh c) + (1 − r) ∘ Wx. Dropout of h: one mask per sentence."""
+    """A one-directional LSTM with a highway connection: out = r ∘ (o ∘ tanh c) + (1 − r) ∘ Wx.
+
+    Dropout of h uses one mask per sentence.
+    """
 
     def __init__(self, width: int, hidden: int, *, dropout: float, backward: bool) -> None:
         super().__init__()
@@ -45,7 +48,10 @@ class HighwayLSTM(nn.Module):
         self.state.bias.data[hidden : 2 * hidden] = 1.0  # the forget gate
 
     def forward(self, x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
-        """(B, T, D) → (B, T, H), 0 where masked; backward starts at each last token."""
+        """Read inputs (B, T, D); return outputs (B, T, H), 0 where masked.
+
+        The backward direction starts at each sentence's last token.
+        """
         order_BT = turned(mask_BT) if self.backward else None
         if order_BT is not None:
             x_BTD = in_order(x_BTD, order_BT)
@@ -67,7 +73,7 @@ class HighwayLSTM(nn.Module):
 
 
 class RolesModel(nn.Module):
-    """Finds the arguments of one predicate of a sentence."""
+    """A model that finds the arguments of one predicate of a sentence."""
 
     def __init__(self, inputs: Inputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
@@ -88,12 +94,12 @@ class RolesModel(nn.Module):
 
     @staticmethod
     def labels_of(examples: Sequence[Predicate]) -> list[str]:
-        """The tags of the training examples, each with its B- and I-."""
+        """Return the tags of the training examples, with both B- and I- of each role."""
         names = {tag[2:] for example in examples for tag in example.tags or () if tag != "O"}
         return ["O", *(f"{kind}-{name}" for name in sorted(names) for kind in "BI")]
 
     def loss(self, examples: Sequence[Predicate], vectors: Vectors | None) -> Tensor:
-        """Cross-entropy, the mean over the tokens of a sentence, then over sentences."""
+        """Return the cross-entropy, averaged over each sentence's tokens, then over sentences."""
         scores_BTK, mask_BT = self._scores(examples, vectors)
         rows = [[self._numbers[tag] for tag in example.tags or ()] for example in examples]
         tags_BT = padded_labels(rows, mask_BT)
@@ -102,7 +108,7 @@ class RolesModel(nn.Module):
 
     @torch.inference_mode()
     def predict(self, examples: Sequence[Predicate], vectors: Vectors | None) -> list[list[str]]:
-        """The BIO tags of each predicate's sentence."""
+        """Return the BIO tags of each predicate's sentence."""
         scores_BTK, mask_BT = self._scores(examples, vectors)
         start_K = torch.tensor([FORBIDDEN * (tag[0] == "I") for tag in self.labels])
         moves_KK = torch.tensor(
@@ -116,12 +122,12 @@ class RolesModel(nn.Module):
         return [[self.labels[k] for k in path] for path in paths]
 
     def tally(self, examples: Sequence[Predicate], predictions: Sequence[list[str]]) -> Tally:
-        """F1 of the arguments, as srl-eval.pl counts them."""
+        """Return the tally of the F1 of arguments, counted as srl-eval.pl does."""
         gold = [example.nested or lenient_spans(example.tags or ()) for example in examples]
         return role_f1(gold, [lenient_spans(tags) for tags in predictions])
 
     def describe(self, example: Predicate, prediction: list[str]) -> dict[str, Any]:
-        """A prediction as JSON."""
+        """Return a prediction as a JSON object."""
         marked = lenient_spans(prediction)
         arguments = [{"start": a, "stop": b, "label": label} for a, b, label in marked]
         return {

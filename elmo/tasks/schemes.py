@@ -1,7 +1,8 @@
-"""Tags of spans: BIO, IOB1, BIOES (BILOU is the same with other letters) ↔ spans.
+"""Conversion between spans and their tags, in the schemes BIO, IOB1 and BIOES.
 
-BIO begins every span with B-. IOB1 (CoNLL-2003) begins one with B- only where it touches a span of
-the same label. BIOES also marks the end (E-) and the span of one token (S-).
+BIO begins every span with B-. IOB1 (CoNLL-2003) begins one with B- only if it directly follows a
+span of the same label. BIOES also marks the end (E-) and the span of one token (S-); BILOU is the
+same with other letters.
 """
 
 import re
@@ -16,7 +17,7 @@ _BILOU = str.maketrans("LU", "ES")
 
 
 class TagError(ElmoError):
-    """A tag that its scheme forbids; `position` is the token's."""
+    """A tag that its scheme forbids; `position` is the index of its token."""
 
     def __init__(self, position: int, message: str) -> None:
         super().__init__(message)
@@ -24,9 +25,9 @@ class TagError(ElmoError):
 
 
 def find_scheme(sentences: Iterable[Sequence[str]]) -> str:
-    """Return which scheme the tags of a file are in: `plain` where they mark no spans, as for POS.
+    """Return the scheme that a file's tags use, or `plain` if they mark no spans, as for POS.
 
-    Without E- and S- tags it is IOB1 when no span that needs no B- has one, and BIO otherwise.
+    Without E- and S- tags, the scheme is IOB1 if no span begins with an unnecessary B-, else BIO.
     """
     kinds: set[str] = set()
     stray = needless = False
@@ -46,7 +47,7 @@ def find_scheme(sentences: Iterable[Sequence[str]]) -> str:
 
 
 def spans(tags: Sequence[str], scheme: str) -> list[Span]:
-    """The spans of tags; `TagError` where the scheme forbids a tag."""
+    """Return the spans that tags mark; raise `TagError` for a tag that the scheme forbids."""
     marked: list[Span] = []
     start, label, inside = 0, "", False
     for position, tag in enumerate(tags):
@@ -73,7 +74,8 @@ def spans(tags: Sequence[str], scheme: str) -> list[Span]:
 
 
 def lenient_spans(tags: Sequence[str]) -> list[Span]:
-    """The spans of BIO tags as conlleval reads them: an I- that continues nothing begins a span."""
+    """Return the spans of BIO tags as conlleval reads them: an I- that continues nothing begins a
+    span."""
     marked: list[Span] = []
     for position, tag in enumerate(tags):
         if tag == "O":
@@ -87,7 +89,7 @@ def lenient_spans(tags: Sequence[str]) -> list[Span]:
 
 
 def to_bio(marked: Iterable[Span], length: int) -> tuple[str, ...]:
-    """BIO tags of `length` tokens; `ElmoError` where spans overlap."""
+    """Return the BIO tags of spans over `length` tokens; raise `ElmoError` if spans overlap."""
     tags = ["O"] * length
     for start, stop, label in marked:
         if set(tags[start:stop]) != {"O"}:
@@ -97,7 +99,7 @@ def to_bio(marked: Iterable[Span], length: int) -> tuple[str, ...]:
 
 
 def to_bioes(marked: Iterable[Span], length: int) -> tuple[str, ...]:
-    """BIOES tags of `length` tokens; `ElmoError` where spans overlap."""
+    """Return the BIOES tags of spans over `length` tokens; raise `ElmoError` if spans overlap."""
     marked = list(marked)
     tags = list(to_bio(marked, length))
     for start, stop, label in marked:
@@ -106,7 +108,8 @@ def to_bioes(marked: Iterable[Span], length: int) -> tuple[str, ...]:
 
 
 def may_follow(before: str | None, after: str | None) -> bool:
-    """Tell whether BIOES allows tag `after` after `before`; None is the edge of the sentence."""
+    """Tell whether BIOES allows tag `after` directly after `before`; None is the sentence's
+    edge."""
     kind, label = (before or "O")[0], (before or "O")[2:]
     if kind in "BI":
         return after is not None and after[0] in "IE" and after[2:] == label

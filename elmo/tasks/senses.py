@@ -1,9 +1,9 @@
-"""Word senses by nearest neighbour, layer by layer: Table 5 of the paper. Nothing is trained.
+"""Word sense disambiguation by nearest neighbour in each layer (Table 5). Nothing is trained.
 
-The vector of a sense is the mean of its occurrences in sense-tagged text. An occurrence elsewhere
-gets the sense of the same lemma and part of speech whose vector has the highest cosine with its
-own; a lemma that the tagged text lacks gets its first sense. A word of several tokens (`primary
-election`) is their mean. Every occurrence is answered, so F1 is accuracy.
+The vector of a sense is the mean of its occurrences in sense-tagged text. An occurrence in other
+text gets the sense of the same lemma and part of speech whose vector has the highest cosine with
+its own; a lemma that the tagged text lacks gets its first sense. The vector of a multi-token word
+(`primary election`) is the mean of its tokens. Every occurrence is answered, so F1 is accuracy.
 
 Shapes: N occurrences, S senses of a word, T tokens of a sentence, L layers, D width of a vector.
 """
@@ -31,9 +31,9 @@ _TAGS = {"NOUN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
 
 @dataclass(frozen=True)
 class SenseOccurrence:
-    """Tokens `start` to `stop - 1` of a sentence, with the WordNet keys that are right.
+    """An occurrence of a word: tokens `start` to `stop - 1`, and its correct WordNet sense keys.
 
-    `first` says whether the first sense of the word is right, where the file tells.
+    `first` says whether the word's first sense is correct, or is None if the file does not tell.
     """
 
     start: int
@@ -45,7 +45,7 @@ class SenseOccurrence:
 
 @dataclass(frozen=True)
 class SenseSentence:
-    """A sentence with its sense-tagged words; `document` is the name of the text it is from."""
+    """A sentence with its sense-tagged words; `document` names the text it comes from."""
 
     document: str
     tokens: tuple[str, ...]
@@ -53,10 +53,10 @@ class SenseSentence:
 
 
 def read_semcor(path: Path) -> list[SenseSentence]:
-    """SemCor as columns: number, form, tag, lemma, keys between `;`, sense numbers between `;`.
+    """Read SemCor in columns: number, form, tag, lemma, sense keys and sense numbers.
 
-    `# sent_id = SECTION.DOCUMENT.SENTENCE` comes before each sentence; `_` stands for nothing, and
-    between the tokens of a form.
+    Several keys or numbers are separated by `;`. A line `# sent_id = SECTION.DOCUMENT.SENTENCE`
+    comes before each sentence; `_` is an empty value, and joins the tokens of a form.
     """
     sentences = []
     document, tokens, occurrences = "", list[str](), list[SenseOccurrence]()
@@ -92,7 +92,8 @@ def read_semcor(path: Path) -> list[SenseSentence]:
 
 
 def read_raganato(path: Path, gold: Path) -> list[SenseSentence]:
-    """The XML of the unified evaluation framework, and its file of an id and keys on each line."""
+    """Read the unified evaluation framework's XML file, and its file of one id and its keys per
+    line."""
     keys = {}
     for number, line in lines_of(gold):
         if line:
@@ -135,7 +136,7 @@ def _sentence(
 
 
 def part_of_speech(key: str, path: Path, number: int) -> str:
-    """n, v, a or r: what the digit after `%` of a WordNet key says."""
+    """Return n, v, a or r, the part of speech that the digit after `%` in a WordNet key encodes."""
     _, percent, rest = key.partition("%")
     if not percent or rest[:1] not in _PARTS:
         raise ElmoError(f"{path}:{number}: {key!r} is no WordNet sense key, such as play%1:04:05::")
@@ -143,7 +144,8 @@ def part_of_speech(key: str, path: Path, number: int) -> str:
 
 
 def read_first_senses(path: Path) -> dict[Word, str]:
-    """The first sense of each word from WordNet's `index.sense` (key, offset, number, count)."""
+    """Read the first sense of each word from WordNet's `index.sense` (key, offset, number,
+    count)."""
     senses: dict[Word, str] = {}
     for number, line in lines_of(path):
         fields = line.split()
@@ -157,23 +159,24 @@ def read_first_senses(path: Path) -> dict[Word, str]:
 
 @dataclass
 class _Vectors:
-    """The sum of the vectors of each sense, by word."""
+    """The summed vectors of each sense, by word."""
 
     sums: dict[Word, dict[str, npt.NDArray[np.float64]]] = field(default_factory=dict)
 
     def add(self, occurrence: SenseOccurrence, vector_LD: npt.NDArray[np.float32]) -> None:
-        """Count an occurrence towards each of its senses, at unit length in each layer."""
+        """Add an occurrence's vectors, scaled to unit length in each layer, to each of its
+        senses."""
         unit_LD = _unit(vector_LD)
         senses = self.sums.setdefault(occurrence.word, {})
         for key in occurrence.keys:
             senses[key] = senses.get(key, 0) + unit_LD
 
     def nearest(self, word: Word, vector_LD: npt.NDArray[np.float32]) -> list[str] | None:
-        """The sense nearest in each layer; None where the word was never seen.
+        """Return the nearest sense in each layer, or None if the word was never seen.
 
-        Of senses as near as each other, as in layer 0, which gives all occurrences of a word the
-        same vector, it is the first by name: the last bits of a cosine, which differ from one
-        machine to another, decide nothing.
+        Senses may be equally near, as in layer 0, where all occurrences of a word have one vector.
+        The alphabetically first is then chosen, so that the last bits of a cosine, which differ
+        between machines, do not matter.
         """
         senses = self.sums.get(word)
         if senses is None:
@@ -191,11 +194,11 @@ def _unit(x: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class SenseScores:
-    """Accuracy of each layer, beside those of the first sense and of the most frequent one.
+    """The accuracy of each layer, with those of the first and the most frequent sense as baselines.
 
     `fallback` is the share of occurrences whose word the tagged text lacks, `ambiguous` the share
-    whose word has several senses in it, and `right` what each layer got right, occurrence by
-    occurrence (L, occurrences), for intervals.
+    whose word has several senses in it. `right` says which occurrences each layer got right (L,
+    occurrences), for confidence intervals.
     """
 
     layers: list[float]
@@ -215,10 +218,11 @@ def word_senses(
     *,
     first_senses: Mapping[Word, str] | None = None,
 ) -> SenseScores:
-    """Tag `test` by nearest neighbour in `train`, among the vectors of `embed`.
+    """Tag the words of `test` by their nearest neighbours in `train`; return the scores of each
+    layer.
 
-    Where neither `first_senses` nor the test file tells the first sense of a word, the fallback
-    counts as wrong.
+    If neither `first_senses` nor the test file tells a word's first sense, the fallback counts as
+    wrong.
     """
     vectors, counts = _Vectors(), defaultdict[Word, defaultdict[str, int]](lambda: defaultdict(int))
     for occurrence, vector_LD in _occurrences(embed, train):
@@ -265,7 +269,7 @@ def _first_is_right(occurrence: SenseOccurrence, first_senses: Mapping[Word, str
 def _occurrences(
     embed: Embed, sentences: Iterable[SenseSentence]
 ) -> Iterator[tuple[SenseOccurrence, npt.NDArray[np.float32]]]:
-    """Each sense-tagged word with its vector in every layer (L, D), some sentences at a time."""
+    """Yield each sense-tagged word with its vectors in all layers (L, D)."""
     batch: list[SenseSentence] = []
     for sentence in sentences:
         if sentence.occurrences:

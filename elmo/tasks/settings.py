@@ -1,4 +1,4 @@
-"""The settings of a task: one record for all kinds. No torch here."""
+"""The settings of a task, one record for all kinds. Imports no torch."""
 
 from typing import Annotated, Any, Literal
 
@@ -19,12 +19,12 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The settings of a task's training.
 
     `elmo` is `frozen` (vectors from a store), `tuned` (the biLM is trained too) or `none` (the
-    baseline: the same without it). `layers` chooses some of 0…L (None: all); `mix` is `learned`, or
-    their `average`, of which γ alone is learned. ELMo enters beside the input (`elmo_input`), and
-    beside the first recurrent layer's output with `elmo_output`. `l2` is λ of λ·Σw².
-    Where a model drops its whole input, ELMo with it, `elmo_dropout` is 0 by default.
-    `words` is `learned` (with the task), `file` (a word2vec or GloVe text, `word_file`), `trained`
-    (by gensim, on the training text) or `none`; `characters` is how many filters a char-CNN has.
+    baseline without ELMo). `layers` selects layers from 0…L (None: all). `mix` is `learned`, or
+    `average`, in which only γ is learned. ELMo is added to the input with `elmo_input`, and to the
+    first recurrent layer's output with `elmo_output`. `l2` is λ of λ·Σw². `elmo_dropout` is 0 by
+    default if the model already drops its whole input, ELMo included. `words` is `learned` (with
+    the task), `file` (a word2vec or GloVe text, `word_file`), `trained` (by gensim, on the training
+    text) or `none`. `characters` is the number of char-CNN filters.
     """
 
     elmo: Literal["frozen", "tuned", "none"] = "frozen"
@@ -59,9 +59,9 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def changed(settings: TaskSettings, changes: dict[str, Any]) -> TaskSettings:
-    """Change some settings; text is read as the setting's type.
+    """Return the settings with some values changed; text is converted to the setting's type.
 
-    `layers` may also be a text: `all`, or numbers such as `0,2`.
+    `layers` may be given as text too: `all`, or numbers such as `0,2`.
     """
     values = msgspec.to_builtins(settings)
     for name in changes:

@@ -27,7 +27,7 @@ from elmo.tasks.vectors import Vectors
 
 
 class TaggingModel(nn.Module):
-    """Tags each token of a sentence."""
+    """A model that tags each token of a sentence."""
 
     def __init__(self, inputs: Inputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
@@ -44,11 +44,11 @@ class TaggingModel(nn.Module):
 
     @staticmethod
     def labels_of(examples: Sequence[Tagged]) -> list[str]:
-        """The tags of the training examples."""
+        """Return the distinct tags of the training examples."""
         return sorted({tag for example in examples for tag in example.tags or ()})
 
     def loss(self, examples: Sequence[Tagged], vectors: Vectors | None) -> Tensor:
-        """−log p(tags | sentence), summed over the batch."""
+        """Return −log p(tags | sentence), summed over the batch."""
         text = self.inputs([example.tokens for example in examples], vectors)
         rows = [[self._numbers[tag] for tag in example.tags or ()] for example in examples]
         tags_BT = padded_labels(rows, text.mask_BT)
@@ -57,7 +57,7 @@ class TaggingModel(nn.Module):
 
     @torch.inference_mode()
     def predict(self, examples: Sequence[Tagged], vectors: Vectors | None) -> list[list[str]]:
-        """The tags of each sentence."""
+        """Return the tags of each sentence."""
         text = self.inputs([example.tokens for example in examples], vectors)
         moves_KK, start_K, end_K = self._allowed()
         paths = viterbi(
@@ -70,11 +70,12 @@ class TaggingModel(nn.Module):
         return [[self.labels[k] for k in path] for path in paths]
 
     def tally(self, examples: Sequence[Tagged], predictions: Sequence[list[str]]) -> Tally:
-        """Span F1 first, or accuracy where tags mark no spans; a unit is a sentence."""
+        """Return the tally of span F1, or of accuracy if the tags mark no spans; a unit is a
+        sentence."""
         return tally_of_tags(examples, predictions, self.labels)
 
     def describe(self, example: Tagged, prediction: list[str]) -> dict[str, Any]:
-        """A prediction as JSON: BIO tags, and the spans they mark."""
+        """Return a prediction as a JSON object: the BIO tags and the spans they mark."""
         if not self.marks_spans:
             return {"tokens": example.tokens, "tags": prediction}
         spans = [{"start": a, "stop": b, "label": label} for a, b, label in _spans(prediction)]
@@ -88,7 +89,8 @@ class TaggingModel(nn.Module):
         return self.scores(self.dropout(h_BTD))
 
     def _allowed(self) -> tuple[Tensor, Tensor, Tensor]:
-        """0 where BIOES allows a move, the first and the last tag; a large minus elsewhere."""
+        """Return penalties of transitions, first and last tags: 0 if BIOES allows them, else very
+        negative."""
         if not self.marks_spans:
             K = len(self.labels)
             return torch.zeros(K, K), torch.zeros(K), torch.zeros(K)
@@ -103,7 +105,7 @@ class TaggingModel(nn.Module):
 def tally_of_tags(
     examples: Sequence[Tagged], predictions: Sequence[list[str]], labels: Sequence[str]
 ) -> Tally:
-    """Span F1 first, or accuracy where `labels` mark no spans; a unit is a sentence."""
+    """Tally span F1, or accuracy if `labels` mark no spans; a unit is a sentence."""
     gold = [list(example.tags or ()) for example in examples]
     tags = tag_accuracy(gold, predictions)
     if find_scheme([labels]) != "bioes":
@@ -115,7 +117,8 @@ def tally_of_tags(
 def crf_log_likelihood(
     emissions_BTK: Tensor, tags_BT: Tensor, mask_BT: Tensor, transitions_KK: Tensor
 ) -> Tensor:
-    """log p of each sentence's tags (B): its score minus the log of the sum over all paths."""
+    """Return log p of each sentence's tags (B): their score minus the log-sum-exp over all
+    paths."""
     score_B = emissions_BTK.gather(2, tags_BT.unsqueeze(2)).squeeze(2).mul(mask_BT).sum(1)
     moves_BT = transitions_KK[tags_BT[:, :-1], tags_BT[:, 1:]] * mask_BT[:, 1:]
     alpha_BK, *later_TBK = emissions_BTK.unbind(1)

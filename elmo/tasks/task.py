@@ -1,8 +1,8 @@
-"""A trained task as a folder: train it, load it, evaluate it, predict with it.
+"""A trained task, kept in a folder: training, loading, evaluation and prediction.
 
-The folder holds `task.json` (kind, settings, labels, model, scores, digests of the other files and
-of itself), `words.json`, the model it was trained with (linked where the file system allows) and
-`seed-N/` with `weights.safetensors`, `curve.jsonl` and `mix.json`.
+The folder holds `task.json` (kind, settings, labels, model, scores, SHA-256 of the other files, its
+own digest), `words.json`, the model it was trained with (as hard links if the file system allows
+it), and per seed `seed-N/` with `weights.safetensors`, `curve.jsonl` and `mix.json`.
 """
 
 import hashlib
@@ -70,7 +70,8 @@ CHUNK = 512  # examples predicted at a time
 
 
 class BiLMShape(msgspec.Struct, forbid_unknown_fields=True):
-    """The model whose vectors a task reads, and how many layers of what width it takes."""
+    """The digest of the model whose vectors a task reads, and the number and width of their
+    layers."""
 
     digest: Sha256
     layers: Annotated[int, Meta(ge=1, le=MOST_LAYERS + 1)]
@@ -78,7 +79,7 @@ class BiLMShape(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TaskRecord(msgspec.Struct, forbid_unknown_fields=True):
-    """`task.json`; `digest` is that of all the rest."""
+    """The content of `task.json`; `digest` is the digest of all other fields."""
 
     format: int
     kind: str
@@ -96,7 +97,7 @@ class TaskRecord(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Task:
-    """A trained task, one seed of it. Several threads may use one."""
+    """A trained task, with the weights of one of its seeds. Several threads may use it."""
 
     def __init__(self, record: TaskRecord, model: TaskModel, vectors: Vectors | None) -> None:
         self.record, self.model, self.vectors = record, model, vectors
@@ -110,9 +111,10 @@ class Task:
         device: str = "cpu",
         vectors: Vectors | None = None,
     ) -> "Task":
-        """Load a folder that `train_task` wrote; `seed` None is the best on dev.
+        """Load a folder that `train_task` wrote; the default `seed` is the one with the best dev
+        score.
 
-        `vectors` finds those of all sentences to come; without it they are embedded.
+        `vectors` looks up the ELMo vectors of sentences; by default they are computed.
         """
         check_device(device)
         record = read_task(folder)
@@ -137,7 +139,8 @@ class Task:
         return cls(record, model, vectors)
 
     def predict(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Any]]:
-        """Each example with its prediction, in their order; memory does not grow with them."""
+        """Yield each example with its prediction, in order; memory does not grow with their
+        number."""
         waiting = iter(examples)
         while chunk := list(islice(waiting, CHUNK)):
             check_lengths(chunk)
@@ -145,12 +148,13 @@ class Task:
             yield from zip(chunk, predictions(self.model, chunk, self.vectors, size), strict=True)
 
     def __call__(self, items: Any) -> Any:
-        """Predict for a text or record, or for each of several, what `elmo task predict` says.
+        """Predict for one item or a list of items; return JSON objects as `elmo task predict`
+        prints them.
 
-        A text is cut as the task's training text was; tokens are a list of strings in the list of
-        items; records have the fields of JSON lines. Spans have their `text`, and where the item
-        was a text its `characters`, from and to. An item of `roles` has a list, one for each
-        predicate. None stands for an item without tokens. `ElmoError` names the item, from 0.
+        An item is a text, which is split as the training text was, a list of tokens within the list
+        of items, or a record with the fields of JSON lines. Spans have their `text` and, for a text
+        item, their range of `characters`. An item of the task `roles` gives a list, one object per
+        predicate. An item without tokens gives None. `ElmoError` names a bad item by its index.
         """
         if isinstance(items, str | Mapping):
             return self([items])[0]
@@ -170,7 +174,7 @@ class Task:
         return [answer[0] if answer else None for answer in answers]
 
     def _add_texts(self, described: dict[str, Any], text: str | None) -> None:
-        """Give the spans of a prediction their text, and where it stands in `text`."""
+        """Add to the spans of a prediction their text, and their range of characters in `text`."""
         spans = [*described.get("spans", ()), *described.get("arguments", ())]
         offsets = self._split.with_offsets(text)[1] if spans and text is not None else ()
         for span in spans:
@@ -185,21 +189,22 @@ class Task:
         return TextTokens(self.record.tokenizer)
 
     def describe(self, example: Example, prediction: Any) -> dict[str, Any]:
-        """A prediction as JSON."""
+        """Return a prediction as a JSON object."""
         return self.model.describe(example, prediction)
 
     def evaluate(self, labelled: Labelled) -> Scores:
-        """Score labelled examples by the field's metric."""
+        """Return the scores of the task's metric on labelled examples."""
         return self.tally(labelled).scores()
 
     def tally(self, labelled: Labelled) -> Tally:
-        """Return what the field's metric counts in each of the labelled examples."""
+        """Predict labelled examples; return the counts of the task's metric for each of them."""
         self.check_scheme(labelled)
         guesses = [guess for _, guess in self.predict(labelled.examples)]
         return self.model.tally(labelled.examples, guesses)
 
     def check_scheme(self, labelled: Labelled) -> None:
-        """Refuse span tags where the task learned plain ones, and the reverse."""
+        """Raise `ElmoError` if tags mark spans but the task learned tags that do not, or the
+        reverse."""
         if (labelled.scheme == "plain") != (self.record.scheme == "plain"):
             raise ElmoError(
                 f"{labelled.examples[0].source}: the tags are {labelled.scheme}, the task learned "
@@ -222,11 +227,11 @@ def train_task(
     device: str = "cpu",
     report: ReportEpoch = lambda kind, figures: None,
 ) -> TaskRecord:
-    """Train a task, once for each seed, and write its folder.
+    """Train a task once per seed and write its folder `out`; return its record.
 
-    `work` keeps what is unfinished, and the store of the sentences' vectors: a run that was
-    interrupted is resumed, another over the same data finds its vectors there. With `store` they
-    are read from it; it must hold the very sentences, embedded by `model`.
+    `work` holds checkpoints, from which an interrupted training resumes, and a store of the
+    sentences' vectors, which later trainings on the same data reuse. If `store` is given, vectors
+    are read from it instead; it must hold exactly these sentences, embedded by `model`.
     """
     _check(settings, model, train, dev)
     check_lengths([*train.examples, *dev.examples])
@@ -243,7 +248,7 @@ def train_task(
     folders = {seed: work / _fingerprint(record, words, seed) for seed in seeds}
 
     def trained(seed: int) -> tuple[TaskModel, TaskProgress]:
-        """The network of a seed; at once where its run has ended."""
+        """Return the trained network of a seed; at once if its training has finished."""
         network = _untrained(record, words, model, device, seed=seed)
         progress = fit(
             network,
@@ -291,8 +296,10 @@ def _check(settings: TaskSettings, model: Path | None, train: Labelled, dev: Lab
 def labels_lacking(
     kind: str, known: Sequence[str], labelled: Labelled, *, scheme: str
 ) -> list[str]:
-    """The labels of `labelled` that a task which knows `known` can't predict; of spans, without
-    the letters that mark them."""
+    """Return the labels in `labelled` that a task with the labels `known` cannot predict.
+
+    Labels of spans are returned without their B-, I-, E- or S-.
+    """
     marks = scheme != "plain"
 
     def names(labels: Iterable[str]) -> set[str]:
@@ -310,7 +317,7 @@ def _new_record(
     shape: BiLMShape | None,
     seeds: Sequence[int],
 ) -> TaskRecord:
-    """The record of a task before training: no scores yet."""
+    """Return the record of a task before training, without scores."""
     return TaskRecord(
         format=FORMAT,
         kind=kind,
@@ -329,7 +336,8 @@ def _new_record(
 
 
 def evaluate_seeds(folder: Path, labelled: Labelled, *, device: str = "cpu") -> list[Tally]:
-    """Return what each seed of a trained task got right; every sentence is embedded once."""
+    """Evaluate each seed of a trained task; return their tallies. Each sentence is embedded
+    once."""
     first, *others = read_task(folder).seeds
     tasks = [Task.load(folder, seed=first, device=device)]
     vectors = tasks[0].vectors
@@ -348,7 +356,8 @@ def evaluate_seeds(folder: Path, labelled: Labelled, *, device: str = "cpu") -> 
 
 
 def read_task(folder: Path) -> TaskRecord:
-    """The `task.json` of a folder; `ElmoError` where it is none, of another format, or edited."""
+    """Read `task.json` of a task folder; raise `ElmoError` if it is missing, outdated or was
+    edited."""
     file = folder / "task.json"
     given = read_json(file)
     if given.get("format") != FORMAT:
@@ -373,7 +382,7 @@ def read_task(folder: Path) -> TaskRecord:
 
 
 def best_seed(record: TaskRecord) -> int:
-    """The seed with the best score on dev, the first of equals."""
+    """Return the seed with the best score on dev; of equal ones, the first."""
 
     def score(seed: int) -> float:
         scores = record.scores.get(str(seed), {})
@@ -383,12 +392,12 @@ def best_seed(record: TaskRecord) -> int:
 
 
 def identity(record: dict[str, Any]) -> str:
-    """The digest of a `task.json`, which must be its `digest`."""
+    """Return the digest of the content of a `task.json`, which its field `digest` must equal."""
     return digest({key: value for key, value in record.items() if key != "digest"})
 
 
 def read_curve(folder: Path, seed: int) -> list[dict[str, float]]:
-    """Return what each epoch of a seed had: `epoch`, `loss`, `lr`, then its scores on dev."""
+    """Read the training curve of a seed: `epoch`, `loss`, `lr` and the dev scores of each epoch."""
     path = folder / f"seed-{seed}" / "curve.jsonl"
     try:
         lines = path.read_bytes().splitlines()
@@ -422,14 +431,14 @@ def _vectors(
 def _untrained(
     record: TaskRecord, words: WordTable, model: Path | None, device: str, *, seed: int
 ) -> TaskModel:
-    """The network of a seed before training; torch's own generator is left as it was."""
+    """Return the untrained network of a seed, without changing torch's global random state."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return _network(record, words, model, device)
 
 
 def _network(record: TaskRecord, words: WordTable, model: Path | None, device: str) -> TaskModel:
-    """The untrained network; the caller seeds torch."""
+    """Build the untrained network; the caller seeds torch."""
     shape = record.bilm
     tuned = None
     if shape is not None:
@@ -451,7 +460,7 @@ def _network(record: TaskRecord, words: WordTable, model: Path | None, device: s
 
 
 def _write_seed(folder: Path, network: TaskModel, progress: TaskProgress) -> dict[str, float]:
-    """Write what a seed has learned; return its scores on dev."""
+    """Write the weights, curve and mix of a seed; return its scores on dev."""
     folder.mkdir()
     save_weights(folder / "weights.safetensors", cast(torch.nn.Module, network).state_dict())
     curve = b"\n".join(msgspec.json.encode(figures) for figures in progress.curve)
@@ -465,7 +474,7 @@ def _write_seed(folder: Path, network: TaskModel, progress: TaskProgress) -> dic
 
 
 def _fingerprint(record: TaskRecord, words: WordTable, seed: int) -> str:
-    """Return what a seed's checkpoints are named by: all that its result depends on."""
+    """Return a digest of everything that a seed's result depends on, to name its checkpoints."""
     vectors = None if words.vectors is None else hashlib.sha256(words.vectors.tobytes()).hexdigest()
     made_from = [
         RESULTS_VERSION,
@@ -481,7 +490,7 @@ def _fingerprint(record: TaskRecord, words: WordTable, seed: int) -> str:
 
 
 def _digest(examples: Sequence[Example]) -> str:
-    """The SHA-256 of examples, wherever they were read from."""
+    """Return the SHA-256 of examples, without their sources."""
     hasher = hashlib.sha256()
     for example in examples:
         hasher.update(repr(replace(example, source="")).encode("utf-8", "backslashreplace"))

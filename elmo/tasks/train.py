@@ -1,7 +1,7 @@
-"""The loop that trains any of the task models: early stopping on dev, the best weights kept.
+"""The training loop of all task models: early stopping on dev, with the best weights kept.
 
-A run is resumed at the epoch it was in. Whatever an epoch draws follows from the seed and the
-epoch, so a resumed run ends with the same bytes as one never interrupted.
+An interrupted training resumes at the epoch it was in. All random numbers of an epoch follow from
+the seed and the epoch, so the result has the same bytes as that of an uninterrupted training.
 """
 
 import math
@@ -41,26 +41,30 @@ ReportEpoch = Callable[[str, dict[str, float]], None]
 
 
 class TaskModel(Protocol):
-    """A task's model, besides being a module. `score`'s first figure chooses the epoch."""
+    """The interface of a task's model, which is also a torch module.
+
+    The first score of its tally decides which epoch is best.
+    """
 
     inputs: Inputs
     labels: list[str]
 
     def loss(self, examples: Sequence[Any], vectors: Vectors | None) -> Tensor:
-        """The loss of a batch, without the mix's L2 term."""
+        """Return the loss of a batch, without the L2 term of the mix."""
 
     def predict(self, examples: Sequence[Any], vectors: Vectors | None) -> list[Any]:
-        """One prediction for each example."""
+        """Return one prediction per example."""
 
     def tally(self, examples: Sequence[Any], predictions: Sequence[Any]) -> Tally:
-        """The field's metric over all examples."""
+        """Return the tally of the task's metric over all examples."""
 
     def describe(self, example: Any, prediction: Any) -> dict[str, Any]:
-        """A prediction as JSON."""
+        """Return a prediction as a JSON object."""
 
 
 class TaskProgress(msgspec.Struct):
-    """The progress of a run. `curve` has one record per epoch: loss, rate and the scores on dev."""
+    """The progress of a training; `curve` has the loss, learning rate and dev scores of each
+    epoch."""
 
     epoch: int = 0
     step: int = 0
@@ -72,7 +76,7 @@ class TaskProgress(msgspec.Struct):
 
 
 class TaskCheckpoint(msgspec.Struct, forbid_unknown_fields=True):
-    """`checkpoint.json`: how far the run was, and the digest of its `state.safetensors`."""
+    """The content of `checkpoint.json`: the progress, and the SHA-256 of `state.safetensors`."""
 
     progress: TaskProgress
     sha256: Sha256
@@ -89,9 +93,10 @@ def fit(
     work: Path,
     report: ReportEpoch,
 ) -> TaskProgress:
-    """Train `model` and leave its best weights in it; `work` holds the run's checkpoints.
+    """Train `model` and leave its best weights in it; return the progress.
 
-    `report("epoch", figures)` hears of each epoch.
+    `work` is the folder of the training's checkpoints. `report("epoch", figures)` is called after
+    each epoch.
     """
     run = _Run(model, settings, work)
     progress = run.resume()
@@ -120,7 +125,8 @@ def fit(
 def predictions(
     model: TaskModel, examples: Sequence[Any], vectors: Vectors | None, batch_size: int
 ) -> list[Any]:
-    """One prediction for each example, in their order; they are read in batches of like length."""
+    """Return one prediction per example, in order; examples of similar length are batched
+    together."""
     module = _module(model)
     training = module.training
     module.eval()
@@ -140,7 +146,7 @@ def predictions(
 def read_ahead(
     batches: Sequence[Sequence[Any]], vectors: Vectors | None
 ) -> Generator[tuple[Sequence[Any], Vectors | None], None, None]:
-    """Each batch with its vectors, which another thread reads while the one before is computed."""
+    """Yield each batch with its vectors, which another thread reads during the previous batch."""
     if vectors is None:
         yield from ((batch, None) for batch in batches)
         return
@@ -159,7 +165,8 @@ def _found(read: Mapping[Tokens, Any], sentences: Sequence[Tokens]) -> list[Any]
 
 
 def batches(examples: Sequence[T], size: int, random: np.random.Generator) -> list[list[T]]:
-    """All examples in random batches of like length, of which those of long texts are smaller."""
+    """Return all examples in random batches of similar length; batches of long texts are
+    smaller."""
     order = random.permutation(len(examples))
     cut: list[list[T]] = []
     for start in range(0, len(order), size * POOL):
@@ -169,8 +176,10 @@ def batches(examples: Sequence[T], size: int, random: np.random.Generator) -> li
 
 
 def check_lengths(examples: Sequence[Example]) -> None:
-    """Refuse a text that is too long for attention, whose memory grows with its square, and a
-    sentence all of whose vectors would take too much."""
+    """Raise `ElmoError` for a text that is too long for attention or to hold its vectors in memory.
+
+    The memory of attention grows with the square of the length.
+    """
     for example in examples:
         if attention(example) > MOST_ATTENTION:
             most = math.isqrt(MOST_ATTENTION)
@@ -187,7 +196,7 @@ def check_lengths(examples: Sequence[Example]) -> None:
 
 
 def _cut(rows: Sequence[int], examples: Sequence[Any], size: int) -> list[list[int]]:
-    """Rows in batches of `size`, and of less where their attention would need too much memory."""
+    """Split rows into batches of `size`, or fewer if their attention would need too much memory."""
     cut: list[list[int]] = []
     for start in range(0, len(rows), size):
         batch: list[int] = []
@@ -203,9 +212,10 @@ def _cut(rows: Sequence[int], examples: Sequence[Any], size: int) -> list[list[i
 
 
 def _judge(progress: TaskProgress, score: float, settings: TaskSettings) -> None:
-    """Note whether an epoch is the best so far; without gain the learning rate may be halved.
+    """Record whether an epoch is the best so far; without improvement the learning rate may be
+    halved.
 
-    Patience begins when something is learned: while the score is 0 the latest epoch is the best.
+    While the score is 0, the latest epoch counts as the best, so patience starts later.
     """
     if score > progress.best or score == progress.best == 0:
         progress.best, progress.best_epoch, progress.stale = score, progress.epoch, 0
@@ -216,7 +226,7 @@ def _judge(progress: TaskProgress, score: float, settings: TaskSettings) -> None
 
 
 class _Run:
-    """The optimizer, the moving average and the checkpoints of one run."""
+    """The optimizer, the moving average of the weights, and the checkpoints of one training."""
 
     def __init__(self, model: TaskModel, settings: TaskSettings, work: Path) -> None:
         self.model, self.settings, self.work = model, settings, work
@@ -231,7 +241,7 @@ class _Run:
     def epoch(
         self, progress: TaskProgress, batches: Sequence[Sequence[Any]], vectors: Vectors | None
     ) -> float:
-        """Take a step for each batch; return the mean loss of an example."""
+        """Take one step per batch; return the mean loss per example."""
         self.module.train()
         for group in self.optimizer.param_groups:
             group["lr"] = progress.lr
@@ -253,11 +263,11 @@ class _Run:
         return total / len(batches)
 
     def averaged(self) -> "_Swapped":
-        """Within it the module has the averaged weights."""
+        """Replace the module's weights by their moving average for the duration of the context."""
         return _Swapped(self.learned, self.average)
 
     def resume(self) -> TaskProgress:
-        """Continue from the newest checkpoint, or begin."""
+        """Continue from the newest checkpoint, or begin; return the progress."""
         for epoch in reversed(self._epochs()):
             try:
                 return self._restore(epoch)
@@ -267,7 +277,7 @@ class _Run:
         return TaskProgress(lr=self.settings.lr)
 
     def save(self, progress: TaskProgress) -> None:
-        """Write a checkpoint; that of the best epoch stays."""
+        """Write a checkpoint; that of the best epoch is kept."""
         tensors = {f"module.{k}": v for k, v in self.module.state_dict().items()}
         tensors |= {f"average.{k}": v for k, v in enumerate(self.average)}
         for number, state in self.optimizer.state_dict()["state"].items():
@@ -280,7 +290,7 @@ class _Run:
                 shutil.rmtree(self._folder(epoch), ignore_errors=True)
 
     def take_best(self, progress: TaskProgress) -> None:
-        """Leave the best epoch's weights, averaged where they are, in the module."""
+        """Load the weights of the best epoch, averaged if an average is kept, into the module."""
         self._restore(progress.best_epoch)
         with torch.no_grad():
             for parameter, average in zip(self.learned, self.average, strict=False):
@@ -318,7 +328,7 @@ class _Run:
 
 
 def _finite(loss: Tensor, epoch: int) -> float:
-    """A loss on the host; `ElmoError` where it is no number."""
+    """Return a loss as a Python number; raise `ElmoError` if it is not finite."""
     value = loss.item()
     if not math.isfinite(value):
         raise ElmoError(f"the loss is {value} in epoch {epoch + 1}; lower lr or gradient_norm")
@@ -326,7 +336,7 @@ def _finite(loss: Tensor, epoch: int) -> float:
 
 
 class _Swapped:
-    """Swaps parameters with others for a while."""
+    """A context in which a module's parameters are swapped with others."""
 
     def __init__(self, parameters: list[nn.Parameter], others: list[Tensor]) -> None:
         self._pairs = list(zip(parameters, others, strict=False))

@@ -1,6 +1,6 @@
-"""ELMo vectors of token lists: from a store made of them, or embedded as they are asked for.
+"""Sources of ELMo vectors for token lists: a store of the sentences, or an embedder.
 
-Both give the same numbers: a store keeps float16, so what is embedded on the fly is rounded so too.
+Both give the same numbers: a store keeps float16, so computed vectors are rounded to float16 too.
 """
 
 import threading
@@ -31,17 +31,18 @@ Vectors = Callable[[Sequence[Tokens]], list[Any]]
 
 
 class StoredVectors:
-    """The vectors that a store holds, found by the sentence's tokens."""
+    """The vectors of a store, looked up by a sentence's tokens."""
 
     def __init__(self, store: FeatureStore, *, sentences: Sequence[Tokens] | None = None) -> None:
-        """`sentences` are the store's tokens in its order, where the caller knows them."""
+        """Index the store by its sentences; `sentences` are their tokens in order, if already
+        known."""
         self.store = store
         numbers = (tuple(store.tokens(k)) for k in range(len(store)))
         self._numbers = {s: k for k, s in enumerate(numbers if sentences is None else sentences)}
         self._sentences = sentences
 
     def __call__(self, sentences: Sequence[Tokens]) -> list[Floats]:
-        """The layers of each, float32 (L, T, D)."""
+        """Return the vectors of each sentence, float32 (L, T, D)."""
         layers = []
         for sentence in sentences:
             k = self._numbers.get(sentence)
@@ -56,15 +57,17 @@ class StoredVectors:
         return layers
 
     def check(self, sentences: Sequence[Tokens]) -> None:
-        """Refuse a store that lacks one of the sentences."""
+        """Raise `ElmoError` if the store lacks one of the sentences."""
         for sentence in sentences:
             if sentence not in self._numbers:
                 self([sentence])
 
 
 class EmbeddedVectors:
-    """Vectors computed when they are asked for, the last ones kept: sentences come again, one for
-    each predicate or question, and for each seed."""
+    """Vectors computed by an embedder on demand, with a cache of recent sentences.
+
+    A sentence recurs for each predicate or question, and for each seed.
+    """
 
     def __init__(self, embedder: Embedder, *, layers: Sequence[int] | None) -> None:
         self._embedder, self._layers = embedder, layers
@@ -73,7 +76,7 @@ class EmbeddedVectors:
         self._lock = threading.Lock()  # of what is kept
 
     def __call__(self, sentences: Sequence[Tokens]) -> list[npt.NDArray[np.float16]]:
-        """The layers of each, float16 (L, T, D)."""
+        """Return the vectors of each sentence, float16 (L, T, D)."""
         with self._lock:
             found = {s: self._kept[s] for s in sentences if s in self._kept}
         missing = [s for s in dict.fromkeys(sentences) if s not in found]
@@ -100,9 +103,9 @@ def store_of(
     layers: Sequence[int] | None,
     device: str = "cpu",
 ) -> StoredVectors:
-    """The vectors of distinct sentences, through shards and a store under `work`.
+    """Write shards and a store of distinct sentences below `work`; return the store's vectors.
 
-    The store's folder is named by the sentences and the model, so it is made once.
+    The store's folder is named after the sentences and the model, so an existing one is reused.
     """
     made_from = digest([model_digest(model), [list(s) for s in sentences]])
     folder = work / made_from[:16]

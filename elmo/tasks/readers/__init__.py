@@ -1,1 +1,2 @@
-"""Readers of labelled files, one module for each family of formats; `kinds` says who reads what."""
+"""Readers of labelled files, one module per family of formats; `kinds` lists each task's
+readers."""

@@ -32,12 +32,12 @@ _MENTION = re.compile(r"(\()?(\w+)(\))?")
 
 
 def of_text(text: str, split: TextTokens) -> dict[str, Any]:
-    """Make a document of a text: its sentences, each as tokens."""
+    """Return the record of a document from a text: its sentences, each as tokens."""
     return {"sentences": [list(split(sentence)) for sentence in split.sentences(text)]}
 
 
 def from_conll(request: Request) -> Labelled:
-    """CoNLL-2012 (also LitBank's): word in column 4, clusters such as (3|(4) in the last."""
+    """Read CoNLL-2012 (also LitBank): words in column 4, clusters such as (3|(4) in the last."""
     documents: list[Example] = []
     counts: Counter[str] = Counter()
     word = request.column("word", "4")
@@ -103,7 +103,10 @@ def _mentions(
 
 
 def from_jsonl(request: Request) -> Labelled:
-    """{"sentences": [[tokens]], "clusters": [[[start, stop], …]]}: tokens of the document."""
+    """Read JSON lines {"sentences": [[tokens]], "clusters": [[[start, stop], …]]}.
+
+    Spans count the tokens of the whole document.
+    """
     documents: list[Example] = []
     counts: Counter[str] = Counter()
     for number, record in json_records(request):
@@ -129,7 +132,7 @@ def from_jsonl(request: Request) -> Labelled:
 
 
 def from_text(request: Request) -> Labelled:
-    """One sentence per line, a blank line between documents."""
+    """Read plain text to predict: one sentence per line, and a blank line between documents."""
     documents: list[Example] = []
     sentences: list[Tokens] = []
     for number, text in [*text_lines(request, blank=True), (0, "")]:
@@ -143,7 +146,7 @@ def from_text(request: Request) -> Labelled:
 
 
 def from_gap(request: Request) -> Labelled:
-    """GAP's TSV: a pronoun and two names by character, and which of them it is."""
+    """Read GAP's TSV: a pronoun and two names by character offset, and which name corefers."""
     documents: list[Example] = []
     counts: Counter[str] = Counter()
     for number, row in table(request, ("Text", "Pronoun", "A", "B")):
@@ -195,7 +198,8 @@ def _document(
     clusters: Sequence[Sequence[Range]] | None,
     counts: Counter[str],
 ) -> Document:
-    """Clusters that share a span are one; those of one span are dropped: none is ever predicted."""
+    """Return a document, with clusters that share a span joined, and clusters of one span
+    dropped."""
     if clusters is None:
         return Document(source, name, tuple(sentences), None)
     merged: list[set[Range]] = []

@@ -1,4 +1,4 @@
-"""Shared parts of readers: requests, blocks of columns, rows of tables, JSON lines, fields."""
+"""Shared parts of readers: requests, sentence blocks, table rows, JSON lines and their fields."""
 
 import codecs
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +32,8 @@ _JSON_LIMIT = 1 << 30
 
 @dataclass(frozen=True)
 class Labelled:
-    """The examples of a file, and what was read and dropped. `scheme` is that of its tags."""
+    """The examples of a file, with counts of what was read and dropped, and the scheme of its
+    tags."""
 
     examples: list[Example]
     counts: dict[str, int]
@@ -40,16 +41,16 @@ class Labelled:
 
 
 class TextTokens:
-    """Cuts text into tokens, and says which characters each token is.
+    """A callable that splits a text into tokens, and also gives their character offsets.
 
-    The tokenizer is loaded when the first text comes: data of tokens needs none.
+    The tokenizer is loaded with the first text: data that is already tokenized needs none.
     """
 
     def __init__(self, tokenizer: str | Tokenization) -> None:
         self._tokenizer = tokenizer
 
     def __call__(self, text: str) -> Tokens:
-        """The tokens of a text."""
+        """Return the tokens of a text."""
         return tuple(self._cut(text))
 
     @cached_property
@@ -63,7 +64,7 @@ class TextTokens:
         return lambda text: [token for sentence in cut(text) for token in sentence]
 
     def with_offsets(self, text: str) -> tuple[Tokens, tuple[Range, ...]]:
-        """The tokens of a text and the characters each one is."""
+        """Return the tokens of a text, and the character range of each."""
         tokens, offsets, start = self(text), [], 0
         for token in tokens:
             start = text.index(token, start)
@@ -72,15 +73,15 @@ class TextTokens:
         return tokens, tuple(offsets)
 
     def sentences(self, text: str) -> list[str]:
-        """The sentences of a text; joined they are the text."""
+        """Return the sentences of a text; joined, they are the text."""
         return sentence_splitter()[0](text)
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request to a reader. Without `labelled`, labels may be absent.
+    """The arguments of a reader. If `labelled` is false, labels may be absent.
 
-    `items` are records in memory, which are read in place of the JSON lines of a file.
+    `items` are records in memory, read instead of the lines of a JSON lines file.
     """
 
     path: Path
@@ -92,21 +93,21 @@ class Request:
     items: Sequence[dict[str, Any]] | None = None
 
     def column(self, field: str, default: str) -> str:
-        """Return where a field is."""
+        """Return the column or key that a field is read from."""
         return self.columns.get(field, default)
 
 
 class Begin(tuple[int, str]):
-    """A line `#begin document`: its number and the document's name."""
+    """A line `#begin document`: its line number and the document's name."""
 
     @property
     def number(self) -> int:
-        """The line's number."""
+        """Return the line's number."""
         return self[0]
 
     @property
     def name(self) -> str:
-        """The document's name."""
+        """Return the document's name."""
         return self[1]
 
 
@@ -114,10 +115,12 @@ LineBlock = list[tuple[int, list[str]]]
 
 
 def blocks(path: Path, *, documents: bool = False) -> Iterator[Any]:
-    """Sentences as lists of (line, columns), cut at tabs where the file has any, else at spaces.
+    """Yield sentences as lists of (line number, columns).
 
-    Before a sentence's first token, a line that begins with # is a comment where it has no tab in a
-    file with tabs, or a " = " in a file without. With `documents`, their beginnings are yielded.
+    Columns are separated by tabs if the file has any, else by spaces. Before a sentence's first
+    token, a line that begins with # is a comment if it has no tab (in a file with tabs) or has " =
+    " (in a file without). With `documents`, a `Begin` is yielded for the beginning of each
+    document.
     """
     tabs = "\t" in next((t for _, t in lines_of(path) if t.strip() and t[0] != "#"), "")
     block: LineBlock = []
@@ -136,12 +139,13 @@ def blocks(path: Path, *, documents: bool = False) -> Iterator[Any]:
 
 
 def marks_documents(path: Path) -> bool:
-    """Tell whether a file's first line of text begins a CoNLL document."""
+    """Tell whether a file's first non-blank line begins a CoNLL document."""
     return next((t for _, t in lines_of(path) if t.strip()), "").startswith("#begin document")
 
 
 def table(request: Request, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a TSV or CSV file by the names in its header."""
+    """Yield the rows of a TSV or CSV file as dictionaries, keyed by its header, with line
+    numbers."""
     names: list[str] = []
     for number, fields in _rows(request):
         if not names:
@@ -168,7 +172,7 @@ def table(request: Request, needed: Sequence[str]) -> Iterator[tuple[int, dict[s
 
 
 def _rows(request: Request) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a TSV or CSV file, and the number of the line that each begins at."""
+    """Yield the rows of a TSV or CSV file, each with the number of the line where it begins."""
     lines = lines_of(request.path)
     if request.format == "csv":
         return rows((f"{text}\n" for _, text in lines), delimiter=",", source=request.path)
@@ -176,7 +180,8 @@ def _rows(request: Request) -> Iterator[tuple[int, list[str]]]:
 
 
 def records(request: Request, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The records of TSV, CSV, JSON lines or text lines, by the names of `fields`."""
+    """Yield the records of a TSV, CSV, JSON lines or text file, keyed by `fields`, with line
+    numbers."""
     if request.format == "jsonl":
         yield from json_records(request)
         return
@@ -196,7 +201,8 @@ def records(request: Request, fields: Sequence[str]) -> Iterator[tuple[int, dict
 
 
 def text_lines(request: Request, *, blank: bool = False) -> list[tuple[int, str]]:
-    """The lines of plain text with their numbers; `ElmoError` where labels are asked for."""
+    """Return the lines of a plain text with their numbers; raise `ElmoError` if labels are
+    required."""
     if request.labelled:
         raise ElmoError(
             f"{request.path}: is read as plain text, which has no labels; where it has, name its "
@@ -206,7 +212,8 @@ def text_lines(request: Request, *, blank: bool = False) -> list[tuple[int, str]
 
 
 def json_records(request: Request) -> Iterator[tuple[int, dict[str, Any]]]:
-    """JSON lines, keys renamed as `columns` says; a blank line is passed over."""
+    """Yield the objects of JSON lines with their line numbers, with keys renamed as `columns`
+    says."""
     if request.items is not None:
         yield from enumerate(request.items)
         return
@@ -223,7 +230,10 @@ def json_records(request: Request) -> Iterator[tuple[int, dict[str, Any]]]:
 def tokens_of(
     request: Request, record: Mapping[str, Any], number: int, name: str = "text"
 ) -> Tokens:
-    """A text cut into tokens, or the tokens that stand there: `text` may also be `tokens`."""
+    """Return the tokens of a record's field: a list as it is, a text split by the tokenizer.
+
+    For the field `text`, a field `tokens` takes precedence.
+    """
     if name == "text" and "tokens" in record:
         return tuple(field(request, record, "tokens", list[str], number))
     value = field(request, record, name, str | list[str], number)
@@ -233,7 +243,7 @@ def tokens_of(
 
 
 def label_of(request: Request, record: Mapping[str, Any], number: int) -> str | None:
-    """The record's label as text; None where the request needs none."""
+    """Return the record's label as text, or None if the request does not require labels."""
     if not request.labelled:
         return None
     label = field(request, record, "label", str | int, number)
@@ -241,7 +251,8 @@ def label_of(request: Request, record: Mapping[str, Any], number: int) -> str | 
 
 
 def field(request: Request, record: Mapping[str, Any], name: str, kind: Any, number: int) -> Any:
-    """A field of a record as `kind`; `ElmoError` names the line where it is not."""
+    """Return a record's field as type `kind`; raise `ElmoError` with its line if it is of another
+    type."""
     if name not in record:
         raise broken(request.path, number, f"has no {name!r}; it has {', '.join(record)}")
     try:
@@ -251,7 +262,7 @@ def field(request: Request, record: Mapping[str, Any], name: str, kind: Any, num
 
 
 def pick(fields: Sequence[str], column: str, path: Path, number: int) -> str:
-    """A column by its number from 1, or from the end by -1, -2, …"""
+    """Return the column with the given number, from 1, or from the end by -1, -2, …"""
     position = column_number(column, column)
     if not 1 <= abs(position) <= len(fields):
         raise broken(path, number, f"has {len(fields)} columns, none is {position}")
@@ -259,7 +270,7 @@ def pick(fields: Sequence[str], column: str, path: Path, number: int) -> str:
 
 
 def conllu_field(fields: Sequence[str], column: str, path: Path, number: int) -> str:
-    """A column of CoNLL-U by its number or name, or a key in it such as MISC.NER."""
+    """Return a column of CoNLL-U by its number or name, or the value of a key in it (MISC.NER)."""
     name, _, key = column.partition(".")
     if name in CONLLU:
         value = fields[CONLLU.index(name)]
@@ -274,7 +285,7 @@ def conllu_field(fields: Sequence[str], column: str, path: Path, number: int) ->
 
 
 def column_number(column: str, name: str) -> int:
-    """A column given by its number; `ElmoError` where it is none."""
+    """Return a column number as an integer; raise `ElmoError` if it is not one."""
     try:
         return int(column)
     except ValueError:
@@ -282,7 +293,10 @@ def column_number(column: str, name: str) -> int:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The bytes of a file, also gzip; `ElmoError` where it is absent, too large or damaged."""
+    """Return the content of a file, decompressing gzip.
+
+    `ElmoError` is raised if the file is missing, too large or damaged.
+    """
     with open_data(path) as file:
         data = file.read(_JSON_LIMIT + 1)
     if len(data) > _JSON_LIMIT:
@@ -291,11 +305,11 @@ def read_bytes(path: Path) -> bytes:
 
 
 def covering(offsets: Sequence[Range], start: int, stop: int) -> Range:
-    """The tokens that the characters `start` to `stop - 1` touch."""
+    """Return the range of tokens that overlap the characters `start` to `stop - 1`."""
     touched = [k for k, (first, last) in enumerate(offsets) if first < stop and last > start]
     return touched[0], touched[-1] + 1
 
 
 def broken(path: Path, number: int, what: str) -> ElmoError:
-    """The error for line `number` of a file."""
+    """Return the exception for a malformed line of a file."""
     return ElmoError(f"{path}:{number}: {what}")

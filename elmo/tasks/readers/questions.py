@@ -1,4 +1,4 @@
-"""Questions on paragraphs: SQuAD 1.1 and JSON lines. Answers keep their characters."""
+"""Readers of questions on paragraphs: SQuAD 1.1 and JSON lines. Answers keep their offsets."""
 
 from collections import Counter
 
@@ -49,7 +49,7 @@ class _Squad(msgspec.Struct):
 
 
 def from_squad(request: Request) -> Labelled:
-    """SQuAD 1.1."""
+    """Read SQuAD 1.1."""
     squad = parse_record(read_bytes(request.path), _Squad, source=str(request.path))
     examples: list[Example] = []
     counts: Counter[str] = Counter()
@@ -66,7 +66,8 @@ def from_squad(request: Request) -> Labelled:
 
 
 def from_jsonl(request: Request) -> Labelled:
-    """{"context": …, "question": …, "answers": [{"text": …, "answer_start": …}]}."""
+    """Read JSON lines {"context": …, "question": …, "answers": [{"text": …, "answer_start":
+    …}]}."""
     examples: list[Example] = []
     counts: Counter[str] = Counter()
     for number, record in json_records(request):
@@ -93,7 +94,8 @@ def _question(
     asked: _Asked,
     counts: Counter[str],
 ) -> Question | None:
-    """The answer to learn is the commonest of the references, the first of equals."""
+    """Return a question; the answer to learn is the most common reference, or the first of
+    equals."""
     tokens, offsets = cut
     words = request.split(asked.question)
     if request.labelled and not asked.answers:

@@ -1,4 +1,4 @@
-"""Semantic roles: one column of brackets per predicate, and JSON lines."""
+"""Readers of semantic roles: columns of brackets, one per predicate, and JSON lines."""
 
 import re
 from collections import Counter
@@ -25,7 +25,8 @@ _BRACKETS = re.compile(r"((?:\([^()*\s]+)*)\*(\)*)")
 
 
 def from_conll(request: Request) -> Labelled:
-    """One column of brackets per predicate. CoNLL-2012 where documents are marked, else PropBank's.
+    """Read columns of brackets, one per predicate: CoNLL-2012 if documents are marked, else
+    PropBank.
 
     PropBank: id, word, tag, parse, lemma, roleset, brackets…; CoNLL-2012: document, part, id, word,
     tag, parse, lemma, frameset, sense, speaker, entity, brackets…, coreference.
@@ -76,7 +77,10 @@ def from_conll(request: Request) -> Labelled:
 
 
 def from_jsonl(request: Request) -> Labelled:
-    """{"tokens": [...], "predicate": 3, "tags": [BIO...]}, or "predicates": [3, 7] without tags."""
+    """Read JSON lines {"tokens": [...], "predicate": 3, "tags": [BIO...]}.
+
+    Unlabelled lines have "predicates": [3, 7] instead of the last two.
+    """
     examples: list[Example] = []
     for number, record in json_records(request):
         tokens = tokens_of(request, record, number)
@@ -103,7 +107,7 @@ def from_jsonl(request: Request) -> Labelled:
 def _brackets(
     block: Sequence[tuple[int, list[str]]], column: int, path: Path
 ) -> tuple[list[Span], bool]:
-    """The spans of a column such as (ARG0*, *, *), and whether any lies inside another."""
+    """Return the spans of a column such as (ARG0*, *, *), and whether any lies inside another."""
     marked: list[Span] = []
     open_spans: list[tuple[int, str]] = []
     nested = False

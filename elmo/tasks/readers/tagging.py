@@ -1,4 +1,4 @@
-"""Tagged sentences: columns, CoNLL-U, JSON lines; plain text to be tagged."""
+"""Readers of tagged sentences: columns, CoNLL-U, JSON lines, and plain text to be tagged."""
 
 import re
 from collections import Counter
@@ -23,7 +23,8 @@ from elmo.tasks.readers.fields import (
 
 
 def from_conll(request: Request) -> Labelled:
-    """Columns between tabs or spaces, one token per line, a blank line after each sentence."""
+    """Read columns separated by tabs or spaces: a token per line, a blank line after each
+    sentence."""
     counts: Counter[str] = Counter()
     rows, numbers = [], []
     word, tag = request.column("word", "1"), request.column("tag", "-1")
@@ -46,7 +47,7 @@ def from_conll(request: Request) -> Labelled:
 
 
 def from_conllu(request: Request) -> Labelled:
-    """CoNLL-U; ranges (1-2) and empty nodes (1.1) are no tokens."""
+    """Read CoNLL-U; ranges (1-2) and empty nodes (1.1) are skipped."""
     counts: Counter[str] = Counter()
     rows, numbers = [], []
     word, tag = request.column("word", "FORM"), request.column("tag", "UPOS")
@@ -75,7 +76,7 @@ def from_conllu(request: Request) -> Labelled:
 
 
 def from_jsonl(request: Request) -> Labelled:
-    """{"tokens": [...], "tags": [...]}, or "text" without tags."""
+    """Read JSON lines {"tokens": [...], "tags": [...]}, or {"text": …} without tags."""
     rows, numbers = [], []
     for number, record in json_records(request):
         tokens = tokens_of(request, record, number)
@@ -88,7 +89,7 @@ def from_jsonl(request: Request) -> Labelled:
 
 
 def from_text(request: Request) -> Labelled:
-    """One sentence per line, to be tagged."""
+    """Read plain text to be tagged, one sentence per line."""
     texts = text_lines(request)
     rows = [(request.split(text), None) for _, text in texts]
     return _tagged(request, rows, [[number] for number, _ in texts], Counter())
@@ -100,7 +101,7 @@ def _tagged(
     numbers: Sequence[Sequence[int]],
     counts: Counter[str],
 ) -> Labelled:
-    """Sentences with their tags as BIOES, or as they are where they mark no spans."""
+    """Return sentences with their tags as BIOES, or unchanged if the tags mark no spans."""
     scheme = request.scheme or schemes.find_scheme(tags for _, tags in rows if tags)
     examples: list[Example] = []
     for (tokens, tags), lines in zip(rows, numbers, strict=True):

@@ -1,4 +1,4 @@
-"""Texts with one label, and pairs of sentences: TSV, CSV and JSON lines."""
+"""Readers of texts with one label, and of sentence pairs: TSV, CSV and JSON lines."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ from elmo.tasks.readers.fields import (
 
 
 def classified(request: Request) -> Labelled:
-    """`text` (or `tokens`) and `label`."""
+    """Read texts with one label: the fields `text` (or `tokens`) and `label`."""
     examples: list[Example] = []
     counts: Counter[str] = Counter()
     for number, record in records(request, ("text", "label")):
@@ -28,9 +28,9 @@ def classified(request: Request) -> Labelled:
 
 
 def paired(request: Request) -> Labelled:
-    """`premise`, `hypothesis` and `label`; those without agreed label are dropped.
+    """Read sentence pairs: the fields `premise`, `hypothesis` and `label`.
 
-    SNLI writes it "-", Hugging Face's copy -1.
+    Pairs without an agreed label are dropped: SNLI marks them "-", Hugging Face's copy -1.
     """
     examples: list[Example] = []
     counts: Counter[str] = Counter()
