@@ -11,10 +11,10 @@ def draw(path: Path, finding: Finding) -> None:
     """Write a PNG: scores by share of the examples for `labels`, else a bar for each row."""
     with new_file(path) as new:
         if finding.kind == "labels":
-            plots.shares(new, _by_way(finding.rows), score=finding.metric)
+            plots.draw_shares(new, _by_way(finding.rows), score=finding.metric)
         else:
             bars = {row.name: (row.mean, row.low, row.high) for row in finding.rows}
-            plots.intervals(new, bars, score=finding.metric)
+            plots.draw_intervals(new, bars, score=finding.metric)
 
 
 def _by_way(rows: list[Row]) -> dict[str, list[tuple[float, float, float | None, float | None]]]:

@@ -29,12 +29,12 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Note:
+class Paragraph:
     """A paragraph."""
 
     text: str
     small: bool = True
-    kind: str = "note"
+    kind: str = "paragraph"
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Fold:
     kind: str = "fold"
 
 
-Block = Table | Note | Heading | Picture | Drawing | Fold
+Block = Table | Paragraph | Heading | Picture | Drawing | Fold
 
 
 def render(title: str, summary: str, sections: Mapping[str, Sequence[Block]]) -> str:

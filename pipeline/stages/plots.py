@@ -30,7 +30,7 @@ def check_out(path: Path) -> None:
     check_output(path, ours=rb"\x89PNG.*tEXtSoftware\0" + MARK.encode())
 
 
-def curves(
+def draw_curves(
     path: Target,
     by_stage: dict[str, dict[str, Curve]],
     unigram: dict[str, float],
@@ -52,7 +52,9 @@ def curves(
     _save(figure, path)
 
 
-def steps(path: Target, by_stage: dict[str, dict[str, Curve]], *, narrow: bool = False) -> None:
+def draw_steps(
+    path: Target, by_stage: dict[str, dict[str, Curve]], *, narrow: bool = False
+) -> None:
     """The learning rate and the gradient's norm by tokens seen, one line for each stage."""
     figure, axes = _panels(2, 3.0, narrow=narrow)
     titles = {"lr": "learning rate", "gradient_norm": "gradient norm"}
@@ -67,7 +69,9 @@ def steps(path: Target, by_stage: dict[str, dict[str, Curve]], *, narrow: bool =
     _save(figure, path)
 
 
-def perplexity(path: Target, by_text: dict[str, dict[str, float]], *, narrow: bool = False) -> None:
+def draw_perplexity(
+    path: Target, by_text: dict[str, dict[str, float]], *, narrow: bool = False
+) -> None:
     """Held-out perplexity of each text (a group) by each kind of model (a bar)."""
     figure, (axis,) = _panels(1, 3.4, narrow=narrow)
     kinds = [kind for kind in KINDS if all(kind in row for row in by_text.values())]
@@ -86,7 +90,9 @@ def perplexity(path: Target, by_text: dict[str, dict[str, float]], *, narrow: bo
     _save(figure, path)
 
 
-def layers(path: Target, by_layer: dict[str, dict[str, float]], *, narrow: bool = False) -> None:
+def draw_layers(
+    path: Target, by_layer: dict[str, dict[str, float]], *, narrow: bool = False
+) -> None:
     """For each layer: the mean norm of a vector, and how alike the tokens of a sentence are."""
     figure, axes = _panels(2, 3.0, narrow=narrow)
     titles = {
@@ -104,7 +110,7 @@ def layers(path: Target, by_layer: dict[str, dict[str, float]], *, narrow: bool 
     _save(figure, path)
 
 
-def vocabulary(
+def draw_vocabulary(
     path: Target, counts: npt.NDArray[np.int64], *, tokens: int, narrow: bool = False
 ) -> None:
     """Draw the count of each word, by rank, and the share of all `tokens` the first ones cover.
@@ -128,7 +134,7 @@ def vocabulary(
     _save(figure, path)
 
 
-def task(path: Path, curves: Curve, names: Mapping[str, str], *, score: str) -> None:
+def draw_task(path: Path, curves: Curve, names: Mapping[str, str], *, score: str) -> None:
     """A task's score by epoch, one line for each way it was trained."""
     figure, axis = plt.subplots(figsize=(6, 3.6))
     for (arm, values), color in zip(curves.items(), (BLUE, ORANGE), strict=False):
@@ -140,7 +146,7 @@ def task(path: Path, curves: Curve, names: Mapping[str, str], *, score: str) -> 
     _save(figure, path)
 
 
-def intervals(
+def draw_intervals(
     path: Path, bars: Mapping[str, tuple[float, float | None, float | None]], *, score: str
 ) -> None:
     """A bar for each name, with the interval of its value where it has one."""
@@ -162,7 +168,7 @@ def intervals(
 Point = tuple[float, float, float | None, float | None]  # share, mean, interval
 
 
-def shares(path: Path, lines: Mapping[str, Sequence[Point]], *, score: str) -> None:
+def draw_shares(path: Path, lines: Mapping[str, Sequence[Point]], *, score: str) -> None:
     """A score by the share of the training examples, one line for each way of training."""
     figure, axis = plt.subplots(figsize=(6, 3.6))
     for (name, points), color in zip(lines.items(), (GREY, BLUE), strict=False):

@@ -28,7 +28,7 @@ from .occurrences import (
     occurrences,
     picture,
 )
-from .page import Block, Drawing, Fold, Heading, Note, Picture, Table, code, render
+from .page import Block, Drawing, Fold, Heading, Paragraph, Picture, Table, code, render
 from .stage import UNKNOWN, Argument, Stage, beside_unigram
 
 if TYPE_CHECKING:
@@ -166,11 +166,11 @@ def _write(
         unigram["fine-tuning on domain text"] = scores.under("after").under("domain")["unigram"]
     read = {"model": version["model_digest"], "store": opened.digest}
     draw: dict[str, Callable[..., None]] = {
-        "curves": lambda file, **how: plots.curves(file, lines, unigram, **how),
-        "steps": lambda file, **how: plots.steps(file, lines, **how),
-        "perplexity": lambda file, **how: plots.perplexity(file, _bars(scores), **how),
-        "layers": lambda file, **how: plots.layers(file, layers, **how),
-        "vocabulary": lambda file, **how: plots.vocabulary(
+        "curves": lambda file, **how: plots.draw_curves(file, lines, unigram, **how),
+        "steps": lambda file, **how: plots.draw_steps(file, lines, **how),
+        "perplexity": lambda file, **how: plots.draw_perplexity(file, _bars(scores), **how),
+        "layers": lambda file, **how: plots.draw_layers(file, layers, **how),
+        "vocabulary": lambda file, **how: plots.draw_vocabulary(
             file, counts, tokens=figures["vocab"]["tokens"], **how
         ),
     }
@@ -406,7 +406,7 @@ def _before(runs: Mapping[str, tracking.RunFacts]) -> list[Block]:
     ]
     head = ("", _day(then), "this run")
     blocks: list[Block] = [
-        Note("Held-out perplexities compare where the text and the words are the same."),
+        Paragraph("Held-out perplexities compare where the text and the words are the same."),
         Table(rows, head=head),
     ]
     return blocks + ([Table(changed, head=("changed setting", *head[1:]))] if changed else [])
@@ -500,11 +500,11 @@ def _perplexities(figures: dict[str, FileFigures], scores: FileFigures) -> list[
         "The table and the picture compare both models under the fine-tuned one's vocabulary, "
         f"which has {added:,} words more; before training these share the probability of <UNK>."
     )
-    blocks: list[Block] = [Table(rows, head=head), Note(note)]
+    blocks: list[Block] = [Table(rows, head=head), Paragraph(note)]
     rate = max(scores.under("after").under(text)["unk_rate"] for text in TEXTS)
     if rate >= UNKNOWN:
         blocks.append(
-            Note(
+            Paragraph(
                 f"Up to {rate:.0%} of the tokens are unknown words, which all count as one and are "
                 "easily guessed: this flatters a perplexity. Bits per byte tell more."
             )
@@ -527,8 +527,8 @@ def _perplexity_of_one(figures: FileFigures) -> Table:
     return Table([row], head=(*head, "unknown"))
 
 
-def _training() -> Note:
-    return Note(
+def _training() -> Paragraph:
+    return Paragraph(
         "Held-out perplexity is the mean of both directions under the full softmax. Training "
         "perplexity is that of the loss: with dropout, and under the softmax of the settings."
     )
@@ -637,7 +637,7 @@ def _tasks(by_task: dict[str, FileFigures], pictures: Path) -> list[Block]:
         blocks += [Heading(name), Table(rows, head=("", *scores))]
         examples = figures.under("examples")
         blocks.append(
-            Note(
+            Paragraph(
                 f"{_seeds(figures)}; {examples['test']:,} test examples, "
                 f"{examples['train']:,} to learn from.{_gain(figures)}"
             )
@@ -683,7 +683,7 @@ def _layers(by_layer: dict[str, dict[str, float]]) -> list[Block]:
         "characters of a token alone, the others its sentence; the cosine is that of two "
         "different tokens of one sentence."
     )
-    return [Note(note), Table(rows, head=("Layer", "mean norm", "mean cosine"))]
+    return [Paragraph(note), Table(rows, head=("Layer", "mean norm", "mean cosine"))]
 
 
 def _neighbors(params: Report, store: Location, model: Path) -> list[Block]:
@@ -698,7 +698,7 @@ def _neighbors(params: Report, store: Location, model: Path) -> list[Block]:
         f"Which tokens of the store are used most like the marked one? {compared} are compared by "
         f"cosine; two random tokens have {random_cosine(opened, layer):.3f}."
     )
-    blocks: list[Block] = [Note(intro, small=False)]
+    blocks: list[Block] = [Paragraph(intro, small=False)]
     for text in params.neighbors_of:
         tokens, position = parse_query(text, tokenize=embedder.tokenize)
         nearest = neighbors(opened, embedder, tokens, position, k=params.neighbors, layer=layer)
@@ -727,7 +727,7 @@ def _uses(params: Report, store: "FeatureStore", model: Path) -> list[Block]:
         tokens, index = parse_query(text, tokenize=tokenize)
         words[tokens[index]] = None
     blocks: list[Block] = [
-        Note(
+        Paragraph(
             "Each point is an occurrence in the store: the mean of its layers on the two principal "
             "directions. Its colour is the nearest of at most three uses (k-means of the vectors); "
             "a list shows the most typical occurrence of each. A point tells its sentence."
@@ -735,7 +735,7 @@ def _uses(params: Report, store: "FeatureStore", model: Path) -> list[Block]:
     ]
     for word in words:
         of_word = occurrences(store, word)
-        few = Note(f"Occurs {len(of_word)} times, too rarely for a picture.")
+        few = Paragraph(f"Occurs {len(of_word)} times, too rarely for a picture.")
         blocks.append(Heading(word))
         blocks.append(Drawing(Markup(picture(of_word))) if len(of_word) >= FEWEST else few)
     return blocks

@@ -144,7 +144,7 @@ def run(
     _write_curve(curve, curves)
     picture.parent.mkdir(parents=True, exist_ok=True)
     with new_file(picture) as new_picture:
-        plots.task(new_picture, curves, ARMS, score=f"best {_metric(figures)} on dev so far")
+        plots.draw_task(new_picture, curves, ARMS, score=f"best {_metric(figures)} on dev so far")
     shutil.rmtree(kept, ignore_errors=True)
     return figures
 

@@ -495,10 +495,10 @@ def test_a_model_taken_as_it_is_has_no_panel_of_pretraining(
     from pipeline.stages import plots
 
     drawn: list[list[str]] = []
-    curves = plots.curves
+    curves = plots.draw_curves
     monkeypatch.setattr(
         plots,
-        "curves",
+        "draw_curves",
         lambda file, lines, *rest, **how: (
             drawn.append(list(lines)) or curves(file, lines, *rest, **how)
         ),
