@@ -1,11 +1,11 @@
-"""Watches Ray's head while a session lasts.
+"""Watch Ray's head node while a session lasts.
 
 Without this, a head that is lost means a minute of silence and then Ray's abort of the process, and
-a head that was restarted without its state means a crash of Ray's C++ code in this process.
+a head that was restarted without its state crashes Ray's C++ code in this process.
 
-Ray names a cluster's id only in private: two such names are used here, and nowhere else. Without
-them a head that came back with its state looks like one that lost it. This file is given Ray and
-imports it nowhere.
+Ray exposes a cluster's id only through private names: two of them are used here, and nowhere else.
+Without them a head that came back with its state looks like one that lost it. This file is given
+Ray and imports it nowhere.
 """
 
 import os
@@ -26,10 +26,10 @@ SOONER = 5.0  # seconds before Ray would abort the process
 
 @contextmanager
 def watched(ray: Any) -> Iterator[None]:
-    """Say when the head does not answer. Where it stays away as long as Ray waits for it, or was
-    restarted without its state, end the process with one line and exit code 1.
+    """Report when Ray's head node stops answering; end the process if it does not come back.
 
-    A head that comes back with its state is only reported.
+    A head that comes back with its state is only reported. One that stays away for as long as Ray
+    waits, or comes back without its state, ends the process with one line and exit code 1.
     """
     address = ray.get_runtime_context().gcs_address
     cluster_id = ray._private.worker.global_worker.gcs_client.cluster_id
@@ -86,7 +86,7 @@ def _cluster_id(ray: Any, address: str) -> Any:
 
 
 def answers(address: str) -> bool:
-    """Tell whether anything accepts connections at HOST:PORT."""
+    """Tell whether something accepts TCP connections at `address`, which is HOST:PORT."""
     host, _, port = address.rpartition(":")
     with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=5):
         return True

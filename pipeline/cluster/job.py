@@ -1,7 +1,7 @@
-"""The program of a submitted job; it travels as `elmo_job.py`, so standard library only.
+"""The program that a submitted Ray job runs, sent as `elmo_job.py`: standard library only.
 
-Beside it lie what was sent: `environment.json`, and the code, dvc.yaml and params.yaml unless the
-cluster has a checkout of its own.
+Beside it in the job's folder lie `environment.json` and, unless the cluster has a checkout of its
+own, the code, dvc.yaml and params.yaml.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of Linux's prctl
 
 
 def environment() -> None:
-    """Set the variables that were sent; Ray calls this in every process of the job.
+    """Set the environment variables sent with the job; Ray calls this in each of its processes.
 
     They come in a file and not in the job's runtime_env, which Ray shows and logs.
     """
@@ -43,9 +43,10 @@ def environment() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run `FOLDER COMMAND…`: the command in that folder, `-` being the package's own.
+    """Run `arguments`, FOLDER and a command, and return the exit code of the command in FOLDER.
 
-    Where the folder is at a URL, the project is kept there, and a temporary folder here holds it.
+    FOLDER `-` is the folder that Ray unpacked for the job. If FOLDER is a URL, the project is kept
+    there, and a temporary folder of this machine holds it while the command runs.
     """
     folder, *command = arguments
     environment()
@@ -223,10 +224,10 @@ def _init(home: Path, variables: dict[str, str]) -> None:
 
 
 def run(command: list[str], folder: Path, variables: dict[str, str]) -> int:
-    """Run a command to its end, through a stop.
+    """Run a command in `folder` with `variables`, wait for all its processes, return the exit code.
 
-    A stop signals every process of the job. Those that save must be waited for, and their parents
-    may have died: they become children of this process.
+    A stop signals every process of the job. Those that save a checkpoint must be waited for, and
+    their parents may have died: they become children of this process.
     """
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     stopped = []

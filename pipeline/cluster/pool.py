@@ -1,9 +1,9 @@
-"""Pools of Ray actors: as many as can be placed, growing as nodes come, retried so often.
+"""Pools of Ray actors that work through a list of items, grow with the cluster and retry.
 
-What can't be placed is waited for, with a line that says for what, and given up after a limit. An
-item whose worker dies is done again, a few times, each with a line; then it is named as the cause.
-Ray's own retries (`max_task_retries`) begin anew without a word; a person is told here which item
-it was, where, and how often. This file is given Ray and imports it nowhere.
+The pool waits for actors that can't be placed, says what it waits for, and gives up after a limit.
+An item whose worker dies is retried a few times, each with a line; then an error names the item.
+Ray's own retries (`max_task_retries`) say nothing; here the user is told which item it was, where,
+and how often. This file is given Ray and imports it nowhere.
 """
 
 import os
@@ -34,7 +34,7 @@ def run_tasks(
     name: Callable[[Any], str],
     progress: Progress,
 ) -> Iterator[Any]:
-    """The results of `function` on each item of `work`, in the order of `work`."""
+    """Yield the result of `function` for each item of `work`, in the order of `work`."""
     done: dict[int, Any] = {}
     shown = 0
     for number, result in run_actors(
@@ -75,7 +75,7 @@ def run_actors(
     name: Callable[[Any], str],
     progress: Progress,
 ) -> Iterator[Any]:
-    """Yield what actors `kind(*arguments)` make of each item, in the order of completion.
+    """Yield what actors `kind(*arguments)` return for the items of `work`, in order of completion.
 
     Only actors that have started are given items, so one that can't be placed holds up nothing.
     """
@@ -138,13 +138,13 @@ class _Actors:
         self.busy[actor.do.remote(item)] = (actor, item)
 
     def ready(self) -> list[Any]:
-        """Return which have started or are done with their item; after a pause, none."""
+        """Return the references that are ready: of actors that started, or of finished items."""
         references = [*self.busy, *self.starting]
         ready: list[Any] = self.ray.wait(references, num_returns=1, timeout=PAUSE)[0]
         return ready
 
     def started(self, reference: Any) -> None:
-        """One is idle now, or was lost as it started."""
+        """Make the actor that has started idle, or count it as lost."""
         actor = self.starting.pop(reference)
         try:
             self.hosts[actor] = get(self.ray, reference)
@@ -153,7 +153,7 @@ class _Actors:
             self.retries.count(None, error)
 
     def result(self, reference: Any) -> Any:
-        """Return what one made of its item; raise where it was lost, once that is counted."""
+        """Return the result of an item; where its actor was lost, count that and raise."""
         actor, item = self.busy.pop(reference)
         try:
             result = get(self.ray, reference)
@@ -165,22 +165,22 @@ class _Actors:
         return result
 
     def finish(self) -> None:
-        """Wait for those that are busy: what fails after Ray has gone complains on the terminal."""
+        """Wait for busy actors: one that fails after Ray has shut down prints a complaint."""
         if self.busy:
             self.ray.wait(list(self.busy), num_returns=len(self.busy), timeout=5)
 
     def kill(self) -> None:
-        """Free what they hold."""
+        """Kill all actors, which frees their cores and GPUs."""
         for actor in [*self.starting.values(), *self.idle, *(a for a, _ in self.busy.values())]:
             self.ray.kill(actor)
 
 
 def await_room(ray: Any, cluster: Cluster, *, label: str, own: bool) -> None:
-    """Wait until the cluster has room for all that train; refuse at once where none can come.
+    """Wait until the cluster has free cores and GPUs for all training workers.
 
-    `own` says that this process started Ray, so no node will be added. What others hold is not
-    room: Ray is asked for it, which also asks an autoscaler, and it is given back for training to
-    take.
+    Raises `ElmoError` after `wait_minutes`, or at once where this process started Ray (`own`), so
+    no node can join, and the machine is too small. A placement group asks for the resources, which
+    also reaches an autoscaler; it is released for training to take.
     """
     needs = f"{cluster.workers} × {cluster.cpus} cores" + " and 1 GPU" * cluster.gpu
     if own and placeable(ray, cpus=cluster.cpus, gpus=int(cluster.gpu)) < cluster.workers:
@@ -199,8 +199,10 @@ def await_room(ray: Any, cluster: Cluster, *, label: str, own: bool) -> None:
 
 
 def placeable(ray: Any, *, cpus: float, gpus: int, memory: int = 0) -> int:
-    """Return how many workers of that size the living nodes hold when nothing else runs there; on a
-    node with less memory than that, none."""
+    """Return how many workers of `cpus` and `gpus` fit on the living nodes when they are idle.
+
+    Nodes with less than `memory` bytes do not count.
+    """
     many = 0
     for node in ray.nodes():
         has = node["Resources"]
@@ -211,7 +213,7 @@ def placeable(ray: Any, *, cpus: float, gpus: int, memory: int = 0) -> int:
 
 
 def get(ray: Any, reference: Any) -> Any:
-    """A result; an exception of the function's is raised as it is."""
+    """Return `ray.get(reference)`; raise the remote function's own exception, not Ray's wrapper."""
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
@@ -219,15 +221,17 @@ def get(ray: Any, reference: Any) -> Any:
 
 
 class Room:
-    """The number of tasks or actors of one core, or one core and one GPU, that work at a time."""
+    """The number of a pool's actors that may work at a time: as set, or as there are cores."""
 
     def __init__(self, ray: Any, cluster: Cluster, *, gpus: int) -> None:
         self.ray, self.cluster, self.gpus = ray, cluster, gpus
         self.looked, self.fits = -LOOK, 0
 
     def many(self) -> int:
-        """As many as were asked for, or as there is room for now; one at least, so that an
-        autoscaler sees that something is wanted."""
+        """Return `cluster.actors`, or how many fit on the cluster now, but at least 1.
+
+        With none asked for, an autoscaler would not see that a core is wanted.
+        """
         return self.cluster.actors or max(1, self._fits())
 
     def _fits(self) -> int:
@@ -238,7 +242,7 @@ class Room:
 
 
 class Waiting:
-    """Says what is waited for, after ten seconds, then twice a minute; gives up after a limit."""
+    """Prints what a pool waits for, after ten seconds and then twice a minute, up to a limit."""
 
     def __init__(self, label: str, cluster: Cluster) -> None:
         self.label, self.limit = label, 60 * cluster.wait_minutes
@@ -246,7 +250,7 @@ class Waiting:
         self.reported = 0.0
 
     def on(self, what: str, ray: Any) -> None:
-        """It is still waited for `what`."""
+        """Note that `what` is still missing; raise `ElmoError` after `wait_minutes`."""
         now = time.monotonic()
         if self.began is None:
             self.began, self.reported = now, now - 20
@@ -263,19 +267,22 @@ class Waiting:
             )
 
     def over(self) -> None:
-        """It has come."""
+        """Note that the wait is over, so that the next one starts from zero."""
         self.began = None
 
 
 class Retries:
-    """Counts how often each item's worker died; says it, and names an item that ends every one."""
+    """A count of the deaths of each item's worker; an item that has too many is an error."""
 
     def __init__(self, label: str, name: Callable[[Any], str]) -> None:
         self.label, self.name = label, name
         self.deaths: Counter[str] = Counter()
 
     def count(self, item: Any, error: Exception, *, host: str = "") -> None:
-        """The worker of an item, or one that had none yet, has died."""
+        """Count and print that the worker of `item` died; None is a worker that had none yet.
+
+        Raises `Damaged`, naming the item, after `RETRIES` retries.
+        """
         what = "a worker that was starting" if item is None else self.name(item)
         self.deaths[what] += 1
         times = self.deaths[what]
@@ -319,7 +326,7 @@ def _lost(ray: Any) -> tuple[type[Exception], ...]:
 
 
 def there(ray: Any) -> str:
-    """Return the cores and GPUs of the living nodes, in words."""
+    """Return the cores and GPUs of the living nodes as text, such as `8 cores and 2 GPUs`."""
     has = ray.cluster_resources()
     return f"{has.get('CPU', 0):.0f} cores and {has.get('GPU', 0):.0f} GPUs"
 

@@ -30,18 +30,18 @@ _ADDRESS = re.compile(r"\[(?:::ffff:)?(\d[\d.]+|[\da-f]*:[\da-f:]+)\]")
 
 
 def began(folder: Location, rank: int, size: int, ip: str) -> None:
-    """A worker tells where it is, and of how many it is one."""
+    """Record this training worker's host, IP address and group size in the run's folder."""
     own = {"host": socket.gethostname(), "ip": ip, "size": size, "start": uuid.uuid4().hex}
     (folder / "workers").write_json(f"{rank}.json", own)
 
 
 def is_loss(error: BaseException) -> bool:
-    """Tell whether a worker was lost, or lost another one, rather than failed by itself."""
+    """Tell whether an error means a lost worker, or a lost peer, and not a failure of the code."""
     return cause_of(error) in LOSSES.values() or bool(_CONNECTION.search(str(error)))
 
 
 def cause_of(error: BaseException) -> str:
-    """Ray's many lines as a few words."""
+    """Return the cause of a Ray error in a few words, such as `its node was lost`."""
     text = " ".join(str(error).split())
     for pattern, cause in LOSSES.items():
         if re.search(pattern, text):
@@ -50,14 +50,17 @@ def cause_of(error: BaseException) -> str:
 
 
 class Losses:
-    """Says each loss of workers; gives up after `limit` of them without a checkpoint between."""
+    """A count of worker losses; prints each, gives up after `limit` without a new checkpoint."""
 
     def __init__(self, folder: Location, *, label: str, limit: int) -> None:
         self.folder, self.label, self.limit = folder, label, limit
         self.saved, self.count = self._checkpoints(), 0
 
     def add(self, failures: Mapping[int, BaseException]) -> None:
-        """Workers were lost, by their ranks; `ElmoError` where it is once too often."""
+        """Count and print one loss of workers, given the error of each rank.
+
+        Raises `ElmoError` at the loss after the last restart that `limit` allows.
+        """
         saved = self._checkpoints()
         self.count, self.saved = 1 if saved - self.saved else self.count + 1, saved
         what = told({str(rank): cause_of(error) for rank, error in failures.items()}, self.folder)
@@ -74,10 +77,10 @@ class Losses:
 
 
 def told(causes: Mapping[str, str], folder: Location) -> str:
-    """Return which workers were lost, and where, in one line.
+    """Return one line that names the lost workers, their hosts and the causes.
 
-    Where a worker is lost, others lose their connection to it: those are not named, but whom they
-    missed is.
+    A lost worker breaks the connections of the others: these are not named, but the peer that they
+    can't reach is.
     """
     workers = _workers(folder)
     lost = {rank: cause for rank, cause in causes.items() if cause in LOSSES.values()}
@@ -98,7 +101,7 @@ def told(causes: Mapping[str, str], folder: Location) -> str:
 
 
 def why_silent(folder: Location) -> str:
-    """Return what training may be waiting for, as far as its workers have told."""
+    """Return a likely reason why training prints nothing, from what its workers recorded."""
     workers = _workers(folder)
     if not workers:
         return "its workers are still starting"
@@ -110,7 +113,7 @@ def why_silent(folder: Location) -> str:
 
 @contextmanager
 def shown(folder: Location, *, label: str) -> Iterator[None]:
-    """Say with how many workers training goes on, each time that changes."""
+    """Print the number of training workers each time it changes, while the block runs."""
     (folder / "workers").delete_all((folder / "workers").names())
     done = threading.Event()
     thread = threading.Thread(target=_watch, args=(folder, label, done), daemon=True)

@@ -1,7 +1,7 @@
-"""Jobs on a Ray cluster, through its Jobs API: send them, follow them, stop them.
+"""Jobs on a Ray cluster, through its Jobs API: submit, list, follow and stop them.
 
-What is sent is small and named here: the code of `elmo` and `elmo_pipeline`, the project's files,
-and the variables of an allow-list. Data and results stay in the cluster's storage.
+A job is sent little: the code of `elmo` and `elmo_pipeline`, the project's files, and the
+environment variables of an allow-list. Data and results stay in the cluster's storage.
 """
 
 import asyncio
@@ -68,11 +68,11 @@ def submit(
     params: Path,
     say: Callable[[str], None],
 ) -> tuple[Any, str]:
-    """Send a job, and return the connection and the job's id.
+    """Submit a job to a Ray cluster; return the Jobs API client and the job's id.
 
-    The job is `elmo run STAGES` in `folder` on the cluster's shared storage or at a URL, or
-    `command`. With `checkout` the folder is the project, and its code and params are used; without,
-    those here.
+    The job runs `elmo run STAGES`, or `command`, in `folder` on the cluster's shared storage or at
+    a URL. With `checkout` that folder is the project, and its own code and params.yaml are used;
+    without, those of this machine are sent.
     """
     settings = execution.load(Path("cluster.yaml"))[0]
     folder = folder or (None if command or checkout else settings.storage or None)
@@ -125,7 +125,10 @@ def submit(
 
 
 def environment(asked: Iterable[str]) -> dict[str, str]:
-    """The variables that travel: those of the allow-list that are set, and NAME or NAME=VALUE."""
+    """Return the variables to send: those of the allow-list that are set, and those `asked` for.
+
+    `asked` holds NAME, whose value is this process's, or NAME=VALUE.
+    """
     variables = {
         name: value
         for name, value in os.environ.items()
@@ -140,7 +143,7 @@ def environment(asked: Iterable[str]) -> dict[str, str]:
 
 
 def pack(package: Path, sent: dict[str, str], *, code: bool, params: Path) -> None:
-    """Write what travels into the new folder `package`."""
+    """Write the files to send with a job into the new folder `package`."""
     package.mkdir()
     shutil.copyfile(on_cluster.__file__, package / "elmo_job.py")
     descriptor = os.open(package / on_cluster.ENVIRONMENT, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -181,7 +184,10 @@ def _send(client: Any, job: str, *, working_dir: Path, what: str, entrypoint: st
 
 
 def connect(address: str | None) -> Any:
-    """The Jobs API at `address`, else at RAY_API_SERVER_ADDRESS or RAY_ADDRESS."""
+    """Return a client of the Jobs API at `address`.
+
+    Without an address, RAY_API_SERVER_ADDRESS or else RAY_ADDRESS names it.
+    """
     address = address or os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS")
     if not address:
         raise ElmoError("say with --address where the cluster's Jobs API is, as http://HEAD:8265")
@@ -242,7 +248,7 @@ def _line(error: Exception) -> str:
 
 
 def jobs(address: str | None) -> list[dict[str, str]]:
-    """The submitted jobs, newest last: id, status, start, duration, what each runs."""
+    """Return the submitted jobs, newest last, each with id, status, start, duration and command."""
     client = connect(address)
     with _answers(client):
         listed = [info for info in client.list_jobs() if info.submission_id]
@@ -259,14 +265,14 @@ def jobs(address: str | None) -> list[dict[str, str]]:
 
 
 def lines(listed: Sequence[Mapping[str, str]]) -> list[str]:
-    """Jobs as lines of columns."""
+    """Return the table of `jobs` as lines with aligned columns."""
     rows = [tuple(one.values()) for one in listed]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)] + [0]
     return ["  ".join(map(str.ljust, row, widths)) for row in rows]
 
 
 def stop(address: str | None, job: str, *, say: Callable[[str], None]) -> int:
-    """Ask a job to save and end, and wait until it has."""
+    """Ask a job to save a checkpoint and stop, wait until it has, and return 0, the exit code."""
     client = connect(address)
     with _answers(client):
         if not client.stop_job(job):
@@ -280,7 +286,7 @@ def stop(address: str | None, job: str, *, say: Callable[[str], None]) -> int:
 
 
 def follow(client: Any, job: str) -> int:
-    """Print a job's log until it ends, through lost connections; return its exit code."""
+    """Print a job's log until it ends, reconnecting where needed; return its exit code."""
     log = _Log()
     with _answers(client):
         while True:

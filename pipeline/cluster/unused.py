@@ -1,7 +1,7 @@
-"""Outputs at the storage's URL that nothing names any more: no commit here, and no job's project.
+"""Unused outputs at the `storage` URL: no commit of this clone and no project of a job names them.
 
 A commit names them through DVC: `dvc.lock` has the digest of each pointer's folder, and DVC's cache
-what is in it.
+has its content.
 """
 
 import json
@@ -27,14 +27,18 @@ _OTHERS = ("project", storage.UNFINISHED)  # folders at the URL that hold no out
 
 
 class Found(NamedTuple):
-    """The outputs that nothing names, and how many outputs of commits DVC's cache lacks."""
+    """The unused outputs at the URL, and the number of commits' outputs that DVC's cache lacks."""
 
     unused: list[str]
     unknown: int
 
 
 def find(url: str) -> Found:
-    """Look through the URL, this folder and all commits of its repository; nothing is changed."""
+    """Return the outputs at the `storage` URL that nothing names; nothing is deleted.
+
+    Outputs are named by this folder, all commits of its repository, and the project of jobs at the
+    URL.
+    """
     named = {pointer.folder for pointer in storage.pointers().values()}
     named |= set(_of_job(Location(f"{url}/project")))
     of_commits = [_folder(digest) for digest in _locked()]
@@ -44,7 +48,10 @@ def find(url: str) -> Found:
 
 
 def remove(url: str, found: Found) -> None:
-    """Remove what was found; `ElmoError` where a commit may name it that can't be read here."""
+    """Delete the unused outputs at the URL.
+
+    Raises `ElmoError` where commits can't all be read here, since one of them may name an output.
+    """
     if found.unknown:
         raise ElmoError(
             f"{found.unknown} outputs of commits are not in DVC's cache, so what they name is not "

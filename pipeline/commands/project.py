@@ -115,7 +115,7 @@ def preset(name: str, params_file: Path) -> None:
     """
     from ..settings import preset as presets
 
-    changes = presets.run(name, params_file)
+    changes = presets.apply_preset(name, params_file)
     for change in changes:
         say_done(f"  {change}")
     say_done(f"preset: {len(changes)} values of {params_file} changed to those of {name}")

@@ -1,1 +1,1 @@
-"""A project folder: made, and run."""
+"""A project folder: creating it, running it, and what the run says at its end."""

@@ -1,4 +1,4 @@
-"""A new project: the files of this package's own project, with the user's text in params.yaml."""
+"""New projects: the files of this package's own project, with the user's text in params.yaml."""
 
 import glob
 import json
@@ -46,11 +46,11 @@ def run(
     preset_name: str | None,
     model: str | None = None,
 ) -> list[str]:
-    """Write a project into `folder`, and start git and DVC there where they are not; what was done.
+    """Create a project in `folder`; return lines that say what was done.
 
-    `text` becomes the general text, `domain` the domain text: without one it is `text` again.
+    `text` becomes the general text and `domain` the domain text, which without one is `text` again.
     With `model`, a model folder or an installed model's name, nothing is pretrained: that model is
-    fine-tuned, and the text is cut as it was for the model.
+    fine-tuned, and its tokenizer cuts the text. git and DVC are set up where they are not.
     Everything is checked before anything is written.
     """
     for name in ("dvc.yaml", "params.yaml", schema.FILE):
@@ -155,7 +155,7 @@ def _settings(
         file = Path(parent) / "params.yaml"
         shutil.copyfile(TEMPLATE / "params.yaml", file)
         if preset_name is not None:
-            preset.run(preset_name, file)
+            preset.apply_preset(preset_name, file)
         own: dict[str, dict[str, object]] = {"corpus": {}}
         if model is not None:
             name, how = model

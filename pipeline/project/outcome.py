@@ -1,4 +1,4 @@
-"""The end of a run of the whole pipeline: what was made, what it scored, what to do next."""
+"""The lines that end a run of the whole pipeline: results, scores, and what to do next."""
 
 import os
 import shlex
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def lines(commands: Iterable[str], tracked: Sequence[str]) -> list[str]:
-    """Three lines about the stages with these commands; `tracked` are their files for git."""
+    """Return three lines about the stages that ran, given their commands in dvc.yaml.
+
+    `tracked` are the files that the user should commit to git.
+    """
     made: list[str] = []
     scored: list[str] = []
     for command in commands:
@@ -35,7 +38,7 @@ def lines(commands: Iterable[str], tracked: Sequence[str]) -> list[str]:
 
 
 def stage_of(command: str) -> str:
-    """Return the name of the stage that a command of dvc.yaml runs; empty where it is not ours."""
+    """Return the name of the stage that a command of dvc.yaml runs; empty if it is not ours."""
     words = shlex.split(command)
     ours = words[:3] == ["python", "-m", "elmo_pipeline"] and words[3] in STAGES
     return words[3] if ours else ""

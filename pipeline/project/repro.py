@@ -1,4 +1,4 @@
-"""`elmo run`: DVC in this process, a line for each stage, its errors as one line."""
+"""`elmo run`: `dvc repro` in this process, with one line for each stage and for each error."""
 
 import argparse
 import io
@@ -60,8 +60,10 @@ class _Lines(logging.Handler):
 
 
 def repro(arguments: Sequence[str]) -> tuple[int, str]:
-    """`dvc repro ARGUMENTS` in the project of the current folder: its exit code, and what is wrong,
-    where no stage has reported it."""
+    """Run `dvc repro ARGUMENTS` in the current folder; return the exit code and an error line.
+
+    The line is empty where a stage has printed the error already.
+    """
     if not Path("dvc.yaml").is_file():
         raise NotFound("dvc.yaml: no such file; go to a project's folder, or make one: elmo init")
     path = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), os.environ.get("PATH")]))

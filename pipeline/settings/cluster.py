@@ -80,7 +80,10 @@ class Cluster:
 
 
 def load(path: Path, flags: Mapping[str, Any] | None = None) -> tuple[Cluster, str]:
-    """Return what is in force, and a line that says so: flags, then variables, then the file."""
+    """Return the settings in force and a line that shows them.
+
+    A flag goes before an environment variable, and that before the file at `path`.
+    """
     from_file = strict_yaml.read(path, Cluster) if os.path.lexists(path) else Cluster()
     values: dict[str, Any] = {}
     changed = []
@@ -101,14 +104,14 @@ def load(path: Path, flags: Mapping[str, Any] | None = None) -> tuple[Cluster, s
 
 
 def use_addresses(cluster: Cluster) -> None:
-    """Tell Ray and MLflow, and every process started from here, where they are."""
+    """Set the environment variables that tell Ray and MLflow their addresses."""
     for name, variable in _OTHERS_NAMES.items():
         if address := getattr(cluster, name):
             os.environ[variable] = address
 
 
 def variable_of(name: str) -> str:
-    """The environment variable of a field."""
+    """Return the environment variable that sets a field of `Cluster`, such as ELMO_WORKERS."""
     return _OTHERS_NAMES.get(name, f"ELMO_{name.upper()}")
 
 

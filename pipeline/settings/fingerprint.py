@@ -1,4 +1,4 @@
-"""The key of work in progress."""
+"""The digest that identifies a stage's work in progress."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -10,12 +10,15 @@ from elmo.io.records import digest
 
 
 def plain(params: Any) -> dict[str, Any]:
-    """A section of params, or a record, as a dictionary."""
+    """Return a section of params, or a record, as a dictionary of plain values."""
     value = msgspec.to_builtins(params) if isinstance(params, msgspec.Struct) else asdict(params)
     return dict(value)
 
 
 def fingerprint(stage: str, version: int, params: Any, inputs: Mapping[str, str]) -> str:
-    """A digest of a stage, the version of its results, its params and the digests of its inputs."""
+    """Return a digest of a stage's name and version, its params and the digests of its inputs.
+
+    Work in progress is resumed only where it is equal.
+    """
     key = {"stage": stage, "results": version, "params": plain(params), "inputs": dict(inputs)}
     return digest(key)[:16]

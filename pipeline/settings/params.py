@@ -263,7 +263,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Params:
-    """The whole file."""
+    """The content of params.yaml: one field for each section."""
 
     corpus: Corpus
     tokenize: Tokenize
@@ -287,5 +287,8 @@ _MOVED = {
 
 
 def load(path: Path, changes: Sequence[str] = ()) -> Params:
-    """Read `params.yaml`; `ElmoError` names what is wrong. `changes`: see `strict_yaml.read`."""
+    """Read params.yaml; raise `ElmoError` naming the file, line and key of what is wrong.
+
+    `changes` are `section.key=value` each, as `--set` gives them, and override the file.
+    """
     return strict_yaml.read(path, Params, complete=True, moved=_MOVED, changes=changes)

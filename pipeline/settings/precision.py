@@ -1,8 +1,8 @@
-"""The precision a command computes in, settled before work starts: `auto` becomes one of the two,
-bfloat16 where it is only emulated is refused, and int8 where it is not possible.
+"""The choice of a numeric precision before work starts: `auto` becomes float32 or bfloat16.
 
-With `ELMO_FORCE_BFLOAT16=1` the former is a warning: a run begun on another machine can be finished
-here.
+bfloat16 is refused where the hardware only emulates it, int8 where it can't be computed. With
+`ELMO_FORCE_BFLOAT16=1` emulated bfloat16 is only a warning: a run that began on another machine can
+be finished here.
 """
 
 import os
@@ -35,13 +35,12 @@ def settled(
     say: Say,
     time_steps: Callable[[], StepSeconds] | None = None,
 ) -> EmbeddingPrecision:
-    """The precision to compute in on a device; `setting` is the name of what asked for it.
+    """Return the precision to compute in on `device`, where `requested` may be `auto`.
 
-    In training `auto` goes by steps, which `time_steps` times where products are fast in bfloat16.
-
-    A GPU that this machine lacks is taken to be fast in bfloat16. On a Ray cluster, `auto` goes
-    by the machine that this runs on. `ElmoError` refuses bfloat16 where float32 is `EMULATED` times
-    as fast, unless it is forced, and int8 where it is not possible.
+    `setting` names what requested it, for messages. In training, `time_steps` times whole steps
+    where matrix products are fast in bfloat16. A GPU that this machine lacks is assumed to be fast
+    in bfloat16. Raises `BadSettings` for bfloat16 that is over `EMULATED` times slower than
+    float32, unless forced, and for int8 that can't be computed.
     """
     if requested == "int8" and not os.environ.get("RAY_ADDRESS"):
         _check_int8(setting, device)
@@ -74,7 +73,10 @@ def settled(
 
 
 def check_store_precision(precision: str, *, device: str, say: Say) -> None:
-    """Check a precision that a store has settled: a slow bfloat16 is a warning."""
+    """Check that this machine can append to a store of this precision.
+
+    Warns of a slow bfloat16; raises `BadSettings` for int8 that can't be computed.
+    """
     if precision == "int8" and not os.environ.get("RAY_ADDRESS"):
         _check_int8("the store is of int8: append to it on another machine", device)
     if precision == "bfloat16" and (device == "cpu" or torch.cuda.is_available()):
@@ -102,7 +104,7 @@ def _slow(measured: machine_speed.Speeds, device: str) -> str:
 
 
 def settled_params(params: "Params", stage: str, *, cluster: "Cluster", say: Say) -> "Params":
-    """The params with the precision of one stage settled."""
+    """Return `params` with the precision of one stage settled: `auto` is replaced."""
     section: Any = getattr(params, stage)
     if getattr(section, "model", ""):
         return params  # a model that is taken as it is computes nothing

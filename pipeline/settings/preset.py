@@ -1,6 +1,6 @@
-"""Presets: files that name only what differs from `params.yaml`, and are written into it.
+"""Presets: files of some settings, whose values replace those of `params.yaml`.
 
-Comments, order and the user's own values are kept.
+The comments, the order and all other values of params.yaml are kept.
 """
 
 import io
@@ -21,10 +21,12 @@ _LIST = r"^( *)[^\s#][^\n]*:[ \t]*(?:#[^\n]*)?\n(?: *#[^\n]*\n|\n)*( *)- "
 OURS = PACKAGE / "project" / "presets"
 
 
-def run(name: str, params_file: Path) -> list[str]:
-    """Write the preset of that name into `params.yaml`: one in `presets/` beside it, or our own.
+def apply_preset(name: str, params_file: Path) -> list[str]:
+    """Write a preset's values into `params_file`; return a line for each value that changed.
 
-    Returns a line for each value that changed. The result is checked before anything is written.
+    `presets/NAME.yaml` beside `params_file` goes before the preset of that name that this package
+    has. Raises `BadSettings` where there is no such preset or the result is invalid; nothing is
+    written then.
     """
     own = params_file.parent / "presets"
     presets = {path.stem: path for folder in (OURS, own) for path in folder.glob("*.yaml")}
@@ -44,7 +46,7 @@ def run(name: str, params_file: Path) -> list[str]:
 
 
 def overlay(params_file: Path, source: Path) -> tuple[str, list[str]]:
-    """The text of `params_file` with the values of `source`, and what changed."""
+    """Return the text of `params_file` with the values of `source`, and a line for each change."""
     for path in (params_file, source):
         node = strict_yaml.tree(path)  # says what is wrong with a file, and where
         if node is None or node.id != "mapping":
@@ -59,7 +61,10 @@ def overlay(params_file: Path, source: Path) -> tuple[str, list[str]]:
 
 
 def edited(file: Path, edit: Any) -> str:
-    """The text of a YAML file after `edit(values)`, its line ends and comments kept."""
+    """Return the text of a YAML file after `edit(values)` has changed its values.
+
+    Comments and line ends are kept.
+    """
     text = file.read_bytes().decode("utf-8")
     plain = text.removeprefix("\ufeff").replace("\r\n", "\n")
     yaml, out = _yaml(plain), io.StringIO()

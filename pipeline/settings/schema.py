@@ -1,4 +1,4 @@
-"""Settings as editors and pages show them: a JSON schema, and the effect of each."""
+"""Settings as a JSON schema for editors, and the description of each setting."""
 
 import ast
 import inspect
@@ -13,7 +13,10 @@ HEADER = f"# yaml-language-server: $schema={FILE}\n"
 
 
 def json_schema(kind: type) -> dict[str, Any]:
-    """The JSON schema of a dataclass of settings: types, ranges, effects, no other keys."""
+    """Return the JSON schema of a dataclass of settings: types, ranges and descriptions.
+
+    Unknown keys are not allowed.
+    """
     generated = msgspec.json.schema(kind)
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **generated}
     by_name = {one.__name__: one for one in _classes(kind)}
@@ -30,7 +33,7 @@ def json_schema(kind: type) -> dict[str, Any]:
 
 @cache
 def effects(kind: type) -> dict[str, str]:
-    """The string that stands below each field of a dataclass."""
+    """Return the description of each field of a dataclass: the string below it in the source."""
     body = ast.parse(inspect.cleandoc(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)
     pairs = zip(body.body, body.body[1:], strict=False)

@@ -1,7 +1,7 @@
-"""Read YAML as frozen dataclasses: strict, typed, bounded, every error with its line.
+"""Strict YAML: files read as frozen dataclasses, with types and ranges checked.
 
-A field's range stands in its type (`elmo.settings`). A file that repeats a key, or that grows out
-of proportion when its aliases are followed, is refused.
+Every error names the line. A field's range stands in its type (`elmo.settings`). A file that
+repeats a key, or that grows out of proportion when its aliases are expanded, is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,12 +26,11 @@ def read(
     moved: Mapping[str, str] | None = None,
     changes: Sequence[str] = (),
 ) -> Settings:
-    """Read a YAML file as `kind`; `ElmoError` names the file, line and key of what is wrong.
+    """Read a YAML file as the dataclass `kind`; an `ElmoError` names file, line and key.
 
-    A key that is absent takes the default of its field, where the field has one and the file need
-    not be `complete`. `moved` says of keys that such a file once had where they are now. `changes`
-    are `section.key=value` each, with the value as the file would have it, and go before what the
-    file says.
+    A missing key takes its field's default, unless the file must be `complete`. `moved` maps keys
+    of older files to where they are now. `changes` are `section.key=value` each, in YAML, and
+    override the file.
     """
     reader = _Reader(path, complete, moved or {})
     root = tree(path)
@@ -42,7 +41,7 @@ def read(
 
 
 def tree(path: Path) -> Any:
-    """The YAML nodes of a file; None where it holds nothing."""
+    """Return the parsed YAML nodes of a file, or None where it is empty."""
     import yaml
 
     check_readable(path)

@@ -1,4 +1,4 @@
-"""The exceptions of libraries and of the system as one line: the only module that knows them.
+"""Exceptions of libraries and of the system as one line; only this module knows their types.
 
 An exception listed here comes from bad input, a service that is down or refuses, or a machine that
 is full. Any other is a bug in this project, and keeps its traceback.
@@ -36,7 +36,7 @@ _NO_MEMORY = ("can't allocate memory", "out of memory", "Unable to allocate", "b
 
 
 def one_line(error: BaseException) -> str | None:
-    """The message for the user; None where the error is a bug of this project."""
+    """Return an exception as one line for the user, or None where it is a bug of this project."""
     if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
         return f"out of memory ({first_line(error)}); use smaller batches, or a machine with more"
     for kind in type(error).__mro__:
@@ -50,16 +50,16 @@ def one_line(error: BaseException) -> str | None:
 
 
 def printable(message: str) -> str:
-    """A message on one line, whatever the names in it hold."""
+    """Return a message on one line, with control characters in names escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
 
 
 @contextmanager
 def reading(url: str, what: str = "cannot be read") -> Iterator[None]:
-    """Turn whatever a library raises over a file into one `ElmoError` that names the file.
+    """Turn any exception raised in the block into one `ElmoError` that names the file `url`.
 
-    The libraries are many (Arrow, fsspec and its many backends, lzma, zlib) and their exceptions
-    have no base class in common: put only calls of theirs inside.
+    The libraries that read files (Arrow, fsspec and its backends, lzma, zlib) share no base class
+    of exceptions: put only calls of theirs inside.
     """
     try:
         yield

@@ -1,7 +1,7 @@
-"""The progress of long work: a bar on a terminal; elsewhere one line per minute.
+"""Progress of long work: a bar on a terminal, elsewhere one line per minute.
 
-`ELMO_QUIET`, which `elmo --quiet` sets, leaves out both, and the notes of `say`. What only someone
-who looks for a reason reads (`detail`) goes to the log file of the stage that runs.
+`ELMO_QUIET`, which `elmo --quiet` sets, hides both, and the lines of `say`. Lines of `detail`, for
+finding the cause of a problem, go to the log file of the running stage.
 """
 
 import os
@@ -21,12 +21,11 @@ _log: tuple[Path, str] | None = None  # the file of the stage, and its heading i
 
 
 class Progress:
-    """Shows of `label` how much of `total` is done, how fast, and how long the rest will take.
+    """A progress display: how much of `total` is done, the speed and the time left.
 
-    `unit` is the plural of what is counted, empty where only the time is told; `total` is None
-    where nobody knows it. `done` counts what an earlier start did, which says nothing of the speed
-    of this one. A thread keeps the times moving while nothing is done. Use it in a `with` block; of
-    several open at a time the newest is shown.
+    `unit` is the plural of what is counted, empty to show only the time; `total` is None where it
+    is unknown. `done` is what an earlier start did, which does not count for the speed. Use it in a
+    `with` block; of several that are open, the newest is shown.
     """
 
     def __init__(self, label: str, total: float | None, *, unit: str, done: float = 0) -> None:
@@ -54,15 +53,15 @@ class Progress:
             _open.remove(self)
 
     def advance(self, amount: float = 1) -> None:
-        """So much more is done."""
+        """Add `amount` to what is done."""
         self.reach(self.done + amount)
 
     def reach(self, done: float, note: str = "") -> None:
-        """So much is done in all; `note` stands after the figures."""
+        """Set what is done in all; `note` is shown after the figures."""
         self.done, self.note = done, note
 
     def figures(self) -> str:
-        """Amounts, rate and times, in words."""
+        """Return amounts, rate and times as text."""
         seconds = max(1e-9, time.monotonic() - self.began)
         if not self.unit:
             return ", ".join(filter(None, [f"{_clock(seconds)} so far", self.note]))
@@ -110,16 +109,16 @@ class Progress:
 
 
 def doing(what: str) -> None:
-    """Say behind the figures what is being done, or waited for, where that takes a while."""
+    """Show after the figures what is being done, or waited for, until the next figures come."""
     if _open:
         _open[-1].note = what
 
 
 @contextmanager
 def logged(path: Path | None, heading: str) -> Iterator[None]:
-    """Let `detail` add lines to a file, below a heading with the time; None leaves them to `say`.
+    """Send lines of `detail` in the block to the file `path`, below `heading` and the time.
 
-    The file is made when there is something to write.
+    Without a path they are printed, as by `say`. The file is made at the first line.
     """
     global _log
     if path is not None:
@@ -131,7 +130,7 @@ def logged(path: Path | None, heading: str) -> Iterator[None]:
 
 
 def detail(line: str) -> None:
-    """Keep one line about the work in the log file, for whoever looks for a reason."""
+    """Write one line to the running stage's log file: for finding the cause of a problem."""
     global _log
     if _log is None:
         return say(line)
@@ -143,7 +142,7 @@ def detail(line: str) -> None:
 
 
 def say(line: str) -> None:
-    """Print one line about the work on standard error, above a bar where there is one."""
+    """Print one line about the work on standard error, above the progress bar if there is one."""
     if not quiet():
         tqdm.write(f"  {line}", file=sys.stderr)
         sys.stderr.flush()
@@ -169,7 +168,7 @@ def _clock(seconds: float) -> str:
 
 
 def human_size(count: float) -> str:
-    """A number of bytes with its unit."""
+    """Return a number of bytes with its unit, such as `1.5 GB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

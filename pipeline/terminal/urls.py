@@ -1,4 +1,4 @@
-"""URLs as messages and records may show them: without passwords, keys and signatures."""
+"""URLs in messages and records: passwords, keys and signatures are left out."""
 
 import re
 from collections.abc import Iterable
@@ -15,13 +15,15 @@ _SECRET = re.compile(
 
 
 def without_credentials(text: str) -> str:
-    """`text` without the logins of the URLs in it, and without their secret parameters."""
+    """Return `text` without the logins and secret query parameters of the URLs in it."""
     return _URL.sub(lambda url: _SECRET.sub(r"\1***", _LOGIN.sub("", url[0])), text)
 
 
 def with_login(url: str, given: Iterable[str]) -> str:
-    """`url` with what `without_credentials` took from it, where one of the URLs `given` has it: its
-    own secret parameters, or the login of its host."""
+    """Return `url` with the login that `without_credentials` removed, taken from the URLs `given`.
+
+    A URL of the same host gives its login, an equal one its secret parameters.
+    """
     given = [one for one in given if "://" in one]
     for one in given:
         if without_credentials(one) == url:
@@ -35,7 +37,7 @@ def with_login(url: str, given: Iterable[str]) -> str:
 
 
 def clean(value: Any) -> Any:
-    """`value` with `without_credentials` applied to each string in it."""
+    """Return `value`, nested or not, with `without_credentials` applied to each string in it."""
     if isinstance(value, str):
         return without_credentials(value)
     if isinstance(value, dict):

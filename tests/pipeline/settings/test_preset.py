@@ -23,21 +23,21 @@ def project(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_preset_changes_its_own_lines_only(project: Path, name: str) -> None:
     before = project.read_text().splitlines()
-    changes = preset.run(name, project)
+    changes = preset.apply_preset(name, project)
     after = project.read_text().splitlines()
     named = (project.parent / "presets" / f"{name}.yaml").read_text().splitlines()
     values = [line for line in named if not line.startswith("#") and not line.endswith(":")]
     assert len(changes) == len(values)
     assert len(before) == len(after)
     assert sum(a != b for a, b in zip(before, after, strict=True)) == len(changes)
-    assert preset.run(name, project) == []
+    assert preset.apply_preset(name, project) == []
     params.load(project)
 
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - {"korean", "korean-small", "japanese-small"}))
 def test_a_preset_of_another_size_leaves_how_text_is_cut(project: Path, name: str) -> None:
     before = params.load(project).tokenize
-    preset.run(name, project)
+    preset.apply_preset(name, project)
     after = params.load(project).tokenize
     assert (after.tokenizer, after.sentences, after.documents) == ("unicode", "split", "auto")
     assert (before.tokenizer, before.sentences, before.documents) == ("unicode", "split", "auto")
@@ -46,13 +46,13 @@ def test_a_preset_of_another_size_leaves_how_text_is_cut(project: Path, name: st
 def test_params_that_are_a_pipe_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "params.yaml")
     with pytest.raises(ElmoError, match="params.yaml: is a pipe or a device"):
-        preset.run("small", tmp_path / "params.yaml")
+        preset.apply_preset("small", tmp_path / "params.yaml")
 
 
 def test_comments_and_the_users_own_values_stay(project: Path) -> None:
     text = project.read_text().replace("general: []  #", "general: [a.txt]  # mine:")
     project.write_text(text)
-    changes = preset.run("original", project)
+    changes = preset.apply_preset("original", project)
     assert "pretrain.network.cells: 512 → 4096" in changes
     loaded = params.load(project)
     assert loaded.corpus.general == ("a.txt",) and loaded.pretrain.network.cells == 4096
@@ -67,7 +67,7 @@ def test_how_a_file_is_laid_out_stays(project: Path, indent: str, mark: str, end
     listed = f"general:\n{indent}  - a.txt  # one\n{indent}  - b.txt"
     text = project.read_text().replace("general: []", listed)
     project.write_bytes((mark + text.replace("\n", end)).encode())
-    assert preset.run("small", project)
+    assert preset.apply_preset("small", project)
     after = project.read_bytes().decode()
     assert params.load(project).corpus.general == ("a.txt", "b.txt")
     assert after.count("\r\n") == (after.count("\n") if end == "\r\n" else 0)
@@ -92,7 +92,7 @@ def test_a_bad_preset_changes_nothing(
     if text is not None:
         (project.parent / "presets" / f"{name}.yaml").write_text(text)
     with pytest.raises(ElmoError, match=message):
-        preset.run(name, project)
+        preset.apply_preset(name, project)
     assert project.read_text() == before
     assert sorted(path.name for path in project.parent.iterdir()) == ["params.yaml", "presets"]
 
@@ -113,7 +113,7 @@ def test_the_preset_of_a_language_asks_for_neighbours_of_its_tokens(
     from elmo.data.tokenizer import TextTokenizer, describe
     from elmo.store.neighbors import parse_query
 
-    preset.run(name, project)
+    preset.apply_preset(name, project)
     how = params.load(project).tokenize
     tokenize = TextTokenizer(describe(how.tokenizer, how.sentences))
     words = []
