@@ -1,5 +1,6 @@
 """Other libraries read the folder of a store as it lies, and its table of tokens, without ours."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -70,7 +71,12 @@ def datasets_parquet(store: str) -> list[Any]:
 
 def spark(store: str) -> list[Any]:
     sql = pytest.importorskip("pyspark.sql")
-    session = sql.SparkSession.builder.master("local[1]").getOrCreate()
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        pytest.skip("Spark needs Java")
+    builder = sql.SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    for name in ("spark.driver.host", "spark.driver.bindAddress"):
+        builder = builder.config(name, "127.0.0.1")
+    session = builder.getOrCreate()
     try:
         return sorted(row.sentence_id for row in session.read.parquet(store).collect())
     finally:
