@@ -535,7 +535,7 @@ def _training() -> Paragraph:
 
 
 def _files(corpus: Path | None) -> list[Block]:
-    """The names of the files that were read."""
+    """The names of the files that were read, and what of them was left out, by its reason."""
     if corpus is None:
         return []
     blocks: list[Block] = []
@@ -545,6 +545,10 @@ def _files(corpus: Path | None) -> list[Block]:
         blocks.append(Table(files[:FILES], head=(f"Files of the {title}", "bytes")))
         if more := files[FILES:]:
             blocks.append(Fold(f"{len(more)} more", [Table(more, numbers=True)]))
+        left_out = texts.under(text).get("dropped_paragraphs", {})
+        if rows := [(reason, f"{count:,}") for reason, count in left_out.items() if count]:
+            title = f"Paragraphs left out of the {title}"
+            blocks.append(Fold(title, [Table(rows, numbers=True)]))
     return blocks
 
 
