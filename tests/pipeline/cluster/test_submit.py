@@ -19,6 +19,7 @@ import yaml
 
 from elmo.errors import ElmoError
 from pipeline.cluster import submit
+from tests.cluster.projects import digests
 from tests.cluster.projects import project as tiny_project
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -477,6 +478,42 @@ def test_the_page_sends_work_follows_it_and_stops_it(cluster: Cluster, tmp_path:
     for line, said in zip(rows, (job, "pretrain: ", "had ended: SUCCEEDED"), strict=True):
         shown = follow(line.replace("ID", job))
         assert shown.returncode == 0 and said in shown.stdout + shown.stderr, line
+
+
+@pytest.mark.ray
+def test_two_pipelines_side_by_side_have_each_its_own_results(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Of two users, with other texts; each as on this machine alone."""
+    own = {"ELMO_WORKERS": "1", "ELMO_CPUS": "1", "ELMO_ACTORS": "1"}
+    running = {}
+    for user in ("ann", "ben"):
+        (tmp_path / user / "shared").mkdir(parents=True)
+        here = tiny_project(tmp_path / user / "here")
+        text = (tmp_path / user / "general.txt").read_text()
+        (tmp_path / user / "general.txt").write_text(text.replace("cat", user))
+        running[user] = subprocess.Popen(
+            [sys.executable, "-m", "pipeline", "submit", "pretrain"]
+            + ["--folder", str(tmp_path / user / "shared"), "--address", cluster.door.address],
+            env=cluster.environment | own,
+            cwd=here,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+    printed = {user: job.communicate(timeout=800)[0] for user, job in running.items()}
+    found = {}
+    for user, job in running.items():
+        assert job.returncode == 0, printed[user][-3000:]
+        found[user] = digests(tmp_path / user / "shared")
+        here = tmp_path / user / "here"
+        subprocess.run(["dvc", "init", "--no-scm", "-q"], cwd=here, env=cluster.environment)
+        alone = elmo(cluster.environment | {"ELMO_ACTORS": "1"}, "run", "pretrain", cwd=here)
+        assert alone.returncode == 0, alone.stderr
+        assert len(found[user]) > 3 and found[user] == digests(here)
+    assert set(found["ann"].values()).isdisjoint(
+        found["ben"][name] for name in found["ann"] if "domain" not in name
+    )
 
 
 @pytest.mark.ray
