@@ -1,4 +1,4 @@
-"""Files and folders written whole or not at all, and the locks of those who write."""
+"""Files written completely or not at all, and the locks of the processes that write them."""
 
 import fcntl
 import filecmp
@@ -21,8 +21,11 @@ _TRIES = 100  # of a folder that other writers may remove before it is locked
 
 @contextmanager
 def new_file(out: Path) -> Iterator[Path]:
-    """Yield a path in a hidden folder beside `out`; it becomes `out` on success and vanishes on any
-    failure. What killed writers of `out` left is removed."""
+    """Yield a temporary path; on success that file becomes `out`, on failure it is deleted.
+
+    The path is in a hidden folder beside `out`. Hidden folders left by killed writers of `out` are
+    deleted.
+    """
     check_file(out)
     with beside(out) as folder:
         yield folder / out.name
@@ -31,8 +34,12 @@ def new_file(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_output(out: Path, *, same: bool = False) -> Iterator[Path]:
-    """Like `new_file`, for a file that a user names: one that is there is never replaced, and what
-    killed writers of `out` left is removed. With `same`, one that has the same bytes is left."""
+    """Yield a temporary path that becomes `out` on success, like `new_file`, but never replaces a
+    file.
+
+    `ElmoError` is raised if a non-empty `out` exists. With `same`, an existing file with the same
+    bytes is accepted and kept.
+    """
     if not same:
         check_absent(out)
     with beside(out) as folder:
@@ -43,21 +50,23 @@ def new_output(out: Path, *, same: bool = False) -> Iterator[Path]:
 
 
 def check_above(out: Path) -> None:
-    """Refuse an output below what is no folder."""
+    """Raise `ElmoError` if the nearest existing parent of an output path is not a folder."""
     above = next((path for path in out.parents if os.path.lexists(path)), Path())
     if not above.is_dir():
         raise ElmoError(f"{out}: {above} is no folder; choose another output")
 
 
 def check_writable(out: Path) -> None:
-    """Fail as writing `out` would, before the work that it is to hold."""
+    """Raise the error that writing `out` would raise, before the work begins."""
     with _locked_folder(out):
         pass
 
 
 def check_absent(out: Path) -> None:
-    """Refuse an output file that exists and is not empty, once what killed writers of it left is
-    removed: one may have been killed after `out` was there."""
+    """Raise `ElmoError` if an output file exists and is not empty.
+
+    Hidden folders that killed writers of it left are deleted first.
+    """
     check_file(out)
     if out.exists() and out.stat().st_size:
         sweep_beside(out)
@@ -67,8 +76,10 @@ def check_absent(out: Path) -> None:
 
 
 def check_file(out: Path, *, ours: bytes = b"") -> None:
-    """Refuse an output file that is a link, a folder, or does not begin as files of its kind do:
-    by the regular expression `ours`, in the first KiB."""
+    """Raise `ElmoError` if an output file is a link, a folder, a device, or a file of another kind.
+
+    `ours` is a regular expression that the first KiB of files of the right kind match.
+    """
     check_above(out)
     if out.is_symlink():
         raise ElmoError(
@@ -89,7 +100,8 @@ def check_file(out: Path, *, ours: bytes = b"") -> None:
 
 
 def check_output(out: Path, *, ours: bytes = b"") -> None:
-    """Refuse, before work, an output file as `check_file` does, or where none can be made."""
+    """Raise `ElmoError` as `check_file` does, or if no file can be created there; call it before
+    the work."""
     check_file(out, ours=ours)
     above = next(path for path in out.absolute().parents if path.is_dir())
     probe = above / f".{uuid.uuid4().hex[:8]}"
@@ -103,7 +115,8 @@ def check_output(out: Path, *, ours: bytes = b"") -> None:
 
 
 def check_record(out: Path, kind: Any) -> None:
-    """Refuse, before work, an output file that does not read as the JSON that is to be written."""
+    """Raise `ElmoError` if an existing output file is not a JSON record of the type to be
+    written."""
     check_output(out, ours=rb"\s*[{\[]")
     if out.exists() and out.stat().st_size:
         with replaceable(out):
@@ -112,7 +125,8 @@ def check_record(out: Path, kind: Any) -> None:
 
 @contextmanager
 def replaceable(out: Path | str) -> Iterator[None]:
-    """Say of what can't be read that it is not replaced."""
+    """Reword an `ElmoError` about an unreadable file: the file is not replaced, since it is not
+    ours."""
     try:
         yield
     except ElmoError as error:
@@ -125,8 +139,11 @@ def replaceable(out: Path | str) -> Iterator[None]:
 
 @contextmanager
 def beside(out: Path) -> Iterator[Path]:
-    """Yield a hidden folder beside `out`, locked as long as its writer lives, gone at the end
-    unless it was renamed. What killed writers of `out` left is removed; an error names `out`."""
+    """Yield a hidden folder beside `out`, locked while its writer lives.
+
+    It is deleted in the end unless it was renamed. Hidden folders left by killed writers of `out`
+    are deleted, and an `OSError` names `out`.
+    """
     try:
         with _locked_folder(out) as folder:
             yield folder
@@ -137,8 +154,10 @@ def beside(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def _locked_folder(out: Path) -> Iterator[Path]:
-    """The folder of `beside`. An interrupt may come between any two lines. Folders above that were
-    made for nothing are gone too."""
+    """Create the locked folder of `beside`, and delete parent folders that were created in vain.
+
+    An interrupt may come between any two lines.
+    """
     sweep_beside(out)
     made = [path for path in out.absolute().parents if not path.exists()]
     folder, lock, left = hidden_name(out), -1, _TRIES
@@ -168,8 +187,11 @@ def _locked_folder(out: Path) -> Iterator[Path]:
 
 
 def take_lock(file: int, *, shared: bool = False, wait: bool = True) -> bool | None:
-    """Lock an open file or folder until it is closed or the process ends, for this process alone or
-    `shared` with others; return whether it is held, None where the file system has no locks."""
+    """Lock an open file or folder until it is closed or the process ends.
+
+    The lock is exclusive unless `shared`. Return whether it was acquired, or None if the file
+    system has no locks.
+    """
     try:
         fcntl.flock(
             file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
@@ -182,7 +204,7 @@ def take_lock(file: int, *, shared: bool = False, wait: bool = True) -> bool | N
 
 
 def sweep_beside(out: Path) -> None:
-    """Remove the hidden folders that killed writers of `out` left: no process holds their locks."""
+    """Delete the hidden folders that killed writers of `out` left: their locks are free."""
     hidden = re.compile(_hidden(out))
     for path in out.parent.iterdir() if out.parent.is_dir() else ():
         if hidden.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
@@ -196,8 +218,10 @@ def sweep_beside(out: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what writers killed in `new_folder` and `new_file` left in `folder`, whatever its name
-    was to be. Call it where nobody else writes."""
+    """Delete everything that killed writers left in `folder`, whatever they were writing.
+
+    Call it only when no other process writes there.
+    """
     for path in folder.iterdir() if folder.is_dir() else ():
         if re.fullmatch(r"\..+\.[0-9a-f]{8}", path.name) is None:
             continue
@@ -209,10 +233,11 @@ def sweep(folder: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a work folder; `ElmoError` naming its owner where another process does.
+    """Hold the lock of a work folder; raise `ElmoError` naming the owner if another process holds
+    it.
 
-    The system releases it when the process ends, however that happens. A folder that is left by an
-    error with nothing else in it is removed.
+    The operating system releases the lock when the process ends, however it ends. If an error
+    leaves nothing else in the folder, it is deleted.
     """
     while True:
         folder.mkdir(parents=True, exist_ok=True)
@@ -248,9 +273,9 @@ def _write_owner(lock: int, folder: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON with sorted keys: the same value always gives the same bytes.
+    """Write a value as JSON with sorted keys, so that the same value always gives the same bytes.
 
-    A number that is not finite becomes null, since JSON has none such.
+    A number that is not finite becomes null, since JSON has no notation for it.
     """
     check_file(path, ours=rb"\{" if isinstance(value, dict) else rb"\[")
     data = json_bytes(value, source=str(path))
@@ -276,6 +301,7 @@ def _hidden(out: Path) -> str:
 
 
 def hidden_name(out: Path) -> Path:
-    """Return a free name beside `out` that a sweep knows; the folder they lie in is made."""
+    """Return an unused hidden name beside `out`, of the form that `sweep` deletes; create its
+    parent."""
     out.parent.mkdir(parents=True, exist_ok=True)
     return out.parent / f".{out.name}.{uuid.uuid4().hex[:8]}"

@@ -1,6 +1,6 @@
-"""Folders written whole or not at all, and read: at a URL as if they were on this machine.
+"""Folders that are written completely or not at all, locally or at a URL, and local copies of them.
 
-What is on a disk is used where it is.
+Local files are always used in place.
 """
 
 import os
@@ -25,7 +25,8 @@ _LOOK = 2.0  # seconds between two looks at a URL for a file that tells somethin
 
 
 def user_cache() -> Path:
-    """The user's folder of what can be made again; it may not be there."""
+    """Return the user's cache folder for elmo, which may not exist; its content can be
+    recreated."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "elmo"
 
@@ -34,12 +35,11 @@ def user_cache() -> Path:
 def new_folder(
     out: Location, *, ours: Sequence[str] = (), also: str = ".*", kind: str | None = None
 ) -> Iterator[Path]:
-    """Yield an empty local folder that becomes `out` on success and vanishes on any failure.
+    """Yield an empty local folder that becomes `out` on success and is deleted on failure.
 
-    An existing `out` stays until the new folder is complete, then is replaced where `check_folder`
-    allows it; else it is refused before work starts. What killed writers of `out` left beside it is
-    removed. For a URL the files, those of folders too, are put there in the end, the first of
-    `ours` last: readers see all or nothing.
+    An existing `out` is replaced at the end if `check_folder` allows it, and otherwise refused
+    before work starts. Folders left by killed writers of `out` are deleted. At a URL, all files are
+    uploaded in the end, the first of `ours` last, so that readers see all or nothing.
     """
     check_folder(out, ours=ours, also=also, kind=kind)
     if out.local is None:
@@ -72,8 +72,11 @@ def _put_all(folder: Path, out: Location, *, last: Sequence[str]) -> None:
 def empty_folder(
     out: Location, *, ours: Sequence[str] = (), also: str = ".*", kind: str | None = None
 ) -> Iterator[Location]:
-    """Yield where to write the files of `out`: on a disk a new folder, which replaces `out` on
-    success; at a URL, where nothing is replaced, `out` itself, its manifest last."""
+    """Yield the location in which to write the files of `out`.
+
+    Locally it is a new folder that replaces `out` on success. At a URL, where nothing is replaced,
+    it is `out` itself; write its manifest last.
+    """
     if out.local is None:
         check_folder(out, ours=ours)
         yield out
@@ -90,12 +93,13 @@ def check_folder(
     kind: str | None = None,
     never: str = "",
 ) -> None:
-    """Refuse an output folder that holds what is not this project's, or is another stage's.
+    """Raise `ElmoError` if an output folder holds files that are not this project's, or another
+    stage's.
 
-    It may be empty, or hold all files named in `ours`, which mark what this project has written,
-    and no others, in its folders too, than those that the regular expression `also` names and
-    hidden ones. What another stage has written is told by the `kind` of its `manifest.json`, or by
-    a file `never` that this kind of output never has. At a URL nothing is replaced.
+    The folder may be empty, or hold all files in `ours` and otherwise only hidden files and those
+    that the regular expression `also` matches, in subfolders too. Another stage's output is
+    recognised by the `kind` in its `manifest.json`, or by the file `never`. At a URL nothing is
+    replaced.
     """
     files = set(out.names()) if out.local is None else _files_of(out.local, ours=ours)
     if out.local is None and ours and ours[0] in files:
@@ -114,7 +118,8 @@ def check_folder(
 
 
 def _files_of(out: Path, *, ours: Sequence[str]) -> set[str]:
-    """The files in a folder and its folders; a link, a file, or what is not ours is refused."""
+    """Return the files in a folder and its subfolders; raise `ElmoError` if it is not ours to
+    replace."""
     check_above(out)
     if out.is_symlink():
         raise ElmoError(
@@ -134,9 +139,9 @@ def _files_of(out: Path, *, ours: Sequence[str]) -> set[str]:
 
 
 def _check_names(out: str, names: Iterable[str], *, ours: Sequence[str], also: str) -> None:
-    """Refuse an output folder with a file, in a folder of it too, that no stage has put there.
+    """Raise `ElmoError` if a folder, or a subfolder, holds a file that no stage has written.
 
-    Hidden ones, which file managers leave, may be there.
+    Hidden files are allowed, since file managers create them.
     """
     for name in sorted(names):
         hidden = any(part.startswith(".") for part in name.split("/"))
@@ -149,9 +154,9 @@ def _check_names(out: str, names: Iterable[str], *, ours: Sequence[str], also: s
 
 @contextmanager
 def local_folder(location: Location) -> Iterator[Path]:
-    """Yield the folder, or for a URL a copy of its files that lasts as long as this does.
+    """Yield a local path of a folder: its own, or for a URL that of a temporary copy.
 
-    An `ElmoError` that names the copy names the URL instead.
+    An `ElmoError` that names the copy is reworded to name the URL.
     """
     if location.local is not None:
         yield location.local
@@ -165,7 +170,10 @@ def local_folder(location: Location) -> Iterator[Path]:
 
 
 def link_or_copy(source: Path | str, target: Path | str) -> None:
-    """Share the bytes of a file that never changes; copy where the file system cannot."""
+    """Create `target` as a hard link of a file, or a copy if the file system cannot link.
+
+    Use it only for files that never change.
+    """
     try:
         os.link(os.path.realpath(source), target)
     except OSError:
@@ -173,7 +181,7 @@ def link_or_copy(source: Path | str, target: Path | str) -> None:
 
 
 def link_folder(source: Path, target: Path) -> None:
-    """Share the files of a folder, and of the folders in it."""
+    """Create `target` with hard links, or copies, of all files of a folder and its subfolders."""
     for path in [path for path in sorted(source.rglob("*")) if path.is_file()]:
         there = target / path.relative_to(source)
         there.parent.mkdir(parents=True, exist_ok=True)
@@ -181,9 +189,9 @@ def link_folder(source: Path, target: Path) -> None:
 
 
 def cached(location: Location, file: str, *, sha256: str) -> Path:
-    """A local path of a file's bytes: its own, or a copy that this machine keeps, by its digest.
+    """Return a local path of a file: its own, or that of a copy cached by SHA-256.
 
-    Another process may need the room and remove a copy that is not open: ask again then.
+    A process that needs the space may delete a copy that is not open; call this again then.
     """
     if location.local is not None:
         return location.local / file
@@ -204,9 +212,9 @@ def cached(location: Location, file: str, *, sha256: str) -> Path:
 
 
 def _make_room(folder: Path, *, keep: str) -> None:
-    """Remove the copies that were used least lately, but for `keep`, where they take too much.
+    """Delete the least recently used copies while they take too much space, but never `keep`.
 
-    They may take what the variable says, or else half of the room that there is with them.
+    The limit is the variable `ELMO_CACHE_GB`, or half of the free space and the copies together.
     """
     Location(folder).sweep()
     copies = []
@@ -230,15 +238,14 @@ def _gigabytes(text: str) -> float:
 
 
 class Flag:
-    """A file that tells something by being there, as a `Path` would, but at a URL it is looked for
-    every 2 seconds only."""
+    """A file whose existence is a signal; at a URL it is looked up only every 2 seconds."""
 
     def __init__(self, location: Location, file: str) -> None:
         self.location, self.file = location, file
         self._looked, self._seen = -_LOOK, False
 
     def exists(self) -> bool:
-        """Tell whether it is there."""
+        """Tell whether the file exists."""
         if self.location.local is None:
             if time.monotonic() - self._looked < _LOOK:
                 return self._seen
@@ -247,11 +254,11 @@ class Flag:
         return self._seen
 
     def touch(self) -> None:
-        """Put it there."""
+        """Create the file."""
         self.location.write(self.file, b"")
         self._looked = -_LOOK
 
     def unlink(self, missing_ok: bool = True) -> None:
-        """Take it away."""
+        """Delete the file."""
         self.location.delete(self.file)
         self._looked = -_LOOK

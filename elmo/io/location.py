@@ -1,11 +1,11 @@
-"""Files of a folder that is a local path or any URL that fsspec knows, behind one set of calls.
+"""Locations: folders on a disk or at any URL that fsspec supports, with one set of operations.
 
-A file is written elsewhere and then gets its name, so a name stands for a whole file or for none.
-`create` gives a name once: of two writers one gets it, and `create` returns false to the other.
-That is all that several writers need to agree on: what is published has a name of its own and is
-never changed. A store of another kind needs its fsspec package (the extra `cluster` has s3fs).
+A file is written elsewhere and then gets its name, so a name always stands for a complete file.
+`create` writes a name only once: if two writers try, one succeeds and the other gets false. Several
+writers need no other coordination, since published files have names of their own and never change.
+Other kinds of storage need their fsspec package (the extra `cluster` has s3fs).
 
-A temporary file is locked by the process that writes it, so `sweep` knows those of dead writers.
+The writing process holds a lock on its temporary files, so `sweep` can tell which are abandoned.
 """
 
 import errno
@@ -45,18 +45,20 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.E
 
 
 def in_parallel(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Call `function` with each item, many at a time, as requests over a network are best made;
-    return the results in the items' order, or raise the first exception in it."""
+    """Call `function` with each item in parallel threads, as suits network requests.
+
+    Return the results in the order of the items, or raise the first exception in that order.
+    """
     work = list(items)
     with ThreadPoolExecutor(max(1, min(THREADS, len(work)))) as threads:
         return list(threads.map(function, work))
 
 
 class Location:
-    """A folder, local or at a URL; `options` are fsspec's storage options.
+    """A folder, on a disk or at a URL; `options` are fsspec's storage options.
 
-    Methods take names of files in it, or their paths below it. What fails at a URL is one
-    `ElmoError`, but for `FileNotFoundError`.
+    Methods take names of files in the folder, or paths below it. A failure at a URL is an
+    `ElmoError` of one line, except that a missing file is a `FileNotFoundError`.
     """
 
     def __init__(self, url: str | Path, options: Mapping[str, Any] | None = None) -> None:
@@ -72,11 +74,11 @@ class Location:
 
     @classmethod
     def of(cls, where: "Folder") -> "Location":
-        """A location as it is, or that of a path or URL."""
+        """Return a path or URL as a location; a location is returned unchanged."""
         return where if isinstance(where, Location) else cls(where)
 
     def __truediv__(self, folder: str) -> "Location":
-        """The location of a folder in this one."""
+        """Return the location of a subfolder."""
         return Location(f"{self.url}/{folder}", self._options)
 
     def __eq__(self, other: object) -> bool:
@@ -89,33 +91,35 @@ class Location:
         return self.url
 
     def __getstate__(self) -> dict[str, Any]:
-        """Connections stay behind: each process makes its own, and has its own working folder."""
+        """Return the state to pickle: an absolute path, and no connection, since each process opens
+        its own."""
         return {**self.absolute().__dict__, "_opened": None}
 
     def absolute(self) -> "Location":
-        """The location that holds in any working folder."""
+        """Return the location with an absolute path, which is valid in any working folder."""
         if self.local is None or self.local.is_absolute():
             return self
         return Location(self.local.absolute(), self._options)
 
     @property
     def last(self) -> str:
-        """The last part of the path or URL."""
+        """Return the last component of the path or URL."""
         return self.url.rstrip("/").rpartition("/")[2]
 
     def name(self, file: str) -> str:
-        """Return what messages call a file of this folder."""
+        """Return the full path or URL of a file, for messages."""
         return f"{self.url}/{file}" if file else self.url
 
     def exists(self, file: str) -> bool:
-        """Tell whether there is a file of that name."""
+        """Tell whether a file exists."""
         if self.local is not None:
             return (self.local / file).is_file()
         with self._remote(file) as (files, path):
             return bool(files.exists(path))
 
     def names(self) -> list[str]:
-        """The names of all files, sorted; none where there is no folder. Folders are left out."""
+        """Return the sorted names of the files in the folder, without subfolders; none if it is
+        missing."""
         if self.local is not None:
             try:
                 with os.scandir(self.local) as entries:
@@ -125,8 +129,10 @@ class Location:
         return sorted(name for name, _ in self._listed("file"))
 
     def tree(self) -> dict[str, int]:
-        """The bytes of each file, sorted by name, those of its folders as `folder/name`: one
-        listing."""
+        """Return the size in bytes of each file, in subfolders too, by its path below the folder.
+
+        At a URL this takes one listing.
+        """
         if self.local is not None:
             paths = [path for path in self.local.rglob("*") if path.is_file()]
             sizes = {path.relative_to(self.local).as_posix(): path.stat().st_size for path in paths}
@@ -141,13 +147,13 @@ class Location:
         return dict(sorted(sizes.items()))
 
     def folders(self) -> list[str]:
-        """The names of the folders in this one, sorted."""
+        """Return the sorted names of the subfolders."""
         if self.local is not None:
             return sorted(path.name for path in self.local.glob("*") if path.is_dir())
         return sorted(name for name, _ in self._listed("directory"))
 
     def entries(self) -> list[str]:
-        """The names of all that is in a local folder, whatever it is; at a URL, those of files."""
+        """Return the sorted names of everything in a local folder; at a URL, of files only."""
         if self.local is None:
             return self.names()
         try:
@@ -156,21 +162,21 @@ class Location:
             return []
 
     def size(self, file: str) -> int:
-        """The bytes of a file."""
+        """Return the size of a file in bytes."""
         if self.local is not None:
             return (self.local / file).stat().st_size
         with self._remote(file) as (files, path):
             return int(files.size(path))
 
     def age(self, file: str) -> float:
-        """Seconds since a file was written."""
+        """Return the seconds since a file was last written."""
         if self.local is not None:
             return time.time() - (self.local / file).stat().st_mtime
         with self._remote(file) as (files, path):
             return time.time() - float(files.modified(path).timestamp())
 
     def read(self, file: str, start: int = 0, stop: int | None = None) -> bytes:
-        """The bytes of a file, or those from `start` to `stop`."""
+        """Return the bytes of a file, or those from `start` to `stop - 1`."""
         if self.local is not None:
             with (self.local / file).open("rb") as stream:
                 stream.seek(start)
@@ -179,14 +185,14 @@ class Location:
             return bytes(files.cat_file(path, start=start or None, end=stop))
 
     def open(self, file: str) -> BinaryIO:
-        """Open a file for reading at any position."""
+        """Open a file for reading, with seek."""
         if self.local is not None:
             return (self.local / file).open("rb")
         with self._remote(file) as (files, path):
             return cast(BinaryIO, files.open(path, "rb"))
 
     def record(self, file: str, kind: type[Record], *, limit: int | None = None) -> Record:
-        """A JSON file as `kind`, as `read_record` reads it."""
+        """Read a JSON file as type `kind`, as `elmo.io.records.read_record` does."""
         if self.local is not None:
             return read_record(self.local / file, kind, limit=limit)
         try:
@@ -197,7 +203,7 @@ class Location:
         return parse_record(data, kind, source=self.name(file))
 
     def sha256(self, file: str) -> str:
-        """The SHA-256 of a file's bytes, in hex."""
+        """Return the SHA-256 of a file's bytes, in hex."""
         total = hashlib.sha256()
         with self.open(file) as stream:
             while block := stream.read(1 << 20):
@@ -205,7 +211,8 @@ class Location:
         return total.hexdigest()
 
     def check(self, file: str, *, size: int, sha256: str | None = None) -> None:
-        """`ElmoError` naming a file that is missing, truncated or (given `sha256`) altered."""
+        """Raise `ElmoError` if a file is missing, has another size or, if `sha256` is given, other
+        bytes."""
         try:
             actual = self.size(file)
         except FileNotFoundError:
@@ -216,13 +223,13 @@ class Location:
             raise altered(self.name(file), "its sha256 is not its manifest's")
 
     def check_all(self, sizes: Iterable[tuple[str, int]]) -> None:
-        """Check the names and sizes of many files, as `check` does, by one listing."""
+        """Check the existence and size of many files, as `check` does, with one listing."""
         listed = self.tree()
         doubtful = [one for one in sizes if listed.get(one[0]) != one[1]]
         in_parallel(lambda one: self.check(one[0], size=one[1]), doubtful)
 
     def delete(self, file: str) -> None:
-        """Delete a file; nothing where it is not there."""
+        """Delete a file; do nothing if it does not exist."""
         if self.local is not None:
             (self.local / file).unlink(missing_ok=True)
             return
@@ -230,11 +237,11 @@ class Location:
             files.rm_file(path)
 
     def delete_all(self, files: Iterable[str]) -> None:
-        """Delete many files."""
+        """Delete many files, in parallel."""
         in_parallel(self.delete, files)
 
     def write(self, file: str, data: bytes) -> None:
-        """Write a whole small file, replacing one of that name at once."""
+        """Write a whole small file, atomically replacing one of that name."""
         if self.local is None:
             with self._remote(file) as (files, path):
                 files.pipe_file(path, data)
@@ -243,12 +250,14 @@ class Location:
             new.write_bytes(data)
 
     def write_json(self, file: str, value: Any) -> None:
-        """Write a value as `atomic.write_json` does, replacing a file of that name at once."""
+        """Write a value as JSON, like `elmo.io.atomic.write_json`, atomically replacing a file of
+        that name."""
         self.write(file, json_bytes(value, source=self.name(file)))
 
     @contextmanager
     def new(self, file: str) -> Iterator[Path]:
-        """Yield an empty local file to write; then it replaces the file of that name, at once."""
+        """Yield an empty local file to write; in the end it atomically replaces the file of that
+        name."""
         with self.temporary() as new:
             yield new
             if self.local is not None:
@@ -257,7 +266,7 @@ class Location:
             self.put(file, new)
 
     def put(self, file: str, source: Path) -> None:
-        """Copy a local file here, replacing one of that name."""
+        """Copy a local file into the folder, replacing one of that name."""
         if self.local is not None:
             with self.new(file) as new:
                 shutil.copyfile(source, new)
@@ -266,7 +275,7 @@ class Location:
             files.put_file(str(source), path)
 
     def get(self, file: str, path: Path) -> None:
-        """Copy a file to a local path."""
+        """Copy a file of the folder to a local path."""
         if self.local is not None:
             shutil.copyfile(self.local / file, path)
             return
@@ -274,10 +283,10 @@ class Location:
             files.get_file(remote, str(path))
 
     def create(self, file: str, data: bytes) -> bool:
-        """Write a whole small file unless there is one of that name; whether it was written.
+        """Write a whole small file unless one of that name exists; return whether it was written.
 
-        A store of objects that gives a name twice is refused: of two writers one would lose its
-        work in silence.
+        `ElmoError` is raised for an object store without conditional writes, where one of two
+        writers would silently lose its work.
         """
         if self.local is not None:
             with self.temporary() as new:
@@ -292,9 +301,11 @@ class Location:
         return True
 
     def publish(self, written: Path, file: str) -> bool:
-        """Give what `temporary` yielded its name, unless a file has it; whether it was given.
+        """Give a file from `temporary` its name, unless that name is taken; return whether it was
+        given.
 
-        At a URL the name must follow from the content, since two writers may both put the file.
+        At a URL, use only names that the content determines, since two writers may both upload the
+        file.
         """
         if self.local is None:
             if self.exists(file):
@@ -314,22 +325,24 @@ class Location:
         return True
 
     def adopt(self, file: str, source: "Location", *, name: str = "") -> None:
-        """Take a file of `source` under its own name or another, unless this folder has that.
+        """Take over a file of `source`, under `name` or its own name, unless this folder has one.
 
-        Between URLs of one store the bytes do not pass through this machine.
+        On one disk the file is moved. Between URLs of one store, it is copied without passing
+        through this machine.
         """
         name = name or file
         if not self.exists(name):
             self._take(file, source, name)
 
     def adopt_all(self, names: Mapping[str, str], source: "Location") -> None:
-        """Take many files of `source`, each under the name that follows it, as `adopt` does."""
+        """Take over many files of `source`, as `adopt` does; `names` maps their old names to the
+        new ones."""
         present = self.tree()
         missing = [(file, name) for file, name in names.items() if name not in present]
         in_parallel(lambda one: self._take(one[0], source, one[1]), missing)
 
     def _take(self, file: str, source: "Location", name: str) -> None:
-        """Take a file, move it on a disk, under a name that is free here."""
+        """Move or copy a file of `source` to a name that is not taken here."""
         if self.local is None:
             if source.local is not None:
                 with self._remote(name) as (files, path):
@@ -354,9 +367,10 @@ class Location:
 
     @contextmanager
     def temporary(self) -> Iterator[Path]:
-        """Yield an empty local file to write and `publish`; it is gone afterwards.
+        """Yield an empty local file, to be written and passed to `publish`; it is deleted
+        afterwards.
 
-        It lies in the folder, or for a URL where the system keeps temporary files.
+        It is in the folder itself, or for a URL in the system's folder for temporary files.
         """
         folder = self.local or scratch()
         with _locked(folder, ".new-") as path:
@@ -369,7 +383,7 @@ class Location:
 
     @contextmanager
     def local_copy(self, file: str) -> Iterator[Path]:
-        """Yield a local path of a file's bytes: the file itself, or a copy of what a URL has."""
+        """Yield a local path of a file: the file itself, or a temporary copy if it is at a URL."""
         if self.local is not None:
             yield self.local / file
             return
@@ -379,10 +393,11 @@ class Location:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """While this lasts `being_written` is true for everyone: what no manifest names is needed.
+        """Mark the folder as being written, so that `prune` keeps files that no manifest names yet.
 
-        At a URL nobody can tell; there, age does. What dead writers left is removed. It begins when
-        nobody is `undisturbed`.
+        While the mark is set, `being_written` is true in every process. At a URL there is no mark;
+        the age of files decides there. Files of dead writers are deleted first. It waits while
+        another process is in `undisturbed`.
         """
         self.sweep()
         with ExitStack() as stack:
@@ -393,7 +408,8 @@ class Location:
 
     @contextmanager
     def undisturbed(self) -> Iterator[bool]:
-        """Yield whether nobody is `writing`; if so, nobody begins to while this lasts."""
+        """Yield whether no process is in `writing`; if so, none can enter it during this
+        context."""
         if self.local is None or not self.local.is_dir():
             yield False
             return
@@ -401,27 +417,27 @@ class Location:
             yield not self.being_written() if held is None else held
 
     def being_written(self) -> bool:
-        """Tell whether a process is within `writing`; marks of dead ones are deleted."""
+        """Tell whether a live process is in `writing`; marks of dead processes are deleted."""
         if self.local is None:
             return False
         marks = [name for name in self.names() if _MARKER.fullmatch(name)]
         return any([not _delete_abandoned(self.local / mark) for mark in marks])
 
     def sweep(self) -> list[str]:
-        """Delete the temporary files of writers that are dead; return their names."""
+        """Delete the temporary files of dead writers; return their names."""
         self.being_written()  # deletes the marks of dead ones
         folder = self.local if self.local is not None else scratch()
         names = [name for name in Location(folder).names() if _TEMPORARY.fullmatch(name)]
         return [name for name in names if _delete_abandoned(folder / name)]
 
     def remove_folder(self) -> None:
-        """Remove a local folder if it is empty."""
+        """Delete a local folder if it is empty."""
         if self.local is not None:
             with suppress(OSError):
                 self.local.rmdir()
 
     def rename(self, other: "Location") -> None:
-        """Give the folder another name; at a URL its files are copied."""
+        """Rename the folder; at a URL its files are copied."""
         if self.local is not None and other.local is not None:
             self.local.rename(other.local)
             return
@@ -429,7 +445,8 @@ class Location:
             files.mv(path.rstrip("/"), new.rstrip("/"), recursive=True)
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it; at a URL JSON files first: manifests are."""
+        """Delete the folder and its content; at a URL JSON files first, since manifests are
+        JSON."""
         if self.local is not None:
             shutil.rmtree(self.local, ignore_errors=True)
             return
@@ -438,7 +455,7 @@ class Location:
             files.rm(path.rstrip("/"), recursive=True)
 
     def _copy(self, written: Path, path: Path) -> bool:
-        """Create a file where the file system has no links."""
+        """Create a file by copying, on a file system without hard links."""
         try:
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, _MODE)
         except FileExistsError:
@@ -455,7 +472,7 @@ class Location:
         return self.url if self.local is None else os.path.abspath(self.local)
 
     def _listed(self, kind: str) -> list[tuple[str, Any]]:
-        """The names of the files or folders at a URL, and what its store tells of each."""
+        """Return the names of the files or folders at a URL, with their properties."""
         try:
             with self._remote("") as (files, path):
                 entries = files.ls(path.rstrip("/"), detail=True)
@@ -466,7 +483,8 @@ class Location:
 
     @contextmanager
     def _remote(self, file: str) -> Iterator[tuple[Any, str]]:
-        """The file system of a URL and the path of a file there; what fails is one line."""
+        """Yield the file system of a URL and the path of a file in it; errors become one-line
+        messages."""
         try:
             files, root = self._files()
             yield files, f"{root}/{file}"
@@ -477,7 +495,7 @@ class Location:
             raise ElmoError(f"{self.name(file)}: {type(error).__name__}: {reason}") from error
 
     def _check_creates(self) -> None:
-        """Ask a store once in a process whether it refuses to create a name a second time."""
+        """Check, once per process, that a store refuses to create a name a second time."""
         files, root = self._files()
         store = f"{type(files).__name__} {files._fs_token} {root.lstrip('/').partition('/')[0]}"
         if store in _CREATING:
@@ -499,9 +517,9 @@ class Location:
             )
 
     def _files(self) -> tuple[Any, str]:
-        """fsspec's file system and the root in it, in this process.
+        """Return fsspec's file system and the root path in it, opened by this process.
 
-        Listings are not kept: other processes write too.
+        Listings are not cached, since other processes write too.
         """
         if self._opened is None or self._opened[0] != os.getpid():
             from fsspec.config import conf
@@ -523,13 +541,14 @@ Folder = str | Path | Location  # that a user of the library names: a path, a UR
 
 
 def without_login(reason: str, url: str) -> str:
-    """A library's message without the login of `url`, which some take for a bucket's name."""
+    """Return a message without the login of `url`; libraries may mistake it for part of a bucket's
+    name."""
     login = urlsplit(url).netloc.rpartition("@")[0]
     return reason.replace(f"{login}@", "") if login else reason
 
 
 def scratch() -> Path:
-    """The folder of this user's temporary files of URLs on this machine; made when needed."""
+    """Return the user's folder for temporary copies of files at URLs; create it if necessary."""
     user = os.getuid() if hasattr(os, "getuid") else 0
     folder = Path(tempfile.gettempdir()) / f"elmo-{user}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -538,7 +557,7 @@ def scratch() -> Path:
 
 @contextmanager
 def _locked(folder: Path, prefix: str) -> Iterator[Path]:
-    """Yield a new empty file that this process holds a lock on; it is deleted in the end."""
+    """Yield a new empty file that this process has locked; it is deleted in the end."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{prefix}{secrets.token_hex(8)}"
@@ -559,8 +578,10 @@ def _locked(folder: Path, prefix: str) -> Iterator[Path]:
 
 @contextmanager
 def _folder_lock(folder: Path, *, exclusive: bool) -> Iterator[bool | None]:
-    """Hold a folder's own lock, shared with others or, if it is free, alone; yield whether it is
-    held, None where the file system has no locks."""
+    """Hold a folder's own lock, shared or exclusive; yield the result of `take_lock`.
+
+    An exclusive lock is not waited for.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         yield take_lock(descriptor, shared=not exclusive, wait=not exclusive)
@@ -569,7 +590,7 @@ def _folder_lock(folder: Path, *, exclusive: bool) -> Iterator[bool | None]:
 
 
 def _delete_abandoned(path: Path) -> bool:
-    """Delete a file that no living process has locked; whether it is gone."""
+    """Delete a file unless a live process has locked it; return whether it is gone."""
     try:
         descriptor = os.open(path, os.O_RDWR)
     except OSError:

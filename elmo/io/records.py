@@ -1,4 +1,4 @@
-"""Typed JSON records, and digests."""
+"""JSON records with declared types, and digests."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ FileName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9._-]*\Z", max_l
 
 
 class ManifestKind(msgspec.Struct):
-    """The kind of thing that a manifest says it describes."""
+    """The field `kind` of any manifest: what the folder holds."""
 
     kind: str = "files without a kind"
 
@@ -36,7 +36,8 @@ JSON_LIMIT = 64 << 20  # bytes of a JSON file that is read at all, and so writte
 
 
 def check_readable(path: Path) -> None:
-    """Refuse to read what is no file: a pipe, for one, may never end."""
+    """Raise `ElmoError` unless a path is a regular file; reading a pipe, for one, might never
+    end."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -49,7 +50,8 @@ def check_readable(path: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hex; `ElmoError` where it is no file."""
+    """Return the SHA-256 of a file's bytes, in hex; raise `ElmoError` if it is not a regular
+    file."""
     check_readable(path)
     total = hashlib.sha256()
     with path.open("rb") as file:
@@ -59,7 +61,7 @@ def sha256(path: Path) -> str:
 
 
 def check_sha256(path: Path, expected: str) -> None:
-    """Raise `ElmoError` naming the file where its bytes are not the ones its manifest recorded."""
+    """Raise `ElmoError` if a file is missing or its SHA-256 is not the expected one."""
     if not path.is_file():
         raise missing(path)
     actual = sha256(path)
@@ -68,13 +70,16 @@ def check_sha256(path: Path, expected: str) -> None:
 
 
 def digest(value: Any) -> str:
-    """The SHA-256, in hex, of the canonical JSON of a value."""
+    """Return the SHA-256, in hex, of a value's canonical JSON."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def json_bytes(value: Any, *, source: str) -> bytes:
-    """Return what `write_json` writes; `ElmoError` where nobody could read it again."""
+    """Return a value as the JSON bytes that `write_json` writes.
+
+    `ElmoError` is raised if they are too large to be read again.
+    """
     text = json.dumps(_finite(value), sort_keys=True, ensure_ascii=False, indent=1) + "\n"
     data = text.encode()
     check_json_size(len(data), source=source)
@@ -82,7 +87,7 @@ def json_bytes(value: Any, *, source: str) -> bytes:
 
 
 def check_json_size(size: int, *, source: str, limit: int | None = None) -> None:
-    """Refuse a JSON file of more bytes than `limit`, by default those that are read."""
+    """Raise `ElmoError` if a JSON file has more bytes than `limit` (default: `JSON_LIMIT`)."""
     if size > (limit or JSON_LIMIT):
         raise ElmoError(
             f"{source}: takes {size:,} bytes; such a file has at most {limit or JSON_LIMIT:,}"
@@ -98,18 +103,18 @@ def _finite(value: Any) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object of unknown shape; `ElmoError` where the file is absent or no such thing.
+    """Read a JSON object of unknown structure; raise `ElmoError` if the file is missing or invalid.
 
-    What this project writes and reads has a record type: use `read_record`.
+    For files that this project writes, use `read_record`.
     """
     return read_record(path, dict[str, Any])
 
 
 def read_record(path: Path, kind: type[Record], *, limit: int | None = None) -> Record:
-    """Read a JSON file as `kind`, a `msgspec.Struct` or any type that msgspec knows.
+    """Read a JSON file as type `kind`, a `msgspec.Struct` or any type that msgspec supports.
 
-    `ElmoError` names the file, and the key or line, where it is absent, larger than `limit` (by
-    default `JSON_LIMIT`), not JSON or not of that type.
+    `ElmoError` names the file, and the key or line, if it is missing, larger than `limit` (default:
+    `JSON_LIMIT`), not JSON, or of another type.
     """
     check_readable(path)
     check_json_size(path.stat().st_size, source=str(path), limit=limit)
@@ -117,7 +122,7 @@ def read_record(path: Path, kind: type[Record], *, limit: int | None = None) -> 
 
 
 def parse_record(data: bytes, kind: type[Record], *, source: str) -> Record:
-    """JSON bytes as `kind`; `source` opens the message of an `ElmoError`."""
+    """Parse JSON bytes as type `kind`; an `ElmoError` begins with `source`."""
     try:
         data.decode("utf-8")
         return msgspec.json.decode(data, type=kind)
