@@ -9,7 +9,7 @@ import importlib.metadata
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from elmo.errors import ElmoError
 from elmo.io.location import Location
 
 from .. import PACKAGE
+from .node import look
 
 PACKAGES = ("torch", "numpy", "pyarrow", "safetensors", "fsspec", "msgspec")
 LEAST_FREE = 1_000_000_000  # bytes in each folder and in the temporary one
@@ -80,7 +81,7 @@ def problems(
         }
         nodes = _alive(ray)
         if len(nodes) < 2:
-            return [f"{_name(node)}: {cause}" for node in nodes for cause in looker()(wanted)]
+            return [f"{_name(node)}: {cause}" for node in nodes for cause in look(wanted)]
         found = _ask(ray, _working(nodes), wanted, answer)
     finally:
         markers.remove()
@@ -124,7 +125,8 @@ def _ask(
     Where it was lost it is asked for again, and a node that is lost has nothing wrong.
     """
     pinned = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-    remote = ray.remote(num_cpus=0, max_retries=0)(looker())
+    ray.cloudpickle.register_pickle_by_value(sys.modules[look.__module__])
+    remote = ray.remote(num_cpus=0, max_retries=0)(look)
     problems = []
     for _ in range(ASKED):
         alive = {node["NodeID"] for node in _alive(ray)}
@@ -151,115 +153,6 @@ def _ask(
 
 def _name(node: dict[str, Any]) -> str:
     return f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
-
-
-def looker() -> Callable[[dict[str, Any]], list[str]]:
-    """The function that a node runs: standard library only until the project is known to be there.
-
-    All is nested in one function, so that Ray sends all of it by value.
-    """
-
-    def environment(wanted: dict[str, Any]) -> Iterator[str]:
-        import importlib.metadata
-        import sys
-
-        if list(sys.version_info[:2]) != wanted["python"]:
-            node, driver = (".".join(map(str, v)) for v in (sys.version_info[:2], wanted["python"]))
-            yield f"Python {node}, and the driver has {driver}; use one image for all"
-        for name, version in wanted["packages"].items():
-            try:
-                installed = importlib.metadata.version(name).partition("+")[0]
-            except importlib.metadata.PackageNotFoundError:
-                yield f"{name} is not installed; use one image for all"
-                continue
-            if installed != version:
-                yield f"{name} {installed}, and the driver has {version}; use one image for all"
-
-    def shared_folders(wanted: dict[str, Any]) -> Iterator[str]:
-        import pathlib
-        import time
-
-        def is_there(marker: pathlib.Path, content: str) -> bool:
-            try:
-                return marker.read_text() == content if content else marker.parent.is_dir()
-            except OSError:
-                return False
-
-        for folder, (name, content) in wanted["markers"].items():
-            until = time.monotonic() + wanted["stale"]
-            while not is_there(pathlib.Path(folder, name or "any"), content if name else ""):
-                if time.monotonic() > until:
-                    exists = pathlib.Path(folder).is_dir()
-                    what = "is not the driver's folder" if exists else "is not there"
-                    yield f"{folder} {what}; mount the shared storage there"
-                    break
-                time.sleep(0.5)
-
-    def room(wanted: dict[str, Any]) -> Iterator[str]:
-        import pathlib
-        import shutil
-        import tempfile
-
-        for folder in sorted({*wanted["markers"], tempfile.gettempdir()}):
-            free = shutil.disk_usage(folder).free if pathlib.Path(folder).is_dir() else None
-            if free is not None and free < wanted["free"]:
-                least = wanted["free"] / 1e6
-                yield f"{free / 1e6:.0f} MB free in {folder}; {least:.0f} MB are needed"
-
-    def code(wanted: dict[str, Any]) -> Iterator[str]:
-        import importlib
-        import pathlib
-        import sys
-
-        try:
-            for name in ("torch", "elmo.nn.bilm", wanted["module"]):
-                importlib.import_module(name)
-        except Exception as error:
-            yield f"can't import {name} ({error}); send the code (elmo submit) or mount it"
-            return
-        own: Any = sys.modules[wanted["module"]]
-        if own.code_digest() != wanted["code"]:
-            folder = pathlib.Path(own.__file__).parents[2]
-            yield f"{folder} holds another version of the code; send it (elmo submit) or mount it"
-
-    def urls(wanted: dict[str, Any]) -> Iterator[str]:
-        for url, name in wanted["urls"].items():
-            try:
-                from elmo.io.location import Location
-
-                if not Location(url).exists(name):
-                    yield f"{url} does not hold there what the driver has put in it"
-            except Exception as error:
-                yield f"{error}; does this node have the address and the credentials?"
-
-    def tracking(wanted: dict[str, Any]) -> Iterator[str]:
-        import base64
-        import importlib.util
-        import urllib.parse
-        import urllib.request
-
-        if uri := wanted["tracking_uri"]:
-            if importlib.util.find_spec("mlflow") is None:
-                yield "mlflow is not installed; use one image for all"
-            parts = urllib.parse.urlsplit(uri)
-            login, _, host = parts.netloc.rpartition("@")
-            path = parts.path.rstrip("/") + "/health"
-            request = urllib.request.Request(parts._replace(netloc=host, path=path).geturl())
-            if login:
-                words = base64.b64encode(urllib.parse.unquote(login).encode()).decode()
-                request.add_header("Authorization", f"Basic {words}")
-            try:
-                urllib.request.urlopen(request, timeout=20).close()
-            except OSError as error:
-                yield f"the tracking server does not answer ({error}); is its address right there?"
-
-    def look(wanted: dict[str, Any]) -> list[str]:
-        causes = list(environment(wanted))
-        for check in (code, urls):  # each needs what was looked for before it
-            causes += [] if causes else check(wanted)
-        return [*causes, *shared_folders(wanted), *room(wanted), *tracking(wanted)]
-
-    return look
 
 
 class Markers:

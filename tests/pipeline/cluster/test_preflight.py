@@ -12,8 +12,7 @@ import pytest
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from pipeline.cluster import preflight
-
-look = preflight.looker()
+from pipeline.cluster.node import look
 
 
 def wanted(folder: Path, **changed: Any) -> dict[str, Any]:
