@@ -35,6 +35,18 @@ def altered(file: object, found: str) -> Damaged:
     return Damaged(f"{file}: truncated or altered ({found}); restore it or make it again")
 
 
+def other_format(
+    source: object, found: object, wanted: int, *, name: str = "format", again: str
+) -> Mismatch:
+    """Say that a file is in another format than this version reads: an older one is made `again`, a
+    newer one needs a newer program."""
+    newer = isinstance(found, int) and found > wanted
+    remedy = "a newer version wrote it: upgrade elmo-pipeline" if newer else again
+    return Mismatch(
+        f"{source}: has {name} {str(found)[:20]}, this version reads {wanted}; {remedy}"
+    )
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an exception's message, or the name of its type if it has none.
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from elmo.data.tokenizer import NONE, Tokenization
-from elmo.errors import ElmoError, Mismatch, altered, first_line, missing
+from elmo.errors import ElmoError, altered, first_line, missing, other_format
 from elmo.io import records
 from elmo.io.folders import cached, new_folder
 from elmo.io.location import Folder, Location
@@ -232,10 +232,8 @@ class Shards:
         if header.kind != "shards":
             raise ElmoError(f"{path}: is not the manifest of a shards folder")
         if header.schema != SCHEMA_VERSION:
-            raise Mismatch(
-                f"{path}: has schema {header.schema}, this version reads {SCHEMA_VERSION}; make "
-                "the shards again"
-            )
+            again = "make the shards again"
+            raise other_format(path, header.schema, SCHEMA_VERSION, name="schema", again=again)
         self.manifest = self.location.record("manifest.json", ShardsManifest)
         _check_manifest(path, self.manifest)
         self.digest = digest(msgspec.to_builtins(self.manifest))

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from elmo.data.tokenizer import Tokenization
-from elmo.errors import Damaged, ElmoError, NotFound, altered, missing
+from elmo.errors import Damaged, NotFound, altered, missing, other_format
 from elmo.io.atomic import write_json
 from elmo.io.location import Folder, Location
 from elmo.io.records import FileName, Sha256, digest
@@ -112,10 +112,8 @@ def read_config(folder: Folder) -> ModelConfig:
     source = location.name(CONFIG)
     version = location.record(CONFIG, _Format).format
     if version != FORMAT:
-        raise ElmoError(
-            f"{source}: format must be {FORMAT}, found {version!r}; make the model again with this "
-            "version"
-        )
+        again = "make the model again with this version"
+        raise other_format(source, version, FORMAT, again=again)
     record = location.record(CONFIG, ModelConfig)
     if record.identity() != record.digest:
         raise Damaged(

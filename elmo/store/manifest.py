@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from elmo.data.shards import TokenizerEntry
 from elmo.data.tokenizer import Tokenization
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, other_format
 from elmo.io import records
 from elmo.io.location import Location
 from elmo.io.records import (
@@ -347,7 +347,7 @@ def _read(location: Location, version: int, name: str, limit: int | None) -> Sto
     if head.kind != "store":
         raise ElmoError(f"{source}: is not the manifest of a store")
     if head.schema != (_OLD_SCHEMA if name.startswith("_m") else SCHEMA_VERSION):
-        raise ElmoError(_other_schema(source, head.schema))
+        raise _other_schema(source, head.schema)
     try:
         manifest = location.record(name, StoreManifest, limit=limit)
     except ElmoError as error:
@@ -365,12 +365,10 @@ def _no_store(location: Location) -> ElmoError:
     if location.exists(_OLD_MANIFEST):
         head = location.record(_OLD_MANIFEST, _Head)
         if head.kind == "store":
-            return ElmoError(_other_schema(location.name(_OLD_MANIFEST), head.schema))
+            return _other_schema(location.name(_OLD_MANIFEST), head.schema)
     return ElmoError(f"{location.name(FIRST_MANIFEST)}: no such file; {location} is not a store")
 
 
-def _other_schema(source: str, schema: object) -> str:
-    return (
-        f"{source}: has schema {str(schema)[:20]}, this version reads {SCHEMA_VERSION}; make the "
-        "store again from its shards and model (elmo features), in another folder"
-    )
+def _other_schema(source: str, schema: object) -> ElmoError:
+    again = "make the store again from its shards and model (elmo features), in another folder"
+    return other_format(source, schema, SCHEMA_VERSION, name="schema", again=again)

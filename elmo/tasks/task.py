@@ -19,7 +19,7 @@ import torch
 from msgspec import Meta
 
 from elmo.data.tokenizer import NONE, Tokenization
-from elmo.errors import Damaged, ElmoError, Mismatch, first_line
+from elmo.errors import Damaged, ElmoError, Mismatch, first_line, other_format
 from elmo.io.atomic import check_writable, locked, write_json
 from elmo.io.folders import check_folder, new_folder
 from elmo.io.location import Location
@@ -361,10 +361,8 @@ def read_task(folder: Path) -> TaskRecord:
     file = folder / "task.json"
     given = read_json(file)
     if given.get("format") != FORMAT:
-        raise ElmoError(
-            f"{file}: format must be {FORMAT}, found {str(given.get('format'))[:20]}; train the "
-            "task again with this version"
-        )
+        again = "train the task again with this version"
+        raise other_format(file, given.get("format"), FORMAT, again=again)
     record = read_record(file, TaskRecord)
     known = record.kind in KINDS and record.scheme in schemes.SCHEMES
     if not known or not record.seeds:

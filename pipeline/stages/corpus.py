@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, structs, to_builtins
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, other_format
 from elmo.io.atomic import check_record, write_json
 from elmo.io.folders import link_folder, new_folder
 from elmo.io.location import Location, in_parallel
@@ -37,7 +37,7 @@ from ..text.work import work_folder
 from . import results_versions
 from .stage import OUT, Argument, Numbers, Stage
 
-SCHEMA_VERSION: Literal[1] = 1
+SCHEMA_VERSION = 1
 TextName = Literal["general", "domain"]
 _NOT_LIBRARY = {"site-packages", "test", "tests", "idle_test", "__pycache__", "lib-dynload"}
 _BULLET = re.compile(r"(?:[-*+•]|\(?\d+[.)]|\[\d+\])\s+")
@@ -100,7 +100,7 @@ class CorpusManifest(Struct, frozen=True, forbid_unknown_fields=True):
     """The content of a corpus folder's `manifest.json`."""
 
     kind: Literal["corpus"]
-    schema: Literal[1]
+    schema: int
     texts: dict[TextName, Text]
 
 
@@ -183,6 +183,9 @@ def summary(figures: dict[str, float], out: Location) -> str:
 def read_manifest(folder: Location) -> CorpusManifest:
     """Read the manifest of a corpus folder; `ElmoError` where a name in it leaves the folder."""
     path, manifest = folder.name("manifest.json"), folder.record("manifest.json", CorpusManifest)
+    if manifest.schema != SCHEMA_VERSION:
+        again = "run the corpus stage"
+        raise other_format(path, manifest.schema, SCHEMA_VERSION, name="schema", again=again)
     for name, text in manifest.texts.items():
         for source in text.inputs:
             inside = source.name.split("/")

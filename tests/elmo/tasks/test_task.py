@@ -594,7 +594,7 @@ def test_an_edited_record_of_a_task_is_refused(tmp_path: Path, tiny_model_folder
         with pytest.raises(ElmoError, match=r"task.json: was altered \(its digest is"):
             Task.load(folder)
     write_json(folder / "task.json", record | {"format": 1})
-    with pytest.raises(ElmoError, match="format must be 3, found 1; train the task again"):
+    with pytest.raises(ElmoError, match="has format 1, this version reads 3; train the task again"):
         Task.load(folder)
     write_json(folder / "task.json", record)
     sealed(folder, {"scheme": "martian"})
