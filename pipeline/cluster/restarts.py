@@ -9,7 +9,7 @@ import re
 import socket
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -115,8 +115,15 @@ def why_silent(folder: Location) -> str:
 def shown(folder: Location, *, label: str) -> Iterator[None]:
     """Print the number of training workers each time it changes, while the block runs."""
     (folder / "workers").delete_all((folder / "workers").names())
+    with alongside(_watch, folder, label):
+        yield
+
+
+@contextmanager
+def alongside(function: Callable[..., None], *given: Any) -> Iterator[None]:
+    """Call `function(*given, done)` in a thread until the block ends: then `done` is set."""
     done = threading.Event()
-    thread = threading.Thread(target=_watch, args=(folder, label, done), daemon=True)
+    thread = threading.Thread(target=function, args=(*given, done), daemon=True)
     thread.start()
     try:
         yield

@@ -344,14 +344,8 @@ class _Live:
 def _shown(stage: str, folder: Location) -> Iterator[None]:
     """Show on the terminal how the training goes, from whichever worker it comes."""
     folder.delete(_LIVE)
-    done = threading.Event()
-    thread = threading.Thread(target=_show, args=(stage, folder, done), daemon=True)
-    thread.start()
-    try:
+    with restarts.alongside(_show, stage, folder):
         yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def _show(stage: str, folder: Location, done: threading.Event) -> None:
