@@ -1,10 +1,7 @@
-"""The settings of the network, of training and of a store, each with its range, checked when
-constructed.
+"""The settings of the network, of training and of a store, checked when they are constructed.
 
-Light to import: no torch.
-
-A range stands in the type of its field and nowhere else: `check_value` reads it there, for these
-settings and for those of `params.yaml`.
+Imports no torch. The range of a setting is part of its field's type and stated nowhere else:
+`check_value` reads it there, for these settings and for those of `params.yaml`.
 """
 
 import math
@@ -44,7 +41,11 @@ LONGEST_LINE = 16 << 20  # bytes of one line, record or value of a text; memory 
 
 
 def check_value(name: str, value: Any, kind: Any) -> Any:
-    """A value as `kind`, a type with its range; `ElmoError` says what it must be instead."""
+    """Return a value converted to type `kind`; raise `BadSettings`, saying what `name` must be, if
+    it does not fit.
+
+    The type may include a range.
+    """
     try:
         return msgspec.convert(value, type=kind)
     except (msgspec.ValidationError, ValueError):
@@ -52,19 +53,19 @@ def check_value(name: str, value: Any, kind: Any) -> Any:
 
 
 def check_fields(settings: Any) -> None:
-    """Check every field of a dataclass against its type."""
+    """Raise `BadSettings` if a field of a dataclass does not fit its type."""
     for name, kind in hints(settings.__class__).items():
         check_value(name, getattr(settings, name), kind)
 
 
 @cache
 def hints(kind: Any) -> dict[str, Any]:
-    """The types of a dataclass's fields, with their ranges."""
+    """Return the types of a dataclass's fields, including their ranges."""
     return get_type_hints(kind, include_extras=True)
 
 
 def describe(kind: Any) -> str:
-    """Return what a value of this type must be, in words."""
+    """Describe in words which values a type allows, such as "a whole number of at least 1"."""
     plain = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     if get_origin(kind) in (Union, UnionType):
         return " or ".join("null" if one is type(None) else describe(one) for one in get_args(kind))
@@ -95,7 +96,7 @@ def describe(kind: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value for a message: on one line, and not longer than is read."""
+    """Return a value for a message: on one line and not too long."""
     try:
         text = repr(list(value) if isinstance(value, tuple) else value)
     except ValueError:
@@ -105,7 +106,7 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Network:
-    """The shape of the biLM."""
+    """The shape of a biLM."""
 
     char_dim: Annotated[int, Meta(ge=1, le=2**14)]
     """The width of a character's vector."""
@@ -140,7 +141,7 @@ class Network:
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """The optimizer: adagrad, as in 2018, or adamw."""
+    """The settings of the optimizer: adagrad, as in 2018, or adamw."""
 
     name: Literal["adagrad", "adamw"]
     """The rule of the updates; the recipe of 2018 is adagrad with lr 0.2, accumulator 1 and epsilon
@@ -175,7 +176,7 @@ class OptimizerSettings:
     """
 
     def __post_init__(self) -> None:
-        """Refuse what is out of its range."""
+        """Raise `BadSettings` if a value is out of its range."""
         check_fields(self)
         exact = self.name == "adamw" and self.row_updates == "exact"
         if exact and not self.beta1**2 < self.beta2:
@@ -185,7 +186,7 @@ class OptimizerSettings:
             )
 
     def lr_at(self, step: int, steps: int) -> float:
-        """The learning rate of a step, the first being 0, of `steps` in all."""
+        """Return the learning rate of a step, counted from 0, in a training of `steps` steps."""
         if step < self.warmup_steps:
             return self.lr * (step + 1) / self.warmup_steps
         if self.decay == "constant":
@@ -197,7 +198,8 @@ class OptimizerSettings:
 
 @dataclass(frozen=True)
 class Training:
-    """The training of a biLM. A step reads `rows` × `window` tokens in each direction."""
+    """The settings of a biLM's training; a step reads `rows` × `window` tokens in each
+    direction."""
 
     seed: Seed
     """Where the random numbers start: the first weights, the order of the text, dropout and
@@ -253,16 +255,16 @@ class Training:
     """
 
     def __post_init__(self) -> None:
-        """Refuse what is out of its range."""
+        """Raise `BadSettings` if a value is out of its range."""
         check_fields(self)
 
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """The keeping of work in progress; it changes no result.
+    """The settings of checkpoints, which do not affect results.
 
-    A checkpoint is written every `minutes`, with each held-out perplexity and at the end. The last
-    `keep` of them stay, and so do the best one and the newest that later steps showed to be sound.
+    A checkpoint is written every `minutes`, at each held-out evaluation and at the end. The last
+    `keep` are kept, as well as the best one and the newest one that later losses confirmed as good.
     """
 
     minutes: Annotated[float, Meta(ge=0, le=100_000)]
@@ -271,13 +273,13 @@ class Checkpointing:
     """How many of the last checkpoints stay; the best one stays besides."""
 
     def __post_init__(self) -> None:
-        """Refuse what is out of its range."""
+        """Raise `BadSettings` if a value is out of its range."""
         check_fields(self)
 
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """The content of a store for each token."""
+    """The settings of a store: which layers it holds, and in which form."""
 
     layers: Annotated[
         str,
@@ -311,10 +313,10 @@ _OF_CHARACTERS = ("char_dim", "filters", "highways", "activation")
 
 @dataclass(frozen=True)
 class Config(Network):
-    """The shape of a model, as `config.json` has it: no weights and no training settings.
+    """The shape of a model as recorded in its `config.json`, without weights and training settings.
 
     `input_words` is None for a model that reads characters, else the number of rows of its word
-    table (2018 files with `embedding`), and then the settings of the char-CNN have no meaning.
+    table (2018 files with `embedding`); the char-CNN settings are then unused.
     """
 
     input_words: Positive | None
@@ -327,16 +329,17 @@ class Config(Network):
 
     @property
     def dim(self) -> int:
-        """The width of a token's vectors: both directions."""
+        """Return the width of a token's vector, both directions together."""
         return 2 * self.projection
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON object that `from_dict` reads back."""
+        """Return the configuration as a JSON object, which `from_dict` reads back."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, value: dict[str, Any], *, source: Path | str) -> "Config":
-        """Build from a JSON object; `source` is named in errors."""
+        """Create a configuration from a JSON object; `ElmoError` names `source` if it is
+        invalid."""
         names = {field.name for field in fields(cls)}
         if missing := sorted(names - value.keys()):
             raise BadSettings(f"{source}: {missing[0]} is missing")

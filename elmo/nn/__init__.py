@@ -1,1 +1,1 @@
-"""The network: characters to layers, and the loss. It knows no data."""
+"""The network: from characters to layers, and the loss. It is independent of data and files."""

@@ -14,14 +14,18 @@ __all__ = ["BiLM", "Config", "look_up"]
 
 
 def look_up(index: Tensor, x_NP: Tensor) -> Tensor:
-    """The vectors of tokens (…, P); the gradients of a token's occurrences add up in float32."""
+    """Return the vectors of tokens (…, P) from a table of distinct tokens.
+
+    The gradients of a token's occurrences are summed in float32.
+    """
     return nn.functional.embedding(index, x_NP.float()).to(x_NP.dtype)
 
 
 class BiLM(nn.Module):
-    """`encode` gives each distinct token its context-free vector; `lstm` reads them both ways.
+    """A bidirectional language model without its softmax.
 
-    Apart from the softmax (elmo.nn.softmax), this is all that is trained.
+    `encode` gives each distinct token its context-free vector, and `lstm` reads these vectors in
+    both directions.
     """
 
     def __init__(self, config: Config, *, characters: int) -> None:
@@ -50,15 +54,15 @@ class BiLM(nn.Module):
         )
 
     def reset_parameters(self, seed: int) -> None:
-        """Draw all weights as in 2018, from a seed."""
+        """Initialise all weights as in 2018, from a seed."""
         generator = torch.Generator().manual_seed(seed)
         self.encoder.reset_parameters(generator)
         self.lstm.reset_parameters(generator)
 
     def encode(self, inputs_N: Tensor, *, precision: torch.dtype | None = None) -> Tensor:
-        """Characters (N, K), or word ids (N,) for a model that reads words → (N, P).
+        """Return the context-free vectors (N, P) of tokens: character ids (N, K), or word ids (N,).
 
-        The products run in `precision`, by default that of the weights.
+        Matrix products run in `precision`, by default that of the weights.
         """
         vectors: Tensor = self.encoder(inputs_N, precision or self.lstm.weight[0].dtype)
         return vectors

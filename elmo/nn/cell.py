@@ -19,8 +19,11 @@ log = logging.getLogger(__name__)
 
 
 class Cell(NamedTuple):
-    """Elementwise functions: inference, the same with a product still to be added, with one in 8
-    bits, what scales a product in 8 bits, training forward, training backward."""
+    """The elementwise functions of an LSTM cell.
+
+    They are, in order: inference; inference that also adds a product; the same with an 8-bit
+    product; scaling of an 8-bit product; forward and backward for training.
+    """
 
     forward: Callable[[Tensor, Tensor, float | None], tuple[Tensor, Tensor]]
     forward_sum: Callable[[Tensor, Tensor, Tensor, float | None], tuple[Tensor, Tensor]]
@@ -33,9 +36,9 @@ class Cell(NamedTuple):
 
 @cache
 def cell_for(device: torch.device) -> Cell:
-    """The cell for a device: compiled where possible, and the log says which.
+    """Return the LSTM cell for a device, compiled if possible; the choice is logged.
 
-    `ELMO_COMPILE=0` in the environment chooses the eager one.
+    `ELMO_COMPILE=0` in the environment selects the eager cell.
     """
     if os.environ.get("ELMO_COMPILE", "1") == "0":
         return _chosen(EAGER, "ELMO_COMPILE=0")
@@ -56,7 +59,7 @@ def cell_for(device: torch.device) -> Cell:
 
 
 def _lacking(device: torch.device) -> str:
-    """Return what torch.compile needs for the device and this machine lacks; empty: nothing."""
+    """Return what torch.compile needs but this machine lacks, or an empty string."""
     if device.type == "cpu":
         return "" if shutil.which("g++") or shutil.which("clang++") else "C++ compiler"
     if find_spec("triton") is None:
@@ -78,7 +81,7 @@ def _tanh(x: Tensor) -> Tensor:
 
 
 def _forward(gates_SBG: Tensor, c_SBC: Tensor, clip: float | None) -> tuple[Tensor, Tensor]:
-    """From gates before their activation and the old cell state: new state and hidden (S, B, C)."""
+    """Return the new cell state and hidden state (S, B, C) from gates before their activation."""
     i, j, f, o = gates_SBG.float().chunk(4, -1)
     c_SBC = torch.sigmoid(f) * c_SBC + torch.sigmoid(i) * _tanh(j)
     if clip is not None:
@@ -89,14 +92,14 @@ def _forward(gates_SBG: Tensor, c_SBC: Tensor, clip: float | None) -> tuple[Tens
 def _forward_sum(
     gates_BG: Tensor, product_BG: Tensor, c_BC: Tensor, clip: float | None
 ) -> tuple[Tensor, Tensor]:
-    """`_forward` of gates to which a product is still to be added."""
+    """Compute `_forward` of gates plus a product."""
     return _forward(gates_BG + product_BG, c_BC, clip)
 
 
 def _add_scaled(
     sum_SnG: Tensor, product_SnG: Tensor, rows_Sn1: Tensor, columns_SG: Tensor
 ) -> Tensor:
-    """`sum_SnG` and a product of whole numbers, by the scales of its rows and columns."""
+    """Return `sum_SnG` plus an integer product, scaled by its rows' and columns' scales."""
     return sum_SnG + product_SnG.float() * rows_Sn1 * columns_SG.unsqueeze(1)
 
 
@@ -108,14 +111,14 @@ def _forward_int8(
     c_SnC: Tensor,
     clip: float | None,
 ) -> tuple[Tensor, Tensor]:
-    """`_forward` of gates to which a product of whole numbers is still to be added."""
+    """Compute `_forward` of gates plus a scaled integer product."""
     return _forward(_add_scaled(gates_SnG, product_SnG, rows_Sn1, columns_SG), c_SnC, clip)
 
 
 def _forward_kept(
     gates_SBG: Tensor, c_SBC: Tensor, clip: float | None, kept_SBC: Tensor, hidden_SBC: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`_forward` that also writes the new state and hidden where the backward pass finds them."""
+    """Compute `_forward` and store the new state and hidden state for the backward pass."""
     c_SBC, hidden = _forward(gates_SBG, c_SBC, clip)
     kept_SBC.copy_(c_SBC)
     hidden_SBC.copy_(hidden)
@@ -133,8 +136,8 @@ def _backward(
 ) -> Tensor:
     """Write the gradient of the gates before their activation; return that of the old cell state.
 
-    The activations are computed again: cheaper than to have kept them. As in TensorFlow, no
-    gradient passes a state that was clipped.
+    The activations are recomputed, which is cheaper than keeping them. As in TensorFlow, no
+    gradient passes through a clipped state.
     """
     i, j, f, o = gates_SBG.float().chunk(4, -1)
     i, j, f, o = torch.sigmoid(i), _tanh(j), torch.sigmoid(f), torch.sigmoid(o)

@@ -1,10 +1,10 @@
-"""Loops of many small GPU operations, captured once for each shape and replayed as one launch.
+"""Loops of many small GPU operations, captured once per shape and replayed as one launch.
 
-A recurrent loop launches several kernels per time step; on a GPU the launches then take longer than
-the work. A CUDA graph launches them all at once. On a CPU nothing changes.
+A recurrent loop launches several kernels per time step, and on a GPU the launches take longer than
+the work. A CUDA graph launches all of them at once. On a CPU nothing changes.
 
-A graph has inputs and outputs of its own, so it serves one call at a time: calls on a device take
-turns, and each stream has graphs of its own.
+A graph has input and output tensors of its own, so it serves one call at a time: calls on a device
+take turns, and each stream has its own graphs.
 """
 
 import logging
@@ -28,7 +28,7 @@ MAX_COUNTED = 1024  # shapes whose calls are counted
 
 
 class _Graphs:
-    """The graphs of one device, and the lock of those who use them."""
+    """The graphs of one device, and the lock for using them."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -45,12 +45,11 @@ _lock = threading.Lock()  # of `_devices`
 def replay(
     function: Function, tensors: Tensors, constants: tuple[Any, ...], *, fixed: Tensors = ()
 ) -> Any:
-    """`function(*tensors, *fixed, *constants)`, which must depend on nothing else and return new
-    tensors.
+    """Return `function(*tensors, *fixed, *constants)`, from a CUDA graph if the shapes occur often.
 
-    `tensors` are copied into a graph's own in each replay. `fixed` (weights) are not: a graph reads
-    them where they lie, and belongs to that address. `ELMO_CUDA_GRAPHS=0` in the environment runs
-    the function as it is.
+    The function must depend on its arguments alone and return new tensors. Each replay copies
+    `tensors` into the graph; `fixed` tensors, such as weights, are read in place, so a graph
+    belongs to their addresses. `ELMO_CUDA_GRAPHS=0` in the environment disables graphs.
     """
     if not _wanted(tensors):
         return function(*tensors, *fixed, *constants)
@@ -75,10 +74,11 @@ def replay(
 
 
 def _is_worth_one(graphs: _Graphs, key: Any, tensors: Tensors) -> bool:
-    """Count the call; whether its shape comes often, and fits.
+    """Count the call; return whether its shape is frequent enough for a graph, and the graph would
+    fit.
 
-    One that made room for others has to fit beside them: shapes that take turns would else be
-    captured in each other's stead, call after call.
+    A graph that was deleted to make room is captured again only if it fits beside the others;
+    otherwise alternating shapes would replace each other's graphs forever.
     """
     graphs.calls[key] = graphs.calls.pop(key, 0) + 1
     if len(graphs.calls) > MAX_COUNTED:
@@ -89,8 +89,10 @@ def _is_worth_one(graphs: _Graphs, key: Any, tensors: Tensors) -> bool:
 
 
 def _make_room(graphs: _Graphs) -> None:
-    """Let go of the newest graph where it alone is too large, and of those used longest ago until
-    there are few enough of few enough bytes."""
+    """Delete graphs until their number and size are within the limits.
+
+    The newest is deleted if it alone is too large, otherwise the least recently used.
+    """
     alone = next(reversed(graphs.captured.values())).bytes > MAX_BYTES
     while _held(graphs) > MAX_BYTES:
         key, graph = graphs.captured.popitem(last=alone)
@@ -125,15 +127,17 @@ def _wanted(tensors: Tensors) -> bool:
 
 
 def _place(tensor: Tensor | None) -> Any:
-    """All that a graph remembers of a tensor it does not copy. Another tensor that comes to lie
-    there later is read as rightly as the first."""
+    """Return what identifies a tensor that a graph reads in place.
+
+    Another tensor later stored at the same place, with the same shape, is read just as correctly.
+    """
     if tensor is None:
         return None
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
 class _Captured:
-    """A graph with the tensors it reads from and writes to."""
+    """A captured graph, with its input and output tensors."""
 
     def __init__(
         self,
@@ -150,8 +154,8 @@ class _Captured:
         self.bytes = _bytes(self.inputs) + _bytes(self.outputs)
 
     def _capture(self, call: Callable[[], Any]) -> Any:
-        """Record the call on the device of its tensors. All graphs of a stream share the memory of
-        what they compute on the way: they run one after another."""
+        """Capture the call. The graphs of a stream share intermediate memory, since they run in
+        turn."""
         device = next(tensor.device for tensor in self.inputs if tensor is not None)
         with torch.cuda.device(device):
             current = torch.cuda.current_stream(device)

@@ -1,4 +1,4 @@
-"""Differences of a CPU and a GPU: the cost of launches, and copies to the device."""
+"""Differences between a CPU and a GPU: the cost of kernel launches, and copies to the device."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +14,12 @@ TIME_STEPS_APART = 8
 
 
 def default_device() -> str:
-    """The GPU where there is one, else the processor."""
+    """Return `cuda` if a GPU is available, else `cpu`."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def check_device(device: str | torch.device) -> None:
-    """Refuse a device that torch does not know."""
+    """Raise `ElmoError` if torch does not know a device."""
     try:
         torch.device(device)
     except (RuntimeError, TypeError):
@@ -27,16 +27,17 @@ def check_device(device: str | torch.device) -> None:
 
 
 def wants_few_launches(device: torch.device) -> bool:
-    """Tell whether one large operation is far cheaper on it than many small ones: true of a GPU."""
+    """Tell whether few large operations are much faster than many small ones on a device, as on a
+    GPU."""
     return device.type != "cpu"
 
 
 @contextmanager
 def float32_products(device: torch.device) -> Iterator[None]:
-    """While this lasts, a GPU computes in float32 what is to be float32, in the network and in
-    tasks alike: no setting names TF32, so nothing may be rounded to it.
+    """Disable TF32 on a GPU for the duration of the context, so that float32 products are exact.
 
-    torch has two switches, of which that of cuDNN, for convolutions and recurrent layers, is on.
+    torch has two switches for it, and that of cuDNN (convolutions and recurrent layers) is on by
+    default.
     """
     if device.type != "cuda":
         yield
@@ -51,24 +52,24 @@ def float32_products(device: torch.device) -> Iterator[None]:
 
 
 def repeated_time_steps(time_steps: int) -> int:
-    """A number of time steps, rounded up to one of few where launches count: shapes then repeat,
-    and a loop is captured once."""
+    """Round a number of time steps up to one of few values, so that shapes repeat for CUDA
+    graphs."""
     return -(-time_steps // TIME_STEPS_APART) * TIME_STEPS_APART
 
 
 def repeated_rows(rows: int) -> int:
-    """Round a number of rows up: to a power of two, or a multiple of 256."""
+    """Round a number of rows up to a power of two or a multiple of 256, so that shapes repeat."""
     return 1 << (rows - 1).bit_length() if rows <= 256 else -(-rows // 256) * 256
 
 
 def held(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
-    """An array as a tensor on the host, from where a device copies it without the host's help."""
+    """Return an array as a CPU tensor, in pinned memory if it will be copied to a GPU."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
 def sent(array: npt.NDArray[np.generic] | Tensor, device: torch.device) -> Tensor:
-    """An array, or a tensor that is `held`, on a device; a GPU copies it while the host
-    continues."""
+    """Return an array, or a tensor from `held`, as a tensor on a device; a GPU copies
+    asynchronously."""
     tensor = array if isinstance(array, Tensor) else held(array, device)
     return tensor.to(device, non_blocking=device.type == "cuda")

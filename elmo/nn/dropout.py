@@ -1,7 +1,8 @@
-"""Inverted dropout whose mask follows from a key per row, whoever computes it and on what device.
+"""Inverted dropout with reproducible masks: each follows from a key per row, on any device or
+worker.
 
-A generator would have to draw the masks of all rows in order. Instead, each element hashes its
-row's key and its index, so a worker computes the masks of its own rows alone.
+A random generator would have to draw the masks of all rows in order. Instead, each element hashes
+its row's key and its index, so a worker computes the masks of its own rows only.
 
 Shapes: L layers, S directions, T time steps, B rows, P projection.
 """
@@ -16,7 +17,8 @@ _GOLDEN, _FIRST, _SECOND = -0x61C88647, -0x7A143595, -0x3D4D51CB  # as 32-bit tw
 
 
 def row_keys(*parts: int, rows: list[int]) -> Tensor:
-    """A 32-bit key for each row: independent streams for different `parts` or rows."""
+    """Return a 32-bit key for each row; different `parts` or rows give independent random
+    streams."""
     base = np.random.SeedSequence(parts).generate_state(1, np.uint64)[0]
     keys = (np.asarray(rows, np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + base
     keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -25,9 +27,9 @@ def row_keys(*parts: int, rows: list[int]) -> Tensor:
 
 
 def dropout_scales(shape: Sequence[int], keys_LB: Tensor, probability: float) -> Tensor:
-    """Return what to multiply values (S, T, B, P) of each layer with: (L, S, T, B, P).
+    """Return the dropout factors (L, S, T, B, P) for values (S, T, B, P) of each layer.
 
-    0 with `probability`, else 1 / (1 − probability).
+    A factor is 0 with `probability`, else 1 / (1 − probability).
     """
     S, T, _, P = shape
     index_STP = torch.arange(S * T * P, dtype=torch.int32, device=keys_LB.device).view(S, T, 1, P)

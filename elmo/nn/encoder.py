@@ -1,8 +1,8 @@
-"""Token encoders: characters → convolution → max → highway → projection, or a table of words.
+"""Token encoders: a char-CNN (convolution, max, highway, projection), or a table of word vectors.
 
-The convolution runs as one matrix product per width, over windows cut to the longest token of a
-chunk plus the widest filter. That is exact: every window beyond a token is all padding, and one of
-them represents the rest. Weights keep the 2018 layout.
+The convolution is one matrix product per filter width, over windows cut to the longest token of a
+chunk plus the widest filter. The result is exact, since all windows beyond a token contain only
+padding, and one of them represents the rest. Weights have the 2018 layout.
 
 Shapes: N tokens, n of a chunk, K characters, E character vector, F filters of all widths, P
 projection.
@@ -24,7 +24,7 @@ GPU_CHUNK = 4096  # tokens convolved at a time where launches count: bounds memo
 
 
 class Highway(nn.Module):
-    """`y = c·t + (1 − c)·x`: what 2018 calls *carry* gates the transform."""
+    """A highway layer, `y = c·t + (1 − c)·x`; the gate c is called *carry* in the 2018 code."""
 
     def __init__(self, filters: int) -> None:
         super().__init__()
@@ -34,14 +34,14 @@ class Highway(nn.Module):
         self.transform_bias = nn.Parameter(torch.zeros(filters))
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights as in 2018."""
+        """Initialise the weights as in 2018."""
         for weight in (self.carry_weight, self.transform_weight):
             nn.init.normal_(weight, 0, weight.shape[0] ** -0.5, generator=generator)
         nn.init.constant_(self.carry_bias, -2)
         nn.init.zeros_(self.transform_bias)
 
     def forward(self, x_NF: Tensor) -> Tensor:
-        """(N, F) → (N, F)."""
+        """Map vectors (N, F) to vectors (N, F)."""
         dtype = x_NF.dtype
         carry_NF = torch.addmm(self.carry_bias.to(dtype), x_NF, self.carry_weight.to(dtype))
         weight, bias = self.transform_weight.to(dtype), self.transform_bias.to(dtype)
@@ -50,7 +50,7 @@ class Highway(nn.Module):
 
 
 class CharacterEncoder(nn.Module):
-    """The char-CNN of the paper's section 3.4: (N, K) raw character ids → (N, P)."""
+    """The char-CNN of section 3.4 of the paper: from raw character ids (N, K) to vectors (N, P)."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class CharacterEncoder(nn.Module):
         self.project_bias = nn.Parameter(torch.zeros(projection)) if projected else None
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights as in 2018."""
+        """Initialise the weights as in 2018."""
         nn.init.uniform_(self.char_embedding, -1, 1, generator=generator)
         for weight, bias in zip(self.conv_weight, self.conv_bias, strict=True):
             if self.activation == "relu":
@@ -93,7 +93,8 @@ class CharacterEncoder(nn.Module):
             nn.init.zeros_(self.project_bias)
 
     def forward(self, characters_NK: Tensor, precision: torch.dtype) -> Tensor:
-        """Encode N tokens, best distinct ones: the same token always has the same vector."""
+        """Return the vectors (N, P) of N tokens; pass distinct tokens, since equal ones have equal
+        vectors."""
         if characters_NK.shape[1] < max(self.widths):
             raise ElmoError(
                 f"a filter is {max(self.widths)} characters wide and a token has at most "
@@ -113,7 +114,7 @@ class CharacterEncoder(nn.Module):
         return torch.addmm(self.project_bias.to(precision), x_NF, self.project_weight.to(precision))
 
     def _pool_by_length(self, characters_NK: Tensor, precision: torch.dtype) -> Tensor:
-        """`_pool` of chunks of tokens of like length, each cut to its longest."""
+        """Apply `_pool` to chunks of tokens of similar length, each cut to its longest token."""
         pad = self.char_embedding.shape[0] - 1
         lengths_N = (characters_NK != pad).sum(1)
         order_N = torch.argsort(lengths_N, stable=True)
@@ -126,9 +127,9 @@ class CharacterEncoder(nn.Module):
         return torch.cat(pooled)[torch.argsort(order_N)]
 
     def padded(self, characters_NK: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Pad tokens to one of few shapes, where launches count.
+        """Pad a batch of tokens to one of few shapes, so that shapes repeat for CUDA graphs.
 
-        Columns that hold padding alone are cut as far as every filter still sees one window of it.
+        Columns of padding alone are removed, but one window of padding is left for every filter.
         """
         pad = self.char_embedding.shape[0] - 1
         N, K = characters_NK.shape
@@ -155,9 +156,9 @@ class CharacterEncoder(nn.Module):
 
 
 class _Windows(torch.autograd.Function):
-    """The windows of `width` characters, each as one vector: (N, K, E) → (N, K − width + 1, ·).
+    """All windows of `width` characters as vectors: (N, K, E) → (N, K − width + 1, width · E).
 
-    Its gradient is one operation; that of `as_strided` would be several.
+    Its gradient is one operation, where that of `as_strided` would be several.
     """
 
     @staticmethod
@@ -175,16 +176,17 @@ class _Windows(torch.autograd.Function):
 
 
 class WordEncoder(nn.Module):
-    """A table of word vectors, for the 2018 models that read words: (N,) word ids → (N, P)."""
+    """A table of word vectors, for 2018 models that read words: from word ids (N,) to vectors (N,
+    P)."""
 
     def __init__(self, *, words: int, projection: int) -> None:
         super().__init__()
         self.embedding = nn.Parameter(torch.zeros(words, projection))
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights as in 2018."""
+        """Initialise the weights as in 2018."""
         nn.init.uniform_(self.embedding, -1, 1, generator=generator)
 
     def forward(self, words_N: Tensor, precision: torch.dtype) -> Tensor:
-        """Look the words up."""
+        """Return the vectors (N, P) of word ids."""
         return nn.functional.embedding(words_N, self.embedding).to(precision)

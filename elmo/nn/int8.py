@@ -1,8 +1,8 @@
-"""LSTM weights in 8 bits, for embedding on processors that multiply them faster (AVX-512 VNNI).
+"""LSTM weights in 8 bits, for embedding on CPUs that multiply them faster (AVX-512 VNNI).
 
-Each column of a weight has a scale, and so has each row of what it is multiplied with, at the time:
-a product is of whole numbers, which add up exactly, so a row's result does not depend on the rows
-beside it. States, gates and biases stay float32.
+Each column of a weight has a scale; each row of the other factor gets one at run time. Integers add
+up exactly, so a row's result does not depend on the other rows of its batch. States, gates and
+biases stay float32.
 
 Shapes: S directions, T time steps, B rows, n of them still read, K numbers of a row, G columns of a
 weight, I input, P projection, C cells.
@@ -21,19 +21,20 @@ LARGEST = 127
 
 
 class Int8Matrix(NamedTuple):
-    """A weight (S, K, G) as whole numbers and the scale of each column."""
+    """A weight (S, K, G) as 8-bit integers, with one scale per column."""
 
     values_SGK: Tensor
     scales_SG: Tensor
 
     @classmethod
     def of(cls, weight_SKG: Tensor) -> "Int8Matrix":
-        """Round a float32 weight."""
+        """Quantise a float32 weight."""
         values_SGK, scales_SG1 = _rounded(weight_SKG.mT.contiguous())
         return cls(values_SGK, scales_SG1.squeeze(-1))
 
     def product(self, x_SnK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x · weight as whole numbers (S, n, G), and the scales of rows (S, n, 1) and columns."""
+        """Return x · weight as integers (S, n, G), with the scales of its rows (S, n, 1) and
+        columns."""
         values_SnK, scales_Sn1 = _rounded(x_SnK)
         S, n, _ = x_SnK.shape
         product_SnG = torch.empty(S, n, self.scales_SG.shape[1], dtype=torch.int32)
@@ -45,7 +46,7 @@ class Int8Matrix(NamedTuple):
 
 
 class Int8Weights(NamedTuple):
-    """One layer's weights, as `elmo.nn.lstm.Weights`."""
+    """The 8-bit weights of one layer, with the interface of `elmo.nn.lstm.Weights`."""
 
     input: Int8Matrix
     recurrent: Int8Matrix
@@ -54,7 +55,7 @@ class Int8Weights(NamedTuple):
 
     @classmethod
     def of(cls, weights: Weights) -> "Int8Weights":
-        """Round a layer's float32 weights."""
+        """Quantise the float32 weights of a layer."""
         return cls(
             Int8Matrix.of(weights.input_SIG),
             Int8Matrix.of(weights.recurrent_SPG),
@@ -63,7 +64,7 @@ class Int8Weights(NamedTuple):
         )
 
     def gates_of(self, x_STBI: Tensor, cell: Cell) -> Tensor:
-        """Return what the input adds to the gates, with the bias, (S, T, B, G)."""
+        """Return the input's contribution to the gates, with the bias, (S, T, B, G)."""
         S, T, B, inputs = x_STBI.shape
         product = self.input.product(x_STBI.reshape(S, T * B, inputs))
         return cell.add_scaled(self.bias_SG.unsqueeze(1), *product).view(S, T, B, -1)
@@ -77,7 +78,8 @@ class Int8Weights(NamedTuple):
         clip: float | None,
         cell: Cell,
     ) -> tuple[Tensor, Tensor]:
-        """Time step t of the first n rows: output (S, n, P), new cell state (S, n, C)."""
+        """Compute time step t of the first n rows: output (S, n, P) and new cell state (S, n,
+        C)."""
         gates_SnG = gates_STBG[:, t, : h_SnP.shape[1]]
         product = self.recurrent.product(h_SnP)
         c_SnC, hidden_SnC = cell.forward_int8(gates_SnG, *product, c_SnC, clip)
@@ -88,17 +90,17 @@ class Int8Weights(NamedTuple):
 
 
 def _rounded(x_SnK: Tensor) -> tuple[Tensor, Tensor]:
-    """Whole numbers of at most LARGEST, and the scale of each row (S, n, 1)."""
+    """Return integers of at most LARGEST in magnitude, and the scale of each row (S, n, 1)."""
     scales_Sn1 = x_SnK.abs().amax(-1, keepdim=True).clamp_min_(1e-30) / LARGEST
     return (x_SnK / scales_Sn1).round_().to(torch.int8), scales_Sn1
 
 
 @cache
 def is_supported() -> bool:
-    """Tell whether products of 8-bit numbers are right and fast here.
+    """Tell whether 8-bit products are correct and fast on this machine.
 
-    Without oneDNN and AVX-512 VNNI torch multiplies them one by one, 20 times as slowly as float32.
-    Where oneDNN is kept from VNNI (`ONEDNN_MAX_CPU_ISA`) it adds them in 16 bits, which overflows.
+    Without oneDNN and AVX-512 VNNI, torch computes them one by one, 20 times as slowly as float32.
+    If `ONEDNN_MAX_CPU_ISA` excludes VNNI, oneDNN adds in 16 bits, which overflows.
     """
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     if not has_onednn or not torch.cpu._is_vnni_supported():

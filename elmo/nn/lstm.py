@@ -25,19 +25,19 @@ Drop = Callable[[Tensor, int], Tensor]
 
 
 class State(NamedTuple):
-    """The state that both stacks carry between calls: outputs (L, S, B, P) and cells (L, S, B,
-    C)."""
+    """The LSTM state of both directions: outputs (L, S, B, P) and cell states (L, S, B, C)."""
 
     h_LSBP: Tensor
     c_LSBC: Tensor
 
     def rows(self, rows: Any) -> "State":
-        """The state of `rows` only: a slice or an index tensor."""
+        """Return the state of the rows that a slice or an index tensor selects."""
         return State(self.h_LSBP[:, :, rows], self.c_LSBC[:, :, rows])
 
 
 class Weights(NamedTuple):
-    """One layer's weights as the loop reads them: in one precision, the forget bias in."""
+    """The weights of one layer, prepared for inference: in one precision, with the forget bias
+    added."""
 
     input_SIG: Tensor
     recurrent_SPG: Tensor
@@ -45,7 +45,7 @@ class Weights(NamedTuple):
     project_SCP: Tensor | None
 
     def gates_of(self, x_STBI: Tensor, cell: Cell) -> Tensor:
-        """Return what the input adds to the gates, with the bias, (S, T, B, G)."""
+        """Return the input's contribution to the gates, with the bias, (S, T, B, G)."""
         S, T, B, inputs = x_STBI.shape
         x_SNI = x_STBI.reshape(S, T * B, inputs)
         return torch.baddbmm(self.bias_SG[:, None], x_SNI, self.input_SIG).view(S, T, B, -1)
@@ -59,22 +59,25 @@ class Weights(NamedTuple):
         clip: float | None,
         cell: Cell,
     ) -> tuple[Tensor, Tensor]:
-        """Time step t of the first n rows, whose gates are overwritten: the output (S, n, P), not
-        yet clipped, and the new cell state (S, n, C)."""
+        """Compute time step t of the first n rows, overwriting their gates.
+
+        Return the output (S, n, P), not yet clipped, and the new cell state (S, n, C).
+        """
         gates_SnG = gates_STBG[:, t, : h_SnP.shape[1]].baddbmm_(h_SnP, self.recurrent_SPG)
         c_SnC, hidden_SnC = cell.forward(gates_SnG, c_SnC, clip)
         return self.projected(hidden_SnC), c_SnC
 
     def projected(self, hidden_SnC: Tensor) -> Tensor:
-        """The hidden state, projected: (S, n, P)."""
+        """Return the projected hidden state, (S, n, P)."""
         return hidden_SnC if self.project_SCP is None else torch.bmm(hidden_SnC, self.project_SCP)
 
 
 class AnyWeights(Protocol):
-    """`Weights`, or weights that are read in another way (elmo.nn.packed, elmo.nn.int8)."""
+    """The interface of `Weights`, which other representations also implement (packed, int8)."""
 
     def gates_of(self, x_STBI: Tensor, cell: Cell) -> Any:
-        """Return the input products of all time steps, as only this `step` reads them."""
+        """Return the input products of all time steps, in the form that this object's `step`
+        reads."""
 
     def step(
         self,
@@ -85,11 +88,12 @@ class AnyWeights(Protocol):
         clip: float | None,
         cell: Cell,
     ) -> tuple[Tensor, Tensor]:
-        """Take time step `t` from the state (h, c), as `Weights.step`."""
+        """Compute time step `t` from the state (h, c), like `Weights.step`."""
 
 
 class LSTMStack(nn.Module):
-    """L layers of projected LSTMs in two directions, with a residual from the second layer on."""
+    """A stack of L projected LSTM layers in both directions, with residuals from the second layer
+    on."""
 
     def __init__(
         self,
@@ -117,11 +121,11 @@ class LSTMStack(nn.Module):
 
     @property
     def layers(self) -> int:
-        """The number of LSTM layers."""
+        """Return the number of LSTM layers."""
         return len(self.weight)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights as in 2018: Glorot-uniform, biases 0."""
+        """Initialise the weights as in 2018: Glorot-uniform, with zero biases."""
         for weight in (*self.weight, *self.project):
             bound = (6 / (weight.shape[1] + weight.shape[2])) ** 0.5
             nn.init.uniform_(weight, -bound, bound, generator=generator)
@@ -130,7 +134,7 @@ class LSTMStack(nn.Module):
 
     @torch.no_grad()
     def weights(self, precision: torch.dtype) -> list[Weights]:
-        """Each layer's weights for reading without a gradient: computed once, used for many
+        """Return each layer's weights prepared for inference, to be computed once and used in many
         calls."""
         return [
             _weights(*self._parameters_of(layer), precision, self.projection)
@@ -141,7 +145,7 @@ class LSTMStack(nn.Module):
         return self.weight[layer], self.bias[layer], self.project[layer] if self.project else None
 
     def zero_state(self, rows: int) -> State:
-        """The state before anything was read, for B rows."""
+        """Return the initial state of B rows: zeros."""
         like = self.weight[0]
         h_LSBP = like.new_zeros(self.layers, 2, rows, self.projection)
         cells = (self.layers, 2, rows, self.cells)
@@ -158,17 +162,16 @@ class LSTMStack(nn.Module):
         weights: Sequence[AnyWeights] | None = None,
         compiled: bool = True,
     ) -> tuple[list[Tensor], State]:
-        """Read T time steps from `state`; return each layer's (S, T, B, P) outputs and the new
+        """Read T time steps from `state`; return each layer's outputs (S, T, B, P) and the new
         state.
 
-        The state is the caller's: nothing is remembered between calls, and no gradient flows into
-        it. `reset_STB` is true where a row starts afresh. `sizes[t]` says how many of the first
-        rows are still being read at time step t (it never grows): the others keep their state and
-        their outputs are undefined; for inference only. `drop(x, layer)` is applied to each layer's
-        input, and the residual adds the dropped input, as in 2018. Without a gradient,
-        `weights(precision)` computed beforehand saves computing them in each call. `compiled`
-        false takes the eager cell: for so few tokens that compiling would take longer than reading
-        them.
+        The caller owns the state: nothing is remembered between calls, and no gradient flows into
+        it. `reset_STB` is true where a row starts from zeros. `sizes[t]`, for inference only, is
+        the number of rows, from the first, still read at time step t; it never grows. The other
+        rows keep their state, and their outputs are undefined. `drop(x, layer)` is applied to each
+        layer's input; as in 2018, the residual adds the dropped input. For inference, pass
+        `weights(precision)` to avoid recomputing them. With `compiled=False` the eager cell is
+        used, for input too short to repay compiling.
         """
         keep_STB1 = None if reset_STB is None else (~reset_STB).to(x_STBI.dtype).unsqueeze(-1)
         eager = torch.compiler.is_compiling() or not compiled
@@ -204,7 +207,7 @@ class LSTMStack(nn.Module):
 
 
 class _Kept(NamedTuple):
-    """Values that the backward pass of a layer needs of the forward one, beside the gates."""
+    """The values, besides the gates, that a layer's backward pass needs from its forward pass."""
 
     cells_STBC: Tensor
     hidden_STBC: Tensor
@@ -217,7 +220,7 @@ def _weights(
     precision: torch.dtype,
     projection: int,
 ) -> Weights:
-    """A layer's parameters as the loop reads them."""
+    """Return a layer's parameters in the form that the loop reads."""
     return Weights(
         *_halves(weight_SKG.to(precision), weight_SKG.shape[1] - projection),
         _with_forget_bias(bias_SG).to(precision),
@@ -226,7 +229,7 @@ def _weights(
 
 
 def _halves(weight_SKG: Tensor, inputs: int) -> tuple[Tensor, Tensor]:
-    """The weight of the input and that of the layer's own output."""
+    """Split a weight into the part for the input and the part for the layer's own output."""
     halves = (weight_SKG[:, :inputs], weight_SKG[:, inputs:])
     if weight_SKG.dtype == torch.float32 or weight_SKG.is_cuda:
         return halves
@@ -244,7 +247,10 @@ def _read(
     sizes: Sequence[int] | None,
     kept: _Kept | None,
 ) -> tuple[Tensor, Tensor, Tensor, Any]:
-    """One layer over T time steps: outputs (S, T, B, P), last output, last cell state, gates."""
+    """Read T time steps with one layer.
+
+    Return outputs (S, T, B, P), the last output, the last cell state and the gates.
+    """
     cell_clip, projection_clip = clips
     S, T, B, _ = x_STBI.shape
     gates = weights.gates_of(x_STBI, cell)
@@ -278,7 +284,8 @@ def _read(
 
 
 class _Layer(torch.autograd.Function):
-    """`_read` with a gradient: back through time in one loop, the weights' share in one product."""
+    """An autograd function of `_read`: one backward loop over time, and one product for all time
+    steps' weight gradients."""
 
     @staticmethod
     def forward(
@@ -321,7 +328,7 @@ def _infer(
     clips: tuple[float | None, float | None],
     cell: Cell,
 ) -> tuple[Tensor, ...]:
-    """Outputs, last output, last cell state, by the parameters themselves."""
+    """Return outputs, last output and last cell state, computed from the parameters themselves."""
     weights = _weights(weight_SKG, bias_SG, project_SCP, x_STBI.dtype, h_SBP.shape[-1])
     return _read(x_STBI, weights, h_SBP, c_SBC, keep_STB1, clips, cell, None, None)[:3]
 
@@ -337,7 +344,8 @@ def _forward(
     clips: tuple[float | None, float | None],
     cell: Cell,
 ) -> tuple[Tensor, ...]:
-    """Outputs, last output, last cell state; then gates, cells and hidden, for `_backward`."""
+    """Return outputs, last output, last cell state, then gates, cells and hidden for
+    `_backward`."""
     S, T, B, _ = x_STBI.shape
     kept = _Kept(
         c_SBC.new_empty(S, T, B, c_SBC.shape[-1]), x_STBI.new_empty(S, T, B, c_SBC.shape[-1])
@@ -362,7 +370,7 @@ def _backward(
     clips: tuple[float | None, float | None],
     cell: Cell,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of input, weight, bias and projection, those of parameters in their own
+    """Return the gradients of input, weight, bias and projection, parameters' in their own
     precision."""
     cell_clip, projection_clip = clips
     S, T, B, inputs = x_STBI.shape

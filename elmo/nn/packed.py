@@ -1,7 +1,7 @@
-"""LSTM weights in the layout that oneDNN multiplies fastest, for embedding in float32 on a CPU.
+"""LSTM weights in the memory layout that oneDNN multiplies fastest, for float32 inference on a CPU.
 
-A product of few rows with a large weight spends much of its time on bringing the weight into the
-order of the processor's registers. Here that is done once, and the bias is added in the product.
+A product of few rows with a large weight spends much of its time reordering the weight for the
+CPU's registers. Here that is done once, and the bias is added within the product.
 
 Shapes: S directions, T time steps, B rows, n of them still read, K numbers of a row, G columns of a
 weight, I input, P projection, C cells.
@@ -21,7 +21,8 @@ _ROWS = 128  # for which the layout is chosen; products of other numbers of rows
 
 
 class PackedWeights(NamedTuple):
-    """One layer's weights, as `elmo.nn.lstm.Weights`: for each direction its own."""
+    """The packed weights of one layer, per direction, with the interface of
+    `elmo.nn.lstm.Weights`."""
 
     plain: Weights
     input: list[Tensor]
@@ -30,7 +31,7 @@ class PackedWeights(NamedTuple):
 
     @classmethod
     def of(cls, weights: Weights) -> "PackedWeights":
-        """Lay out a layer's float32 weights."""
+        """Pack the float32 weights of a layer."""
         return cls(
             weights,
             _packed(weights.input_SIG),
@@ -43,7 +44,8 @@ class PackedWeights(NamedTuple):
         return type(self).of, (self.plain,)
 
     def gates_of(self, x_STBI: Tensor, cell: Cell) -> list[Tensor]:
-        """Return what the input adds to the gates, with the bias: (T, B, G) for each direction."""
+        """Return the input's contribution to the gates, with the bias, (T, B, G) for each
+        direction."""
         parts = zip(x_STBI, self.input, self.plain.bias_SG, strict=True)
         return [_product(x_TBI, input, bias_G) for x_TBI, input, bias_G in parts]
 
@@ -56,7 +58,8 @@ class PackedWeights(NamedTuple):
         clip: float | None,
         cell: Cell,
     ) -> tuple[Tensor, Tensor]:
-        """Time step t of the first n rows: output (S, n, P), new cell state (S, n, C)."""
+        """Compute time step t of the first n rows: output (S, n, P) and new cell state (S, n,
+        C)."""
         n = h_SnP.shape[1]
         outputs, cells = [], []
         for direction, gates_TBG in enumerate(gates):
@@ -68,7 +71,7 @@ class PackedWeights(NamedTuple):
 
 
 def laid_out(weights: Sequence[Weights]) -> Sequence[AnyWeights]:
-    """Each layer's weights, laid out where that is faster: large ones in float32 on a CPU."""
+    """Return the layers' weights, packed if that is faster: large float32 weights on a CPU."""
     return [PackedWeights.of(layer) if _is_worth_it(layer) else layer for layer in weights]
 
 
@@ -80,7 +83,7 @@ def _packed(weight_SKG: Tensor) -> list[Tensor]:
 
 
 def _product(x: Tensor, packed: Tensor, bias_G: Tensor | None = None) -> Tensor:
-    """The rows of `x` times a packed weight, and the bias."""
+    """Return the product of the rows of `x` and a packed weight, plus the bias."""
     result: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias_G, "none", [], "")
     return result
 

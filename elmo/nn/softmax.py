@@ -1,9 +1,9 @@
-"""The softmax over words, shared by both directions: construction, loss and evaluation.
+"""The softmax over words, shared by both directions: its parameters, loss and evaluation.
 
-Loss and gradients are computed together, a chunk of predictions at a time, so that nothing of size
-predictions × words is ever held; an evaluation takes a block of words at a time besides. The
-sampled loss is TensorFlow's: log-uniform candidates without repetition, accidental hits removed,
-log expected counts subtracted.
+Loss and gradients are computed together, a chunk of predictions at a time, so nothing of size
+predictions × words is ever stored; an evaluation also takes the words in blocks. The sampled loss
+is TensorFlow's: log-uniform candidates without repetition, accidental hits removed, log expected
+counts subtracted.
 
 Shapes: N predictions, n of them in a chunk, P projection, V words, U rows of the word matrix in
 use, M candidates or words of a block, H predictions whose target is a candidate.
@@ -26,7 +26,7 @@ EVALUATED = 1024  # predictions evaluated at a time
 
 
 class Softmax(nn.Module):
-    """The word matrix (V, P) and bias (V)."""
+    """The parameters of the softmax: the word matrix (V, P) and the bias (V)."""
 
     def __init__(self, words: int, projection: int) -> None:
         super().__init__()
@@ -34,21 +34,22 @@ class Softmax(nn.Module):
         self.bias = nn.Parameter(torch.zeros(words))
 
     def reset_parameters(self, seed: int) -> None:
-        """Draw the weights as in 2018."""
+        """Initialise the weights as in 2018."""
         generator = torch.Generator().manual_seed(seed)
         nn.init.normal_(self.weight, 0, self.weight.shape[1] ** -0.5, generator=generator)
         nn.init.zeros_(self.bias)
 
 
 def new_softmax(words: int, projection: int, *, seed: int) -> Softmax:
-    """An untrained softmax."""
+    """Return a softmax with newly initialised weights."""
     softmax = Softmax(words, projection)
     softmax.reset_parameters(seed)
     return softmax
 
 
 def softmax_from(state: dict[str, Tensor], *, words: int | None = None, seed: int = 0) -> Softmax:
-    """The softmax with these weights; with more `words` than they are for, new rows are drawn."""
+    """Return a softmax with the given weights; if `words` exceeds their number, new rows are
+    initialised."""
     known, projection = state["weight"].shape
     softmax = new_softmax(known if words is None else words, projection, seed=seed)
     with torch.no_grad():
@@ -58,20 +59,23 @@ def softmax_from(state: dict[str, Tensor], *, words: int | None = None, seed: in
 
 
 class Candidates(NamedTuple):
-    """Sampled words, sorted, and the number of draws out of V words that it took."""
+    """The sampled words, sorted, and the number of draws among V words that were needed."""
 
     words: npt.NDArray[np.int64]
     tries: int
     vocabulary: int
 
     def log_expected(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """log(−expm1(tries · log1p(−p))) with p = log((w + 2) / (w + 1)) / log(V + 1)."""
+        """Return the log of the expected count of each word, float32.
+
+        It is log(−expm1(tries · log1p(−p))) with p = log((w + 2) / (w + 1)) / log(V + 1).
+        """
         p = (np.log(words + 2.0) - np.log(words + 1.0)) / np.log(self.vocabulary + 1.0)
         return np.log(-np.expm1(self.tries * np.log1p(-p))).astype(np.float32)
 
 
 def sample(count: int, vocabulary: int, random: np.random.Generator) -> Candidates:
-    """Draw log-uniformly over word ids until `count` distinct words were seen."""
+    """Sample word ids log-uniformly until `count` distinct words have been drawn."""
     count = min(count, vocabulary)
     if count == vocabulary:
         return Candidates(np.arange(vocabulary), _ALL, vocabulary)
@@ -91,7 +95,8 @@ _ALL = 1 << 62  # with every word a candidate, each is expected once: log 1 = 0
 def full_loss(
     h_NP: Tensor, targets_N: Tensor, weight_VP: Tensor, bias_V: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The summed −log p of the targets over all words, and each one (detached)."""
+    """Return the summed −log p of the targets under the full softmax, and each one, detached
+    (N)."""
     zeros = h_NP.new_zeros((), dtype=torch.float32)
     apply: Any = _Loss.apply
     loss: tuple[Tensor, Tensor] = apply(
@@ -102,13 +107,13 @@ def full_loss(
 
 @torch.no_grad()
 def evaluate(softmax: Softmax, h_NP: Tensor, targets_N: Tensor) -> Tensor:
-    """−log p of each target over all words, without a gradient."""
+    """Return −log p of each target under the full softmax (N), without a gradient."""
     chunks = zip(torch.split(h_NP, EVALUATED), torch.split(targets_N, EVALUATED), strict=True)
     return torch.cat([_nats(*chunk, softmax.weight, softmax.bias) for chunk in chunks])
 
 
 def _nats(h_nP: Tensor, targets_n: Tensor, weight_VP: Tensor, bias_V: Tensor) -> Tensor:
-    """−log p of a chunk of predictions, a block of words at a time: few logits, large products."""
+    """Return −log p of a chunk of predictions, computed in blocks of words to bound memory."""
     max_logits = GPU_CHUNK_LOGITS if wants_few_launches(h_nP.device) else CHUNK_LOGITS
     words = max(1, max_logits // max(1, len(h_nP)))
     top_n = h_nP.new_full((len(h_nP),), -torch.inf, dtype=torch.float32)
@@ -128,7 +133,7 @@ def _nats(h_nP: Tensor, targets_n: Tensor, weight_VP: Tensor, bias_V: Tensor) ->
 
 
 class Hits(NamedTuple):
-    """Predictions whose targets are candidates, ascending, and those candidates."""
+    """The predictions whose target is a candidate, ascending, and the index of that candidate."""
 
     predictions: npt.NDArray[np.int64]
     predictions_H: Tensor
@@ -136,8 +141,10 @@ class Hits(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """Candidates beside the targets of N predictions: what the host can find before a step, held
-    for a device."""
+    """The sampled candidates for N predictions, with all that the host can compute before the step.
+
+    The arrays are CPU tensors, ready to be copied to the device.
+    """
 
     words: npt.NDArray[np.int64]
     hits: Hits
@@ -148,7 +155,7 @@ class Draw(NamedTuple):
     def of(
         cls, targets_N: npt.NDArray[np.int64], candidates: Candidates, device: torch.device
     ) -> "Draw":
-        """Find the targets among the candidates, and the log expected counts of both."""
+        """Find the targets that are candidates, and compute the log expected counts of both."""
         words = candidates.words
         hit_N = np.searchsorted(words, targets_N)
         hit_N[hit_N == len(words)] = 0
@@ -163,7 +170,7 @@ class Draw(NamedTuple):
 
 
 class LookedUp(NamedTuple):
-    """Indices of targets and candidates among the word rows in use, held for a device."""
+    """The indices of targets and candidates in the used rows of the word matrix, as CPU tensors."""
 
     of_N: Tensor
     of_M: Tensor
@@ -176,7 +183,7 @@ class LookedUp(NamedTuple):
         word_rows: npt.NDArray[np.int64],
         device: torch.device,
     ) -> "LookedUp":
-        """Look targets and candidates `words` up in `word_rows`, which are sorted."""
+        """Look up targets and candidates `words` in the sorted ids `word_rows`."""
         found = (np.searchsorted(word_rows, each) for each in (targets_N, words))
         return cls(*(held(rows, device) for rows in found))
 
@@ -184,10 +191,10 @@ class LookedUp(NamedTuple):
 def sampled_loss(
     h_NP: Tensor, weight_UP: Tensor, bias_U: Tensor, draw: Draw, rows: LookedUp
 ) -> tuple[Tensor, Tensor]:
-    """The summed sampled −log p, and each one (detached).
+    """Return the summed sampled −log p of the targets, and each one, detached (N).
 
-    `weight_UP` and `bias_U` are the word rows in use: they hold every target and every candidate,
-    and theirs are the only gradients.
+    `weight_UP` and `bias_U` are the used rows of the word matrix, which include every target and
+    candidate; only they get gradients.
     """
     device = h_NP.device
     hits = Hits(draw.hits.predictions, *(sent(part, device) for part in draw.hits[1:]))
@@ -199,10 +206,10 @@ def sampled_loss(
 
 
 class _Loss(torch.autograd.Function):
-    """Cross-entropy of N predictions; `row_of_M` None means all rows are candidates.
+    """The cross-entropy of N predictions; with `row_of_M` None, all rows are candidates.
 
-    With candidates, the target is one more logit beside them, and itself among them (`hits`) does
-    not count.
+    With sampled candidates, the target is one more logit beside them, and itself among them
+    (`hits`) is ignored.
     """
 
     @staticmethod
@@ -271,9 +278,9 @@ class _Loss(torch.autograd.Function):
 
 
 def _chunks(h_NP: Tensor, candidates: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Parts of the predictions, each with room for its product and its logits.
+    """Yield chunks of the predictions, each with buffers for its product and its logits.
 
-    The room is the same each time: fresh memory would be faulted in for every part.
+    The buffers are reused, since fresh memory would cause page faults in every chunk.
     """
     max_logits = GPU_CHUNK_LOGITS if wants_few_launches(h_NP.device) else CHUNK_LOGITS
     size = max(MIN_CHUNK, max_logits // candidates)
@@ -286,7 +293,8 @@ def _chunks(h_NP: Tensor, candidates: int) -> Iterator[tuple[slice, Tensor, Tens
 
 
 class _Gradients:
-    """The gradients of the loss by h (N, P) and by the candidates' weights and biases, summed."""
+    """The summed gradients of the loss with respect to h (N, P) and the candidates' weights and
+    biases."""
 
     def __init__(self, h_NP: Tensor, weight_MP: Tensor) -> None:
         self.h_NP, self.weight_MP = h_NP, weight_MP
@@ -295,7 +303,8 @@ class _Gradients:
         self._sums: tuple[Tensor, Tensor] | None = None
 
     def add(self, part: slice, share_nM: Tensor, product_nM: Tensor) -> None:
-        """Add a chunk: its gradients by the logits; `product_nM` is room for them in h's dtype."""
+        """Add a chunk's gradients, given those of its logits; `product_nM` is a buffer in h's
+        dtype."""
         dbias_M = share_nM.sum(0)
         product_nM.copy_(share_nM)
         torch.mm(product_nM, self.weight_MP, out=self.dh_NP[part])
@@ -307,14 +316,15 @@ class _Gradients:
             self._sums[1].add_(dbias_M)
 
     def sums(self) -> tuple[Tensor, Tensor]:
-        """By the weights (M, P) and by the biases (M), float32; zeros where nothing was added."""
+        """Return the gradients of weights (M, P) and biases (M), float32; zeros if nothing was
+        added."""
         if self._sums is None:
             zeros_MP = torch.zeros_like(self.weight_MP, dtype=torch.float32)
             return zeros_MP, zeros_MP.new_zeros(len(zeros_MP))
         return self._sums
 
     def by_word_row(self, word_rows: int, row_of_M: Tensor) -> tuple[Tensor, Tensor]:
-        """The sums as gradients of all rows in use, by weights (U, P) and by biases (U)."""
+        """Return the gradients of all used rows: weights (U, P) and biases (U)."""
         dweight_MP, dbias_M = self.sums()
         dweight_UP = dweight_MP.new_zeros(word_rows, dweight_MP.shape[1])
         dbias_U = dbias_M.new_zeros(word_rows)

@@ -1,4 +1,4 @@
-"""Sums that do not depend on how torch divides them between threads."""
+"""Single-threaded computation, whose sums do not depend on how torch divides them among threads."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,8 +8,8 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on one thread while this lasts; two runs over the same input then agree in every
-    bit."""
+    """Run torch on one thread for the duration of the context; equal input then gives equal
+    bits."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
