@@ -1,1 +1,1 @@
-"""The findings of the paper, measured on models of our own."""
+"""The paper's experiments, measured on models of this project."""

@@ -1,4 +1,4 @@
-"""One task trained in several ways, all else equal: Tables 1 to 3, Figures 1 and 2 of the paper."""
+"""One task trained in several ways, all else equal: the paper's Tables 1 to 3, Figures 1 and 2."""
 
 import math
 import statistics
@@ -56,7 +56,7 @@ WAYS: dict[Comparison, dict[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class ComparedTask:
-    """A comparison: a kind of task, its files, a model, and how often each way is trained."""
+    """The settings of a comparison: kind of task, files, model, seeds for each way of training."""
 
     kind: str
     sources: Mapping[str, Path]
@@ -70,7 +70,10 @@ class ComparedTask:
 
 
 def compare(compared: ComparedTask, comparison: Comparison, *, work: Path) -> Finding:
-    """Train the ways of a comparison, each with all seeds, and score them on the test file."""
+    """Train a task in each way of a comparison, with all seeds, and score it on the test file.
+
+    Returns the scores as a `Finding`.
+    """
     _check(compared, WAYS[comparison])
     data = _read(compared)
     ways = {
@@ -82,9 +85,10 @@ def compare(compared: ComparedTask, comparison: Comparison, *, work: Path) -> Fi
 
 
 def models(compared: ComparedTask, others: Sequence[Path], *, work: Path) -> Finding:
-    """Train without ELMo and with each of several models, and score all on the test file.
+    """Train a task without ELMo and with each of several models; score all on the test file.
 
-    All read the sentences as `compared.model` cuts them; another tokenizer is refused.
+    All read the sentences as `compared.model` tokenizes them; a model with another tokenizer is
+    refused.
     """
     _check(compared, WAYS["elmo"])
     folders = [compared.model, *others]
@@ -104,9 +108,9 @@ def models(compared: ComparedTask, others: Sequence[Path], *, work: Path) -> Fin
 
 
 def labels(compared: ComparedTask, shares: Sequence[float], *, work: Path) -> Finding:
-    """Train with a growing share of the training examples, with ELMo and without.
+    """Train a task on growing shares of the training examples, with ELMo and without.
 
-    A share holds every smaller one, and all seeds read the same examples.
+    A share contains every smaller one, and all seeds read the same examples.
     """
     _check(compared, WAYS["elmo"])
     data = _read(compared)
@@ -127,7 +131,10 @@ def labels(compared: ComparedTask, shares: Sequence[float], *, work: Path) -> Fi
 
 
 def epochs_to_reach(curves: Sequence[Sequence[float]], goals: Sequence[float]) -> float | None:
-    """The mean epoch in which each run first has its goal; None where one never has."""
+    """Return the mean epoch in which each run first reaches its goal.
+
+    `curves` are scores by epoch. The result is None where a run never does.
+    """
     epochs = [
         next((k for k, score in enumerate(curve, 1) if score >= goal), None)
         for curve, goal in zip(curves, goals, strict=True)

@@ -43,14 +43,17 @@ def main() -> None:
 
 
 def plain(lines: Iterable[str]) -> Iterator[str]:
-    """Undo WikiText's tokenization; lines with unknown words are left out."""
+    """Yield lines without WikiText's tokenization; lines with unknown words are left out."""
     for line in map(str.strip, lines):
         if line and "<unk>" not in line:
             yield _AFTER.sub(r"\1", _BEFORE.sub(r"\1", _JOINED.sub(r"\1", line)))
 
 
 def without(lines: Iterable[str], shards: Shards) -> Iterator[str]:
-    """Leave out lines that share `SHARED` tokens in a row, case aside, with the held-out text."""
+    """Yield the lines that do not overlap with the held-out text of `shards`.
+
+    A line overlaps where `SHARED` tokens in a row, ignoring case, are in both.
+    """
     opened = [shards.open(info) for info in shards.infos("heldout")]
     sentences = (shard.tokens(k) for shard in opened for k in range(len(shard)))
     heldout = {ngram for tokens in sentences for ngram in _ngrams(tokens)}

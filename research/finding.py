@@ -1,4 +1,4 @@
-"""A finding as a file: figures with intervals, and all that it takes to measure them again."""
+"""Findings as JSON files: figures with intervals, and what is needed to measure them again."""
 
 import shlex
 import statistics
@@ -47,7 +47,7 @@ class Row(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Finding(msgspec.Struct, forbid_unknown_fields=True):
-    """The JSON file. `data` are the digests of the files read, by their option."""
+    """The JSON file of an experiment's results. `data` has the digests of the files, by option."""
 
     format: Literal[1]
     kind: FindingKind
@@ -64,31 +64,31 @@ class Finding(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def write(out: Path, finding: Finding) -> None:
-    """Write `out.json`."""
+    """Write a finding to the file `out`.json."""
     write_json(out, msgspec.to_builtins(finding))
 
 
 def read(path: Path) -> Finding:
-    """Read one; `ElmoError` where it is none."""
+    """Read a finding's JSON file; raise `ElmoError` where it is not one."""
     return read_record(path, Finding)
 
 
 def command_line() -> str:
-    """The command in progress, as it can be typed again; passwords in URLs are left out."""
+    """Return the command of this process as text to type again, without passwords in URLs."""
     return urls.clean(shlex.join(["python", "-m", "research", *sys.argv[1:]]))
 
 
 def mean_row(name: str, scores: Sequence[float], more: Mapping[str, float]) -> Row:
-    """The mean of the seeds 0, 1, … with Student's interval."""
+    """Return a row with the mean of several seeds' scores and Student's interval."""
     low, high = over_seeds_interval(scores) or (None, None)
     by_seed = {str(seed): score for seed, score in enumerate(scores)}
     return Row(name, statistics.fmean(scores), low, high, by_seed, dict(more))
 
 
 def over_sentences(name: str, right: npt.NDArray[np.bool_], lengths: Sequence[int]) -> Row:
-    """The share that is right, with a bootstrap interval over sentences.
+    """Return a row with the share of right answers and a bootstrap interval over sentences.
 
-    `right` has a value for each answer, and `lengths` says how many of them each sentence has.
+    `right` has a value for each answer; `lengths` are the numbers of answers in each sentence.
     """
     starts = np.cumsum([0, *lengths[:-1]])
     sums, sizes = np.add.reduceat(right.astype(np.int64), starts), np.asarray(lengths)
@@ -100,5 +100,5 @@ def over_sentences(name: str, right: npt.NDArray[np.bool_], lengths: Sequence[in
 
 
 def check_out(out: Path) -> None:
-    """Refuse a file that is not ours before work starts."""
+    """Raise `ElmoError`, before any work, where an output is a file that we did not write."""
     check_record(out, Finding)

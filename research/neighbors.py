@@ -1,4 +1,4 @@
-"""Nearest neighbours in context beside those of static vectors: Table 4 of the paper."""
+"""Nearest neighbours in context next to those of static vectors: Table 4 of the paper."""
 
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,9 @@ def in_context(
     same_word: bool,
     device: str,
 ) -> Finding:
-    """For each line of `queries`, with one token in brackets, the nearest tokens of the store.
+    """Find the nearest tokens of the store for each line of `queries`, a sentence with a [token].
 
-    Beside them stand the words nearest to the token's static vector: of the file `vectors`
+    Next to them stand the words nearest to the token's static vector: of the file `vectors`
     (word2vec or GloVe text), or trained on the tokens of the store. The figure is the share of
     neighbours in context that are the same word; with `same_word`, where all are, it is the cosine
     of the nearest.

@@ -1,7 +1,7 @@
-"""The tables of README.md, drawn anew from the JSON files of findings.
+"""The tables of README.md, regenerated from the JSON files of findings.
 
-In the page, what stands between `<!-- finding NAME -->` and `<!-- end -->` is drawn from NAME.json,
-with the picture NAME.png where it lies beside; all else is written by hand and stays.
+In the page, what stands between `<!-- finding NAME -->` and `<!-- end -->` is generated from
+NAME.json, with the picture NAME.png where there is one; the rest is written by hand and stays.
 """
 
 import os
@@ -18,9 +18,10 @@ NOT_MEASURED = "not measured yet\n"
 
 
 def redraw(folder: Path, page: Path) -> tuple[int, int]:
-    """Draw the tables of `page` from the files in `folder`; how many are there, and how many not.
+    """Regenerate the tables of `page` from the files in `folder`.
 
-    A file that no mark names is an error, so that none is forgotten.
+    Returns how many tables have a file and how many lack one. A file that no mark of the page names
+    is an error, so that none is forgotten.
     """
     check_readable(page)
     try:
@@ -66,7 +67,7 @@ def _check_closed(text: str, page: Path) -> None:
 
 
 def table(finding: Finding) -> str:
-    """A finding as Markdown: its table, then the seeds, model and command."""
+    """Return a finding as Markdown: its table, then the seeds, the model and the command."""
     weights = sorted({key for row in finding.rows for key in row.more if key.startswith("weight_")})
     columns = {key: key.removeprefix("weight_").replace("_", " ") for key in weights}
     columns |= {

@@ -8,7 +8,7 @@ from research.finding import Finding, Row
 
 
 def draw(path: Path, finding: Finding) -> None:
-    """Write a PNG: scores by share of the examples for `labels`, else a bar for each row."""
+    """Draw a PNG: scores by share of the examples for `labels`, else a bar for each row."""
     with new_file(path) as new:
         if finding.kind == "labels":
             plots.draw_shares(new, _by_way(finding.rows), score=finding.metric)

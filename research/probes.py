@@ -1,4 +1,4 @@
-"""Probes of what each layer knows, without training the biLM: Tables 5 and 6 of the paper."""
+"""Probes of what each layer encodes, without training the biLM: the paper's Tables 5 and 6."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,10 +41,10 @@ def word_senses(
     device: str,
     static: Mapping[str, Path] | None = None,
 ) -> Finding:
-    """Word senses by nearest neighbour, per layer.
+    """Measure how well each layer tells word senses apart, by nearest neighbour.
 
-    Without `test` a fifth of the documents of `train`, by the hash of their names, is tested.
-    `static` are files of word vectors by their names, each measured likewise.
+    Without `test`, a fifth of the documents of `train`, chosen by a hash of their names, is the
+    test part. `static` maps names to files of word vectors, each measured likewise.
     """
     static = static or {}
     sources = {
@@ -97,9 +97,10 @@ def tags(
     static: Mapping[str, Path] | None = None,
     **how: Any,
 ) -> Finding:
-    """A linear probe of each layer for the tag of a token; `how` says how the files are read.
+    """Measure how well a linear probe predicts the tags of tokens from each layer.
 
-    `static` are files of word vectors by their names, each probed likewise.
+    `how` are options for reading the files. `static` maps names to files of word vectors, each
+    probed likewise.
     """
     learned, tested = (_tagged(path, **how) for path in (train, test))
     scores = layer_probe.probe_layers(Embedder.load(model, device=device), learned, tested, l2=l2)

@@ -90,7 +90,7 @@ TEXT = _Text("rb")
 
 
 def say_done(line: str) -> None:
-    """Print what a command has done: one line, whatever the names in it hold."""
+    """Print one line that says what a command has done; odd characters in names are escaped."""
     from ..terminal.failures import printable
 
     click.echo(printable(line))
@@ -111,7 +111,7 @@ def _remember(context: click.Context, _: Any, changes: tuple[str, ...]) -> None:
 
 
 def values_set() -> tuple[str, ...]:
-    """Return what the command in progress was given by `--set`."""
+    """Return the `KEY=VALUE` texts that the running command was given by `--set`."""
     changes: tuple[str, ...] = click.get_current_context().meta.get(__name__, ())
     return changes
 
@@ -169,7 +169,7 @@ OVERWRITE = click.option(
 
 
 def written(out: Path, overwrite: bool) -> AbstractContextManager[Path]:
-    """Yield where to write `out`: with `overwrite` beside it, and then it is replaced at once."""
+    """Yield the path to write: `out`, or with `overwrite` a file that then replaces it."""
     from elmo.io.atomic import new_file
 
     return new_file(out) if overwrite else nullcontext(out)
@@ -186,7 +186,7 @@ def _check_named(cluster_file: Path) -> None:
 
 
 def with_cluster(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of how its work is run, and hand them to it as `cluster`."""
+    """Add `--workers` and the other cluster options to a command, passed on as one `cluster`."""
 
     @wraps(command)
     def with_options(cluster_file: Path, **given: Any) -> None:

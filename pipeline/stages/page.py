@@ -1,6 +1,6 @@
-"""The page of the report as data: sections of blocks, which report.html shows.
+"""The report's page as data: sections of blocks, rendered by the template report.html.
 
-Text is escaped where it is shown; what is HTML already is `Markup`.
+Text is escaped when it is rendered; text that is HTML already is `Markup`.
 """
 
 import base64
@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells. With `head` or `numbers` all columns but `words` hold numbers."""
+    """A table. With `head` or `numbers`, all columns but those listed in `words` hold numbers."""
 
     rows: Sequence[Sequence[str]]
     head: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A paragraph."""
+    """A paragraph of text, in small print unless `small` is False."""
 
     text: str
     small: bool = True
@@ -47,7 +47,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG, and where there is one, another for narrow screens."""
+    """A PNG, and optionally another one for narrow screens."""
 
     name: str
     wide: bytes
@@ -56,18 +56,18 @@ class Picture:
 
     @property
     def data(self) -> str:
-        """The PNG as a URL."""
+        """Return the PNG as a data URL."""
         return _url(self.wide)
 
     @property
     def narrow_data(self) -> str:
-        """The narrow PNG as a URL."""
+        """Return the PNG for narrow screens as a data URL."""
         return _url(self.narrow)
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """An SVG or other HTML as it is."""
+    """An SVG or other HTML, included as it is."""
 
     html: Markup
     kind: str = "drawing"
@@ -75,7 +75,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Fold:
-    """Blocks that are shown when they are asked for."""
+    """Blocks that are hidden until the reader opens them."""
 
     title: str
     blocks: "Sequence[Block]"
@@ -86,7 +86,7 @@ Block = Table | Paragraph | Heading | Picture | Drawing | Fold
 
 
 def render(title: str, summary: str, sections: Mapping[str, Sequence[Block]]) -> str:
-    """The page; a section without blocks is left out."""
+    """Return the page as HTML; a section without blocks is left out."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -106,7 +106,7 @@ def render(title: str, summary: str, sections: Mapping[str, Sequence[Block]]) ->
 
 
 def code(text: str) -> Markup:
-    """Text in the type of a terminal."""
+    """Return `text`, escaped, as an HTML <code> element."""
     return Markup("<code>{}</code>").format(text)
 
 

@@ -1,6 +1,6 @@
-"""The pictures of the report: curves, perplexities, layers, vocabulary.
+"""The report's plots: training curves, perplexities, layers, vocabulary, task scores.
 
-`report.py` calls each and puts it on the page; `occurrences.py` has the one of a word.
+`report.py` calls each and puts it on the page; `occurrences.py` draws those of one word.
 """
 
 import io
@@ -26,7 +26,7 @@ MARK = "elmo-pipeline"  # what a PNG of ours names as its software
 
 
 def check_out(path: Path) -> None:
-    """Refuse, before work, a file that is no picture of ours."""
+    """Raise `ElmoError`, before any work, where `path` is a file that we did not draw."""
     check_output(path, ours=rb"\x89PNG.*tEXtSoftware\0" + MARK.encode())
 
 
@@ -37,7 +37,7 @@ def draw_curves(
     *,
     narrow: bool = False,
 ) -> None:
-    """Training and held-out perplexity by tokens seen, and the unigram's; one panel per stage."""
+    """Draw training, held-out and unigram perplexity by tokens seen, one panel for each stage."""
     figure, axes = _panels(len(by_stage), 3.8, narrow=narrow)
     for axis, (stage, both) in zip(axes, by_stage.items(), strict=True):
         train, heldout = both["train"], both["heldout"]
@@ -55,7 +55,7 @@ def draw_curves(
 def draw_steps(
     path: Target, by_stage: dict[str, dict[str, Curve]], *, narrow: bool = False
 ) -> None:
-    """The learning rate and the gradient's norm by tokens seen, one line for each stage."""
+    """Draw the learning rate and the gradient's norm by tokens seen, one line for each stage."""
     figure, axes = _panels(2, 3.0, narrow=narrow)
     titles = {"lr": "learning rate", "gradient_norm": "gradient norm"}
     for axis, (key, title) in zip(axes, titles.items(), strict=True):
@@ -72,7 +72,7 @@ def draw_steps(
 def draw_perplexity(
     path: Target, by_text: dict[str, dict[str, float]], *, narrow: bool = False
 ) -> None:
-    """Held-out perplexity of each text (a group) by each kind of model (a bar)."""
+    """Draw held-out perplexity: a group of bars for each text, a bar for each kind of model."""
     figure, (axis,) = _panels(1, 3.4, narrow=narrow)
     kinds = [kind for kind in KINDS if all(kind in row for row in by_text.values())]
     height = 0.8 / len(kinds)
@@ -93,7 +93,7 @@ def draw_perplexity(
 def draw_layers(
     path: Target, by_layer: dict[str, dict[str, float]], *, narrow: bool = False
 ) -> None:
-    """For each layer: the mean norm of a vector, and how alike the tokens of a sentence are."""
+    """Draw, for each layer, the vectors' mean norm and the similarity of a sentence's tokens."""
     figure, axes = _panels(2, 3.0, narrow=narrow)
     titles = {
         "norm": "mean norm of a vector",
@@ -113,9 +113,9 @@ def draw_layers(
 def draw_vocabulary(
     path: Target, counts: npt.NDArray[np.int64], *, tokens: int, narrow: bool = False
 ) -> None:
-    """Draw the count of each word, by rank, and the share of all `tokens` the first ones cover.
+    """Draw each word's count by rank, and the share of all `tokens` that the first words cover.
 
-    `counts` falls from word to word.
+    `counts` must be in descending order.
     """
     figure, axes = _panels(2, 3.2, narrow=narrow)
     ranks = np.arange(1, len(counts) + 1)
@@ -135,7 +135,7 @@ def draw_vocabulary(
 
 
 def draw_task(path: Path, curves: Curve, names: Mapping[str, str], *, score: str) -> None:
-    """A task's score by epoch, one line for each way it was trained."""
+    """Draw a task's score by epoch, one line for each way it was trained."""
     figure, axis = plt.subplots(figsize=(6, 3.6))
     for (arm, values), color in zip(curves.items(), (BLUE, ORANGE), strict=False):
         axis.plot(range(1, len(values) + 1), values, "o-", color=color, ms=3, label=names[arm])
@@ -149,7 +149,7 @@ def draw_task(path: Path, curves: Curve, names: Mapping[str, str], *, score: str
 def draw_intervals(
     path: Path, bars: Mapping[str, tuple[float, float | None, float | None]], *, score: str
 ) -> None:
-    """A bar for each name, with the interval of its value where it has one."""
+    """Draw a bar for each name, with the interval of its value where it has one."""
     figure, axis = plt.subplots(figsize=(9, 0.8 + 0.42 * len(bars)))
     rows = np.arange(len(bars))
     axis.barh(rows, [mean for mean, _, _ in bars.values()], 0.6, color=BLUE)
@@ -169,7 +169,7 @@ Point = tuple[float, float, float | None, float | None]  # share, mean, interval
 
 
 def draw_shares(path: Path, lines: Mapping[str, Sequence[Point]], *, score: str) -> None:
-    """A score by the share of the training examples, one line for each way of training."""
+    """Draw a score by the share of training examples, one line for each way of training."""
     figure, axis = plt.subplots(figsize=(6, 3.6))
     for (name, points), color in zip(lines.items(), (GREY, BLUE), strict=False):
         where = [100 * share for share, _, _, _ in points]

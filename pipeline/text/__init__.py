@@ -1,1 +1,1 @@
-"""From files of text to shards."""
+"""Text files of all formats, cut into sentences and written as shards."""

@@ -1,4 +1,4 @@
-"""Accounts for every byte of a text: it is in a token, or dropped for a reason."""
+"""Accounting for every byte of a text: it is in a token, or dropped for a counted reason."""
 
 from collections.abc import Iterable
 
@@ -9,11 +9,11 @@ from elmo.io.records import Count
 
 
 class Accounting(Struct):
-    """Counts over a part of a text, which add up.
+    """Counts of a part of a text, which can be added up.
 
     `mark` counts the bytes of byte order marks, `fields` those around the text of JSON records;
-    `added` newlines are in the lines but not in the file. `document_ids` counts the ids used,
-    blank documents included.
+    `added` newlines are in the lines but not in the file. `document_ids` counts the ids used, blank
+    documents included.
     """
 
     bytes: Count = 0
@@ -33,7 +33,7 @@ class Accounting(Struct):
     heldout_documents: Count = 0
 
     def counts(self) -> ShardsCounts:
-        """The counts as a manifest records them; every byte read is in one of its entries."""
+        """Return the counts as a manifest records them; each byte read is in one of its entries."""
         newlines = self.lines - self.added
         dropped = {
             "blank": Dropped(self.blank_lines, self.blank_bytes),
@@ -57,7 +57,7 @@ class Accounting(Struct):
 
 
 def add(parts: Iterable[Accounting]) -> Accounting:
-    """The sum of the parts."""
+    """Return the sum of the counts of several parts."""
     total = Accounting()
     for part in parts:
         for name in Accounting.__struct_fields__:

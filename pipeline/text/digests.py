@@ -1,7 +1,7 @@
-"""Digests of files of text, each read once while it stays as it is.
+"""SHA-256 digests of text files, cached: an unchanged file is read once.
 
-What a file is known by: its name, its size, and what its store or disk says of this version of it
-(an ETag, a time). The user's cache folder keeps a line for each that took time to read.
+A file is recognized by its name, its size, and what its store or disk says of this version of it
+(an ETag, a time). The user's cache folder keeps a line for each file that took time to read.
 """
 
 import os
@@ -31,8 +31,11 @@ _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 
 class FileState(Struct, frozen=True):
-    """A file as it is now: its bytes, what tells this version of it from others (empty: nothing
-    does), and the same for this machine alone."""
+    """The size of a file and what identifies its current version, without reading it.
+
+    `mark` is an ETag or a time, empty where there is none; `here` identifies the version on this
+    machine alone.
+    """
 
     bytes: int
     mark: str = ""
@@ -40,7 +43,7 @@ class FileState(Struct, frozen=True):
 
 
 def state_of(url: str) -> FileState:
-    """Return the state of a file without reading it."""
+    """Return the `FileState` of a local path or a URL without reading the file."""
     with reading(url):
         if "://" in url:
             import fsspec
@@ -56,7 +59,7 @@ def state_of(url: str) -> FileState:
 
 
 def state_at_url(info: Mapping[str, Any]) -> FileState:
-    """Return the state of a file at a URL, from what fsspec says of it."""
+    """Return the `FileState` of a file at a URL from `info`, fsspec's description of it."""
     if info.get("size") is None:
         return FileState(0)
     size = int(info["size"])
@@ -73,7 +76,7 @@ def measure(
     files: Sequence[tuple[str, FileState]],
     read: Callable[[str, Callable[[int], None]], tuple[int, str]],
 ) -> list[tuple[int, str]]:
-    """The bytes and SHA-256 of each file, given its URL and its state: as known, or `read`.
+    """Return the number of bytes and the SHA-256 of each file: from the cache, or by `read`.
 
     `read(url, advance)` reads a file, and calls `advance` with the size of each block.
     """

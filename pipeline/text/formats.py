@@ -1,7 +1,7 @@
-"""The formats of input files, one record each, and how a file may be compressed.
+"""The formats of input files, with a record of each, and how a file may be compressed.
 
-A new format is a module beside this one and its record in `FORMATS`. Light: the module is imported
-when a file of that format is read.
+A new format is a module beside this one and a record in `FORMATS`. Importing this module is cheap:
+a format's own module is imported when a file of that format is read.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,28 +23,33 @@ COMPRESSIONS: Mapping[str, str] = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}
 
 
 class FormatModule(Protocol):
-    """The functions of a format's module."""
+    """The functions that the module of a format must have."""
 
     def check(self, input_: "Input", column: str) -> None:
-        """Look at the head of a file: `ElmoError` where it is binary or lacks the column."""
+        """Read the head of a file; raise `ElmoError` where it is binary or lacks the column."""
 
     def spans(self, input_: "Input", index: int, size: int, documents: str) -> "list[FileSpan]":
-        """Divide a file, the input `index` of the corpus, where it may be cut: in pieces of about
-        `size` bytes of text."""
+        """Divide a file into spans of about `size` bytes of text.
+
+        `index` is the position of the input in the corpus.
+        """
 
     def blocks(
         self, span: "FileSpan", size: int, column: str, documents: str, accounting: "Accounting"
     ) -> Iterator[tuple[bytes, Records | None]]:
-        """Yield a span's text, about `size` bytes at a time, as whole lines of UTF-8, each ended by
-        a newline; `accounting` gains each byte of the file that is not in them."""
+        """Yield a span's text in blocks of about `size` bytes.
+
+        A block is whole lines of UTF-8, each ended by a newline, and for records the number of each
+        line's record. `accounting` is given each byte of the file that is not in the blocks.
+        """
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format, chosen by the ending of a file's name.
+    """A file format, chosen by the ending of a file's name.
 
-    `documents` is what `tokenize.documents: auto` means in it. A `packed` file has several bytes of
-    text for one of its own.
+    `documents` is what `tokenize.documents: auto` means in it. A `packed` file is compressed
+    inside: it holds several bytes of text for one of its own.
     """
 
     endings: tuple[str, ...]
@@ -53,7 +58,7 @@ class Format:
     packed: bool = False
 
     def load(self) -> FormatModule:
-        """Import its module."""
+        """Import the module of the format, and return it."""
         return cast(FormatModule, import_module(f".{self.module}", __package__))
 
 

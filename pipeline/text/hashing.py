@@ -1,4 +1,4 @@
-"""Hashes of many strings, sentences or documents at once, stable across machines and versions.
+"""Vectorized hashes of strings, sentences and documents, stable across machines and versions.
 
 A sequence x_0, x_1, … hashes to mix(Σ x_k · M^k) modulo 2^64: over bytes for a string, over
 strings' hashes for a sentence, over lines' hashes for a document. Powers are taken from the start
@@ -18,7 +18,7 @@ _INVERSE = pow(_M, -1, 2**64)
 
 
 def hash_strings(strings: pa.StringArray) -> Hashes:
-    """A hash of each string's bytes; 0 for an empty one."""
+    """Return a hash of each string's bytes; 0 for an empty string."""
     offsets = np.frombuffer(strings.buffers()[1], np.int32)[strings.offset :][: len(strings) + 1]
     if not len(strings) or offsets[-1] == offsets[0]:
         return np.zeros(len(strings), np.uint64)
@@ -27,7 +27,10 @@ def hash_strings(strings: pa.StringArray) -> Hashes:
 
 
 def combine(values: Hashes, counts: npt.NDArray[np.integer]) -> Hashes:
-    """A hash of each run of `counts` values, which follow each other; 0 for an empty run."""
+    """Return a hash of each run of consecutive `values`; `counts` are the lengths of the runs.
+
+    An empty run hashes to 0.
+    """
     hashes = np.zeros(len(counts), np.uint64)
     runs = np.flatnonzero(counts)
     if len(runs):

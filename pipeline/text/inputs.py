@@ -1,4 +1,4 @@
-"""Input files, by name, folder, glob or URL: their kinds, their digests, and opening them."""
+"""Input files given by name, folder, glob or URL: finding, digesting and opening them."""
 
 import glob
 import hashlib
@@ -34,7 +34,7 @@ _ENTRY = 200  # bytes of a file in a manifest, about, without its name and URL
 
 
 class Input(Struct, frozen=True, forbid_unknown_fields=True):
-    """One file of text: its name in manifests, where it is, and what it held when named."""
+    """A text file: its name in manifests, its URL, and its digest when it was found."""
 
     name: str
     url: str
@@ -44,20 +44,23 @@ class Input(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def compression(self) -> str | None:
-        """`gzip`, `zstd`, `xz` or None, by the end of its name."""
+        """Return `gzip`, `zstd`, `xz` or None, by the ending of the name."""
         return COMPRESSIONS.get(_suffixes(self.url)[-1])
 
     @property
     def format(self) -> str:
-        """Its name in `FORMATS`, by the ending before the compression's; by default `text`."""
+        """Return the format's name in `FORMATS`, by the ending of the file's name.
+
+        The ending of a compression is skipped; an unknown ending is `text`.
+        """
         return BY_ENDING.get(_ending(self.url), "text")
 
 
 def find_inputs(patterns: Sequence[str]) -> list[Input]:
-    """List and digest the files that names, folders, globs and fsspec URLs stand for, in order.
+    """Find and digest the files of a list of names, folders, globs and fsspec URLs, in order.
 
-    `ElmoError` for one that stands for nothing, is named twice or is no text, and where all files
-    together are empty. What was read before and has not changed is not read again.
+    Raises `ElmoError` for a pattern without files, a file that comes twice or is no text, and where
+    all files are empty. Unchanged files are not read again.
     """
     files: dict[str, tuple[str, str, FileState | None]] = {}
     for pattern in patterns:
@@ -89,8 +92,10 @@ def find_inputs(patterns: Sequence[str]) -> list[Input]:
 
 
 def check_inputs(inputs: Sequence[Input]) -> list[Input]:
-    """The inputs with the marks of their versions; `ElmoError` where a file is gone or no longer
-    has the bytes it was named with."""
+    """Return the inputs with what identifies the current version of each file.
+
+    Raises `ElmoError` where a file is gone or has other bytes than when its digest was taken.
+    """
     states = in_parallel(lambda input_: state_of(input_.url), inputs)
     sums = measure([(input_.url, seen) for input_, seen in zip(inputs, states, strict=True)], _read)
     for input_, measured in zip(inputs, sums, strict=True):
@@ -102,7 +107,7 @@ def check_inputs(inputs: Sequence[Input]) -> list[Input]:
 
 
 def check_unchanged(input_: Input) -> None:
-    """`ElmoError` where a file that was read is no longer the version whose digest is known."""
+    """Raise `ElmoError` where a file has changed since its digest was taken."""
     if not input_.mark:
         return
     now = state_of(input_.url)
@@ -115,7 +120,7 @@ def _changed(input_: Input) -> ElmoError:
 
 
 def open_input(url: str, *, compression: str | None = None) -> BinaryIO:
-    """Open a local path or fsspec URL for reading bytes; `ElmoError` where there is none."""
+    """Open a local path or fsspec URL for reading bytes; raise `ElmoError` if there is none."""
     with reading(url):
         if "://" not in url:
             check_readable(Path(url))
@@ -131,7 +136,7 @@ def open_input(url: str, *, compression: str | None = None) -> BinaryIO:
 
 
 def read_bytes(input_: Input, file: BinaryIO, size: int) -> bytes:
-    """Read up to `size` bytes of an input's text; `ElmoError` where the file is damaged."""
+    """Read up to `size` bytes of an input's text; raise `ElmoError` if the file is damaged."""
     packed = input_.compression
     with reading(input_.url, f"truncated or not {packed}" if packed else "cannot be read"):
         return file.read(size)

@@ -1,4 +1,4 @@
-"""JSON lines: the text is one field of each record."""
+"""The JSON lines format: the text is one field of each record."""
 
 import json
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from .spans import FileSpan, line_spans
 
 
 def check(input_: Input, column: str) -> None:
-    """Refuse a file whose head is binary or whose first records lack the column."""
+    """Raise `ElmoError` for a file whose head is binary or whose first records lack the column."""
     plain_text.check(input_, column)
     span = FileSpan(input_, 0, 0, input_.bytes if input_.compression is None else -1, 0)
     for _ in blocks(span, 1 << 16, column, "line", Accounting()):
@@ -22,14 +22,14 @@ def check(input_: Input, column: str) -> None:
 
 
 def spans(input_: Input, index: int, size: int, documents: str) -> list[FileSpan]:
-    """Divide a file at its lines; not at all where blank lines in the text divide documents."""
+    """Divide a file at line ends; not at all where blank lines in the text divide documents."""
     return line_spans(input_, index, input_.bytes if documents == "blank" else size, documents)
 
 
 def blocks(
     span: FileSpan, size: int, column: str, documents: str, accounting: Accounting
 ) -> Iterator[tuple[bytes, Records]]:
-    """Yield the texts of a span's records; a blank line or null is an empty text."""
+    """Yield the texts of a span's records in blocks; a blank line or null is an empty text."""
     first = 0
     for raw, offset in raw_blocks(span, size, "line"):
         check_utf8(span, raw, offset)

@@ -1,4 +1,4 @@
-"""The lines of a span of a file: whole, of UTF-8, of at most the longest length."""
+"""Reading lines from a span of a file: complete, valid UTF-8, and of limited length."""
 
 from collections.abc import Iterable, Iterator
 
@@ -15,7 +15,7 @@ BLOCK = 4 << 20
 
 
 def raw_blocks(span: FileSpan, size: int, documents: str) -> Iterator[tuple[bytes, int]]:
-    """Whole lines of a span, about `size` bytes at a time, and where each block begins."""
+    """Yield blocks of about `size` bytes of whole lines of a span, each with its offset."""
     offset, left = span.start, span.end - span.start if span.end >= 0 else -1
     with open_input(span.input.url, compression=span.input.compression) as file:
         if offset:
@@ -50,7 +50,7 @@ def _check_lines(span: FileSpan, text: bytes, offset: int) -> None:
 
 
 def too_long(what: str, size: int) -> str:
-    """Say that a line or value is over the limit."""
+    """Return the error message for a line or value that is over the limit."""
     return (
         f"{what} has {size / 1e6:,.0f} MB or more; the limit is {LONGEST_LINE >> 20} MiB: "
         "divide it at line ends"
@@ -58,7 +58,10 @@ def too_long(what: str, size: int) -> str:
 
 
 def cut_at(text: bytes, size: int, documents: str) -> int:
-    """Return where to end a block: after its last document, or else its last line (0: read on)."""
+    """Return where to end a block: after its last complete document, else after its last line.
+
+    0 means that more must be read.
+    """
     if documents == "blank":
         ends = [match.end() for match in BLANK_LINES.finditer(text)]
         if ends:
@@ -69,20 +72,20 @@ def cut_at(text: bytes, size: int, documents: str) -> int:
 
 
 def joined(texts: list[bytes], first: int) -> tuple[bytes, Records]:
-    """Records as lines, and the number of the record each line is of."""
+    """Return records as lines, and for each line the number of its record, from `first`."""
     lines = [text.count(b"\n") + 1 for text in texts]
     records = np.repeat(np.arange(first, first + len(texts), dtype=np.int64), lines)
     return b"".join(text + b"\n" for text in texts), records
 
 
 def first_names(names: Iterable[str]) -> str:
-    """A few of the names, for a message."""
+    """Return the first of the names, shortened, for an error message."""
     names = [str(name) for name in names]
     return ", ".join(name[:60] for name in names[:12]) + (", …" if len(names) > 12 else "")
 
 
 def check_utf8(span: FileSpan, text: bytes, offset: int) -> None:
-    """Raise `ElmoError` naming the line, where text at `offset` of a file is not UTF-8."""
+    """Raise `ElmoError`, naming the line, where `text` at `offset` of a file is not UTF-8."""
     nul = text.find(0)
     if nul >= 0:
         check_no_nul(span.input, text[nul : nul + 1], line_number(span, offset + nul))
@@ -100,7 +103,10 @@ def check_utf8(span: FileSpan, text: bytes, offset: int) -> None:
 
 
 def check_no_nul(input_: Input, text: bytes, line: int) -> None:
-    """Raise `ElmoError` for a zero byte; `line` is its line, 0: count."""
+    """Raise `ElmoError`, naming the line, where `text` has a zero byte.
+
+    `line` is the number of that line; 0 counts lines from the start of `text`.
+    """
     if 0 in text:
         raise ElmoError(
             f"{input_.url}:{line or text.count(10, 0, text.index(0)) + 1}: holds a zero byte, as "
@@ -123,7 +129,7 @@ def is_utf8(text: bytes) -> bool:
 
 
 def line_number(span: FileSpan, offset: int) -> int:
-    """The number, from 1, of the line that holds byte `offset` of the (uncompressed) file."""
+    """Return the number, from 1, of the line with byte `offset` of the uncompressed file."""
     line = 1
     with open_input(span.input.url, compression=span.input.compression) as file:
         while offset > 0 and (block := read_bytes(span.input, file, min(offset, BLOCK))):

@@ -1,4 +1,4 @@
-"""Parquet: the text is one column of strings."""
+"""The Parquet format: the text is one column of strings."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +15,7 @@ from .spans import FileSpan
 
 
 def check(input_: Input, column: str) -> None:
-    """Refuse a file that is no whole Parquet file or lacks the column."""
+    """Raise `ElmoError` for a file that is incomplete, is not Parquet, or lacks the column."""
     with _open(input_) as file:
         _check_column(input_, file, column)
 
@@ -32,7 +32,7 @@ def spans(input_: Input, index: int, size: int, documents: str) -> list[FileSpan
 def blocks(
     span: FileSpan, size: int, column: str, documents: str, accounting: Accounting
 ) -> Iterator[tuple[bytes, Records]]:
-    """Yield the texts of a span's rows."""
+    """Yield the texts of a span's rows in blocks."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

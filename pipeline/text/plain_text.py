@@ -1,4 +1,4 @@
-"""Plain text: each line of the file is one."""
+"""The plain text format: each line of the file is a line of text."""
 
 import codecs
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ __all__ = ["blocks", "check", "spans"]
 
 
 def check(input_: Input, column: str) -> None:
-    """Refuse a file whose head is binary."""
+    """Raise `ElmoError` for a file whose head is binary."""
     with open_input(input_.url, compression=input_.compression) as file:
         check_no_nul(input_, read_bytes(input_, file, 1 << 16), 0)
 
@@ -21,7 +21,10 @@ def check(input_: Input, column: str) -> None:
 def blocks(
     span: FileSpan, size: int, column: str, documents: str, accounting: Accounting
 ) -> Iterator[tuple[bytes, None]]:
-    """Yield the lines of a span, without a byte order mark; blocks end where documents do."""
+    """Yield the lines of a span in blocks that end where documents end.
+
+    A byte order mark is left out.
+    """
     for text, offset in raw_blocks(span, size, documents):
         check_utf8(span, text, offset)
         accounting.bytes += len(text)

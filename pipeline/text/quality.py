@@ -1,4 +1,4 @@
-"""Simple counts of a text's quality: duplicates, long tokens, odd scripts, sentences of no text."""
+"""Counts that tell of a text's quality: duplicates, long tokens, odd scripts, no letters."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -39,7 +39,7 @@ _NO_LETTER = len(SCRIPTS)
 
 
 class QualityFigures(Struct, frozen=True, forbid_unknown_fields=True):
-    """A report that can be written to a file; `hashes` as bytes."""
+    """The counts of `QualityCounts` as a record that a file can hold."""
 
     sentences: Count
     long_tokens: Count
@@ -51,7 +51,10 @@ class QualityFigures(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass
 class QualityCounts:
-    """Counts over sentences; `hashes` are a sample of their hashes, to estimate duplicates."""
+    """Counts over sentences of what tells of a text's quality.
+
+    `hashes` are of a sample of the sentences, to estimate duplicates.
+    """
 
     sentences: int = 0
     long_tokens: int = 0
@@ -67,7 +70,10 @@ class QualityCounts:
         lengths: npt.NDArray[np.int64],
         hashes: npt.NDArray[np.uint64],
     ) -> None:
-        """Count sentences of `lengths` tokens, given as `ids` into `types` end to end."""
+        """Count sentences, given as `ids` of their tokens end to end, and their `lengths`.
+
+        The ids index `types`, the distinct tokens.
+        """
         sizes = pc.binary_length(types).to_numpy()
         self.long_tokens += int((sizes > _LIMIT)[ids].sum())
         least = np.sort(sizes)[-_LONGEST:][0] if len(types) else 0
@@ -90,7 +96,7 @@ class QualityCounts:
         self.scripts.update({name: int(n) for name, n in zip(SCRIPTS, main, strict=True) if n})
 
     def figures(self) -> QualityFigures:
-        """The counts, to be written to a file and merged."""
+        """Return the counts as a record, to be written to a file and merged."""
         hashes = np.concatenate(self.hashes) if self.hashes else np.zeros(0, np.uint64)
         return QualityFigures(
             self.sentences,
@@ -103,12 +109,12 @@ class QualityCounts:
 
 
 def sample(size: int) -> int:
-    """Of how many sentences one is looked at for duplicates, in a corpus of `size` bytes."""
+    """Return n, where one of n sentences is checked for duplicates in a corpus of `size` bytes."""
     return 1 + size // (50 * _SAMPLE)
 
 
 def merge(reports: Sequence[QualityFigures]) -> TextQuality:
-    """One report in plain numbers: what the manifest of the shards holds."""
+    """Return the sum of several records as plain numbers, for the manifest of the shards."""
     scripts = sum((Counter(report.scripts) for report in reports), Counter[str]())
     hashes = np.frombuffer(b"".join(report.hashes for report in reports), "<u8")
     repeated = len(hashes) - len(np.unique(hashes))

@@ -1,7 +1,7 @@
-"""The text of a span as blocks of lines, whatever the format of its file.
+"""Reading the text of a span as blocks of lines, whatever the format of its file.
 
-A format accounts for which bytes of a file are not text (JSON around it, a byte order mark) and
-which newlines are in the block but not in the file.
+Each format accounts for the bytes of a file that are not text (JSON around it, a byte order mark)
+and for newlines that are in a block but not in the file.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class TextBlock:
 
 
 def check_readable(input_: Input, column: str) -> None:
-    """Look at the head of a file: `ElmoError` where it is binary or lacks the column."""
+    """Read the head of a file; raise `ElmoError` where it is binary or lacks the column."""
     if input_.bytes:
         FORMATS[input_.format].load().check(input_, column)
 
@@ -36,9 +36,9 @@ def check_readable(input_: Input, column: str) -> None:
 def read_blocks(
     span: FileSpan, *, column: str, documents: str, size: int, accounting: Accounting
 ) -> Iterator[TextBlock]:
-    """Yield a span's lines in blocks of about `size` bytes; `accounting` gains what is no text.
+    """Yield a span's lines in blocks of about `size` bytes; `accounting` is given all other bytes.
 
-    With `documents` "blank" a document begun in a block ends there or fills the block.
+    With `documents` "blank" a document that begins in a block ends there or fills the block.
     """
     format_ = FORMATS[span.input.format]
     blocks = format_.load().blocks(span, size, column, documents, accounting)

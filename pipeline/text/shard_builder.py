@@ -1,7 +1,7 @@
-"""One piece of a text → its shards: the work of one tokenizing task.
+"""Tokenizing one piece of a text into its shards: the work of one task.
 
-A piece numbers its sentences and documents from 0. What stands between white space is split once
-for each distinct stretch; the rest is array work.
+A piece numbers its sentences and documents from 0. Each distinct stretch between white space is
+tokenized once; the rest is array work.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,9 +43,10 @@ _NEWLINE = 10
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of work: the spans to read, how, and the folder to leave its shards in.
+    """A piece of the text: the spans to read, the settings, and the folder for its shards.
 
-    `tokenizer` is what the manifest says of the tokenizer, `results` the version of this code.
+    `tokenizer` is what the manifest says of the tokenizer; `results` is the stage's version, part
+    of the digest.
     """
 
     number: int
@@ -59,7 +60,7 @@ class Piece:
 
     @cached_property
     def digest(self) -> str:
-        """A digest of everything the piece's shards depend on."""
+        """Return a digest of everything that the piece's shards depend on."""
         spans = [
             (span.input.sha256, span.input.format, span.document, span.start, span.end)
             for span in self.spans
@@ -69,19 +70,19 @@ class Piece:
 
     @property
     def record(self) -> str:
-        """The file of the result, written when all its shards are."""
+        """Return the name of the file with the piece's result, written after all its shards."""
         return f"{self.digest}.json"
 
     def shard(self, index: int) -> str:
-        """The file of the piece's shard `index`."""
+        """Return the name of the file of the piece's shard `index`."""
         return f"{self.digest}-{index:05d}.arrow"
 
 
 class PieceResult(Struct, frozen=True, forbid_unknown_fields=True):
-    """The result of a piece of work. The ids of its shards are counted from the piece's start.
+    """The result of tokenizing a piece: its shards, with ids that count from the piece's start.
 
-    The hashes of its documents are between `lowest` and `highest`, which say which shares of text
-    could be held out.
+    `lowest` and `highest` bound the hashes of its documents, which tell whether a shard can hold
+    held-out text.
     """
 
     piece: Sha256
@@ -93,11 +94,10 @@ class PieceResult(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def finished(pieces: Sequence[Piece]) -> list[PieceResult | None]:
-    """The results of pieces that were finished before, with all shards as they were written; None
-    for the others.
+    """Return the results of pieces that an earlier run finished, and None for the others.
 
-    At a URL, where files are written whole, a shard's size tells; its bytes are checked by all who
-    read it.
+    A piece is finished where its shards are as they were written. At a URL, where a file is whole
+    or absent, only its size is checked; readers check its bytes.
     """
     present = pieces[0].folder.tree() if pieces else {}
     return in_parallel(lambda piece: _finished(piece, present), pieces)
@@ -116,7 +116,7 @@ def _finished(piece: Piece, present: Mapping[str, int]) -> PieceResult | None:
 
 
 def tokenize_piece(piece: Piece) -> PieceResult:
-    """Tokenize one piece of the corpus and write its shards: what each worker runs."""
+    """Tokenize one piece of the corpus, write its shards, and return its result."""
     split = sentence_splitter()[0] if piece.params.sentences == "split" else None
     accounting, quality = Accounting(), QualityCounts()
     documents = _Documents(piece.params, accounting)

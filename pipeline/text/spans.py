@@ -1,4 +1,4 @@
-"""Input files divided into spans: the pieces that tasks read, in any order."""
+"""Input files divided into spans, which tasks read in any order."""
 
 import re
 import sys
@@ -19,9 +19,10 @@ BLANK_LINES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+(?=[ \t\r\f\v]*\S)")
 
 @dataclass(frozen=True)
 class FileSpan:
-    """A part of one input: bytes of a plain file, row groups of a Parquet one; `end` -1: the rest.
+    """A part of one input: bytes of a file of lines, row groups of a Parquet file.
 
-    `document` is the input's index in the corpus, `size` about how many bytes of text are in it.
+    `end` -1 is the end of the file, `document` is the input's index in the corpus, and `size` is
+    about how many bytes of text the span has.
     """
 
     input: Input
@@ -32,9 +33,10 @@ class FileSpan:
 
 
 def document_rule(documents: str, format_: str) -> str:
-    """Return what a document is, `file`, `line` or `blank`, in a file of this format.
+    """Return what a document is in a file of this format: `file`, `line` or `blank`.
 
-    `auto` is what blank lines divide in plain text, and else a record.
+    `documents` is the setting; `auto` becomes the format's own rule: what blank lines divide
+    (`blank`) in plain text, else a record.
     """
     if documents != "auto":
         return documents
@@ -42,9 +44,9 @@ def document_rule(documents: str, format_: str) -> str:
 
 
 def piece_bytes(inputs: Sequence[Input], *, shard_bytes: int) -> int:
-    """The bytes of text in a piece: `shard_bytes`, or more, so that pieces are not too many.
+    """Return how many bytes of text a piece holds: `shard_bytes`, or more for a large text.
 
-    The manifests, which name every shard and every part, then stay small enough to be read.
+    The number of pieces is bounded, so that manifests, which name every shard, stay small.
     """
     text = sum(_text_bytes(input_) for input_ in inputs)
     return min(max(shard_bytes, -(-text // MOST_PIECES)), MOST_BYTES)
@@ -60,8 +62,8 @@ def plan(
 ) -> list[tuple[FileSpan, ...]]:
     """Divide inputs into pieces of about `shard_bytes` of text: large files at line ends.
 
-    Follows from the inputs and the arguments alone. With `documents` "blank" no document is
-    divided. Small files share a piece.
+    Small files share a piece. With `documents` "blank" no document is divided. The result depends
+    on the arguments alone.
     """
     pieces: list[tuple[FileSpan, ...]] = []
     gathered: list[FileSpan] = []
@@ -81,12 +83,12 @@ def plan(
 
 
 def whole_file(input_: Input, index: int) -> list[FileSpan]:
-    """One span that is the whole file."""
+    """Return one span that is the whole file."""
     return [FileSpan(input_, index, 0, -1, _text_bytes(input_))]
 
 
 def line_spans(input_: Input, index: int, size: int, documents: str) -> list[FileSpan]:
-    """Divide a file of lines at their ends; a compressed one is not divided."""
+    """Divide a file at line ends; a compressed one is not divided."""
     if input_.compression is not None:
         return whole_file(input_, index)
     if input_.bytes <= size:

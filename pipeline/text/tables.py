@@ -1,4 +1,4 @@
-"""CSV and TSV: the text is one column, which the first line, the header, names."""
+"""The CSV and TSV formats: the text is one column, which the header line names."""
 
 import codecs
 from collections.abc import Iterator
@@ -17,21 +17,21 @@ _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
 def check(input_: Input, column: str) -> None:
-    """Refuse a file whose head is binary or no table, or whose header lacks the column."""
+    """Raise `ElmoError` for a file whose head is binary or no table, or that lacks the column."""
     plain_text.check(input_, column)
     for span in whole_file(input_, 0):
         next(blocks(span, 1 << 16, column, "line", Accounting()), None)
 
 
 def spans(input_: Input, index: int, size: int, documents: str) -> list[FileSpan]:
-    """One span: a field may hold line ends, so that only a reader knows where a record ends."""
+    """Return one span: a field may hold line ends, so only a reader knows where a record ends."""
     return whole_file(input_, index)
 
 
 def blocks(
     span: FileSpan, size: int, column: str, documents: str, accounting: Accounting
 ) -> Iterator[tuple[bytes, Records]]:
-    """Yield the texts of a file's records."""
+    """Yield the texts of a file's records in blocks."""
     lines = _TableLines(span, size)
     records = rows(lines, delimiter=_DELIMITERS[span.input.format], source=span.input.url)
     _, names = next(records, (0, []))

@@ -1,4 +1,4 @@
-"""Reaching MLflow: its address, its client, its experiment, and its errors in one line."""
+"""The connection to MLflow: its address, client and experiment, and its errors in one line."""
 
 import logging
 import os
@@ -29,7 +29,7 @@ _CLIENTS: dict[str, Any] = {}
 
 
 def mlflow_client() -> Any:
-    """MLflow's client, made once for each address, after a check of a database's file."""
+    """Return MLflow's client, one for each address, once a database's file was checked."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     for name in ("urllib3.connectionpool", "mlflow.utils.databricks_utils"):  # their errors follow
@@ -54,13 +54,19 @@ def mlflow_client() -> Any:
 
 
 def own_database() -> Path | None:
-    """The file of the database that the environment names, or the project's; None of a server."""
+    """Return the file of the database that the environment names, else the project's.
+
+    Returns None for an MLflow server.
+    """
     default = f"sqlite:///{project_root() / 'mlflow.db'}"
     return database_of(os.environ.get("MLFLOW_TRACKING_URI", default))
 
 
 def check_there() -> None:
-    """Refuse to ask a database that is not there: one would be made in a folder of no project."""
+    """Raise `ElmoError` where the database's file does not exist.
+
+    MLflow would create one, in a folder that may be no project.
+    """
     file = own_database()
     if file is not None and not file.exists():
         raise ElmoError(
@@ -75,7 +81,7 @@ def _find_again(file: Path) -> None:
 
 
 def check() -> None:
-    """`ElmoError`, soon and in one line, where MLflow can't be used."""
+    """Raise `ElmoError`, soon and in one line, where MLflow can't be used."""
     with answers():
         client = mlflow_client()
         file = database_of(current_uri())
@@ -114,7 +120,7 @@ def _within(seconds: float, ask: Callable[[], Result]) -> Result:
 
 @contextmanager
 def answers() -> Iterator[None]:
-    """Turn any error of MLflow, its server or its database into one `ElmoError`."""
+    """Turn any exception of MLflow, its server or its database in the block into `ElmoError`."""
     try:
         yield
     except (ElmoError, KeyboardInterrupt, SystemExit):
@@ -126,7 +132,7 @@ def answers() -> Iterator[None]:
 
 
 def explain(error: BaseException) -> str:
-    """Return what MLflow's error means, in one line."""
+    """Return a message for the user, in one line, about an exception of MLflow."""
     text, line = str(error), one_line(error)
     where = f"MLflow at {shown_uri()}"
     status = re.search(r"error code (\d{3})", text)
@@ -160,13 +166,19 @@ def explain(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """An error's own words on one line, without logins; the reason may stand at either end."""
+    """Return an exception's message on one line, without logins.
+
+    A long one is cut in the middle, since the reason may stand at either end.
+    """
     text = " ".join(without_credentials(str(error)).split()) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:100]} … {text[-197:]}"
 
 
 def named(name: str) -> str:
-    """The condition of a search for `name`, which may hold one kind of quotes."""
+    """Return the filter of an MLflow search for `name`, in quotes.
+
+    Raises `ElmoError` for a name with both kinds of quotes.
+    """
     if '"' in name and "'" in name:
         raise ElmoError(f"{name}: MLflow finds no name with both kinds of quotes; use one")
     quote = '"' if "'" in name else "'"
@@ -174,33 +186,38 @@ def named(name: str) -> str:
 
 
 def current_uri() -> str:
-    """Return where runs go, with its login."""
+    """Return the tracking URI, with its login."""
     import mlflow
 
     return str(mlflow.get_tracking_uri())
 
 
 def shown_uri() -> str:
-    """Return where runs go, as it may be shown."""
+    """Return the tracking URI without its login, for messages."""
     return without_credentials(current_uri())
 
 
 def tracking_uri() -> str:
-    """Return where runs go, with its login: for MLflow alone, never to be shown or kept."""
+    """Return the tracking URI with its login, once MLflow's client is set up.
+
+    It is for MLflow alone: never show it or write it down.
+    """
     with answers():
         mlflow_client()
         return current_uri()
 
 
 def database_file() -> Path | None:
-    """The file of the database in use, where it is a file."""
+    """Return the file of the SQLite database in use, or None for a server."""
     mlflow_client()
     return database_of(current_uri())
 
 
 def experiment_id(client: Any, stage: str = "") -> str:
-    """The experiment that the runs of a stage go to, made where it is new: tasks, of which there
-    are many, have one of their own."""
+    """Return the id of the MLflow experiment for a stage's runs, which is made if it is new.
+
+    The runs of tasks, of which there are many, have an experiment of their own.
+    """
     if os.environ.get("MLFLOW_EXPERIMENT_ID"):
         return os.environ["MLFLOW_EXPERIMENT_ID"]
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
@@ -231,7 +248,7 @@ def experiment_id(client: Any, stage: str = "") -> str:
 
 @contextmanager
 def silent(name: str) -> Iterator[None]:
-    """A library's progress lines off; its warnings and errors stay."""
+    """Hide a library's progress messages in the block; its warnings and errors stay."""
     logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -242,7 +259,7 @@ def silent(name: str) -> Iterator[None]:
 
 
 def project_root() -> Path:
-    """The project's folder."""
+    """Return the project's folder."""
     return Path(os.environ.get("DVC_ROOT", ".")).absolute()
 
 

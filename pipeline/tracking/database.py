@@ -1,4 +1,4 @@
-"""MLflow's database, where it is an SQLite file: checked before use, made whole or not at all."""
+"""MLflow's SQLite database: checked before use, created whole or not at all."""
 
 import contextlib
 import os
@@ -14,12 +14,15 @@ _TABLES = {"alembic_version", "experiments", "runs"}  # those that MLflow's has 
 
 
 def database_of(uri: str) -> Path | None:
-    """The file of an SQLite URI."""
+    """Return the file of an SQLite URI, or None for any other URI."""
     return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
 
 
 def check_database(path: Path) -> None:
-    """`ElmoError` where MLflow would try for a minute, and then show a traceback."""
+    """Raise `ElmoError` for a database that can't be used.
+
+    MLflow would try for a minute, and then show a traceback.
+    """
     other = "or set MLFLOW_TRACKING_URI"
     if path.is_dir():
         raise ElmoError(f"{path}: is a folder, not MLflow's database; move it away, {other}")
@@ -53,10 +56,9 @@ def check_database(path: Path) -> None:
 
 
 def make_database(database: Path) -> None:
-    """Make an SQLite database whole or not at all.
+    """Create an SQLite database for MLflow, whole or not at all.
 
-    MLflow makes its tables one after another, and is stuck for good with a database whose making
-    was killed half-way.
+    MLflow creates its tables one after another, and never recovers from being killed half-way.
     """
     if database.exists():
         return

@@ -1,4 +1,4 @@
-"""A project that was moved or copied: artifacts and models of its runs are found where it is now.
+"""Addresses in MLflow's database after a project was moved or copied.
 
 MLflow keeps absolute addresses. Where its database is a file, artifacts lie beside it in `mlruns`,
 so an address that names another folder's `mlruns` dates from before a move or a copy.
@@ -22,10 +22,10 @@ _ADDRESSES = (
 
 
 def settle(database: Path) -> list[Path]:
-    """Point the addresses in a database of a project that was moved or copied to where it is now.
+    """Rewrite a moved or copied project's addresses in `database`; return its former folders.
 
-    Files that are only where they were are still looked for there. Returns the folders where the
-    project was, mostly none.
+    The list is empty where the project was not moved. Files that were left in a former folder are
+    still found there.
     """
     here = database.absolute().parent
     if not database.is_file():

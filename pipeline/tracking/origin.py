@@ -1,4 +1,4 @@
-"""The origin of a run: user, command, commit, packages, and the pass of the pipeline."""
+"""The origin of an MLflow run: user, command, commit, packages, and the `dvc repro` it is of."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from .client import project_root
 
 
 def tags() -> dict[str, str]:
-    """The user, the command and the commit."""
+    """Return the MLflow tags that name the user, the machine, the command and the commit."""
     import getpass
     import subprocess
 
@@ -45,7 +45,10 @@ def tags() -> dict[str, str]:
 
 
 def pass_key() -> str | None:
-    """The process that set DVC's variables: the nearest ancestor that has them not."""
+    """Return a key of the `dvc repro` that started this process; None without one.
+
+    It is the host, process id and start time of the nearest ancestor without DVC's variables.
+    """
     if "DVC_STAGE" not in os.environ:
         return None
     import psutil
@@ -58,14 +61,17 @@ def pass_key() -> str | None:
 
 
 def process_key() -> str:
-    """Return what names this process among all that ever were."""
+    """Return a key of this process: `HOST-PID-START`, with the start in seconds since 1970."""
     import psutil
 
     return f"{platform.node()}-{os.getpid()}-{psutil.Process().create_time():.0f}"
 
 
 def is_gone(key: str) -> bool:
-    """Tell whether a process of this machine has ended; no of any other machine's."""
+    """Tell whether the process of a `process_key` ran on this machine and has ended.
+
+    The answer for a process of another machine is always False.
+    """
     import psutil
 
     node, _, rest = key.rpartition("-")[0].rpartition("-")
@@ -81,7 +87,7 @@ def is_gone(key: str) -> bool:
 
 
 def machine() -> str:
-    """The processor and how many cores of it, in words."""
+    """Return the number of cores and the processor's name as text."""
     import psutil
 
     name = platform.processor() or platform.machine()
@@ -93,7 +99,7 @@ def machine() -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Python, the system, and the packages that results depend on."""
+    """Return the versions of Python and of the packages that results depend on, and the system."""
     from importlib.metadata import version
 
     names = ("torch", "numpy", "pyarrow", "ray", "dvc", "mlflow")
@@ -104,7 +110,7 @@ def environment() -> dict[str, Any]:
 def description(
     stage: str, inputs: Mapping[str, str], locations: Mapping[str, str], tags: Mapping[str, str]
 ) -> str:
-    """Return what a person wants to know of a run before opening it."""
+    """Return the run's description in Markdown: what the stage read, and the commit."""
     lines = [f"Stage `{stage}` read"]
     lines += [
         f"- {name}: `{locations.get(name, '')}` (digest {value[:12]})"

@@ -1,11 +1,11 @@
-"""The registered model: what `mlflow.pyfunc.load_model` gives. It needs `elmo` alone.
+"""The registered model as `mlflow.pyfunc.load_model` gives it; it needs `elmo` alone.
 
-Input: items, each a text, which is cut as the model's training text was (where into sentences, each
-is read alone), or a token list, which is taken as it is; in a list, or in a table with a column
-`text` or `tokens`. Output: one float32 array for each item (a server sends nested lists); `layers`
-says of what: `all` (layers, tokens, dim), `average` or `top` (tokens, dim), or comma-separated
-weights, one for each layer, of a mix as learned (before their softmax), scaled by `gamma`. With
-`pooling: mean` it is the mean over the tokens, one vector for each text.
+Input: items, each a text, which is cut by the model's tokenizer (where into several sentences, each
+is embedded alone), or a token list, which is taken as it is. They come in a list, or in a table
+with a column `text` or `tokens`. Output: one float32 array for each item (a server sends nested
+lists); `layers` says of what: `all` (layers, tokens, dim), `average` or `top` (tokens, dim), or
+comma-separated weights, one for each layer, of a mix as learned (before their softmax), scaled by
+`gamma`. With `pooling: mean` it is the mean over the tokens, one vector for each text.
 """
 
 import json
@@ -31,15 +31,15 @@ PARAMS: dict[str, Any] = {
 
 
 def example(*, text: bool) -> list[Any]:
-    """Items to try a model with; one without a tokenizer takes no `text`."""
+    """Return example inputs for a model; without `text`, for a model without a tokenizer."""
     return EXAMPLE if text else EXAMPLE[1:]
 
 
 def signature() -> ModelSignature:
-    """Items as `text` or as `tokens`, and one table of vectors for each.
+    """Return the model's MLflow signature: columns `text` and `tokens` in, a table of vectors out.
 
-    MLflow has no type for "text or token lists": the columns are optional, and what comes in is
-    checked by `Served.predict`, not cast by MLflow, which would cut token lists into columns.
+    MLflow has no type for "text or token lists": the columns are optional, and the input is checked
+    by `Served.predict`, not cast by MLflow, which would cut token lists into columns.
     """
     model_signature = ModelSignature(
         inputs=Schema(
@@ -63,10 +63,10 @@ def signature() -> ModelSignature:
 
 
 class Served(PythonModel):
-    """Embeds sentences with a model folder."""
+    """An MLflow model that embeds sentences with a model folder."""
 
     def load_context(self, context: Any) -> None:
-        """Load the weights once, and embed a little: the first request is as quick as any."""
+        """Load the weights, and embed a little, so that the first request is not slow."""
         from elmo.model.embedder import Embedder
 
         _accept_tables()
@@ -77,9 +77,9 @@ class Served(PythonModel):
     def predict(
         self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> list[np.ndarray]:
-        """Embed each item.
+        """Return the vectors of each item.
 
-        The hint is one of which MLflow makes no signature; a list will do as well as a table.
+        `model_input` may be a list or a table. MLflow would make a signature of a more exact hint.
         """
         from elmo.errors import ElmoError
 

@@ -1,7 +1,7 @@
-"""A spool: records wait in a file until a server has taken them; no caller waits for the server.
+"""A spool: records wait in a file until a server takes them, so that no caller waits for it.
 
 Each writer has a file of its own, locked for as long as it lives. A thread sends the records in
-their order. What a dead writer left is sent by the next one that opens the folder. A record may be
+order. Records of a writer that died are sent by the next one that opens the folder. A record may be
 sent twice (its writer killed after sending it, before marking it sent), so sending must be
 idempotent.
 """
@@ -26,7 +26,7 @@ _PAUSES = (0.5, 1, 2, 5, 10, 30)  # seconds after each failure in a row
 
 
 class Refused(Exception):
-    """The server will never take these records: they are dropped, with a message."""
+    """The server's final refusal of records, which are then dropped, with a message."""
 
 
 @dataclass
@@ -50,9 +50,9 @@ class _File:
 
 
 class Spool:
-    """Sends records from `folder` in the background by `send`, which gets them in order.
+    """A queue of records in files of `folder`, which a thread sends by calling `send`.
 
-    `send` raises `Refused` for what will never be taken; any other exception means later. `say`
+    `send` raises `Refused` for records to drop; any other exception means to try again later. `say`
     gets one line when an outage begins and one when it ends.
     """
 
@@ -73,7 +73,7 @@ class Spool:
         self._thread.start()
 
     def add(self, record: SpooledRecord) -> None:
-        """Keep a record, whole or not at all; it goes out as soon as the server takes it."""
+        """Write a record to the file; the thread sends it as soon as the server takes it."""
         line = (json.dumps(record, separators=(",", ":")) + "\n").encode()
         with self._changed:
             before = os.fstat(self._own.descriptor).st_size
@@ -88,8 +88,10 @@ class Spool:
             self._changed.notify_all()
 
     def close(self, wait: float) -> int:
-        """Send what is left, dead writers' records too, for at most `wait` seconds; return how many
-        records stay behind."""
+        """Send the remaining records, dead writers' too, for at most `wait` seconds.
+
+        Returns how many are left.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -164,7 +166,7 @@ class Spool:
 
 
 def waiting(folder: Path) -> int:
-    """Return how many records the files of `folder` hold; some may have gone out a moment ago."""
+    """Return how many records the files of `folder` hold; some may just have been sent."""
     count = 0
     for path in sorted(folder.glob("*.jsonl")):
         with contextlib.suppress(FileNotFoundError):

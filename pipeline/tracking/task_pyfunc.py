@@ -1,9 +1,9 @@
-"""A trained task in MLflow: what `mlflow.pyfunc.load_model` gives. It needs `elmo` alone.
+"""A trained task as `mlflow.pyfunc.load_model` gives it; it needs `elmo` alone.
 
 Input: items, each a text, or a record of what the kind of task reads (docs/tasks.md, JSON lines):
 `tokens`; `premise` and `hypothesis`; `context` and `question`; `tokens` and `predicates`;
-`sentences`. In a list, or in a table with those columns. Output: what `Task` itself says of each
-item; for `roles` a list, one for each predicate; None for one without tokens.
+`sentences`. They come in a list, or in a table with those columns. Output: the prediction of `Task`
+for each item; for `roles` a list, one for each predicate; None for an item without tokens.
 """
 
 from pathlib import Path
@@ -21,10 +21,10 @@ from elmo.tasks.kinds import KINDS
 
 
 def signature(kind: str) -> ModelSignature:
-    """The columns of a kind of task.
+    """Return the MLflow signature of a kind of task: its input columns.
 
-    MLflow has no type for "text or records": the columns are optional, and what comes in is checked
-    by the task's own reader, not cast by MLflow.
+    MLflow has no type for "text or records": the columns are optional, and the input is checked by
+    the task's own reader, not cast by MLflow.
     """
     fields = {name: value for example in KINDS[kind].examples for name, value in example.items()}
     columns = [ColSpec(_type(value), name, required=False) for name, value in fields.items()]
@@ -41,10 +41,10 @@ def _type(value: Any) -> Any:
 
 
 class ServedTask(PythonModel):
-    """Predicts with the folder of a trained task."""
+    """An MLflow model that predicts with the folder of a trained task."""
 
     def load_context(self, context: Any) -> None:
-        """Load one seed's weights once."""
+        """Load the weights of one seed."""
         from elmo.tasks.task import Task
 
         seed = (context.model_config or {}).get("seed")
@@ -53,9 +53,9 @@ class ServedTask(PythonModel):
     def predict(
         self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> list[Any]:
-        """Predict each item.
+        """Return the prediction for each item.
 
-        The hint is one of which MLflow makes no signature; a list will do as well as a table.
+        `model_input` may be a list or a table. MLflow would make a signature of a more exact hint.
         """
         from elmo.errors import ElmoError
         from elmo.integrations.batches import items_of

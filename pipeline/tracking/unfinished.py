@@ -1,4 +1,4 @@
-"""Unfinished stages, and what MLflow has not been sent yet, as `elmo work` lists them.
+"""Unfinished stages, and records that MLflow has not been sent yet, as `elmo work` lists them.
 
 MLflow's runs and versions are in `mlflow ui`, the project's experiments in `dvc exp show`.
 """
@@ -24,7 +24,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """Work in progress below a folder, and by spool how many records wait for MLflow."""
+    """The work in progress below a folder, and the number of unsent records of each spool."""
 
     folder: str
     work: list[Work]
@@ -32,7 +32,10 @@ class Unfinished:
 
 
 def unfinished(folder: Path, *, send: bool) -> Unfinished:
-    """Return what is in progress; with `send`, what MLflow could not take before is sent first."""
+    """Return the work in progress and the unsent records below `folder`.
+
+    With `send`, unsent records are sent to MLflow first.
+    """
     if folder.exists() and not folder.is_dir():
         raise ElmoError(f"{folder}: is no folder; pass the one that the stages got as --work")
     left = {
@@ -50,7 +53,7 @@ def unfinished(folder: Path, *, send: bool) -> Unfinished:
 
 
 def lines(found: Unfinished) -> Iterator[str]:
-    """Say it for a person."""
+    """Yield lines for the user about the unfinished work."""
     yield f"work in progress in {found.folder}:" + ("" if found.work else " none")
     for work in found.work:
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(work.began))
