@@ -1,1 +1,1 @@
-"""The vectors in other libraries: one small file for each, which that library's extra installs."""
+"""Integrations with other libraries, one file each; each needs the extra of that library's name."""

@@ -17,7 +17,8 @@ from elmo.store import model_digest
 
 
 def items_of(model_input: Any) -> list[Any]:
-    """Return a model's input from MLflow as items: of a list, one text, or the rows of a table."""
+    """Return the input of an MLflow model as a list of items: a list, one text, or a table's
+    rows."""
     if isinstance(model_input, str):
         return [model_input]
     if isinstance(model_input, dict):
@@ -29,10 +30,11 @@ def items_of(model_input: Any) -> list[Any]:
 
 
 class BatchEncoder:
-    """Adds to a batch, a mapping of columns, the vectors of its column `column` as `into`.
+    """A callable that adds ELMo vectors, as the column `into`, to a batch with the text column
+    `column`.
 
-    `options` are those of `Embedder.encode`. What is pickled, and what datasets keeps results by,
-    is the model's name and digest, not its weights: each process loads the model once.
+    `options` are passed to `Embedder.encode`. Pickles, and the caches of datasets, contain the
+    model's name and digest but not its weights; each process loads the model once.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class BatchEncoder:
         self._embedder: Embedder | None = None
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The batch with one column more."""
+        """Return the batch with the additional column of vectors."""
         if self.column not in batch:
             names = ", ".join(batch)
             raise ElmoError(f"the batch has no column {self.column!r}, it has {names}; set column")
@@ -64,5 +66,5 @@ class BatchEncoder:
         return {**batch, self.into: self._embedder.encode(texts, **self.options)}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the weights."""
+        """Return the state to pickle, without the model's weights."""
         return self.__dict__ | {"_embedder": None}

@@ -27,10 +27,11 @@ except ModuleNotFoundError:
 
 @register_embeddings
 class ElmoEmbeddings(TokenEmbeddings):
-    """Token embeddings of `embedding_length` numbers, the mean of `layers` (default: all).
+    """Token embeddings for flair: the mean of `layers` (default: all), of `embedding_length`
+    numbers.
 
-    `model` is what `Embedder.from_pretrained` takes. flair's own tokens are embedded, on flair's
-    device. A saved flair model holds the ELMo's name, not its weights.
+    `model` is a name for `Embedder.from_pretrained`. flair's own tokens are embedded, on flair's
+    device. A saved flair model contains the model's name, not its weights.
     """
 
     def __init__(self, model: str | Path, *, layers: Sequence[int] | None = None) -> None:
@@ -43,7 +44,7 @@ class ElmoEmbeddings(TokenEmbeddings):
 
     @property
     def embedding_length(self) -> int:
-        """The width of a token's vector."""
+        """Return the width of a token's vector."""
         return self.embedder.dim
 
     def _add_embeddings_internal(self, sentences: Any) -> None:
@@ -55,14 +56,14 @@ class ElmoEmbeddings(TokenEmbeddings):
                 token.set_embedding(self.name, vector_D)
 
     def to_params(self) -> dict[str, Any]:
-        """Return what flair saves."""
+        """Return the parameters that flair saves."""
         return {"model": self.model, "layers": self.layers}
 
     @classmethod
     def from_params(cls, params: dict[str, Any]) -> "ElmoEmbeddings":
-        """Return what flair has saved, loaded again."""
+        """Create the embeddings from parameters that flair saved."""
         return cls(**params)
 
     def extra_repr(self) -> str:
-        """Return which model it is, where flair prints its modules."""
+        """Return the model's name, for flair's printed list of modules."""
         return f"model={self.model}"

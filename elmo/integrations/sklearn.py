@@ -20,9 +20,11 @@ except ModuleNotFoundError:
 
 
 class ElmoVectorizer(TransformerMixin, BaseEstimator):
-    """`transform(texts)` is `Embedder.encode(texts)`; nothing is learned by `fit`.
+    """A scikit-learn transformer: `transform(texts)` is `Embedder.encode(texts)`, and `fit` learns
+    nothing.
 
-    `model` is what `Embedder.from_pretrained` takes. A pickled transformer holds its name.
+    `model` is a name for `Embedder.from_pretrained`. A pickled transformer contains that name, not
+    the weights.
     """
 
     def __init__(
@@ -39,12 +41,12 @@ class ElmoVectorizer(TransformerMixin, BaseEstimator):
         self.layers, self.batch_size, self.device = layers, batch_size, device
 
     def fit(self, texts: Sequence[str], y: Any = None) -> "ElmoVectorizer":
-        """Load the model."""
+        """Load the model; nothing is learned from the texts."""
         self._loaded()
         return self
 
     def transform(self, texts: Sequence[str]) -> Floats:
-        """(texts, dim) float32."""
+        """Return the vectors of texts, float32 (texts, dim)."""
         if self.pooling == "none":
             raise ElmoError("pooling 'none' gives tables of several lengths; choose another")
         options: dict[str, Any] = {"normalize": self.normalize, "layers": self.layers}
@@ -54,7 +56,7 @@ class ElmoVectorizer(TransformerMixin, BaseEstimator):
         )
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:
-        """elmo0 to elmo(dim - 1)."""
+        """Return the names of the features: elmo0 to elmo(dim - 1)."""
         return np.array([f"elmo{k}" for k in range(self._loaded().dim)], object)
 
     def _loaded(self) -> Embedder:
@@ -68,6 +70,6 @@ class ElmoVectorizer(TransformerMixin, BaseEstimator):
         return True
 
     def __getstate__(self) -> Any:
-        """Without the weights."""
+        """Return the state to pickle, without the model's weights."""
         state = dict(super().__getstate__())
         return {name: value for name, value in state.items() if name not in ("_embedder", "_of")}

@@ -27,9 +27,10 @@ except ModuleNotFoundError:
 
 
 class ElmoComponent:
-    """Sets `doc._.elmo` and the vectors of tokens, spans and the Doc.
+    """A spaCy component that sets `doc._.elmo` and the vectors of tokens, spans and the Doc.
 
-    spaCy's own tokens are embedded, each sentence alone where earlier components set sentences.
+    spaCy's own tokens are embedded, each sentence on its own if an earlier component sets
+    sentences.
     """
 
     def __init__(self, model: str, *, layers: Sequence[int] | None, device: str) -> None:
@@ -37,11 +38,11 @@ class ElmoComponent:
         self.layers = layers
 
     def __call__(self, doc: Doc) -> Doc:
-        """Embed one."""
+        """Embed one Doc and return it."""
         return next(self.pipe([doc]))
 
     def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
-        """Embed many, `batch_size` sentences at a time."""
+        """Embed many Docs, `batch_size` sentences at a time, and yield them."""
         waiting: list[Doc] = []
 
         def sentences() -> Iterator[list[list[str]]]:
@@ -67,7 +68,7 @@ class ElmoComponent:
 
 
 def _mean(part: Any) -> Floats:
-    """The mean of a Doc's or a span's tokens."""
+    """Return the mean vector of a Doc's or a span's tokens."""
     start, end = getattr(part, "start", 0), getattr(part, "end", len(part))
     vectors_TD = (part.doc if hasattr(part, "doc") else part).tensor[start:end]
     return np.asarray(vectors_TD.mean(0) if len(vectors_TD) else np.zeros(vectors_TD.shape[1:]))
@@ -85,7 +86,7 @@ def _whether(_: Any) -> bool:
 def make(
     nlp: Language, name: str, model: str, layers: list[int] | None = None, device: str = "cpu"
 ) -> ElmoComponent:
-    """`nlp.add_pipe("elmo", config={"model": FOLDER})`."""
+    """Create the component for `nlp.add_pipe("elmo", config={"model": FOLDER})`."""
     if not Doc.has_extension("elmo"):
         Doc.set_extension("elmo", default=None)
     return ElmoComponent(model, layers=layers, device=device)

@@ -1,1 +1,1 @@
-"""Files of other tools, read and written."""
+"""Reading and writing of other tools' files."""

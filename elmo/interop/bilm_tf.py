@@ -1,7 +1,7 @@
-"""The files of 2018: options.json with weights in HDF5, read and written without loss.
+"""The 2018 files, options.json and HDF5 weights, read and written without loss.
 
-A model folder keeps the same layout (gates, convolutions, the forget bias left out), so import and
-export only rename and stack. The softmax was never in these files.
+A model folder has the same layout (gates, convolutions, forget bias not included), so import and
+export only rename and stack tensors. The 2018 files do not contain the softmax.
 """
 
 import json
@@ -54,13 +54,12 @@ def import_2018(
     embedding: str | Path | None = None,
     tokenizer: str = "whitespace",
 ) -> str:
-    """Make a model folder of a 2018 pair of files; return its digest.
+    """Convert a pair of 2018 files to a model folder; return the model's digest.
 
-    `vocabulary` is the old word list: of use for a later softmax, and needed where the model reads
-    words. Its word table may stand in a file of its own, `embedding` (`dump_token_embeddings`).
-    These files do not say how their text was tokenized: the model folder records `tokenizer`, by
-    default `whitespace`, for text whose tokens stand between spaces.
-    Raises `ElmoError` naming the option or the dataset that is missing or does not fit.
+    `vocabulary` is the old word list, needed if the model reads words or a softmax is trained
+    later. The word table may be in a separate file, `embedding`, as from `dump_token_embeddings`.
+    The files do not record a tokenizer, so `tokenizer` is taken (default: `whitespace`).
+    `ElmoError` names an option or dataset that is missing or does not fit.
     """
     check_folder(Location(out), ours=(CONFIG, WEIGHTS), also=NAMES)
     if files := Location(out).names():
@@ -110,9 +109,9 @@ def import_2018(
 
 
 def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> None:
-    """Write a model folder as options.json and HDF5 weights that the old readers load.
+    """Write a model folder as options.json and HDF5 weights for the 2018 readers.
 
-    The softmax and what training left are not part of these files.
+    The softmax and the training record are not included.
     """
     if os.path.realpath(options) == os.path.realpath(weights):  # Path.resolve fails on a loop
         raise ElmoError(f"{weights}: named for the options too; pass a second file for the weights")
@@ -136,8 +135,10 @@ def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> 
 
 
 def dump_token_embeddings(model: str | Path, vocabulary: str | Path, out: str | Path) -> int:
-    """Write layer 0 of each word of a list as dataset `embedding` (words, projection), as the
-    function of that name did in 2018; return how many. `import_2018` takes it as `embedding`.
+    """Write layer 0 of each word to the HDF5 dataset `embedding` (words, P); return the number of
+    words.
+
+    The file is that of the 2018 function of this name; `import_2018` reads it as `embedding`.
     """
     embedder = Embedder.load(model, device="cpu")
     words = Vocabulary.load(Path(vocabulary)).words
@@ -147,7 +148,7 @@ def dump_token_embeddings(model: str | Path, vocabulary: str | Path, out: str | 
 
 
 def read_options(path: Path) -> Config:
-    """The shape of a model from its options.json; refuses what no 2018 program could have meant."""
+    """Read the shape of a model from its options.json; raise `ElmoError` for impossible options."""
     value = read_json(path)
     lstm = _section(path, value, "lstm")
     clip = {name: lstm.get(name) or None for name in ("cell_clip", "proj_clip")}
@@ -184,7 +185,7 @@ def read_options(path: Path) -> Config:
 
 
 def _options(config: Config) -> dict[str, Any]:
-    """Return what options.json says of a model."""
+    """Return the content of options.json for a model."""
     options: dict[str, Any] = {
         "lstm": {
             "cell_clip": config.cell_clip,
@@ -211,10 +212,10 @@ DatasetShape = tuple[str, tuple[int, ...]]
 
 
 def _datasets(config: Config, present: set[str] | None) -> list[tuple[str, list[DatasetShape]]]:
-    """Our name of each weight, and the datasets it is read from, with their shapes.
+    """Return for each weight of ours the HDF5 datasets it is read from, with their shapes.
 
-    `present` are the datasets of a file: a model of one layer may have been dumped without the
-    `MultiRNNCell` in its names.
+    `present` are the datasets of the file: a model of one layer may lack `MultiRNNCell` in its
+    names.
     """
     datasets: list[tuple[str, list[DatasetShape]]] = []
     if config.input_words is not None:
@@ -270,7 +271,7 @@ def _cell(direction: int, layer: int, layers: int, present: set[str] | None) -> 
 
 
 def _joined(name: str, arrays: list[Floats]) -> Tensor:
-    """A weight of ours from its datasets: both directions stacked, a convolution flattened."""
+    """Build a weight from its datasets: both directions stacked, a convolution flattened."""
     tensors = [torch.from_numpy(array) for array in arrays]
     if name.startswith("lstm."):
         return torch.stack(tensors)
@@ -279,7 +280,7 @@ def _joined(name: str, arrays: list[Floats]) -> Tensor:
 
 
 def _split(name: str, tensor: Tensor) -> list[Tensor]:
-    """The datasets of a weight of ours."""
+    """Split a weight into its datasets."""
     return list(tensor) if name.startswith("lstm.") else [tensor]
 
 

@@ -1,7 +1,7 @@
-"""The layouts in which a store is written for other tools, one record each.
+"""The export formats of a store, one record each.
 
-A new layout is a function of a store and a path, and its record in `EXPORTS`; `elmo dump`, its help
-and its choices follow. Light: the function is imported when used.
+To add one, write a function of a store and a path, and its record in `EXPORTS`; the help and
+choices of `elmo dump` follow. A function is imported only when it is used.
 """
 
 from collections.abc import Mapping
@@ -14,9 +14,11 @@ from elmo.errors import BadSettings
 
 @dataclass(frozen=True)
 class Export:
-    """A layout: `writer` (module:name) writes it with `options` and returns how many `units`.
+    """An export format: the function `writer` (module:name) with `options`; it returns a count of
+    `units`.
 
-    It is chosen where the file's name has the `ending`; `dtypes` are those its numbers may have.
+    The format is chosen for file names with the `ending`. `dtypes` are the number formats it
+    supports.
     """
 
     help: str
@@ -27,7 +29,8 @@ class Export:
     dtypes: tuple[str, ...] = ("float32",)
 
     def write(self, store: Any, out: Any, *, dtype: str) -> int:
-        """Write a store to `out`; `BadSettings` for a dtype that the layout does not have."""
+        """Write a store to `out`; return the count, or raise `BadSettings` for an unsupported
+        dtype."""
         if dtype not in self.dtypes:
             raise BadSettings(
                 f"--dtype {dtype}: this layout has {' and '.join(self.dtypes)}; leave --dtype out"
@@ -67,7 +70,7 @@ EXPORTS: Mapping[str, Export] = {
 
 
 def layout_for(name: str) -> str:
-    """Return the layout of a file of that name: by its ending, else `all`."""
+    """Return the name of the export format for a file name: by its ending, else `all`."""
     for layout, export in EXPORTS.items():
         if export.ending and name.endswith(export.ending):
             return layout

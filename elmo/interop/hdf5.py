@@ -1,4 +1,4 @@
-"""HDF5, for the files of 2018 alone: h5py is needed only where one is read or written."""
+"""HDF5 access for the 2018 files; h5py is imported only when such a file is read or written."""
 
 import io
 import os
@@ -12,7 +12,7 @@ from elmo.io.atomic import new_output
 
 
 def load_h5py() -> Any:
-    """The module h5py, or `ElmoError` saying how to install it."""
+    """Import and return h5py; raise `ElmoError`, with how to install it, if it is missing."""
     try:
         import h5py
     except ModuleNotFoundError:
@@ -21,7 +21,7 @@ def load_h5py() -> Any:
 
 
 def open_hdf5(path: Path) -> Any:
-    """Open a file to read; `ElmoError` where it is absent or no HDF5."""
+    """Open an HDF5 file for reading; raise `ElmoError` if it is missing or invalid."""
     h5py = load_h5py()
     if not path.is_file():
         raise NotFound(f"{path}: no such file")
@@ -33,11 +33,12 @@ def open_hdf5(path: Path) -> Any:
 
 @contextmanager
 def create_hdf5(out: Path, *, same: bool = False) -> Iterator[tuple[Any, Callable[[], None]]]:
-    """Yield an open h5py file, which becomes `out` when it is whole, and a check to call after
-    each dataset, which raises what the disk said.
+    """Yield an open h5py file, which becomes `out` once complete, and a function that checks for
+    errors.
 
-    The HDF5 library crashes the process where a write fails, as on a full disk. So it writes
-    through a file that never fails to its eyes.
+    Call the function after each dataset: it raises the disk's error. The HDF5 library itself
+    crashes the process when a write fails, as on a full disk, so it is given a file whose writes
+    never fail.
     """
     h5py = load_h5py()
     with new_output(out, same=same) as path, path.open("w+b", buffering=0) as file:
@@ -50,10 +51,9 @@ def create_hdf5(out: Path, *, same: bool = False) -> Iterator[tuple[Any, Callabl
 
 
 class _Unfailing(io.RawIOBase):
-    """A binary file for reading and writing that keeps its first error instead of raising it.
+    """A binary file that records its first error instead of raising it.
 
-    What is written afterwards stays in memory: little, as the writer is to `check` after each
-    dataset.
+    Later writes go to memory. They are few, since the writer calls `check` after each dataset.
     """
 
     def __init__(self, file: io.FileIO) -> None:
@@ -64,7 +64,7 @@ class _Unfailing(io.RawIOBase):
         self._later: list[tuple[int, bytes]] = []  # what was written after the error
 
     def check(self) -> None:
-        """Raise the error there was."""
+        """Raise the recorded error, if any."""
         if self._error is not None:
             raise self._error
 

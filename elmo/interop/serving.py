@@ -1,10 +1,10 @@
-"""A biLM as one file that serves without this package: a torch.export program, or ONNX.
+"""Export of a biLM as one file that runs without this package: a torch.export program, or ONNX.
 
-The file takes character ids as `Embedder.ids` makes them, of any number of sentences and tokens,
-and gives every layer. Its loop over time is a scan, so no length is written into it.
+The exported model takes character ids as made by `Embedder.ids`, of any number of sentences and
+tokens, and returns all layers. Its loop over time is a scan, so lengths are not fixed.
 
-Shapes: L layers, S directions, B sentences, T tokens of the longest, K characters of a token,
-E character vector, N tokens, P projection, D width of a layer, C cells.
+Shapes: L layers, S directions, B sentences, T tokens of the longest, K characters of a token, E
+character vector, N tokens, P projection, D width of a layer, C cells.
 """
 
 import copy
@@ -29,10 +29,11 @@ LONGEST = 100_000  # sentences, and tokens of one, that a file promises to take
 
 
 def export_serving(model: str | Path, out: str | Path) -> None:
-    """Write a model folder to `out`: `.pt2` for torch.export.load, `.onnx` for any ONNX runtime.
+    """Export a model folder: to `.pt2` for torch.export.load, or to `.onnx` for any ONNX runtime.
 
-    Input `ids` (B, T, K) int64; output `layers` (B, L + 1, T, 2P) float32, 0 where masked. The file
-    carries `metadata(model)`: metadata_props of ONNX, the extra file elmo.json of torch.export.
+    The input `ids` is int64 (B, T, K); the output `layers` is float32 (B, L + 1, T, 2P), 0 where
+    masked. The file contains `metadata(model)`, as metadata_props of ONNX or the extra file
+    elmo.json of torch.export.
     """
     out = Path(out)
     write = {".pt2": _write_program, ".onnx": _write_onnx}.get(out.suffix)
@@ -51,10 +52,11 @@ def export_serving(model: str | Path, out: str | Path) -> None:
 
 
 def metadata(model: Model) -> dict[str, str]:
-    """Return what whoever serves the file needs to know: the model, how text is cut, and the ids.
+    """Return what a server of the exported file must know: the model, its tokenizer and its
+    characters.
 
-    `tokenizer` and `characters` are JSON. Ids are those of `characters` plus one, 0 a mask; after
-    the symbols (or the 256 bytes) and, for symbols, one id for unknown ones, come the marks:
+    `tokenizer` and `characters` are JSON. The ids are those of `characters` plus one, and 0 is the
+    mask. After the symbols (or 256 bytes), and for symbols one id for unknown ones, come the marks:
     begin and end of sentence, begin and end of word, padding.
     """
     characters = model.characters
@@ -74,7 +76,8 @@ def metadata(model: Model) -> dict[str, str]:
 
 
 class Serving(nn.Module):
-    """`Elmo` in the operations that exporters know: all tokens convolved, a scan over time."""
+    """The module `Elmo` rewritten in operations that exporters support: a scan over time, all
+    tokens convolved."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -90,7 +93,7 @@ class Serving(nn.Module):
         self.end_K: Tensor
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(B, T, K) → (B, L + 1, T, 2P)."""
+        """Map character ids (B, T, K) to layers (B, L + 1, T, 2P)."""
         mask_BT = ids[:, :, 0] > 0
         last_B1 = mask_BT.sum(1, keepdim=True) + 1
         raw_BTK = torch.where(mask_BT.unsqueeze(-1), ids - 1, self.end_K)
@@ -129,7 +132,7 @@ class Serving(nn.Module):
         return x_NP @ encoder.project_weight + encoder.project_bias
 
     def _read(self, x_TBP: Tensor, layer: int, way: int) -> Tensor:
-        """One direction of one layer: (T, B, P) → (T, B, P)."""
+        """Read one direction of one layer: (T, B, P) → (T, B, P)."""
         from torch._higher_order_ops.scan import scan
 
         lstm = self.bilm.lstm
@@ -159,7 +162,7 @@ class Serving(nn.Module):
 
 
 def _turned(x_BTP: Tensor, turned_BT1: Tensor) -> Tensor:
-    """Each sentence from its end to its begin; what lies beyond it is the caller's to mask."""
+    """Return each sentence reversed; positions beyond a sentence must be masked by the caller."""
     return x_BTP.gather(1, turned_BT1.expand_as(x_BTP))
 
 

@@ -1,9 +1,9 @@
-"""The HDF5 files of vectors that ELMo's tools wrote in 2018.
+"""The HDF5 files of vectors that the 2018 ELMo tools wrote.
 
-A dataset for each sentence, named by its number from 0: (layers, tokens, dim) in layouts `bilm-tf`
-and `all`, (tokens, dim) in `top` and `average`. But for `bilm-tf`, `sentence_to_index` holds one
-JSON object from a sentence's text to its number, the last of equal ones, as `allennlp elmo` wrote
-it. A sentence without tokens, a blank line of the input, has a dataset without tokens.
+There is one dataset per sentence, named by its number from 0: (layers, tokens, dim) in the layouts
+`bilm-tf` and `all`, (tokens, dim) in `top` and `average`. Except in `bilm-tf`, `sentence_to_index`
+is a JSON object from a sentence's text to its number, the last one of equal sentences, as `allennlp
+elmo` wrote it. A blank line of the input has a dataset without tokens.
 """
 
 import json
@@ -23,9 +23,9 @@ _INDEX = "sentence_to_index"
 def write_dump(
     out: Path, sentences: Iterable[tuple[Sequence[str], Floats]], *, layout: str = "all"
 ) -> int:
-    """Write sentences, each as its tokens and its vectors (layers, tokens, dim); return how many.
+    """Write sentences, given as tokens and vectors (layers, tokens, dim); return their number.
 
-    `top` keeps the last layer, `average` the mean of all.
+    The layout `top` keeps the last layer, `average` the mean of all.
     """
     if layout not in LAYOUTS:
         raise ElmoError(f"layout must be one of {', '.join(LAYOUTS)}, found {layout!r}")

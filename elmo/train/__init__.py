@@ -1,1 +1,1 @@
-"""Training: plain PyTorch that reports to its caller."""
+"""Training in plain PyTorch, which reports its progress to its caller."""

@@ -1,7 +1,7 @@
-"""Work in progress: checkpoints from which training resumes as if it had never stopped.
+"""Checkpoints, from which training resumes as if it had never been interrupted.
 
-A checkpoint is a folder of safetensors and JSON, whole or not there, on a disk or at a URL. It
-holds rows, not workers: any number of workers can resume from it.
+A checkpoint is a folder of safetensors and JSON, on a disk or at a URL, and exists only if it is
+complete. It stores rows, not workers, so any number of workers can resume from it.
 """
 
 import sys
@@ -30,13 +30,13 @@ HIDDEN = 90.0  # seconds for which shared storage may hide what another machine 
 
 @dataclass
 class TrainingProgress:
-    """The progress of a training: all that a checkpoint holds beside the tensors.
+    """The progress of a training: the content of a checkpoint apart from the tensors.
 
-    `best` is the lowest held-out perplexity, taken at `best_step`; `figures` are all that belongs
-    to it, where the whole held-out text was read. `stale` evaluations have not improved on it.
-    `due`: the held-out perplexity of this step is still to be taken. `lowest` is the lowest mean
-    loss reported, `sound_step` the newest checkpoint that the losses after it show to be good, and
-    `tried_step` the one that the next losses will judge.
+    `best` is the lowest held-out perplexity, reached at `best_step`; `figures` are the other
+    figures of that evaluation, if it read the whole held-out text. `stale` counts the evaluations
+    since then. `due` means that this step's evaluation is still to be done. `lowest` is the lowest
+    mean loss reported. `sound_step` is the newest checkpoint that later losses confirmed as good,
+    and `tried_step` the one that the next losses will judge.
     """
 
     step: int
@@ -55,7 +55,7 @@ class TrainingProgress:
 
 
 class CheckpointRecord(msgspec.Struct, forbid_unknown_fields=True):
-    """`state.json` of a checkpoint: the training that wrote it, how far it is, the digest of its
+    """The content of a checkpoint's `state.json`: settings, progress and the SHA-256 of its
     tensors."""
 
     corpus: str
@@ -67,9 +67,9 @@ class CheckpointRecord(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint: tensors by name, progress, and the training that wrote it.
+    """A checkpoint: tensors by name, the progress, and the settings of the training.
 
-    `steps` is how many steps that training was to take, and `corpus` the digest of its shards.
+    `steps` is the number of steps planned, and `corpus` the digest of the shards.
     """
 
     tensors: dict[str, Tensor]
@@ -80,7 +80,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, folder: Location) -> "Checkpoint":
-        """Read a checkpoint's folder, checked."""
+        """Read a checkpoint from its folder; raise `ElmoError` if it is damaged."""
         record = folder.record("state.json", CheckpointRecord)
         with local_folder(folder) as local:
             check_sha256(local / "state.safetensors", record.sha256)
@@ -89,11 +89,11 @@ class Checkpoint:
 
     @staticmethod
     def digest(folder: Location) -> str:
-        """The digest of a checkpoint's tensors, without reading them."""
+        """Return the recorded SHA-256 of a checkpoint's tensors, without reading them."""
         return folder.record("state.json", CheckpointRecord).sha256
 
     def save(self, folder: Location) -> None:
-        """Write the folder, whole or not at all."""
+        """Write the checkpoint to a folder, completely or not at all."""
         with new_folder(folder, ours=("state.json",)) as new:
             digest = save_weights(new / "state.safetensors", self.tensors)
             record = {
@@ -107,7 +107,8 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of one run, newest last; of old ones the last `keep` and those named stay."""
+    """The checkpoints of one training; the last `keep` are kept, and those that `save` is told to
+    keep."""
 
     def __init__(self, folder: Location, *, keep: int) -> None:
         self.folder, self.keep = folder, keep
@@ -115,20 +116,21 @@ class Checkpoints:
         self._failed: BaseException | None = None
 
     def path(self, step: int) -> Location:
-        """The folder of a step's checkpoint."""
+        """Return the folder of a step's checkpoint."""
         return self.folder / _name(step)
 
     def steps(self) -> list[int]:
-        """The steps of whole checkpoints, rising."""
+        """Return the steps of all complete checkpoints, ascending."""
         names = [name for name in self.folder.folders() if name.startswith("step-")]
         if self.folder.local is None:  # one that is being written or deleted has no manifest
             names = [name for name in names if (self.folder / name).exists("state.json")]
         return sorted(int(name.removeprefix("step-")) for name in names)
 
     def save(self, checkpoint: Checkpoint, *, named: Iterable[int | None]) -> None:
-        """Copy the tensors now and write them on another thread; wait for the one before.
+        """Copy the tensors, then write the checkpoint on another thread.
 
-        The steps `named` are not deleted by what `keep` says.
+        It first waits for the previous checkpoint. Checkpoints of the steps in `named` are not
+        deleted.
         """
         self.wait()
         copies = _copied(checkpoint.tensors)
@@ -138,7 +140,7 @@ class Checkpoints:
         self._writing.start()
 
     def wait(self) -> None:
-        """Until the last checkpoint is on disk; raises what went wrong with it."""
+        """Wait until the last checkpoint is written; raise its exception if that failed."""
         if self._writing is not None:
             self._writing.join()
             self._writing = None
@@ -147,11 +149,12 @@ class Checkpoints:
             raise failed
 
     def load(self, step: int) -> Checkpoint:
-        """The checkpoint of a step."""
+        """Read the checkpoint of a step."""
         return Checkpoint.load(self.path(step))
 
     def await_(self, step: int, digest: str) -> Checkpoint | None:
-        """The checkpoint of a step, once it is seen with this digest; None if it is not in time."""
+        """Wait until a step's checkpoint with the given digest is visible; return it, or None in
+        the end."""
         until = time.monotonic() + HIDDEN
         while True:
             try:
@@ -164,11 +167,10 @@ class Checkpoints:
             time.sleep(0.2)
 
     def newest(self) -> int | None:
-        """The step of the newest whole checkpoint; None where there is none.
+        """Return the step of the newest undamaged checkpoint, or None.
 
-        A damaged one is set aside under another name, and a line on standard error says so. What a
-        killed writer left half-written is removed: call this where nobody else writes to the
-        folder.
+        Damaged ones are renamed, with a warning on standard error, and files left by killed writers
+        are deleted: call this only when no other process writes to the folder.
         """
         if self.folder.local is not None:
             sweep(self.folder.local)
@@ -215,7 +217,10 @@ def _guarded(
 
 
 def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The one copy that training waits for; from a GPU to pinned memory, tensor beside tensor."""
+    """Return CPU copies of tensors, in pinned memory if they are on a GPU.
+
+    Training waits for this copy alone.
+    """
     copies = {}
     for name, value in tensors.items():
         memory = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
@@ -226,7 +231,7 @@ def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def state_of(modules: dict[str, torch.nn.Module], slots: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of modules and of an optimizer, by name."""
+    """Return the tensors of modules and of an optimizer, by name."""
     tensors = {
         f"{name}.{key}": value
         for name, module in modules.items()
@@ -242,7 +247,10 @@ def restore(
     *,
     source: Location,
 ) -> None:
-    """Copy a checkpoint's tensors back; `ElmoError` naming `source` where they do not fit."""
+    """Copy a checkpoint's tensors back into modules and optimizer.
+
+    `ElmoError` names `source` if they do not fit.
+    """
     with torch.no_grad():
         for name, value in state_of(modules, slots).items():
             saved = tensors.get(name)

@@ -1,4 +1,4 @@
-"""The curves of a training: its running means, and the files that hold them."""
+"""The training curves: means over recent steps, and the tables they are written to."""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ CURVES = {
 
 
 def write_empty(out: Location) -> None:
-    """Write the curves of a model that was taken as it is: no row."""
+    """Write curves without rows, for a model that was not trained."""
     with new_folder(out, ours=tuple(CURVES), also="") as new:
         for name, columns in CURVES.items():
             (new / name).write_text("\t".join(columns) + "\n", encoding="utf-8")
@@ -21,7 +21,7 @@ def write_empty(out: Location) -> None:
 
 @dataclass
 class Means:
-    """Sums over the steps since the last report; part of a checkpoint."""
+    """Sums over the steps since the last report; they are part of a checkpoint."""
 
     steps: int = 0
     nats: float = 0.0  # of both directions
@@ -30,7 +30,7 @@ class Means:
     clipped: int = 0
 
     def add(self, *, nats: float, predictions: int, norm: float, clipped: bool) -> None:
-        """Add one step."""
+        """Add the figures of one step."""
         self.steps += 1
         self.nats += nats
         self.predictions += predictions
@@ -39,11 +39,11 @@ class Means:
 
     @property
     def nats_per_prediction(self) -> float:
-        """The mean −log p."""
+        """Return the mean −log p of a prediction."""
         return self.nats / 2 / self.predictions
 
     def row(self) -> dict[str, float]:
-        """Return what a curve shows of these steps."""
+        """Return the means over these steps, as a row of the training curve."""
         return {
             "perplexity": math.exp(self.nats_per_prediction),
             "gradient_norm": self.norm / self.steps,
@@ -52,9 +52,9 @@ class Means:
 
 
 class Curves:
-    """The curves of one run: tables in `folder`, one row per report.
+    """The curves of one training: tables in `folder`, with one row per report.
 
-    They are kept in memory and written whole by `flush`, since no file at a URL can be added to.
+    They are held in memory and rewritten by `flush`, since files at a URL cannot be appended to.
     """
 
     def __init__(self, folder: Location) -> None:
@@ -62,7 +62,7 @@ class Curves:
         self._rows: dict[str, list[str]] = {name: [] for name in CURVES}
 
     def resume(self, step: int) -> None:
-        """Take the rows that were written up to the checkpoint of a step, and only those."""
+        """Read the rows written up to `step`, drop later ones, and write the files again."""
         for name, columns in CURVES.items():
             old = self.folder.read(name).decode() if step and self.folder.exists(name) else ""
             rows = [line for line in old.splitlines()[1:] if line.count("\t") == len(columns) - 1]
@@ -70,14 +70,14 @@ class Curves:
         self.flush()
 
     def add(self, name: str, row: dict[str, float]) -> None:
-        """Add a row, in place of one of the same step or later."""
+        """Add a row to a table, replacing rows of the same or a later step."""
         rows = self._rows[name]
         while rows and _step(rows[-1]) >= int(row["step"]):
             rows.pop()
         rows.append("\t".join(f"{row[column]:.10g}" for column in CURVES[name]))
 
     def flush(self) -> None:
-        """Write the files."""
+        """Write all tables."""
         for name, columns in CURVES.items():
             lines = ["\t".join(columns), *self._rows[name]]
             self.folder.write(name, "".join(f"{line}\n" for line in lines).encode())

@@ -1,4 +1,4 @@
-"""The training loop: plain torch, given where to keep its work and what to report to.
+"""The training loop in plain torch; the caller decides where work is stored and what is reported.
 
 Shapes: L layers, S directions, B rows, P projection, C cells, W either of these two.
 """
@@ -62,11 +62,11 @@ Reporter = Callable[[str, dict[str, float]], None]
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A training: the model, its data and settings. `folder` holds the job's work in progress.
+    """A training job: the model, its data and settings, and the folder for its checkpoints.
 
-    `lr_of` multiplies the learning rate of parameters by name (0 freezes one). Where the flag
-    `stop` appears, training saves a checkpoint and stops: a driver's way to reach workers
-    elsewhere. Its name should belong to one start of the job.
+    `lr_of` multiplies the learning rate of parameters by name (0 freezes one). When the flag `stop`
+    exists, training saves a checkpoint and stops, on whatever machine it runs; use a new name each
+    time the job is started.
     """
 
     bilm: BiLM
@@ -81,7 +81,8 @@ class TrainingJob:
     stop: Flag | Path | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a precision that nobody has settled: all workers must compute in the same."""
+        """Raise `ElmoError` for the precision `auto`: all workers must use the same, chosen
+        beforehand."""
         if self.settings.precision not in PRECISIONS:
             raise ElmoError(
                 "training.precision auto: choose one of the two before training, as "
@@ -89,11 +90,11 @@ class TrainingJob:
             )
 
     def modules(self) -> dict[str, torch.nn.Module]:
-        """Return what is trained, by the first part of its parameters' names."""
+        """Return the trained modules, by the prefix of their parameters' names."""
         return {"bilm": self.bilm, "softmax": self.softmax}
 
     def stream(self, split: str, workers: Workers, *, epochs: int, seed: int | None) -> Stream:
-        """One split of the shards, the rows of one worker."""
+        """Return the stream of one split, for the rows of one worker."""
         return Stream(
             self.shards,
             self.vocabulary,
@@ -108,7 +109,7 @@ class TrainingJob:
         )
 
     def heldout(self, workers: Workers) -> HeldOut:
-        """The held-out split, read as in training."""
+        """Return the held-out split and its evaluator, which reads text as in training."""
         evaluator = Evaluator(
             self.bilm,
             self.softmax,
@@ -121,20 +122,19 @@ class TrainingJob:
 
 
 def fit(job: TrainingJob, *, workers: Workers, report: Reporter) -> TrainingProgress:
-    """Train until the epochs are over; leave the best weights in the job's model and softmax.
+    """Train for all epochs and leave the best weights in the job's model and softmax.
 
-    Maximises the log likelihood of both directions jointly (section 3.1 of the paper).
-
-    Called again after a kill at any instant it resumes from the newest checkpoint and ends as if
-    nothing had happened. SIGTERM, SIGINT and the job's `stop` flag save a checkpoint and raise
-    `KeyboardInterrupt`. `report(kind, figures)` hears `train` every few steps, `heldout` after each
-    evaluation, and once at the start `machine`.
+    The joint log likelihood of both directions is maximised (section 3.1 of the paper). After an
+    interruption at any point, a new call resumes from the newest checkpoint and reaches the same
+    result. SIGTERM, SIGINT and the `stop` flag save a checkpoint and raise `KeyboardInterrupt`.
+    `report(kind, figures)` is called with `machine` at the start, `train` every few steps and
+    `heldout` after each evaluation.
     """
     return _Fit(job, workers, report).run()
 
 
 def heldout_perplexity(job: TrainingJob, *, workers: Workers) -> Perplexity:
-    """The perplexity of a job's model on the whole held-out split, read as in training."""
+    """Return the perplexity of a job's model on the whole held-out split, read as in training."""
     return job.heldout(workers).perplexity()[0]
 
 
@@ -187,7 +187,7 @@ class _Fit:
     def _train(
         self, progress: TrainingProgress, state: State, interrupted: Callable[[], bool]
     ) -> None:
-        """Take the steps that are left; `progress` is kept up to date."""
+        """Take the remaining steps, and update `progress`."""
         windows = prefetched(self._prepared(progress.position, progress.step))
         position_after: Callable[[], Position] | None = None
         try:
@@ -232,12 +232,13 @@ class _Fit:
     def _prepared(
         self, position: Position, step: int
     ) -> Iterator[tuple[StepInput, Callable[[], Position]]]:
-        """The windows from a position and a step on, each prepared for its step."""
+        """Yield the windows from a position and step onwards, each prepared for its step."""
         for number, (window, position_after) in enumerate(self.stream.windows(position), step):
             yield self.stepper.prepare(window, step=number), position_after
 
     def _begin(self) -> tuple[TrainingProgress, State]:
-        """Start, resume from the newest checkpoint, or start from one of another run."""
+        """Start anew, resume from the newest checkpoint, or start from another training's
+        checkpoint."""
         checkpoint = self._chosen(self.checkpoints.newest() if self.workers.rank == 0 else None)
         carry = None
         if checkpoint is not None:
@@ -260,9 +261,10 @@ class _Fit:
         return progress, State(*(part.to(self.workers.device) for part in state))
 
     def _chosen(self, step: int | None) -> Checkpoint | None:
-        """The checkpoint of the step that the first worker chose, the same on all; None if none.
+        """Return the checkpoint that the first worker chose, or None; it is the same on all
+        workers.
 
-        What it wrote may be hidden from other machines for a while: each waits for exactly that.
+        Other machines may not see it at once, so each worker waits for exactly that checkpoint.
         """
         first = self.workers.rank == 0
         choice = [-1.0] + 8 * [0.0]
@@ -288,7 +290,8 @@ class _Fit:
         restore(checkpoint.tensors, self.job.modules(), self.optimizer.slots, source=source)
 
     def _start_from(self, folder: str) -> tuple[TrainingProgress, dict[str, torch.Tensor]]:
-        """The weights, the position in the text and, of the same kind of optimizer, the moments."""
+        """Take over the weights, the position in the text and, if the optimizer is of the same
+        kind, its state."""
         source = Location(folder)
         checkpoint = Checkpoint.load(source)
         progress, theirs, ours = checkpoint.progress, checkpoint.settings, self.settings
@@ -326,10 +329,11 @@ class _Fit:
         )
 
     def _asked(self, step: int, interrupted: Callable[[], bool], *, now: bool) -> tuple[bool, bool]:
-        """Tell whether any worker is to stop, and whether a checkpoint is due by the first's clock.
+        """Return whether any worker should stop, and whether the first worker's clock wants a
+        checkpoint.
 
-        All workers must agree on both, and wait for each other to do so: they do it `now`, and
-        else about every second, after ten steps at most.
+        All workers must agree on both, for which they wait for each other: `now`, or about every
+        second, but at least every ten steps.
         """
         if self.workers.size > 1 and step < self.ask_at and not now:
             return False, False
@@ -361,7 +365,7 @@ class _Fit:
             )
 
     def _all_rows(self, state: State) -> State:
-        """Every worker's rows, in order, on the first worker."""
+        """Gather the rows of all workers, in order, on the first worker."""
         if self.workers.size == 1:
             return state
         counts = [
@@ -383,7 +387,7 @@ class _Fit:
         return 0 < self.settings.patience <= progress.stale
 
     def _evaluate(self, progress: TrainingProgress, interrupted: Callable[[], bool]) -> bool:
-        """Take the held-out perplexity; false where that was interrupted."""
+        """Evaluate the held-out perplexity; return false if that was interrupted."""
         try:
             with self.optimizer.caught_up(step=progress.step):
                 measured, whole = self.heldout.perplexity(
@@ -405,8 +409,11 @@ class _Fit:
         return True
 
     def _show(self, progress: TrainingProgress) -> None:
-        """Add the newest step that was not read to the running means; write and report them every
-        few steps. `progress` is as after that step."""
+        """Add the newest step not yet read to the running means; write and report them every few
+        steps.
+
+        `progress` is as after that step.
+        """
         measured, self.unread = self.unread, None
         if measured is None:
             return
@@ -433,8 +440,11 @@ class _Fit:
         self.report("train", row | live | _memory(self.workers.device))
 
     def _judge(self, progress: TrainingProgress, means: Means) -> None:
-        """Raise where the loss is far above chance; where it is near the lowest, the newest
-        checkpoint from before these steps has shown to be sound, and the next one is tried."""
+        """Raise an error if the loss is far above chance.
+
+        If the loss is near the lowest, the newest checkpoint from before these steps counts as
+        sound, and the next one is to be judged.
+        """
         nats = means.nats_per_prediction
         if nats > 10 + 2 * math.log(len(self.job.vocabulary)):
             raise FloatingPointError
@@ -468,7 +478,7 @@ class _Fit:
 
 
 class _Speed:
-    """Tokens per second, without the time that evaluations take."""
+    """Tokens per second, excluding the time of evaluations."""
 
     def __init__(self) -> None:
         self.tokens, self.seconds, self.since = 0, 0.0, time.monotonic()
@@ -489,9 +499,9 @@ class _Speed:
 
 @contextmanager
 def _interruptible(stop: Flag | Path | None) -> Iterator[Callable[[], bool]]:
-    """Yield whether SIGTERM or SIGINT came to this worker, or the flag `stop` is there.
+    """Yield a function that tells whether SIGTERM or SIGINT has arrived or the `stop` flag exists.
 
-    A thread looks for the flag: on a store that is a request, and no step waits for it.
+    A thread looks for the flag, since at a URL that takes a request, for which no step should wait.
     """
     came, ended = threading.Event(), threading.Event()
 
@@ -526,4 +536,4 @@ def _memory(device: torch.device) -> dict[str, float]:
 
 
 def _silent(kind: str, figures: dict[str, float]) -> None:
-    """Workers other than the first report nothing."""
+    """Ignore a report: workers other than the first report nothing."""

@@ -1,9 +1,8 @@
-"""The speed of this machine's matrix products in either precision, and which to embed in.
+"""The speed of this machine's matrix products in each precision, to choose that of embedding.
 
-Some processors have units for bfloat16 and some only imitate it: bfloat16 is from 7 times as fast
-as float32 to 200 times slower. What a processor lists is not enough to know (a limit in the
-environment or a library without kernels changes it), so products are timed, for about a second,
-once for each machine.
+Some CPUs have units for bfloat16 and others emulate it: it is between 7 times as fast as float32
+and 200 times slower. The CPU's feature list does not decide this, since environment limits or
+missing library kernels matter too, so products are timed, for about a second, once per machine.
 """
 
 import hashlib
@@ -32,7 +31,7 @@ _LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
 
 
 class Speeds(msgspec.Struct, forbid_unknown_fields=True):
-    """Thousand million operations per second of a matrix product, by precision."""
+    """The speed of matrix products in GFLOP/s, by precision."""
 
     float32_gflops: float
     bfloat16_gflops: float
@@ -44,14 +43,14 @@ class Speeds(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def gflops(device: torch.device) -> dict[str, float]:
-    """Thousand million operations per second of a product (512, 1024) × (1024, 1024)."""
+    """Measure the GFLOP/s of a product (512, 1024) × (1024, 1024) in each precision."""
     return {f"{name}_gflops": _measure(getattr(torch, name), device) for name in PRECISIONS}
 
 
 def speeds(device: torch.device) -> Speeds:
-    """Both speeds, measured once for each machine and then read from the user's cache folder.
+    """Return the speed of each precision, measured once and then cached in the user's cache folder.
 
-    `ElmoError` names the cached file where it is damaged.
+    `ElmoError` names the cached file if it is damaged.
     """
     path = cached(device)
     if path.exists():
@@ -63,13 +62,16 @@ def speeds(device: torch.device) -> Speeds:
 
 
 def fastest(measured: Speeds) -> Precision:
-    """Return what `auto` means in embedding: bfloat16 where its products are clearly faster."""
+    """Return the precision that `auto` selects for embedding: bfloat16 only if clearly faster."""
     return "bfloat16" if measured.factor("bfloat16", "float32") >= WORTH else "float32"
 
 
 def cached(device: torch.device, what: str = "speeds", of: str = "") -> Path:
-    """The file that keeps the speeds of this machine as it is now: processor or GPU, threads,
-    library, limits; `what` is measured, and `of` tells apart what it is measured of."""
+    """Return the cache file of a measurement on this machine in its present state.
+
+    Its name depends on the CPU or GPU, the threads, the torch version and limits in the
+    environment. `what` names the measurement, and `of` distinguishes what is measured.
+    """
     lines: list[str] = [of] if of else []
     if device.type == "cuda":
         lines.append(torch.cuda.get_device_name(device))

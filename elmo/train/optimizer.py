@@ -1,9 +1,9 @@
-"""Adagrad and AdamW over dense parameters and over rows of the word matrix alike.
+"""Adagrad and AdamW, for dense parameters and for the used rows of the word matrix.
 
-PyTorch's own optimizers update a whole matrix; only the rows that a step used are read, moved and
-written here, in the matrix and in the optimizer's state. For Adagrad that equals the dense result.
-Under AdamW a row also moves and decays in the steps that do not use it: `catch_up` makes up for
-them when the row is next used, so that the result is that of the dense update (but for epsilon).
+PyTorch's optimizers update a whole matrix; here only the rows that a step used are read and
+written, in the matrix and in the optimizer's state. For Adagrad this equals the dense update. Under
+AdamW, a row would also move and decay in steps that do not use it: `catch_up` applies those moves
+when the row is next used, which equals the dense update except for epsilon.
 
 Shapes: R word rows.
 """
@@ -28,14 +28,14 @@ WORD_ROWS_AT_ONCE = 1 << 16  # so that catching up a large matrix needs little m
 
 @dataclass(frozen=True)
 class WordRows:
-    """Rows of the word matrix in use, without repetition: on the host and on the device."""
+    """The used rows of the word matrix, without repetition, on the host and on the device."""
 
     numbers: npt.NDArray[np.int64]
     on_device: Tensor
 
     @classmethod
     def of(cls, numbers: npt.NDArray[np.int64], device: torch.device) -> "WordRows":
-        """Send the numbers to the device, once for all that read them there."""
+        """Copy row numbers to the device once, for all uses there."""
         return cls(numbers, sent(numbers, device))
 
     def __len__(self) -> int:
@@ -43,11 +43,11 @@ class WordRows:
 
 
 class Optimizer:
-    """Updates tensors in place from gradients; its own state is `slots`, tensors by name.
+    """An optimizer that updates tensors in place; its state is `slots`, tensors by name.
 
-    A training takes `steps` steps. `lr_of[name]` multiplies the learning rate of a parameter. The
-    parameters named in `word_matrix` have a row for each word and get gradients of the rows in use:
-    `catch_up` those before they are read.
+    A training takes `steps` steps. `lr_of[name]` multiplies a parameter's learning rate. Parameters
+    named in `word_matrix` have one row per word and get gradients of the used rows only; call
+    `catch_up` on these rows before they are read.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class Optimizer:
     def update(
         self, gradients: dict[str, Tensor], *, step: int, word_rows: dict[str, WordRows]
     ) -> None:
-        """Take one step, the first being 0.
+        """Take one step, counted from 0.
 
-        `word_rows[name]` are the rows of a parameter that `gradients[name]` stands for, where it
-        does not stand for all; they are caught up.
+        `word_rows[name]` are the rows of a parameter to which `gradients[name]` belongs, if not
+        all; they must have been caught up.
         """
         groups: dict[tuple[float, float], list[_Move]] = {}
         scattered = []
@@ -107,21 +107,24 @@ class Optimizer:
 
     @torch.no_grad()
     def catch_up(self, name: str, word_rows: WordRows, *, step: int) -> None:
-        """Give rows of a parameter, in place, the moves of the steps before `step` that did not use
-        them: call it before the rows are read for that step."""
+        """Apply to rows of a parameter the moves of the steps before `step` that did not use them.
+
+        Call it before the rows are read in that step.
+        """
         self._catch_up(name, word_rows.numbers, step, state=True)
 
     @torch.no_grad()
     def catch_up_all(self, *, step: int) -> None:
-        """Give every row the moves of all steps before `step`: the weights are then the result."""
+        """Apply all missed moves before `step` to every row; the weights are final after that."""
         self._catch_up_all(step, state=True)
 
     @contextmanager
     def caught_up(self, *, step: int) -> Iterator[None]:
-        """All weights as after `catch_up_all`, while the context lasts: for an evaluation.
+        """Catch up all weights for the duration of the context, for an evaluation, then restore
+        them.
 
-        Rounding depends on how often a row is caught up, and a result must not depend on when it
-        was evaluated: afterwards all is as it was.
+        They are restored because rounding depends on how often a row is caught up, and evaluations
+        must not change the result.
         """
         kept = {name: self.parameters[name].clone() for name in self._missed}
         self._catch_up_all(step, state=False)
@@ -142,7 +145,7 @@ class Optimizer:
     def _catch_up(
         self, name: str, word_rows: npt.NDArray[np.int64], step: int, *, state: bool
     ) -> None:
-        """`catch_up`; with `state` false the weights alone move."""
+        """Catch up rows; if `state` is false, only the weights change."""
         if name not in self._missed or self.lr_of.get(name) == 0:
             return
         parameter, taken = self.parameters[name], self.slots[f"{name}.taken"].numpy()
@@ -169,7 +172,7 @@ class Optimizer:
         return lambda step: share * self.settings.lr_at(step, self.steps)
 
     def _move(self, moves: list["_Move"], step: int, lr: float, decay: float) -> None:
-        """Move tensors of one rate and decay together: few operations, whatever their number."""
+        """Update tensors of one learning rate and decay together, in few operations."""
         settings = self.settings
         gradients = [move.gradient for move in moves]
         parameters = [move.parameter for move in moves]
@@ -196,7 +199,7 @@ class Optimizer:
 
 
 class _Move(NamedTuple):
-    """A gradient, what it moves, and the optimizer's state of that."""
+    """A gradient, the tensor it updates, and the optimizer's state of that tensor."""
 
     gradient: Tensor
     parameter: Tensor
@@ -205,12 +208,12 @@ class _Move(NamedTuple):
 
 
 class _Missed:
-    """The effect of AdamW on a row in steps that do not use it: decay, and moves by momentum.
+    """The effect of AdamW on a row during steps that do not use it: decay, and moves by momentum.
 
-    With gradients of 0 the mean falls by β1 and the square by β2 in each step, so a row's moves
-    stay multiples of mean / √square: one number for each step at which a row was last used. They
-    shrink with β1 / √β2 to the power of the steps missed, so that only the numbers of the last
-    few steps change as one is added.
+    With zero gradients, the mean shrinks by β1 and the square by β2 per step, so a row's moves stay
+    multiples of mean / √square: one factor per step in which a row was last used. They shrink with
+    (β1 / √β2) to the power of the missed steps, so only the factors of the last few steps change
+    when a step is added.
     """
 
     def __init__(
@@ -231,8 +234,11 @@ class _Missed:
     def since(
         self, taken_R: npt.NDArray[np.int64], step: int
     ) -> tuple[npt.NDArray[np.float64], ...]:
-        """For rows at rest since steps `taken_R`: what is left of the weight, the multiple of
-        mean / √square to subtract, and what is left of the mean and of the square."""
+        """Return the effect on rows last used in steps `taken_R`.
+
+        It is the remaining share of the weight, the multiple of mean / √square to subtract, and the
+        remaining shares of the mean and of the square.
+        """
         if step < self._steps:  # training has gone back to its best weights
             self._restart()
         while self._steps < step:
@@ -246,7 +252,7 @@ class _Missed:
         return kept_R, kept_R * self._moves[taken_R], mean_left_R, square_left_R
 
     def _add(self) -> None:
-        """Add the next step to the moves of each step at which a row may have rested since."""
+        """Add the next step to the moves of rows last used in each earlier step."""
         step, settings = self._steps, self.settings
         lr = self.rate(step)
         if lr * self.decay >= 1:
@@ -270,12 +276,12 @@ class _Missed:
 
 
 def decays(name: str) -> bool:
-    """Tell whether weight decay applies to the parameter of this name: to all but the biases."""
+    """Tell whether weight decay applies to a parameter, as to all but biases."""
     return not any(part == "bias" or part.endswith("_bias") for part in name.split("."))
 
 
 @torch.no_grad()
 def global_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """The norm of all gradients together, float64."""
+    """Return the norm of all gradients together, float64."""
     norms = torch.stack(torch._foreach_norm([gradient.float() for gradient in gradients]))
     return torch.linalg.vector_norm(norms.double())

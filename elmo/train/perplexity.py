@@ -1,9 +1,10 @@
-"""Perplexity: the full softmax, every prediction counted, both directions apart.
+"""Perplexity under the full softmax, counting every prediction, with both directions separate.
 
-Of a split of shards, read as in training, or of sentences in memory, each read alone.
+It is computed for a split of shards, read as in training, or for sentences in memory, each read on
+its own.
 
-Shapes: S directions, T time steps, B rows, N distinct tokens or predictions, K characters,
-P projection, V words, n time steps of a block.
+Shapes: S directions, T time steps, B rows, N distinct tokens or predictions, K characters, P
+projection, V words, n time steps of a block.
 """
 
 import math
@@ -48,18 +49,19 @@ TOO_MANY_NATS = 700  # e to the power of more is no float
 
 
 class NotFinite(ElmoError):
-    """A perplexity that is no number: the weights are at fault, not the text."""
+    """A perplexity is not finite: the model's weights are damaged or diverged."""
 
 
 @dataclass(frozen=True)
 class Perplexity:
-    """exp of the mean −log p of all predictions: the tokens and one boundary per sentence.
+    """The perplexity of a text: exp of the mean −log p over its tokens and one boundary per
+    sentence.
 
     `average` is the mean of both directions' perplexities, as in the paper. `unk_rate` is the share
-    of tokens that are no word (they are predicted as `<UNK>`). `bits_per_byte` spreads the mean of
-    both directions over the UTF-8 bytes of the tokens and one for each space or line end, so that
-    it can be compared between tokenizers and vocabularies. `unigram` is the perplexity of the word
-    counts alone on the same predictions, NaN where counts are unknown.
+    of unknown tokens, which are predicted as `<UNK>`. `bits_per_byte` divides the mean bits of both
+    directions by the UTF-8 bytes of the tokens, plus one per space or line end, so that it is
+    comparable between tokenizers and vocabularies. `unigram` is the perplexity of word frequencies
+    on the same predictions, NaN if counts are unknown.
     """
 
     forward: float
@@ -72,12 +74,12 @@ class Perplexity:
     unigram: float
 
     def to_dict(self) -> dict[str, float | None]:
-        """All figures by name; None for one that is unknown, as JSON has no NaN."""
+        """Return all figures by name, with None instead of NaN, which JSON does not have."""
         return {name: None if value != value else value for name, value in asdict(self).items()}
 
 
 class Evaluator:
-    """Reads windows with a model; totals add up over windows, and by `total` over workers."""
+    """An evaluator of perplexity over windows; `total` sums the workers' totals."""
 
     def __init__(
         self,
@@ -95,10 +97,10 @@ class Evaluator:
     def perplexity(
         self, windows: Iterable[Window], *, reset: bool, carry: bool = True
     ) -> Perplexity:
-        """The perplexity over all windows, read in order, and over all workers' together.
+        """Return the perplexity over all windows, in order, of all workers together.
 
-        With `reset` false the state is carried over sentences, as in 2018; with `carry` false each
-        window starts from zeros, and may have rows of its own.
+        With `reset=False` the state is carried across sentences, as in 2018. With `carry=False`
+        each window starts from zeros, and windows may differ in their number of rows.
         """
         totals = np.zeros(8)
         state: State | None = None
@@ -126,10 +128,9 @@ class Evaluator:
 
     @torch.no_grad()
     def nats(self, window: Window, state: State | None, *, reset: bool) -> tuple[Tensor, State]:
-        """−log p of each prediction of a window (S, T, B), and the state after it.
+        """Return −log p of each prediction of a window (S, T, B), and the state after it.
 
-        Rows longer than is read at once are read a piece at a time: memory follows the length of a
-        row only in what the caller holds already.
+        Long rows are read in pieces, so that little memory is needed besides the window itself.
         """
         device = next(self.softmax.parameters()).device
         index_STB, targets_STB = window.index_STB, window.targets_STB
@@ -151,7 +152,7 @@ class Evaluator:
         return torch.cat(nats, 1), state
 
     def _encode(self, characters_NK: np.ndarray, device: torch.device) -> Tensor:
-        """The vectors of distinct tokens (N, P); where launches count, of a few more."""
+        """Return the vectors of distinct tokens (N, P), padded on a GPU."""
         encoder = self.bilm.encoder
         if wants_few_launches(device) and isinstance(encoder, CharacterEncoder):
             characters_NK = encoder.padded(characters_NK)
@@ -170,7 +171,7 @@ class Evaluator:
 
 
 class HeldOut:
-    """A split of shards whose perplexity is taken repeatedly: its words are encoded once."""
+    """A split of shards whose perplexity is evaluated repeatedly."""
 
     def __init__(self, stream: Stream, evaluator: Evaluator, *, reset: bool) -> None:
         self.stream, self.evaluator, self.reset = stream, evaluator, reset
@@ -178,11 +179,10 @@ class HeldOut:
     def perplexity(
         self, *, tokens: int = 0, interrupted: Callable[[], bool] | None = None
     ) -> tuple[Perplexity, bool]:
-        """The perplexity of the first `tokens` tokens or a few more (0: of all), and whether these
-        were all.
+        """Return the perplexity of about the first `tokens` tokens (0: all), and whether that was
+        all text.
 
-        Where `interrupted` is given it is asked at each window, and a yes raises
-        `KeyboardInterrupt`.
+        `interrupted` is called once per window; if it returns true, `KeyboardInterrupt` is raised.
         """
         whole = True
 
@@ -203,14 +203,14 @@ class HeldOut:
 
 
 class Score(NamedTuple):
-    """−log p of a sentence in nats, each way, summed over its tokens and its boundary."""
+    """The −log p of a sentence in nats, per direction, summed over its tokens and its boundary."""
 
     forward: float
     backward: float
 
 
 def perplexity(model: Model, sentences: Iterable[Sequence[str]]) -> Perplexity:
-    """The perplexity of sentences, each read alone; empty ones are left out.
+    """Return the perplexity of sentences, each read on its own; empty ones are skipped.
 
     Memory does not grow with their number.
     """
@@ -222,8 +222,10 @@ def perplexity(model: Model, sentences: Iterable[Sequence[str]]) -> Perplexity:
 
 
 def blocks(items: Iterable[Item], tokens: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Items in lists of about `BLOCK_TOKENS` tokens: as many sentences as are worth sorting by
-    length, and few enough for memory."""
+    """Group items into lists of about `BLOCK_TOKENS` tokens.
+
+    A list is large enough for sorting by length to pay off, and small enough for memory.
+    """
     block: list[Item] = []
     total = 0
     for item in items:
@@ -237,7 +239,7 @@ def blocks(items: Iterable[Item], tokens: Callable[[Item], int]) -> Iterator[lis
 
 
 def scores(model: Model, sentences: Sequence[Sequence[str]]) -> list[Score]:
-    """Score each sentence; an empty one scores 0."""
+    """Return the score of each sentence; that of an empty sentence is 0."""
     scored = [Score(0.0, 0.0)] * len(sentences)
     evaluator = _evaluator(model)
     for rows, window in _windows(model, sentences):
@@ -265,8 +267,8 @@ def _evaluator(model: Model) -> Evaluator:
 def _windows(
     model: Model, sentences: Sequence[Sequence[str]]
 ) -> Iterator[tuple[list[int], Window]]:
-    """Batches of sentences of like length, each batch one window in which every row starts
-    afresh."""
+    """Yield batches of sentences of similar length, each as one window whose rows start from
+    zeros."""
     order = sorted((k for k, s in enumerate(sentences) if s), key=lambda k: -len(sentences[k]))
     while order:
         rows = order[: max(1, TOKENS_AT_ONCE // (len(sentences[order[0]]) + 1))]
@@ -308,7 +310,8 @@ def _window(model: Model, sentences: list[Sequence[str]]) -> Window:
 
 
 def _unigram(vocabulary: Vocabulary) -> np.ndarray:
-    """log p of each word by its count, for forward targets (no `<S>`) and backward (no `</S>`)."""
+    """Return log p of each word by its count, for forward targets (no `<S>`) and backward (no
+    `</S>`)."""
     if vocabulary.counts is None:
         return np.full((2, len(vocabulary)), np.nan)
     counts_SV = np.tile(np.maximum(np.array(vocabulary.counts, np.float64), 1), (2, 1))

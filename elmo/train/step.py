@@ -1,12 +1,13 @@
-"""One training step: a window in, one optimizer update out, the same for any number of workers.
+"""One training step: from a window to an optimizer update, with any number of workers.
 
-What the host has to find for a step beside the weights (`StepInput`: candidates, rows, keys)
-follows from its window and its number, so another thread finds it while a device computes the step
-before.
+All that the host must compute for a step besides the weights (`StepInput`: candidates, rows,
+dropout keys) depends on the window and the step's number alone, so another thread prepares it while
+the device computes the previous step.
 
-The loss is summed over the predictions of all rows and divided by how many a full step has (so that
-a token weighs the same in every step, the last ones too, when rows run dry); dropout is keyed by
-row, and all workers draw the same candidates. So one, two or three workers take the same step.
+The loss is summed over the predictions of all rows and divided by the number in a full step, so a
+token weighs the same in every step, also in the last ones, when rows have run out of text. Dropout
+is keyed by row, and all workers draw the same candidates. Hence the result does not depend on the
+number of workers.
 
 Shapes: S directions, T time steps, B rows of this worker, N distinct tokens or predictions, K
 characters, P projection, L layers, U rows of the word matrix in use.
@@ -48,7 +49,7 @@ WORD_MATRIX = ("softmax.weight", "softmax.bias")  # a sampled step uses few of t
 
 @dataclass(frozen=True)
 class Workers:
-    """The workers that take the steps: this one's number among all, and where it computes."""
+    """The place of this worker among all workers of a training, and its device."""
 
     rank: int = 0
     size: int = 1
@@ -56,18 +57,18 @@ class Workers:
 
     @property
     def ranks(self) -> range:
-        """The numbers of all workers."""
+        """Return the ranks of all workers."""
         return range(self.size)
 
     def mine(self, rows: int) -> list[int]:
-        """The rows this worker owns, as even as can be."""
+        """Return the rows that this worker reads; rows are divided as evenly as possible."""
         if rows < self.size:
             raise ElmoError(f"{rows} rows are too few for {self.size} workers; raise training.rows")
         bounds = [rows * k // self.size for k in (self.rank, self.rank + 1)]
         return list(range(*bounds))
 
     def total(self, values: Sequence[float]) -> list[float]:
-        """Sums over all workers."""
+        """Return the element-wise sums of `values` over all workers."""
         if self.size == 1:
             return list(values)
         shared = torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -75,8 +76,8 @@ class Workers:
         return shared.tolist()
 
     def union(self, numbers: npt.NDArray[np.int64], *, most: int) -> npt.NDArray[np.int64]:
-        """The distinct numbers of all workers, ascending; each brings its own, 0 or more and no
-        more than `most` of them."""
+        """Return the sorted union of all workers' `numbers`, which are at most `most` numbers ≥ 0
+        each."""
         if self.size == 1:
             return numbers
         padded = np.full(most, -1)
@@ -89,10 +90,11 @@ class Workers:
 
 
 class Measured:
-    """The figures of one step: summed −log p each way, predictions each way, and the norm.
+    """The figures of one step: −log p per direction, the number of predictions, and the gradient
+    norm.
 
-    The figures lie on the device: who first asks for one waits for the step. `FloatingPointError`
-    where the loss or a gradient is not finite.
+    They are on the device, so the first access waits for the step. It raises `FloatingPointError`
+    if the loss or a gradient is not finite.
     """
 
     def __init__(self, figures: Tensor, predictions: int, clip: float) -> None:
@@ -107,26 +109,26 @@ class Measured:
 
     @property
     def norm(self) -> float:
-        """The norm of all gradients together, before they were clipped."""
+        """Return the norm of all gradients together, before clipping."""
         return self._read[0]
 
     @property
     def nats(self) -> tuple[float, float]:
-        """Summed −log p, forward and backward."""
+        """Return the summed −log p, forward and backward."""
         return self._read[1], self._read[2]
 
     @property
     def clipped(self) -> bool:
-        """Tell whether the norm was too large."""
+        """Tell whether the gradients were clipped."""
         return 0 < self._clip < self.norm
 
 
 class StepInput(NamedTuple):
-    """All that a step needs of its window, held for the device; `predictions` each way.
+    """All that a step needs besides the weights, as CPU tensors ready to be copied to the device.
 
-    `targets_SN` are of the predictions `chosen_N` (None: of all), on the host; `draws` are those of
-    a sampled softmax, with the rows of the word matrix in use and where the targets and candidates
-    are among them (None where other workers have words of their own to add).
+    `predictions` counts them per direction. `targets_SN` are the targets of the predictions
+    `chosen_N` (None: all). `draws` are the candidates of a sampled softmax. `used` are the word
+    matrix rows in use, or None if they depend on other workers' words.
     """
 
     predictions: int
@@ -142,7 +144,8 @@ class StepInput(NamedTuple):
 
 
 class Used(NamedTuple):
-    """The rows of the word matrix that a step uses, and where each draw's words are among them."""
+    """The rows of the word matrix that a step uses, and the indices of each draw's words among
+    them."""
 
     numbers: npt.NDArray[np.int64]
     on_host: Tensor
@@ -150,7 +153,7 @@ class Used(NamedTuple):
 
 
 class Body(nn.Module):
-    """Encoder and LSTM stacks in one forward pass: what DDP wraps."""
+    """The encoder and the LSTM stack in one forward pass, as DDP wraps them."""
 
     def __init__(self, bilm: BiLM, precision: torch.dtype) -> None:
         super().__init__()
@@ -164,7 +167,7 @@ class Body(nn.Module):
         reset_STB: Tensor | None,
         drop: Drop,
     ) -> tuple[Tensor, State]:
-        """The dropped top layer (S, T, B, P) and the state after the window."""
+        """Return the top layer after dropout (S, T, B, P), and the state after the window."""
         x_NP = self.bilm.encode(characters_NK, precision=self.precision)
         x_STBP = look_up(index_STB, x_NP)
         ys, state = self.bilm.lstm(x_STBP, state, reset_STB=reset_STB, drop=drop)
@@ -172,7 +175,7 @@ class Body(nn.Module):
 
 
 class Stepper:
-    """Takes steps with one model; everything it changes is in the model, softmax and optimizer."""
+    """An object that takes training steps; all changes are in its model, softmax and optimizer."""
 
     def __init__(
         self,
@@ -191,7 +194,8 @@ class Stepper:
             self.body = nn.parallel.DistributedDataParallel(body, gradient_as_bucket_view=True)
 
     def prepare(self, window: Window, *, step: int) -> StepInput:
-        """Find all that a step needs of a window beside the weights: on any thread, ahead of it."""
+        """Compute all that a step needs besides the weights; any thread may do so, ahead of the
+        step."""
         device, settings = self.workers.device, self.settings
         characters_NK = window.characters_NK
         if wants_few_launches(device) and isinstance(self.bilm.encoder, CharacterEncoder):
@@ -222,10 +226,11 @@ class Stepper:
         )
 
     def step(self, given: Window | StepInput, state: State, *, step: int) -> tuple[Measured, State]:
-        """Take step number `step` (from 0) with its window, best prepared; return what it shows
-        and the new state, without a wait for the device.
+        """Take step number `step`, from 0; return its figures and the new state, without waiting
+        for a GPU.
 
-        The weights are moved whatever it shows: read that before they are kept.
+        `given` is a window, or better its prepared input. The weights are changed even if the loss
+        is not finite: check the figures before you keep the weights.
         """
         prepared = self.prepare(given, step=step) if isinstance(given, Window) else given
         settings, device = self.settings, self.workers.device
@@ -268,8 +273,11 @@ class Stepper:
     def _loss(
         self, h_STBP: Tensor, prepared: StepInput, step: int
     ) -> tuple[Tensor, Tensor, dict[str, WordRows], dict[str, Tensor]]:
-        """Summed −log p, with its gradient and by direction (S, detached); the rows of the word
-        matrix in use; the leaves that get gradients."""
+        """Return the summed −log p, its parts by direction (S, detached), the used rows, and the
+        leaves.
+
+        The leaves are the tensors that get gradients.
+        """
         h_SNP = h_STBP.flatten(1, 2)
         settings, device = self.settings, h_STBP.device
         if prepared.chosen_N is not None:
@@ -309,7 +317,7 @@ class Stepper:
     def _used(
         self, words: npt.NDArray[np.int64], targets_SN: npt.NDArray[np.int64], draws: list[Draw]
     ) -> Used:
-        """The rows in use for the distinct targets `words` of all workers and the candidates."""
+        """Return the used rows: the distinct targets `words` of all workers, and the candidates."""
         device = self.workers.device
         numbers = np.unique(np.concatenate([words, *(draw.words for draw in draws)]))
         each = [targets_SN.ravel()] if len(draws) == 1 else targets_SN
@@ -320,8 +328,8 @@ class Stepper:
         return Used(numbers, held(numbers, device), rows)
 
     def _draws(self, targets_SN: npt.NDArray[np.int64], step: int) -> list[Draw]:
-        """One draw for both directions, or one for each; the same on all workers. None where the
-        softmax is not sampled."""
+        """Return one draw for both directions or one for each, equal on all workers; None if not
+        sampled."""
         settings, device = self.settings, self.workers.device
         if settings.softmax == "full":
             return []
@@ -336,7 +344,7 @@ class Stepper:
         return [Draw.of(targets_SN[way], draw(0, way), device) for way in (0, 1)]
 
     def _drop(self, keys_LB: Tensor | None) -> Drop:
-        """Dropout of this worker's rows, keyed by the seed, the step, the layer and the row."""
+        """Return the dropout of this worker's rows, keyed by seed, step, layer and row."""
         if keys_LB is None:
             return lambda x_STBP, layer: x_STBP
         settings = self.settings
@@ -350,7 +358,8 @@ class Stepper:
 
 
 def clip_(gradients: list[Tensor], norm: Tensor, most: float) -> None:
-    """Scale gradients of a norm over `most` down to it (0: never), without a wait for a GPU."""
+    """Scale gradients so that their norm is at most `most` (0: never), without waiting for a
+    GPU."""
     if most <= 0:
         return
     if wants_few_launches(norm.device):
@@ -360,10 +369,10 @@ def clip_(gradients: list[Tensor], norm: Tensor, most: float) -> None:
 
 
 def _by_direction(nats_N: Tensor) -> Tensor:
-    """The sums of both directions, detached, float64."""
+    """Return the sums of both directions, detached, float64."""
     return nats_N.detach().view(2, -1).sum(1, dtype=torch.float64)
 
 
 def _seed(*parts: int) -> int:
-    """One number from several: independent streams for independent parts."""
+    """Combine several numbers into one seed, so that different parts get independent streams."""
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> 1)

@@ -1,9 +1,9 @@
-"""The speed of this machine's training steps of a network in either precision.
+"""The speed of this machine's training steps in each precision, for a given network.
 
-Products alone do not say it: a step also converts, adds and moves, so that where products in
-bfloat16 are four times as fast, steps of a small network may be a fifth faster. So steps are timed,
-on text drawn at random, in a process of their own (`python -m elmo.train.step_speed`, which reads
-its work as JSON), once for each network and machine.
+Matrix products alone do not decide it: a step also converts, adds and moves values, so with
+bfloat16 products four times as fast, steps of a small network may be only a fifth faster. Steps are
+therefore timed on random text, in a separate process (`python -m elmo.train.step_speed`, which
+reads its work as JSON), once per network and machine.
 
 Shapes: S directions, T time steps, B rows, N distinct tokens, K characters.
 """
@@ -44,7 +44,7 @@ _CHARACTERS, _TOKEN, _WORDS = 262, 50, 50_000  # of the text that is drawn
 
 
 class StepSeconds(msgspec.Struct, forbid_unknown_fields=True):
-    """Seconds of a training step, of as many time steps in each precision, and its tokens."""
+    """The seconds of one training step in each precision, and the tokens of that step."""
 
     float32_s: float
     bfloat16_s: float
@@ -59,9 +59,9 @@ class StepSeconds(msgspec.Struct, forbid_unknown_fields=True):
 def step_seconds(
     network: Network, training: Training, *, device: torch.device, threads: int
 ) -> StepSeconds:
-    """Seconds of a step of this network, timed once for each machine, network and size of a step.
+    """Return the seconds of a training step of a network, timed once and then cached.
 
-    `ElmoError` names the cached file where it is damaged.
+    `ElmoError` names the cached file if it is damaged.
     """
     if operations(network, training) < SMALL:
         return StepSeconds(1.0, 1.0)
@@ -81,7 +81,10 @@ def step_seconds(
 
 
 def _timed_apart(work: str, variables: dict[str, str]) -> str:
-    """The last line of a process of this module; `ElmoError` where it fails or takes too long."""
+    """Run this module in a new process and return its last line of output.
+
+    `ElmoError` is raised if it fails or takes too long.
+    """
     command = [sys.executable, "-m", "elmo.train.step_speed"]
     try:
         done = subprocess.run(
@@ -104,20 +107,20 @@ def _timed_apart(work: str, variables: dict[str, str]) -> str:
 
 
 def network_of(model: Folder) -> Network:
-    """The shape of a model."""
+    """Return the shape of a model folder's network."""
     shape, names = read_config(model).model, [field.name for field in fields(Network)]
     return msgspec.convert({name: shape[name] for name in names if name in shape}, Network)
 
 
 def fastest(measured: StepSeconds) -> Precision:
-    """Return what `precision: auto` means in training."""
+    """Return the precision that `precision: auto` selects for training."""
     return "bfloat16" if measured.factor >= WORTH else "float32"
 
 
 def time_steps(network: Network, training: Training, device: torch.device) -> StepSeconds:
-    """Time steps in both precisions in turn, each best of several.
+    """Time a training step in both precisions, in turn; return the best of several.
 
-    A step that would take long is cut to fewer time steps.
+    Steps that would take long are shortened to fewer time steps.
     """
     short = _Timed(network, replace(training, precision="float32", window=2), device)
     short.step()
@@ -138,7 +141,7 @@ def time_steps(network: Network, training: Training, device: torch.device) -> St
 
 
 class _Timed:
-    """A network with text for a step of it."""
+    """A network with random text for one training step."""
 
     def __init__(self, network: Network, training: Training, device: torch.device) -> None:
         self.device = device
@@ -157,7 +160,7 @@ class _Timed:
         self.prepared = self.stepper.prepare(_text(training, len(softmax.weight)), step=0)
 
     def step(self) -> float:
-        """Take the step; its seconds, on a processor without what other processes take."""
+        """Take the step; return its seconds, on a CPU those of this process alone."""
         clock = time.perf_counter if self.device.type == "cuda" else time.process_time
         began = clock()
         measured, _ = self.stepper.step(self.prepared, self.state, step=0)
@@ -167,13 +170,14 @@ class _Timed:
 
 
 def operations(network: Network, training: Training) -> int:
-    """Return the operations of the LSTMs' products in a step, there and back."""
+    """Return the number of operations of the LSTMs' matrix products in a step, forward and
+    backward."""
     gates = 8 * network.projection * network.cells + network.cells * network.projection
     return 6 * 2 * network.layers * gates * training.rows * training.window
 
 
 def _text(training: Training, words: int) -> Window:
-    """A window of random tokens, half of them distinct, that end after 25 on average."""
+    """Return a window of random tokens, half of them distinct, in sentences of 25 on average."""
     random = np.random.default_rng(0)
     shape = (2, training.window, training.rows)
     distinct = max(1, training.window * training.rows // 2)

@@ -1,4 +1,4 @@
-"""What a node runs to tell whether it can work: the standard library, until the project is there.
+"""Functions that a node runs to tell whether it can work, with the standard library alone.
 
 The driver sends these functions by value, since the project may be what the node lacks.
 """
