@@ -1,6 +1,7 @@
-"""Functions that a node runs to tell whether it can work, with the standard library alone.
+"""The check of a node: does it have the Python, packages, folders and code that a stage needs?
 
-The driver sends these functions by value, since the project may be what the node lacks.
+The driver sends these functions by value, since the project may be what the node lacks: standard
+library only, until the project is known to be there.
 """
 
 import base64

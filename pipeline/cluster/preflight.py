@@ -1,7 +1,7 @@
-"""Before a stage works on several nodes: can each of them? One line names nodes and all causes.
+"""The check of a cluster's nodes before a stage works on them: one line names nodes and causes.
 
-This file is given Ray and imports it nowhere. What a node runs is sent to it by value, since the
-project may be what it lacks.
+This file is given Ray and imports it nowhere. The check itself is sent to each node by value, since
+the project may be what the node lacks.
 """
 
 import hashlib
@@ -36,9 +36,10 @@ def check(
     tracking_uri: str | None,
     answer: float = ANSWER,
 ) -> int:
-    """Check the nodes that work, if there are several; how many were checked.
+    """Check each node of a cluster; return how many were checked, 0 where there is only one.
 
-    Each must see what the local `folders` lie in, and reach those at URLs.
+    Raises `ElmoError` with all that is wrong. Each node must see the local `folders`, and reach
+    those at URLs.
     """
     nodes = _alive(ray)
     if len(nodes) < 2:
@@ -56,9 +57,10 @@ def problems(
     urls: Iterable[str] = (),
     answer: float = ANSWER,
 ) -> list[str]:
-    """Return what is wrong with which nodes; `urls` are read there, and need a package of theirs.
+    """Return what is wrong with each node, one line for each cause and its nodes.
 
-    Where there is one node, this process looks, which is on it.
+    The nodes need the packages that read `urls`, and read them. The only node of a cluster is
+    checked by this process, which runs on it.
     """
     folders = list(folders)
     needed = packages([*map(str, folders), *urls])
@@ -104,7 +106,7 @@ def _working(nodes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def packages(places: Iterable[str]) -> dict[str, str]:
-    """The versions here of what a node must have too, those that read these URLs among it."""
+    """Return the versions, here, of the packages that a node needs, with those for these URLs."""
     names = [*PACKAGES, *filter(None, map(_package_of, places))]
     return {name: version(name) for name in dict.fromkeys(names)}
 
@@ -156,9 +158,10 @@ def _name(node: dict[str, Any]) -> str:
 
 
 class Markers:
-    """A small file in each folder that the nodes must share, where local ones lie, and in one URL.
+    """Small files by which a node proves that it sees the driver's folders.
 
-    Where the driver may only read, the nodes are asked for the folder alone.
+    One lies in each local folder. Where the driver may only read, the nodes check that the folder
+    exists.
     """
 
     def __init__(self, folders: Iterable[Location]) -> None:
@@ -178,7 +181,7 @@ class Markers:
             self.contents[folder] = (name, content)
 
     def remove(self) -> None:
-        """Take them away."""
+        """Delete the marker files."""
         for url, name in self.urls.items():
             Location(url).delete(name)
         for folder, (name, _) in self.contents.items():
@@ -195,8 +198,7 @@ def _folder(path: Path) -> Path:
 
 
 def version(name: str) -> str:
-    """The version of a package, without the part that tells builds for CPU and GPU apart; empty
-    where it is not installed."""
+    """Return a package's version without its CPU or GPU suffix; empty if it is not installed."""
     try:
         return importlib.metadata.version(name).partition("+")[0]
     except importlib.metadata.PackageNotFoundError:
@@ -204,7 +206,7 @@ def version(name: str) -> str:
 
 
 def code_digest() -> str:
-    """A digest of the project's own code."""
+    """Return a digest of the project's own code."""
     hasher = hashlib.sha256()
     for package in (Path(elmo.__file__).parent, PACKAGE):
         for path in sorted(package.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""Before the first stage of a run on a cluster: all that can be known of what it lacks, at once."""
+"""The check of a whole run before its first stage: all that the cluster lacks, in one error."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -17,9 +17,10 @@ TRAINING = ("pretrain", "finetune")
 
 
 def check(cluster: Cluster, stages: Iterable[str]) -> None:
-    """Look whether the cluster at `cluster.address` can do these stages of this folder's project.
+    """Check that the cluster at `cluster.address` can run these stages of this folder's project.
 
-    One `ElmoError` says all that is wrong; what may still come, as nodes, is a line.
+    Raises one `ElmoError` with all that is wrong. Too few nodes are only reported, since more may
+    come.
     """
     use_addresses(cluster)
     params = settings.load(Path("params.yaml"))
@@ -60,9 +61,10 @@ def _training(ray: Any, cluster: Cluster, params: settings.Params) -> Iterator[s
 
 
 def training_bytes(params: settings.Params) -> int:
-    """Return what weights, the optimizer's state and the copy that is saved take in float32.
+    """Return the memory that training takes at least, in bytes, in float32.
 
-    Words count where `vocab.max_words` bounds them; gradients and a window's states come on top.
+    These are the weights, the optimizer's state and the copy that is saved. Words count where
+    `vocab.max_words` bounds them; gradients and activations come on top.
     """
     if params.pretrain.model:
         return 0

@@ -1,4 +1,4 @@
-"""Data and models at a URL in place of the project's folder, for clusters without a shared one.
+"""Outputs at a URL (the `storage` setting), for clusters that share no folder.
 
 With `storage: s3://bucket/elmo` the output `data/shards/general` of a stage lies at
 `s3://bucket/elmo/data/shards/general/<digest>/` and is never written again: the digest is that of
@@ -36,19 +36,22 @@ _MANIFESTS = re.compile(rf"(config|manifest|_manifest-[^/]*|{_INSIDE}/manifest-[
 
 
 class Pointer(msgspec.Struct, forbid_unknown_fields=True):
-    """`.stored`: the folder below the storage's URL, and the files beside this one."""
+    """The content of `.stored`: the output's folder below the URL, and the files beside it."""
 
     folder: str
     files: list[str]
 
 
 def root() -> str:
-    """The URL that is in force, without a slash at its end; empty: the project's folder."""
+    """Return the `storage` URL without a slash at its end; empty where none is set."""
     return execution.load(Path("cluster.yaml"))[0].storage.rstrip("/")
 
 
 def read_from(folder: Location, url: str | None = None) -> Location:
-    """Return where what a folder of the project is to be read: there, or where it points."""
+    """Return where to read a folder of the project: itself, or the output it is a pointer to.
+
+    Raises `ElmoError` where it is a pointer and no `storage` is set, or is not there.
+    """
     local = folder.local
     if local is None or local.is_absolute():
         return folder
@@ -65,7 +68,11 @@ def read_from(folder: Location, url: str | None = None) -> Location:
 
 
 def resolved(stage: "Stage", given: Mapping[str, Any], url: str) -> dict[str, Any]:
-    """The arguments of a stage with the folders where they are read and written."""
+    """Return a stage's arguments with the folders of the project replaced.
+
+    Inputs become the folders that their pointers name, outputs folders of work in progress at the
+    URL.
+    """
     made: dict[str, Any] = dict(given)
     for one in stage.inputs:
         if one.kind == "folder" and made[one.name] is not None:
@@ -77,13 +84,13 @@ def resolved(stage: "Stage", given: Mapping[str, Any], url: str) -> dict[str, An
 
 
 def check_left(named: Any, written: Any) -> None:
-    """Refuse an output at the URL whose folder here holds what `publish` did not leave."""
+    """Raise `ElmoError` where an output's local folder has files that `publish` did not write."""
     if named != written:
         check_folder(named, ours=_marks(named.local), also=_left(named.local))
 
 
 def final_place(out: Location, url: str | None = None) -> Location:
-    """Return where an output will be published that is complete at `out`."""
+    """Return where `publish` will put a complete output that now lies at `out`."""
     url = root() if url is None else url
     own = f"{_own(url)}/"
     if not url or not out.url.startswith(own):
@@ -93,9 +100,9 @@ def final_place(out: Location, url: str | None = None) -> Location:
 
 
 def publish(named: Any, written: Any, url: str) -> None:
-    """Give an output that is complete its name at the URL, and leave a pointer in the project.
+    """Move a complete output to its final folder at the URL, and write a pointer in the project.
 
-    The manifests come last. Where an equal output has that name already, it stays as it is.
+    The manifests come last. An equal output that is there already stays as it is.
     """
     if named == written:
         return
@@ -114,13 +121,16 @@ def publish(named: Any, written: Any, url: str) -> None:
 
 
 def pointers() -> dict[Path, Pointer]:
-    """The folders of the project that point to outputs at the URL, and where to."""
+    """Return the folders of the project that are pointers, each with its `Pointer`."""
     marks = [mark for mark in sorted(Path().rglob(STORED)) if ".dvc" not in mark.parts]
     return {mark.parent: _pointer(mark.parent) for mark in marks}
 
 
 def forget_lost(url: str) -> list[str]:
-    """Remove the pointers of the project to what is not at the URL, so that DVC makes it again."""
+    """Delete the pointers whose outputs are gone from the URL, so that DVC runs their stages.
+
+    Returns the deleted folders.
+    """
     known = pointers()
     names = in_parallel(lambda one: Location(f"{url}/{one.folder}").tree(), known.values())
     lost = []
@@ -134,10 +144,10 @@ def forget_lost(url: str) -> list[str]:
 
 
 def bring_back(url: str) -> int:
-    """Copy what a job keeps of the project at the URL into this folder; return how many files.
+    """Copy the results of a job from the URL into this project; return the number of files.
 
-    Outputs here that are no pointers stay, and are named in the `ElmoError`. What was sent to the
-    job, its code's settings and dvc.yaml, is not copied.
+    Raises `ElmoError` where an output of this machine is in the way. The code's settings and
+    dvc.yaml, which were sent to the job, are not copied.
     """
     kept = Location(f"{url}/project")
     files = [Path(name) for name in kept.tree() if name not in (*PROJECT_FILES, LEASE)]
@@ -157,7 +167,7 @@ def bring_back(url: str) -> int:
 
 
 def start_afresh(stage: "Stage", written: Any, named: Any) -> None:
-    """Delete what a killed run left of an output, unless the stage resumes from that."""
+    """Delete what a killed run left of an output at the URL, unless the stage resumes from it."""
     if named != written and stage.name != "features":
         written.remove()
 

@@ -1,6 +1,7 @@
-"""The one file that talks to Ray: tasks over files, actors over shards, training on workers.
+"""The only module that imports Ray: tasks over files, actors over shards, training on workers.
 
-`RAY_ADDRESS` set means that cluster; unset means a Ray started here for as long as it is needed.
+With `RAY_ADDRESS` set, that cluster is used; without, Ray is started on this machine for as long as
+it is needed.
 """
 
 import itertools
@@ -51,7 +52,7 @@ _WORTH_RAY = 15.0  # seconds of work that pay for starting Ray
 
 @contextmanager
 def session() -> Iterator[Any]:
-    """Connect to Ray, and shut down what was started here."""
+    """Connect to Ray, and shut down what was started here when the block ends."""
     _set_up()
     import ray
 
@@ -84,7 +85,10 @@ def session() -> Iterator[Any]:
 
 @contextmanager
 def checked_nodes(folders: Sequence[Location]) -> Iterator[None]:
-    """A session in which every node was found able to work on what lies in these folders."""
+    """Connect to Ray for the block, once each node is known to reach these folders.
+
+    Raises `ElmoError` with what nodes lack.
+    """
     from . import preflight
 
     with session() as ray:
@@ -102,9 +106,9 @@ def tasks(
 ) -> Iterator[Result]:
     """Run `function` on each item as a Ray task; yield the results in the items' order.
 
-    Without a cluster named the first items are run in this process, and the others too unless they
-    would take longer than starting Ray.
-    An exception of the function's is raised as it is. `name` is what messages call an item.
+    On one machine the first items run in this process, and the others too unless they would take
+    longer than starting Ray. An exception of `function` is raised as it is. `name` is what messages
+    call an item.
     """
     work = list(items)
     if not work:
@@ -127,11 +131,11 @@ def actors(
     label: str,
     name: Callable[[Item], str] = repr,
 ) -> Iterator[Any]:
-    """Give each item to one of several actors `kind(*arguments)`, each called as `actor(item)`.
+    """Call `actor(item)` for each item on Ray actors `kind(*arguments)`; yield the results.
 
-    Results come in the order of completion. An actor that dies is replaced and its item is done
-    again. Without a cluster named one in this process begins, and does all that would not take
-    longer than starting Ray.
+    They come in order of completion. An actor that dies is replaced and its item retried. On one
+    machine an actor in this process starts, and does all that would not take longer than starting
+    Ray.
     """
     work = list(items)
     if not work:
@@ -147,9 +151,9 @@ def actors(
 
 
 def dataset(read: Callable[[Item], Iterable[dict[str, Any]]], items: Sequence[Item]) -> Any:
-    """A Ray Data dataset of the rows that `read` gives of each item, read where Ray has room.
+    """Return a Ray Data dataset of the rows that `read` yields for each item.
 
-    The caller's Ray is used: open a `session` around whatever consumes it.
+    It is read by the caller's Ray: open a `session` around whatever consumes it.
     """
     import ray.data
 
@@ -169,12 +173,12 @@ def fit(
     storage: Location,
     stop: Flag | Path,
 ) -> Any:
-    """Train: run `loop(config, rank, size, device)` on every worker under Ray Train.
+    """Run `loop(config, rank, size, device)` on each worker of Ray Train; return rank 0's result.
 
-    Returns what rank 0 returned. With `cluster.workers` 0 the loop runs in this process (Ray
-    Train's local mode). A worker that dies is started again with all the others, and the loop goes
-    on from its own checkpoints. An exception of the loop's is raised as it is. SIGINT and SIGTERM
-    reach workers elsewhere as the flag `stop`. Messages call it `label`, Ray's dashboard `name`.
+    With `cluster.workers` 0 the loop runs in this process (Ray Train's local mode). When a worker
+    dies all are restarted, and the loop resumes from its own checkpoints. An exception of the loop
+    is raised as it is. SIGINT and SIGTERM reach remote workers as the flag `stop`. Messages call
+    the training `label`, Ray's dashboard `name`.
     """
     if elsewhere() and cluster.workers == 0:
         raise ElmoError(f"RAY_ADDRESS is {os.environ['RAY_ADDRESS']} and {NO_WORKERS}")
@@ -371,7 +375,7 @@ def _begun_here(
 
 
 def elsewhere() -> bool:
-    """Tell whether the environment names a Ray cluster."""
+    """Tell whether RAY_ADDRESS names a Ray cluster."""
     return bool(os.environ.get("RAY_ADDRESS"))
 
 

@@ -1,4 +1,4 @@
-"""The command `elmo`: the commands of its help by section, and how it ends."""
+"""The command `elmo`: the sections of its help, its commands, and how errors end it."""
 
 import difflib
 import os
@@ -51,19 +51,19 @@ SECTIONS: dict[str, list[click.Command]] = {
 
 
 class Sections(click.Group):
-    """A group whose help lists its commands by what they are for, the stages first.
+    """A click group whose help lists its commands in sections, the stages first.
 
     A stage's command is made when it is asked for, since its module takes time to load.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands in the order of the sections."""
+        """Return the names of the commands in the order of the sections."""
         return [*STAGES, *self.commands]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that the words name; of a mistyped one, say which may be meant."""
+        """Find the named command; for a mistyped one, suggest a similar one."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -74,7 +74,7 @@ class Sections(click.Group):
             raise click.UsageError(said, error.ctx) from None
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """The command of that name, if there is one."""
+        """Return the command of that name, or None."""
         if name not in STAGES:
             return super().get_command(ctx, name)
         from .stages import command
@@ -82,7 +82,7 @@ class Sections(click.Group):
         return command(record(name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """One block per section."""
+        """Write the help's lists of commands, one for each section."""
         of_stages = [one for name in STAGES if (one := self.get_command(ctx, name))]
         width = formatter.width - 6 - max(map(len, self.list_commands(ctx)))
         for title, commands in {"Stages, in order": of_stages, **SECTIONS}.items():
@@ -119,9 +119,9 @@ for commands in SECTIONS.values():
 
 
 def run(commands: click.Group = cli, name: str = "elmo") -> None:
-    """Run a command: wrong usage is one line and exit code 2, anything else wrong one line and 1.
+    """Run a command and exit: wrong usage is one line and exit code 2, other errors one line and 1.
 
-    A bug keeps its traceback; with --verbose, so does everything.
+    A bug keeps its traceback; with --verbose, so does every error.
     """
     signal.signal(signal.SIGTERM, _terminated)
     if instruction := os.environ.get("_ELMO_COMPLETE"):

@@ -65,7 +65,7 @@ def submit(
 @ADDRESS
 @JSON
 def jobs(address: str | None, as_json: bool) -> None:
-    """The jobs of a Ray cluster: id, status, start, duration, what it runs.
+    """List the jobs of a Ray cluster: id, status, start, duration, what each runs.
 
     \b
     Example: elmo jobs --address http://head:8265

@@ -71,7 +71,7 @@ def embed(
     overwrite: bool,
     device: str,
 ) -> None:
-    """Embed each line: an array (layers, tokens, dim). The model's own tokenizer cuts the text.
+    """Embed each line into an array (layers, tokens, dim); the model's own tokenizer cuts it.
 
     \b
     Example: elmo embed models/finetune --input text.txt --output vectors.npz
@@ -152,7 +152,7 @@ def _layers(layers: str, embedder: "Embedder") -> list[int]:
 def perplexity(
     model: Path, source: BinaryIO, pretokenized: bool, as_json: bool, sentences: bool, device: str
 ) -> None:
-    """The perplexity of a text, each sentence read alone, under the full softmax.
+    """Print the perplexity of a text, each sentence read alone, under the full softmax.
 
     The model's own tokenizer cuts each line.
 

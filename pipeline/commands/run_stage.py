@@ -1,4 +1,4 @@
-"""The work of the commands of all stages: read params, run, write the numbers, print a line."""
+"""The code that all stages' commands share: read params, run, write the numbers, print a line."""
 
 import os
 import time
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def run_stage(stage: "Stage", **given: Any) -> None:
-    """Run a stage, write its numbers and metrics, print what it did and how long it took.
+    """Run a stage, write its numbers and metrics, and print its result and duration.
 
-    What explains a result but needs nobody's attention is in a log file beside its work.
+    Details that explain a result go to a log file in the stage's work folder.
     """
     from ..terminal.progress import Progress, logged
 
@@ -115,8 +115,10 @@ def _check_apart(stage: "Stage", given: dict[str, Any], numbers: Iterable[Path |
 
 
 def check_outside(work: Any, others: Iterable[Any]) -> None:
-    """Refuse a folder of work in progress that is one of these or lies in one: what is read would
-    be written to, and what is written would take it away."""
+    """Raise `ElmoError` where the work folder is, or lies in, one of the other folders.
+
+    Work in progress would be written into an input, or deleted with an output.
+    """
     for other in others:
         if _real(work).startswith(_real(other)):
             where = "is" if _real(work) == _real(other) else "lies in"

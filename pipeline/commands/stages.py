@@ -1,4 +1,4 @@
-"""The commands of the stages, each made from the stage's record, under its name in dvc.yaml."""
+"""The stages' commands, each made from the stage's record, with its name in dvc.yaml."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def command(stage: "Stage") -> click.Command:
-    """Make a stage's command."""
+    """Return the click command of a stage."""
 
     def run(**given: Any) -> None:
         run_stage(stage, **given)

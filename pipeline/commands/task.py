@@ -197,7 +197,7 @@ def evaluate(
     scheme: str | None,
     device: str,
 ) -> None:
-    """The field's metric of the task in FOLDER on labelled data: the mean over its seeds.
+    """Print the score of the task in FOLDER on labelled data: the mean over its seeds.
 
     \b
     Example: elmo task evaluate models/ner --data test.conll --json

@@ -1,4 +1,4 @@
-"""The stages of dvc.yaml: a module each, with `run`, `summary` and the record `STAGE`."""
+"""The stages of dvc.yaml: a module for each, with `run`, `summary` and the record `STAGE`."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -21,11 +21,11 @@ STAGES = (
 
 
 def record(name: str) -> "Stage":
-    """The record of the stage NAME, from its module."""
+    """Return the `Stage` record of the stage with this name, from its module."""
     stage: Stage = import_module(f"{__name__}.{name}").STAGE
     return stage
 
 
 def results_versions() -> dict[str, int]:
-    """The version of each stage's results in this code."""
+    """Return each stage's `version`, by name."""
     return {name: record(name).version for name in STAGES}

@@ -1,10 +1,10 @@
-"""corpus: the text the pipeline starts from: the user's own files, or prose that comes with Python.
+"""corpus: the text that the pipeline starts from: the user's files, or Python's own prose.
 
-Without files of the user's, the general text is the Python language reference and the standard
+Without the user's files, the general text is the Python language reference and the standard
 library's docstrings, and the domain text the docstrings of an installed package. A document is a
-topic or a docstring, each line a paragraph; blank lines divide documents. What was rendered of the
-same versions is kept. The user's files are looked at each time the stage runs, and read where they
-may have changed; their digests are all it writes of them.
+topic or a docstring, each line a paragraph; blank lines divide documents. The rendered text of each
+version is kept. The user's files are not copied: only their digests are written. They are checked
+each time the stage runs, and read where they may have changed.
 """
 
 import ast
@@ -69,7 +69,7 @@ _WRITTEN = r"general/(reference|library)\.txt|(domain|task)/[^/]+\.txt"
 
 
 class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """A file of a text: at `url`, without its login, or without one in the corpus folder itself."""
+    """A file of a text: at a URL, without its login, or, without one, in the corpus folder."""
 
     name: str
     bytes: Count
@@ -77,7 +77,10 @@ class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
     url: str | UnsetType = UNSET
 
     def input(self, corpus: Location, given: Iterable[str] = ()) -> Input:
-        """The file, to be read from any working folder; logins are those of the URLs `given`."""
+        """Return the file as an `Input` that can be read from any working folder.
+
+        The login of its URL is taken from the URLs `given`.
+        """
         if self.url is UNSET:
             url = corpus.absolute().name(self.name)
         else:
@@ -86,8 +89,10 @@ class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Text(Struct, frozen=True, forbid_unknown_fields=True):
-    """One text: its files, the column of those that are records, and what was counted; of rendered
-    documentation the versions that it follows from."""
+    """A text of the corpus: its files, the column that holds it, and its counts.
+
+    A text made from documentation also has the versions that it depends on.
+    """
 
     column: str
     inputs: Annotated[tuple[TextFile, ...], Meta(min_length=1)]
@@ -142,7 +147,10 @@ STAGE = Stage(
 
 
 def run(out: Location, params: Corpus, *, work: Location) -> dict[str, float]:
-    """Write `general/`, `domain/` and `manifest.json` to `out`, or name the user's files in it."""
+    """Write `general/`, `domain/` and `manifest.json` to `out`; return the counts.
+
+    Of the user's files only names and digests are written.
+    """
     if params.general and not params.domain:
         raise ElmoError(
             "corpus.domain is empty and corpus.general is not: name the files of your domain in "
@@ -173,7 +181,7 @@ def run(out: Location, params: Corpus, *, work: Location) -> dict[str, float]:
 
 
 def summary(figures: dict[str, float], out: Location) -> str:
-    """Return what was collected, in words."""
+    """Return a line that says what was collected."""
     return (
         f"{human_size(figures['general_bytes'])} general ({listing(out, 'general')}), "
         f"{human_size(figures['domain_bytes'])} domain ({listing(out, 'domain')})"
@@ -197,23 +205,23 @@ def read_manifest(folder: Location) -> CorpusManifest:
 
 
 def listing(folder: Location, text: TextName) -> str:
-    """The first names of a text's files."""
+    """Return the names of a text's first files, for the terminal."""
     names = [source.name for source in read_manifest(folder).texts[text].inputs]
     more = f" and {len(names) - 4:,} more" if len(names) > 4 else ""
     return ", ".join(names[:4]) + more
 
 
 def prose(text: str, dropped: Counter[str]) -> list[str]:
-    """The paragraphs of prose in a docstring or topic, unwrapped; what else is there is counted.
+    """Return the paragraphs of prose in a docstring or topic, each on one line.
 
-    Dropped: doctests, code after `::`, directives such as maths, headings, and what does not read
-    as English (grammar, tables, signatures).
+    Left out, and counted in `dropped`: doctests, code after `::`, directives such as maths,
+    headings, and what does not read as English (grammar, tables, signatures).
     """
     return [_plain(paragraph) for paragraph in marked_prose(text, dropped)]
 
 
 def marked_prose(text: str, dropped: Counter[str]) -> Iterator[str]:
-    """Return prose with the inline markup of reStructuredText kept."""
+    """Yield the paragraphs of prose in a docstring, with their reStructuredText markup."""
     skip = -1
     for indent, lines in _blocks(text):
         if skip >= 0 and indent > skip:
@@ -244,7 +252,7 @@ def marked_prose(text: str, dropped: Counter[str]) -> Iterator[str]:
 
 
 def docstrings(source: str) -> Iterator[str]:
-    """The docstrings of a module's source, in the order they stand there."""
+    """Yield the docstrings in a module's source, in order."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         nodes: list[ast.AST] = [ast.parse(source)]
@@ -258,7 +266,7 @@ def docstrings(source: str) -> Iterator[str]:
 
 
 def write_packages(out: Path, *names: str) -> None:
-    """Write the installed version of each package, for stages that read one to depend on."""
+    """Write each package's installed version to `out`, for DVC: stages depend on that file."""
     check_record(out, dict[str, list[str]])
     write_json(out, {name: _versions(name) for name in sorted({*names} - {""})})
 
@@ -273,7 +281,10 @@ def _versions(package: str) -> list[str]:
 
 
 def package_docstrings(name: str, *, setting: str) -> Iterator[str]:
-    """The docstrings of an installed package; `setting` is what named it, for the error."""
+    """Yield the docstrings of an installed package.
+
+    `setting` is the setting that names it, for the `ElmoError` where it is not installed.
+    """
     try:
         spec = util.find_spec(name)
     except (ImportError, ValueError):

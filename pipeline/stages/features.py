@@ -1,7 +1,7 @@
-"""features: shards and a model → a store, a range of sentences at a time, on all actors there are.
+"""features: the vectors of all sentences, written as a store, by many actors.
 
-What a store is, and why its bytes do not depend on the actors, is in `elmo.store.build`; this
-module hands the ranges out.
+Each actor embeds a range of sentences at a time. The store's format, and why its bytes do not
+depend on the actors, is in `elmo.store.build`; this module assigns the ranges.
 """
 
 import sys
@@ -67,10 +67,10 @@ def run(
     work: Location,
     cluster: Cluster,
 ) -> dict[str, float]:
-    """Write the store of all sentences of `shards` to `out`, a folder or URL; return its counts.
+    """Write the vectors of all sentences of `shards` to a store at `out`; return its counts.
 
-    Unfinished work waits in `work`, under a fingerprint of the model, the shards and `params`, or
-    where `out` is a URL, there, and the next run resumes from it.
+    Finished parts wait in `work`, or at the URL of `out`, under a digest of the model, the shards
+    and `params`; the next run resumes from them.
     """
     from elmo.data.shards import Shards
     from elmo.store import build as store_build
@@ -116,7 +116,7 @@ def _check_room(out: Location, kept: Location, layout: "Layout", *, tokens: int)
 
 
 def summary(figures: dict[str, float]) -> str:
-    """Return what the store holds, in words."""
+    """Return a line that says what the store holds."""
     return (
         f"{figures['tokens']:,} tokens in {figures['parts']} parts, "
         f"{progress.human_size(figures['bytes'])}, "
@@ -127,9 +127,10 @@ def summary(figures: dict[str, float]) -> str:
 def append(
     store: Location, shards: Location, model: Location, *, cluster: Cluster
 ) -> dict[str, float]:
-    """Add the sentences of `shards` to a store as a new version; return its counts.
+    """Append the sentences of `shards` to a store as a new version; return its counts.
 
-    Where an append of them was interrupted once its version was published, that is recorded alone.
+    If the same append was interrupted after its version was published, only its MLflow run is
+    completed.
     """
     from elmo.data.shards import Shards
     from elmo.store import FeatureStore
@@ -169,7 +170,7 @@ def append(
 
 
 def stores(model: str | Path, *, name: str) -> list[dict[str, str]]:
-    """The stores made from a model, newest first: the digest, location and run of each.
+    """Return the stores made from a model, newest first: digest, location and MLflow run of each.
 
     `model` is a folder, a digest, or the number of a version of the registered model `name`.
     """
@@ -194,9 +195,10 @@ def stores(model: str | Path, *, name: str) -> list[dict[str, str]]:
 def dataset(
     store: str | Path, *, layers: Sequence[int | str] | None = None, split: str | None = None
 ) -> "ray.data.Dataset":
-    """The store as a Ray Data dataset: one row per sentence, read part by part on the workers.
+    """Return a store as a Ray Data dataset with one row per sentence.
 
-    Columns are sentence_id, tokens, and a float32 tensor (tokens, dim) per layer.
+    Columns are sentence_id, tokens, and for each layer a float32 tensor (tokens, dim). Workers read
+    it part by part.
     """
     from elmo.store import FeatureStore
 
@@ -219,7 +221,7 @@ class _PartRows:
 
 
 def metrics(manifest: "StoreManifest") -> dict[str, float]:
-    """The counts of a store, and how many bytes a token takes."""
+    """Return the counts of a store and its bytes per token."""
     import msgspec
 
     counts = msgspec.to_builtins(manifest.counts)

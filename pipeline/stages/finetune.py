@@ -1,4 +1,4 @@
-"""finetune: a model and domain text → a biLM of the domain, and what that cost on general text."""
+"""finetune: a model trained further on domain text, with perplexities before and after."""
 
 import math
 from collections import Counter
@@ -43,7 +43,7 @@ STAGE = Stage(
 
 @dataclass(frozen=True)
 class FinetuneJob:
-    """A fine-tuning: the model, its texts, what it is compared with."""
+    """The inputs of a fine-tuning, which are sent to each worker: the model and its texts."""
 
     model: Location
     domain: Location
@@ -53,7 +53,7 @@ class FinetuneJob:
     layer_decay: float
 
     def prepare(self, settings: "RunSettings") -> "Prepared":
-        """The parent with the domain's words added and a learning rate for each layer."""
+        """Load the model, add the domain's words, and set a learning rate for each layer."""
         from elmo.data.shards import Shards
         from elmo.model.folder import load_model
         from elmo.nn.softmax import new_softmax, softmax_from
@@ -107,11 +107,10 @@ def run(
     work: Location,
     cluster: Cluster,
 ) -> dict[str, float]:
-    """Fine-tune the model folder `model` on the shards `domain`; write the model folder `out`.
+    """Fine-tune `model` on the shards `domain`; write the model folder `out`, return the figures.
 
-    Perplexity is taken before and after, on the held-out split of `domain` and of `general`: the
-    second shows the forgetting. A model that was pretrained on `domain` itself is taken as it is:
-    there is nothing to tune it to.
+    Perplexity is measured before and after, on the held-out split of `domain` and of `general`: the
+    second shows how much is forgotten. A model that was pretrained on `domain` itself is copied.
     """
     from elmo.data.shards import Shards
     from elmo.model.folder import load_model
@@ -175,7 +174,7 @@ def _taken(
 
 
 def summary(figures: dict[str, float]) -> str:
-    """The gain and the forgetting, in words."""
+    """Return a line with the perplexity gained on domain text and lost on general text."""
     if "steps" not in figures:
         return (
             "nothing is tuned: the domain text is the general text, which the model has read "
@@ -190,7 +189,7 @@ def summary(figures: dict[str, float]) -> str:
 
 
 def score(figures: dict[str, float]) -> str:
-    """The perplexity of the domain in a few words; none where pretraining's is the same."""
+    """Return the domain perplexity in a few words; empty where it is that of pretraining."""
     if "steps" not in figures:
         return ""
     before, after = (figures[f"domain_perplexity_{when}"] for when in ("before", "after"))
@@ -255,10 +254,11 @@ def _extended(vocabulary: "Vocabulary", counts: Counter[str], least: int) -> "Vo
 def share_unknown(
     softmax: "Softmax", vocabulary: "Vocabulary", counts: Counter[str], *, known: int
 ) -> None:
-    """Let the words from the id `known` on begin as `<UNK>`, and share its probability by counts.
+    """Initialize new words, those from the id `known` on, as copies of `<UNK>`.
 
-    What remains is for the tokens that are still unknown. So all words together are as likely as
-    before, and the perplexity before training is that of a model that knows how often each occurs.
+    They share its probability by their counts, and what is left is for tokens that are still
+    unknown. So the perplexity before training is that of a model that knows how often each word
+    occurs.
     """
     import torch
 

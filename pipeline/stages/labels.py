@@ -1,8 +1,8 @@
-"""labels: a labelled text that every machine has: which words of a docstring are code.
+"""labels: a labelled text made from docstrings: which of their words are code.
 
 The authors of a package mark names and values in its docstrings with backticks. Here the marks
-become tags, and the text is left without them: a task of tagging to try models on. A sentence in
-which nothing is marked says little, since marks are often left out, so it is not taken.
+become tags, and the text is left without them: a tagging task for trying a model. A sentence
+without marks is not taken, since marks are often left out.
 """
 
 import hashlib
@@ -49,13 +49,14 @@ STAGE = Stage(
 
 
 def run(out: Path, params: Labels) -> dict[str, int]:
-    """Write `train.jsonl`, `dev.jsonl` and `test.jsonl` to `out`; return what was counted.
+    """Write `train.jsonl`, `dev.jsonl` and `test.jsonl` to `out`; return the counts.
 
     `manifest.json` has their digests, and tells them from a user's files of the same names. Without
-    a package it is all that is written.
+    a package it is the only file.
 
-    All sentences of a docstring are in one file, and no sentence comes twice. Of more sentences
-    than are asked for, those with the lowest hashes are taken: a larger file holds the smaller one.
+    All sentences of a docstring are in one file, and no sentence comes twice. If there are more
+    sentences than asked for, those with the lowest hashes are taken, so a larger file contains the
+    smaller one.
     """
     check_folder(Location(out), ours=_OURS, also="", kind="labels")
     if not params.package:
@@ -101,7 +102,7 @@ def _write_manifest(folder: Path, names: Sequence[str]) -> None:
 
 
 def summary(figures: dict[str, int]) -> str:
-    """Return how many sentences each file has, in words."""
+    """Return a line with the number of sentences in each file."""
     if not figures:
         return "none: labels.package is empty"
     return (
@@ -117,7 +118,10 @@ def labelled(
     cut: TextTokens,
     split_text: Callable[[str], list[str]],
 ) -> Iterator[LabelledSentence]:
-    """The sentences of a docstring that have marked code; what is left out is counted."""
+    """Yield the sentences of a docstring that have code in them, with their tags.
+
+    Sentences that are left out are counted in `counts`.
+    """
     for paragraph in marked_prose(docstring, Counter()):
         plain, code = without_marks(" ".join(paragraph.split()))
         start = 0
@@ -137,7 +141,7 @@ def labelled(
 
 
 def without_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """A paragraph without its inline markup, and the characters of it that were marked as code."""
+    """Return a paragraph without its markup, and the ranges of characters marked as code."""
     parts: list[str] = []
     code = []
     end = length = 0

@@ -1,4 +1,4 @@
-"""The occurrences of one word in a store, on a plane: each a point, coloured by the use it is of.
+"""The picture of a word's occurrences in a store, as points on a plane coloured by use.
 
 Shapes: N occurrences, D the width of a vector, G groups of like uses.
 """
@@ -27,14 +27,14 @@ WIDTH, HEIGHT, EDGE = 640, 420, 16
 
 
 class Occurrence(NamedTuple):
-    """A token of the store: the mean of its layers, and its sentence."""
+    """An occurrence of a token in a store: the mean vector of its layers, and its sentence."""
 
     vector_D: Floats
     position: int
     tokens: list[str]
 
     def marked(self) -> str:
-        """The tokens around it as HTML, itself in bold."""
+        """Return the tokens around the occurrence as HTML, with the token itself in bold."""
         first, last = max(0, self.position - AROUND), self.position + AROUND + 1
         shown = [escape(token) for token in self.tokens]
         shown[self.position] = f"<b>{shown[self.position]}</b>"
@@ -43,7 +43,7 @@ class Occurrence(NamedTuple):
 
 
 def occurrences(store: "FeatureStore", word: str) -> list[Occurrence]:
-    """The first occurrences of a token, in the order of the store."""
+    """Return the first occurrences of the token `word`, in the order of the store."""
     first: list[Occurrence] = []
     for number in store.numbers():
         part = store.part(number)
@@ -64,7 +64,7 @@ def occurrences(store: "FeatureStore", word: str) -> list[Occurrence]:
 
 
 def picture(occurrences: Sequence[Occurrence]) -> str:
-    """The occurrences as an SVG, and the most typical one of each group as a list; HTML."""
+    """Return HTML: an SVG of the occurrences, and a list with a typical one of each group."""
     last = len(occurrences) - 1
     kept = [occurrences[k] for k in np.linspace(0, last, min(POINTS, last + 1)).astype(int)]
     vectors_ND = np.stack([one.vector_D for one in kept])
@@ -90,7 +90,7 @@ def picture(occurrences: Sequence[Occurrence]) -> str:
 
 
 def groups(vectors_ND: Floats) -> tuple[npt.NDArray[np.intp], list[int]]:
-    """The group of each vector by k-means, and the number of the vector nearest to each centre.
+    """Return the k-means group of each vector, and the index of the vector nearest each centre.
 
     The first centre is the vector farthest from the mean, each next one farthest from those before,
     so equal inputs give equal groups; the largest group is 0.
@@ -117,7 +117,10 @@ def groups(vectors_ND: Floats) -> tuple[npt.NDArray[np.intp], list[int]]:
 
 
 def plane(vectors_ND: Floats) -> npt.NDArray[Any]:
-    """(N, 2): the vectors along their two principal directions, of a fixed sign."""
+    """Return an array (N, 2): the vectors projected on their two principal directions.
+
+    The signs of the directions are fixed.
+    """
     centred_ND = vectors_ND - vectors_ND.mean(0)
     _, _, directions = np.linalg.svd(centred_ND.astype(np.float64), full_matrices=False)
     chosen = directions[:2]

@@ -1,7 +1,7 @@
-"""The hours and bytes that a run will take, said where they matter, as soon as tokens are counted.
+"""Estimates of the hours and bytes that the next stages will take, printed where they are large.
 
-Hours follow from steps of the network at hand, timed on this machine, so none are said of a cluster
-elsewhere, nor of work whose products take minutes, which is not timed for this.
+Hours follow from training steps timed on this machine, so none are estimated for a remote cluster,
+nor for short work.
 """
 
 import shutil
@@ -35,8 +35,11 @@ def say_ahead(
     cluster: Cluster,
     home: Path | None,
 ) -> None:
-    """Say what the stages after tokenizing will take of a text; `home` is a folder of the disk that
-    the vectors will lie on, None at a URL."""
+    """Print how long training and embedding a tokenized text will take, and the store's size.
+
+    `text` is "general" or "domain"; `home` is a folder on the disk that will hold the store, None
+    at a URL.
+    """
     from elmo.store.layout import choose_layers
 
     name = "pretrain" if text == "general" else "finetune"
@@ -62,8 +65,10 @@ def say_ahead(
 
 
 def say_embedding(tokens: int, params: "Params", cluster: Cluster) -> None:
-    """Say how long vectors of so many tokens take at most: as long as training steps, which
-    compute more."""
+    """Print how long embedding so many tokens takes at most.
+
+    It is taken to be as slow as training steps, which compute more.
+    """
     seconds = _seconds(tokens, params.finetune.training, params, cluster) or 0.0
     if seconds >= HOUR:
         say(
@@ -73,7 +78,7 @@ def say_embedding(tokens: int, params: "Params", cluster: Cluster) -> None:
 
 
 def ways(layer: int, dtype: str) -> str:
-    """Return what makes a store smaller, of which a layer has so many bytes."""
+    """Return advice on how to make a store smaller; `layer` is the size of one layer in bytes."""
     found = [f'features.layers to "top" ({human_size(layer)})']
     if dtype != "int8":
         found.append("features.dtype to int8 (half of float16)")
@@ -82,7 +87,7 @@ def ways(layer: int, dtype: str) -> str:
 
 
 def layer_bytes(tokens: int, params: "Params") -> int:
-    """Return the bytes of a layer's vectors of so many tokens."""
+    """Return the bytes that one layer's vectors of so many tokens take."""
     from elmo.store.layout import DTYPES
 
     return (
@@ -91,7 +96,7 @@ def layer_bytes(tokens: int, params: "Params") -> int:
 
 
 def free_bytes(home: Path) -> int:
-    """Return what is free on the disk of a folder that may not be there yet."""
+    """Return the free bytes on the disk of a folder, which need not exist yet."""
     there = next(path for path in (home, *home.parents) if path.is_dir())
     return shutil.disk_usage(there).free
 

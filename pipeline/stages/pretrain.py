@@ -1,4 +1,4 @@
-"""pretrain: shards and vocabulary → a biLM, trained under Ray Train."""
+"""pretrain: a biLM trained on shards and a vocabulary, under Ray Train."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -39,14 +39,14 @@ STAGE = Stage(
 
 @dataclass(frozen=True)
 class PretrainJob:
-    """A pretraining."""
+    """The inputs of a pretraining, which are sent to each worker."""
 
     shards: Location
     vocab: Location
     network: Network
 
     def prepare(self, settings: "RunSettings") -> "Prepared":
-        """A new model of the network's shape, drawn from the seed."""
+        """Build a new model of the network's shape, initialized from the seed."""
         from elmo.data.shards import Shards
         from elmo.nn.bilm import BiLM
         from elmo.nn.softmax import new_softmax
@@ -92,9 +92,10 @@ def run(
     work: Location,
     cluster: Cluster,
 ) -> dict[str, float]:
-    """Pretrain on the training split of `shards`; write the model folder `out` and its curves.
+    """Pretrain on the training split of `shards`; write the model folder `out`, return the figures.
 
-    Where `params` name a model it is taken as it is, and only its perplexity is measured.
+    If `params` name a model it is copied, and only its perplexity is measured. `curves` is a folder
+    for the tables of losses.
     """
     from elmo.data.shards import Shards
 
@@ -161,7 +162,7 @@ def _taken(shards: Location, out: Location, params: Pretrain, curves: Path) -> d
 
 
 def summary(figures: dict[str, float]) -> str:
-    """The held-out perplexity, in words."""
+    """Return a line with the held-out perplexity."""
     taken = "" if "steps" in figures else "nothing is trained, the model is taken as it is"
     if "heldout_perplexity" not in figures:
         return f"{taken}; it has no softmax, so no perplexity"
@@ -178,7 +179,7 @@ def summary(figures: dict[str, float]) -> str:
 
 
 def score(figures: dict[str, float]) -> str:
-    """The held-out perplexity in a few words; none of a model without a softmax."""
+    """Return the held-out perplexity in a few words; empty for a model without a softmax."""
     if "heldout_perplexity" not in figures:
         return ""
     unknown = unknown_tokens(figures.get("heldout_unk_rate"))
@@ -205,6 +206,6 @@ def _read_vocabulary(folder: Location) -> "tuple[Characters, Vocabulary]":
 
 
 def vocabulary_digest(folder: Location) -> str:
-    """The digest of a vocabulary folder."""
+    """Return the digest of a vocabulary folder."""
     names = ("words.txt", "counts.txt", "characters.json")
     return digest({name: folder.sha256(name) for name in names if folder.exists(name)})

@@ -1,7 +1,7 @@
-"""register: a model folder → a version in MLflow's registry, with its lineage as tags.
+"""register: a model folder registered in MLflow as a version, with its lineage as tags.
 
-It runs in every pass, since nothing in the project tells what a registry holds: after a clone and
-`dvc pull` the registry may be empty. Where it has the model, little is done.
+It runs in each `dvc repro`, since nothing in the project tells what a registry holds: after a clone
+and `dvc pull` the registry may be empty. A model that is registered already takes little time.
 """
 
 import os
@@ -26,7 +26,7 @@ _NOTHING = f"nothing: this is an experiment; to register its model: {ASKED}=1 dv
 
 
 class Lineage(Struct):
-    """The origin of a model by its `training.json`, as far as the registry shows it."""
+    """The fields of a model's `training.json` that are shown in the registry."""
 
     run_id: str = ""
     stage: str = ""
@@ -34,7 +34,7 @@ class Lineage(Struct):
 
 
 class RegisterRecord(Struct, forbid_unknown_fields=True):
-    """The file that this stage writes."""
+    """The content of the file that this stage writes."""
 
     model_digest: str
     name: str
@@ -43,7 +43,7 @@ class RegisterRecord(Struct, forbid_unknown_fields=True):
 
 
 class RegisterNumbers(Struct, forbid_unknown_fields=True):
-    """The result of `run`."""
+    """The figures that `run` returns: version, its URI, and what was decided."""
 
     version: int
     uri: str
@@ -77,13 +77,12 @@ def run(
     general: Location,
     domain: Location,
 ) -> dict[str, str | int]:
-    """Register `model` under the name of `params`, once for each content; write `out`.
+    """Register `model` under the name in `params`, unless it is registered; return its version.
 
-    An experiment of DVC registers nothing unless `ELMO_REGISTER` is set: the version is 0 then.
-
-    The tags of the version name its run, the digests of corpus, held-out texts, vocabulary and
-    store, and its perplexities. It is of the run that trained it, or of this one where that run is
-    in another registry. Whether it becomes champion is for `pipeline.tracking.registry` to say.
+    The tags of the version name its MLflow run, the digests of corpus, held-out texts, vocabulary
+    and store, and its perplexities. `pipeline.tracking.registry` decides whether it becomes
+    champion. A DVC experiment registers nothing unless `ELMO_REGISTER` is set: the version is 0
+    then. The result is written to `out` too.
     """
     from elmo.data.shards import Shards
     from elmo.store import FeatureStore, model_digest
@@ -127,7 +126,7 @@ def run(
 
 
 def summary(figures: dict[str, str | int]) -> str:
-    """The version and what it became, in words."""
+    """Return a line with the version, its URI and what was decided."""
     if not figures["version"]:
         return str(figures["decision"])
     return f"version {figures['version']}, {figures['uri']}; {figures['decision']}"
@@ -171,7 +170,7 @@ def _new_version(
 
 
 def heldout_digest(shards: Any) -> str:
-    """Return what the held-out split of shards holds; empty where nothing is held out."""
+    """Return a digest of the held-out split of shards; empty where nothing is held out."""
     held = [info.sha256 for info in shards.infos("heldout")]
     return digest(held) if held else ""
 

@@ -1,4 +1,4 @@
-"""report: all figures of a run as pictures and one HTML page that needs nothing else.
+"""report: all figures of a run as pictures and one self-contained HTML page.
 
 Each section here is a function from figures to blocks of the page, which `page.py` renders.
 """
@@ -50,7 +50,7 @@ INPUTS = {"corpus": "Domain text", "general": "General text", "parent": "Pretrai
 
 
 class FileFigures(dict[str, Any]):
-    """The figures of a JSON file; one that is missing is an `ElmoError` naming the file."""
+    """The figures of a JSON file; a missing one is an `ElmoError` that names the file."""
 
     def __init__(self, path: Path, values: dict[str, Any]) -> None:
         super().__init__(values)
@@ -60,7 +60,7 @@ class FileFigures(dict[str, Any]):
         raise ElmoError(f"{self.path}: has no {key}; run the stage that writes it again")
 
     def under(self, key: str) -> "FileFigures":
-        """The object at `key`."""
+        """Return the figures of the object at `key`."""
         return FileFigures(self.path, self[key])
 
 
@@ -101,13 +101,12 @@ def run(
     tasks: Sequence[str] = (),
     settings: Params | None = None,
 ) -> dict[str, int]:
-    """Write `index.html` and its PNGs to `out`, and log the page to MLflow; equal inputs,
-    and equal runs in MLflow, give equal bytes.
+    """Write `index.html` and its PNGs to `out`, and log the page to MLflow; return their number.
 
-    `tasks` names those whose figures and pictures are there. `settings` are shown where given, and
-    of the runs that trained the model, and the run before, what MLflow knows.
-    `model` is a fine-tuned model and `store` one that it made: `ElmoError` where they disagree, or
-    where a figure is missing.
+    `tasks` are the names of tasks that have figures and pictures. `settings`, if given, are listed
+    on the page, and what MLflow knows of the training runs and of the previous run is added. Raises
+    `ElmoError` where a figure is missing, or `store` was not made from `model`. Equal inputs, and
+    equal runs in MLflow, give equal bytes.
     """
     with local_folder(vocab) as words, local_folder(model) as local_model:
         sources = {"model": model, "store": store}
@@ -126,7 +125,7 @@ def run(
 
 
 def summary(figures: dict[str, int], out: Path) -> str:
-    """Return where the page is, in words."""
+    """Return a line that names the page."""
     return f"open {out / 'index.html'} ({figures['pictures']} pictures)"
 
 
@@ -210,8 +209,11 @@ def _drawn(path: Path, draw: Callable[..., None]) -> Picture:
 
 
 def layer_statistics(store: "FeatureStore") -> dict[str, dict[str, float]]:
-    """For each layer the mean norm of a vector, and the mean cosine of different tokens of a
-    sentence (NaN where no sentence has two), over sentences spread evenly through the store."""
+    """Return each layer's mean norm of a vector, and mean cosine of a sentence's tokens.
+
+    They are of sentences spread evenly through the store; the cosine is NaN where no sentence has
+    two different tokens.
+    """
     norms: list[np.ndarray[Any, Any]] = []
     cosines: list[np.ndarray[Any, Any]] = []
     for k in range(0, len(store), max(1, len(store) // SENTENCES)):

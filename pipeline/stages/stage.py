@@ -1,4 +1,4 @@
-"""A stage as a record: its command, options, version and metrics all follow from it."""
+"""The `Stage` record: a stage's command, options, version and metrics all follow from it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ NUMBERS: Any = dict[str, float | None | dict[str, float | None]]  # their type i
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of a stage: in order, or as an option where it has a `help`.
+    """An argument of a stage's command: positional, or an option if it has a `help`.
 
-    A "folder" of the project lies at a URL where `storage` is set; a "path" is of this machine.
+    A "folder" lies at the `storage` URL where that is set; a "path" is always on this machine.
     """
 
     name: str
@@ -30,7 +30,7 @@ WORK = Argument("work", "folder", "Where the work in progress is kept.")
 
 @dataclass(frozen=True)
 class Stage:
-    """The description of a stage by its module, in `STAGE`."""
+    """The description of a stage; each stage's module has one, `STAGE`."""
 
     name: str
     """As in dvc.yaml, params.yaml and on the command line."""
@@ -61,14 +61,20 @@ class Stage:
 
 
 def beside_unigram(times_below: float, times: str = "×") -> str:
-    """Words for how far a perplexity lies below the unigram model's, or above it."""
+    """Return a perplexity's relation to the unigram model's as text, such as `2.5 × below`.
+
+    `times_below` is the unigram model's perplexity divided by it.
+    """
     if times_below >= 1:
         return f"{times_below:.1f} {times} below"
     return f"{1 / times_below:.1f} {times} above"
 
 
 def unknown_tokens(rate: float | None) -> str:
-    """Words to add to a perplexity that many unknown tokens flatter: they count as one word."""
+    """Return a remark for a perplexity where many tokens are unknown words, else an empty text.
+
+    Unknown words count as one word, which makes the perplexity look better.
+    """
     if rate is None or rate < UNKNOWN:
         return ""
     return f", flattered: {rate:.0%} of the tokens are unknown words"

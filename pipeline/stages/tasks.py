@@ -1,6 +1,6 @@
 """tasks: a downstream task on labelled files, trained with ELMo and without, scored on a test file.
 
-What `elmo task`, `python -m research` and this stage share is here too.
+The functions that `elmo task` and `python -m research` share with this stage are here too.
 """
 
 import csv
@@ -83,10 +83,10 @@ def run(
     work: Path,
     device: str,
 ) -> dict[str, Any]:
-    """Train the task with ELMo in `out/elmo` and without in `out/baseline`; return the test scores.
+    """Train a task with ELMo in `out/elmo` and without in `out/baseline`; return the test scores.
 
-    `curve` is a table of the best score on dev so far, epoch by epoch, the mean of the seeds, and
-    `picture` shows it. A run that was interrupted is resumed from what is in `work`.
+    `curve` is a table of the best score on dev so far by epoch, averaged over the seeds; `picture`
+    is its plot. An interrupted run is resumed from `work`.
     """
     from elmo.model.config import read_config
     from elmo.tasks.task import NAMES
@@ -150,7 +150,7 @@ def run(
 
 
 def summary(figures: Mapping[str, Any]) -> str:
-    """The scores of a task in words."""
+    """Return a line with the scores of a task, the gain and its intervals."""
     shown = score(figures)
     test = f"{figures['examples']['test']:,} test examples"
     if "gain" not in figures:
@@ -164,7 +164,7 @@ def summary(figures: Mapping[str, Any]) -> str:
 
 
 def score(figures: Mapping[str, Any]) -> str:
-    """The first score of each arm and of each simple baseline, in words."""
+    """Return the first score of each way of training and of each simple baseline, as text."""
     metric = _metric(figures)
     rows = (ARMS | SIMPLE).items()
     shown = (f"{figures[name][metric]:.3f} {words}" for name, words in rows if name in figures)
@@ -172,12 +172,12 @@ def score(figures: Mapping[str, Any]) -> str:
 
 
 def between(low: float | None, high: float | None) -> str:
-    """An interval in words."""
+    """Return an interval as text."""
     return "unknown" if low is None or high is None else f"{low:+.3f} to {high:+.3f}"
 
 
 def best_by_epoch(folder: Path) -> list[list[float]]:
-    """The best score on dev up to each epoch, for each seed of a trained task."""
+    """Return, for each seed of a trained task, the best score on dev up to each epoch."""
     from elmo.tasks.task import read_curve, read_task
 
     curves = []
@@ -200,14 +200,14 @@ def _mean_curve(folder: Path) -> list[float]:
 
 
 def best_seed(folder: Path) -> int:
-    """The seed of a trained task with the best score on dev."""
+    """Return the seed of a trained task that has the best score on dev."""
     from elmo.tasks import task
 
     return task.best_seed(task.read_task(folder))
 
 
 def over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each score, and with several seeds the standard deviation of the first."""
+    """Return the mean of each score, and for several seeds the first's standard deviation."""
     names = sorted((name for name in scores[0] if name != "epoch"), key=rank)
     figures = {name: statistics.fmean(s[name] for s in scores) for name in names}
     if len(scores) > 1:
@@ -216,7 +216,7 @@ def over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def named(option: str, parts: Iterable[str]) -> dict[str, str]:
-    """`NAME=VALUE` texts as a dict."""
+    """Return `NAME=VALUE` texts as a dict; `option` is where they come from, for errors."""
     pairs = {}
     for part in parts:
         name, equals, value = part.partition("=")
@@ -244,7 +244,10 @@ def read_labelled(
     scheme: str,
     tokenizer: Any,
 ) -> dict[str, "Labelled"]:
-    """The examples of several files; `columns` is as on the command line, empty where usual."""
+    """Return the labelled examples of several files.
+
+    `columns` is as on the command line; empty for the format's usual columns.
+    """
     from elmo.tasks.reading import read
 
     return {
@@ -268,7 +271,10 @@ def say_labels_lacking(
     known: Sequence[str] = (),
     train: "Labelled | None" = None,
 ) -> None:
-    """Say which labels of a file the training text, or the task that knows `known`, lacks."""
+    """Print which labels of a file a trained task can't predict.
+
+    They are missing in `train`, its training examples, or in `known`, the labels that it has.
+    """
     from elmo.tasks.task import labels_lacking
 
     scheme = labelled.scheme
@@ -329,7 +335,10 @@ def train_arm(
     device: str,
     report: "ReportEpoch",
 ) -> None:
-    """Train a task with the seeds 0, 1, … to the folder `out`, unless it is there."""
+    """Train a task with the seeds 0, 1, … and write it to the folder `out`.
+
+    Nothing is done where `out` exists.
+    """
     from elmo.model.config import read_config
     from elmo.tasks.task import train_task
 
@@ -350,7 +359,10 @@ def train_arm(
 
 
 def tallies_on(folder: Path, test: "Labelled", *, work: Path, device: str) -> list["Tally"]:
-    """Return what each seed of a task gets right on the test file, whose vectors `work` keeps."""
+    """Score each seed of the trained task in `folder` on the test file; return a tally for each.
+
+    `work` keeps the test file's vectors from one call to the next.
+    """
     from elmo.tasks.examples import distinct
     from elmo.tasks.task import Task, read_task
     from elmo.tasks.vectors import store_of
@@ -372,10 +384,10 @@ def tallies_on(folder: Path, test: "Labelled", *, work: Path, device: str) -> li
 
 
 class TrainProgress:
-    """A line for each epoch, which begins with `name`: in the log file of a stage, else printed.
+    """Prints a line for each epoch of a task's training, or writes it to a stage's log file.
 
-    `open_run(seed)` gives what logs a seed's figures; `show` hears of each epoch's seed, number and
-    first score.
+    The line begins with `name`. `open_run(seed)` returns the function that logs a seed's figures;
+    `show` is called with each epoch's seed, number and first score.
     """
 
     def __init__(
@@ -407,12 +419,15 @@ class TrainProgress:
 
 
 def log_nothing(figures: dict[str, float], *, step: int) -> None:
-    """Log to no run."""
+    """Do nothing: where no run is tracked, this takes the figures."""
 
 
 def gain_of(ours: Sequence["Tally"], theirs: Sequence["Tally"]) -> dict[str, float | None]:
-    """The mean gain of a seed in the first score, and two 95 % intervals of it: over seeds, which
-    tell of training (Student's t; None of one seed), and over test units (paired bootstrap)."""
+    """Return the mean gain of `ours` over `theirs` in the first score, with 95 % intervals.
+
+    One is over seeds (Student's t; None for one seed), which tells of training; one over units of
+    the test file (paired bootstrap).
+    """
     from elmo.tasks.metrics import first_score, over_seeds_interval, paired_bootstrap
 
     scores = [[first_score(tally.scores()) for tally in one] for one in (ours, theirs)]
@@ -470,10 +485,10 @@ def _write_curve(path: Path, curves: Mapping[str, Sequence[float]]) -> None:
 
 
 def listed(figures: Mapping[str, float]) -> str:
-    """Scores in words."""
+    """Return scores as text."""
     return ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
 
 
 def rank(name: str) -> tuple[int, str]:
-    """Return what scores are sorted by: the field's metric first, the others by name."""
+    """Return the sort key of a score's name: the field's metric first, the others by name."""
     return FIRST.index(name) if name in FIRST else len(FIRST), name

@@ -1,8 +1,8 @@
-"""tokenize: text → shards, in pieces that follow from the text alone, each a task of its own.
+"""tokenize: text cut into sentences of tokens, written as shards, one task for each piece of text.
 
-A piece numbers its sentences from 0, and only when all are done is it known what comes before each:
-that goes in the manifest, so that no file is changed once it is written, and the bytes never depend
-on how many workers there were, which was first, or how often they were killed.
+A piece numbers its sentences from 0, since what comes before it is known only when all are done:
+that goes into the manifest. So no file is changed once it is written, and the bytes never depend on
+the number of workers, their order, or how often they were killed.
 """
 
 from collections.abc import Sequence
@@ -105,9 +105,10 @@ def run(
     cluster: Cluster,
     given: Sequence[str] = (),
 ) -> dict[str, float]:
-    """Write the shards of a corpus folder's `text`, "general" or "domain", to `out`.
+    """Write the shards of a corpus folder's text to `out`; return the counts.
 
-    The folder names URLs without logins: those are of the URLs `given`, as the user named them.
+    `text` is "general" or "domain". The folder names URLs without logins; these are taken from the
+    URLs `given`, as the user wrote them.
     """
     texts = read_manifest(corpus).texts
     if text not in texts:
@@ -118,7 +119,7 @@ def run(
 
 
 def summary(figures: dict[str, float]) -> str:
-    """Return what the shards hold, in words."""
+    """Return a line that says what the shards hold."""
     held = figures["heldout_tokens"]
     few = f"; only {held:,} tokens are held out, {_FEW_HELD_OUT}" if held < LEAST_HELD_OUT else ""
     return (
@@ -136,9 +137,9 @@ def tokenize(
     work: Location,
     cluster: Cluster,
 ) -> dict[str, float]:
-    """Write the shards of `inputs` to `out`; `ElmoError` leaves nothing of them.
+    """Write the shards of `inputs` to `out`, and return the counts; on an error, write none.
 
-    Finished pieces wait in `work` until all are done; the next run takes them from there.
+    Finished pieces wait in `work` until all are done; the next run resumes from them.
     """
     check_folder(out, ours=("manifest.json",), also=NAMES, kind="shards")
     description = _description(params)

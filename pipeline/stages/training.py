@@ -1,4 +1,4 @@
-"""The shared part of pretraining and fine-tuning: a job on each worker, its run, its model."""
+"""The shared part of pretraining and fine-tuning: workers, MLflow run, curves, model folder."""
 
 import json
 import os
@@ -44,10 +44,10 @@ SILENCE = 40.0  # seconds without figures after which the terminal shows it
 
 
 class Prepared(NamedTuple):
-    """A stage's job on one worker.
+    """A training job as one worker runs it, with its data loaded.
 
-    Its own held-out text is called `text`, and `others` are jobs of the same model on other texts,
-    evaluated as well. `compared`: all of them before the first step too.
+    `text` is the name of its own held-out text, and `others` are jobs that evaluate the same model
+    on other texts. With `compared`, all are evaluated before the first step too.
     """
 
     job: TrainingJob
@@ -59,17 +59,18 @@ class Prepared(NamedTuple):
 
 
 class StageJob(Protocol):
-    """The training of a stage; it crosses to the workers."""
+    """The inputs of a stage's training: small, since it is pickled and sent to each worker."""
 
     def prepare(self, settings: "RunSettings") -> Prepared:
-        """Read the inputs and build the job, on a worker."""
+        """Load the inputs on a worker, and return the job to run."""
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Settings of a worker besides the stage's own job.
+    """The settings that pretraining and fine-tuning have in common, as sent to each worker.
 
-    `stop` belongs to one start of the run; `folder` to all starts of the same inputs and params.
+    `folder` keeps checkpoints for all starts of a run with the same inputs and params; `stop` is
+    the flag that ends one start.
     """
 
     stage: str
@@ -85,7 +86,7 @@ class RunSettings:
 
 
 class Trained(NamedTuple):
-    """The outcome of training: figures by text before (where compared) and after it."""
+    """The result of training: perplexities by text after it, and before it where `compared`."""
 
     before: TextFigures
     after: TextFigures
@@ -108,10 +109,11 @@ def train(
     work: Location,
     cluster: Cluster,
 ) -> Trained:
-    """Train a stage's job, or resume where a killed run of the same inputs and params stopped.
+    """Train `job` on the cluster's workers, and return its figures; resume an interrupted run.
 
-    `inputs` are digests; `sources` are what the run shows as its datasets.
-    The first worker writes the model folder `out`, once.
+    A run is resumed if `inputs`, digests by name, and `params` are equal. The MLflow run lists
+    `sources`, the folders of these inputs, as its datasets. The first worker writes the model
+    folder `out`; the curves go to the folder `curves`.
     """
     _check_outputs(out, curves)
     if training.start_from:

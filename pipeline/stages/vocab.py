@@ -1,8 +1,8 @@
-"""vocab: the words and characters of a folder of shards, from their dictionaries alone.
+"""vocab: the words and characters of shards, counted from their dictionaries alone.
 
-No token is read as text: each shard's types are counted by their ids, and only the lists of
-types are merged. A shard's counts wait in a work folder, under the shard's digest, until the stage
-is done.
+No token is read as text: each shard's types are counted by their ids, and only the lists of types
+are merged. A shard's counts wait in a work folder, under the shard's digest, until the stage is
+done.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ STAGE = Stage(
 
 @dataclass(frozen=True)
 class TypeCounts:
-    """The count of each type, and of sentences with tokens."""
+    """The number of occurrences of each type (distinct token), and the number of sentences."""
 
     types: pa.StringArray
     counts: npt.NDArray[np.int64]
@@ -62,26 +62,29 @@ class TypeCounts:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens that were counted."""
+        """Return the number of tokens that were counted."""
         return int(self.counts.sum())
 
 
 @dataclass(frozen=True)
 class Hashed:
-    """A shard's counts by rising hash of their types."""
+    """A shard's counts, sorted by the hash of the type."""
 
     counts: TypeCounts
     hashes: npt.NDArray[np.uint64]
 
     def rows(self, start: int, stop: int) -> TypeCounts:
-        """The counts of some rows, without their sentences."""
+        """Return the counts of the rows from `start` to `stop`, without numbers of sentences."""
         return TypeCounts(self.counts.types[start:stop], self.counts.counts[start:stop], 0)
 
 
 def run(
     shards: Location, out: Location, params: Vocab, *, work: Location, cluster: Cluster
 ) -> dict[str, float]:
-    """Write `words.txt`, `counts.txt` and `characters.json` of the training split to `out`."""
+    """Write `words.txt`, `counts.txt` and `characters.json` of the training split to `out`.
+
+    Returns the number of words, of characters and other counts.
+    """
     if 0 < params.max_words < 4:
         raise ElmoError(
             f"vocab.max_words must be 0 (no limit) or 4 or more, found {params.max_words}"
@@ -122,13 +125,13 @@ def run(
 
 
 def summary(figures: dict[str, float]) -> str:
-    """Return how many words there are, in words."""
+    """Return a line with the number of words."""
     covered = f"{figures['heldout_coverage']:.1%} of held-out tokens covered"
     return f"{figures['words']:,} words, {covered}"
 
 
 def count(shards: Shards, *, work: Location, cluster: Cluster) -> tuple[TypeCounts, TypeCounts]:
-    """Count the types of both splits, a task for each shard; their order does not matter."""
+    """Return the counts of types in the training and held-out splits; one task for each shard."""
     jobs = [
         (shards.location, info, work, f"{info.sha256}-{STAGE.version}-by-hash.arrow")
         for split in SPLITS
@@ -144,8 +147,10 @@ def count(shards: Shards, *, work: Location, cluster: Cluster) -> tuple[TypeCoun
 
 
 def count_shard(job: tuple[Location, ShardEntry, Location, str]) -> None:
-    """Check one shard's bytes, count its types and write the counts by rising hash; all that a
-    worker does."""
+    """Check a shard's bytes, count its types, and write the counts sorted by hash.
+
+    It is all that a worker does.
+    """
     shards, info, work, name = job
     shard = open_at(shards, info)
     sentences = int(np.count_nonzero(np.diff(shard.offsets)))
@@ -170,10 +175,10 @@ def _read_counts(work: Location, name: str) -> Hashed:
 
 
 def merge(parts: Sequence[Hashed]) -> TypeCounts:
-    """Add up counts, one range of hashes after another.
+    """Return the sum of several counts, merged by one range of hashes after another.
 
-    Each row is merged once, and what merging takes in memory is that of one range: the parts stay
-    in their files, and only the distinct types are kept.
+    Each row is merged once. The counts stay in their files, so memory holds one range and the
+    distinct types.
     """
     pieces = 1 + sum(len(part.hashes) for part in parts) // _PIECE
     bounds = [np.uint64(2**64 * k // pieces) for k in range(1, pieces)]

@@ -1,7 +1,7 @@
-"""Finished pieces of a stage's work, kept beside its output until the stage is done.
+"""Finished pieces of a stage's work, kept until the stage is done, so that it can be resumed.
 
-A stage that was killed reuses them when it is started again. Each piece is named by a digest of
-everything it depends on, so one that no longer fits is never reused.
+Each piece is named by a digest of everything it depends on, so one that is out of date is never
+used.
 """
 
 import shutil
@@ -15,11 +15,10 @@ from elmo.io.location import Location
 
 @contextmanager
 def work_folder(parent: Location, stage: str, out: Location) -> Iterator[Location]:
-    """Yield the folder in `parent` of a stage that writes `out`; on a disk, for one process at a
-    time.
+    """Yield the folder below `parent` that keeps the finished pieces of a stage that writes `out`.
 
-    It is removed on success, and on failure when no piece was finished. What a killed process left
-    half-written beside `out` is removed first.
+    On a disk it is locked: one process at a time. It is deleted on success, and on failure if no
+    piece was finished. Partial files that a killed process left beside `out` are deleted first.
     """
     work = parent / f"{stage}-{out.last}"
     if work.local is None:
@@ -35,7 +34,7 @@ def work_folder(parent: Location, stage: str, out: Location) -> Iterator[Locatio
 
 
 def discard(work: Location) -> None:
-    """Delete the finished pieces: no later run can use them."""
+    """Delete the finished pieces in `work`: no later run can use them."""
     work.delete_all(name for name in work.names() if name != LOCK)
 
 

@@ -1,9 +1,9 @@
-"""MLflow's tracking: runs with their params, curves and datasets.
+"""Tracking in MLflow: runs with their params, curves and datasets.
 
 The tracking URI is MLflow's own (`MLFLOW_TRACKING_URI`); unset, runs go to `mlflow.db` in the
-project's folder. The experiment is `MLFLOW_EXPERIMENT_NAME`, or `elmo`. The stages of one pass of
-the pipeline are nested in one parent run. A stage asks whether MLflow answers before it begins;
-from then on its figures wait in a spool where MLflow is slow or away.
+project's folder. The experiment is `MLFLOW_EXPERIMENT_NAME`, or `elmo`. The stages of one `dvc
+repro` are nested in one parent run. A stage checks that MLflow answers before it begins; from then
+on its figures wait in a spool where MLflow is slow or down.
 """
 
 from .client import (

@@ -1,7 +1,8 @@
-"""MLflow's registry: versions of models, registered once for each content, and the champion.
+"""MLflow's model registry: versions of models, and the aliases `candidate` and `champion`.
 
-A new version is `candidate`. The first one is champion too; another becomes champion when its
-held-out perplexity, on the same text and words, is lower by a margin, or by `promote`.
+A model is registered once for each content, and a new version is `candidate`. The first one is
+champion too; another becomes champion when its held-out perplexity, on the same text and words, is
+lower by a margin, or by `promote`.
 """
 
 import contextlib
@@ -43,7 +44,7 @@ class ModelVersion:
     tags: dict[str, str]
 
     def stores(self) -> dict[str, str]:
-        """The location of each store of this version, by the first digits of its digest."""
+        """Return the location of each store made from this version, by digest (shortened)."""
         return {
             key.removeprefix("store."): location
             for key, location in self.tags.items()
@@ -53,7 +54,7 @@ class ModelVersion:
 
 @dataclass(frozen=True)
 class Registered:
-    """A version, whether it is new, and what became of the champion."""
+    """The result of `register`: the version, whether it is new, and what became of the champion."""
 
     version: int
     new: bool
@@ -61,13 +62,16 @@ class Registered:
 
 
 def find(name: str, model_digest: str) -> int | None:
-    """The version of a model's content, the lowest if a killed process left two."""
+    """Return the version of a model, found by the digest of its content, or None.
+
+    The lowest is returned if a killed process left two.
+    """
     rows = [one for one in versions(name) if one.tags.get("model_digest") == model_digest]
     return min((one.version for one in rows), default=None)
 
 
 def versions(name: str) -> list[ModelVersion]:
-    """The versions of a registered model, newest first."""
+    """Return the versions of a registered model, newest first."""
     tracking.check()
     with tracking.answers():
         client = tracking.mlflow_client()
@@ -104,9 +108,9 @@ def register(
     run_id: str,
     description: str,
 ) -> Registered:
-    """Register a model folder, once for each content, as a version of the run `run_id`.
+    """Register a model folder as a version of the run `run_id`, unless it is registered.
 
-    A model that can't embed its own example is an `ElmoError`, and no version of it is published.
+    Raises `ElmoError`, and publishes nothing, where the model can't embed an example.
     """
     with _alone(), tracking.answers():
         content = tags["model_digest"]
@@ -124,7 +128,10 @@ def register(
 
 
 def appoint(name: str, number: int, *, alias: str, margin: float, tags: Mapping[str, str]) -> str:
-    """Make a version the candidate, and the champion where it is due; say what was done and why."""
+    """Set a version's tags, make it candidate if newest, and champion if it is better.
+
+    Returns the decision and its reason as text.
+    """
     rows = {row.version: row for row in versions(name)}
     has = rows[number].tags
     with tracking.answers():
@@ -152,7 +159,7 @@ def appoint(name: str, number: int, *, alias: str, margin: float, tags: Mapping[
 
 
 def compare(champion: ModelVersion, other: ModelVersion, *, margin: float) -> tuple[bool, str]:
-    """Tell whether another version is better than the champion, and why."""
+    """Return whether another version is better than the champion, and the reason as text."""
     if other.version < champion.version:
         return False, f"version {other.version} is older"
     text = next((text for text in TEXTS if f"perplexity.after.{text}" in other.tags), None)
@@ -173,7 +180,7 @@ def compare(champion: ModelVersion, other: ModelVersion, *, margin: float) -> tu
 
 
 def promote(name: str, number: int, *, alias: str) -> int | None:
-    """Make a version champion; return which was."""
+    """Make a version the champion; return the former champion's number, or None."""
     rows = {row.version: row for row in versions(name)}
     if number not in rows:
         known = ", ".join(map(str, sorted(rows))) or "none yet"
@@ -263,7 +270,7 @@ def _log_checked(folder: Path, run_id: str, content: str) -> str:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model as MLflow serves it: the file of its code, what it loads, and an example."""
+    """A model for MLflow to serve: the file of its code, its artifacts, and an example to check."""
 
     name: str
     code: Path
@@ -278,9 +285,9 @@ class ServedModel:
 
 
 def log_checked(served: ServedModel, run_id: str) -> str:
-    """Log a model to a run, load it as a server does and ask it its example; return its URI.
+    """Log a model to a run, load it as a server does, try its example; return the model's URI.
 
-    A model that fails is deleted again: `ElmoError` says why.
+    Raises `ElmoError`, and deletes the logged model, where the example fails.
     """
     import mlflow.pyfunc
     from mlflow.models import Model
@@ -349,8 +356,10 @@ def _try(model_uri: str, served: ServedModel) -> None:
 
 
 def requirements(tokenizer: Tokenization) -> list[str]:
-    """Return what serving needs: the library's needs and MLflow, as installed, and what cuts text,
-    at the versions that the model records."""
+    """Return the pip requirements for serving a model, at the installed versions.
+
+    The tokenizer's packages have the versions that the model records.
+    """
     installed = {name: version(name).split("+")[0] for name in (*LIBRARY, "mlflow")}
     cutting = tokenizer.libraries | tokenizer.splitter
     return [f"{name}=={number}" for name, number in (installed | cutting).items()]

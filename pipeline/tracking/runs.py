@@ -1,4 +1,7 @@
-"""Runs: opened, logged to from any process, searched; what cannot be sent now waits in a spool."""
+"""MLflow runs: opened, logged to from any process, and searched.
+
+What MLflow can't take now waits in a spool.
+"""
 
 import contextlib
 import os
@@ -45,9 +48,9 @@ _NEVER = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREAD
 
 
 class Run:
-    """An MLflow run that may be logged to from any process that knows its id.
+    """An MLflow run that any process that knows its id can log to.
 
-    With a `spool` folder no call waits for MLflow or fails with it.
+    With a `spool` folder no call waits for MLflow, or fails because of it.
     """
 
     def __init__(self, run_id: str, *, spool: Path | None = None, parent: str = "") -> None:
@@ -65,8 +68,10 @@ class Run:
             self._log({"metrics": rows})
 
     def headline(self, figures: Mapping[str, float | None], params: Mapping[str, Any]) -> None:
-        """Log the few figures and params that people compare to the run of the pass as well, which
-        is the first that they see."""
+        """Log the few figures and params that people compare to the parent run too.
+
+        The parent is the run of the whole `dvc repro`, the first that they see.
+        """
         if self.parent:
             whole = Run(self.parent, spool=self.spool)
             whole.metrics(figures)
@@ -81,7 +86,7 @@ class Run:
         self._log({"tag": [name, without_credentials(value)]})
 
     def close(self, wait: float = 10.0) -> int:
-        """Send what this process still keeps, for `wait` seconds at most; return what is left."""
+        """Send unsent records, for `wait` seconds at most; return how many are left."""
         spool = _SPOOLS.pop(self.spool, None) if self.spool else None
         return spool.close(wait) if spool else 0
 
@@ -108,11 +113,11 @@ def run(
     sources: Mapping[str, Path | Location] | None = None,
     folder: Location | None = None,
 ) -> Iterator[Run]:
-    """Open a run of a stage.
+    """Open an MLflow run of a stage for the block.
 
-    `inputs` are digests of what it reads, by name, and `sources` where that is. With `folder`,
-    where the work in progress is kept, that run is resumed, and what MLflow can't take now
-    waits beside it.
+    `inputs` are digests of what the stage reads, by name, and `sources` their folders. With
+    `folder`, where work in progress is kept, an interrupted run is resumed, and records that MLflow
+    can't take now wait beside it.
     """
     check()
     run_id = None
@@ -143,16 +148,20 @@ def run(
 
 
 def spool_of(folder: Location) -> Path:
-    """The folder where what MLflow can't take yet waits: beside a run's folder, or where that is
-    at a URL, on this machine."""
+    """Return the folder for records that MLflow can't take now.
+
+    It lies beside `folder`, the run's own; where that is at a URL, on this machine.
+    """
     if folder.local is not None:
         return folder.local.parent / "unsent"
     return scratch() / "unsent" / digest(folder.url.rpartition("/")[0])[:8]
 
 
 def end_killed(stage: str) -> None:
-    """Say of a stage's runs whose process on this machine is gone that it was killed: nobody else
-    would, and they would seem to run without end."""
+    """Mark a stage's runs as killed where their process on this machine is gone.
+
+    They would seem to be running for ever.
+    """
     with answers():
         _end_killed(mlflow_client(), stage)
 
@@ -178,7 +187,7 @@ def _end(log: Run, parent: str | None, status: str, *, wait: float) -> None:
 
 
 def send_unsent(folder: Path) -> int:
-    """Send what earlier runs left in a spool folder; return how many records stay behind."""
+    """Send the records that earlier runs left in a spool folder; return how many are left."""
     check()
     return Spool(folder, _send_or_explain, say=say).close(FLUSH)
 
@@ -312,14 +321,14 @@ def _pass_run(client: Any) -> str | None:
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run as MLflow has it."""
+    """An MLflow run of a stage: its id and its tags."""
 
     run_id: str
     tags: dict[str, str]
 
 
 def runs_of(stage: str) -> list[TrackedRun]:
-    """The runs of a stage, newest first."""
+    """Return the MLflow runs of a stage, newest first."""
     check()
     with answers():
         client = mlflow_client()
@@ -329,7 +338,7 @@ def runs_of(stage: str) -> list[TrackedRun]:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A finished run of a stage that trains, as MLflow knows it."""
+    """The facts that MLflow has of a finished training: time, commit, machine, metrics, params."""
 
     run_id: str
     began: float  # seconds since 1970
@@ -342,12 +351,12 @@ class RunFacts:
 
 
 def facts(stage: str, model_digest: str) -> RunFacts | None:
-    """The newest finished run of a stage that made a model, if this MLflow has it."""
+    """Return the newest finished run of a stage that made this model, or None."""
     return _newest(f"tags.stage = '{stage}' and tags.model_digest = '{model_digest}'")
 
 
 def facts_before(stage: str, run: RunFacts) -> RunFacts | None:
-    """The finished run of a stage that began last before another one did."""
+    """Return the newest finished run of a stage that began before `run`, or None."""
     began = round(1000 * run.began)
     return _newest(f"tags.stage = '{stage}' and attributes.start_time < {began}")
 
@@ -378,7 +387,7 @@ def _newest(condition: str) -> RunFacts | None:
 
 
 def exists(run_id: str) -> bool:
-    """Tell whether this MLflow has a run."""
+    """Tell whether MLflow has a run with this id."""
     from mlflow.exceptions import MlflowException
 
     try:

@@ -1,4 +1,4 @@
-"""Trained tasks in MLflow: a run for each seed, with settings, data and curve, and the model."""
+"""MLflow runs of a task, one for each seed, with settings, data, curve and the trained model."""
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,7 +24,7 @@ from ..terminal.progress import detail
 
 @dataclass(frozen=True)
 class TaskRun:
-    """The params of a run."""
+    """The params that are logged to the MLflow run of a task and a seed."""
 
     task: str
     kind: str
@@ -34,9 +34,10 @@ class TaskRun:
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs of a task in MLflow, one for each seed.
+    """The MLflow runs of a task, one for each seed.
 
-    With `work` a run is resumed, and what MLflow can't take now waits there.
+    With a folder `work`, an interrupted run is resumed, and records that MLflow can't take now wait
+    there.
     """
 
     task: str
@@ -47,7 +48,7 @@ class Runs:
 
     @contextmanager
     def open(self, seed: int) -> Iterator[tracking.Run]:
-        """The run of a seed."""
+        """Open the MLflow run of a seed for the block."""
         params, inputs, folder = self._of(seed)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +62,7 @@ class Runs:
             yield log
 
     def forget(self, seeds: Iterable[int]) -> None:
-        """The runs of these seeds are complete: the next ones are new."""
+        """End the runs of these seeds: a later `open` begins new ones."""
         for seed in seeds:
             folder = self._of(seed)[2]
             if folder is not None:
@@ -80,7 +81,11 @@ class Runs:
         )
 
     def log_model(self, folder: Path, seed: int) -> str:
-        """Log the trained task in `folder` to the run of a seed, served by that one; its URI."""
+        """Log the trained task in `folder` to the run of a seed; return the model's URI.
+
+        MLflow serves it with that seed's weights. Raises `ElmoError` where it can't predict an
+        example.
+        """
         from elmo.tasks.task import read_task
 
         from . import registry, task_pyfunc
@@ -112,7 +117,10 @@ class Runs:
         return uri
 
     def opener(self, stack: ExitStack) -> Callable[[int], Callable[..., None]]:
-        """Return a function that opens a seed's run, ends the one before, and gives its log."""
+        """Return a function that opens a seed's run and returns the function that logs metrics.
+
+        Each call closes the run before.
+        """
 
         def begin(seed: int) -> Callable[..., None]:
             stack.close()
@@ -122,7 +130,7 @@ class Runs:
 
 
 def source_digest(name: str, path: Path) -> str:
-    """Return what names a model, a file or a folder of files."""
+    """Return the digest of a model, a file or a folder of files."""
     if name == "model":
         return model_digest(path)
     if path.is_dir():
