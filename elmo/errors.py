@@ -25,12 +25,12 @@ class BadSettings(ElmoError):
     """A setting is unknown or out of its range."""
 
 
-def missing(file: object) -> Damaged:
+def missing_error(file: object) -> Damaged:
     """Return the exception for a file that its manifest names but that does not exist."""
     return Damaged(f"{file}: is missing, though its manifest names it; restore it or make it again")
 
 
-def altered(file: object, found: str) -> Damaged:
+def altered_error(file: object, found: str) -> Damaged:
     """Return the exception for a truncated or altered file; `found` says how it differs."""
     return Damaged(f"{file}: truncated or altered ({found}); restore it or make it again")
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from elmo.data.tokenizer import NONE, Tokenization
-from elmo.errors import ElmoError, altered, first_line, missing, other_format
+from elmo.errors import ElmoError, altered_error, first_line, missing_error, other_format
 from elmo.io import records
 from elmo.io.folders import cached, new_folder
 from elmo.io.location import Folder, Location
@@ -321,9 +321,9 @@ def _check_size(path: Path, info: ShardEntry) -> os.stat_result:
     try:
         status = path.stat()
     except FileNotFoundError:
-        raise missing(path) from None
+        raise missing_error(path) from None
     if status.st_size != info.bytes or not stat.S_ISREG(status.st_mode):
-        raise altered(path, f"{status.st_size} bytes, its manifest says {info.bytes}")
+        raise altered_error(path, f"{status.st_size} bytes, its manifest says {info.bytes}")
     return status
 
 
@@ -547,4 +547,4 @@ def _read(path: Path) -> pa.RecordBatch:
                 raise ElmoError(f"{path}: is an Arrow file but not a shard; make it again")
             return reader.get_batch(0)
     except (pa.ArrowInvalid, OSError) as error:
-        raise altered(path, first_line(error)) from None
+        raise altered_error(path, first_line(error)) from None

@@ -101,15 +101,15 @@ class Serving(nn.Module):
         raw_BTK = torch.cat([ends_B1K + self.begin_K, raw_BTK, ends_B1K + self.end_K], 1)
         x_BTP = self._encode(raw_BTK.flatten(0, 1)).view(*raw_BTK.shape[:2], -1)
         steps_T = torch.arange(raw_BTK.shape[1], device=ids.device)
-        turned_BT1 = (last_B1 - steps_T).clamp(min=0).unsqueeze(-1)
-        x_STBP = torch.stack([x_BTP, _turned(x_BTP, turned_BT1)]).transpose(1, 2)
+        reversed_BT1 = (last_B1 - steps_T).clamp(min=0).unsqueeze(-1)
+        x_STBP = torch.stack([x_BTP, _reversed(x_BTP, reversed_BT1)]).transpose(1, 2)
         layers = [torch.cat([x_BTP, x_BTP], -1)]
         for layer in range(self.bilm.config.layers):
             y_STBP = torch.stack([self._read(x_STBP[way], layer, way) for way in (0, 1)])
             if self.bilm.config.skip and layer > 0:
                 y_STBP = y_STBP + x_STBP
             forward_BTP, backward_BTP = y_STBP.transpose(1, 2)
-            layers.append(torch.cat([forward_BTP, _turned(backward_BTP, turned_BT1)], -1))
+            layers.append(torch.cat([forward_BTP, _reversed(backward_BTP, reversed_BT1)], -1))
             x_STBP = y_STBP
         inner_BLTD = torch.stack(layers, 1)[:, :, 1:-1]
         return inner_BLTD * mask_BT[:, None, :, None]
@@ -161,9 +161,9 @@ class Serving(nn.Module):
         return y_TBP
 
 
-def _turned(x_BTP: Tensor, turned_BT1: Tensor) -> Tensor:
+def _reversed(x_BTP: Tensor, reversed_BT1: Tensor) -> Tensor:
     """Return each sentence reversed; positions beyond a sentence must be masked by the caller."""
-    return x_BTP.gather(1, turned_BT1.expand_as(x_BTP))
+    return x_BTP.gather(1, reversed_BT1.expand_as(x_BTP))
 
 
 def _write_program(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from elmo.errors import BadSettings, ElmoError, altered, missing
+from elmo.errors import BadSettings, ElmoError, altered_error, missing_error
 from elmo.io import records
 from elmo.io.atomic import beside, check_above, hidden_name
 from elmo.io.location import Location, in_parallel, scratch
@@ -202,11 +202,11 @@ def cached(location: Location, file: str, *, sha256: str) -> Path:
         os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))  # used last now
         return path
     if not location.exists(file):
-        raise missing(location.name(file))
+        raise missing_error(location.name(file))
     with folder.new(sha256) as new:
         location.get(file, new)
         if records.sha256(new) != sha256:
-            raise altered(location.name(file), "its sha256 is not its manifest's")
+            raise altered_error(location.name(file), "its sha256 is not its manifest's")
     _make_room(folder.local, keep=sha256)
     return path
 

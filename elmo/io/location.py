@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
-from elmo.errors import ElmoError, NotFound, altered, missing, reason_of
+from elmo.errors import ElmoError, NotFound, altered_error, missing_error, reason_of
 from elmo.io.atomic import take_lock
 from elmo.io.records import (
     Record,
@@ -216,11 +216,11 @@ class Location:
         try:
             actual = self.size(file)
         except FileNotFoundError:
-            raise missing(self.name(file)) from None
+            raise missing_error(self.name(file)) from None
         if actual != size:
-            raise altered(self.name(file), f"{actual} bytes, its manifest says {size}")
+            raise altered_error(self.name(file), f"{actual} bytes, its manifest says {size}")
         if sha256 is not None and self.sha256(file) != sha256:
-            raise altered(self.name(file), "its sha256 is not its manifest's")
+            raise altered_error(self.name(file), "its sha256 is not its manifest's")
 
     def check_all(self, sizes: Iterable[tuple[str, int]]) -> None:
         """Check the existence and size of many files, as `check` does, with one listing."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from elmo.errors import Damaged, ElmoError, NotFound, altered, missing
+from elmo.errors import Damaged, ElmoError, NotFound, altered_error, missing_error
 
 Record = TypeVar("Record")
 
@@ -63,10 +63,10 @@ def sha256(path: Path) -> str:
 def check_sha256(path: Path, expected: str) -> None:
     """Raise `ElmoError` if a file is missing or its SHA-256 is not the expected one."""
     if not path.is_file():
-        raise missing(path)
+        raise missing_error(path)
     actual = sha256(path)
     if actual != expected:
-        raise altered(path, f"sha256 {actual[:12]}…, its manifest says {expected[:12]}…")
+        raise altered_error(path, f"sha256 {actual[:12]}…, its manifest says {expected[:12]}…")
 
 
 def digest(value: Any) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from elmo.data.tokenizer import Tokenization
-from elmo.errors import Damaged, NotFound, altered, missing, other_format
+from elmo.errors import Damaged, NotFound, altered_error, missing_error, other_format
 from elmo.io.atomic import write_json
 from elmo.io.location import Folder, Location
 from elmo.io.records import FileName, Sha256, digest
@@ -77,11 +77,11 @@ def read_training(folder: Folder) -> dict[str, Any]:
     """Read `training.json` of a model folder; raise `ElmoError` if it is missing or was altered."""
     location = located(folder)
     if not location.exists(TRAINING):
-        raise missing(location.name(TRAINING))
+        raise missing_error(location.name(TRAINING))
     training = location.record(TRAINING, dict[str, Any])
     signed = training.pop("digest", None)
     if read_config(location).training is UNSET and digest(training) != signed:
-        raise altered(location.name(TRAINING), "its digest is another")
+        raise altered_error(location.name(TRAINING), "its digest is another")
     return training
 
 

@@ -30,14 +30,14 @@ from elmo.model.folder import Model, load_model, save_model
 from elmo.nn.device import (
     check_device,
     default_device,
+    device_tensor,
     repeated_rows,
     repeated_time_steps,
-    sent,
     wants_few_launches,
 )
 from elmo.nn.int8 import Int8Weights, is_supported
 from elmo.nn.lstm import AnyWeights, State
-from elmo.nn.packed import laid_out
+from elmo.nn.packed import packed_if_faster
 from elmo.settings import EMBEDDING_PRECISIONS, EmbeddingPrecision
 
 ENCODE_TOKENS = 4096  # distinct tokens encoded at a time
@@ -107,7 +107,7 @@ class Embedder:
         self._weights: Sequence[AnyWeights] = (
             [Int8Weights.of(layer) for layer in weights]
             if precision == "int8"
-            else laid_out(weights)
+            else packed_if_faster(weights)
         )
         self._boundaries_2P: Tensor | None = None
         self._start: State | None = None
@@ -338,7 +338,7 @@ class Embedder:
         for rows in batches:
             batch = [ids[row] for row in rows]
             outputs = self._read(x_NP, batch, carry, compiled=compiled)
-            x_TP = x_NP[sent(np.concatenate(batch), x_NP.device)]
+            x_TP = x_NP[device_tensor(np.concatenate(batch), x_NP.device)]
             all_layers = [torch.cat([x_TP, x_TP], 1), *outputs]
             # One copy to the host for a batch: on a GPU each is a wait.
             chosen_LTD = torch.stack([all_layers[layer] for layer in chosen]).cpu().float().numpy()
@@ -403,7 +403,7 @@ class Embedder:
         with torch.inference_mode():
             for start in range(0, len(types), ENCODE_TOKENS):
                 inputs = self.model.inputs(list(types[start : start + ENCODE_TOKENS]))
-                parts.append(self.bilm.encode(sent(inputs, parts[0].device)))
+                parts.append(self.bilm.encode(device_tensor(inputs, parts[0].device)))
             return torch.cat(parts)
 
     def _with_boundaries(self, x_NP: Tensor) -> Tensor:
@@ -434,7 +434,7 @@ class Embedder:
         while start < batch.longest:
             active = batch.active(start)
             stop = min(batch.longest, start + max(1, WINDOW_TOKENS // active))
-            index = sent(index_STB[:, start:stop, :active], x_NP.device)
+            index = device_tensor(index_STB[:, start:stop, :active], x_NP.device)
             ys, after = self.bilm.lstm(
                 x_NP[index],
                 state.rows(slice(active)),
@@ -443,7 +443,7 @@ class Embedder:
                 compiled=compiled,
             )
             state.h_LSBP[:, :, :active], state.c_LSBC[:, :, :active] = after
-            indices = sent(batch.scattered(start, stop, active), x_NP.device)
+            indices = device_tensor(batch.scattered(start, stop, active), x_NP.device)
             for y_STBP, y_ND in zip(ys, outputs, strict=True):
                 _scatter(y_STBP, y_ND, indices)
             start = stop
@@ -470,8 +470,8 @@ class Embedder:
             if active := batch.active(start):
                 stop, width = min(longest, start + PADDED_TIME_STEPS), repeated_rows(active)
                 windows.append((start, stop, width, batch.scattered(start, stop, width)))
-        index = sent(index_STB, x_NP.device)
-        scattered = sent(np.concatenate([part for *_, part in windows], -1), x_NP.device)
+        index = device_tensor(index_STB, x_NP.device)
+        scattered = device_tensor(np.concatenate([part for *_, part in windows], -1), x_NP.device)
         by_window = torch.split(scattered, [part.shape[-1] for *_, part in windows], -1)
         outputs = [self._new(batch.tokens, self.dim) for _ in range(1, self.layers)]
         state = self._begin(None, rows)

@@ -175,8 +175,8 @@ class Elmo(nn.Module):
             begin, end = len(x_NP) - 2, len(x_NP) - 1
             forward_BT = nn.functional.pad(index_BT, (1, 1), value=begin)
             forward_BT = torch.where(time_steps > lengths_B[:, None], end, forward_BT)
-            turned_BT = (lengths_B[:, None] + 1 - time_steps).clamp(min=0)
-            index_SBT = torch.stack([forward_BT, forward_BT.gather(1, turned_BT)])
+            reversed_BT = (lengths_B[:, None] + 1 - time_steps).clamp(min=0)
+            index_SBT = torch.stack([forward_BT, forward_BT.gather(1, reversed_BT)])
             S, B, T = index_SBT.shape
             if wants_few_launches(index_SBT.device):  # shapes that repeat are captured
                 beyond = (0, repeated_time_steps(T) - T, 0, repeated_rows(B) - B)
@@ -188,7 +188,7 @@ class Elmo(nn.Module):
         layers = [torch.cat([x_BTP, x_BTP], -1)]
         for y_STBP in ys:
             forward_BTP, backward_BTP = y_STBP.transpose(1, 2)
-            indices = turned_BT.unsqueeze(-1).expand_as(backward_BTP)
+            indices = reversed_BT.unsqueeze(-1).expand_as(backward_BTP)
             layers.append(torch.cat([forward_BTP, backward_BTP.gather(1, indices)], -1))
         return torch.stack(layers), lengths_B
 

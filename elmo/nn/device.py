@@ -62,14 +62,14 @@ def repeated_rows(rows: int) -> int:
     return 1 << (rows - 1).bit_length() if rows <= 256 else -(-rows // 256) * 256
 
 
-def held(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
+def host_tensor(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
     """Return an array as a CPU tensor, in pinned memory if it will be copied to a GPU."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
-def sent(array: npt.NDArray[np.generic] | Tensor, device: torch.device) -> Tensor:
-    """Return an array, or a tensor from `held`, as a tensor on a device; a GPU copies
+def device_tensor(array: npt.NDArray[np.generic] | Tensor, device: torch.device) -> Tensor:
+    """Return an array, or a tensor from `host_tensor`, as a tensor on a device; a GPU copies
     asynchronously."""
-    tensor = array if isinstance(array, Tensor) else held(array, device)
+    tensor = array if isinstance(array, Tensor) else host_tensor(array, device)
     return tensor.to(device, non_blocking=device.type == "cuda")

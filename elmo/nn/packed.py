@@ -70,7 +70,7 @@ class PackedWeights(NamedTuple):
         return torch.stack(outputs), torch.stack(cells)
 
 
-def laid_out(weights: Sequence[Weights]) -> Sequence[AnyWeights]:
+def packed_if_faster(weights: Sequence[Weights]) -> Sequence[AnyWeights]:
     """Return the layers' weights, packed if that is faster: large float32 weights on a CPU."""
     return [PackedWeights.of(layer) if _is_worth_it(layer) else layer for layer in weights]
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from elmo.nn.device import held, sent, wants_few_launches
+from elmo.nn.device import device_tensor, host_tensor, wants_few_launches
 
 CHUNK_LOGITS = 1 << 20  # logits held at a time: 4 MB, so that they stay in a CPU's cache
 GPU_CHUNK_LOGITS = 1 << 26  # 256 MB: a GPU wants few large launches
@@ -163,9 +163,9 @@ class Draw(NamedTuple):
         expected_M = candidates.log_expected(words)
         return cls(
             words,
-            Hits(hits, held(hits, device), held(hit_N[hits], device)),
-            held(candidates.log_expected(targets_N), device),
-            held(expected_M, device),
+            Hits(hits, host_tensor(hits, device), host_tensor(hit_N[hits], device)),
+            host_tensor(candidates.log_expected(targets_N), device),
+            host_tensor(expected_M, device),
         )
 
 
@@ -185,7 +185,7 @@ class LookedUp(NamedTuple):
     ) -> "LookedUp":
         """Look up targets and candidates `words` in the sorted ids `word_rows`."""
         found = (np.searchsorted(word_rows, each) for each in (targets_N, words))
-        return cls(*(held(rows, device) for rows in found))
+        return cls(*(host_tensor(rows, device) for rows in found))
 
 
 def sampled_loss(
@@ -197,9 +197,9 @@ def sampled_loss(
     candidate; only they get gradients.
     """
     device = h_NP.device
-    hits = Hits(draw.hits.predictions, *(sent(part, device) for part in draw.hits[1:]))
-    looked_up = (sent(rows.of_N, device), sent(rows.of_M, device), hits)
-    expected = (sent(draw.expected_N, device), sent(draw.expected_M, device))
+    hits = Hits(draw.hits.predictions, *(device_tensor(part, device) for part in draw.hits[1:]))
+    looked_up = (device_tensor(rows.of_N, device), device_tensor(rows.of_M, device), hits)
+    expected = (device_tensor(draw.expected_N, device), device_tensor(draw.expected_M, device))
     apply: Any = _Loss.apply
     loss: tuple[Tensor, Tensor] = apply(h_NP, weight_UP, bias_U, *looked_up, *expected)
     return loss

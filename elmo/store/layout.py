@@ -186,7 +186,7 @@ def contextual_columns(
     return columns
 
 
-def stored(vectors_TD: Floats, layout: Layout) -> tuple[npt.NDArray[Any], Floats | None]:
+def to_stored(vectors_TD: Floats, layout: Layout) -> tuple[npt.NDArray[Any], Floats | None]:
     """Return vectors in the store's dtype, with their scales (T,) for int8, else None.
 
     `ElmoError` is raised if a value is not finite or too large for float16.
@@ -251,7 +251,7 @@ def types_schema(layout: Layout, *, metadata: dict[str, str]) -> pa.Schema:
     return pa.schema(fields, metadata=_describe(layout, columns, "elmo.store.types", metadata))
 
 
-def described(layout: Layout) -> dict[str, str]:
+def layout_metadata(layout: Layout) -> dict[str, str]:
     """Return the layout as text, by key, as the metadata of every file of a store repeats it."""
     return {
         "dtype": DTYPES[layout.dtype],
@@ -263,7 +263,7 @@ def described(layout: Layout) -> dict[str, str]:
 def _describe(
     layout: Layout, columns: dict[str, Any], kind: str, metadata: dict[str, str]
 ) -> dict[str, str]:
-    vectors = described(layout)
+    vectors = layout_metadata(layout)
     return {
         "elmo.kind": kind,
         "elmo.schema": str(SCHEMA_VERSION),

@@ -20,7 +20,7 @@ from elmo.store.layout import (
     ENTRY,
     SCALE,
     Layout,
-    described,
+    layout_metadata,
     part_schema,
     types_schema,
 )
@@ -297,7 +297,7 @@ def _mismatches(
     if largest >= type_count:
         yield f"{name}: names type {largest}, {part.types.file} has {type_count}"
     footer = {key: value.decode() for key, value in (file.schema_arrow.metadata or {}).items()}
-    stated = {"fingerprint": part.fingerprint, "split": part.split, **described(layout)}
+    stated = {"fingerprint": part.fingerprint, "split": part.split, **layout_metadata(layout)}
     for key, value in stated.items():
         if footer.get(f"elmo.{key}".encode()) != value:
             yield f"{name}: its {key} is not the manifest's"

@@ -24,14 +24,14 @@ import pyarrow.parquet as pq
 
 from elmo.data.arrays import Floats, Ints
 from elmo.data.ragged import runs
-from elmo.errors import Damaged, ElmoError, altered, first_line
+from elmo.errors import Damaged, ElmoError, altered_error, first_line
 from elmo.io.location import Location
 from elmo.store.layout import (
     DTYPES,
     ENTRY,
     SCALE,
     Layout,
-    described,
+    layout_metadata,
 )
 from elmo.store.manifest import PartEntry
 
@@ -83,7 +83,7 @@ class ParquetColumns:
                     return self._file.read(columns)
                 return self._file.read_row_group(group, columns)
         except (pa.ArrowException, OSError) as error:
-            raise altered(self.name, first_line(error)) from None
+            raise altered_error(self.name, first_line(error)) from None
 
     def base(self, group: int, column: str, size: int) -> int:
         """Return the offset in the mapped file at which the values of a row group's column begin,
@@ -409,12 +409,12 @@ def open_parquet(
     try:
         return pq.ParquetFile(source, page_checksum_verification=checksums)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise altered(location.name(file), first_line(error)) from None
+        raise altered_error(location.name(file), first_line(error)) from None
 
 
 def check_layout(name: str, schema: pa.Schema, layout: Layout) -> None:
     """Raise `Damaged` if a Parquet schema does not match the layout in the store's manifest."""
-    for key, value in described(layout).items():
+    for key, value in layout_metadata(layout).items():
         actual = (schema.metadata or {}).get(f"elmo.{key}".encode(), b"nothing").decode()
         if actual != value:
             raise Damaged(

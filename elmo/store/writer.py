@@ -34,7 +34,7 @@ from elmo.store.layout import (
     Layout,
     contextual_columns,
     part_schema,
-    stored,
+    to_stored,
     types_schema,
 )
 from elmo.store.manifest import PartEntry, SourceShard, TypesEntry
@@ -232,7 +232,7 @@ class PartWriter:
 
 def stored_x(x_NP: Floats, layout: Layout) -> dict[str, npt.NDArray[Any]]:
     """Return the columns of a table of types that hold layer 0."""
-    values, scale = stored(x_NP, layout)
+    values, scale = to_stored(x_NP, layout)
     return {"layer_0": values} if scale is None else {"layer_0": values, "layer_0_scale": scale}
 
 
@@ -312,7 +312,7 @@ def _write_segment(
     columns: dict[str, npt.NDArray[Any]] = {}
     contextual = contextual_columns(layout, x_NP=x_NP, ids=sentences.ids, layers=segment.contextual)
     for name, vectors in contextual.items():
-        columns[name], scale = stored(vectors, layout)
+        columns[name], scale = to_stored(vectors, layout)
         if scale is not None:
             columns[f"{name}_scale"] = scale
     writer.add(sentences, columns)

@@ -18,7 +18,7 @@ from elmo.data.characters import Characters
 from elmo.errors import ElmoError
 from elmo.model.folder import Model
 from elmo.model.mix import Elmo, ScalarMix
-from elmo.nn.device import sent
+from elmo.nn.device import device_tensor
 from elmo.tasks.examples import Tokens
 from elmo.tasks.lines import lines_of
 from elmo.tasks.settings import TaskSettings
@@ -174,7 +174,7 @@ class Inputs(nn.Module):
         for row, layers in enumerate(stored):
             padded_BLTD[row, :, : layers.shape[1]] = layers
         # As narrow as they are kept until they are on the device.
-        layers_LBTD = sent(padded_BLTD, mask_BT.device).transpose(0, 1)
+        layers_LBTD = device_tensor(padded_BLTD, mask_BT.device).transpose(0, 1)
         layers_LBTD = layers_LBTD.to(next(self.parameters()).dtype)
         return [mix(layers_LBTD, mask_BT) * mask_BT.unsqueeze(-1) for mix in self.mixes]
 

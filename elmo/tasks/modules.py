@@ -32,24 +32,24 @@ class Recurrent(nn.Module):
     def forward(self, x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
         """Read sentences (B, T, D); return both directions' outputs (B, T, 2 · hidden), 0 where
         masked."""
-        turned_BT = turned(mask_BT)
+        reversed_BT = reversed_indices(mask_BT)
         h_BTD = x_BTD
         for k, (forwards, backwards) in enumerate(zip(self.forwards, self.backwards, strict=True)):
             h_BTD = self.dropout(h_BTD) if k else h_BTD
             ahead_BTD, _ = forwards(h_BTD)
-            back_BTD, _ = backwards(in_order(h_BTD, turned_BT))
-            h_BTD = torch.cat([ahead_BTD, in_order(back_BTD, turned_BT)], -1)
+            back_BTD, _ = backwards(reordered(h_BTD, reversed_BT))
+            h_BTD = torch.cat([ahead_BTD, reordered(back_BTD, reversed_BT)], -1)
         return h_BTD * mask_BT.unsqueeze(-1)
 
 
-def turned(mask_BT: Tensor) -> Tensor:
+def reversed_indices(mask_BT: Tensor) -> Tensor:
     """Return the indices (B, T) that reverse each sentence; padding stays in place."""
     t_T = torch.arange(mask_BT.shape[1], device=mask_BT.device)
     lengths_B1 = mask_BT.sum(1, keepdim=True)
     return torch.where(mask_BT, lengths_B1 - 1 - t_T, t_T)
 
 
-def in_order(x_BTD: Tensor, order_BT: Tensor) -> Tensor:
+def reordered(x_BTD: Tensor, order_BT: Tensor) -> Tensor:
     """Return the tokens of each sentence in the order given by indices (B, T), as (B, T, D)."""
     return x_BTD.gather(1, order_BT.unsqueeze(-1).expand_as(x_BTD))
 

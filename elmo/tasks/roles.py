@@ -18,9 +18,9 @@ from elmo.tasks.inputs import Inputs
 from elmo.tasks.metrics import Tally, role_f1
 from elmo.tasks.modules import (
     FORBIDDEN,
-    in_order,
     padded_labels,
-    turned,
+    reordered,
+    reversed_indices,
     viterbi,
 )
 from elmo.tasks.schemes import lenient_spans
@@ -52,9 +52,9 @@ class HighwayLSTM(nn.Module):
 
         The backward direction starts at each sentence's last token.
         """
-        order_BT = turned(mask_BT) if self.backward else None
+        order_BT = reversed_indices(mask_BT) if self.backward else None
         if order_BT is not None:
-            x_BTD = in_order(x_BTD, order_BT)
+            x_BTD = reordered(x_BTD, order_BT)
         H = self.hidden
         gates_BT5H, carry_BTH = self.input(x_BTD).split([5 * H, H], -1)
         h_BH = c_BH = x_BTD.new_zeros(len(x_BTD), H)
@@ -68,7 +68,7 @@ class HighwayLSTM(nn.Module):
             outputs.append(h_BH)
         h_BTH = torch.stack(outputs, 1)
         if order_BT is not None:
-            h_BTH = in_order(h_BTH, order_BT)
+            h_BTH = reordered(h_BTH, order_BT)
         return h_BTH * mask_BT.unsqueeze(-1)
 
 

@@ -108,7 +108,7 @@ def fit(
                 int(np.random.SeedSequence([seed, progress.epoch]).generate_state(1)[0])
             )
             order = np.random.default_rng([seed, progress.epoch])
-            loss = run.epoch(progress, batches(train, settings.batch_size, order), vectors)
+            loss = run.epoch(progress, random_batches(train, settings.batch_size, order), vectors)
             with run.averaged():
                 guesses = predictions(model, dev, vectors, settings.batch_size)
                 scores = model.tally(dev, guesses).scores()
@@ -164,7 +164,7 @@ def _found(read: Mapping[Tokens, Any], sentences: Sequence[Tokens]) -> list[Any]
     return [read[sentence] for sentence in sentences]
 
 
-def batches(examples: Sequence[T], size: int, random: np.random.Generator) -> list[list[T]]:
+def random_batches(examples: Sequence[T], size: int, random: np.random.Generator) -> list[list[T]]:
     """Return all examples in random batches of similar length; batches of long texts are
     smaller."""
     order = random.permutation(len(examples))

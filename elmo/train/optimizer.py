@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from elmo.nn.device import sent
+from elmo.nn.device import device_tensor
 from elmo.settings import OptimizerSettings
 
 NEGLIGIBLE = 1e-12  # of the first move of an unused row: what later ones may be before they are 0
@@ -36,7 +36,7 @@ class WordRows:
     @classmethod
     def of(cls, numbers: npt.NDArray[np.int64], device: torch.device) -> "WordRows":
         """Copy row numbers to the device once, for all uses there."""
-        return cls(numbers, sent(numbers, device))
+        return cls(numbers, device_tensor(numbers, device))
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -152,10 +152,10 @@ class Optimizer:
         resting = word_rows[taken[word_rows] < step]
         if len(resting) == 0:
             return
-        chosen = sent(resting, parameter.device)
+        chosen = device_tensor(resting, parameter.device)
         mean, square = (self.slots[f"{name}.{kind}"] for kind in self._kinds())
         factors = np.stack(self._missed[name].since(taken[resting], step)).astype(np.float32)
-        factors_4R = sent(factors, parameter.device).to(parameter.dtype)
+        factors_4R = device_tensor(factors, parameter.device).to(parameter.dtype)
         kept, move, mean_left, square_left = factors_4R.view(4, -1, *[1] * (parameter.dim() - 1))
         mean_R, square_R = mean[chosen], square[chosen]
         scale = square_R.sqrt().add_(self.settings.epsilon).clamp_min_(torch.finfo().tiny)

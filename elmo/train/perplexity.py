@@ -31,9 +31,9 @@ from elmo.errors import ElmoError
 from elmo.model.folder import Model
 from elmo.nn.bilm import BiLM
 from elmo.nn.device import (
+    device_tensor,
     repeated_rows,
     repeated_time_steps,
-    sent,
     wants_few_launches,
 )
 from elmo.nn.encoder import CharacterEncoder
@@ -138,14 +138,14 @@ class Evaluator:
         if state is None:
             state = self.bilm.lstm.zero_state(B)
         x_NP = self._encode(window.characters_NK, device)
-        starts_STB = sent(window.reset_TB, device).expand(2, -1, -1)
+        starts_STB = device_tensor(window.reset_TB, device).expand(2, -1, -1)
         nats = []
         time_steps = max(LEAST_TIME_STEPS, TOKENS_AT_ONCE // B)
         for piece in (slice(start, start + time_steps) for start in range(0, T, time_steps)):
-            x_STBP = x_NP[sent(index_STB[:, piece], device)]
+            x_STBP = x_NP[device_tensor(index_STB[:, piece], device)]
             reset_STB = starts_STB[:, piece] if reset else None
             ys, state = self.bilm.lstm(x_STBP, state, reset_STB=reset_STB)
-            piece_STB = sent(targets_STB[:, piece], device)
+            piece_STB = device_tensor(targets_STB[:, piece], device)
             h_NP = ys[-1].reshape(-1, ys[-1].shape[-1])
             nats_N = evaluate(self.softmax, h_NP, piece_STB.reshape(-1))
             nats.append(nats_N.view(piece_STB.shape))
@@ -156,7 +156,7 @@ class Evaluator:
         encoder = self.bilm.encoder
         if wants_few_launches(device) and isinstance(encoder, CharacterEncoder):
             characters_NK = encoder.padded(characters_NK)
-        parts = torch.split(sent(characters_NK, device), TYPES_AT_ONCE)
+        parts = torch.split(device_tensor(characters_NK, device), TYPES_AT_ONCE)
         return torch.cat([self.bilm.encode(part, precision=self.precision) for part in parts])
 
     def _count(self, window: Window, nats_STB: Tensor) -> np.ndarray:

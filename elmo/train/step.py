@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from elmo.data.stream import Window
 from elmo.errors import ElmoError
 from elmo.nn.bilm import BiLM, look_up
-from elmo.nn.device import held, sent, wants_few_launches
+from elmo.nn.device import device_tensor, host_tensor, wants_few_launches
 from elmo.nn.dropout import dropout_scales, row_keys
 from elmo.nn.encoder import CharacterEncoder
 from elmo.nn.lstm import Drop, State
@@ -82,7 +82,7 @@ class Workers:
             return numbers
         padded = np.full(most, -1)
         padded[: len(numbers)] = numbers
-        own = sent(padded, self.device)
+        own = device_tensor(padded, self.device)
         parts = [torch.full_like(own, -1) for _ in self.ranks]
         dist.all_gather(parts, own)
         union = np.unique(torch.cat(parts).cpu().numpy())
@@ -204,19 +204,19 @@ class Stepper:
         chosen_N = None
         if not window.mask_TB.all():
             on_N = np.flatnonzero(window.mask_TB)
-            chosen_N, targets_SN = held(on_N, device), targets_SN[:, on_N]
+            chosen_N, targets_SN = host_tensor(on_N, device), targets_SN[:, on_N]
         keys_LB = None
         if settings.dropout > 0:
             mine, layers = self.workers.mine(settings.rows), self.bilm.config.layers + 1
             keys = [row_keys(settings.seed, step, layer, rows=mine) for layer in range(layers)]
-            keys_LB = held(torch.stack(keys).numpy(), device)
+            keys_LB = host_tensor(torch.stack(keys).numpy(), device)
         draws = self._draws(targets_SN, step)
         alone = draws and self.workers.size == 1
         return StepInput(
             predictions=window.count // 2,
-            characters_NK=held(characters_NK, device),
-            index_STB=held(window.index_STB, device),
-            reset_TB=held(window.reset_TB, device) if settings.reset == "sentence" else None,
+            characters_NK=host_tensor(characters_NK, device),
+            index_STB=host_tensor(window.index_STB, device),
+            reset_TB=host_tensor(window.reset_TB, device) if settings.reset == "sentence" else None,
             targets_SN=targets_SN,
             chosen_N=chosen_N,
             keys_LB=keys_LB,
@@ -237,10 +237,10 @@ class Stepper:
         self.body.zero_grad(set_to_none=True)
         reset_STB = None
         if prepared.reset_TB is not None:
-            reset_STB = sent(prepared.reset_TB, device).expand(2, -1, -1)
+            reset_STB = device_tensor(prepared.reset_TB, device).expand(2, -1, -1)
         h_STBP, after = self.body(
-            sent(prepared.characters_NK, device),
-            sent(prepared.index_STB, device),
+            device_tensor(prepared.characters_NK, device),
+            device_tensor(prepared.index_STB, device),
             state,
             reset_STB,
             self._drop(prepared.keys_LB),
@@ -281,13 +281,16 @@ class Stepper:
         h_SNP = h_STBP.flatten(1, 2)
         settings, device = self.settings, h_STBP.device
         if prepared.chosen_N is not None:
-            h_SNP = h_SNP.index_select(1, sent(prepared.chosen_N, device))
+            h_SNP = h_SNP.index_select(1, device_tensor(prepared.chosen_N, device))
         leaves: dict[str, Tensor] = {}
         for name, leaf in self.softmax.named_parameters():
             leaf.grad = None
             leaves[f"softmax.{name}"] = leaf
         if not prepared.draws:
-            h_NP, targets_N = h_SNP.flatten(0, 1), sent(prepared.targets_SN.reshape(-1), device)
+            h_NP, targets_N = (
+                h_SNP.flatten(0, 1),
+                device_tensor(prepared.targets_SN.reshape(-1), device),
+            )
             loss, nats_N = full_loss(h_NP, targets_N, self.softmax.weight, self.softmax.bias)
             return loss, _by_direction(nats_N), {}, leaves
         draws, used = prepared.draws, prepared.used
@@ -295,7 +298,7 @@ class Stepper:
             most = 2 * settings.window * -(-settings.rows // self.workers.size)
             words = self.workers.union(prepared.words, most=most)
             used = self._used(words, prepared.targets_SN, draws)
-        word_rows = WordRows(used.numbers, sent(used.on_host, device))
+        word_rows = WordRows(used.numbers, device_tensor(used.on_host, device))
         for name in WORD_MATRIX:
             self.optimizer.catch_up(name, word_rows, step=step)
         weight_UP = self.softmax.weight.detach()[word_rows.on_device].requires_grad_()
@@ -325,7 +328,7 @@ class Stepper:
             LookedUp.of(targets_N, draw.words, numbers, device)
             for targets_N, draw in zip(each, draws, strict=True)
         ]
-        return Used(numbers, held(numbers, device), rows)
+        return Used(numbers, host_tensor(numbers, device), rows)
 
     def _draws(self, targets_SN: npt.NDArray[np.int64], step: int) -> list[Draw]:
         """Return one draw for both directions or one for each, equal on all workers; None if not
@@ -349,7 +352,9 @@ class Stepper:
             return lambda x_STBP, layer: x_STBP
         settings = self.settings
         shape = (2, settings.window, keys_LB.shape[1], self.bilm.config.projection)
-        scales_LSTBP = dropout_scales(shape, sent(keys_LB, self.workers.device), settings.dropout)
+        scales_LSTBP = dropout_scales(
+            shape, device_tensor(keys_LB, self.workers.device), settings.dropout
+        )
 
         def drop(x_STBP: Tensor, layer: int) -> Tensor:
             return x_STBP * scales_LSTBP[layer].to(x_STBP.dtype)

@@ -19,10 +19,10 @@ from elmo.tasks.readers.fields import (
     Request,
     TextTokens,
     blocks,
-    broken,
     covering,
     field,
     json_records,
+    line_error,
     pick,
     table,
     text_lines,
@@ -64,7 +64,7 @@ def from_conll(request: Request) -> Labelled:
             name, first_line, sentences, clusters = block.name, block.number, [], {}
             continue
         if not name:
-            raise broken(request.path, block[0][0], "no '#begin document' before it")
+            raise line_error(request.path, block[0][0], "no '#begin document' before it")
         offset = sum(map(len, sentences))
         sentences.append(tuple(pick(fields, word, request.path, n) for n, fields in block))
         if request.labelled:
@@ -88,18 +88,18 @@ def _mentions(
         for part in value.split("|") if value not in ("", "-", "_", "*") else []:
             match = _MENTION.fullmatch(part)
             if match is None or not (match[1] or match[3]):
-                raise broken(path, number, f"{part!r} is no mention such as (3 or 3) or (3)")
+                raise line_error(path, number, f"{part!r} is no mention such as (3 or 3) or (3)")
             if match[1]:
                 open_spans.setdefault(match[2], []).append(position)
             if match[3]:
                 if not open_spans.get(match[2]):
-                    raise broken(path, number, f"{part} closes a mention that is not open")
+                    raise line_error(path, number, f"{part} closes a mention that is not open")
                 start = open_spans[match[2]].pop()
                 span = (offset + start, offset + position + 1)
                 clusters.setdefault(match[2], []).append(span)
     for label, starts in open_spans.items():
         if starts:
-            raise broken(path, block[starts[0]][0], f"({label} is not closed in its sentence")
+            raise line_error(path, block[starts[0]][0], f"({label} is not closed in its sentence")
 
 
 def from_jsonl(request: Request) -> Labelled:
@@ -119,7 +119,7 @@ def from_jsonl(request: Request) -> Labelled:
             ends.add(max(ends) + len(sentence))
         for start, stop in (span for cluster in clusters or [] for span in cluster):
             if not 0 <= start < stop <= max(ends):
-                raise broken(request.path, number, f"span [{start}, {stop}] is not in the text")
+                raise line_error(request.path, number, f"span [{start}, {stop}] is not in the text")
         name = str(record.get("id", number))
         texts = [tuple(sentence) for sentence in sentences if sentence]
         if texts:
@@ -165,14 +165,14 @@ def from_gap(request: Request) -> Labelled:
                 start = int(row[f"{role}-offset"])
                 same = row.get(f"{role}-coref", "FALSE").upper()
             except (KeyError, ValueError):
-                raise broken(request.path, number, f"{role}-offset must be a number") from None
+                raise line_error(request.path, number, f"{role}-offset must be a number") from None
             stop = start + len(row[role])
             if start < 0 or not row[role].strip() or text[start:stop] != row[role]:
-                raise broken(
+                raise line_error(
                     request.path, number, f"{role} {row[role]!r} is not at character {start}"
                 )
             if same not in ("TRUE", "FALSE"):
-                raise broken(request.path, number, f"{role}-coref must be TRUE or FALSE")
+                raise line_error(request.path, number, f"{role}-coref must be TRUE or FALSE")
             span = covering(offsets, start, stop)
             exact = (offsets[span[0]][0], offsets[span[1] - 1][1]) == (start, stop)
             counts["spans_wider_in_tokens"] += not exact

@@ -154,7 +154,7 @@ def table(request: Request, needed: Sequence[str]) -> Iterator[tuple[int, dict[s
             if missing:
                 name = missing[0]
                 field = next((one for one, at in request.columns.items() if at == name), name)
-                raise broken(
+                raise line_error(
                     request.path,
                     number,
                     f"the header has no {name!r}, found {', '.join(names)[:200]}; pass "
@@ -162,11 +162,11 @@ def table(request: Request, needed: Sequence[str]) -> Iterator[tuple[int, dict[s
                 )
             twice = [name for name in names if name and names.count(name) > 1]
             if twice:
-                raise broken(
+                raise line_error(
                     request.path, number, f"the header names {twice[0]!r} twice; rename one"
                 )
         elif len(fields) != len(names):
-            raise broken(request.path, number, f"{len(fields)} columns, {len(names)} before")
+            raise line_error(request.path, number, f"{len(fields)} columns, {len(names)} before")
         else:
             yield number, dict(zip(names, fields, strict=True))
 
@@ -223,7 +223,7 @@ def json_records(request: Request) -> Iterator[tuple[int, dict[str, Any]]]:
             try:
                 record = msgspec.json.decode(text, type=dict[str, Any])
             except (msgspec.DecodeError, RecursionError) as error:
-                raise broken(request.path, number, f"not a JSON object ({error})") from None
+                raise line_error(request.path, number, f"not a JSON object ({error})") from None
             yield number, {renamed.get(key, key): value for key, value in record.items()}
 
 
@@ -254,18 +254,18 @@ def field(request: Request, record: Mapping[str, Any], name: str, kind: Any, num
     """Return a record's field as type `kind`; raise `ElmoError` with its line if it is of another
     type."""
     if name not in record:
-        raise broken(request.path, number, f"has no {name!r}; it has {', '.join(record)}")
+        raise line_error(request.path, number, f"has no {name!r}; it has {', '.join(record)}")
     try:
         return msgspec.convert(record[name], kind)
     except msgspec.ValidationError as error:
-        raise broken(request.path, number, f"{name}: {error}") from None
+        raise line_error(request.path, number, f"{name}: {error}") from None
 
 
 def pick(fields: Sequence[str], column: str, path: Path, number: int) -> str:
     """Return the column with the given number, from 1, or from the end by -1, -2, …"""
     position = column_number(column, column)
     if not 1 <= abs(position) <= len(fields):
-        raise broken(path, number, f"has {len(fields)} columns, none is {position}")
+        raise line_error(path, number, f"has {len(fields)} columns, none is {position}")
     return fields[position - 1 if position > 0 else position]
 
 
@@ -280,7 +280,7 @@ def conllu_field(fields: Sequence[str], column: str, path: Path, number: int) ->
         return value
     values = dict(part.partition("=")[::2] for part in value.split("|"))
     if key not in values:
-        raise broken(path, number, f"{name} has no {key}=")
+        raise line_error(path, number, f"{name} has no {key}=")
     return values[key]
 
 
@@ -310,6 +310,6 @@ def covering(offsets: Sequence[Range], start: int, stop: int) -> Range:
     return touched[0], touched[-1] + 1
 
 
-def broken(path: Path, number: int, what: str) -> ElmoError:
+def line_error(path: Path, number: int, what: str) -> ElmoError:
     """Return the exception for a malformed line of a file."""
     return ElmoError(f"{path}:{number}: {what}")

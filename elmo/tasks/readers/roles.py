@@ -12,10 +12,10 @@ from elmo.tasks.readers.fields import (
     Labelled,
     Request,
     blocks,
-    broken,
     column_number,
     field,
     json_records,
+    line_error,
     marks_documents,
     pick,
     tokens_of,
@@ -41,7 +41,7 @@ def from_conll(request: Request) -> Labelled:
         width = len(block[0][1])
         for number, fields in block:
             if len(fields) != width:
-                raise broken(
+                raise line_error(
                     request.path, number, f"{len(fields)} columns, {width} before in the sentence"
                 )
         tokens = tuple(pick(fields, word, request.path, n) for n, fields in block)
@@ -50,7 +50,7 @@ def from_conll(request: Request) -> Labelled:
         if not request.labelled and len(rows) != len(columns):
             columns = range(0)  # the file has no arguments, or not all
         elif len(rows) != len(columns):
-            raise broken(
+            raise line_error(
                 request.path,
                 block[0][0],
                 f"{len(rows)} predicates and {len(columns)} columns of arguments",
@@ -92,14 +92,18 @@ def from_jsonl(request: Request) -> Labelled:
         tags = field(request, record, "tags", list[str], number) if request.labelled else None
         for predicate in predicates:
             if not 0 <= predicate < len(tokens):
-                raise broken(request.path, number, f"predicate {predicate}, {len(tokens)} tokens")
+                raise line_error(
+                    request.path, number, f"predicate {predicate}, {len(tokens)} tokens"
+                )
             if tags is not None:
                 if len(tags) != len(tokens):
-                    raise broken(request.path, number, f"{len(tokens)} tokens and {len(tags)} tags")
+                    raise line_error(
+                        request.path, number, f"{len(tokens)} tokens and {len(tags)} tags"
+                    )
                 try:
                     schemes.spans(tags, "bio")
                 except schemes.TagError as error:
-                    raise broken(request.path, number, str(error)) from None
+                    raise line_error(request.path, number, str(error)) from None
             examples.append(Predicate(source, tokens, predicate, tags and tuple(tags)))
     return Labelled(examples, {"predicates": len(examples)}, "bio")
 
@@ -114,15 +118,17 @@ def _brackets(
     for position, (number, fields) in enumerate(block):
         match = _BRACKETS.fullmatch(fields[column])
         if match is None:
-            raise broken(path, number, f"{fields[column]!r} is no bracket such as (ARG0*")
+            raise line_error(path, number, f"{fields[column]!r} is no bracket such as (ARG0*")
         for label in match[1].split("(")[1:]:
             nested = nested or bool(open_spans)
             open_spans.append((position, label))
         for _ in match[2]:
             if not open_spans:
-                raise broken(path, number, f"column {column + 1} closes what it has not opened")
+                raise line_error(path, number, f"column {column + 1} closes what it has not opened")
             start, label = open_spans.pop()
             marked.append(Span(start, position + 1, label))
     if open_spans:
-        raise broken(path, block[-1][0], f"column {column + 1} leaves ({open_spans[0][1]}* open")
+        raise line_error(
+            path, block[-1][0], f"column {column + 1} leaves ({open_spans[0][1]}* open"
+        )
     return sorted(marked), nested

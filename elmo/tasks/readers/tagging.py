@@ -12,10 +12,10 @@ from elmo.tasks.readers.fields import (
     LineBlock,
     Request,
     blocks,
-    broken,
     conllu_field,
     field,
     json_records,
+    line_error,
     pick,
     text_lines,
     tokens_of,
@@ -34,10 +34,10 @@ def from_conll(request: Request) -> Labelled:
             continue
         width = len(block[0][1])
         if request.labelled and width < 2:
-            raise broken(request.path, block[0][0], "one column; a tag needs another")
+            raise line_error(request.path, block[0][0], "one column; a tag needs another")
         for number, fields in block:
             if len(fields) != width and tag.startswith("-"):
-                raise broken(
+                raise line_error(
                     request.path, number, f"{len(fields)} columns, {width} before in the sentence"
                 )
         tags = [pick(f, tag, request.path, n) for n, f in block] if request.labelled else None
@@ -55,15 +55,15 @@ def from_conllu(request: Request) -> Labelled:
         kept: LineBlock = []
         for number, fields in block:
             if len(fields) != len(CONLLU):
-                raise broken(request.path, number, f"{len(fields)} columns, CoNLL-U has 10")
+                raise line_error(request.path, number, f"{len(fields)} columns, CoNLL-U has 10")
             if re.fullmatch(r"\d+[-.]\d+", fields[0]):
                 counts["ranges_and_empty_nodes"] += 1
             elif fields[0] != str(len(kept) + 1):
-                raise broken(request.path, number, f"token {fields[0]!r} follows {len(kept)}")
+                raise line_error(request.path, number, f"token {fields[0]!r} follows {len(kept)}")
             else:
                 kept.append((number, fields))
         if not kept:
-            raise broken(request.path, block[0][0], "a sentence without tokens")
+            raise line_error(request.path, block[0][0], "a sentence without tokens")
         tags = (
             [conllu_field(f, tag, request.path, n) for n, f in kept] if request.labelled else None
         )
@@ -82,7 +82,7 @@ def from_jsonl(request: Request) -> Labelled:
         tokens = tokens_of(request, record, number)
         tags = field(request, record, "tags", list[str], number) if request.labelled else None
         if tags is not None and len(tags) != len(tokens):
-            raise broken(request.path, number, f"{len(tokens)} tokens and {len(tags)} tags")
+            raise line_error(request.path, number, f"{len(tokens)} tokens and {len(tags)} tags")
         rows.append((tokens, tags))
         numbers.append([number] * len(tokens))
     return _tagged(request, rows, numbers, Counter())
@@ -109,12 +109,12 @@ def _tagged(
             counts["dropped_empty"] += 1
             continue
         if tags is not None and "" in tags:
-            raise broken(request.path, lines[tags.index("")], "a token has an empty tag")
+            raise line_error(request.path, lines[tags.index("")], "a token has an empty tag")
         if tags is not None and scheme != "plain":
             try:
                 marked = schemes.spans(tags, scheme)
             except schemes.TagError as error:
-                raise broken(
+                raise line_error(
                     request.path,
                     lines[error.position],
                     f"{error}; correct it, or pass --scheme (one of {', '.join(schemes.SCHEMES)})",

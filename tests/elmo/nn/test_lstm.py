@@ -203,7 +203,7 @@ def test_weights_laid_out_give_the_same(
     monkeypatch.setattr(packed, "LARGE", 1)
     made = stack(cells=cells).requires_grad_(False)
     x_STBP, _, reset_STB = some()
-    weights = packed.laid_out(made.weights(torch.float32))
+    weights = packed.packed_if_faster(made.weights(torch.float32))
     assert all(isinstance(layer, packed.PackedWeights) for layer in weights)
     expected, after = made(x_STBP, made.zero_state(B), reset_STB=reset_STB)
     found, after_too = made(x_STBP, made.zero_state(B), reset_STB=reset_STB, weights=weights)
@@ -227,7 +227,7 @@ def test_large_weights_in_float32_are_laid_out() -> None:
 
     original, small = one(512, 4096), one(128, 1024)
     in_bfloat16 = one(512, 4096, torch.bfloat16)
-    first, *others = packed.laid_out([original, small, in_bfloat16])
+    first, *others = packed.packed_if_faster([original, small, in_bfloat16])
     assert isinstance(first, packed.PackedWeights) and others[0] is small
     assert others[1] is in_bfloat16
 

@@ -359,7 +359,7 @@ def test_a_batch_of_long_texts_is_cut(kind: str, monkeypatch: pytest.MonkeyPatch
     whole = predictions(model, few, word_vectors, 1)
     monkeypatch.setattr(model, "predict", spy)
     assert predictions(model, few, word_vectors, 40) == whole
-    cut = train.batches(few, 40, np.random.default_rng(0))
+    cut = train.random_batches(few, 40, np.random.default_rng(0))
     sizes += [len(batch) * max(attention(example) for example in batch) for batch in cut]
     assert max(sizes) <= 300 and sum(map(len, cut)) == 40
     assert sorted(e.source for batch in cut for e in batch) == sorted(e.source for e in few)
