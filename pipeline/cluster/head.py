@@ -50,7 +50,7 @@ def _watch(ray: Any, address: str, cluster_id: Any, over: threading.Event) -> No
     away = False
     while not over.wait(LOOK):
         now = time.monotonic()
-        # Only a head that was away can be another one.
+        # A head that has answered all the time can't have been replaced.
         there = answers(address) and (_cluster_id(ray, address) if away else cluster_id)
         if there:
             if there != cluster_id:

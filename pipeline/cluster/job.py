@@ -24,8 +24,10 @@ ENVIRONMENT = "environment.json"
 STORED = ".stored"  # a file of a project's folder whose data is at a URL, but for its manifests
 JOB = "ELMO_JOB"  # the id of a submitted job
 PROJECT = "ELMO_PROJECT"  # names whose work in progress it is, wherever the project lies
-LEASE = "at-work"  # at a URL: the job that works there, written anew while it does
-# Nothing lies on a disk twice: DVC's cache shares its files with the project, which changes none.
+LEASE = (
+    "at-work"  # a file at a URL with the id of the job that works there, rewritten while it runs
+)
+# DVC's cache and the project share their files, since no stage changes a file in place.
 LINKS = ("cache.type", "hardlink,reflink,symlink,copy")  # of the first, DVC makes no copy
 _FORGET = 30.0  # seconds for all nodes to delete what was sent
 _KEEP = 15.0  # seconds between two looks at what has changed in the project

@@ -1,6 +1,6 @@
 """Pools of Ray actors that work through a list of items, grow with the cluster and retry.
 
-The pool waits for actors that can't be placed, says what it waits for, and gives up after a limit.
+The pool waits for actors that can't be placed (`free_cores`) and gives up after a limit.
 An item whose worker dies is retried a few times, each with a line; then an error names the item.
 Ray's own retries (`max_task_retries`) say nothing; here the user is told which item it was, where,
 and how often. This file is given Ray and imports it nowhere.
@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from elmo.errors import Damaged, ElmoError
+from elmo.errors import Damaged
 
 from ..settings.cluster import Cluster
 from ..terminal.progress import Progress, say
+from .free_cores import PAUSE, Waiting, placeable
 
 RETRIES = 3  # of an item whose worker died
-PAUSE = 1.0  # seconds between looks at what has come
 LOOK = 5.0  # seconds between looks at the size of the cluster
 
 
@@ -175,43 +175,6 @@ class _Actors:
             self.ray.kill(actor)
 
 
-def await_room(ray: Any, cluster: Cluster, *, label: str, own: bool) -> None:
-    """Wait until the cluster has free cores and GPUs for all training workers.
-
-    Raises `ElmoError` after `wait_minutes`, or at once where this process started Ray (`own`), so
-    no node can join, and the machine is too small. A placement group asks for the resources, which
-    also reaches an autoscaler; it is released for training to take.
-    """
-    needs = f"{cluster.workers} × {cluster.cpus} cores" + " and 1 GPU" * cluster.gpu
-    if own and placeable(ray, cpus=cluster.cpus, gpus=int(cluster.gpu)) < cluster.workers:
-        raise ElmoError(
-            f"{label}: {cluster.workers} workers need {needs}, and there are {there(ray)}; lower "
-            "workers or cpus"
-        )
-    worker = {"CPU": cluster.cpus, **({"GPU": 1} if cluster.gpu else {})}
-    held = ray.util.placement_group([worker] * cluster.workers)
-    waiting = Waiting(label, cluster)
-    try:
-        while not held.wait(PAUSE):
-            waiting.on(needs, ray)
-    finally:
-        ray.util.remove_placement_group(held)
-
-
-def placeable(ray: Any, *, cpus: float, gpus: int, memory: int = 0) -> int:
-    """Return how many workers of `cpus` and `gpus` fit on the living nodes when they are idle.
-
-    Nodes with less than `memory` bytes do not count.
-    """
-    many = 0
-    for node in ray.nodes():
-        has = node["Resources"]
-        if node["Alive"] and memory <= has.get("memory", 0) + has.get("object_store_memory", 0):
-            fits = int(has.get("CPU", 0) // cpus)
-            many += min(fits, int(has.get("GPU", 0) // gpus)) if gpus else fits
-    return many
-
-
 def get(ray: Any, reference: Any) -> Any:
     """Return `ray.get(reference)`; raise the remote function's own exception, not Ray's wrapper."""
     try:
@@ -239,36 +202,6 @@ class Room:
             self.looked = time.monotonic()
             self.fits = placeable(self.ray, cpus=1, gpus=self.gpus)
         return self.fits
-
-
-class Waiting:
-    """Prints what a pool waits for, after ten seconds and then twice a minute, up to a limit."""
-
-    def __init__(self, label: str, cluster: Cluster) -> None:
-        self.label, self.limit = label, 60 * cluster.wait_minutes
-        self.began: float | None = None
-        self.reported = 0.0
-
-    def on(self, what: str, ray: Any) -> None:
-        """Note that `what` is still missing; raise `ElmoError` after `wait_minutes`."""
-        now = time.monotonic()
-        if self.began is None:
-            self.began, self.reported = now, now - 20
-        if now - self.began > self.limit:
-            raise ElmoError(
-                f"{self.label}: waited {_duration(self.limit)} for {what}, and there are "
-                f"{there(ray)}, {_free(ray)}; add nodes, ask for less, or raise wait_minutes"
-            )
-        if now - self.reported > 30:
-            self.reported = now
-            say(
-                f"{self.label}: waiting for {what}: {there(ray)} are there, "
-                f"{_free(ray)}; {_duration(now - self.began)} of {_duration(self.limit)}"
-            )
-
-    def over(self) -> None:
-        """Note that the wait is over, so that the next one starts from zero."""
-        self.began = None
 
 
 class Retries:
@@ -323,18 +256,3 @@ def _lost(ray: Any) -> tuple[type[Exception], ...]:
     """Return how Ray says that a worker, its node or its result has gone."""
     names = "RayActorError WorkerCrashedError OutOfMemoryError NodeDiedError ObjectLostError"
     return tuple(getattr(ray.exceptions, name) for name in [*names.split(), "LocalRayletDiedError"])
-
-
-def there(ray: Any) -> str:
-    """Return the cores and GPUs of the living nodes as text, such as `8 cores and 2 GPUs`."""
-    has = ray.cluster_resources()
-    return f"{has.get('CPU', 0):.0f} cores and {has.get('GPU', 0):.0f} GPUs"
-
-
-def _free(ray: Any) -> str:
-    free = ray.available_resources()
-    return f"{free.get('CPU', 0):.0f} and {free.get('GPU', 0):.0f} of them free"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"

@@ -2,7 +2,7 @@
 
 Each worker, wherever it runs, leaves a small file in the run's folder, by which the driver knows
 where it was. The restart itself is in `workers.fit`; the wait for room before it is
-`pool.await_room`.
+`free_cores.await_cores`.
 """
 
 import re
@@ -24,7 +24,7 @@ LOSSES = {
     r"ActorDied|actor died|actor is dead|worker process has died": "its process died",
     r"health check (failed|timed out)": "it does not answer",
 }
-# How the others say it: gloo and NCCL name the file of their own code, and the address they missed.
+# Errors of the surviving workers: gloo and NCCL name their source file and the peer's address.
 _CONNECTION = re.compile(r"gloo|NCCL|by peer|Connection (closed|reset|refused)|Broken pipe")
 _ADDRESS = re.compile(r"\[(?:::ffff:)?(\d[\d.]+|[\da-f]*:[\da-f:]+)\]")
 

@@ -25,7 +25,7 @@ from elmo.io.location import Location, scratch
 from .. import PACKAGE
 from ..settings.cluster import Cluster
 from ..terminal.progress import Progress, doing, say
-from . import head, pool, restarts
+from . import free_cores, head, pool, restarts
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -207,7 +207,7 @@ def fit(
     with session() as ray:
         losses = restarts.Losses(folder, label=label, limit=cluster.restarts)
         while True:
-            pool.await_room(ray, cluster, label=label, own=not elsewhere())
+            free_cores.await_cores(ray, cluster, label=label, own=not elsewhere())
             try:
                 with restarts.shown(folder, label=label):
                     return _stoppable(lambda: trainer().fit(), stop).return_value

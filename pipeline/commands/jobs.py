@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster, submit, jobs, attach, stop, and what they left at a URL: unused."""
+"""The commands for jobs on a Ray cluster: submit, jobs, attach, stop, unused."""
 
 import json
 import sys

@@ -224,7 +224,7 @@ def neighbors(
         raise ElmoError(f"{store}: has no other {tokens[index]!r}; leave out --same-word")
     for neighbor in found:
         _print_hit(neighbor, neighbor.marked(), as_json)
-    # At the end, so that an output that takes no lines is all that is said.
+    # At the end: where standard output can't be written, its error is the only message.
     random = random_cosine(opened, chosen)
     say(f"two random tokens of the store have {random:.3f}; --layer chooses another layer")
 

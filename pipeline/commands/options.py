@@ -207,7 +207,7 @@ def with_cluster(command: Callable[..., None]) -> Callable[..., None]:
 
         from ..cluster import workers
 
-        # Workers read and write folders; the driver alone the files and curves of this machine.
+        # The nodes need the folders; other files and the curves are the driver's alone.
         parameters = click.get_current_context().command.params
         named = [one.name for one in parameters if one.name and isinstance(one.type, _Folder)]
         folders = [given[name] for name in named]

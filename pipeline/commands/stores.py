@@ -1,4 +1,4 @@
-"""Care for a store: verify, append, compact, prune, lineage."""
+"""The commands that maintain a store: verify, append, compact, prune, lineage."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -101,9 +101,9 @@ def _check_cluster(options: argparse.Namespace) -> None:
         return
     stages = _changed(options)
     if any(record(name).cluster for name in stages):
-        from ..cluster import ready
+        from ..cluster import run_check
 
-        ready.check(cluster, stages)
+        run_check.check(cluster, stages)
 
 
 def _changed(options: argparse.Namespace) -> set[str]:

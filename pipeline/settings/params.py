@@ -50,7 +50,7 @@ ModelName = Annotated[
 LabelledFile = Annotated[
     str, Meta(pattern=r"\A[^\x00]{1,4096}\Z", description="the path of a file or folder")
 ]
-# It names files, stages and runs.
+# A task's name is part of the names of files, stages and runs.
 TaskName = Annotated[
     str,
     Meta(

@@ -16,7 +16,7 @@ from elmo.io.atomic import new_file
 from .. import PACKAGE
 from . import params, strict_yaml
 
-# A key, and the first item of a list below it: how far the two are apart.
+# The indents of a key and of the first item of the list below it.
 _LIST = r"^( *)[^\s#][^\n]*:[ \t]*(?:#[^\n]*)?\n(?: *#[^\n]*\n|\n)*( *)- "
 OURS = PACKAGE / "project" / "presets"
 
@@ -81,9 +81,7 @@ def _yaml(text: str) -> Any:
 
     yaml = YAML()
     yaml.preserve_quotes, yaml.width = True, 1 << 20
-    listed = re.search(
-        r"^( *)[^\s#][^\n]*:[ \t]*(?:#[^\n]*)?\n(?: *#[^\n]*\n|\n)*( *)- ", text, re.M
-    )
+    listed = re.search(_LIST, text, re.M)
     offset = len(listed[2]) - len(listed[1]) if listed else 2
     yaml.indent(mapping=2, sequence=offset + 2, offset=offset)
     return yaml

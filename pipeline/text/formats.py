@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .spans import FileSpan
 
 Records = npt.NDArray[np.int64]  # the number of the record that each line is of
-# By the ending, as Arrow names them.
+# Arrow's name of each compression, by the ending of a file's name.
 COMPRESSIONS: Mapping[str, str] = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}
 
 

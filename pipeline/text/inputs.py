@@ -131,7 +131,7 @@ def open_input(url: str, *, compression: str | None = None) -> BinaryIO:
             return cast(BinaryIO, lzma.open(file))
         import pyarrow as pa
 
-        # Unlike its Python peers, Arrow reads on over frames and notices a frame that ends early.
+        # Unlike Python's own, Arrow's decompressor reads all frames and notices a cut one.
         return cast(BinaryIO, pa.CompressedInputStream(pa.PythonFile(file, "r"), compression))
 
 

@@ -23,7 +23,7 @@ def raw_blocks(span: FileSpan, size: int, documents: str) -> Iterator[tuple[byte
         rest = b""
         while True:
             want = size if left < 0 else min(size, left)
-            # At least as much again, or a long line would be copied for each block it is in.
+            # Read as much again as is left, or a long line would be copied for each block it is in.
             want = max(want, min(len(rest), left if left >= 0 else len(rest), LONGEST_LINE))
             more = read_bytes(span.input, file, want) if want else b""
             left -= len(more) if left > 0 else 0

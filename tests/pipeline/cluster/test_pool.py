@@ -11,7 +11,7 @@ import pytest
 
 from elmo.errors import ElmoError
 from elmo.io.location import Location
-from pipeline.cluster import pool, workers
+from pipeline.cluster import free_cores, workers
 from pipeline.settings.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -94,7 +94,7 @@ def test_two_gpus_train_two_workers_with_one_each(tmp_path: Path) -> None:
 
     here = Cluster(workers=2, cpus=1, gpu=True)
     with workers.session() as ray:
-        assert pool.placeable(ray, cpus=1, gpus=1) == 2
+        assert free_cores.placeable(ray, cpus=1, gpus=1) == 2
     DataParallelTrainer(
         note_gpus,
         train_loop_config={"folder": str(tmp_path)},
@@ -135,7 +135,7 @@ def test_room_that_never_comes_is_waited_for_with_a_line_and_given_up(
 ) -> None:
     few = Cluster(workers=3, cpus=1, gpu=True, wait_minutes=0.2)
     with pytest.raises(ElmoError, match=r"pretrain: waited 12 s for 3 × 1 cores and 1 GPU, and"):
-        pool.await_room(sixteen_cores_and_two_gpus, few, label="pretrain", own=False)
+        free_cores.await_cores(sixteen_cores_and_two_gpus, few, label="pretrain", own=False)
     said = capsys.readouterr().err
     assert "pretrain: waiting for 3 × 1 cores and 1 GPU: 16 cores and 2 GPUs are there, 1" in said
 

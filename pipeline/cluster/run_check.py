@@ -11,7 +11,7 @@ from elmo.io.location import Location
 from ..settings import params as settings
 from ..settings.cluster import Cluster, use_addresses
 from ..terminal.progress import human_size, say
-from . import pool, preflight, workers
+from . import free_cores, preflight, workers
 
 TRAINING = ("pretrain", "finetune")
 
@@ -45,15 +45,15 @@ def _training(ray: Any, cluster: Cluster, params: settings.Params) -> Iterator[s
         yield workers.NO_WORKERS
         return
     size = {"cpus": cluster.cpus, "gpus": int(cluster.gpu)}
-    fit = pool.placeable(ray, **size)
+    fit = free_cores.placeable(ray, **size)
     if fit < cluster.workers:
         of = f"{cluster.workers} workers of {cluster.cpus} cores{' and 1 GPU' * cluster.gpu}"
         say(
-            f"{fit} of {of} have room on this cluster as it is ({pool.there(ray)}); training waits "
-            f"{cluster.wait_minutes:g} minutes for more (ELMO_WORKERS, ELMO_CPUS, ELMO_GPU)"
+            f"{fit} of {of} have room on this cluster as it is ({free_cores.there(ray)}); training "
+            f"waits {cluster.wait_minutes:g} minutes for more (ELMO_WORKERS, ELMO_CPUS, ELMO_GPU)"
         )
     least = training_bytes(params)
-    if fit and not pool.placeable(ray, **size, memory=least):
+    if fit and not free_cores.placeable(ray, **size, memory=least):
         yield (
             f"training takes {human_size(least)} of memory or more, and no node that has room for "
             "a worker has that; lower vocab.max_words or pretrain.network, or add larger nodes"

@@ -1,0 +1,96 @@
+"""The cores and GPUs of a Ray cluster: how many are there, and the wait for free ones.
+
+This file is given Ray and imports it nowhere.
+"""
+
+import time
+from typing import Any
+
+from elmo.errors import ElmoError
+
+from ..settings.cluster import Cluster
+from ..terminal.progress import say
+
+PAUSE = 1.0  # seconds between looks at what has come
+
+
+def await_cores(ray: Any, cluster: Cluster, *, label: str, own: bool) -> None:
+    """Wait until the cluster has free cores and GPUs for all training workers.
+
+    Raises `ElmoError` after `wait_minutes`, or at once where this process started Ray (`own`), so
+    no node can join, and the machine is too small. A placement group asks for the resources, which
+    also reaches an autoscaler; it is released for training to take.
+    """
+    needs = f"{cluster.workers} × {cluster.cpus} cores" + " and 1 GPU" * cluster.gpu
+    if own and placeable(ray, cpus=cluster.cpus, gpus=int(cluster.gpu)) < cluster.workers:
+        raise ElmoError(
+            f"{label}: {cluster.workers} workers need {needs}, and there are {there(ray)}; lower "
+            "workers or cpus"
+        )
+    worker = {"CPU": cluster.cpus, **({"GPU": 1} if cluster.gpu else {})}
+    held = ray.util.placement_group([worker] * cluster.workers)
+    waiting = Waiting(label, cluster)
+    try:
+        while not held.wait(PAUSE):
+            waiting.on(needs, ray)
+    finally:
+        ray.util.remove_placement_group(held)
+
+
+def placeable(ray: Any, *, cpus: float, gpus: int, memory: int = 0) -> int:
+    """Return how many workers of `cpus` and `gpus` fit on the living nodes when they are idle.
+
+    Nodes with less than `memory` bytes do not count.
+    """
+    many = 0
+    for node in ray.nodes():
+        has = node["Resources"]
+        if node["Alive"] and memory <= has.get("memory", 0) + has.get("object_store_memory", 0):
+            fits = int(has.get("CPU", 0) // cpus)
+            many += min(fits, int(has.get("GPU", 0) // gpus)) if gpus else fits
+    return many
+
+
+def there(ray: Any) -> str:
+    """Return the cores and GPUs of the living nodes as text, such as `8 cores and 2 GPUs`."""
+    has = ray.cluster_resources()
+    return f"{has.get('CPU', 0):.0f} cores and {has.get('GPU', 0):.0f} GPUs"
+
+
+class Waiting:
+    """Prints what work waits for, after ten seconds and then twice a minute, up to a limit."""
+
+    def __init__(self, label: str, cluster: Cluster) -> None:
+        self.label, self.limit = label, 60 * cluster.wait_minutes
+        self.began: float | None = None
+        self.reported = 0.0
+
+    def on(self, what: str, ray: Any) -> None:
+        """Note that `what` is still missing; raise `ElmoError` after `wait_minutes`."""
+        now = time.monotonic()
+        if self.began is None:
+            self.began, self.reported = now, now - 20
+        if now - self.began > self.limit:
+            raise ElmoError(
+                f"{self.label}: waited {_duration(self.limit)} for {what}, and there are "
+                f"{there(ray)}, {_free(ray)}; add nodes, ask for less, or raise wait_minutes"
+            )
+        if now - self.reported > 30:
+            self.reported = now
+            say(
+                f"{self.label}: waiting for {what}: {there(ray)} are there, "
+                f"{_free(ray)}; {_duration(now - self.began)} of {_duration(self.limit)}"
+            )
+
+    def over(self) -> None:
+        """Note that the wait is over, so that the next one starts from zero."""
+        self.began = None
+
+
+def _free(ray: Any) -> str:
+    free = ray.available_resources()
+    return f"{free.get('CPU', 0):.0f} and {free.get('GPU', 0):.0f} of them free"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
