@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 OUT = click.option("--out", type=PATH, required=True, help="NAME.json; the picture is NAME.png.")
 MODEL = click.option("--model", type=PATH, required=True, help="The model folder.")
 STATIC = click.option(
-    "--static", multiple=True, metavar="NAME=FILE", help="Static word vectors to measure beside."
+    "--static", multiple=True, metavar="NAME=FILE", help="Static word vectors to measure as well."
 )
 
 
@@ -64,14 +64,16 @@ def _task_options(command: Callable[..., None]) -> Callable[..., None]:
             type=click.IntRange(1, 100),
             default=3,
             show_default=True,
-            help="How many, from 0.",
+            help="How many seeds to train, from 0.",
         ),
         click.option(
             "--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting of the task."
         ),
-        click.option("--format", "format_", help="Of the files; default: as their endings tell."),
+        click.option(
+            "--format", "format_", help="The format of the files; default: by their endings."
+        ),
         click.option("--columns", help="Where fields are, such as word=2,tag=4."),
-        click.option("--scheme", help="Of tags: bio, iob1, bioes or plain."),
+        click.option("--scheme", help="The scheme of the tags: bio, iob1, bioes or plain."),
         click.option(
             "--work",
             type=PATH,
@@ -157,7 +159,9 @@ def labels(compared: "ComparedTask", shares: str, work: Path, out: Path) -> None
 @MODEL
 @click.option("--train", type=PATH, required=True, help="Sense-tagged text: SemCor, or XML.")
 @click.option("--train-gold", type=PATH, help="The keys of an XML file, one id per line.")
-@click.option("--test", type=PATH, help="Likewise; default: a fifth of TRAIN's documents.")
+@click.option(
+    "--test", type=PATH, help="Sense-tagged text to test on; default: a fifth of TRAIN's documents."
+)
 @click.option("--test-gold", type=PATH, help="The keys of an XML file.")
 @click.option("--first-senses", type=PATH, help="WordNet's index.sense: the fallback's senses.")
 @STATIC
@@ -201,7 +205,7 @@ def senses(
 @click.option("--train", type=PATH, required=True, help="Tagged text to fit the probes on.")
 @click.option("--test", type=PATH, required=True, help="Tagged text to score them on.")
 @click.option("--l2", default=1e-5, show_default=True, help="Weight of the squared norm.")
-@click.option("--format", "format_", help="Of the files; default: as their endings tell.")
+@click.option("--format", "format_", help="The format of the files; default: by their endings.")
 @click.option("--columns", help="Where fields are, such as word=2,tag=4, or tag=XPOS.")
 @STATIC
 @OUT

@@ -87,8 +87,13 @@ def export(model: Path, options: Path, weights: Path, overwrite: bool) -> None:
 @click.argument("model", type=PATH)
 @click.argument("out", type=PATH)
 @click.option("--name", required=True, help="What the model is loaded by, such as english.")
-@click.option("--version", default="1.0", show_default=True, help="Of the package.")
-@click.option("--licence", default="unknown", show_default=True, help="Of the model: CC-BY-4.0, …")
+@click.option("--version", default="1.0", show_default=True, help="The package's version.")
+@click.option(
+    "--licence",
+    default="unknown",
+    show_default=True,
+    help="The model's licence, such as CC-BY-4.0.",
+)
 @click.option("--language", help="A language code for the card, such as en.")
 @click.option("--about", type=TEXT, help="Markdown for the card: its data, its use, its limits.")
 @click.option(
@@ -180,7 +185,7 @@ def _dump_help() -> str:
     type=click.Choice(["float32", "float16"]),
     default="float32",
     show_default=True,
-    help="Of the numbers of lists.",
+    help="The type of the numbers in the layout lists.",
 )
 @OVERWRITE
 def dump(store: "Location", out: Path, layout: str | None, dtype: str, overwrite: bool) -> None:

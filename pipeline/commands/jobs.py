@@ -19,9 +19,11 @@ ADDRESS = click.option(
 @click.argument("stages", nargs=-1)
 @ADDRESS
 @click.option("--folder", help="The folder of the cluster's shared storage to work in.")
-@click.option("--checkout", is_flag=True, help="It is a checkout: use its code and params.")
+@click.option("--checkout", is_flag=True, help="The folder is a checkout: use its code and params.")
 @click.option("--command", help="A command line to run instead of stages.")
-@click.option("--env", "variables", multiple=True, help="NAME or NAME=VALUE to send too.")
+@click.option(
+    "--env", "variables", multiple=True, help="A variable to send too: NAME or NAME=VALUE."
+)
 @click.option("--no-wait", is_flag=True, help="Do not follow the job.")
 @PARAMS
 def submit(
@@ -106,7 +108,7 @@ def stop(job: str, address: str | None) -> None:
 
 
 @click.command()
-@click.option("--remove", is_flag=True, help="Remove them from there.")
+@click.option("--remove", is_flag=True, help="Delete them at the URL.")
 @JSON
 def unused(remove: bool, as_json: bool) -> None:
     """List the outputs at the storage's URL that no commit names.

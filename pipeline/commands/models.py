@@ -47,14 +47,19 @@ STORE_MODEL = click.option(
 @PRETOKENIZED
 @click.option("--batch-size", default=256, show_default=True, help="Sentences read at a time.")
 @click.option("--state", type=click.Choice(["reset", "carry"]), default="reset", show_default=True)
-@click.option("--layers", default="all", show_default=True, help="all, or numbers such as 0,2.")
+@click.option(
+    "--layers",
+    default="all",
+    show_default=True,
+    help="The layers to write: all, or numbers such as 0,2.",
+)
 @click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32")
 @click.option(
     "--precision",
     type=click.Choice(["auto", "float32", "bfloat16", "int8"]),
     default="float32",
     show_default=True,
-    help="Of the products; auto: the faster of float32 and bfloat16 here.",
+    help="The precision of matrix products; auto: the faster here of float32 and bfloat16.",
 )
 @OVERWRITE
 @DEVICE

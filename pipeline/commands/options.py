@@ -125,7 +125,9 @@ SET = click.option(
     callback=_remember,
     help="Another value for this run alone, as -S pretrain.training.epochs=3; DVC does not see it.",
 )
-CURVES = click.option("--curves", type=PATH, required=True, help="Where the curves go.")
+CURVES = click.option(
+    "--curves", type=PATH, required=True, help="The folder for the training curves."
+)
 METRICS = click.option(
     "--metrics", type=PATH, help="Write the few numbers that people compare to this JSON file."
 )
@@ -158,9 +160,7 @@ DEVICE = click.option(
     callback=_check_device,
     help="cpu, or cuda for a GPU.",
 )
-JSON = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON: an object on a line for each answer."
-)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 
 
 OVERWRITE = click.option(
@@ -219,10 +219,14 @@ def with_cluster(command: Callable[..., None]) -> Callable[..., None]:
     shown: dict[str, Any] = {"default": None, "show_default": False}
     options = [
         click.option("--workers", type=int, help="Processes that train; 0: this one.", **shown),
-        click.option("--max-workers", type=int, help="Up to so many, as nodes come.", **shown),
+        click.option(
+            "--max-workers", type=int, help="Train with up to this many, as nodes join.", **shown
+        ),
         click.option("--cpus", type=int, help="Cores for each worker.", **shown),
         click.option("--gpu/--no-gpu", help="One GPU for each worker and actor.", **shown),
-        click.option("--actors", type=int, help="Actors that tokenize, count, embed.", **shown),
+        click.option(
+            "--actors", type=int, help="Processes that tokenize, count and embed.", **shown
+        ),
         click.option(
             "--cluster",
             "cluster_file",

@@ -29,7 +29,7 @@ def _reading(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--columns", help="Where fields are, such as word=2,tag=4 or label=stars."),
         click.option(
-            "--scheme", help="Of tags: bio, iob1, bioes or plain; default: as the tags show."
+            "--scheme", help="The scheme of the tags: bio, iob1, bioes or plain; default: detected."
         ),
         DEVICE,
     ):
@@ -44,8 +44,15 @@ def task() -> None:
 
 @task.command()
 @click.argument("kind", type=click.Choice(KINDS))
-@click.option("--train", type=PATH, required=True, help="The file, or folder of files, to learn.")
-@click.option("--dev", type=PATH, required=True, help="The one that chooses the best epoch.")
+@click.option(
+    "--train",
+    type=PATH,
+    required=True,
+    help="The labelled file, or folder of files, to learn from.",
+)
+@click.option(
+    "--dev", type=PATH, required=True, help="The labelled file that chooses the best epoch."
+)
 @click.option("--model", type=PATH, help="The model folder whose vectors are read.")
 @click.option("--out", type=PATH, required=True, help="Where the trained task goes.")
 @click.option("--without-elmo", is_flag=True, help="The baseline: nothing else is changed.")
@@ -55,10 +62,12 @@ def task() -> None:
     type=click.IntRange(1, 100),
     default=1,
     show_default=True,
-    help="How many, from 0; one run for each.",
+    help="How many seeds to train, from 0.",
 )
-@click.option("--epochs", type=int, help="At most; it ends sooner without gain on dev.")
-@click.option("--batch-size", type=int, help="Examples in a step.")
+@click.option(
+    "--epochs", type=int, help="Epochs at most; training ends sooner without gain on dev."
+)
+@click.option("--batch-size", type=int, help="Examples per training step.")
 @click.option("--hidden", type=int, help="The width of the recurrent layers.")
 @click.option("--lr", type=float, help="The learning rate.")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Any other setting.")
@@ -66,7 +75,7 @@ def task() -> None:
 @click.option(
     "--tokenizer",
     type=click.Choice([*TOKENIZERS]),
-    help="What cuts text; default: the model's own, else unicode.",
+    help="The tokenizer for text; default: the model's own, else unicode.",
 )
 @click.option("--track", is_flag=True, help="One MLflow run for each seed.")
 @click.option(

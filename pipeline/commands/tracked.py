@@ -18,7 +18,7 @@ from .options import JSON, PARAMS, PATH
     default="work",
     show_default=True,
     type=PATH,
-    help="Where the stages keep it.",
+    help="The folder where stages keep unfinished work.",
 )
 @click.option("--send", is_flag=True, help="Send metrics that could not reach MLflow earlier.")
 @JSON

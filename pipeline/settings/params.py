@@ -120,7 +120,7 @@ class ProjectTask:
     train: LabelledFile
     """The labelled file, or folder of files, to learn from."""
     dev: LabelledFile
-    """The one that chooses the best epoch."""
+    """The labelled file that chooses the best epoch."""
     test: LabelledFile
     """The one that is scored."""
     format: Literal["", "conll", "conllu", "tsv", "csv", "jsonl", "json"]

@@ -24,7 +24,7 @@ class Argument:
 
 
 OUT = Argument("out")
-CURVES = Argument("curves", "path", "Where the curves go.")
+CURVES = Argument("curves", "path", "The folder for the training curves.")
 WORK = Argument("work", "folder", "Where the work in progress is kept.")
 
 
