@@ -38,8 +38,10 @@ def altered_error(file: object, found: str) -> Damaged:
 def other_format(
     source: object, found: object, wanted: int, *, name: str = "format", again: str
 ) -> Mismatch:
-    """Say that a file is in another format than this version reads: an older one is made `again`, a
-    newer one needs a newer program."""
+    """Return the exception for a file in a format that this version does not read.
+
+    The message says to make an older file `again`, and for a newer one to install a newer version.
+    """
     newer = isinstance(found, int) and found > wanted
     remedy = "a newer version wrote it: upgrade elmo-pipeline" if newer else again
     return Mismatch(

@@ -41,10 +41,10 @@ LONGEST_LINE = 16 << 20  # bytes of one line, record or value of a text; memory 
 
 
 def check_value(name: str, value: Any, kind: Any) -> Any:
-    """Return a value converted to type `kind`; raise `BadSettings`, saying what `name` must be, if
-    it does not fit.
+    """Return a value converted to type `kind`, which may include a range; raise `BadSettings` if
+    not.
 
-    The type may include a range.
+    The message says what the setting `name` must be.
     """
     try:
         return msgspec.convert(value, type=kind)

@@ -52,8 +52,7 @@ def export_serving(model: str | Path, out: str | Path) -> None:
 
 
 def metadata(model: Model) -> dict[str, str]:
-    """Return what a server of the exported file must know: the model, its tokenizer and its
-    characters.
+    """Return what a server of the exported file must know: its model, tokenizer and characters.
 
     `tokenizer` and `characters` are JSON. The ids are those of `characters` plus one, and 0 is the
     mask. After the symbols (or 256 bytes), and for symbols one id for unknown ones, come the marks:

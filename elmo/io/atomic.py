@@ -125,8 +125,7 @@ def check_record(out: Path, kind: Any) -> None:
 
 @contextmanager
 def replaceable(out: Path | str) -> Iterator[None]:
-    """Reword an `ElmoError` about an unreadable file: the file is not replaced, since it is not
-    ours."""
+    """Reword an `ElmoError` about an unreadable file to say that the file is not replaced."""
     try:
         yield
     except ElmoError as error:
@@ -284,8 +283,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _say_where(error: BaseException, out: Path) -> None:
-    """Name what was being written where the system did not, named what was copied to it, or the
-    hidden folder."""
+    """Make an error name the output file instead of the hidden folder in which it was written."""
     hidden = re.compile(rf"{_hidden(out)}(/[^:]*)?")
     if isinstance(error, ElmoError) and hidden.search(str(error)):
         raise type(error)(hidden.sub(out.name, str(error))) from error
@@ -296,7 +294,7 @@ def _say_where(error: BaseException, out: Path) -> None:
 
 
 def _hidden(out: Path) -> str:
-    """The name of a hidden folder beside `out`, as a regular expression."""
+    """Return a regular expression of the names of hidden folders beside `out`."""
     return rf"\.{re.escape(out.name)}\.[0-9a-f]{{8}}"
 
 

@@ -124,7 +124,7 @@ def read_config(folder: Folder) -> ModelConfig:
 
 
 def _or_name(name: str) -> str:
-    """Return what to do where a name might have been meant."""
+    """Return advice for a missing model folder whose name could be that of an installed model."""
     if not _NAME.fullmatch(name):
         return ""
     found = sorted(point.name for point in entry_points(group=GROUP))

@@ -45,9 +45,9 @@ PADDED_TIME_STEPS = 32  # time steps read at once where launches count
 WINDOW_TOKENS = 512  # rows × time steps read at once: stays in cache, bounds a long sentence
 SEGMENT_TOKENS = 32768  # of a shard, embedded together
 ROWS = 256
-GROUP_BATCHES = 4  # batches of short texts embedded in one call: like lengths together
-COMPILE_TOKENS = 20_000  # read by one embedder before the seconds of compiling are repaid
-GROUP_TOKENS = 16384  # tokens after which no further text joins them
+GROUP_BATCHES = 4  # batches per call, so that sentences of similar length share one
+COMPILE_TOKENS = 20_000  # tokens per embedder from which compiling the cell pays off
+GROUP_TOKENS = 16384  # a group of texts is embedded once it has this many tokens
 
 
 class Carry:
@@ -594,7 +594,7 @@ _POOLINGS: dict[str, Callable[[Floats], Floats]] = {
 def _distinct(
     sentences: Sequence[Sequence[str]],
 ) -> tuple[list[str], list[npt.NDArray[np.int64]]]:
-    """The distinct tokens, and each sentence as indices into them."""
+    """Return the distinct tokens, and each sentence as indices into them."""
     check_token_lists(sentences)
     type_ids: dict[str, int] = {}
     ids = []
@@ -637,10 +637,11 @@ class _Batch:
         return int((self.lengths + 2 > time).sum())
 
     def scattered(self, start: int, stop: int, width: int) -> npt.NDArray[np.int64]:
-        """For each direction, which (time step, row) of a window of `width` rows hold tokens, and
-        their output rows: (S, 2, tokens).
+        """Return which (time step, row) of a window hold tokens, and their output rows: (S, 2,
+        tokens).
 
-        Time step t reads token t − 1 forward and token n − t backward; 0 and n + 1 are boundaries.
+        The window has the first `width` rows. Time step t reads token t − 1 forward and token n − t
+        backward; 0 and n + 1 are boundaries.
         """
         lengths, starts = self.lengths[:width], self._starts[:width]
         times = np.arange(start, stop)[:, None]

@@ -68,7 +68,7 @@ class ScalarMix(nn.Module):
 
 
 def _normalised(layers_LBTD: Tensor, mask_BT: Tensor, epsilon: float) -> Tensor:
-    """One mean and variance per layer, over the unmasked values."""
+    """Normalise each layer by its mean and variance over the unmasked values."""
     mask_BT1 = mask_BT.to(layers_LBTD.dtype).unsqueeze(-1)
     count = mask_BT1.sum().clamp(min=1) * layers_LBTD.shape[-1]
     mean_L = (layers_LBTD * mask_BT1).sum((1, 2, 3), keepdim=True) / count
@@ -159,7 +159,8 @@ class Elmo(nn.Module):
         return torch.stack([mix.l2() for mix in self.mixes]).sum()  # type: ignore[operator]
 
     def _layers(self, ids_BTK: Tensor) -> tuple[Tensor, Tensor]:
-        """All layers (L, B, T + 2, D) with the boundaries, and the lengths (B) without them."""
+        """Return all layers (L, B, T + 2, D) with the boundaries, and the lengths (B) without
+        them."""
         if len(ids_BTK) == 0:
             config = self.bilm.config
             like = self.bilm.lstm.weight[0]

@@ -81,8 +81,7 @@ def write_package(
     about: str = "",
     precision: WeightPrecision = "float16",
 ) -> str:
-    """Write a Python package to `out` that installs `model` as `name`; return the packaged model's
-    digest.
+    """Write a Python package that installs `model` as `name`; return the packaged model's digest.
 
     After `pip install OUT`, `Embedder.load(name)` loads the model. `about` is Markdown for the
     model card: what the model was trained on, and its intended use. float16 halves the file; the
@@ -120,7 +119,7 @@ def write_package(
 
 
 def _project(name: str, version: str, licence: str, model: Model) -> str:
-    """The text of pyproject.toml; it requires the libraries of the model's tokenizer."""
+    """Return the text of pyproject.toml, which requires the libraries of the model's tokenizer."""
     libraries = model.tokenizer.libraries | model.tokenizer.splitter
     requires = ["elmo-pipeline", *(f"{one}=={at}" for one, at in sorted(libraries.items()))]
     return f"""[build-system]
@@ -191,7 +190,7 @@ def card(
 
 
 def _data(training: Mapping[str, Any]) -> list[str]:
-    """The digests of what the model was trained on, and how many tokens were read."""
+    """Return the digests of the training data, and the numbers of tokens and epochs."""
     rows = [(f"{name}", f"`{value}`") for name, value in (training.get("inputs") or {}).items()]
     heldout = (training.get("perplexity") or {}).get("after") or {}
     rows += [

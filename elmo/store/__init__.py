@@ -141,8 +141,8 @@ class FeatureStore:
         return np.sort(np.concatenate([np.empty(0, np.int64), *ids]))
 
     def lines(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return a boolean array that is true for each sentence id that was a whole line of the
-        input.
+        """Return for each sentence id whether that sentence was a whole line of the input (bool
+        array).
 
         Such a sentence without tokens was a blank line. Other sentences were split by a tokenizer,
         and one without tokens has no meaning there.
@@ -161,8 +161,8 @@ class FeatureStore:
     def blocks(
         self, *, split: str | None = None, layers: Sequence[int | str] | None = None
     ) -> Iterator[VectorBlock]:
-        """Yield the vectors of the whole store in blocks of sentences: the fastest way to read all
-        of it."""
+        """Yield the vectors of the whole store in blocks of sentences, the fastest way to read them
+        all."""
         names = self._names(layers, among=self.layers)
         for number in self.numbers(split):
             yield from self.part(number).blocks(names)

@@ -21,7 +21,7 @@ from elmo.store.layout import layer_name, layer_number
 from elmo.store.reader import VectorBlock
 
 Tokens = tuple[str, ...]
-_SENTENCES = 300  # that tell how alike tokens are
+_SENTENCES = 300  # sampled to estimate the mean cosine of unrelated tokens
 
 
 @dataclass(frozen=True)

@@ -86,8 +86,7 @@ class ParquetColumns:
             raise altered_error(self.name, first_line(error)) from None
 
     def base(self, group: int, column: str, size: int) -> int:
-        """Return the offset in the mapped file at which the values of a row group's column begin,
-        or -1.
+        """Return the offset in the mapped file of the values of a row group's column, or -1.
 
         `size` is the expected size of the values in bytes, with their lengths. The column is one
         page, so its values end where the column ends. The result is -1 if the file does not fit

@@ -18,7 +18,7 @@ from elmo.store import FeatureStore
 from elmo.store.neighbors import check_model, layer_choice, query_of
 from elmo.store.reader import VectorBlock
 
-_SENTENCES = 4096  # compared at a time
+_SENTENCES = 4096  # sentences compared with the query at a time
 
 
 @dataclass(frozen=True)
