@@ -40,7 +40,7 @@ def other_format(
 ) -> Mismatch:
     """Return the exception for a file in a format that this version does not read.
 
-    The message says to make an older file `again`, and for a newer one to install a newer version.
+    `again` is the advice for an older file; a newer one needs a newer version of this package.
     """
     newer = isinstance(found, int) and found > wanted
     remedy = "a newer version wrote it: upgrade elmo-pipeline" if newer else again
