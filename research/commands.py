@@ -178,7 +178,7 @@ def senses(
     out: Path,
     device: str,
 ) -> None:
-    """Word senses by nearest neighbour, for each layer: Table 5. Nothing is trained.
+    """Score word senses by nearest neighbour, for each layer: Table 5. Nothing is trained.
 
     Files are SemCor's columns, or the XML of the unified evaluation framework with its keys.
     """
@@ -221,7 +221,7 @@ def probe(
     out: Path,
     device: str,
 ) -> None:
-    """A linear probe of each layer for the tags of tokens, as parts of speech: Table 6."""
+    """Probe each layer for the tags of tokens, such as parts of speech: Table 6."""
     from pipeline.stages import tasks
     from research.probes import tags
 
@@ -253,7 +253,7 @@ def neighbors(
     out: Path,
     device: str,
 ) -> None:
-    """Neighbours in context and by static vectors, for each line of QUERIES: Table 4.
+    """List neighbours in context and by static vectors for each line of QUERIES: Table 4.
 
     A line is a sentence with one token in brackets: He has a [gift] for music.
     """

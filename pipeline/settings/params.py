@@ -122,7 +122,7 @@ class ProjectTask:
     dev: LabelledFile
     """The labelled file that chooses the best epoch."""
     test: LabelledFile
-    """The one that is scored."""
+    """The labelled file that is scored."""
     format: Literal["", "conll", "conllu", "tsv", "csv", "jsonl", "json"]
     """The format of the files; empty: as their endings tell."""
     columns: Annotated[
@@ -226,7 +226,7 @@ class Finetune:
         ],
         ...,
     ]
-    """What stays as it was: encoder, lstm.1, lstm.2, …, softmax."""
+    """The layers that are not trained: encoder, lstm.1, lstm.2, …, softmax."""
     layer_decay: Annotated[float, Meta(gt=0, le=1)]
     """What the learning rate is multiplied by, once for each layer below the softmax; 1: all learn
     alike.

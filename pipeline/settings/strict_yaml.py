@@ -126,7 +126,7 @@ class _Reader:
         self.path, self.complete, self.moved = path, complete, moved
 
     def build(self, node: Any, kind: Any, key: str) -> Any:
-        """A node as `kind`; `key` is its name from the root, with dots."""
+        """Return a node as `kind`; `key` is its name from the root, with dots."""
         if is_dataclass(kind):
             return self.section(node, kind, key)
         plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
@@ -142,7 +142,7 @@ class _Reader:
         return self.check(node, self.scalar(node, key), kind, key)
 
     def section(self, node: Any, kind: Any, key: str) -> Any:
-        """A mapping as a dataclass."""
+        """Return a mapping as a dataclass."""
         if node is not None and node.id != "mapping":
             shown = repr(node.value) if node.id == "scalar" else "a list"
             self.refuse(node, f"{key or 'it'} must be a section of settings, found {shown}")
@@ -168,7 +168,7 @@ class _Reader:
             self.refuse(node, f"{prefix}{error}")
 
     def named(self, node: Any, name_kind: Any, kind: Any, key: str) -> dict[str, Any]:
-        """A mapping of names that the user chooses."""
+        """Return a mapping whose keys the user chooses as a dictionary."""
         if node.id != "mapping":
             shown = repr(node.value) if node.id == "scalar" else "a list"
             self.refuse(node, f"{key} must be a section of names (or {{}}), found {shown}")
@@ -183,7 +183,7 @@ class _Reader:
         return built
 
     def items(self, node: Any, kinds: tuple[Any, ...], key: str) -> tuple[Any, ...]:
-        """A sequence as a tuple."""
+        """Return a sequence as a tuple."""
         if node.id != "sequence":
             shown = repr(node.value) if node.id == "scalar" else "a section"
             self.refuse(node, f"{key} must be a list, found {shown}")
@@ -213,7 +213,7 @@ class _Reader:
             loader.dispose()
 
     def check(self, node: Any, value: Any, kind: Any, key: str) -> Any:
-        """A value in its range."""
+        """Return a value that is in its range; refuse any other."""
         try:
             return check_value(key, value, kind)
         except ElmoError as error:

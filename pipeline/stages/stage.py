@@ -33,31 +33,31 @@ class Stage:
     """The description of a stage; each stage's module has one, `STAGE`."""
 
     name: str
-    """As in dvc.yaml, params.yaml and on the command line."""
+    """The stage's name in dvc.yaml, in params.yaml and on the command line."""
     version: int
-    """Raised when a change of the code changes what the stage writes: dvc repro makes it again."""
+    """Raised when the code writes other results than before, so that dvc repro runs it again."""
     help: str
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
-    """The first is the stage's own; the others may lie beside one another."""
+    """The first is the stage's own; the others may lie in a folder with those of other stages."""
     run: Callable[..., Numbers]
-    """Takes the whole params as `params`, the arguments by name, and `cluster` if it has one."""
+    """Does the work: gets all params as `params`, the arguments by name, and perhaps `cluster`."""
     summary: Callable[[Numbers, Mapping[str, Any]], str]
-    """One line of the numbers and the arguments."""
+    """Returns the line that the stage prints, given its numbers and its arguments."""
     metrics: Mapping[str, str] = field(default_factory=dict)
-    """The few numbers that people compare: a column of `dvc metrics show`, and its number."""
+    """The name of a number, by its column in `dvc metrics show`: the few that people compare."""
     product: str = ""
-    """What people came for, `{out}` standing for the output: named when a run ends."""
+    """What the end of a run lists as made; `{out}` stands for the output."""
     score: Callable[[Numbers], str] | None = None
-    """How good it is, in a few words: said when a run ends."""
+    """Returns how good the result is, in a few words, for the end of a run."""
     work: Argument | None = WORK
-    """Where a killed run leaves what it had finished; None: the stage takes seconds."""
+    """The folder where a killed run leaves its finished pieces; None: the stage takes seconds."""
     cluster: bool = False
-    """Its work is divided, among processes here or on a cluster."""
+    """Whether its work is divided among processes, here or on a cluster."""
     settles_precision: bool = False
-    """`precision: auto` becomes the faster one here before it runs."""
+    """Whether `precision: auto` is replaced by the faster one here before it runs."""
     numbers: Any = NUMBERS
-    """The type of its numbers in a file."""
+    """The type of its numbers, by which they are read from their file."""
 
 
 def beside_unigram(times_below: float, times: str = "×") -> str:

@@ -108,7 +108,7 @@ class _Shown:
         self.lock = threading.Lock()
 
     def advance(self, count: int) -> None:
-        """So many more are read."""
+        """Add to the number of bytes read."""
         if self.progress is not None:
             with self.lock:
                 self.progress.advance(count / 1e6)

@@ -165,7 +165,7 @@ class _Documents:
     def assign(
         self, block: TextBlock, starts: Int64s, rows: "_TextRows", span: FileSpan, rule: str
     ) -> tuple[Int64s, npt.NDArray[np.bool_]]:
-        """The document id and the held-out mark of each line of a block.
+        """Return the document id of each line of a block, and whether it is held out.
 
         A document is known by those of its lines that begin in its first 64 KiB.
         """

@@ -38,7 +38,7 @@ class _File:
     sent: int = 0
 
     def read(self) -> tuple[list[SpooledRecord], int]:
-        """The next records and where they end; what a kill cut short is left out."""
+        """Return the next records and their end; one that a kill cut short is left out."""
         block = os.pread(self.descriptor, _BATCH, self.sent)
         while block and b"\n" not in block:
             more = os.pread(self.descriptor, _BATCH, self.sent + len(block))
