@@ -69,7 +69,10 @@ _WRITTEN = r"general/(reference|library)\.txt|(domain|task)/[^/]+\.txt"
 
 
 class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """A file of a text: at a URL, without its login, or, without one, in the corpus folder."""
+    """A file of the general or domain text.
+
+    Without a `url` it lies in the corpus folder; a login is never part of the `url`.
+    """
 
     name: str
     bytes: Count
@@ -221,7 +224,10 @@ def prose(text: str, dropped: Counter[str]) -> list[str]:
 
 
 def marked_prose(text: str, dropped: Counter[str]) -> Iterator[str]:
-    """Yield the paragraphs of prose in a docstring, with their reStructuredText markup."""
+    """Yield the paragraphs of prose in a docstring, with their reStructuredText markup.
+
+    `dropped` is increased by the blocks that are left out, under the reason.
+    """
     skip = -1
     for indent, lines in _blocks(text):
         if skip >= 0 and indent > skip:

@@ -118,9 +118,10 @@ def labelled(
     cut: TextTokens,
     split_text: Callable[[str], list[str]],
 ) -> Iterator[LabelledSentence]:
-    """Yield the sentences of a docstring that have code in them, with their tags.
+    """Yield the sentences of a docstring that have code in them, as tokens with their tags.
 
-    Sentences that are left out are counted in `counts`.
+    `split_text` cuts a paragraph into sentences, `cut` a sentence into tokens. `counts` is
+    increased by the sentences that are left out, under the reason.
     """
     for paragraph in marked_prose(docstring, Counter()):
         plain, code = without_marks(" ".join(paragraph.split()))

@@ -55,7 +55,11 @@ def draw_curves(
 def draw_steps(
     path: Target, by_stage: dict[str, dict[str, Curve]], *, narrow: bool = False
 ) -> None:
-    """Draw the learning rate and the gradient's norm by tokens seen, one line for each stage."""
+    """Draw the learning rate and the gradient norm by tokens read, one line for each stage.
+
+    `by_stage` holds each stage's curves by the name of their file, of which "train" is drawn.
+    `narrow` puts the panels below each other, for a phone.
+    """
     figure, axes = _panels(2, 3.0, narrow=narrow)
     titles = {"lr": "learning rate", "gradient_norm": "gradient norm"}
     for axis, (key, title) in zip(axes, titles.items(), strict=True):

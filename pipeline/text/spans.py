@@ -88,7 +88,11 @@ def whole_file(input_: Input, index: int) -> list[FileSpan]:
 
 
 def line_spans(input_: Input, index: int, size: int, documents: str) -> list[FileSpan]:
-    """Divide a file at line ends; a compressed one is not divided."""
+    """Divide file number `index` of the corpus into spans of about `size` bytes.
+
+    Spans end at line ends, and at blank lines where `documents` (of `tokenize` in params.yaml) is
+    "blank". A compressed file is one span.
+    """
     if input_.compression is not None:
         return whole_file(input_, index)
     if input_.bytes <= size:

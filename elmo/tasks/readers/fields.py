@@ -201,8 +201,10 @@ def records(request: Request, fields: Sequence[str]) -> Iterator[tuple[int, dict
 
 
 def text_lines(request: Request, *, blank: bool = False) -> list[tuple[int, str]]:
-    """Return the lines of a plain text with their numbers; raise `ElmoError` if labels are
-    required."""
+    """Return the lines of a plain text with their numbers, blank lines too if `blank`.
+
+    `ElmoError` is raised if labels are required, which plain text has not.
+    """
     if request.labelled:
         raise ElmoError(
             f"{request.path}: is read as plain text, which has no labels; where it has, name its "
