@@ -205,10 +205,10 @@ def test_the_held_out_text_is_read_no_more_often_than_needed(
         asked.append(tokens)
         return take(self, tokens=tokens, **named)
 
-    written: list[Path] = []
+    written: list[Location] = []
     save = trainer.save_model
 
-    def saved(folder: Path, **named: Any) -> str:
+    def saved(folder: Location, **named: Any) -> str:
         written.append(folder)
         return save(folder, **named)
 
@@ -221,7 +221,7 @@ def test_the_held_out_text_is_read_no_more_often_than_needed(
     assert metrics["heldout_tokens"] == sum(
         len(s) for k, s in enumerate(sentences(140)) if k % 7 == 6
     )
-    assert written == [tmp_path / "model"]
+    assert written == [Location(tmp_path / "model")]
 
 
 @pytest.mark.slow
