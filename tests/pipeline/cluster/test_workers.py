@@ -209,7 +209,7 @@ def test_stages_run_on_the_cluster_that_ray_address_names(tmp_path: Path) -> Non
 
 CODE = """
 import os
-from pathlib import Path
+from elmo.io.location import Location
 from pipeline.stages import tokenize
 from pipeline.cluster import workers as cluster
 from pipeline.text.inputs import find_inputs
@@ -221,8 +221,8 @@ with cluster.session() as ray:
     found = os.environ.get("RAY_ADDRESS")
     print("address", found and ray.get_runtime_context().gcs_address)
     inputs = find_inputs([{text!r}])
-    out = Path({out!r})
-    tokenize.tokenize(inputs, out, params, column="text", work=out / "../runs", cluster=here)
+    out, work = Location({out!r}), Location({out!r} + "/../runs")
+    tokenize.tokenize(inputs, out, params, column="text", work=work, cluster=here)
 """
 
 

@@ -118,7 +118,7 @@ def test_what_can_not_be_fine_tuned_is_said(
     ("given", "message"),
     [
         ({"text": ["no.txt"]}, "no.txt: no such file"),
-        ({"preset_name": "huge"}, "^no preset huge; there are korean"),
+        ({"preset_name": "huge"}, "^no preset huge; there are japanese-small, korean"),
     ],
 )
 def test_nothing_is_written_where_something_is_wrong(
