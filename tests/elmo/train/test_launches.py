@@ -169,7 +169,7 @@ def test_a_prepared_step_neither_draws_nor_searches(monkeypatch: pytest.MonkeyPa
         return array
 
     for module in ("step", "optimizer"):
-        monkeypatch.setattr(f"elmo.train.{module}.sent", send)
+        monkeypatch.setattr(f"elmo.train.{module}.device_tensor", send)
     search = np.searchsorted
     monkeypatch.setattr(  # two numbers, the ends of a chunk, are no work
         np, "searchsorted", lambda a, v: search(a, v) if len(v) == 2 else refuse()
@@ -247,7 +247,7 @@ def launches(as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch) -> Launches:
 
     monkeypatch.setattr(lstm, "replay", counts.replay)
     for module in ("elmo.model.embedder", "elmo.train.perplexity"):
-        monkeypatch.setattr(f"{module}.sent", send)
+        monkeypatch.setattr(f"{module}.device_tensor", send)
     return counts
 
 
