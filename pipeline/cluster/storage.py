@@ -89,7 +89,7 @@ def check_left(named: Any, written: Any) -> None:
         check_folder(named, ours=_marks(named.local), also=_left(named.local))
 
 
-def final_place(out: Location, url: str | None = None) -> Location:
+def published_location(out: Location, url: str | None = None) -> Location:
     """Return where `publish` will put a complete output that now lies at `out`."""
     url = root() if url is None else url
     own = f"{_own(url)}/"
@@ -106,7 +106,7 @@ def publish(named: Any, written: Any, url: str) -> None:
     """
     if named == written:
         return
-    kept, target = _kept(written), final_place(written, url)
+    kept, target = _kept(written), published_location(written, url)
     if not set(kept).issubset(target.tree()):
         for names in (written.tree().keys() - set(kept), kept):
             target.adopt_all({name: name for name in sorted(names)}, written)

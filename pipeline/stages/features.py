@@ -17,7 +17,7 @@ from elmo.settings import StoreSettings
 
 from .. import tracking
 from ..cluster import workers
-from ..cluster.storage import final_place
+from ..cluster.storage import published_location
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
 from ..settings.params import Params
@@ -105,12 +105,12 @@ def _check_room(out: Location, kept: Location, layout: "Layout", *, tokens: int)
     size = tokens * len(layout.contextual) * layout.width
     if home is None or size < outlook.LARGE:
         return
-    there = sum(sum(place.tree().values()) for place in (Location(home), kept))
+    there = sum(sum(one.tree().values()) for one in (Location(home), kept))
     free, human = outlook.free_bytes(home), progress.human_size
     line = f"{tokens:,} tokens take {human(size)}, {human(free)} are free"
     if (size if layout.codec == "none" else size // 2) - there > free:
         ways = outlook.ways(tokens * layout.width, layout.dtype)
-        raise ElmoError(f"{out}: {line}; set {ways}")
+        raise ElmoError(f"{out}: {line}; {ways}")
     if size > outlook.MATTERS * free:
         progress.say(f"features: {line}")
 
@@ -232,7 +232,7 @@ def _record(log: tracking.Run, manifest: "StoreManifest", out: Location) -> None
     log.metrics(metrics(manifest))
     log.tag("model_digest", manifest.model.digest)
     log.tag("store", manifest.digest)
-    log.tag("store_place", final_place(out).absolute().url)
+    log.tag("store_place", published_location(out).absolute().url)
 
 
 def _clear(work: Location) -> None:

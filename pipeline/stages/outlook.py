@@ -60,7 +60,7 @@ def say_ahead(
         if home and size >= LARGE and size > MATTERS * (free := free_bytes(home)):
             say(
                 f"features: {tokens:,} tokens will take {human_size(size)}, {human_size(free)} are "
-                f"free; to make it less, set {ways(layer, params.features.dtype)}"
+                f"free; to make it less, {ways(layer, params.features.dtype)}"
             )
 
 
@@ -79,11 +79,13 @@ def say_embedding(tokens: int, params: "Params", cluster: Cluster) -> None:
 
 def ways(layer: int, dtype: str) -> str:
     """Return advice on how to make a store smaller; `layer` is the size of one layer in bytes."""
-    found = [f'features.layers to "top" ({human_size(layer)})']
+    settings = [f'features.layers to "top" ({human_size(layer)})']
     if dtype != "int8":
-        found.append("features.dtype to int8 (half of float16)")
-    found.append("name less text in corpus.domain, or name a URL as storage in cluster.yaml")
-    return ", ".join(found)
+        settings.append("features.dtype to int8 (half of float16)")
+    return (
+        f"set {' or '.join(settings)}, name less text in corpus.domain, or name a URL as storage "
+        "in cluster.yaml"
+    )
 
 
 def layer_bytes(tokens: int, params: "Params") -> int:

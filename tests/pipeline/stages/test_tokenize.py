@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -777,34 +778,15 @@ def test_the_stage_reads_the_corpus_folder_and_notices_changed_files(tmp_path: P
     texts = {"general": {"column": "text", "inputs": [entry], "counts": {}}}
     texts["general"]["dropped_paragraphs"] = {}
     write_json(corpus / "manifest.json", {"kind": "corpus", "schema": 1, "texts": texts})
-    metrics = tokenize.run(
-        Location(corpus),
-        Location(tmp_path / "out"),
-        params(),
-        text="general",
-        work=Location(runs),
-        cluster=CLUSTER,
-    )
+    out, work = Location(tmp_path / "out"), Location(runs)
+    attempt = partial(tokenize.run, Location(corpus), out, params(), work=work, cluster=CLUSTER)
+    metrics = attempt(text="general")
     assert metrics["sentences"] == len(LINES) and metrics["blank_lines"] == 2
     with pytest.raises(ElmoError, match="names no domain text"):
-        tokenize.run(
-            Location(corpus),
-            Location(tmp_path / "out"),
-            params(),
-            text="domain",
-            work=Location(runs),
-            cluster=CLUSTER,
-        )
+        attempt(text="domain")
     own.write_text("other text\n")
     with pytest.raises(ElmoError, match=r"own\.txt: has changed since the corpus stage"):
-        tokenize.run(
-            Location(corpus),
-            Location(tmp_path / "out"),
-            params(),
-            text="general",
-            work=Location(runs),
-            cluster=CLUSTER,
-        )
+        attempt(text="general")
 
 
 @pytest.mark.parametrize(

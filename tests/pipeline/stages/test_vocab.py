@@ -19,6 +19,7 @@ from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Vocab
 from pipeline.stages import vocab
+from pipeline.stages.stage import Numbers
 
 CLUSTER = Cluster(workers=0, cpus=1, gpu=False, actors=2)
 SENTENCES = [
@@ -42,19 +43,20 @@ def params(**changes: object) -> Vocab:
     return Vocab(**{**plain, "min_character_count": 1, "max_characters": 50, **changes})  # type: ignore[arg-type]
 
 
+def count(shards: Shards, out: Path, chosen: Vocab | None = None) -> Numbers:
+    """Run the stage with a work folder beside `out`."""
+    work = Location(out.parent / "runs")
+    chosen = chosen or params()
+    return vocab.run(shards.location, Location(out), chosen, work=work, cluster=CLUSTER)
+
+
 @pytest.fixture
 def shards(tmp_path: Path) -> Shards:
     return write_shards(tmp_path / "shards", SENTENCES, heldout_every=7, shard_sentences=2)
 
 
 def test_words_are_those_of_counting_every_training_token(shards: Shards, tmp_path: Path) -> None:
-    vocab.run(
-        shards.location,
-        Location(tmp_path / "out"),
-        params(),
-        work=Location(tmp_path / "runs"),
-        cluster=CLUSTER,
-    )
+    count(shards, tmp_path / "out")
     counts = Counter(token for row in SENTENCES[:6] for token in row)
     for mark in ("<S>", "</S>", "<UNK>"):
         del counts[mark]
@@ -66,50 +68,26 @@ def test_words_are_those_of_counting_every_training_token(shards: Shards, tmp_pa
 
 
 def test_ties_are_broken_by_codepoint(shards: Shards, tmp_path: Path) -> None:
-    vocab.run(
-        shards.location,
-        Location(tmp_path / "out"),
-        params(),
-        work=Location(tmp_path / "runs"),
-        cluster=CLUSTER,
-    )
+    count(shards, tmp_path / "out")
     words = Vocabulary.load(tmp_path / "out").words
     assert words[6:] == ["Z", "a", "b", "x" * 60, "z", "é", "고양이", "🙂"]
 
 
 def test_boundaries_count_sentences_and_unk_what_is_no_word(shards: Shards, tmp_path: Path) -> None:
-    vocab.run(
-        shards.location,
-        Location(tmp_path / "out"),
-        params(min_count=3),
-        work=Location(tmp_path / "runs"),
-        cluster=CLUSTER,
-    )
+    count(shards, tmp_path / "out", params(min_count=3))
     found = Vocabulary.load(tmp_path / "out")
     assert found.words == ["<S>", "</S>", "<UNK>", "the", "cat", "sat"]
     assert found.counts == [5, 5, 9, 4, 3, 3]  # <UNK>: 8 rare tokens and itself, written once
 
 
 def test_at_most_so_many_words_the_marks_included(shards: Shards, tmp_path: Path) -> None:
-    metrics = vocab.run(
-        shards.location,
-        Location(tmp_path / "out"),
-        params(max_words=5),
-        work=Location(tmp_path / "runs"),
-        cluster=CLUSTER,
-    )
+    metrics = count(shards, tmp_path / "out", params(max_words=5))
     assert Vocabulary.load(tmp_path / "out").words[3:] == ["the", "cat"]
     assert metrics["words"] == 5
 
 
 def test_metrics_say_what_is_covered(shards: Shards, tmp_path: Path) -> None:
-    metrics = vocab.run(
-        shards.location,
-        Location(tmp_path / "out"),
-        params(),
-        work=Location(tmp_path / "runs"),
-        cluster=CLUSTER,
-    )
+    metrics = count(shards, tmp_path / "out")
     assert metrics == {
         "words": 14,
         "types": 14,
@@ -122,13 +100,7 @@ def test_metrics_say_what_is_covered(shards: Shards, tmp_path: Path) -> None:
 
 
 def test_files_are_as_the_vocabulary_itself_writes_them(shards: Shards, tmp_path: Path) -> None:
-    vocab.run(
-        shards.location,
-        Location(tmp_path / "out"),
-        params(),
-        work=Location(tmp_path / "runs"),
-        cluster=CLUSTER,
-    )
+    count(shards, tmp_path / "out")
     (tmp_path / "again").mkdir()
     Vocabulary.load(tmp_path / "out").save(tmp_path / "again")
     for name in ("words.txt", "counts.txt"):
@@ -137,13 +109,7 @@ def test_files_are_as_the_vocabulary_itself_writes_them(shards: Shards, tmp_path
 
 def test_unicode_characters_come_from_counts(shards: Shards, tmp_path: Path) -> None:
     chosen = params(characters="unicode", min_character_count=3)
-    metrics = vocab.run(
-        shards.location,
-        Location(tmp_path / "out"),
-        chosen,
-        work=Location(tmp_path / "runs"),
-        cluster=CLUSTER,
-    )
+    metrics = count(shards, tmp_path / "out", chosen)
     counts = Counter("".join(token for row in SENTENCES[:6] for token in row))
     frequent = sorted((c for c in counts if counts[c] >= 3), key=lambda c: (-counts[c], c))
     found = Characters.load(tmp_path / "out" / "characters.json")
@@ -153,40 +119,16 @@ def test_unicode_characters_come_from_counts(shards: Shards, tmp_path: Path) -> 
 
 def test_a_token_is_long_by_its_bytes_or_its_characters(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "s", [["고" * 17, "a" * 48, "a" * 49], ["고" * 17]])
-    assert (
-        vocab.run(
-            shards.location,
-            Location(tmp_path / "b"),
-            params(),
-            work=Location(tmp_path / "runs"),
-            cluster=CLUSTER,
-        )["long_tokens"]
-        == 3
-    )
+    assert count(shards, tmp_path / "b")["long_tokens"] == 3
     chosen = params(characters="unicode")
-    assert (
-        vocab.run(
-            shards.location,
-            Location(tmp_path / "u"),
-            chosen,
-            work=Location(tmp_path / "runs"),
-            cluster=CLUSTER,
-        )["long_tokens"]
-        == 1
-    )
+    assert count(shards, tmp_path / "u", chosen)["long_tokens"] == 1
 
 
 def test_the_division_into_shards_does_not_show(tmp_path: Path) -> None:
     for size in (1, 100):
         shards = write_shards(tmp_path / f"s{size}", SENTENCES, shard_sentences=size)
         chosen = params(characters="unicode")
-        vocab.run(
-            shards.location,
-            Location(tmp_path / f"out{size}"),
-            chosen,
-            work=Location(tmp_path / "runs"),
-            cluster=CLUSTER,
-        )
+        count(shards, tmp_path / f"out{size}", chosen)
     for name in ("words.txt", "counts.txt", "characters.json"):
         assert (tmp_path / "out1" / name).read_bytes() == (tmp_path / "out100" / name).read_bytes()
 
@@ -194,14 +136,10 @@ def test_the_division_into_shards_does_not_show(tmp_path: Path) -> None:
 def test_merging_one_range_of_hashes_after_another_changes_nothing(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs, chosen = tmp_path / "runs", params(characters="unicode")
-    vocab.run(
-        shards.location, Location(tmp_path / "one"), chosen, work=Location(runs), cluster=CLUSTER
-    )
+    chosen = params(characters="unicode")
+    count(shards, tmp_path / "one", chosen)
     monkeypatch.setattr(vocab, "_PIECE", 3)
-    vocab.run(
-        shards.location, Location(tmp_path / "two"), chosen, work=Location(runs), cluster=CLUSTER
-    )
+    count(shards, tmp_path / "two", chosen)
     for name in ("words.txt", "counts.txt", "characters.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
@@ -210,36 +148,15 @@ def test_merging_one_range_of_hashes_after_another_changes_nothing(
 def test_workers_count_what_one_process_counts(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = vocab.run(
-        shards.location,
-        Location(tmp_path / "one"),
-        params(),
-        work=Location(tmp_path / "runs"),
-        cluster=CLUSTER,
-    )
+    one = count(shards, tmp_path / "one")
     monkeypatch.setattr(workers, "tasks", lambda function, items, **_: map(function, items))
-    assert (
-        vocab.run(
-            shards.location,
-            Location(tmp_path / "two"),
-            params(),
-            work=Location(tmp_path / "runs"),
-            cluster=CLUSTER,
-        )
-        == one
-    )
+    assert count(shards, tmp_path / "two") == one
     assert (tmp_path / "one/words.txt").read_bytes() == (tmp_path / "two/words.txt").read_bytes()
 
 
 def test_the_token_that_2018_readers_skip_becomes_no_word(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "shards", [["!!!MAXTERMID", "a", "!!!MAXTERMID"], ["b"]])
-    metrics = vocab.run(
-        shards.location,
-        Location(tmp_path / "out"),
-        params(),
-        work=Location(tmp_path / "runs"),
-        cluster=CLUSTER,
-    )
+    metrics = count(shards, tmp_path / "out")
     found = Vocabulary.load(tmp_path / "out")
     assert found.words[3:] == ["a", "b"] and metrics["words"] == len(found) == 5
     assert found.counts == [2, 2, 2, 1, 1]  # it counts as <UNK>
@@ -300,13 +217,7 @@ def test_two_shards_of_the_same_bytes_count_twice(tmp_path: Path) -> None:
     )
     manifest = structs.replace(shards.manifest, shards=(infos[0], again))
     write_json(shards.location.local / "manifest.json", to_builtins(manifest))
-    vocab.run(
-        shards.location,
-        Location(tmp_path / "out"),
-        params(),
-        work=Location(tmp_path / "r"),
-        cluster=CLUSTER,
-    )
+    count(shards, tmp_path / "out")
     assert Vocabulary.load(tmp_path / "out").counts == [2, 2, 0, 2]
 
 
@@ -316,13 +227,7 @@ def test_an_altered_shard_is_named_and_nothing_is_left(shards: Shards, tmp_path:
     place = data.index(b"cat")
     path.write_bytes(data[:place] + b"bat" + data[place + 3 :])
     with pytest.raises(ElmoError, match=r"train-00001\.arrow: truncated or altered"):
-        vocab.run(
-            shards.location,
-            Location(tmp_path / "out"),
-            params(),
-            work=Location(tmp_path / "runs"),
-            cluster=CLUSTER,
-        )
+        count(shards, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert {p.suffix for p in (tmp_path / "runs/vocab-out").iterdir()} == {"", ".arrow"}
 
@@ -338,10 +243,4 @@ def test_a_setting_out_of_range_is_refused(
     shards: Shards, tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ElmoError, match=message):
-        vocab.run(
-            shards.location,
-            Location(tmp_path / "out"),
-            params(**change),
-            work=Location(tmp_path / "runs"),
-            cluster=CLUSTER,
-        )
+        count(shards, tmp_path / "out", params(**change))
