@@ -105,15 +105,15 @@ def _working(nodes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [node for node in nodes if node["Resources"].keys() & {"CPU", "GPU"}]
 
 
-def packages(places: Iterable[str]) -> dict[str, str]:
+def packages(addresses: Iterable[str]) -> dict[str, str]:
     """Return the versions, here, of the packages that a node needs, with those for these URLs."""
-    names = [*PACKAGES, *filter(None, map(_package_of, places))]
+    names = [*PACKAGES, *filter(None, map(_package_of, addresses))]
     return {name: version(name) for name in dict.fromkeys(names)}
 
 
-def _package_of(place: str) -> str:
+def _package_of(address: str) -> str:
     """The package that fsspec takes for a URL, such as s3fs; empty where none is needed."""
-    protocol, separator, _ = place.partition("://")
+    protocol, separator, _ = address.partition("://")
     known = known_implementations.get(protocol, {"class": ""})["class"] if separator else ""
     module = known.partition(".")[0]
     return "" if module == "fsspec" else module
