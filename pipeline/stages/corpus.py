@@ -12,6 +12,7 @@ import platform
 import re
 import sysconfig
 import warnings
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from importlib import import_module, metadata, util
@@ -39,6 +40,8 @@ from .stage import OUT, Argument, Numbers, Stage
 
 SCHEMA_VERSION = 1
 TextName = Literal["general", "domain"]
+SAMPLES = 3  # of the paragraphs left out for one reason, to be looked at
+_SAMPLE = 160  # characters of such a sample
 _NOT_LIBRARY = {"site-packages", "test", "tests", "idle_test", "__pycache__", "lib-dynload"}
 _BULLET = re.compile(r"(?:[-*+•]|\(?\d+[.)]|\[\d+\])\s+")
 _DIRECTIVE = re.compile(r"\.\. (?:\[|_|[\w-]+::)")
@@ -94,13 +97,15 @@ class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
 class Text(Struct, frozen=True, forbid_unknown_fields=True):
     """A text of the corpus: its files, the column that holds it, and its counts.
 
-    A text made from documentation also has the versions that it depends on.
+    A text made from documentation also has the versions that it depends on, and a few of the
+    paragraphs that were left out, by reason.
     """
 
     column: str
     inputs: Annotated[tuple[TextFile, ...], Meta(min_length=1)]
     counts: dict[str, Count]
     dropped_paragraphs: dict[str, Count]
+    dropped_samples: dict[str, tuple[str, ...]] | UnsetType = UNSET
     rendered: dict[str, str | int] | UnsetType = UNSET
 
 
@@ -110,6 +115,35 @@ class CorpusManifest(Struct, frozen=True, forbid_unknown_fields=True):
     kind: Literal["corpus"]
     schema: int
     texts: dict[TextName, Text]
+
+
+class LeftOut:
+    """The paragraphs that are left out of a text: how many for each reason, and samples of them.
+
+    The samples are those with the lowest checksums, so they come from all of the text.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._lowest: dict[str, list[tuple[int, str]]] = {}
+
+    def add(self, reason: str, text: str) -> None:
+        """Count a paragraph that is left out."""
+        self.counts[reason] += 1
+        line = " ".join(text.split()).encode(errors="replace")  # half of a pair is no UTF-8
+        lowest = {*self._lowest.get(reason, ()), (zlib.crc32(line), line.decode())}
+        self._lowest[reason] = sorted(lowest)[:SAMPLES]
+
+    def samples(self) -> dict[str, tuple[str, ...]]:
+        """Return a few paragraphs for each reason, each on a line that is cut."""
+        return {
+            reason: tuple(_cut(line) for _, line in lowest)
+            for reason, lowest in self._lowest.items()
+        }
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _SAMPLE else f"{line[: _SAMPLE - 1]}…"
 
 
 def _run(params: Params, packages: Path | None, versions: Path | None, **given: Any) -> Numbers:
@@ -134,7 +168,7 @@ def _versions_of_results(params: Params) -> dict[str, int | str]:
 
 STAGE = Stage(
     name="corpus",
-    version=2,
+    version=3,
     help="Collect the text: your own files, or English prose that comes with Python.",
     inputs=(),
     outputs=(
@@ -214,47 +248,47 @@ def listing(folder: Location, text: TextName) -> str:
     return ", ".join(names[:4]) + more
 
 
-def prose(text: str, dropped: Counter[str]) -> list[str]:
+def prose(text: str, dropped: LeftOut) -> list[str]:
     """Return the paragraphs of prose in a docstring or topic, each on one line.
 
-    Left out, and counted in `dropped`: doctests, code after `::`, directives such as maths,
+    Left out, and added to `dropped`: doctests, code after `::`, directives such as maths,
     headings, and what does not read as English (grammar, tables, signatures).
     """
     return [_plain(paragraph) for paragraph in marked_prose(text, dropped)]
 
 
-def marked_prose(text: str, dropped: Counter[str]) -> Iterator[str]:
+def marked_prose(text: str, dropped: LeftOut) -> Iterator[str]:
     """Yield the paragraphs of prose in a docstring, with their reStructuredText markup.
 
-    `dropped` is increased by the blocks that are left out, under the reason.
+    What is left out is added to `dropped`, with the reason.
     """
     skip = -1
     for indent, lines in _blocks(text):
         if skip >= 0 and indent > skip:
-            dropped["code"] += 1
+            dropped.add("code", " ".join(lines))
             continue
         skip = -1
         if len(lines) > 1 and _RULE.fullmatch(lines[1]):
-            dropped["heading"] += 1
+            dropped.add("heading", lines[0])
             lines = lines[2:]
         if not lines:
             continue
-        first = lines[0]
+        first, whole = lines[0], " ".join(lines)
         if any(line.startswith((">>>", "...")) for line in lines):
-            dropped["doctest"] += 1
+            dropped.add("doctest", whole)
         elif _DIRECTIVE.match(first) and not _KEPT_DIRECTIVE.match(first):
-            dropped["directive"] += 1
+            dropped.add("directive", whole)
             skip = indent
         elif _RULE.fullmatch(first):
-            dropped["table"] += 1
+            dropped.add("table", whole)
         else:
-            paragraph = _KEPT_DIRECTIVE.sub("", " ".join(lines), count=1)
+            paragraph = _KEPT_DIRECTIVE.sub("", whole, count=1)
             if _plain(paragraph).endswith("::"):
                 skip, paragraph = indent, paragraph.rstrip()[:-1]
             if _reads(_plain(paragraph)):
                 yield paragraph
             else:
-                dropped["not prose"] += 1
+                dropped.add("not prose", whole)
 
 
 def docstrings(source: str) -> Iterator[str]:
@@ -362,7 +396,7 @@ def _whole(out: Path, text: TextName, source: dict[str, str | int]) -> Text | No
 
 def _write(folder: Path, text: TextName, files: dict[str, Iterator[str]]) -> Text:
     """Write one text's files below `folder`; return its entry of the manifest."""
-    dropped: Counter[str] = Counter()
+    dropped = LeftOut()
     seen: set[str] = set()
     inputs, documents, words = [], 0, 0
     (folder / text).mkdir()
@@ -375,16 +409,19 @@ def _write(folder: Path, text: TextName, files: dict[str, Iterator[str]]) -> Tex
                 words += sum(len(line.split()) for line in document)
         inputs.append(TextFile(f"{text}/{name}", path.stat().st_size, sha256(path)))
     counts = {"documents": documents, "words": words, "bytes": sum(i.bytes for i in inputs)}
-    return Text("text", tuple(inputs), counts, dict(dropped))
+    return Text("text", tuple(inputs), counts, dict(dropped.counts), dropped.samples())
 
 
-def _documents(sources: Iterable[str], seen: set[str], dropped: Counter[str]) -> Documents:
+def _documents(sources: Iterable[str], seen: set[str], dropped: LeftOut) -> Documents:
     """The prose of each source, without paragraphs that came before; none that is empty."""
     for source in sources:
-        paragraphs = prose(source, dropped)
-        new = [p for p in dict.fromkeys(paragraphs) if p not in seen]
-        dropped["duplicate"] += len(paragraphs) - len(new)
-        seen.update(new)
+        new = []
+        for paragraph in prose(source, dropped):
+            if paragraph in seen:
+                dropped.add("duplicate", paragraph)
+            else:
+                seen.add(paragraph)
+                new.append(paragraph)
         if new:
             yield new
 

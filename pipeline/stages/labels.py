@@ -21,7 +21,7 @@ from elmo.io.records import sha256
 from elmo.tasks.readers.fields import TextTokens
 
 from ..settings.params import Labels
-from .corpus import marked_prose, package_docstrings
+from .corpus import LeftOut, marked_prose, package_docstrings
 from .stage import Argument, Stage
 
 SHORTEST, LONGEST = 5, 40  # tokens of a sentence
@@ -123,7 +123,7 @@ def labelled(
     `split_text` cuts a paragraph into sentences, `cut` a sentence into tokens. `counts` is
     increased by the sentences that are left out, under the reason.
     """
-    for paragraph in marked_prose(docstring, Counter()):
+    for paragraph in marked_prose(docstring, LeftOut()):
         plain, code = without_marks(" ".join(paragraph.split()))
         start = 0
         for text in split_text(plain):

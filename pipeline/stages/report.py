@@ -66,7 +66,7 @@ class FileFigures(dict[str, Any]):
 
 STAGE = Stage(
     name="report",
-    version=6,
+    version=7,
     help="Write one HTML page with the figures and plots of all stages.",
     inputs=(
         Argument("numbers_in", "path", "The folder of the stages' figures."),
@@ -547,11 +547,21 @@ def _files(corpus: Path | None) -> list[Block]:
         blocks.append(Table(files[:FILES], head=(f"Files of the {title}", "bytes")))
         if more := files[FILES:]:
             blocks.append(Fold(f"{len(more)} more", [Table(more, numbers=True)]))
-        left_out = texts.under(text).get("dropped_paragraphs", {})
-        if rows := [(reason, f"{count:,}") for reason, count in left_out.items() if count]:
+        if rows := _left_out(texts.under(text)):
+            head = ("Reason", "paragraphs", "such as")
             title = f"Paragraphs left out of the {title}"
-            blocks.append(Fold(title, [Table(rows, numbers=True)]))
+            blocks.append(Fold(title, [Table(rows, head=head, words=(0, 2))]))
     return blocks
+
+
+def _left_out(text: FileFigures) -> list[tuple[str, str, str]]:
+    """Return why paragraphs were left out, of how many that is so, and a few of them."""
+    counts, samples = text.get("dropped_paragraphs", {}), text.get("dropped_samples", {})
+    return [
+        (reason, f"{count:,}", Markup("<br>").join(samples.get(reason, ())))
+        for reason, count in counts.items()
+        if count
+    ]
 
 
 def _samples(store: "FeatureStore") -> list[Block]:

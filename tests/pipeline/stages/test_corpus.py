@@ -3,7 +3,6 @@
 import ast
 import json
 import shutil
-from collections import Counter
 from importlib import metadata
 from inspect import cleandoc
 from pathlib import Path
@@ -68,7 +67,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, floa
 
 
 def test_prose_is_unwrapped_and_what_is_no_prose_is_counted() -> None:
-    dropped: Counter[str] = Counter()
+    dropped = corpus.LeftOut()
     assert corpus.prose(cleandoc(DOCSTRING), dropped) == [
         "Return the mean of values, which must not be empty.",
         "The mean is math.fsum divided by the number of values:",
@@ -78,7 +77,7 @@ def test_prose_is_unwrapped_and_what_is_no_prose_is_counted() -> None:
         "the first point is one paragraph of its own",
         "and the second point is another",
     ]
-    assert dropped == {
+    assert dropped.counts == {
         "code": 2,
         "heading": 2,
         "not prose": 1,
@@ -86,6 +85,29 @@ def test_prose_is_unwrapped_and_what_is_no_prose_is_counted() -> None:
         "doctest": 1,
         "table": 1,
     }
+    assert {reason: set(lines) for reason, lines in dropped.samples().items()} == {
+        "code": {"code(that) is dropped", "of which nothing is kept"},
+        "heading": {"Notes", "Parameters"},
+        "not prose": {"values : iterable"},
+        "directive": {".. math:: x = y"},
+        "doctest": {">>> mean([1, 2]) 1.5"},
+        "table": {"==== ==== a b ==== ===="},
+    }
+
+
+def test_samples_of_what_is_left_out_are_few_and_the_same_in_any_order() -> None:
+    texts = [f"x{k} = {k}" for k in range(50)] + ["half a pair \ud800 " + "y" * 200]
+    there, back = corpus.LeftOut(), corpus.LeftOut()
+    for text in texts:
+        there.add("code", text)
+    for text in reversed(texts):
+        back.add("code", text)
+    assert there.samples() == back.samples()
+    assert len(there.samples()["code"]) == corpus.SAMPLES < there.counts["code"] == len(texts)
+    long = corpus.LeftOut()
+    long.add("table", texts[-1])
+    (line,) = long.samples()["table"]
+    assert len(line) == 160 and line.startswith("half a pair ? yyy") and line.endswith("y…")
 
 
 def test_docstrings_come_in_the_order_of_the_source() -> None:
@@ -120,6 +142,7 @@ def test_the_books_of_the_corpus_are_those_of_its_files(
     out, metrics = made
     for text, entry in read_json(out / "manifest.json")["texts"].items():
         files = sorted(p.relative_to(out).as_posix() for p in (out / text).iterdir())
+        assert set(entry["dropped_samples"]) == set(entry["dropped_paragraphs"]) > {"not prose"}
         assert sorted(found["name"] for found in entry["inputs"]) == files
         for found in entry["inputs"]:
             path = out / found["name"]

@@ -166,7 +166,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name: {"inputs": [{"name": f"{name}-{k}.txt", "bytes": 1234} for k in range(14)]}
         for name in ("general", "domain")
     }
-    corpus["domain"]["dropped_paragraphs"] = {"code": 2718, "table": 0}
+    corpus["domain"]["dropped_paragraphs"] = {"code": 2718, "directive": 5, "table": 0}
+    corpus["domain"]["dropped_samples"] = {"code": ["if a < b:", "return a"]}
     write_json(folder / "corpus" / "manifest.json", {"texts": corpus})
     registered = {"uri": "models:/elmo@champion", "version": 7, "model_digest": digest}
     write_json(folder / "registered.json", registered)
@@ -228,7 +229,8 @@ def text_of(page: str) -> str:
         "Digest of its pretrained model " + "e" * 64,
         "Files of the domain text bytes domain-0.txt 1,234",
         "2 more domain-12.txt 1,234 domain-13.txt 1,234",
-        "Paragraphs left out of the domain text code 2,718",
+        "Paragraphs left out of the domain text Reason paragraphs such as "
+        "code 2,718 if a < b: return a directive 5",
         "What did not occur general text domain text Dropped, space (bytes) 0 0",
         "Domain text as it was cut",
         "; two random tokens have 0.",
