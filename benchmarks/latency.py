@@ -34,7 +34,7 @@ from pipeline.cluster import job, restarts, storage, workers
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Tokenize, Vocab
 from pipeline.stages import tokenize, vocab
-from pipeline.text.inputs import find_inputs
+from pipeline.text.input_files import find_inputs
 
 URL = "slow://bucket/elmo"
 LISTED = 1000  # names in a list, deletions in a request

@@ -25,7 +25,7 @@ from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Tokenize
 from pipeline.stages.tokenize import tokenize
-from pipeline.text.inputs import find_inputs, open_input
+from pipeline.text.input_files import find_inputs, open_input
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Tokenize, Vocab
 from pipeline.stages import vocab
 from pipeline.stages.tokenize import tokenize
-from pipeline.text.inputs import find_inputs
+from pipeline.text.input_files import find_inputs
 
 MARKS = ["<S>", "</S>", "<UNK>"]
 

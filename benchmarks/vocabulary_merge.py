@@ -21,7 +21,7 @@ from benchmarks.machine import show
 from elmo.io.location import Location
 from pipeline.settings.params import Vocab
 from pipeline.stages import vocab
-from pipeline.text.hashing import hash_strings
+from pipeline.text.text_hashes import hash_strings
 
 WORDS = Vocab(
     min_count=2, max_words=0, characters="unicode", min_character_count=1, max_characters=50

@@ -11,7 +11,7 @@ from elmo.errors import ElmoError
 
 from ..stages import STAGES, record
 from . import (
-    formats,
+    convert,
     jobs,
     models,
     project,
@@ -38,12 +38,12 @@ SECTIONS: dict[str, list[click.Command]] = {
     ],
     "Unfinished work and registered models": [tracked.work, tracked.stores, tracked.promote],
     "Other formats": [
-        formats.import_,
-        formats.export,
-        formats.package,
-        formats.export_serving,
-        formats.dump,
-        formats.dump_tokens,
+        convert.import_,
+        convert.export,
+        convert.package,
+        convert.export_serving,
+        convert.dump,
+        convert.dump_tokens,
     ],
     "On a cluster": [jobs.submit, jobs.jobs, jobs.attach, jobs.stop, jobs.unused],
     "Settings": [project.preset, project.schema],

@@ -27,9 +27,9 @@ from ..settings import (
     strict_yaml,
 )
 from ..text.accounting import Accounting
-from ..text.inputs import Input, find_inputs
-from ..text.readers import check_readable, read_blocks
+from ..text.input_files import Input, find_inputs
 from ..text.spans import plan
+from ..text.text_blocks import check_readable, read_blocks
 
 TEMPLATE = PACKAGE / "project"
 _LINE = 200  # characters of a line that may be an example for neighbours

@@ -32,9 +32,9 @@ from elmo.model.config import read_config
 from ..settings.params import Corpus, Params
 from ..terminal.progress import human_size
 from ..terminal.urls import with_login, without_credentials
-from ..text.inputs import Input, find_inputs
-from ..text.readers import check_readable
-from ..text.work import work_folder
+from ..text.input_files import Input, find_inputs
+from ..text.text_blocks import check_readable
+from ..text.work_folder import work_folder
 from . import results_versions
 from .stage import OUT, Argument, Numbers, Stage
 

@@ -35,7 +35,7 @@ from ..settings.params import Params, Tokenize
 from ..terminal.progress import human_size, say
 from ..text import accounting, quality
 from ..text.accounting import Accounting
-from ..text.inputs import Input, check_inputs
+from ..text.input_files import Input, check_inputs
 from ..text.shard_builder import (
     Piece,
     PieceResult,
@@ -43,7 +43,7 @@ from ..text.shard_builder import (
     tokenize_piece,
 )
 from ..text.spans import piece_bytes, plan
-from ..text.work import discard, work_folder
+from ..text.work_folder import discard, work_folder
 from .corpus import read_manifest
 from .outlook import say_ahead
 from .stage import OUT, Argument, Numbers, Stage

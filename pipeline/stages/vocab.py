@@ -31,8 +31,8 @@ from ..cluster import workers
 from ..settings.cluster import Cluster
 from ..settings.params import Vocab
 from ..terminal.failures import reading
-from ..text.hashing import hash_strings
-from ..text.work import work_folder
+from ..text.text_hashes import hash_strings
+from ..text.work_folder import work_folder
 from .stage import OUT, Argument, Stage
 
 _FILES = ("words.txt", "characters.json")  # that mark a folder as this stage's output

@@ -1,7 +1,7 @@
 """The formats of input files, with a record of each, and how a file may be compressed.
 
-A new format is a module beside this one and a record in `FORMATS`. Importing this module is cheap:
-a format's own module is imported when a file of that format is read.
+A new format is a module `format_NAME.py` beside this one and a record in `FORMATS`. A format's own
+module is imported only when a file of that format is read.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from .accounting import Accounting
-    from .inputs import Input
+    from .input_files import Input
     from .spans import FileSpan
 
 Records = npt.NDArray[np.int64]  # the number of the record that each line is of
@@ -63,10 +63,10 @@ class Format:
 
 
 FORMATS: Mapping[str, Format] = {
-    "text": Format((".txt", ".text", ".md", ".rst"), "plain_text", "blank"),
-    "jsonl": Format((".jsonl", ".ndjson"), "json_lines", "line"),
-    "csv": Format((".csv",), "tables", "line"),
-    "tsv": Format((".tsv",), "tables", "line"),
-    "parquet": Format((".parquet",), "parquet", "line", packed=True),
+    "text": Format((".txt", ".text", ".md", ".rst"), "format_plain_text", "blank"),
+    "jsonl": Format((".jsonl", ".ndjson"), "format_json_lines", "line"),
+    "csv": Format((".csv",), "format_csv", "line"),
+    "tsv": Format((".tsv",), "format_csv", "line"),
+    "parquet": Format((".parquet",), "format_parquet", "line", packed=True),
 }
 BY_ENDING = {ending: name for name, format_ in FORMATS.items() for ending in format_.endings}

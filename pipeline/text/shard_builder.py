@@ -30,12 +30,12 @@ from elmo.io.records import Sha256, digest
 
 from ..settings.params import Tokenize
 from .accounting import Accounting
-from .hashing import Hashes, combine, hash_strings
-from .inputs import check_unchanged
-from .lines import BLOCK
+from .input_files import check_unchanged
 from .quality import QualityCounts, QualityFigures
-from .readers import TextBlock, read_blocks
 from .spans import FileSpan, document_rule
+from .text_blocks import TextBlock, read_blocks
+from .text_hashes import Hashes, combine, hash_strings
+from .utf8_lines import BLOCK
 
 _HASHED = 1 << 16
 _NEWLINE = 10

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from elmo.io.location import in_parallel
 
 from .formats import FORMATS
-from .inputs import Input, open_input, read_bytes
+from .input_files import Input, open_input, read_bytes
 
 MOST_PIECES = 1 << 13  # that a corpus is divided into
 MOST_BYTES = 2**31  # of text in a piece: Arrow's offsets have 32 bits

@@ -9,7 +9,7 @@ import pytest
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from pipeline.commands.options import FOLDER, NAMED, PATH, TEXT
-from pipeline.text.inputs import find_inputs
+from pipeline.text.input_files import find_inputs
 from research.commands import findings
 from tests.pipeline.command_line import COMMANDS
 

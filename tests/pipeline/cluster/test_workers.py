@@ -212,7 +212,7 @@ import os
 from elmo.io.location import Location
 from pipeline.stages import tokenize
 from pipeline.cluster import workers as cluster
-from pipeline.text.inputs import find_inputs
+from pipeline.text.input_files import find_inputs
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Tokenize
 params = Tokenize("whitespace", "line", "blank", 0.2, 1024)

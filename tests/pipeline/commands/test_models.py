@@ -23,7 +23,7 @@ from pipeline.commands import models
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Register, Tokenize
 from pipeline.stages import register, tokenize
-from pipeline.text.inputs import find_inputs
+from pipeline.text.input_files import find_inputs
 from tests.elmo.conftest import WHITESPACE, save_tiny_model
 from tests.elmo.data.test_tokenizer import needed
 from tests.pipeline.command_line import elmo

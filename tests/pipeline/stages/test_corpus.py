@@ -17,7 +17,7 @@ from elmo.io.location import Location
 from elmo.io.records import read_json, sha256
 from pipeline.settings.params import Corpus
 from pipeline.stages import corpus
-from pipeline.text.inputs import Input
+from pipeline.text.input_files import Input
 
 DOCSTRING = """Return the mean of `values`, which must not be empty.
 

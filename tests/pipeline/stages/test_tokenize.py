@@ -26,9 +26,8 @@ from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Tokenize
 from pipeline.settings.params import load as load_params
 from pipeline.stages import tokenize
-from pipeline.text import lines as text_lines
-from pipeline.text import parquet
-from pipeline.text.inputs import find_inputs
+from pipeline.text import format_parquet, utf8_lines
+from pipeline.text.input_files import find_inputs
 
 CLUSTER = Cluster(workers=0, cpus=1, gpu=False, actors=2)
 LINES = [
@@ -319,7 +318,7 @@ def test_too_many_files_are_refused_before_they_are_read(
     for k in range(20):
         text_file(tmp_path, ["a line"], f"{k}.txt")
     monkeypatch.setattr("elmo.io.records.JSON_LIMIT", 8_000)
-    monkeypatch.setattr("pipeline.text.inputs.open_input", None)
+    monkeypatch.setattr("pipeline.text.input_files.open_input", None)
     with pytest.raises(ElmoError, match="20 files are too many for a manifest .* join them into"):
         find_inputs([str(tmp_path)])
 
@@ -424,7 +423,7 @@ from contextlib import nullcontext
 from elmo.io.location import Location
 from pipeline.stages import tokenize
 from pipeline.cluster import workers as cluster
-from pipeline.text.inputs import find_inputs
+from pipeline.text.input_files import find_inputs
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Tokenize
 cluster.tasks = lambda function, items, **_: map(function, items)
@@ -580,7 +579,7 @@ def test_bad_parquet_is_named(tmp_path: Path) -> None:
 def test_a_line_or_record_over_the_limit_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    for module in (text_lines, parquet):
+    for module in (utf8_lines, format_parquet):
         monkeypatch.setattr(module, "LONGEST_LINE", 3000)
     path = tmp_path / name
     texts = ["short", "x " * 1450, "y " * 1600]
@@ -593,7 +592,7 @@ def test_a_line_or_record_over_the_limit_is_named(
     line = "" if name.endswith("parquet") else ":3"
     with pytest.raises(ElmoError, match=rf"{re.escape(name)}{line}: .* the limit is .* line ends"):
         make(tmp_path / "out", path)
-    for module in (text_lines, parquet):
+    for module in (utf8_lines, format_parquet):
         monkeypatch.setattr(module, "LONGEST_LINE", 4000)
     assert len(in_order(make(tmp_path / "out", path))) == 3
 
@@ -673,7 +672,7 @@ from pipeline.stages import tokenize
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Tokenize
 from pipeline.text import shard_builder
-from pipeline.text.inputs import find_inputs
+from pipeline.text.input_files import find_inputs
 
 def killing(function, at):
     calls, counting = 0, threading.Lock()

@@ -15,8 +15,8 @@ from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Tokenize
 from pipeline.stages import tokenize as stage
-from pipeline.text import digests, inputs
-from pipeline.text.inputs import Input, check_inputs, find_inputs
+from pipeline.text import file_digests, input_files
+from pipeline.text.input_files import Input, check_inputs, find_inputs
 
 TEXT = "the cat sat on a mat\n\n" * 20
 
@@ -27,8 +27,8 @@ def text(
 ) -> Iterator[str]:
     """A file, here or at a URL, whose digest is worth keeping at once."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(digests, "_LARGE", 1)
-    monkeypatch.setattr(digests, "_SETTLED", -1.0)
+    monkeypatch.setattr(file_digests, "_LARGE", 1)
+    monkeypatch.setattr(file_digests, "_SETTLED", -1.0)
     url = str(tmp_path / "a.txt") if request.param == "disk" else "memory://digests/a.txt"
     write(url, TEXT)
     yield url
@@ -44,8 +44,8 @@ def write(url: str, text: str) -> None:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was opened for reading."""
     seen: list[str] = []
-    real: Callable[..., Any] = inputs.open_input
-    monkeypatch.setattr(inputs, "open_input", lambda url: seen.append(url) or real(url))
+    real: Callable[..., Any] = input_files.open_input
+    monkeypatch.setattr(input_files, "open_input", lambda url: seen.append(url) or real(url))
     return seen
 
 
@@ -55,7 +55,7 @@ def test_a_file_that_is_as_it_was_is_not_read_again(text: str, opened: list[str]
     assert find_inputs([text]) == first
     marked = check_inputs(first)
     assert len(opened) == 1 and marked[0].mark and marked[0].sha256 == first[0].sha256
-    with (digests.user_cache() / "digests.txt").open("a") as file:
+    with (file_digests.user_cache() / "digests.txt").open("a") as file:
         file.write("cut by a full di")
     assert find_inputs([text]) == first and len(opened) == 1
 
@@ -77,7 +77,7 @@ def test_a_file_that_was_just_written_is_read_again(
     text: str, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second change within the same tick of a clock would not show."""
-    monkeypatch.setattr(digests, "_SETTLED", 3600.0)
+    monkeypatch.setattr(file_digests, "_SETTLED", 3600.0)
     assert find_inputs([text]) == find_inputs([text])
     assert len(opened) == 2
 

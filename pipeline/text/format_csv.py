@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from elmo.data.tables import rows
 from elmo.errors import ElmoError
 
-from . import plain_text
+from . import format_plain_text
 from .accounting import Accounting
 from .formats import Records
-from .inputs import Input
-from .lines import check_utf8, first_names, joined, raw_blocks
+from .input_files import Input
 from .spans import FileSpan, whole_file
+from .utf8_lines import check_utf8, first_names, joined, raw_blocks
 
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
 def check(input_: Input, column: str) -> None:
     """Raise `ElmoError` for a file whose head is binary or no table, or that lacks the column."""
-    plain_text.check(input_, column)
+    format_plain_text.check(input_, column)
     for span in whole_file(input_, 0):
         next(blocks(span, 1 << 16, column, "line", Accounting()), None)
 

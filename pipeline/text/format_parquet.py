@@ -9,9 +9,9 @@ from elmo.settings import LONGEST_LINE
 from ..terminal.failures import reading
 from .accounting import Accounting
 from .formats import Records
-from .inputs import Input, open_input
-from .lines import first_names, is_utf8, joined, too_long
+from .input_files import Input, open_input
 from .spans import FileSpan
+from .utf8_lines import first_names, is_utf8, joined, too_long
 
 
 def check(input_: Input, column: str) -> None:

@@ -1,4 +1,4 @@
-"""Reading the text of a span as blocks of lines, whatever the format of its file.
+"""The text of a span in blocks of lines, whatever the format of its file.
 
 Each format accounts for the bytes of a file that are not text (JSON around it, a byte order mark)
 and for newlines that are in a block but not in the file.
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from .accounting import Accounting
 from .formats import FORMATS, Records
-from .inputs import Input
-from .lines import cut_at
+from .input_files import Input
 from .spans import FileSpan
+from .utf8_lines import cut_at
 
 
 @dataclass(frozen=True)

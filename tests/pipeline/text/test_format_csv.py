@@ -11,9 +11,9 @@ import pytest
 
 from elmo.errors import ElmoError
 from pipeline.text.accounting import Accounting
-from pipeline.text.inputs import find_inputs
-from pipeline.text.readers import check_readable, read_blocks
+from pipeline.text.input_files import find_inputs
 from pipeline.text.spans import plan
+from pipeline.text.text_blocks import check_readable, read_blocks
 
 TEXTS = ["a", "", 'he said "no, never"', "two\nlines", "", "ü 한국어", "x, y", "\n\nend\n", '"']
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import ElmoError
-from pipeline.text.inputs import (
+from pipeline.text.input_files import (
     Input,
     find_inputs,
     open_input,
@@ -87,7 +87,7 @@ def test_a_name_that_is_not_utf8_is_one_line(tmp_path: Path) -> None:
 
 def test_a_bucket_without_credentials_is_one_line(tmp_path: Path) -> None:
     pytest.importorskip("s3fs", reason="s3fs is not installed")
-    code = "from pipeline.text.inputs import find_inputs; find_inputs(['s3://a-bucket/x.txt'])"
+    code = "from pipeline.text.input_files import find_inputs; find_inputs(['s3://a-bucket/x.txt'])"
     kept = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
     own = {"HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true", "AWS_MAX_ATTEMPTS": "1"}
     done = subprocess.run(

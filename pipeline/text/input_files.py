@@ -20,7 +20,7 @@ from elmo.io.records import (
 )
 
 from ..terminal.failures import reading
-from .digests import FileState, measure, state_at_url, state_of
+from .file_digests import FileState, measure, state_at_url, state_of
 from .formats import BY_ENDING, COMPRESSIONS
 
 _TABLE = "write it as CSV, JSON lines (.jsonl) or Parquet and name its column in corpus.column"

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from pipeline.text.hashing import combine, hash_strings
+from pipeline.text.text_hashes import combine, hash_strings
 
 MASK = 2**64 - 1
 

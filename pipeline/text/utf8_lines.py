@@ -1,4 +1,4 @@
-"""Reading lines from a span of a file: complete, valid UTF-8, and of limited length."""
+"""Lines of a span of a file, and errors for text that is not UTF-8 or a line that is too long."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,7 +8,7 @@ from elmo.errors import ElmoError
 from elmo.settings import LONGEST_LINE
 
 from .formats import Records
-from .inputs import Input, open_input, read_bytes
+from .input_files import Input, open_input, read_bytes
 from .spans import BLANK_LINES, FileSpan
 
 BLOCK = 4 << 20

@@ -4,10 +4,10 @@ import codecs
 from collections.abc import Iterator
 
 from .accounting import Accounting
-from .inputs import Input, open_input, read_bytes
-from .lines import check_no_nul, check_utf8, raw_blocks
+from .input_files import Input, open_input, read_bytes
 from .spans import FileSpan
 from .spans import line_spans as spans
+from .utf8_lines import check_no_nul, check_utf8, raw_blocks
 
 __all__ = ["blocks", "check", "spans"]
 

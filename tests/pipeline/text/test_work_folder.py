@@ -8,7 +8,7 @@ import pytest
 
 from elmo.errors import ElmoError
 from elmo.io.location import Location
-from pipeline.text.work import work_folder
+from pipeline.text.work_folder import work_folder
 
 
 def test_finished_pieces_stay_until_the_stage_is_done(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_nothing_is_left_where_no_piece_was_finished(tmp_path: Path) -> None:
 def test_a_second_process_is_told_who_works_here(tmp_path: Path) -> None:
     code = (
         "import sys; from elmo.io.location import Location\n"
-        "from pipeline.text.work import work_folder\n"
+        "from pipeline.text.work_folder import work_folder\n"
         "with work_folder(Location(sys.argv[1]), 'x', Location('out')):\n"
         "    print(flush=True); sys.stdin.read()"
     )

@@ -5,17 +5,17 @@ from collections.abc import Iterator
 
 from elmo.errors import ElmoError
 
-from . import plain_text
+from . import format_plain_text
 from .accounting import Accounting
 from .formats import Records
-from .inputs import Input
-from .lines import check_utf8, first_names, joined, line_number, raw_blocks
+from .input_files import Input
 from .spans import FileSpan, line_spans
+from .utf8_lines import check_utf8, first_names, joined, line_number, raw_blocks
 
 
 def check(input_: Input, column: str) -> None:
     """Raise `ElmoError` for a file whose head is binary or whose first records lack the column."""
-    plain_text.check(input_, column)
+    format_plain_text.check(input_, column)
     span = FileSpan(input_, 0, 0, input_.bytes if input_.compression is None else -1, 0)
     for _ in blocks(span, 1 << 16, column, "line", Accounting()):
         break
