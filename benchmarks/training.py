@@ -1,11 +1,11 @@
 """A training step of ours against others', alone and with two workers, and by vocabulary size.
 
     python -m benchmarks.training TEXT steps|workers|words [--threads 2] [--repeat 3] [--steps 8]
-        [--rows 128]
+        [--rows 128] [--network small|original|default]
 
-TEXT has one sentence per line, tokens between spaces. The model is the small one (2 × 1024 cells,
-projection 128, 2048 filters, 1 highway), the recipe that of 2018 (128 × 20 tokens, 8192 candidates,
-Adagrad, dropout 0.1).
+TEXT has one sentence per line, tokens between spaces. The network is the small one (2 × 1024 cells,
+projection 128, 2048 filters, 1 highway), the original of 2018 (2 × 4096, 512, 2048, 2) or that of
+params.yaml; the recipe is that of 2018 (128 × 20 tokens, 8192 candidates, Adagrad, dropout 0.1).
 
 `steps`   our step in float32 and bfloat16, the same model under plain autograd (the character
           network on every token, and on distinct tokens), and torch.nn.LSTM(proj_size), which can't
@@ -155,6 +155,8 @@ def _run(
                 str(options.steps),
                 "--rows",
                 str(options.rows),
+                "--network",
+                options.network,
             ],
             env=environment,
             stdout=subprocess.PIPE,
@@ -186,6 +188,7 @@ def _side(options: argparse.Namespace) -> dict[str, float]:
         "ours" if name == "count" else name,
         precision,
         options.text,
+        network=options.network,
         rows=options.rows,
         window=WINDOW,
         count=options.steps + 3,
@@ -240,6 +243,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--rows", type=int, default=128)
+    parser.add_argument("--network", choices=["small", "original", "default"], default="small")
     for name in ("--rank", "--words"):
         parser.add_argument(name, type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--size", type=int, default=1, help=argparse.SUPPRESS)

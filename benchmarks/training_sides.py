@@ -4,6 +4,7 @@ Shapes: S directions, T steps, B rows, N tokens, K characters, P projection.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,11 @@ SMALL = Config(
     skip=True,
     input_words=None,
 )
+NETWORKS = {
+    "small": SMALL,
+    "original": replace(SMALL, highways=2, cells=4096, projection=512),
+    "default": replace(SMALL, filters=(*SMALL.filters[:4], (5, 128)), cells=512),
+}
 ADAGRAD = Recipe(
     name="adagrad",
     lr=0.2,
@@ -59,6 +65,7 @@ def prepare(
     precision: str,
     folder: Path,
     *,
+    network: str,
     rows: int,
     window: int,
     count: int,
@@ -106,9 +113,10 @@ def prepare(
         patience=0,
         start_from="",
     )
-    bilm = BiLM(SMALL, characters=Characters().size)
+    config = NETWORKS[network]
+    bilm = BiLM(config, characters=Characters().size)
     bilm.reset_parameters(1)
-    softmax = Softmax(len(vocabulary), SMALL.projection)
+    softmax = Softmax(len(vocabulary), config.projection)
     softmax.reset_parameters(2)
     if side == "ours":
         return windows, _ours(bilm, softmax, recipe, workers), _sent(bilm, softmax, windows)
@@ -201,7 +209,7 @@ class _Plain(nn.Module):
     def forward(self, window: Window, carry: Any) -> tuple[Tensor, Any]:
         x_STBP = _encoded(self.bilm, window, every_token=self.every_token)
         new = []
-        for layer in range(SMALL.layers):
+        for layer in range(self.bilm.config.layers):
             x_STBP = nn.functional.dropout(x_STBP, 0.1)
             both = []
             for way in (0, 1):
@@ -217,7 +225,8 @@ class _Plain(nn.Module):
         weight, bias = lstm.weight[layer][way], lstm.bias[layer][way]
         project = lstm.project[layer][way]
         rows = x_TBP.shape[1]
-        h, c = state or (x_TBP.new_zeros(rows, SMALL.projection), torch.zeros(rows, SMALL.cells))
+        config = self.bilm.config
+        h, c = state or (x_TBP.new_zeros(rows, config.projection), torch.zeros(rows, config.cells))
         outputs = []
         for x in x_TBP:
             i, j, f, o = (torch.cat([x, h.to(x.dtype)], 1) @ weight + bias).chunk(4, 1)
@@ -243,7 +252,7 @@ class _Fused(nn.Module):
     def forward(self, window: Window, carry: Any) -> tuple[Tensor, Any]:
         x_STBP = _encoded(self.bilm, window, every_token=False)
         new = []
-        for layer in range(SMALL.layers):
+        for layer in range(self.bilm.config.layers):
             x_STBP = nn.functional.dropout(x_STBP, 0.1)
             both = []
             for way in (0, 1):

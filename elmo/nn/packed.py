@@ -1,13 +1,18 @@
 """LSTM weights in the memory layout that oneDNN multiplies fastest, for float32 inference on a CPU.
 
 A product of few rows with a large weight spends much of its time reordering the weight for the
-CPU's registers. Here that is done once, and the bias is added within the product.
+CPU's registers. Here that is done once, and the bias is added within the product. Torch's other
+float32 products are MKL's, which on an AMD processor leaves AVX-512 unused: there oneDNN is faster
+for weights of any size.
 
 Shapes: S directions, T time steps, B rows, n of them still read, K numbers of a row, G columns of a
 weight, I input, P projection, C cells.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +21,7 @@ from torch import Tensor
 from elmo.nn.cell import Cell
 from elmo.nn.lstm import AnyWeights, Weights
 
+CPU_INFO = Path("/proc/cpuinfo")
 LARGE = 2**22  # numbers in a weight from which on ordering them for each product takes long
 _ROWS = 128  # for which the layout is chosen; products of other numbers of rows are as right
 
@@ -71,7 +77,8 @@ class PackedWeights(NamedTuple):
 
 
 def packed_if_faster(weights: Sequence[Weights]) -> Sequence[AnyWeights]:
-    """Return the layers' weights, packed if that is faster: large float32 weights on a CPU."""
+    """Return the layers' weights, packed if that is faster: float32 weights on a CPU that are
+    large, or any that MKL multiplies without AVX-512."""
     return [PackedWeights.of(layer) if _is_worth_it(layer) else layer for layer in weights]
 
 
@@ -92,4 +99,13 @@ def _is_worth_it(weights: Weights) -> bool:
     weight_PG = weights.recurrent_SPG[0]
     there = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     on_cpu = weight_PG.device.type == "cpu" and weight_PG.dtype == torch.float32
-    return there and on_cpu and weight_PG.numel() >= LARGE
+    return there and on_cpu and (weight_PG.numel() >= LARGE or mkl_lacks_avx512())
+
+
+@cache
+def mkl_lacks_avx512() -> bool:
+    """Tell whether MKL leaves this processor's AVX-512 unused, as it does on those of AMD."""
+    with suppress(OSError):
+        is_amd = "AuthenticAMD" in CPU_INFO.read_text(encoding="utf-8", errors="replace")
+        return is_amd and torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return False

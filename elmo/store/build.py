@@ -23,6 +23,7 @@ from elmo.io.location import Folder, Location
 from elmo.io.records import digest
 from elmo.model.config import CONFIG, located, read_config, read_training
 from elmo.model.embedder import Embedder
+from elmo.nn.memory import keep_freed_memory
 from elmo.nn.threads import one_thread
 from elmo.settings import EMBEDDING_PRECISIONS, Config, EmbeddingPrecision, StoreSettings
 from elmo.store.layout import (
@@ -94,6 +95,7 @@ class ShardEmbedder:
         precision: str,
         device: str,
     ) -> None:
+        keep_freed_memory()
         self.shards = Shards(shards)
         self.locations, self.layout = locations, layout
         self._loading = (model, device, precision)

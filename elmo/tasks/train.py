@@ -26,6 +26,7 @@ from elmo.io.location import Location
 from elmo.io.records import Sha256, check_sha256, read_record
 from elmo.model.weights import load_weights, save_weights
 from elmo.nn.device import float32_products
+from elmo.nn.memory import keep_freed_memory
 from elmo.nn.threads import one_thread
 from elmo.settings import MOST_TOKENS
 from elmo.tasks.examples import Example, Tokens, attention, length
@@ -98,6 +99,7 @@ def fit(
     `work` is the folder of the training's checkpoints. `report("epoch", figures)` is called after
     each epoch.
     """
+    keep_freed_memory()
     run = _Run(model, settings, work)
     progress = run.resume()
     device = next(run.module.parameters()).device

@@ -28,6 +28,7 @@ from elmo.model.weights import is_finite
 from elmo.nn.bilm import BiLM
 from elmo.nn.device import float32_products
 from elmo.nn.lstm import State
+from elmo.nn.memory import keep_freed_memory
 from elmo.nn.softmax import Softmax
 from elmo.settings import PRECISIONS, Checkpointing, Training
 from elmo.train.checkpoints import (
@@ -130,6 +131,7 @@ def fit(job: TrainingJob, *, workers: Workers, report: Reporter) -> TrainingProg
     `report(kind, figures)` is called with `machine` at the start, `train` every few steps and
     `heldout` after each evaluation.
     """
+    keep_freed_memory()
     return _Fit(job, workers, report).run()
 
 

@@ -37,7 +37,7 @@ STAGES = ("features", "append")
 
 STAGE = Stage(
     name="features",
-    version=5,
+    version=6,
     help="Store MODEL's vectors of every token of SHARDS.",
     inputs=(Argument("shards"), Argument("model")),
     outputs=(OUT,),

@@ -219,7 +219,35 @@ def test_weights_laid_out_give_the_same(
     assert torch.equal(again[-1][:, :, :1], found[-1][:, :, :1])
 
 
-def test_large_weights_in_float32_are_laid_out() -> None:
+@pytest.mark.parametrize(
+    ("vendor", "capability", "lacks"),
+    [
+        ("AuthenticAMD", "AVX512", True),
+        ("AuthenticAMD", "AVX2", False),
+        ("GenuineIntel", "AVX512", False),
+        (None, "AVX512", False),
+    ],
+)
+def test_weights_of_any_size_are_laid_out_where_mkl_lacks_avx512(
+    vendor: str | None,
+    capability: str,
+    lacks: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if vendor is not None:
+        (tmp_path / "cpuinfo").write_text(f"vendor_id\t: {vendor}\n")
+    monkeypatch.setattr(packed, "CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    packed.mkl_lacks_avx512.cache_clear()
+    weights = packed.packed_if_faster(stack().requires_grad_(False).weights(torch.float32))
+    packed.mkl_lacks_avx512.cache_clear()
+    assert {isinstance(layer, packed.PackedWeights) for layer in weights} == {lacks}
+
+
+def test_large_weights_in_float32_are_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "mkl_lacks_avx512", lambda: False)
+
     def one(projection: int, cells: int, dtype: torch.dtype = torch.float32) -> Weights:
         recurrent = torch.zeros(2, projection, 4 * cells, dtype=dtype)
         project = torch.zeros(2, cells, projection, dtype=dtype)
