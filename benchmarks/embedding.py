@@ -37,7 +37,7 @@ SIZES = {"small": (1024, 128, 1), "original": (4096, 512, 2)}
 
 def main() -> None:
     """Run both sides in turn and print the figures."""
-    from elmo.nn.int8 import is_supported  # the peer's environment lacks what elmo needs
+    from elmo.nn.int8 import int8_is_supported  # the peer's environment lacks what elmo needs
 
     options = _options()
     if options.side:
@@ -46,7 +46,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         make_weights(Path(folder), options.size)
         here = precisions()
-        ways = [f"ours {precision}" for precision in here] + ["ours int8"] * is_supported()
+        ways = [f"ours {precision}" for precision in here] + ["ours int8"] * int8_is_supported()
         ways += ["peer float32"] * bool(options.peer)
         runs: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
         peaks = {p: _run(options, folder, "peak", p)["gflops"] for p in here}

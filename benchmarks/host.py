@@ -28,7 +28,7 @@ from elmo.data.characters import Characters
 from elmo.data.stream import Window, prefetched
 from elmo.nn import softmax as softmax_module
 from elmo.nn.bilm import BiLM
-from elmo.nn.lstm import State
+from elmo.nn.lstm import LSTMState
 from elmo.nn.softmax import Softmax
 from elmo.settings import OptimizerSettings, Training
 from elmo.train.optimizer import Optimizer
@@ -106,7 +106,9 @@ def _stepper(options: argparse.Namespace, recipe: OptimizerSettings) -> Stepper:
 class _Body(nn.Module):
     """In place of the network: outputs that cost nothing."""
 
-    def forward(self, _: Tensor, index_STB: Tensor, state: State, *__: Any) -> tuple[Any, State]:
+    def forward(
+        self, _: Tensor, index_STB: Tensor, state: LSTMState, *__: Any
+    ) -> tuple[Any, LSTMState]:
         """Zeros of the shape of the top layer."""
         return torch.zeros(*index_STB.shape, 1, requires_grad=True), state
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.machine import precisions, show
 from elmo.data.shards import write_shards
-from elmo.nn.int8 import is_supported
+from elmo.nn.int8 import int8_is_supported
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build
@@ -49,7 +49,7 @@ def main() -> None:
         "tagging", {"words": "none", "characters": 0, "epochs": options.epochs}
     )
     report = {}
-    here = [*precisions(), *["int8"] * is_supported()]
+    here = [*precisions(), *["int8"] * int8_is_supported()]
     ways = {way: settings for way, settings in WAYS.items() if settings.precision in here}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -18,7 +18,7 @@ from elmo.data.characters import Characters
 from elmo.data.shards import Shards
 from elmo.data.stream import Stream
 from elmo.data.vocabulary import Vocabulary
-from elmo.nn.dropout import row_keys
+from elmo.nn.dropout import dropout_keys
 from elmo.train.step import Workers
 
 ROWS, WINDOW = 128, 20  # of each worker
@@ -69,7 +69,7 @@ def _windows(shards: Path, vocab: Path, size: int, count: int) -> list[float]:
         began = time.perf_counter()
         next(windows)
         for layer in range(3):
-            row_keys(1, step, layer, rows=mine)
+            dropout_keys(1, step, layer, rows=mine)
         spent.append(1000 * (time.perf_counter() - began))
     return spent
 

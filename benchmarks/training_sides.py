@@ -17,8 +17,8 @@ from benchmarks.lm_text import prepare as prepare_text
 from elmo.data.characters import Characters
 from elmo.data.stream import Stream, Window
 from elmo.data.vocabulary import Vocabulary
-from elmo.nn.bilm import BiLM, look_up
-from elmo.nn.softmax import Softmax, sample
+from elmo.nn.bilm import BiLM, token_vectors
+from elmo.nn.softmax import Softmax, sample_candidates
 from elmo.settings import Config, Training
 from elmo.settings import OptimizerSettings as Recipe
 from elmo.train.optimizer import Optimizer
@@ -155,7 +155,7 @@ def _sent(bilm: BiLM, softmax: Softmax, windows: list[Window]) -> dict[str, floa
     """Megabytes of gradients that a step sends, ours and with a dense word matrix."""
     body = sum(p.numel() for p in bilm.parameters())
     words, width = softmax.weight.shape
-    draw = sample(SAMPLES, words, np.random.default_rng(0)).words
+    draw = sample_candidates(SAMPLES, words, np.random.default_rng(0)).words
     rows = np.mean([len(np.union1d(window.words, draw)) for window in windows])
     return {
         "mb_body": body * 4 / 1e6,
@@ -187,13 +187,13 @@ def _plain(body: nn.Module, softmax: Softmax, recipe: Training) -> Step:
 
 
 def _sampled(h_NP: Tensor, window: Window, softmax: Softmax, number: int) -> Tensor:
-    draw = sample(SAMPLES, len(softmax.weight), np.random.default_rng(number))
+    draw = sample_candidates(SAMPLES, len(softmax.weight), np.random.default_rng(number))
     targets = window.targets_STB.reshape(-1)
     targets_N, words = torch.from_numpy(targets), torch.from_numpy(draw.words)
     true_N = (h_NP * softmax.weight[targets_N]).sum(1) + softmax.bias[targets_N]
-    true_N = true_N - torch.from_numpy(draw.log_expected(targets))
+    true_N = true_N - torch.from_numpy(draw.log_expected_counts(targets))
     logits_NM = h_NP @ softmax.weight[words].T + softmax.bias[words]
-    logits_NM = logits_NM - torch.from_numpy(draw.log_expected(draw.words))
+    logits_NM = logits_NM - torch.from_numpy(draw.log_expected_counts(draw.words))
     logits_NM = logits_NM.masked_fill(targets_N[:, None] == words, -torch.inf)
     whole = torch.cat([true_N[:, None], logits_NM], 1)
     return (whole.logsumexp(1) - true_N).sum() / len(targets_N)
@@ -272,7 +272,7 @@ def _encoded(bilm: BiLM, window: Window, *, every_token: bool) -> Tensor:
         is_half = torch.is_autocast_enabled("cpu")
         with torch.autocast("cpu", enabled=False):
             x_NP = bilm.encode(characters_NK, precision=torch.bfloat16 if is_half else None)
-        return look_up(index, x_NP)
+        return token_vectors(index, x_NP)
     encoder: Any = bilm.encoder
     x_NEK = nn.functional.embedding(characters_NK[index.flatten()], encoder.char_embedding).mT
     pooled = []

@@ -37,9 +37,9 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The fused cell, as users have it."""
-    from elmo.nn.cell import cell_for
+    from elmo.nn.cell import cell_functions_for
 
     monkeypatch.setenv("ELMO_COMPILE", "1")
-    cell_for.cache_clear()
+    cell_functions_for.cache_clear()
     yield
-    cell_for.cache_clear()
+    cell_functions_for.cache_clear()

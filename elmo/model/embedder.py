@@ -31,13 +31,13 @@ from elmo.nn.device import (
     check_device,
     default_device,
     device_tensor,
-    repeated_rows,
-    repeated_time_steps,
-    wants_few_launches,
+    prefers_large_operations,
+    round_up_rows,
+    round_up_time_steps,
 )
-from elmo.nn.int8 import Int8Weights, is_supported
-from elmo.nn.lstm import AnyWeights, State
-from elmo.nn.packed import packed_if_faster
+from elmo.nn.int8 import Int8Weights, int8_is_supported
+from elmo.nn.lstm import LayerWeightsLike, LSTMState
+from elmo.nn.packed import pack_if_faster
 from elmo.settings import EMBEDDING_PRECISIONS, EmbeddingPrecision
 
 ENCODE_TOKENS = 4096  # distinct tokens encoded at a time
@@ -54,7 +54,7 @@ class Carry:
     """The LSTM state that a caller passes from one `embed` call to the next, one state per row."""
 
     def __init__(self) -> None:
-        self.state: State | None = None
+        self.state: LSTMState | None = None
 
 
 class Segment(NamedTuple):
@@ -103,14 +103,14 @@ class Embedder:
         check_precision(precision, torch.device(device or bilm.lstm.weight[0].device))
         held = torch.float32 if precision == "int8" else getattr(torch, precision)
         self.bilm = bilm.eval().requires_grad_(False).to(device, held)
-        weights = self.bilm.lstm.weights(held)
-        self._weights: Sequence[AnyWeights] = (
+        weights = self.bilm.lstm.inference_weights(held)
+        self._weights: Sequence[LayerWeightsLike] = (
             [Int8Weights.of(layer) for layer in weights]
             if precision == "int8"
-            else packed_if_faster(weights)
+            else pack_if_faster(weights)
         )
         self._boundaries_2P: Tensor | None = None
-        self._start: State | None = None
+        self._start: LSTMState | None = None
         self._compiled, self._tokens_embedded = compiled, 0
         if warm_up:
             carry = Carry()
@@ -294,15 +294,15 @@ class Embedder:
             after = row + len(group)
             own = Carry()
             if carry.state is not None:
-                own.state = carry.state.rows(slice(row, after))
+                own.state = carry.state.select_rows(slice(row, after))
             yield from self.embed(group, len(group), layers=layers, state=own)
             assert own.state is not None
             if carry.state is None:
                 carry.state = own.state
             else:
-                rest = carry.state.rows(slice(after, None))
-                whole = zip(carry.state.rows(slice(row)), own.state, rest, strict=True)
-                carry.state = State(*(torch.cat(parts, 2) for parts in whole))
+                rest = carry.state.select_rows(slice(after, None))
+                whole = zip(carry.state.select_rows(slice(row)), own.state, rest, strict=True)
+                carry.state = LSTMState(*(torch.cat(parts, 2) for parts in whole))
             row = after % batch_size
 
     def embed(
@@ -422,14 +422,14 @@ class Embedder:
         the first ones. A window of time steps is read at once, so memory does not grow with a
         sentence.
         """
-        if carry is None and wants_few_launches(x_NP.device):
+        if carry is None and prefers_large_operations(x_NP.device):
             return self._read_padded(x_NP, sentences, compiled=compiled)
         batch = _Batch(sentences)
         index_STB = _index([sentences[row] for row in batch.order], x_NP.shape[0])
         outputs = [self._new(batch.tokens, self.dim) for _ in range(1, self.layers)]
         rows = torch.from_numpy(batch.order).to(x_NP.device)
         whole = self._begin(carry, len(sentences))
-        state = whole.rows(rows)
+        state = whole.select_rows(rows)
         start = 0
         while start < batch.longest:
             active = batch.active(start)
@@ -437,7 +437,7 @@ class Embedder:
             index = device_tensor(index_STB[:, start:stop, :active], x_NP.device)
             ys, after = self.bilm.lstm(
                 x_NP[index],
-                state.rows(slice(active)),
+                state.select_rows(slice(active)),
                 sizes=[batch.active(t) for t in range(start, stop)],
                 weights=self._weights,
                 compiled=compiled,
@@ -460,7 +460,7 @@ class Embedder:
         ignored.
         """
         batch = _Batch(sentences)
-        longest, rows = repeated_time_steps(batch.longest), repeated_rows(len(sentences))
+        longest, rows = round_up_time_steps(batch.longest), round_up_rows(len(sentences))
         index_STB = np.zeros((2, longest, rows), np.int64)
         index_STB[:, : batch.longest, : len(sentences)] = _index(
             [sentences[row] for row in batch.order], x_NP.shape[0]
@@ -468,7 +468,7 @@ class Embedder:
         windows = []
         for start in range(0, longest, PADDED_TIME_STEPS):
             if active := batch.active(start):
-                stop, width = min(longest, start + PADDED_TIME_STEPS), repeated_rows(active)
+                stop, width = min(longest, start + PADDED_TIME_STEPS), round_up_rows(active)
                 windows.append((start, stop, width, batch.scattered(start, stop, width)))
         index = device_tensor(index_STB, x_NP.device)
         scattered = device_tensor(np.concatenate([part for *_, part in windows], -1), x_NP.device)
@@ -477,29 +477,29 @@ class Embedder:
         state = self._begin(None, rows)
         for (start, stop, width, _), indices in zip(windows, by_window, strict=True):
             x_STBP = x_NP[index[:, start:stop, :width]]
-            ys, state = self.bilm.lstm(x_STBP, state.rows(slice(width)), compiled=compiled)
+            ys, state = self.bilm.lstm(x_STBP, state.select_rows(slice(width)), compiled=compiled)
             for y_STBP, y_ND in zip(ys, outputs, strict=True):
                 _scatter(y_STBP, y_ND, indices)
         return outputs
 
-    def _begin(self, carry: Carry | None, rows: int) -> State:
+    def _begin(self, carry: Carry | None, rows: int) -> LSTMState:
         """Return the state from which B rows start."""
         if carry is None or carry.state is None:
             if self._start is None or carry is not None:
                 return self.bilm.lstm.zero_state(rows)
-            return self._start.rows(torch.zeros(rows, dtype=torch.long))
+            return self._start.select_rows(torch.zeros(rows, dtype=torch.long))
         kept = carry.state.h_LSBP.shape[2]
         if kept >= rows:
-            return State(*(part.clone() for part in carry.state.rows(slice(rows))))
+            return LSTMState(*(part.clone() for part in carry.state.select_rows(slice(rows))))
         new = self.bilm.lstm.zero_state(rows - kept)
-        return State(*(torch.cat(both, 2) for both in zip(carry.state, new, strict=True)))
+        return LSTMState(*(torch.cat(both, 2) for both in zip(carry.state, new, strict=True)))
 
     @staticmethod
-    def _keep(carry: Carry, state: State) -> None:
+    def _keep(carry: Carry, state: LSTMState) -> None:
         """Store the new state; rows beyond the batch keep their old one, as in 2018."""
         if carry.state is not None:
-            beyond = carry.state.rows(slice(state.h_LSBP.shape[2], None))
-            state = State(*(torch.cat(both, 2) for both in zip(state, beyond, strict=True)))
+            beyond = carry.state.select_rows(slice(state.h_LSBP.shape[2], None))
+            state = LSTMState(*(torch.cat(both, 2) for both in zip(state, beyond, strict=True)))
         carry.state = state
 
     def _new(self, *shape: int) -> Tensor:
@@ -517,7 +517,7 @@ def check_precision(precision: str, device: torch.device) -> None:
         raise ElmoError(f"precision must be one of {known}, found {precision!r}")
     if precision == "int8" and device.type != "cpu":
         raise ElmoError("precision int8 is for processors, not for a GPU: use bfloat16")
-    if precision == "int8" and not is_supported():
+    if precision == "int8" and not int8_is_supported():
         raise ElmoError(
             "precision int8 is for x86-64 processors with AVX-512 VNNI, whose products of 8-bit "
             "numbers are fast and exact, and this is none: use float32"

@@ -17,8 +17,8 @@ from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END, Characters
 from elmo.errors import ElmoError
 from elmo.io.location import Folder
 from elmo.model.folder import Model, load_model
-from elmo.nn.bilm import look_up
-from elmo.nn.device import repeated_rows, repeated_time_steps, wants_few_launches
+from elmo.nn.bilm import token_vectors
+from elmo.nn.device import prefers_large_operations, round_up_rows, round_up_time_steps
 
 LayerNorm = Literal["bilm-tf", "allennlp"]
 _EPSILON = {"bilm-tf": 1e-12, "allennlp": 1e-13}
@@ -179,10 +179,10 @@ class Elmo(nn.Module):
             reversed_BT = (lengths_B[:, None] + 1 - time_steps).clamp(min=0)
             index_SBT = torch.stack([forward_BT, forward_BT.gather(1, reversed_BT)])
             S, B, T = index_SBT.shape
-            if wants_few_launches(index_SBT.device):  # shapes that repeat are captured
-                beyond = (0, repeated_time_steps(T) - T, 0, repeated_rows(B) - B)
+            if prefers_large_operations(index_SBT.device):  # shapes that repeat are captured
+                beyond = (0, round_up_time_steps(T) - T, 0, round_up_rows(B) - B)
                 index_SBT = nn.functional.pad(index_SBT, beyond)
-            read_STBP = look_up(index_SBT.transpose(1, 2), x_NP)
+            read_STBP = token_vectors(index_SBT.transpose(1, 2), x_NP)
             ys, _ = self.bilm.lstm(read_STBP, self.bilm.lstm.zero_state(index_SBT.shape[1]))
             x_STBP, *ys = (y_STBP[:, :T, :B] for y_STBP in (read_STBP, *ys))
         x_BTP = x_STBP[0].transpose(0, 1)

@@ -10,22 +10,21 @@ from elmo.nn.encoder import CharacterEncoder, WordEncoder
 from elmo.nn.lstm import LSTMStack
 from elmo.settings import Config
 
-__all__ = ["BiLM", "Config", "look_up"]
+__all__ = ["BiLM", "Config", "token_vectors"]
 
 
-def look_up(index: Tensor, x_NP: Tensor) -> Tensor:
-    """Return the vectors of tokens (…, P) from a table of distinct tokens.
-
-    The gradients of a token's occurrences are summed in float32.
-    """
+def token_vectors(index: Tensor, x_NP: Tensor) -> Tensor:
+    """Return the vector of each token, given its row `index` in `x_NP`, the vectors of distinct
+    tokens. The gradients of a token's occurrences are summed in float32, also for bfloat16
+    vectors."""
     return nn.functional.embedding(index, x_NP.float()).to(x_NP.dtype)
 
 
 class BiLM(nn.Module):
-    """A bidirectional language model without its softmax.
+    """The network of ELMo, a bidirectional language model, without the softmax that predicts words.
 
-    `encode` gives each distinct token its context-free vector, and `lstm` reads these vectors in
-    both directions.
+    `encode` gives each distinct token a context-free vector, and `lstm` reads the vectors of a text
+    in both directions.
     """
 
     def __init__(self, config: Config, *, characters: int) -> None:
@@ -54,15 +53,14 @@ class BiLM(nn.Module):
         )
 
     def reset_parameters(self, seed: int) -> None:
-        """Initialise all weights as in 2018, from a seed."""
+        """Initialise all weights from a seed, with the distributions of bilm-tf."""
         generator = torch.Generator().manual_seed(seed)
         self.encoder.reset_parameters(generator)
         self.lstm.reset_parameters(generator)
 
     def encode(self, inputs_N: Tensor, *, precision: torch.dtype | None = None) -> Tensor:
-        """Return the context-free vectors (N, P) of tokens: character ids (N, K), or word ids (N,).
-
-        Matrix products run in `precision`, by default that of the weights.
-        """
+        """Return the context-free vectors (tokens, projection) of tokens, given as character ids
+        (tokens, characters) or, for a model that reads words, as word ids. Products are computed in
+        `precision` (default: that of the weights)."""
         vectors: Tensor = self.encoder(inputs_N, precision or self.lstm.weight[0].dtype)
         return vectors

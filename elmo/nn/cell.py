@@ -18,11 +18,12 @@ from torch import Tensor
 log = logging.getLogger(__name__)
 
 
-class Cell(NamedTuple):
-    """The elementwise functions of an LSTM cell.
+class CellFunctions(NamedTuple):
+    """The functions of an LSTM cell that work element by element, eager or compiled (`kind`).
 
-    They are, in order: inference; inference that also adds a product; the same with an 8-bit
-    product; scaling of an 8-bit product; forward and backward for training.
+    `forward` computes state and output from the gates; `forward_sum` adds a matrix product first;
+    `forward_int8` adds an 8-bit product first, scaled as by `add_scaled`. For training,
+    `forward_kept` also stores what `backward` needs.
     """
 
     forward: Callable[[Tensor, Tensor, float | None], tuple[Tensor, Tensor]]
@@ -35,18 +36,16 @@ class Cell(NamedTuple):
 
 
 @cache
-def cell_for(device: torch.device) -> Cell:
-    """Return the LSTM cell for a device, compiled if possible; the choice is logged.
-
-    `ELMO_COMPILE=0` in the environment selects the eager cell.
-    """
+def cell_functions_for(device: torch.device) -> CellFunctions:
+    """Return the cell functions for a device: compiled by torch.compile if it works here, else
+    plain torch. The choice is logged; `ELMO_COMPILE=0` in the environment selects plain torch."""
     if os.environ.get("ELMO_COMPILE", "1") == "0":
         return _chosen(EAGER, "ELMO_COMPILE=0")
     if lacking := _lacking(device):
         return _chosen(EAGER, f"no {lacking} was found")
     if not torch.cuda.is_available():  # the compiler would warn that it found none
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-    compiled = Cell(
+    compiled = CellFunctions(
         torch.compile(EAGER.forward),
         torch.compile(EAGER.forward_sum),
         torch.compile(EAGER.forward_int8),
@@ -70,7 +69,7 @@ def _lacking(device: torch.device) -> str:
     return "C compiler"
 
 
-def _chosen(cell: Cell, why: str) -> Cell:
+def _chosen(cell: CellFunctions, why: str) -> CellFunctions:
     log.info("LSTM cell: %s (%s)", cell.kind, why)
     return cell
 
@@ -152,6 +151,6 @@ def _backward(
     return dc * f
 
 
-EAGER = Cell(
+EAGER = CellFunctions(
     _forward, _forward_sum, _forward_int8, _add_scaled, _forward_kept, _backward, kind="eager"
 )

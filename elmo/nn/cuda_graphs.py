@@ -42,14 +42,16 @@ _devices: dict[torch.device, _Graphs] = {}
 _lock = threading.Lock()  # of `_devices`
 
 
-def replay(
+def call_with_cuda_graph(
     function: Function, tensors: Tensors, constants: tuple[Any, ...], *, fixed: Tensors = ()
 ) -> Any:
-    """Return `function(*tensors, *fixed, *constants)`, from a CUDA graph if the shapes occur often.
+    """Return `function(*tensors, *fixed, *constants)`; on a GPU, once its shapes have come several
+    times, capture the call as a CUDA graph and replay that, which saves the launches of many small
+    kernels.
 
-    The function must depend on its arguments alone and return new tensors. Each replay copies
-    `tensors` into the graph; `fixed` tensors, such as weights, are read in place, so a graph
-    belongs to their addresses. `ELMO_CUDA_GRAPHS=0` in the environment disables graphs.
+    The function must depend on its arguments alone and return new tensors. `tensors` are copied
+    into the graph at each call; `fixed` tensors, such as weights, are read in place, so a graph is
+    valid for their addresses only. `ELMO_CUDA_GRAPHS=0` in the environment disables graphs.
     """
     if not _wanted(tensors):
         return function(*tensors, *fixed, *constants)

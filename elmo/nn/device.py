@@ -26,15 +26,16 @@ def check_device(device: str | torch.device) -> None:
         raise ElmoError(f"device must be cpu or cuda, found {device!r:.80}") from None
 
 
-def wants_few_launches(device: torch.device) -> bool:
-    """Tell whether few large operations are much faster than many small ones on a device, as on a
-    GPU."""
+def prefers_large_operations(device: torch.device) -> bool:
+    """Tell whether a device is much faster with few large operations than with many small ones, as
+    a GPU is, since each operation has a fixed cost there."""
     return device.type != "cpu"
 
 
 @contextmanager
-def float32_products(device: torch.device) -> Iterator[None]:
-    """Disable TF32 on a GPU for the duration of the context, so that float32 products are exact.
+def exact_float32(device: torch.device) -> Iterator[None]:
+    """Compute float32 products on a GPU exactly within this context: TF32, which torch would use
+    for some, is disabled. On other devices nothing changes.
 
     torch has two switches for it, and that of cuDNN (convolutions and recurrent layers) is on by
     default.
@@ -51,14 +52,15 @@ def float32_products(device: torch.device) -> Iterator[None]:
         matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
-def repeated_time_steps(time_steps: int) -> int:
-    """Round a number of time steps up to one of few values, so that shapes repeat for CUDA
-    graphs."""
+def round_up_time_steps(time_steps: int) -> int:
+    """Round a number of time steps up to a multiple of 8, so that few different shapes occur, since
+    a CUDA graph is captured for each."""
     return -(-time_steps // TIME_STEPS_APART) * TIME_STEPS_APART
 
 
-def repeated_rows(rows: int) -> int:
-    """Round a number of rows up to a power of two or a multiple of 256, so that shapes repeat."""
+def round_up_rows(rows: int) -> int:
+    """Round a number of rows up to a power of two, or above 256 to a multiple of 256, so that few
+    different shapes occur, since a CUDA graph is captured for each."""
     return 1 << (rows - 1).bit_length() if rows <= 256 else -(-rows // 256) * 256
 
 

@@ -16,9 +16,13 @@ from torch import Tensor
 _GOLDEN, _FIRST, _SECOND = -0x61C88647, -0x7A143595, -0x3D4D51CB  # as 32-bit two's complement
 
 
-def row_keys(*parts: int, rows: list[int]) -> Tensor:
-    """Return a 32-bit key for each row; different `parts` or rows give independent random
-    streams."""
+def dropout_keys(*parts: int, rows: list[int]) -> Tensor:
+    """Return a 32-bit number for each row, from which `dropout_scales` derives the dropout mask of
+    that row.
+
+    `parts` are numbers that distinguish masks, such as seed, step and layer; `rows` are row numbers
+    among the rows of all workers. Another part or row gives an independent mask.
+    """
     base = np.random.SeedSequence(parts).generate_state(1, np.uint64)[0]
     keys = (np.asarray(rows, np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + base
     keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -27,9 +31,11 @@ def row_keys(*parts: int, rows: list[int]) -> Tensor:
 
 
 def dropout_scales(shape: Sequence[int], keys_LB: Tensor, probability: float) -> Tensor:
-    """Return the dropout factors (L, S, T, B, P) for values (S, T, B, P) of each layer.
+    """Return the factors by which dropout multiplies each layer's values: 0 with `probability`,
+    else 1 / (1 − probability).
 
-    A factor is 0 with `probability`, else 1 / (1 − probability).
+    `shape` is that of one layer's values (direction, time step, row, projection), and `keys_LB` has
+    a key from `dropout_keys` for each layer and row; the result has the layer as its first axis.
     """
     S, T, _, P = shape
     index_STP = torch.arange(S * T * P, dtype=torch.int32, device=keys_LB.device).view(S, T, 1, P)

@@ -17,14 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from elmo.errors import ElmoError
-from elmo.nn.device import wants_few_launches
+from elmo.nn.device import prefers_large_operations
 
 CHUNK = 128  # tokens convolved at a time: bounds memory and keeps the products in cache
 GPU_CHUNK = 4096  # tokens convolved at a time where launches count: bounds memory alone
 
 
 class Highway(nn.Module):
-    """A highway layer, `y = c·t + (1 − c)·x`; the gate c is called *carry* in the 2018 code."""
+    """A highway layer: y = c · t + (1 − c) · x, where x is the input, t is relu of a linear map of
+    x, and c, the gate (*carry* in the code of 2018), is the sigmoid of another."""
 
     def __init__(self, filters: int) -> None:
         super().__init__()
@@ -34,14 +35,14 @@ class Highway(nn.Module):
         self.transform_bias = nn.Parameter(torch.zeros(filters))
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Initialise the weights as in 2018."""
+        """Initialise the weights at random, with the distributions of bilm-tf."""
         for weight in (self.carry_weight, self.transform_weight):
             nn.init.normal_(weight, 0, weight.shape[0] ** -0.5, generator=generator)
         nn.init.constant_(self.carry_bias, -2)
         nn.init.zeros_(self.transform_bias)
 
     def forward(self, x_NF: Tensor) -> Tensor:
-        """Map vectors (N, F) to vectors (N, F)."""
+        """Return vectors (tokens, filters) of the same shape as the input."""
         dtype = x_NF.dtype
         carry_NF = torch.addmm(self.carry_bias.to(dtype), x_NF, self.carry_weight.to(dtype))
         weight, bias = self.transform_weight.to(dtype), self.transform_bias.to(dtype)
@@ -50,7 +51,8 @@ class Highway(nn.Module):
 
 
 class CharacterEncoder(nn.Module):
-    """The char-CNN of section 3.4 of the paper: from raw character ids (N, K) to vectors (N, P)."""
+    """The character network of the paper (section 3.4; convolutions, highway layers, projection):
+    from character ids (tokens, characters) to a vector per token (tokens, projection)."""
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class CharacterEncoder(nn.Module):
         self.project_bias = nn.Parameter(torch.zeros(projection)) if projected else None
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Initialise the weights as in 2018."""
+        """Initialise the weights at random, with the distributions of bilm-tf."""
         nn.init.uniform_(self.char_embedding, -1, 1, generator=generator)
         for weight, bias in zip(self.conv_weight, self.conv_bias, strict=True):
             if self.activation == "relu":
@@ -93,8 +95,8 @@ class CharacterEncoder(nn.Module):
             nn.init.zeros_(self.project_bias)
 
     def forward(self, characters_NK: Tensor, precision: torch.dtype) -> Tensor:
-        """Return the vectors (N, P) of N tokens; pass distinct tokens, since equal ones have equal
-        vectors."""
+        """Return the vectors (tokens, projection) of tokens, computed in `precision`. Pass each
+        distinct token once, since equal tokens have equal vectors."""
         if characters_NK.shape[1] < max(self.widths):
             raise ElmoError(
                 f"a filter is {max(self.widths)} characters wide and a token has at most "
@@ -102,7 +104,7 @@ class CharacterEncoder(nn.Module):
             )
         if len(characters_NK) == 0:
             return self.char_embedding.new_empty((0, self.projection), dtype=precision)
-        if wants_few_launches(characters_NK.device):
+        if prefers_large_operations(characters_NK.device):
             chunks = torch.split(characters_NK, GPU_CHUNK)
             x_NF = torch.cat([self._pool(chunk_nK, precision) for chunk_nK in chunks])
         else:
@@ -126,10 +128,12 @@ class CharacterEncoder(nn.Module):
             pooled.append(self._pool(characters_NK[chosen, :cut], precision))
         return torch.cat(pooled)[torch.argsort(order_N)]
 
-    def padded(self, characters_NK: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Pad a batch of tokens to one of few shapes, so that shapes repeat for CUDA graphs.
+    def pad_to_few_shapes(self, characters_NK: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Return character ids (tokens, characters) padded to one of few shapes, since a CUDA graph
+        is captured for each.
 
-        Columns of padding alone are removed, but one window of padding is left for every filter.
+        Rows of padding are appended, and columns of padding alone are cut off, except as many as
+        the widest filter reads; so the tokens' vectors stay the same.
         """
         pad = self.char_embedding.shape[0] - 1
         N, K = characters_NK.shape
@@ -176,17 +180,17 @@ class _Windows(torch.autograd.Function):
 
 
 class WordEncoder(nn.Module):
-    """A table of word vectors, for 2018 models that read words: from word ids (N,) to vectors (N,
-    P)."""
+    """A table with a vector per word, in place of `CharacterEncoder`, for models of 2018 that read
+    words: from word ids (tokens,) to vectors (tokens, projection)."""
 
     def __init__(self, *, words: int, projection: int) -> None:
         super().__init__()
         self.embedding = nn.Parameter(torch.zeros(words, projection))
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Initialise the weights as in 2018."""
+        """Initialise the weights at random, with the distribution of bilm-tf."""
         nn.init.uniform_(self.embedding, -1, 1, generator=generator)
 
     def forward(self, words_N: Tensor, precision: torch.dtype) -> Tensor:
-        """Return the vectors (N, P) of word ids."""
+        """Return the vectors (words, projection) of word ids, in `precision`."""
         return nn.functional.embedding(words_N, self.embedding).to(precision)

@@ -14,27 +14,29 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from elmo.nn.cell import Cell
-from elmo.nn.lstm import Weights
+from elmo.nn.cell import CellFunctions
+from elmo.nn.lstm import LayerWeights
 
 LARGEST = 127
 
 
 class Int8Matrix(NamedTuple):
-    """A weight (S, K, G) as 8-bit integers, with one scale per column."""
+    """A weight of both directions (direction, row, column) as 8-bit integers, with a float32 scale
+    per column."""
 
     values_SGK: Tensor
     scales_SG: Tensor
 
     @classmethod
     def of(cls, weight_SKG: Tensor) -> "Int8Matrix":
-        """Quantise a float32 weight."""
+        """Return a float32 weight (direction, row, column) quantised to 8 bits."""
         values_SGK, scales_SG1 = _rounded(weight_SKG.mT.contiguous())
         return cls(values_SGK, scales_SG1.squeeze(-1))
 
     def product(self, x_SnK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return x · weight as integers (S, n, G), with the scales of its rows (S, n, 1) and
-        columns."""
+        """Return the product of `x_SnK`, quantised row by row, and this weight: the integers
+        (direction, row, column), and the scales of rows and of columns by which they must be
+        multiplied."""
         values_SnK, scales_Sn1 = _rounded(x_SnK)
         S, n, _ = x_SnK.shape
         product_SnG = torch.empty(S, n, self.scales_SG.shape[1], dtype=torch.int32)
@@ -46,7 +48,7 @@ class Int8Matrix(NamedTuple):
 
 
 class Int8Weights(NamedTuple):
-    """The 8-bit weights of one layer, with the interface of `elmo.nn.lstm.Weights`."""
+    """The 8-bit weights of one LSTM layer, with the interface of `elmo.nn.lstm.LayerWeights`."""
 
     input: Int8Matrix
     recurrent: Int8Matrix
@@ -54,8 +56,8 @@ class Int8Weights(NamedTuple):
     project: Int8Matrix | None
 
     @classmethod
-    def of(cls, weights: Weights) -> "Int8Weights":
-        """Quantise the float32 weights of a layer."""
+    def of(cls, weights: LayerWeights) -> "Int8Weights":
+        """Return the float32 weights of an LSTM layer quantised to 8 bits."""
         return cls(
             Int8Matrix.of(weights.input_SIG),
             Int8Matrix.of(weights.recurrent_SPG),
@@ -63,8 +65,8 @@ class Int8Weights(NamedTuple):
             None if weights.project_SCP is None else Int8Matrix.of(weights.project_SCP),
         )
 
-    def gates_of(self, x_STBI: Tensor, cell: Cell) -> Tensor:
-        """Return the input's contribution to the gates, with the bias, (S, T, B, G)."""
+    def input_gates(self, x_STBI: Tensor, cell: CellFunctions) -> Tensor:
+        """Compute `LayerWeights.input_gates` with 8-bit products; the result is float32."""
         S, T, B, inputs = x_STBI.shape
         product = self.input.product(x_STBI.reshape(S, T * B, inputs))
         return cell.add_scaled(self.bias_SG.unsqueeze(1), *product).view(S, T, B, -1)
@@ -76,10 +78,9 @@ class Int8Weights(NamedTuple):
         h_SnP: Tensor,
         c_SnC: Tensor,
         clip: float | None,
-        cell: Cell,
+        cell: CellFunctions,
     ) -> tuple[Tensor, Tensor]:
-        """Compute time step t of the first n rows: output (S, n, P) and new cell state (S, n,
-        C)."""
+        """Compute `LayerWeights.step` with 8-bit products."""
         gates_SnG = gates_STBG[:, t, : h_SnP.shape[1]]
         product = self.recurrent.product(h_SnP)
         c_SnC, hidden_SnC = cell.forward_int8(gates_SnG, *product, c_SnC, clip)
@@ -96,11 +97,12 @@ def _rounded(x_SnK: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @cache
-def is_supported() -> bool:
-    """Tell whether 8-bit products are correct and fast on this machine.
+def int8_is_supported() -> bool:
+    """Tell whether this machine multiplies 8-bit integers fast and correctly, as `precision="int8"`
+    requires.
 
-    Without oneDNN and AVX-512 VNNI, torch computes them one by one, 20 times as slowly as float32.
-    If `ONEDNN_MAX_CPU_ISA` excludes VNNI, oneDNN adds in 16 bits, which overflows.
+    Without oneDNN and AVX-512 VNNI, torch computes the products one by one, 20 times as slowly as
+    float32. If `ONEDNN_MAX_CPU_ISA` excludes VNNI, oneDNN adds in 16 bits, which overflows.
     """
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     if not has_onednn or not torch.cpu._is_vnni_supported():

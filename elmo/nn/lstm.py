@@ -18,34 +18,41 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from elmo.nn.cell import EAGER, Cell, cell_for
-from elmo.nn.cuda_graphs import replay
+from elmo.nn.cell import EAGER, CellFunctions, cell_functions_for
+from elmo.nn.cuda_graphs import call_with_cuda_graph
 
 Drop = Callable[[Tensor, int], Tensor]
 
 
-class State(NamedTuple):
-    """The LSTM state of both directions: outputs (L, S, B, P) and cell states (L, S, B, C)."""
+class LSTMState(NamedTuple):
+    """The state of all LSTM layers in both directions, from which reading continues: outputs
+    `h_LSBP` (layer, direction, row, projection) and cell states `c_LSBC` (layer, direction, row,
+    cells)."""
 
     h_LSBP: Tensor
     c_LSBC: Tensor
 
-    def rows(self, rows: Any) -> "State":
-        """Return the state of the rows that a slice or an index tensor selects."""
-        return State(self.h_LSBP[:, :, rows], self.c_LSBC[:, :, rows])
+    def select_rows(self, rows: Any) -> "LSTMState":
+        """Return the state of only some rows of the batch; `rows` is a slice or an index tensor."""
+        return LSTMState(self.h_LSBP[:, :, rows], self.c_LSBC[:, :, rows])
 
 
-class Weights(NamedTuple):
-    """The weights of one layer, prepared for inference: in one precision, with the forget bias
-    added."""
+class LayerWeights(NamedTuple):
+    """The weights of one LSTM layer, both directions, prepared for inference: converted to one
+    precision, split into input and recurrent part, with the forget bias of 1 added."""
 
     input_SIG: Tensor
     recurrent_SPG: Tensor
     bias_SG: Tensor
     project_SCP: Tensor | None
 
-    def gates_of(self, x_STBI: Tensor, cell: Cell) -> Tensor:
-        """Return the input's contribution to the gates, with the bias, (S, T, B, G)."""
+    def input_gates(self, x_STBI: Tensor, cell: CellFunctions) -> Tensor:
+        """Return what the input adds to the gates of every time step, bias included: (direction,
+        time step, row, 4 × cells).
+
+        It needs no loop over time, so it is computed first, for all time steps at once; `step` adds
+        the rest. `cell` is not used here.
+        """
         S, T, B, inputs = x_STBI.shape
         x_SNI = x_STBI.reshape(S, T * B, inputs)
         return torch.baddbmm(self.bias_SG[:, None], x_SNI, self.input_SIG).view(S, T, B, -1)
@@ -57,27 +64,32 @@ class Weights(NamedTuple):
         h_SnP: Tensor,
         c_SnC: Tensor,
         clip: float | None,
-        cell: Cell,
+        cell: CellFunctions,
     ) -> tuple[Tensor, Tensor]:
-        """Compute time step t of the first n rows, overwriting their gates.
+        """Compute time step `t` of the rows of `h_SnP`, the first n of the batch; return their
+        output (direction, row, projection), not yet clipped, and their new cell state (direction,
+        row, cells).
 
-        Return the output (S, n, P), not yet clipped, and the new cell state (S, n, C).
+        `gates_STBG` is from `input_gates`, and its part for this step is overwritten. `h_SnP` and
+        `c_SnC` are output and cell state of the step before; `clip` bounds the cell state.
         """
         gates_SnG = gates_STBG[:, t, : h_SnP.shape[1]].baddbmm_(h_SnP, self.recurrent_SPG)
         c_SnC, hidden_SnC = cell.forward(gates_SnG, c_SnC, clip)
-        return self.projected(hidden_SnC), c_SnC
+        return self.project(hidden_SnC), c_SnC
 
-    def projected(self, hidden_SnC: Tensor) -> Tensor:
-        """Return the projected hidden state, (S, n, P)."""
+    def project(self, hidden_SnC: Tensor) -> Tensor:
+        """Return the cells' output (direction, row, cells) projected to the layer's output width,
+        or unchanged if the layer has no projection."""
         return hidden_SnC if self.project_SCP is None else torch.bmm(hidden_SnC, self.project_SCP)
 
 
-class AnyWeights(Protocol):
-    """The interface of `Weights`, which other representations also implement (packed, int8)."""
+class LayerWeightsLike(Protocol):
+    """What `LSTMStack.forward` needs of a layer's weights; implemented by `LayerWeights`,
+    `PackedWeights` and `Int8Weights`."""
 
-    def gates_of(self, x_STBI: Tensor, cell: Cell) -> Any:
-        """Return the input products of all time steps, in the form that this object's `step`
-        reads."""
+    def input_gates(self, x_STBI: Tensor, cell: CellFunctions) -> Any:
+        """Return what the input adds to the gates of every time step, in the form that this
+        object's `step` reads."""
 
     def step(
         self,
@@ -86,14 +98,15 @@ class AnyWeights(Protocol):
         h_SnP: Tensor,
         c_SnC: Tensor,
         clip: float | None,
-        cell: Cell,
+        cell: CellFunctions,
     ) -> tuple[Tensor, Tensor]:
-        """Compute time step `t` from the state (h, c), like `Weights.step`."""
+        """Compute time step `t`, as `LayerWeights.step` does."""
 
 
 class LSTMStack(nn.Module):
-    """A stack of L projected LSTM layers in both directions, with residuals from the second layer
-    on."""
+    """The LSTM layers of the language model, forward and backward side by side. Each layer's output
+    is projected to a smaller width; with `skip`, layers from the second on add their input to their
+    output."""
 
     def __init__(
         self,
@@ -120,12 +133,13 @@ class LSTMStack(nn.Module):
         )
 
     @property
-    def layers(self) -> int:
-        """Return the number of LSTM layers."""
+    def layer_count(self) -> int:
+        """Return the number of LSTM layers in each direction (one less than a token has
+        vectors)."""
         return len(self.weight)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Initialise the weights as in 2018: Glorot-uniform, with zero biases."""
+        """Initialise the weights at random, as bilm-tf did: Glorot-uniform, with zero biases."""
         for weight in (*self.weight, *self.project):
             bound = (6 / (weight.shape[1] + weight.shape[2])) ** 0.5
             nn.init.uniform_(weight, -bound, bound, generator=generator)
@@ -133,52 +147,53 @@ class LSTMStack(nn.Module):
             nn.init.zeros_(bias)
 
     @torch.no_grad()
-    def weights(self, precision: torch.dtype) -> list[Weights]:
-        """Return each layer's weights prepared for inference, to be computed once and used in many
-        calls."""
+    def inference_weights(self, precision: torch.dtype) -> list[LayerWeights]:
+        """Return each layer's weights prepared for inference in `precision`. Compute them once and
+        pass them to each `forward`."""
         return [
             _weights(*self._parameters_of(layer), precision, self.projection)
-            for layer in range(self.layers)
+            for layer in range(self.layer_count)
         ]
 
     def _parameters_of(self, layer: int) -> tuple[Tensor, Tensor, Tensor | None]:
         return self.weight[layer], self.bias[layer], self.project[layer] if self.project else None
 
-    def zero_state(self, rows: int) -> State:
-        """Return the initial state of B rows: zeros."""
+    def zero_state(self, rows: int) -> LSTMState:
+        """Return the state before the first token, all zeros, of a batch of `rows` rows."""
         like = self.weight[0]
-        h_LSBP = like.new_zeros(self.layers, 2, rows, self.projection)
-        cells = (self.layers, 2, rows, self.cells)
-        return State(h_LSBP, torch.zeros(cells, dtype=torch.float32, device=like.device))
+        h_LSBP = like.new_zeros(self.layer_count, 2, rows, self.projection)
+        cells = (self.layer_count, 2, rows, self.cells)
+        return LSTMState(h_LSBP, torch.zeros(cells, dtype=torch.float32, device=like.device))
 
     def forward(
         self,
         x_STBI: Tensor,
-        state: State,
+        state: LSTMState,
         *,
         reset_STB: Tensor | None = None,
         sizes: Sequence[int] | None = None,
         drop: Drop | None = None,
-        weights: Sequence[AnyWeights] | None = None,
+        weights: Sequence[LayerWeightsLike] | None = None,
         compiled: bool = True,
-    ) -> tuple[list[Tensor], State]:
-        """Read T time steps from `state`; return each layer's outputs (S, T, B, P) and the new
-        state.
+    ) -> tuple[list[Tensor], LSTMState]:
+        """Read T time steps, continuing from `state`; return the outputs of each layer (direction,
+        time step, row, projection) and the new state. In the backward direction, time step 0 is the
+        end of a sentence.
 
         The caller owns the state: nothing is remembered between calls, and no gradient flows into
         it. `reset_STB` is true where a row starts from zeros. `sizes[t]`, for inference only, is
-        the number of rows, from the first, still read at time step t; it never grows. The other
-        rows keep their state, and their outputs are undefined. `drop(x, layer)` is applied to each
-        layer's input; as in 2018, the residual adds the dropped input. For inference, pass
-        `weights(precision)` to avoid recomputing them. With `compiled=False` the eager cell is
-        used, for input too short to repay compiling.
+        how many rows, counted from the first, still have a token at time step t: sort the rows by
+        falling length. The other rows keep their state, and their outputs are undefined. `drop(x,
+        layer)` is applied to each layer's input; as in 2018, the residual adds the dropped input.
+        For inference, pass `inference_weights(precision)` to avoid recomputing them. With
+        `compiled=False` the eager cell is used, for input too short to repay compiling.
         """
         keep_STB1 = None if reset_STB is None else (~reset_STB).to(x_STBI.dtype).unsqueeze(-1)
         eager = torch.compiler.is_compiling() or not compiled
-        cell = EAGER if eager else cell_for(x_STBI.device)
+        cell = EAGER if eager else cell_functions_for(x_STBI.device)
         outputs: list[Tensor] = []
         last_h, last_c = [], []
-        for layer in range(self.layers):
+        for layer in range(self.layer_count):
             if drop is not None:
                 x_STBI = drop(x_STBI, layer)
             start = (state.h_LSBP[layer].to(x_STBI.dtype), state.c_LSBC[layer])
@@ -191,9 +206,9 @@ class LSTMStack(nn.Module):
                 y_STBP, h_SBP, c_SBC = apply(x_STBI, *held, *start, keep_STB1, clips, cell)
             elif weights is None and sizes is None:
                 read = (x_STBI, *start, keep_STB1)
-                y_STBP, h_SBP, c_SBC = replay(_infer, read, (clips, cell), fixed=held)
+                y_STBP, h_SBP, c_SBC = call_with_cuda_graph(_infer, read, (clips, cell), fixed=held)
             else:
-                weights = weights or self.weights(x_STBI.dtype)
+                weights = weights or self.inference_weights(x_STBI.dtype)
                 y_STBP, h_SBP, c_SBC, _ = _read(
                     x_STBI, weights[layer], *start, keep_STB1, clips, cell, sizes, None
                 )
@@ -203,7 +218,7 @@ class LSTMStack(nn.Module):
             last_h.append(h_SBP.to(state.h_LSBP.dtype))
             last_c.append(c_SBC)
             x_STBI = y_STBP
-        return outputs, State(torch.stack(last_h), torch.stack(last_c))
+        return outputs, LSTMState(torch.stack(last_h), torch.stack(last_c))
 
 
 class _Kept(NamedTuple):
@@ -219,9 +234,9 @@ def _weights(
     project_SCP: Tensor | None,
     precision: torch.dtype,
     projection: int,
-) -> Weights:
+) -> LayerWeights:
     """Return a layer's parameters in the form that the loop reads."""
-    return Weights(
+    return LayerWeights(
         *_halves(weight_SKG.to(precision), weight_SKG.shape[1] - projection),
         _with_forget_bias(bias_SG).to(precision),
         None if project_SCP is None else project_SCP.to(precision),
@@ -238,12 +253,12 @@ def _halves(weight_SKG: Tensor, inputs: int) -> tuple[Tensor, Tensor]:
 
 def _read(
     x_STBI: Tensor,
-    weights: AnyWeights,
+    weights: LayerWeightsLike,
     h_SBP: Tensor,
     c_SBC: Tensor,
     keep_STB1: Tensor | None,
     clips: tuple[float | None, float | None],
-    cell: Cell,
+    cell: CellFunctions,
     sizes: Sequence[int] | None,
     kept: _Kept | None,
 ) -> tuple[Tensor, Tensor, Tensor, Any]:
@@ -253,7 +268,7 @@ def _read(
     """
     cell_clip, projection_clip = clips
     S, T, B, _ = x_STBI.shape
-    gates = weights.gates_of(x_STBI, cell)
+    gates = weights.input_gates(x_STBI, cell)
     y_STBP = torch.empty(S, T, B, h_SBP.shape[-1], dtype=x_STBI.dtype, device=x_STBI.device)
     h_SBP, c_SBC = h_SBP.clone(), c_SBC.clone()
     for t in range(T):
@@ -264,7 +279,7 @@ def _read(
         if kept is None:
             h_SnP, c_SnC = weights.step(gates, t, h_SnP, c_SnC, cell_clip, cell)
         else:
-            assert isinstance(weights, Weights)
+            assert isinstance(weights, LayerWeights)
             c_SnC, hidden_SnC = cell.forward_kept(
                 gates[:, t].baddbmm_(h_SnP, weights.recurrent_SPG),
                 c_SnC,
@@ -272,7 +287,7 @@ def _read(
                 kept.cells_STBC[:, t],
                 kept.hidden_STBC[:, t],
             )
-            h_SnP = weights.projected(hidden_SnC)
+            h_SnP = weights.project(hidden_SnC)
         if projection_clip is not None:
             h_SnP = h_SnP.clamp_(-projection_clip, projection_clip)
         y_STBP[:, t, :n] = h_SnP
@@ -298,10 +313,12 @@ class _Layer(torch.autograd.Function):
         c_SBC: Tensor,
         keep_STB1: Tensor | None,
         clips: tuple[float | None, float | None],
-        cell: Cell,
+        cell: CellFunctions,
     ) -> tuple[Tensor, Tensor, Tensor]:
         read, held = (x_STBI, h_SBP, c_SBC, keep_STB1), (weight_SKG, bias_SG, project_SCP)
-        y_STBP, h_last, c_last, *kept = replay(_forward, read, (clips, cell), fixed=held)
+        y_STBP, h_last, c_last, *kept = call_with_cuda_graph(
+            _forward, read, (clips, cell), fixed=held
+        )
         ctx.save_for_backward(
             x_STBI, h_SBP, c_SBC, keep_STB1, y_STBP, *kept, weight_SKG, project_SCP
         )
@@ -313,7 +330,7 @@ class _Layer(torch.autograd.Function):
     def backward(ctx: Any, dy_STBP: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         *saved, weight_SKG, project_SCP = ctx.saved_tensors
         held = (weight_SKG, project_SCP)
-        gradients = replay(_backward, (dy_STBP, *saved), ctx.constants, fixed=held)
+        gradients = call_with_cuda_graph(_backward, (dy_STBP, *saved), ctx.constants, fixed=held)
         return *gradients, *(None,) * 5
 
 
@@ -326,7 +343,7 @@ def _infer(
     bias_SG: Tensor,
     project_SCP: Tensor | None,
     clips: tuple[float | None, float | None],
-    cell: Cell,
+    cell: CellFunctions,
 ) -> tuple[Tensor, ...]:
     """Return outputs, last output and last cell state, computed from the parameters themselves."""
     weights = _weights(weight_SKG, bias_SG, project_SCP, x_STBI.dtype, h_SBP.shape[-1])
@@ -342,7 +359,7 @@ def _forward(
     bias_SG: Tensor,
     project_SCP: Tensor | None,
     clips: tuple[float | None, float | None],
-    cell: Cell,
+    cell: CellFunctions,
 ) -> tuple[Tensor, ...]:
     """Return outputs, last output, last cell state, then gates, cells and hidden for
     `_backward`."""
@@ -368,7 +385,7 @@ def _backward(
     weight_SKG: Tensor,
     project_SCP: Tensor | None,
     clips: tuple[float | None, float | None],
-    cell: Cell,
+    cell: CellFunctions,
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of input, weight, bias and projection, parameters' in their own
     precision."""

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from elmo.nn.cell import Cell
-from elmo.nn.lstm import AnyWeights, Weights
+from elmo.nn.cell import CellFunctions
+from elmo.nn.lstm import LayerWeights, LayerWeightsLike
 
 CPU_INFO = Path("/proc/cpuinfo")
 LARGE = 2**22  # numbers in a weight from which on ordering them for each product takes long
@@ -27,17 +27,17 @@ _ROWS = 128  # for which the layout is chosen; products of other numbers of rows
 
 
 class PackedWeights(NamedTuple):
-    """The packed weights of one layer, per direction, with the interface of
-    `elmo.nn.lstm.Weights`."""
+    """The weights of one LSTM layer in the memory layout that oneDNN multiplies fastest on a CPU,
+    one tensor per direction, with the interface of `elmo.nn.lstm.LayerWeights`."""
 
-    plain: Weights
+    plain: LayerWeights
     input: list[Tensor]
     recurrent: list[Tensor]
     project: list[Tensor] | None
 
     @classmethod
-    def of(cls, weights: Weights) -> "PackedWeights":
-        """Pack the float32 weights of a layer."""
+    def of(cls, weights: LayerWeights) -> "PackedWeights":
+        """Return the float32 weights of an LSTM layer packed for oneDNN."""
         return cls(
             weights,
             _packed(weights.input_SIG),
@@ -49,9 +49,9 @@ class PackedWeights(NamedTuple):
         # Tensors in this layout can't be copied: a copy lays out its own.
         return type(self).of, (self.plain,)
 
-    def gates_of(self, x_STBI: Tensor, cell: Cell) -> list[Tensor]:
-        """Return the input's contribution to the gates, with the bias, (T, B, G) for each
-        direction."""
+    def input_gates(self, x_STBI: Tensor, cell: CellFunctions) -> list[Tensor]:
+        """Compute `LayerWeights.input_gates` with packed weights; return one tensor (time step,
+        row, 4 × cells) per direction. `cell` is not used here."""
         parts = zip(x_STBI, self.input, self.plain.bias_SG, strict=True)
         return [_product(x_TBI, input, bias_G) for x_TBI, input, bias_G in parts]
 
@@ -62,10 +62,9 @@ class PackedWeights(NamedTuple):
         h_SnP: Tensor,
         c_SnC: Tensor,
         clip: float | None,
-        cell: Cell,
+        cell: CellFunctions,
     ) -> tuple[Tensor, Tensor]:
-        """Compute time step t of the first n rows: output (S, n, P) and new cell state (S, n,
-        C)."""
+        """Compute `LayerWeights.step` with packed weights."""
         n = h_SnP.shape[1]
         outputs, cells = [], []
         for direction, gates_TBG in enumerate(gates):
@@ -76,9 +75,10 @@ class PackedWeights(NamedTuple):
         return torch.stack(outputs), torch.stack(cells)
 
 
-def packed_if_faster(weights: Sequence[Weights]) -> Sequence[AnyWeights]:
-    """Return the layers' weights, packed if that is faster: float32 weights on a CPU that are
-    large, or any that MKL multiplies without AVX-512."""
+def pack_if_faster(weights: Sequence[LayerWeights]) -> Sequence[LayerWeightsLike]:
+    """Return the weights of each layer for inference, packed for oneDNN where this makes products
+    faster: float32 weights on a CPU that are large, or any that MKL multiplies without AVX-512.
+    Others are returned unchanged."""
     return [PackedWeights.of(layer) if _is_worth_it(layer) else layer for layer in weights]
 
 
@@ -95,7 +95,7 @@ def _product(x: Tensor, packed: Tensor, bias_G: Tensor | None = None) -> Tensor:
     return result
 
 
-def _is_worth_it(weights: Weights) -> bool:
+def _is_worth_it(weights: LayerWeights) -> bool:
     weight_PG = weights.recurrent_SPG[0]
     there = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     on_cpu = weight_PG.device.type == "cpu" and weight_PG.dtype == torch.float32

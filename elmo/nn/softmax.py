@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from elmo.nn.device import device_tensor, host_tensor, wants_few_launches
+from elmo.nn.device import device_tensor, host_tensor, prefers_large_operations
 
 CHUNK_LOGITS = 1 << 20  # logits held at a time: 4 MB, so that they stay in a CPU's cache
 GPU_CHUNK_LOGITS = 1 << 26  # 256 MB: a GPU wants few large launches
@@ -26,7 +26,8 @@ EVALUATED = 1024  # predictions evaluated at a time
 
 
 class Softmax(nn.Module):
-    """The parameters of the softmax: the word matrix (V, P) and the bias (V)."""
+    """The parameters of the softmax that predicts words, shared by both directions: a vector
+    (words, projection) and a bias (words,) per word."""
 
     def __init__(self, words: int, projection: int) -> None:
         super().__init__()
@@ -34,7 +35,7 @@ class Softmax(nn.Module):
         self.bias = nn.Parameter(torch.zeros(words))
 
     def reset_parameters(self, seed: int) -> None:
-        """Initialise the weights as in 2018."""
+        """Initialise the weights from a seed, with the distributions of bilm-tf."""
         generator = torch.Generator().manual_seed(seed)
         nn.init.normal_(self.weight, 0, self.weight.shape[1] ** -0.5, generator=generator)
         nn.init.zeros_(self.bias)
@@ -47,9 +48,11 @@ def new_softmax(words: int, projection: int, *, seed: int) -> Softmax:
     return softmax
 
 
-def softmax_from(state: dict[str, Tensor], *, words: int | None = None, seed: int = 0) -> Softmax:
-    """Return a softmax with the given weights; if `words` exceeds their number, new rows are
-    initialised."""
+def restored_softmax(
+    state: dict[str, Tensor], *, words: int | None = None, seed: int = 0
+) -> Softmax:
+    """Return a softmax with the weights `state` of a saved one. If `words` is larger than their
+    number, rows are added, initialised from `seed`."""
     known, projection = state["weight"].shape
     softmax = new_softmax(known if words is None else words, projection, seed=seed)
     with torch.no_grad():
@@ -58,27 +61,32 @@ def softmax_from(state: dict[str, Tensor], *, words: int | None = None, seed: in
     return softmax
 
 
-class Candidates(NamedTuple):
-    """The sampled words, sorted, and the number of draws among V words that were needed."""
+class CandidateSample(NamedTuple):
+    """A sample of distinct word ids, sorted, against which a sampled softmax compares each target;
+    `tries` is how many draws it took, and `vocabulary` how many words there are."""
 
     words: npt.NDArray[np.int64]
     tries: int
     vocabulary: int
 
-    def log_expected(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Return the log of the expected count of each word, float32.
+    def log_expected_counts(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Return for each word id the log of how often it is expected in such a sample, float32.
+        The sampled softmax subtracts it from the word's logit, since frequent words are drawn more
+        often.
 
-        It is log(−expm1(tries · log1p(−p))) with p = log((w + 2) / (w + 1)) / log(V + 1).
+        It is log(−expm1(tries · log1p(−p))), with the log-uniform probability p = log((w + 2) / (w
+        + 1)) / log(V + 1) of word w among V.
         """
         p = (np.log(words + 2.0) - np.log(words + 1.0)) / np.log(self.vocabulary + 1.0)
         return np.log(-np.expm1(self.tries * np.log1p(-p))).astype(np.float32)
 
 
-def sample(count: int, vocabulary: int, random: np.random.Generator) -> Candidates:
-    """Sample word ids log-uniformly until `count` distinct words have been drawn."""
+def sample_candidates(count: int, vocabulary: int, random: np.random.Generator) -> CandidateSample:
+    """Draw word ids for the sampled softmax, frequent words more often (log-uniformly), until
+    `count` of them are distinct. `vocabulary` is the number of words, ordered by falling count."""
     count = min(count, vocabulary)
     if count == vocabulary:
-        return Candidates(np.arange(vocabulary), _ALL, vocabulary)
+        return CandidateSample(np.arange(vocabulary), _ALL, vocabulary)
     drawn = np.empty(0, np.int64)
     while True:
         more = np.exp(random.random(2 * count) * np.log(vocabulary + 1.0)).astype(np.int64) - 1
@@ -86,17 +94,20 @@ def sample(count: int, vocabulary: int, random: np.random.Generator) -> Candidat
         first = np.sort(np.unique(drawn, return_index=True)[1])
         if len(first) >= count:
             words = np.sort(drawn[first[:count]])
-            return Candidates(words, int(first[count - 1]) + 1, vocabulary)
+            return CandidateSample(words, int(first[count - 1]) + 1, vocabulary)
 
 
 _ALL = 1 << 62  # with every word a candidate, each is expected once: log 1 = 0
 
 
-def full_loss(
+def full_softmax_loss(
     h_NP: Tensor, targets_N: Tensor, weight_VP: Tensor, bias_V: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the summed −log p of the targets under the full softmax, and each one, detached
-    (N)."""
+    """Return the loss of N predictions under the full softmax: the sum of −log p of their targets,
+    and as a second tensor each prediction's −log p, without gradient.
+
+    `h_NP` are the output vectors of the biLM, `weight_VP` and `bias_V` the parameters of all words.
+    """
     zeros = h_NP.new_zeros((), dtype=torch.float32)
     apply: Any = _Loss.apply
     loss: tuple[Tensor, Tensor] = apply(
@@ -106,15 +117,16 @@ def full_loss(
 
 
 @torch.no_grad()
-def evaluate(softmax: Softmax, h_NP: Tensor, targets_N: Tensor) -> Tensor:
-    """Return −log p of each target under the full softmax (N), without a gradient."""
+def negative_log_likelihoods(softmax: Softmax, h_NP: Tensor, targets_N: Tensor) -> Tensor:
+    """Return −log p of each of N target words, given the output vectors (N, projection) of the
+    biLM, under the full softmax and without gradients. It is used to measure perplexity."""
     chunks = zip(torch.split(h_NP, EVALUATED), torch.split(targets_N, EVALUATED), strict=True)
     return torch.cat([_nats(*chunk, softmax.weight, softmax.bias) for chunk in chunks])
 
 
 def _nats(h_nP: Tensor, targets_n: Tensor, weight_VP: Tensor, bias_V: Tensor) -> Tensor:
     """Return −log p of a chunk of predictions, computed in blocks of words to bound memory."""
-    max_logits = GPU_CHUNK_LOGITS if wants_few_launches(h_nP.device) else CHUNK_LOGITS
+    max_logits = GPU_CHUNK_LOGITS if prefers_large_operations(h_nP.device) else CHUNK_LOGITS
     words = max(1, max_logits // max(1, len(h_nP)))
     top_n = h_nP.new_full((len(h_nP),), -torch.inf, dtype=torch.float32)
     z_n = torch.zeros_like(top_n)
@@ -132,45 +144,48 @@ def _nats(h_nP: Tensor, targets_n: Tensor, weight_VP: Tensor, bias_V: Tensor) ->
     return z_n.log() + top_n - true_n
 
 
-class Hits(NamedTuple):
-    """The predictions whose target is a candidate, ascending, and the index of that candidate."""
+class AccidentalHits(NamedTuple):
+    """The predictions whose target is also among the candidates, in ascending order, and the index
+    of that candidate, which must not count as a wrong answer. `predictions` are the numbers of
+    `predictions_H`, kept on the CPU."""
 
     predictions: npt.NDArray[np.int64]
     predictions_H: Tensor
     candidates_H: Tensor
 
 
-class Draw(NamedTuple):
-    """The sampled candidates for N predictions, with all that the host can compute before the step.
-
-    The arrays are CPU tensors, ready to be copied to the device.
-    """
+class CandidateDraw(NamedTuple):
+    """The candidates of a sampled softmax for N predictions, with all that the CPU can compute
+    before the step: which targets are candidates, and the log expected counts of targets and
+    candidates. The tensors are on the CPU, ready to be copied to the device."""
 
     words: npt.NDArray[np.int64]
-    hits: Hits
+    hits: AccidentalHits
     expected_N: Tensor
     expected_M: Tensor
 
     @classmethod
     def of(
-        cls, targets_N: npt.NDArray[np.int64], candidates: Candidates, device: torch.device
-    ) -> "Draw":
-        """Find the targets that are candidates, and compute the log expected counts of both."""
+        cls, targets_N: npt.NDArray[np.int64], candidates: CandidateSample, device: torch.device
+    ) -> "CandidateDraw":
+        """Prepare the loss of N targets with these candidates: find the targets that are
+        candidates, and compute the log expected counts of both, as tensors ready for `device`."""
         words = candidates.words
         hit_N = np.searchsorted(words, targets_N)
         hit_N[hit_N == len(words)] = 0
         hits = np.flatnonzero(words[hit_N] == targets_N)
-        expected_M = candidates.log_expected(words)
+        expected_M = candidates.log_expected_counts(words)
         return cls(
             words,
-            Hits(hits, host_tensor(hits, device), host_tensor(hit_N[hits], device)),
-            host_tensor(candidates.log_expected(targets_N), device),
+            AccidentalHits(hits, host_tensor(hits, device), host_tensor(hit_N[hits], device)),
+            host_tensor(candidates.log_expected_counts(targets_N), device),
             host_tensor(expected_M, device),
         )
 
 
-class LookedUp(NamedTuple):
-    """The indices of targets and candidates in the used rows of the word matrix, as CPU tensors."""
+class UsedWordRows(NamedTuple):
+    """Which rows of the word matrix's part that a step uses belong to the N targets and to the M
+    candidates: row indices, as CPU tensors."""
 
     of_N: Tensor
     of_M: Tensor
@@ -182,22 +197,26 @@ class LookedUp(NamedTuple):
         words: npt.NDArray[np.int64],
         word_rows: npt.NDArray[np.int64],
         device: torch.device,
-    ) -> "LookedUp":
-        """Look up targets and candidates `words` in the sorted ids `word_rows`."""
+    ) -> "UsedWordRows":
+        """Find the rows of the targets and of the candidates `words`; `word_rows` are the sorted
+        word ids of the used rows."""
         found = (np.searchsorted(word_rows, each) for each in (targets_N, words))
         return cls(*(host_tensor(rows, device) for rows in found))
 
 
-def sampled_loss(
-    h_NP: Tensor, weight_UP: Tensor, bias_U: Tensor, draw: Draw, rows: LookedUp
+def sampled_softmax_loss(
+    h_NP: Tensor, weight_UP: Tensor, bias_U: Tensor, draw: CandidateDraw, rows: UsedWordRows
 ) -> tuple[Tensor, Tensor]:
-    """Return the summed sampled −log p of the targets, and each one, detached (N).
+    """Return the loss of N predictions under the sampled softmax: the sum of −log p of their
+    targets, and as a second tensor each prediction's −log p, without gradient.
 
-    `weight_UP` and `bias_U` are the used rows of the word matrix, which include every target and
-    candidate; only they get gradients.
+    `weight_UP` and `bias_U` are the rows of the word matrix that are targets or candidates, the
+    only ones that get gradients. `draw` are the candidates, and `rows` says which rows are whose.
     """
     device = h_NP.device
-    hits = Hits(draw.hits.predictions, *(device_tensor(part, device) for part in draw.hits[1:]))
+    hits = AccidentalHits(
+        draw.hits.predictions, *(device_tensor(part, device) for part in draw.hits[1:])
+    )
     looked_up = (device_tensor(rows.of_N, device), device_tensor(rows.of_M, device), hits)
     expected = (device_tensor(draw.expected_N, device), device_tensor(draw.expected_M, device))
     apply: Any = _Loss.apply
@@ -220,7 +239,7 @@ class _Loss(torch.autograd.Function):
         bias_U: Tensor,
         target_N: Tensor,
         row_of_M: Tensor | None,
-        hits: Hits | None,
+        hits: AccidentalHits | None,
         expected_N: Tensor,
         expected_M: Tensor,
     ) -> tuple[Tensor, Tensor]:
@@ -282,7 +301,7 @@ def _chunks(h_NP: Tensor, candidates: int) -> Iterator[tuple[slice, Tensor, Tens
 
     The buffers are reused, since fresh memory would cause page faults in every chunk.
     """
-    max_logits = GPU_CHUNK_LOGITS if wants_few_launches(h_NP.device) else CHUNK_LOGITS
+    max_logits = GPU_CHUNK_LOGITS if prefers_large_operations(h_NP.device) else CHUNK_LOGITS
     size = max(MIN_CHUNK, max_logits // candidates)
     product_nM = h_NP.new_empty(min(size, len(h_NP)), candidates)
     logits_nM = torch.empty_like(product_nM, dtype=torch.float32)

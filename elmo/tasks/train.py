@@ -25,7 +25,7 @@ from elmo.io.folders import new_folder
 from elmo.io.location import Location
 from elmo.io.records import Sha256, check_sha256, read_record
 from elmo.model.weights import load_weights, save_weights
-from elmo.nn.device import float32_products
+from elmo.nn.device import exact_float32
 from elmo.nn.memory import keep_freed_memory
 from elmo.nn.threads import one_thread
 from elmo.settings import MOST_TOKENS
@@ -104,7 +104,7 @@ def fit(
     progress = run.resume()
     device = next(run.module.parameters()).device
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), one_thread(), float32_products(device):
+    with torch.random.fork_rng(devices=devices), one_thread(), exact_float32(device):
         while progress.epoch < settings.epochs and progress.stale < settings.patience:
             torch.manual_seed(
                 int(np.random.SeedSequence([seed, progress.epoch]).generate_state(1)[0])
@@ -137,7 +137,7 @@ def predictions(
     cut = _cut(order, examples, batch_size)
     batches = [[examples[k] for k in rows] for rows in cut]
     device = next(module.parameters()).device
-    with closing(read_ahead(batches, vectors)) as ready, float32_products(device):
+    with closing(read_ahead(batches, vectors)) as ready, exact_float32(device):
         for rows, (batch, read) in zip(cut, ready, strict=True):
             for row, prediction in zip(rows, model.predict(batch, read), strict=True):
                 guesses[row] = prediction

@@ -26,8 +26,8 @@ from elmo.io.folders import Flag
 from elmo.io.location import Location
 from elmo.model.weights import is_finite
 from elmo.nn.bilm import BiLM
-from elmo.nn.device import float32_products
-from elmo.nn.lstm import State
+from elmo.nn.device import exact_float32
+from elmo.nn.lstm import LSTMState
 from elmo.nn.memory import keep_freed_memory
 from elmo.nn.softmax import Softmax
 from elmo.settings import PRECISIONS, Checkpointing, Training
@@ -171,7 +171,7 @@ class _Fit:
 
     def run(self) -> TrainingProgress:
         stop = self.job.stop if self.workers.rank == 0 else None  # one looks for all
-        with float32_products(self.workers.device), _interruptible(stop) as interrupted:
+        with exact_float32(self.workers.device), _interruptible(stop) as interrupted:
             progress, state = self._begin()
             if not progress.finished:
                 self.report("machine", {"step": progress.step})
@@ -187,7 +187,7 @@ class _Fit:
         return progress
 
     def _train(
-        self, progress: TrainingProgress, state: State, interrupted: Callable[[], bool]
+        self, progress: TrainingProgress, state: LSTMState, interrupted: Callable[[], bool]
     ) -> None:
         """Take the remaining steps, and update `progress`."""
         windows = prefetched(self._prepared(progress.position, progress.step))
@@ -238,7 +238,7 @@ class _Fit:
         for number, (window, position_after) in enumerate(self.stream.windows(position), step):
             yield self.stepper.prepare(window, step=number), position_after
 
-    def _begin(self) -> tuple[TrainingProgress, State]:
+    def _begin(self) -> tuple[TrainingProgress, LSTMState]:
         """Start anew, resume from the newest checkpoint, or start from another training's
         checkpoint."""
         checkpoint = self._chosen(self.checkpoints.newest() if self.workers.rank == 0 else None)
@@ -257,10 +257,10 @@ class _Fit:
         whole = self.job.bilm.lstm.zero_state(rows)
         if carry is not None:
             # Copies: a tensor of a mapped file is not aligned, and a product may then round apart.
-            whole = State(carry["carry.h"].clone(), carry["carry.c"].clone())
+            whole = LSTMState(carry["carry.h"].clone(), carry["carry.c"].clone())
         mine = self.workers.mine(rows)
-        state = whole.rows(slice(mine[0], mine[-1] + 1))
-        return progress, State(*(part.to(self.workers.device) for part in state))
+        state = whole.select_rows(slice(mine[0], mine[-1] + 1))
+        return progress, LSTMState(*(part.to(self.workers.device) for part in state))
 
     def _chosen(self, step: int | None) -> Checkpoint | None:
         """Return the checkpoint that the first worker chose, or None; it is the same on all
@@ -348,7 +348,7 @@ class _Fit:
         self.asked, self.ask_at = (step, clock), step + max(1, int(apart))
         return stopping > 0, due > 0
 
-    def _save(self, progress: TrainingProgress, state: State) -> None:
+    def _save(self, progress: TrainingProgress, state: LSTMState) -> None:
         tensors = state_of(self.job.modules(), self.optimizer.slots)
         # Nothing that is not finite may become what training resumes from.
         broken = not all(is_finite(value) for value in tensors.values())
@@ -366,7 +366,7 @@ class _Fit:
                 checkpoint, named=(progress.best_step, progress.sound_step, progress.tried_step)
             )
 
-    def _all_rows(self, state: State) -> State:
+    def _all_rows(self, state: LSTMState) -> LSTMState:
         """Gather the rows of all workers, in order, on the first worker."""
         if self.workers.size == 1:
             return state
@@ -383,7 +383,7 @@ class _Fit:
             dist.all_gather(gathered, padded_LSBW)
             cut = [each[:, :, :n] for each, n in zip(gathered, counts, strict=True)]
             whole.append(torch.cat(cut, 2))
-        return State(*whole)
+        return LSTMState(*whole)
 
     def _enough(self, progress: TrainingProgress) -> bool:
         return 0 < self.settings.patience <= progress.stale

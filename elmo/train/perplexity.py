@@ -32,13 +32,13 @@ from elmo.model.folder import Model
 from elmo.nn.bilm import BiLM
 from elmo.nn.device import (
     device_tensor,
-    repeated_rows,
-    repeated_time_steps,
-    wants_few_launches,
+    prefers_large_operations,
+    round_up_rows,
+    round_up_time_steps,
 )
 from elmo.nn.encoder import CharacterEncoder
-from elmo.nn.lstm import State
-from elmo.nn.softmax import Softmax, evaluate, softmax_from
+from elmo.nn.lstm import LSTMState
+from elmo.nn.softmax import Softmax, negative_log_likelihoods, restored_softmax
 
 TOKENS_AT_ONCE = 4096  # of sentences in memory, and of a long one
 LEAST_TIME_STEPS = 64  # of a long row that are read at once, however many rows there are
@@ -103,7 +103,7 @@ class Evaluator:
         each window starts from zeros, and windows may differ in their number of rows.
         """
         totals = np.zeros(8)
-        state: State | None = None
+        state: LSTMState | None = None
         for window in windows:
             nats_STB, state = self.nats(window, state if carry else None, reset=reset)
             totals += self._count(window, nats_STB)
@@ -127,7 +127,9 @@ class Evaluator:
         )
 
     @torch.no_grad()
-    def nats(self, window: Window, state: State | None, *, reset: bool) -> tuple[Tensor, State]:
+    def nats(
+        self, window: Window, state: LSTMState | None, *, reset: bool
+    ) -> tuple[Tensor, LSTMState]:
         """Return −log p of each prediction of a window (S, T, B), and the state after it.
 
         Long rows are read in pieces, so that little memory is needed besides the window itself.
@@ -147,15 +149,15 @@ class Evaluator:
             ys, state = self.bilm.lstm(x_STBP, state, reset_STB=reset_STB)
             piece_STB = device_tensor(targets_STB[:, piece], device)
             h_NP = ys[-1].reshape(-1, ys[-1].shape[-1])
-            nats_N = evaluate(self.softmax, h_NP, piece_STB.reshape(-1))
+            nats_N = negative_log_likelihoods(self.softmax, h_NP, piece_STB.reshape(-1))
             nats.append(nats_N.view(piece_STB.shape))
         return torch.cat(nats, 1), state
 
     def _encode(self, characters_NK: np.ndarray, device: torch.device) -> Tensor:
         """Return the vectors of distinct tokens (N, P), padded on a GPU."""
         encoder = self.bilm.encoder
-        if wants_few_launches(device) and isinstance(encoder, CharacterEncoder):
-            characters_NK = encoder.padded(characters_NK)
+        if prefers_large_operations(device) and isinstance(encoder, CharacterEncoder):
+            characters_NK = encoder.pad_to_few_shapes(characters_NK)
         parts = torch.split(device_tensor(characters_NK, device), TYPES_AT_ONCE)
         return torch.cat([self.bilm.encode(part, precision=self.precision) for part in parts])
 
@@ -258,7 +260,7 @@ def _evaluator(model: Model) -> Evaluator:
         raise ElmoError("the model has no softmax (2018 files have none); fine-tune it to get one")
     return Evaluator(
         model.bilm,
-        softmax_from(model.softmax).to(model.bilm.lstm.weight[0].device),
+        restored_softmax(model.softmax).to(model.bilm.lstm.weight[0].device),
         model.vocabulary,
         precision=torch.float32,
     )
@@ -280,8 +282,10 @@ def _window(model: Model, sentences: list[Sequence[str]]) -> Window:
     vocabulary = model.vocabulary
     types: dict[str, int] = {}
     time_steps, rows = max(map(len, sentences)) + 1, len(sentences)
-    if wants_few_launches(model.bilm.lstm.weight[0].device):  # shapes that repeat are captured
-        time_steps, rows = repeated_time_steps(time_steps), repeated_rows(rows)
+    if prefers_large_operations(
+        model.bilm.lstm.weight[0].device
+    ):  # shapes that repeat are captured
+        time_steps, rows = round_up_time_steps(time_steps), round_up_rows(rows)
     index_STB = np.zeros((2, time_steps, rows), np.int64)
     targets_STB = np.zeros((2, time_steps, rows), np.int64)
     mask_TB = np.zeros((time_steps, rows), bool)

@@ -27,19 +27,19 @@ from torch import Tensor, nn
 
 from elmo.data.stream import Window
 from elmo.errors import ElmoError
-from elmo.nn.bilm import BiLM, look_up
-from elmo.nn.device import device_tensor, host_tensor, wants_few_launches
-from elmo.nn.dropout import dropout_scales, row_keys
+from elmo.nn.bilm import BiLM, token_vectors
+from elmo.nn.device import device_tensor, host_tensor, prefers_large_operations
+from elmo.nn.dropout import dropout_keys, dropout_scales
 from elmo.nn.encoder import CharacterEncoder
-from elmo.nn.lstm import Drop, State
+from elmo.nn.lstm import Drop, LSTMState
 from elmo.nn.softmax import (
-    Candidates,
-    Draw,
-    LookedUp,
+    CandidateDraw,
+    CandidateSample,
     Softmax,
-    full_loss,
-    sample,
-    sampled_loss,
+    UsedWordRows,
+    full_softmax_loss,
+    sample_candidates,
+    sampled_softmax_loss,
 )
 from elmo.settings import Training
 from elmo.train.optimizer import Optimizer, WordRows, global_norm
@@ -139,7 +139,7 @@ class StepInput(NamedTuple):
     chosen_N: Tensor | None
     keys_LB: Tensor | None
     words: npt.NDArray[np.int64]
-    draws: list[Draw]
+    draws: list[CandidateDraw]
     used: "Used | None"
 
 
@@ -149,7 +149,7 @@ class Used(NamedTuple):
 
     numbers: npt.NDArray[np.int64]
     on_host: Tensor
-    rows: list[LookedUp]
+    rows: list[UsedWordRows]
 
 
 class Body(nn.Module):
@@ -163,13 +163,13 @@ class Body(nn.Module):
         self,
         characters_NK: Tensor,
         index_STB: Tensor,
-        state: State,
+        state: LSTMState,
         reset_STB: Tensor | None,
         drop: Drop,
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Tensor, LSTMState]:
         """Return the top layer after dropout (S, T, B, P), and the state after the window."""
         x_NP = self.bilm.encode(characters_NK, precision=self.precision)
-        x_STBP = look_up(index_STB, x_NP)
+        x_STBP = token_vectors(index_STB, x_NP)
         ys, state = self.bilm.lstm(x_STBP, state, reset_STB=reset_STB, drop=drop)
         return drop(ys[-1], self.bilm.config.layers), state
 
@@ -198,8 +198,8 @@ class Stepper:
         step."""
         device, settings = self.workers.device, self.settings
         characters_NK = window.characters_NK
-        if wants_few_launches(device) and isinstance(self.bilm.encoder, CharacterEncoder):
-            characters_NK = self.bilm.encoder.padded(characters_NK)
+        if prefers_large_operations(device) and isinstance(self.bilm.encoder, CharacterEncoder):
+            characters_NK = self.bilm.encoder.pad_to_few_shapes(characters_NK)
         targets_SN = window.targets_STB.reshape(2, -1)
         chosen_N = None
         if not window.mask_TB.all():
@@ -208,7 +208,7 @@ class Stepper:
         keys_LB = None
         if settings.dropout > 0:
             mine, layers = self.workers.mine(settings.rows), self.bilm.config.layers + 1
-            keys = [row_keys(settings.seed, step, layer, rows=mine) for layer in range(layers)]
+            keys = [dropout_keys(settings.seed, step, layer, rows=mine) for layer in range(layers)]
             keys_LB = host_tensor(torch.stack(keys).numpy(), device)
         draws = self._draws(targets_SN, step)
         alone = draws and self.workers.size == 1
@@ -225,7 +225,9 @@ class Stepper:
             used=self._used(window.words, targets_SN, draws) if alone else None,
         )
 
-    def step(self, given: Window | StepInput, state: State, *, step: int) -> tuple[Measured, State]:
+    def step(
+        self, given: Window | StepInput, state: LSTMState, *, step: int
+    ) -> tuple[Measured, LSTMState]:
         """Take step number `step`, from 0; return its figures and the new state, without waiting
         for a GPU.
 
@@ -291,7 +293,9 @@ class Stepper:
                 h_SNP.flatten(0, 1),
                 device_tensor(prepared.targets_SN.reshape(-1), device),
             )
-            loss, nats_N = full_loss(h_NP, targets_N, self.softmax.weight, self.softmax.bias)
+            loss, nats_N = full_softmax_loss(
+                h_NP, targets_N, self.softmax.weight, self.softmax.bias
+            )
             return loss, _by_direction(nats_N), {}, leaves
         draws, used = prepared.draws, prepared.used
         if used is None:
@@ -304,13 +308,13 @@ class Stepper:
         weight_UP = self.softmax.weight.detach()[word_rows.on_device].requires_grad_()
         bias_U = self.softmax.bias.detach()[word_rows.on_device].requires_grad_()
         if len(draws) == 1:
-            loss, nats_N = sampled_loss(
+            loss, nats_N = sampled_softmax_loss(
                 h_SNP.flatten(0, 1), weight_UP, bias_U, draws[0], used.rows[0]
             )
             nats_S = _by_direction(nats_N)
         else:
             both = [
-                sampled_loss(h_NP, weight_UP, bias_U, draw, rows)[0]
+                sampled_softmax_loss(h_NP, weight_UP, bias_U, draw, rows)[0]
                 for h_NP, draw, rows in zip(h_SNP, draws, used.rows, strict=True)
             ]
             loss, nats_S = both[0] + both[1], torch.stack(both).detach().double()
@@ -318,19 +322,22 @@ class Stepper:
         return loss, nats_S, dict.fromkeys(WORD_MATRIX, word_rows), leaves
 
     def _used(
-        self, words: npt.NDArray[np.int64], targets_SN: npt.NDArray[np.int64], draws: list[Draw]
+        self,
+        words: npt.NDArray[np.int64],
+        targets_SN: npt.NDArray[np.int64],
+        draws: list[CandidateDraw],
     ) -> Used:
         """Return the used rows: the distinct targets `words` of all workers, and the candidates."""
         device = self.workers.device
         numbers = np.unique(np.concatenate([words, *(draw.words for draw in draws)]))
         each = [targets_SN.ravel()] if len(draws) == 1 else targets_SN
         rows = [
-            LookedUp.of(targets_N, draw.words, numbers, device)
+            UsedWordRows.of(targets_N, draw.words, numbers, device)
             for targets_N, draw in zip(each, draws, strict=True)
         ]
         return Used(numbers, host_tensor(numbers, device), rows)
 
-    def _draws(self, targets_SN: npt.NDArray[np.int64], step: int) -> list[Draw]:
+    def _draws(self, targets_SN: npt.NDArray[np.int64], step: int) -> list[CandidateDraw]:
         """Return one draw for both directions or one for each, equal on all workers; None if not
         sampled."""
         settings, device = self.settings, self.workers.device
@@ -338,13 +345,13 @@ class Stepper:
             return []
         words = len(self.softmax.weight)
 
-        def draw(*which: int) -> Candidates:
+        def draw(*which: int) -> CandidateSample:
             random = np.random.Generator(np.random.Philox(_seed(settings.seed, step, *which)))
-            return sample(settings.samples, words, random)
+            return sample_candidates(settings.samples, words, random)
 
         if settings.draws == "shared":
-            return [Draw.of(targets_SN.ravel(), draw(), device)]
-        return [Draw.of(targets_SN[way], draw(0, way), device) for way in (0, 1)]
+            return [CandidateDraw.of(targets_SN.ravel(), draw(), device)]
+        return [CandidateDraw.of(targets_SN[way], draw(0, way), device) for way in (0, 1)]
 
     def _drop(self, keys_LB: Tensor | None) -> Drop:
         """Return the dropout of this worker's rows, keyed by seed, step, layer and row."""
@@ -367,7 +374,7 @@ def clip_(gradients: list[Tensor], norm: Tensor, most: float) -> None:
     GPU."""
     if most <= 0:
         return
-    if wants_few_launches(norm.device):
+    if prefers_large_operations(norm.device):
         torch._foreach_mul_(gradients, (most / norm).clamp_(max=1).float())
     elif norm > most:
         torch._foreach_mul_(gradients, most / float(norm))

@@ -56,7 +56,7 @@ class FinetuneJob:
         """Load the model, add the domain's words, and set a learning rate for each layer."""
         from elmo.data.shards import Shards
         from elmo.model.folder import load_model
-        from elmo.nn.softmax import new_softmax, softmax_from
+        from elmo.nn.softmax import new_softmax, restored_softmax
         from elmo.train.loop import TrainingJob
 
         from .training import Prepared
@@ -71,7 +71,7 @@ class FinetuneJob:
         if parent.softmax is None:
             softmax = new_softmax(words, projection, seed=training.seed)
         else:
-            softmax = softmax_from(parent.softmax, words=words, seed=training.seed)
+            softmax = restored_softmax(parent.softmax, words=words, seed=training.seed)
             share_unknown(softmax, vocabulary, counts, known=len(parent.vocabulary))
         job = TrainingJob(
             bilm=parent.bilm,

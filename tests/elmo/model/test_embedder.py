@@ -322,11 +322,11 @@ def test_the_cell_is_compiled_only_when_many_tokens_repay_it(
 ) -> None:
     asked: list[torch.device] = []
 
-    def cell_for(device: torch.device) -> cell.Cell:
+    def cell_for(device: torch.device) -> cell.CellFunctions:
         asked.append(device)
-        return cell.cell_for(device)
+        return cell.cell_functions_for(device)
 
-    monkeypatch.setattr("elmo.nn.lstm.cell_for", cell_for)
+    monkeypatch.setattr("elmo.nn.lstm.cell_functions_for", cell_for)
     monkeypatch.setattr(module, "COMPILE_TOKENS", 2 * len(GIFT))
     embedder = Embedder(tiny_model)
     eager = embedder.embed([GIFT])[0]
@@ -354,7 +354,7 @@ def unicode_model(folder: Path, like: Model) -> Model:
     return load_model(folder / "unicode")
 
 
-@pytest.mark.skipif(not int8.is_supported(), reason="this processor has no AVX-512 VNNI")
+@pytest.mark.skipif(not int8.int8_is_supported(), reason="this processor has no AVX-512 VNNI")
 def test_int8_is_near_float32_and_a_sentence_is_the_same_beside_any_others(
     tmp_path: Path, tiny_model: Model
 ) -> None:

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from elmo.model.embedder import Embedder
 from elmo.nn import cuda_graphs as graphs
-from elmo.nn.lstm import LSTMStack, State
+from elmo.nn.lstm import LSTMStack, LSTMState
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_on_a_cpu_nothing_is_captured() -> None:
     for _ in range(5):
-        graphs.replay(twice, (torch.ones(3), None), (2.0,))
+        graphs.call_with_cuda_graph(twice, (torch.ones(3), None), (2.0,))
     assert not calls()
 
 
@@ -72,13 +72,13 @@ def test_each_shape_and_constant_has_its_graph(pretended: None) -> None:
         for rows in (2, 3):
             for y in (None, torch.full((rows,), 0.5)):
                 x = torch.arange(rows) + float(k)
-                (found, nothing) = graphs.replay(twice, (x, y), (2.0,))
+                (found, nothing) = graphs.call_with_cuda_graph(twice, (x, y), (2.0,))
                 assert nothing is None
                 kept.append((found, twice(x, y, 2.0)[0]))
         assert len(captured()) == (4 if k >= graphs.WARM_UP_CALLS else 0)
     for found, expected in kept:  # a later replay has not written into an earlier result
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
-    assert graphs.replay(twice, (x, None), (3.0,))[0].tolist() == (3 * x).tolist()
+    assert graphs.call_with_cuda_graph(twice, (x, None), (3.0,))[0].tolist() == (3 * x).tolist()
 
 
 def test_the_graph_used_longest_ago_makes_room(
@@ -96,7 +96,7 @@ def test_the_graph_used_longest_ago_makes_room(
 
     def use(rows: int, times: int = 1) -> None:
         for _ in range(times):
-            found, _ = graphs.replay(twice, (torch.ones(rows), None), (2.0,))
+            found, _ = graphs.call_with_cuda_graph(twice, (torch.ones(rows), None), (2.0,))
             assert found.tolist() == [2.0] * rows
 
     for rows in (1, 2, 3):
@@ -116,7 +116,7 @@ def test_what_is_kept_of_shapes_that_come_once_is_bounded(
 ) -> None:
     monkeypatch.setattr(graphs, "MAX_COUNTED", 10)
     for rows in range(1, 50):
-        graphs.replay(twice, (torch.ones(rows), None), (2.0,))
+        graphs.call_with_cuda_graph(twice, (torch.ones(rows), None), (2.0,))
     assert len(calls()) == 10 and not captured()
 
 
@@ -124,12 +124,12 @@ def test_graphs_are_bounded_in_bytes(pretended: None, monkeypatch: pytest.Monkey
     monkeypatch.setattr(graphs, "MAX_BYTES", 3 * 8 * 100)
     for rows in (100, 99, 98, 1000):  # each has an input and an output of 4 bytes a row
         for _ in range(graphs.WARM_UP_CALLS + 2):
-            found, _ = graphs.replay(twice, (torch.ones(rows), None), (2.0,))
+            found, _ = graphs.call_with_cuda_graph(twice, (torch.ones(rows), None), (2.0,))
             assert found.tolist() == [2.0] * rows
     kept = [graph.inputs[0].numel() for graph in captured()]
     assert kept == [100, 99, 98]  # the largest does not fit and runs as it is
     for _ in range(graphs.WARM_UP_CALLS + 2):
-        graphs.replay(twice, (torch.ones(60), None), (2.0,))
+        graphs.call_with_cuda_graph(twice, (torch.ones(60), None), (2.0,))
     assert [graph.inputs[0].numel() for graph in captured()] == [99, 98, 60]
 
 
@@ -148,7 +148,7 @@ def test_shapes_that_take_turns_and_do_not_fit_together_are_captured_once(
     monkeypatch.setattr(Pretended, "_capture", count)
     for _ in range(20):
         for rows in (100, 99, 98, 97, 400):  # of the last the input fits, not with its output
-            found, _ = graphs.replay(twice, (torch.ones(rows), None), (2.0,))
+            found, _ = graphs.call_with_cuda_graph(twice, (torch.ones(rows), None), (2.0,))
             assert found.tolist() == [2.0] * rows
     assert len(captured()) == 3 and len(made) == 5
 
@@ -159,7 +159,7 @@ def test_each_stream_has_graphs_of_its_own(
     for stream in (1, 2):
         monkeypatch.setattr(graphs, "_stream", lambda device, stream=stream: stream)
         for _ in range(graphs.WARM_UP_CALLS + 1):
-            graphs.replay(twice, (torch.ones(2), None), (2.0,))
+            graphs.call_with_cuda_graph(twice, (torch.ones(2), None), (2.0,))
     assert len(captured()) == 2
 
 
@@ -167,7 +167,7 @@ def test_threads_get_the_vectors_of_their_own_calls(
     pretended: None, tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A graph has one place for its inputs: no other call may write there until it is read."""
-    monkeypatch.setattr("elmo.model.embedder.wants_few_launches", lambda device: True)
+    monkeypatch.setattr("elmo.model.embedder.prefers_large_operations", lambda device: True)
     embedder = Embedder.load(tiny_model_folder)
     texts = [[f"w{k}", "has", "a", f"gift{k}"] for k in range(40)]
     wanted = [embedder.embed([text])[0] for text in texts]
@@ -193,12 +193,12 @@ def test_weights_are_read_where_they_lie(pretended: None) -> None:
     for k in range(6):
         weight.fill_(float(k))  # as the optimizer moves them
         with Copies() as copies:
-            (found,) = graphs.replay(product, (x,), (), fixed=(weight,))
+            (found,) = graphs.call_with_cuda_graph(product, (x,), (), fixed=(weight,))
         assert found.tolist() == [[3.0 * k] * 3] * 2
     assert len(captured()) == 1
     # Of the last replay: the input copied in; the pretended graph writes its output once.
     assert copies.shapes == [(2, 3), (2, 3)]
-    graphs.replay(product, (x,), (), fixed=(weight.clone(),))
+    graphs.call_with_cuda_graph(product, (x,), (), fixed=(weight.clone(),))
     assert len(captured()) == 1  # weights elsewhere are not that graph's
 
 
@@ -237,7 +237,7 @@ def readings(lstm: LSTMStack, precision: torch.dtype, calls: int) -> list[Tensor
         x = torch.randn(2, 5, 4, 8, generator=random).to(device, precision).requires_grad_()
         reset = (torch.rand(2, 5, 4, generator=random) < 0.2).to(device)
         lstm.zero_grad()
-        ys, state = lstm(x, State(*state), reset_STB=reset)
+        ys, state = lstm(x, LSTMState(*state), reset_STB=reset)
         ys[-1].float().square().sum().backward()
         assert x.grad is not None
         found += [ys[-1].detach(), x.grad, *(p.grad.clone() for p in lstm.parameters())]  # type: ignore[union-attr]

@@ -2,11 +2,11 @@
 
 import torch
 
-from elmo.nn.dropout import dropout_scales, row_keys
+from elmo.nn.dropout import dropout_keys, dropout_scales
 
 
 def masks(*parts: int, rows: list[int], probability: float = 0.3) -> torch.Tensor:
-    keys_LB = row_keys(*parts, rows=rows)[None]
+    keys_LB = dropout_keys(*parts, rows=rows)[None]
     return dropout_scales((2, 20, len(rows), 32), keys_LB, probability)[0]
 
 
@@ -40,7 +40,7 @@ def test_rows_steps_and_neighbours_are_independent() -> None:
 
 
 def test_layers_have_masks_of_their_own() -> None:
-    keys_LB = torch.stack([row_keys(1, layer, rows=[0, 1]) for layer in range(3)])
+    keys_LB = torch.stack([dropout_keys(1, layer, rows=[0, 1]) for layer in range(3)])
     scales = dropout_scales((2, 5, 2, 8), keys_LB, 0.5)
     assert scales.shape == (3, 2, 5, 2, 8)
     assert not torch.equal(scales[0], scales[1])

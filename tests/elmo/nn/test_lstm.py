@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from elmo.nn import cell, int8, packed
-from elmo.nn.lstm import LSTMStack, State, Weights
+from elmo.nn.lstm import LayerWeights, LSTMStack, LSTMState
 
 T, B, P, C = 7, 3, 4, 6
 CPU_INFO = Path("/proc/cpuinfo")
@@ -19,11 +19,11 @@ CPU_INFO = Path("/proc/cpuinfo")
 @pytest.fixture(params=["eager", "compiled"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("ELMO_COMPILE", "0" if request.param == "eager" else "1")
-    cell.cell_for.cache_clear()
-    if cell.cell_for(torch.device("cpu")).kind != request.param:
+    cell.cell_functions_for.cache_clear()
+    if cell.cell_functions_for(torch.device("cpu")).kind != request.param:
         pytest.skip("no C++ compiler for torch.compile")
     yield request.param
-    cell.cell_for.cache_clear()
+    cell.cell_functions_for.cache_clear()
 
 
 def stack(*, cells: int = C, clip: float | None = 0.3, skip: bool = True) -> LSTMStack:
@@ -43,11 +43,11 @@ def stack(*, cells: int = C, clip: float | None = 0.3, skip: bool = True) -> LST
 
 
 def by_hand(
-    made: LSTMStack, x_STBI: Tensor, state: State, reset_STB: Tensor | None
-) -> tuple[list[Tensor], State]:
+    made: LSTMStack, x_STBI: Tensor, state: LSTMState, reset_STB: Tensor | None
+) -> tuple[list[Tensor], LSTMState]:
     """The reference semantics, plain autograd: gates i, j, f, o; forget bias 1; clip; residual."""
     outputs, hs, cs = [], [], []
-    for layer in range(made.layers):
+    for layer in range(made.layer_count):
         y_TSBP, (h, c) = [], (state.h_LSBP[layer], state.c_LSBC[layer])
         for t in range(x_STBI.shape[1]):
             if reset_STB is not None:
@@ -71,12 +71,12 @@ def by_hand(
         hs.append(h)
         cs.append(c)
         x_STBI = y_STBP
-    return outputs, State(torch.stack(hs), torch.stack(cs))
+    return outputs, LSTMState(torch.stack(hs), torch.stack(cs))
 
 
-def some(seed: int = 0) -> tuple[Tensor, State, Tensor]:
+def some(seed: int = 0) -> tuple[Tensor, LSTMState, Tensor]:
     torch.manual_seed(seed)
-    state = State(torch.randn(2, 2, B, P) * 0.1, torch.randn(2, 2, B, C) * 0.1)
+    state = LSTMState(torch.randn(2, 2, B, P) * 0.1, torch.randn(2, 2, B, C) * 0.1)
     return torch.randn(2, T, B, P), state, torch.rand(2, T, B) < 0.3
 
 
@@ -140,9 +140,11 @@ def test_rows_that_end_early_keep_their_state() -> None:
     with torch.no_grad():
         ours, after = made(x_STBI, state, sizes=sizes)
         for row, length in enumerate(lengths):
-            alone, end = made(x_STBI[:, :length, row : row + 1], state.rows(slice(row, row + 1)))
+            alone, end = made(
+                x_STBI[:, :length, row : row + 1], state.select_rows(slice(row, row + 1))
+            )
             torch.testing.assert_close(ours[-1][:, :length, row], alone[-1][:, :, 0])
-            torch.testing.assert_close(after.rows(slice(row, row + 1)), end)
+            torch.testing.assert_close(after.select_rows(slice(row, row + 1)), end)
 
 
 def test_training_and_inference_give_the_same(kind: str) -> None:
@@ -185,14 +187,14 @@ def test_without_a_compiler_a_gpu_gets_the_eager_cell(
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(cell, "find_spec", lambda name: None if name == lacking else object())
     monkeypatch.setattr(cell.shutil, "which", lambda name: None if lacking == "gcc" else name)
-    cell.cell_for.cache_clear()
+    cell.cell_functions_for.cache_clear()
     with caplog.at_level("INFO"):
-        assert cell.cell_for(torch.device("cuda", 0)) is cell.EAGER
+        assert cell.cell_functions_for(torch.device("cuda", 0)) is cell.EAGER
     assert reason in caplog.text
     monkeypatch.setattr(cell, "_lacking", lambda device: "")
-    cell.cell_for.cache_clear()
-    assert cell.cell_for(torch.device("cuda", 0)).kind == "compiled"  # not yet compiled
-    cell.cell_for.cache_clear()
+    cell.cell_functions_for.cache_clear()
+    assert cell.cell_functions_for(torch.device("cuda", 0)).kind == "compiled"  # not yet compiled
+    cell.cell_functions_for.cache_clear()
 
 
 @torch.inference_mode()
@@ -203,7 +205,7 @@ def test_weights_laid_out_give_the_same(
     monkeypatch.setattr(packed, "LARGE", 1)
     made = stack(cells=cells).requires_grad_(False)
     x_STBP, _, reset_STB = some()
-    weights = packed.packed_if_faster(made.weights(torch.float32))
+    weights = packed.pack_if_faster(made.inference_weights(torch.float32))
     assert all(isinstance(layer, packed.PackedWeights) for layer in weights)
     expected, after = made(x_STBP, made.zero_state(B), reset_STB=reset_STB)
     found, after_too = made(x_STBP, made.zero_state(B), reset_STB=reset_STB, weights=weights)
@@ -240,7 +242,7 @@ def test_weights_of_any_size_are_laid_out_where_mkl_lacks_avx512(
     monkeypatch.setattr(packed, "CPU_INFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     packed.mkl_lacks_avx512.cache_clear()
-    weights = packed.packed_if_faster(stack().requires_grad_(False).weights(torch.float32))
+    weights = packed.pack_if_faster(stack().requires_grad_(False).weights(torch.float32))
     packed.mkl_lacks_avx512.cache_clear()
     assert {isinstance(layer, packed.PackedWeights) for layer in weights} == {lacks}
 
@@ -248,25 +250,25 @@ def test_weights_of_any_size_are_laid_out_where_mkl_lacks_avx512(
 def test_large_weights_in_float32_are_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "mkl_lacks_avx512", lambda: False)
 
-    def one(projection: int, cells: int, dtype: torch.dtype = torch.float32) -> Weights:
+    def one(projection: int, cells: int, dtype: torch.dtype = torch.float32) -> LayerWeights:
         recurrent = torch.zeros(2, projection, 4 * cells, dtype=dtype)
         project = torch.zeros(2, cells, projection, dtype=dtype)
-        return Weights(recurrent, recurrent, torch.zeros(2, 4 * cells), project)
+        return LayerWeights(recurrent, recurrent, torch.zeros(2, 4 * cells), project)
 
     original, small = one(512, 4096), one(128, 1024)
     in_bfloat16 = one(512, 4096, torch.bfloat16)
-    first, *others = packed.packed_if_faster([original, small, in_bfloat16])
+    first, *others = packed.pack_if_faster([original, small, in_bfloat16])
     assert isinstance(first, packed.PackedWeights) and others[0] is small
     assert others[1] is in_bfloat16
 
 
 @pytest.mark.skipif(not CPU_INFO.exists(), reason="Linux names the units of a processor there")
 def test_int8_is_supported_by_processors_with_vnni_alone() -> None:
-    assert "avx512_vnni" in CPU_INFO.read_text() or not int8.is_supported()
+    assert "avx512_vnni" in CPU_INFO.read_text() or not int8.int8_is_supported()
 
 
 needs_vnni = pytest.mark.skipif(
-    not int8.is_supported(), reason="this processor has no AVX-512 VNNI"
+    not int8.int8_is_supported(), reason="this processor has no AVX-512 VNNI"
 )
 
 
@@ -277,7 +279,7 @@ def test_int8_weights_are_close_and_a_row_is_the_same_beside_any_others(kind: st
     made = stack().requires_grad_(False)
     x_STBP = torch.randn(2, T, B, P)
     x_STBP[:, :, 1] *= 30
-    weights = [int8.Int8Weights.of(layer) for layer in made.weights(torch.float32)]
+    weights = [int8.Int8Weights.of(layer) for layer in made.inference_weights(torch.float32)]
 
     def read(rows: slice) -> Tensor:
         x = x_STBP[:, :, rows]

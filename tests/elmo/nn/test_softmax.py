@@ -11,15 +11,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from elmo.nn import softmax
 from elmo.nn.softmax import (
-    Candidates,
-    Draw,
-    LookedUp,
+    CandidateDraw,
+    CandidateSample,
     Softmax,
-    evaluate,
-    full_loss,
+    UsedWordRows,
+    full_softmax_loss,
+    negative_log_likelihoods,
     new_softmax,
-    sample,
-    softmax_from,
+    restored_softmax,
+    sample_candidates,
 )
 
 N, P, V = 23, 6, 40
@@ -35,8 +35,8 @@ def inputs() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return h_NP.requires_grad_(), targets_N, weight_VP.requires_grad_(), bias_V.requires_grad_()
 
 
-def drawn(seed: int = 0, count: int = 12) -> Candidates:
-    return sample(count, V, np.random.default_rng(seed))
+def drawn(seed: int = 0, count: int = 12) -> CandidateSample:
+    return sample_candidates(count, V, np.random.default_rng(seed))
 
 
 def expected_counts(words: np.ndarray, tries: int) -> np.ndarray:
@@ -46,7 +46,7 @@ def expected_counts(words: np.ndarray, tries: int) -> np.ndarray:
 
 
 def slow_sampled_nats(
-    h_NP: Tensor, targets_N: Tensor, weight_VP: Tensor, bias_V: Tensor, candidates: Candidates
+    h_NP: Tensor, targets_N: Tensor, weight_VP: Tensor, bias_V: Tensor, candidates: CandidateSample
 ) -> Tensor:
     """TensorFlow's sampled softmax, a prediction at a time."""
     nats = []
@@ -65,12 +65,12 @@ def sampled_loss(
     bias_U: Tensor,
     *,
     word_rows: np.ndarray,
-    candidates: Candidates,
+    candidates: CandidateSample,
 ) -> tuple[Tensor, Tensor]:
     """The loss of candidates and targets that are looked up in the word rows here."""
-    draw = Draw.of(targets_N, candidates, h_NP.device)
-    rows = LookedUp.of(targets_N, draw.words, word_rows, h_NP.device)
-    return softmax.sampled_loss(h_NP, weight_UP, bias_U, draw, rows)
+    draw = CandidateDraw.of(targets_N, candidates, h_NP.device)
+    rows = UsedWordRows.of(targets_N, draw.words, word_rows, h_NP.device)
+    return softmax.sampled_softmax_loss(h_NP, weight_UP, bias_U, draw, rows)
 
 
 @pytest.mark.parametrize("chunk", [1, 100, 1 << 22])
@@ -80,7 +80,7 @@ def test_full_loss_and_its_gradients_are_the_cross_entropy(
     monkeypatch.setattr(softmax, "MIN_CHUNK", 1)
     monkeypatch.setattr(softmax, "CHUNK_LOGITS", chunk)
     h, targets, weight, bias = inputs()
-    loss, nats = full_loss(h, targets, weight, bias)
+    loss, nats = full_softmax_loss(h, targets, weight, bias)
     found = torch.autograd.grad(3 * loss, (h, weight, bias))
     expected = torch.nn.functional.cross_entropy(h @ weight.T + bias, targets, reduction="none")
     torch.testing.assert_close(nats, expected.detach())
@@ -124,16 +124,16 @@ def test_with_every_word_sampled_the_sampled_loss_is_the_full_one() -> None:
         weight,
         bias,
         word_rows=rows,
-        candidates=sample(V, V, np.random.default_rng(0)),
+        candidates=sample_candidates(V, V, np.random.default_rng(0)),
     )
-    torch.testing.assert_close(sampled, full_loss(h, targets, weight, bias))
+    torch.testing.assert_close(sampled, full_softmax_loss(h, targets, weight, bias))
 
 
 def test_a_target_that_is_its_own_candidate_counts_once() -> None:
     """One candidate, and it is the target: the only choice, so its probability is 1."""
     h, _, weight, bias = inputs()
     targets = torch.full((N,), 7)
-    candidates = Candidates(np.array([7]), 1, V)
+    candidates = CandidateSample(np.array([7]), 1, V)
     _, nats = sampled_loss(
         h, targets.numpy(), weight[[7]], bias[[7]], word_rows=np.array([7]), candidates=candidates
     )
@@ -157,16 +157,16 @@ def test_words_are_drawn_as_often_as_the_expected_counts_say() -> None:
     rounds = 4000
     seen, expected = np.zeros(V), np.zeros(V)
     for seed in range(rounds):
-        candidates = sample(8, V, np.random.default_rng(seed))
+        candidates = sample_candidates(8, V, np.random.default_rng(seed))
         seen[candidates.words] += 1
-        expected += np.exp(candidates.log_expected(np.arange(V)))
+        expected += np.exp(candidates.log_expected_counts(np.arange(V)))
     np.testing.assert_allclose(seen / rounds, expected / rounds, atol=0.03)
     assert abs(expected.sum() / rounds - 8) < 0.4
 
 
 def test_expected_counts_are_the_closed_form() -> None:
     words = np.arange(V)
-    found = Candidates(words[:3], 25, V).log_expected(words)
+    found = CandidateSample(words[:3], 25, V).log_expected_counts(words)
     np.testing.assert_allclose(found, np.log(expected_counts(words, 25)), rtol=1e-5)
 
 
@@ -181,7 +181,7 @@ def test_the_sampled_loss_estimates_the_full_one() -> None:
                 sampled_loss(h, targets.numpy(), weight, bias, word_rows=rows, candidates=draw)[0]
             )
         )
-    full = float(full_loss(h, targets, weight, bias)[0])
+    full = float(full_softmax_loss(h, targets, weight, bias)[0])
     assert abs(np.mean(found) - full) < 0.1 * full
 
 
@@ -208,7 +208,7 @@ def test_nothing_of_the_size_of_predictions_times_words_is_held(
     h_NP = torch.randn(500, 4, requires_grad=True)
     weight_VP, bias_V = torch.randn(1000, 4), torch.zeros(1000)
     with _Largest() as largest:
-        loss, _ = full_loss(h_NP, torch.arange(500), weight_VP, bias_V)
+        loss, _ = full_softmax_loss(h_NP, torch.arange(500), weight_VP, bias_V)
         loss.backward()
     assert largest.numel <= 4000
 
@@ -219,7 +219,7 @@ def test_bfloat16_outputs_give_nearly_the_same_loss_and_gradients(samples: int |
     found = []
     for to in (torch.float32, torch.bfloat16):
         if samples is None:
-            loss, _ = full_loss(h.to(to), targets, weight, bias)
+            loss, _ = full_softmax_loss(h.to(to), targets, weight, bias)
         else:
             rows = np.arange(V)
             loss, _ = sampled_loss(
@@ -238,7 +238,7 @@ def test_bfloat16_outputs_give_nearly_the_same_loss_and_gradients(samples: int |
 
 def test_new_words_leave_the_rows_of_old_ones() -> None:
     old = new_softmax(V, P, seed=1)
-    new = softmax_from(dict(old.state_dict()), words=V + 5, seed=2)
+    new = restored_softmax(dict(old.state_dict()), words=V + 5, seed=2)
     assert new.weight.shape == (V + 5, P) and new.bias.shape == (V + 5,)
     assert torch.equal(new.weight[:V], old.weight)
     assert bool((new.weight[V:] != 0).any())
@@ -275,7 +275,7 @@ def test_evaluation_over_many_words_takes_few_products_that_fit_a_cache() -> Non
     chosen.reset_parameters(1)
     h_NP, targets = torch.randn(predictions, 2), torch.randint(words, (predictions,))
     with _Products() as products:
-        nats = evaluate(chosen, h_NP, targets)
+        nats = negative_log_likelihoods(chosen, h_NP, targets)
     assert products.largest <= softmax.CHUNK_LOGITS
     assert products.count * products.largest < 1.1 * words * predictions  # none is small
     assert products.count < predictions
@@ -290,7 +290,7 @@ def test_the_full_loss_takes_64_predictions_at_a_time_or_more() -> None:
     words = 100_000
     h_NP, targets = torch.randn(256, 2), torch.randint(words, (256,))
     with torch.no_grad(), _Mms() as products:
-        full_loss(h_NP, targets, torch.randn(words, 2), torch.zeros(words))
+        full_softmax_loss(h_NP, targets, torch.randn(words, 2), torch.zeros(words))
     assert products.count == 4
 
 

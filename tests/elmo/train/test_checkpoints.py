@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from elmo.errors import ElmoError
 from elmo.io.location import Location
-from elmo.nn.cell import cell_for
+from elmo.nn.cell import cell_functions_for
 from elmo.train.checkpoints import Checkpoint, Checkpoints, TrainingProgress
 from elmo.train.loop import fit, heldout_perplexity
 from elmo.train.perplexity import Evaluator
@@ -37,11 +37,11 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(autouse=True, scope="module")
 def eager() -> Iterator[None]:
     """The cell that is there without a compiler: the one to be exact, and quick to start."""
-    cell_for.cache_clear()
+    cell_functions_for.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ELMO_COMPILE", "0")
         yield
-    cell_for.cache_clear()
+    cell_functions_for.cache_clear()
 
 
 class Heard:

@@ -104,7 +104,7 @@ class Launches(TorchDispatchMode):
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     modules = ["elmo.nn.encoder", "elmo.nn.softmax", "elmo.train.step"]
     for module in (*modules, "elmo.train.perplexity", "elmo.model.embedder", "elmo.model.mix"):
-        monkeypatch.setattr(f"{module}.wants_few_launches", lambda device: True)
+        monkeypatch.setattr(f"{module}.prefers_large_operations", lambda device: True)
     return
 
 
@@ -145,7 +145,7 @@ def test_a_step_launches_few_operations_and_waits_for_none(
     state = steps.bilm.lstm.zero_state(B)
     _, state = steps.step(window(0), state, step=0)
     launches = Launches()
-    monkeypatch.setattr(lstm, "replay", launches.replay)
+    monkeypatch.setattr(lstm, "call_with_cuda_graph", launches.replay)
     with launches:
         measured, _ = steps.step(window(1), state, step=1)
     assert sum(launches.outside.values()) <= 300, launches.outside.most_common(30)
@@ -176,7 +176,7 @@ def test_a_prepared_step_neither_draws_nor_searches(monkeypatch: pytest.MonkeyPa
     )
     for name in ("unique", "sort", "concatenate", "flatnonzero"):
         monkeypatch.setattr(np, name, refuse)
-    monkeypatch.setattr("elmo.train.step.sample", refuse)
+    monkeypatch.setattr("elmo.train.step.sample_candidates", refuse)
     steps.step(prepared, state, step=0)
     assert prepared.used is not None and sends.count(id(prepared.used.on_host)) == 1
 
@@ -189,7 +189,7 @@ def test_gradients_are_clipped_on_a_device_as_on_the_host(
         there = [gradient.clone() for gradient in here]
         clip_(here, global_norm(here), most)
         with monkeypatch.context() as on_device:
-            on_device.setattr("elmo.train.step.wants_few_launches", lambda device: True)
+            on_device.setattr("elmo.train.step.prefers_large_operations", lambda device: True)
             clip_(there, global_norm(there), most)
         for one, other in zip(here, there, strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=0)
@@ -214,7 +214,7 @@ def test_distinct_tokens_come_in_few_shapes() -> None:
     shapes = set()
     for count in range(1000, 1500, 7):
         types = Characters().encode([f"w{k}" for k in range(count)]).astype(np.int32)
-        padded = encoder.padded(types)  # type: ignore[union-attr]
+        padded = encoder.pad_to_few_shapes(types)  # type: ignore[union-attr]
         shapes.add(padded.shape)
         np.testing.assert_array_equal(padded[:count], types[:, : padded.shape[1]])
         assert (types[:, padded.shape[1] :] == Characters().size - 1).all()
@@ -245,7 +245,7 @@ def launches(as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch) -> Launches:
         counts.outside["sent"] += 1
         return torch.from_numpy(array)
 
-    monkeypatch.setattr(lstm, "replay", counts.replay)
+    monkeypatch.setattr(lstm, "call_with_cuda_graph", counts.replay)
     for module in ("elmo.model.embedder", "elmo.train.perplexity"):
         monkeypatch.setattr(f"{module}.device_tensor", send)
     return counts
@@ -275,7 +275,7 @@ def test_embedding_as_on_a_gpu_is_embedding(
     for precision, near in (("float32", 1e-5), ("bfloat16", 0.05)):
         ours = Embedder(model(), precision=precision).embed(text, 16)  # type: ignore[arg-type]
         with monkeypatch.context() as undone:
-            undone.setattr("elmo.model.embedder.wants_few_launches", lambda device: False)
+            undone.setattr("elmo.model.embedder.prefers_large_operations", lambda device: False)
             reference = Embedder(model(), precision=precision).embed(text, 16)  # type: ignore[arg-type]
         for one, other in zip(ours, reference, strict=True):
             np.testing.assert_allclose(one, other, atol=near)
@@ -301,7 +301,7 @@ def test_the_module_as_on_a_gpu_is_the_module(
         ids = ours.batch_to_ids(batch)
         (found,), mask = ours(ids).values()
         with monkeypatch.context() as undone:
-            undone.setattr("elmo.model.mix.wants_few_launches", lambda device: False)
+            undone.setattr("elmo.model.mix.prefers_large_operations", lambda device: False)
             (expected,), _ = reference(ids).values()
         assert found.shape[:2] == mask.shape
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
@@ -321,7 +321,7 @@ def test_a_perplexity_as_on_a_gpu_is_the_perplexity(launches: Launches) -> None:
     as_on_gpu = perplexity(model(), text), scores(model(), text)
     assert len(launches.shapes) <= 6
     with pytest.MonkeyPatch.context() as undone:
-        undone.setattr("elmo.train.perplexity.wants_few_launches", lambda device: False)
+        undone.setattr("elmo.train.perplexity.prefers_large_operations", lambda device: False)
         plain = perplexity(model(), text), scores(model(), text)
     found, expected = (figures for figures, _ in (as_on_gpu, plain))
     assert vars(found) == pytest.approx(vars(expected), rel=1e-5, nan_ok=True)

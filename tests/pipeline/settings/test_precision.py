@@ -161,7 +161,7 @@ def test_appending_to_a_store_of_bfloat16_warns(monkeypatch: pytest.MonkeyPatch)
     measured(monkeypatch, EMULATES)
     check_store_precision("bfloat16", device="cpu", say=said.append)
     assert len(said) == 1 and said[0].endswith("append to it on another machine")
-    monkeypatch.setattr("elmo.model.embedder.is_supported", lambda: False)
+    monkeypatch.setattr("elmo.model.embedder.int8_is_supported", lambda: False)
     with pytest.raises(ElmoError, match="the store is of int8: append to it on another machine"):
         check_store_precision("int8", device="cpu", say=said.append)
 
@@ -210,12 +210,12 @@ def test_int8_is_refused_before_anything_is_read_where_it_is_not_exact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("features", "embed"):
-        monkeypatch.setattr("elmo.model.embedder.is_supported", lambda: False)
+        monkeypatch.setattr("elmo.model.embedder.int8_is_supported", lambda: False)
         code, _, error = elmo(name, *commands(tmp_path, "int8")[name][0])
         assert (
             code == 1 and "precision: precision int8 is for x86-64 processors with AVX-512" in error
         )
-        monkeypatch.setattr("elmo.model.embedder.is_supported", lambda: True)
+        monkeypatch.setattr("elmo.model.embedder.int8_is_supported", lambda: True)
         code, _, error = elmo(name, *commands(tmp_path, "int8")[name][0])
         assert code == 1 and "VNNI" not in error  # the input is missing
     with pytest.raises(ElmoError, match="not for a GPU: use bfloat16"):
