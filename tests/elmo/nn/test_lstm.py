@@ -242,7 +242,7 @@ def test_weights_of_any_size_are_laid_out_where_mkl_lacks_avx512(
     monkeypatch.setattr(packed, "CPU_INFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     packed.mkl_lacks_avx512.cache_clear()
-    weights = packed.pack_if_faster(stack().requires_grad_(False).weights(torch.float32))
+    weights = packed.pack_if_faster(stack().requires_grad_(False).inference_weights(torch.float32))
     packed.mkl_lacks_avx512.cache_clear()
     assert {isinstance(layer, packed.PackedWeights) for layer in weights} == {lacks}
 
