@@ -1,6 +1,7 @@
 """A tiny model with random weights in which clipping bites."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -50,6 +51,12 @@ def save_tiny_model(folder: Path, *, tokenizer: Tokenization = WHITESPACE, seed:
         training={},
         tokenizer=tokenizer,
     )
+
+
+def save(folder: Path, model: Model, **changes: Any) -> str:
+    """Write a model with other pieces than its own; return its digest."""
+    pieces = {name: piece for name, piece in vars(model).items() if name != "digest"}
+    return save_model(folder, **(pieces | changes))
 
 
 @pytest.fixture(scope="session")

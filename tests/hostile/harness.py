@@ -6,6 +6,7 @@ A refusal is one line on stderr that names the file, exit code 1, and a folder t
 import hashlib
 import os
 import re
+import shutil
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -71,6 +72,29 @@ def _instead(make: Callable[[Path], None]) -> Callable[[Path], None]:
         make(path)
 
     return do
+
+
+def folders(kind: str, others: Mapping[str, str]) -> dict[str, Callable[[Path], object]]:
+    """What may stand where a folder of a `kind` should, `others` of the project among it."""
+
+    def instead(make: Callable[[Path], object]) -> Callable[[Path], None]:
+        def do(path: Path) -> None:
+            shutil.rmtree(path)
+            make(path)
+
+        return do
+
+    def copy(name: str) -> Callable[[Path], object]:
+        return lambda path: shutil.copytree(path.parent / name, path)
+
+    return {
+        "absent": shutil.rmtree,
+        "empty": instead(Path.mkdir),
+        "a file": instead(lambda path: path.write_text(kind)),
+        "a pipe": instead(os.mkfifo),
+        "a loop": instead(lambda path: path.symlink_to(path.name)),
+        **{what: instead(copy(name)) for what, name in others.items()},
+    }
 
 
 # What may happen to a file of any kind.

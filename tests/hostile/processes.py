@@ -1,9 +1,5 @@
-"""Commands in processes of their own, that may be killed: forked from one that has all imported.
+"""Commands in processes of their own, that may be killed."""
 
-A fresh process takes seconds to import what a command needs, a forked one none.
-"""
-
-import multiprocessing
 import os
 import sys
 import time
@@ -11,35 +7,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-_FORKS = multiprocessing.get_context("forkserver")
-_PRELOADED = [
-    "tests.hostile.processes",
-    "elmo.store.build",
-    "elmo.store.export",
-    "elmo.store.maintenance",
-    "elmo.interop.bilm_tf",
-    "mlflow.pyfunc",
-    "mlflow.tracking",
-    "pipeline.commands.cli",
-    "pipeline.stages.finetune",
-    "pipeline.stages.register",
-    "elmo.store.search",
-    "elmo.train.perplexity",
-    "pipeline.stages.training",
-    "pipeline.cluster.workers",
-    "ray.train.torch",
-]
+from tests.forked import forked
 
 
 class Command:
     """A command in a process of its own, begun in `folder`."""
 
     def __init__(self, folder: Path, arguments: list[str], *, said: Path) -> None:
-        _FORKS.set_forkserver_preload(_PRELOADED)
-        given = (str(folder), arguments, str(said), dict(os.environ))
         self._said = said
-        self._process = _FORKS.Process(target=_command, args=given, daemon=True)
-        self._process.start()
+        self._process = forked(_command, str(folder), arguments, str(said), dict(os.environ))
         while not said.exists() and self._process.is_alive():
             time.sleep(0.002)  # until the process is there: the first one imports for seconds
         self.began = time.monotonic()

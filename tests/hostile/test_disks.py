@@ -12,6 +12,7 @@ from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import INNER, listing, refused
 from tests.hostile.test_outputs import OUTPUTS, WORKING, prepare
 from tests.pipeline.command_line import ROOT, elmo
+from tests.small_disk import small_disk
 
 pytestmark = pytest.mark.usefixtures("tracked", "without_ray")
 
@@ -19,19 +20,8 @@ pytestmark = pytest.mark.usefixtures("tracked", "without_ray")
 @pytest.fixture
 def disk(case: Path) -> Iterator[Path]:
     """A file system of 1 MB, nearly full, in the project."""
-    folder = case / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, text=True)
-    except FileNotFoundError:
-        pytest.skip("there is no mount command")
-    if mounted.returncode != 0:
-        pytest.skip(f"a small file system can't be mounted here: {mounted.stderr.strip()}")
-    try:
+    with small_disk(case / "disk", "1m") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def fill(folder: Path, left: int) -> None:

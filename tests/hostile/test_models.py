@@ -4,7 +4,6 @@ it: the checks behind the checksum are asked."""
 import json
 import os
 import pickle
-import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from elmo.io.records import digest, sha256
 from tests.hostile.commands import COMMANDS
-from tests.hostile.harness import DAMAGE, refused
+from tests.hostile.harness import DAMAGE, folders, refused
 
 pytestmark = pytest.mark.usefixtures("tracked", "without_ray")
 READERS = ("embed", "perplexity", "export", "finetune", "features")
@@ -210,24 +209,7 @@ def test_a_lineage_that_is_none_is_not_registered(case: Path, lineage: dict[str,
     refused(*COMMANDS["register"], cwd=case, names="model")
 
 
-def replaced(make: Callable[[Path], object]) -> Callable[[Path], None]:
-    def do(path: Path) -> None:
-        shutil.rmtree(path)
-        make(path)
-
-    return do
-
-
-FOLDERS: dict[str, Callable[[Path], object]] = {
-    "absent": shutil.rmtree,
-    "empty": replaced(Path.mkdir),
-    "a file": replaced(lambda path: path.write_text("model")),
-    "a pipe": replaced(os.mkfifo),
-    "a loop": replaced(lambda path: path.symlink_to(path.name)),
-    "shards": replaced(lambda path: shutil.copytree(path.parent / "task", path)),
-    "a store": replaced(lambda path: shutil.copytree(path.parent / "store", path)),
-    "a vocabulary": replaced(lambda path: shutil.copytree(path.parent / "vocab", path)),
-}
+FOLDERS = folders("model", {"shards": "task", "a store": "store", "a vocabulary": "vocab"})
 
 
 @pytest.mark.parametrize("what", FOLDERS)

@@ -11,7 +11,7 @@ import pytest
 
 from elmo.io.records import sha256
 from tests.hostile.commands import COMMANDS
-from tests.hostile.harness import DAMAGE, listing, refused
+from tests.hostile.harness import DAMAGE, folders, listing, refused
 from tests.pipeline.command_line import elmo
 
 pytestmark = pytest.mark.usefixtures("tracked", "without_ray")
@@ -175,23 +175,7 @@ def test_a_layout_with_an_unknown_key(case: Path, command: str) -> None:
     refused(*COMMANDS[command], cwd=case, names="__elmo/manifest-000002.json: layout: ")
 
 
-def replaced(make: Callable[[Path], object]) -> Callable[[Path], None]:
-    def do(path: Path) -> None:
-        shutil.rmtree(path)
-        make(path)
-
-    return do
-
-
-FOLDERS: dict[str, Callable[[Path], object]] = {
-    "absent": shutil.rmtree,
-    "empty": replaced(Path.mkdir),
-    "a file": replaced(lambda path: path.write_text("store")),
-    "a pipe": replaced(os.mkfifo),
-    "a loop": replaced(lambda path: path.symlink_to(path.name)),
-    "shards": replaced(lambda path: shutil.copytree(path.parent / "task", path)),
-    "a model": replaced(lambda path: shutil.copytree(path.parent / "model", path)),
-}
+FOLDERS = folders("store", {"shards": "task", "a model": "model"})
 
 
 @pytest.mark.parametrize("what", FOLDERS)

@@ -24,16 +24,30 @@ TEXTS = [
 ALONE = """
 import json, sys
 import numpy as np
-ids = np.array(json.load(sys.stdin))
+batches = [np.array(ids) for ids in json.load(sys.stdin)]
 if sys.argv[1].endswith(".pt2"):
     import torch
-    found = torch.export.load(sys.argv[1]).module()(torch.from_numpy(ids)).numpy()
+    module = torch.export.load(sys.argv[1]).module()
+    found = [module(torch.from_numpy(ids)) for ids in batches]
 else:
     import onnxruntime
-    (found,) = onnxruntime.InferenceSession(sys.argv[1]).run(["layers"], {"ids": ids})
+    session = onnxruntime.InferenceSession(sys.argv[1])
+    found = [session.run(["layers"], {"ids": ids})[0] for ids in batches]
 assert not [name for name in sys.modules if name.split(".")[0] == "elmo"]
-print(json.dumps(found.tolist()))
+print(json.dumps([layers.tolist() for layers in found]))
 """
+
+
+@pytest.fixture(scope="module", params=[".pt2", ".onnx"])
+def exported(
+    request: pytest.FixtureRequest,
+    tiny_model_folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The tiny model as one file, in a folder of its own."""
+    out = tmp_path_factory.mktemp("exported") / f"model{request.param}"
+    export_serving(str(tiny_model_folder), str(out))
+    return out
 
 
 @pytest.mark.parametrize(
@@ -50,45 +64,40 @@ def test_it_is_the_same_model_in_other_operations(name: str, tmp_path: Path) -> 
         assert found[row, :, n:].abs().sum() == 0
 
 
-@pytest.mark.parametrize("suffix", [".pt2", ".onnx"])
 @pytest.mark.slow
 def test_the_file_serves_without_the_package(
-    suffix: str, tiny_model_folder: Path, tmp_path: Path
+    exported: Path, tiny_model_folder: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / f"model{suffix}"
-    export_serving(tiny_model_folder, out)
-    assert list(tmp_path.iterdir()) == [out]
+    assert list(exported.parent.iterdir()) == [exported]
     embedder = Embedder.load(tiny_model_folder)
-    for sentences in TEXTS:
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", ALONE, str(out)],
-            cwd=tmp_path,
-            text=True,
-            input=json.dumps(batch_to_ids(sentences).tolist()),
-            capture_output=True,
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-        found = np.array(json.loads(done.stdout.splitlines()[-1]), np.float32)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", ALONE, str(exported)],
+        cwd=tmp_path,
+        text=True,
+        input=json.dumps([batch_to_ids(sentences).tolist() for sentences in TEXTS]),
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    answers = json.loads(done.stdout.splitlines()[-1])
+    for sentences, answer in zip(TEXTS, answers, strict=True):
+        found = np.array(answer, np.float32)
         for row, vectors in enumerate(embedder.embed(sentences)):
             n = vectors.shape[1]
             np.testing.assert_allclose(found[row, :, :n], vectors, atol=1e-5)
             assert np.abs(found[row, :, n:]).sum() == 0
 
 
-@pytest.mark.parametrize("suffix", [".pt2", ".onnx"])
 @pytest.mark.slow
 def test_the_file_says_which_model_tokenizer_and_characters(
-    suffix: str, tiny_model_folder: Path, tmp_path: Path
+    exported: Path, tiny_model_folder: Path
 ) -> None:
-    out = tmp_path / f"model{suffix}"
-    export_serving(str(tiny_model_folder), str(out))
-    if suffix == ".pt2":
+    if exported.suffix == ".pt2":
         extra = {"elmo.json": ""}
-        torch.export.load(out, extra_files=extra)
+        torch.export.load(exported, extra_files=extra)
         notes = json.loads(extra["elmo.json"])
     else:
         onnxruntime = pytest.importorskip("onnxruntime")
-        properties = onnxruntime.InferenceSession(out).get_modelmeta().custom_metadata_map
+        properties = onnxruntime.InferenceSession(exported).get_modelmeta().custom_metadata_map
         notes = {name.removeprefix("elmo."): text for name, text in properties.items()}
     assert notes["digest"] == load_model(tiny_model_folder).digest
     assert json.loads(notes["tokenizer"]) == {"name": "whitespace"}

@@ -14,11 +14,12 @@ from elmo.errors import ElmoError
 from elmo.interop.serving import Serving
 from elmo.model import embedder as module
 from elmo.model.embedder import Carry, Embedder
-from elmo.model.folder import Model, load_model, save_model
+from elmo.model.folder import Model, load_model
 from elmo.model.mix import Elmo, batch_to_ids
 from elmo.nn import cell, int8
 from elmo.nn.bilm import BiLM
 from elmo.settings import Config
+from tests.elmo.conftest import save
 
 GIFT = ["He", "has", "a", "gift", "for", "music"]
 SENTENCES = [
@@ -343,14 +344,7 @@ def unicode_model(folder: Path, like: Model) -> Model:
     characters = Characters(tuple("gift한국어"), 20)
     bilm = BiLM(like.bilm.config, characters=characters.size)
     bilm.reset_parameters(3)
-    save_model(
-        folder / "unicode",
-        bilm=bilm,
-        vocabulary=like.vocabulary,
-        characters=characters,
-        softmax=None,
-        training={},
-    )
+    save(folder / "unicode", like, bilm=bilm, characters=characters)
     return load_model(folder / "unicode")
 
 

@@ -20,8 +20,9 @@ from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 from elmo.io.records import digest, sha256
 from elmo.model.embedder import Embedder
-from elmo.model.folder import Model, load_model, save_model
+from elmo.model.folder import Model, load_model
 from elmo.store import model_digest
+from tests.elmo.conftest import save
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -31,14 +32,7 @@ def test_saved_and_loaded_gives_the_same_vectors(tiny_model: Model, tmp_path: Pa
         "weight": torch.randn(len(tiny_model.vocabulary), 4),
         "bias": torch.randn(9),
     }
-    made = save_model(
-        tmp_path / "model",
-        bilm=tiny_model.bilm,
-        vocabulary=tiny_model.vocabulary,
-        characters=tiny_model.characters,
-        softmax=softmax,
-        training={"corpus": "x"},
-    )
+    made = save(tmp_path / "model", tiny_model, softmax=softmax, training={"corpus": "x"})
     found = load_model(tmp_path / "model")
     assert found.digest == made
     assert found.training == {"corpus": "x"}
@@ -50,11 +44,10 @@ def test_saved_and_loaded_gives_the_same_vectors(tiny_model: Model, tmp_path: Pa
 
 def test_the_digest_names_the_model_not_its_history(tiny_model: Model, tmp_path: Path) -> None:
     digests = [
-        save_model(
+        save(
             tmp_path / str(k),
-            bilm=tiny_model.bilm,
+            tiny_model,
             vocabulary=Vocabulary(words),
-            characters=tiny_model.characters,
             softmax=None,
             training={"run": k},
         )
@@ -259,15 +252,7 @@ def test_the_tokenizer_is_part_of_the_digest(tiny_model: Model, tmp_path: Path) 
     kinds = [Tokenization("whitespace"), Tokenization("whitespace", sentences="split")]
     digests = set()
     for k, tokenizer in enumerate(kinds):
-        made = save_model(
-            tmp_path / str(k),
-            bilm=tiny_model.bilm,
-            vocabulary=tiny_model.vocabulary,
-            characters=tiny_model.characters,
-            softmax=None,
-            training={},
-            tokenizer=tokenizer,
-        )
+        made = save(tmp_path / str(k), tiny_model, tokenizer=tokenizer)
         loaded = load_model(str(tmp_path / str(k)))
         assert loaded.tokenizer == tokenizer
         assert made == loaded.digest == model_digest(tmp_path / str(k))
@@ -278,14 +263,7 @@ def test_the_tokenizer_is_part_of_the_digest(tiny_model: Model, tmp_path: Path) 
 def test_everybody_the_umask_allows_may_read_the_weights(tiny_model: Model, tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        save_model(
-            tmp_path / "model",
-            bilm=tiny_model.bilm,
-            vocabulary=tiny_model.vocabulary,
-            characters=tiny_model.characters,
-            softmax=None,
-            training={},
-        )
+        save(tmp_path / "model", tiny_model)
     finally:
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()}
@@ -299,14 +277,7 @@ def test_a_folder_that_is_no_model_is_not_replaced(tiny_model: Model, tmp_path: 
     with pytest.raises(
         ElmoError, match="and no config.json and weights.safetensors of this project"
     ):
-        save_model(
-            mine,
-            bilm=tiny_model.bilm,
-            vocabulary=tiny_model.vocabulary,
-            characters=tiny_model.characters,
-            softmax=None,
-            training={},
-        )
+        save(mine, tiny_model)
     assert (mine / "notes.txt").read_text() == "keep"
     assert list(tmp_path.iterdir()) == [mine]
 

@@ -11,9 +11,10 @@ import pytest
 from elmo.errors import ElmoError
 from elmo.model.config import read_config
 from elmo.model.embedder import Embedder
-from elmo.model.folder import load_model, save_model
+from elmo.model.folder import load_model
 from elmo.model.pretrained import write_package
 from elmo.store import model_digest
+from tests.elmo.conftest import save
 
 TEXTS = ["he has a gift", "the gift"]
 
@@ -44,15 +45,7 @@ def test_the_card_says_data_and_perplexities(tiny_model_folder: Path, tmp_path: 
         "params": {"training": {"epochs": 2}},
         "perplexity": {"before": {"task": {**side, "average": None}}, "after": {"task": side}},
     }
-    save_model(
-        tmp_path / "m",
-        bilm=model.bilm,
-        vocabulary=model.vocabulary,
-        characters=model.characters,
-        softmax=model.softmax,
-        training=training,
-        tokenizer=model.tokenizer,
-    )
+    save(tmp_path / "m", model, training=training)
     Embedder.load(tmp_path / "m").save_pretrained(tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "| task, after finetune | 12.3 | 11.0 | 11.7 |" in card
@@ -161,8 +154,7 @@ def test_a_weight_that_float16_can_not_hold_is_refused(
 ) -> None:
     model = load_model(tiny_model_folder)
     model.bilm.lstm.weight[0].data[0, 0] = 1e6
-    pieces = {"vocabulary": model.vocabulary, "characters": model.characters}
-    save_model(tmp_path / "m", bilm=model.bilm, softmax=None, training={}, **pieces)
+    save(tmp_path / "m", model)
     with pytest.raises(ElmoError, match="not finite in float16"):
         write_package(tmp_path / "m", tmp_path / "out", name="tiny")
     assert not (tmp_path / "out").exists()

@@ -1,6 +1,5 @@
 """Weights in files: what a full disk and a damaged file are called."""
 
-import subprocess
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,53 +12,34 @@ from elmo.errors import ElmoError
 from elmo.io.folders import new_folder
 from elmo.io.location import Location
 from elmo.io.records import sha256
-from elmo.model.folder import load_model, save_model
+from elmo.model.folder import load_model
 from elmo.model.weights import load_weights, save_weights
+from tests.elmo.conftest import save
+from tests.small_disk import small_disk
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 KiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, text=True)
-    except FileNotFoundError:
-        pytest.skip("there is no mount command")
-    if mounted.returncode != 0:
-        pytest.skip(f"a small file system can't be mounted here: {mounted.stderr.strip()}")
-    try:
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", "64k") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_full_disk_is_one_line_that_names_the_file(small_disk: Path) -> None:
+def test_a_full_disk_is_one_line_that_names_the_file(disk: Path) -> None:
     with (
         pytest.raises(ElmoError, match=r"disk/big: No space left on device"),
-        new_folder(Location(small_disk / "big")) as new,
+        new_folder(Location(disk / "big")) as new,
     ):
         save_weights(new / "x", {"x": torch.zeros(100_000)})
-    assert list(small_disk.iterdir()) == []
+    assert list(disk.iterdir()) == []
 
 
-def test_a_model_that_does_not_fit_leaves_nothing(
-    small_disk: Path, tiny_model_folder: Path
-) -> None:
+def test_a_model_that_does_not_fit_leaves_nothing(disk: Path, tiny_model_folder: Path) -> None:
     model = load_model(tiny_model_folder)
     softmax = {"weight": torch.zeros(9, 4), "bias": torch.zeros(9)}
-    (small_disk / "other").write_bytes(bytes(50_000))
+    (disk / "other").write_bytes(bytes(50_000))
     with pytest.raises(ElmoError, match=r"disk/model: No space left on device"):
-        save_model(
-            small_disk / "model",
-            bilm=model.bilm,
-            vocabulary=model.vocabulary,
-            characters=model.characters,
-            softmax=softmax,
-            training={},
-        )
-    assert [path.name for path in small_disk.iterdir()] == ["other"]
+        save(disk / "model", model, softmax=softmax)
+    assert [path.name for path in disk.iterdir()] == ["other"]
 
 
 def test_what_is_no_tensor_file_is_refused(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,15 +79,6 @@ SOLVED = {
     "roles": 0.95,
     "coreference": 0.95,
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tensors this small are slower on several threads, much slower on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def settings_of(kind: str, **changes: Any) -> TaskSettings:
@@ -262,16 +253,8 @@ def test_the_best_seed_on_dev_is_loaded(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_found_before_training(tmp_path: Path) -> None:
     epochs: list[str] = []
     with pytest.raises(OSError, match="/proc"):  # nobody can write there, root neither
-        train_task(
-            "pairs",
-            labelled("pairs", 4),
-            labelled("pairs", 4),
-            out=Path("/proc/task"),
-            settings=choose("pairs", {"elmo": "none", "epochs": 1, "hidden": 4}),
-            model=None,
-            work=tmp_path / "runs",
-            report=lambda name, _: epochs.append(name),
-        )
+        few, heard = labelled("pairs", 4), lambda name, _: epochs.append(name)
+        taught("pairs", few, few, Path("/proc"), work=tmp_path / "runs", report=heard)
     assert epochs == []
 
 
@@ -295,17 +278,8 @@ def test_nested_arguments_are_scored_and_not_learned(tmp_path: Path) -> None:
     assert isinstance(first, Predicate)
     spans = (Span(0, 1, "A0"), Span(2, 3, "A2"), Span(2, 4, "A1"))
     nested = replace(first, tags=None, nested=spans)
-    folder = tmp_path / "task"
-    train_task(
-        "roles",
-        Labelled([nested, *data.examples], {}, "bio"),
-        Labelled([nested, *data.examples], {}, "bio"),
-        out=folder,
-        settings=choose("roles", {"elmo": "none", "epochs": 1, "hidden": 8, "depth": 1}),
-        model=None,
-        work=tmp_path / "runs",
-    )
-    task = Task.load(folder)
+    both = Labelled([nested, *data.examples], {}, "bio")
+    task = Task.load(taught("roles", both, both, tmp_path, changes={"depth": 1}))
     found = ["B-A0", "O", "B-A1", "I-A1", *["O"] * 4]
     assert task.model.tally([nested], [found]).scores() == pytest.approx(
         {"f1": 0.8, "precision": 1.0, "recall": 2 / 3}
@@ -332,15 +306,7 @@ def test_a_text_too_long_for_attention_is_refused_before_any_work(
     few = labelled(kind, 1).examples
     for learned, dev in (([long], few), (few, [long])):
         with pytest.raises(ElmoError, match=message):
-            train_task(
-                kind,
-                Labelled(learned, {}),
-                Labelled(dev, {}),
-                out=tmp_path / "other",
-                settings=choose(kind, {"elmo": "none", "epochs": 1}),
-                model=None,
-                work=tmp_path / "runs",
-            )
+            taught(kind, Labelled(learned, {}), Labelled(dev, {}), tmp_path / "other")
 
 
 @pytest.mark.parametrize("kind", ["classification", "pairs", "questions"])
@@ -369,15 +335,7 @@ def test_nothing_to_learn_from_is_refused(tmp_path: Path) -> None:
     """No answer is made up: a span of the first token would be learned."""
     unlabelled = [replace(e, answer=None) for e in examples("questions", 4)]  # type: ignore[call-arg]
     with pytest.raises(ElmoError, match="toy:0: .*nothing to learn"):
-        train_task(
-            "questions",
-            Labelled(unlabelled, {}),
-            labelled("questions", 4),
-            out=tmp_path / "task",
-            settings=choose("questions", {"elmo": "none", "epochs": 1, "hidden": 4}),
-            model=None,
-            work=tmp_path / "runs",
-        )
+        taught("questions", Labelled(unlabelled, {}), labelled("questions", 4), tmp_path)
 
 
 def labelled(kind: str, count: int, seed: int = 0) -> Labelled:
@@ -385,23 +343,29 @@ def labelled(kind: str, count: int, seed: int = 0) -> Labelled:
     return Labelled(examples(kind, count, seed), {"examples": count}, scheme)
 
 
+def taught(
+    kind: str,
+    learned: Labelled,
+    dev: Labelled,
+    folder: Path,
+    model: Path | str | None = None,
+    *,
+    changes: dict[str, Any] | None = None,
+    **options: Any,
+) -> Path:
+    """Train a small task in `folder`, for one epoch without ELMo unless `changes` say more."""
+    settings = choose(kind, {"elmo": "none", "epochs": 1, "hidden": 8} | (changes or {}))
+    options = {"out": folder / "task", "work": folder / "runs"} | options
+    train_task(kind, learned, dev, settings=settings, model=model, **options)
+    return folder / "task"
+
+
 def trained(kind: str, folder: Path, model: Path | None, **options: Any) -> Path:
-    changes, count = options.pop("changes", {}), options.pop("count", 40)
-    settings = choose(
-        kind, {"hidden": 8, "epochs": 3, "words": "learned", "characters": 8, **changes}
-    )
-    out = folder / "task"
-    train_task(
-        kind,
-        labelled(kind, count),
-        labelled(kind, 12, 1),
-        out=out,
-        settings=settings,
-        model=model,
-        work=folder / "runs",
-        **options,
-    )
-    return out
+    changes = {"elmo": "frozen", "epochs": 3, "words": "learned", "characters": 8}
+    changes |= options.pop("changes", {})
+    learned = labelled(kind, options.pop("count", 40))
+    dev = labelled(kind, 12, 1)
+    return taught(kind, learned, dev, folder, model, changes=changes, **options)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -422,19 +386,12 @@ def test_the_same_seed_gives_the_same_bytes(
     )
 
 
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes_with_two_threads(
-    tmp_path: Path, two_threads: None
+    tmp_path: Path,
 ) -> None:
     """Batches large enough that torch divides the sums of gradients between threads."""
+    torch.set_num_threads(2)
     changes = {"hidden": 64, "characters": 64, "batch_size": 64, "epochs": 2, "elmo": "none"}
     found = [
         contents(trained("tagging", tmp_path / name, None, changes=changes, count=400))
@@ -679,12 +636,10 @@ def test_a_model_may_be_one_that_is_installed_or_lies_at_a_url(
     url = "memory://a-model"
     copy_model(tiny_model_folder, Location(url))
     tokens = Labelled(examples("tagging", 4), {}, "plain")
-    settings = choose("tagging", {"epochs": 1, "hidden": 4, "word_dim": 4, "characters": 0})
+    changes = {"elmo": "frozen", "word_dim": 4, "characters": 0}
     for model in ("named", url):
-        out = tmp_path / model.replace("/", "-")
-        train_task(
-            "tagging", tokens, tokens, out=out, settings=settings, model=model, work=tmp_path / "w"
-        )
+        folder = tmp_path / model.replace("/", "-")
+        out = taught("tagging", tokens, tokens, folder, model, changes=changes)
         assert Task.load(out).record.bilm is not None
         files = {path.name for path in tiny_model_folder.iterdir()}
         assert {path.name for path in (out / "model").iterdir()} == files
