@@ -4,6 +4,7 @@ import difflib
 import os
 import signal
 import sys
+import traceback
 
 import click
 
@@ -50,6 +51,9 @@ SECTIONS: dict[str, list[click.Command]] = {
 }
 
 
+_WHOLE = 200  # characters of a command's first sentence, which is wrapped and not cut
+
+
 class Sections(click.Group):
     """A click group whose help lists its commands in sections, the stages first.
 
@@ -84,11 +88,10 @@ class Sections(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help's lists of commands, one for each section."""
         of_stages = [one for name in STAGES if (one := self.get_command(ctx, name))]
-        width = formatter.width - 6 - max(map(len, self.list_commands(ctx)))
         for title, commands in {"Stages, in order": of_stages, **SECTIONS}.items():
             with formatter.section(title):
                 formatter.write_dl(
-                    [(str(one.name), one.get_short_help_str(width)) for one in commands]
+                    [(str(one.name), one.get_short_help_str(_WHOLE)) for one in commands]
                 )
 
 
@@ -155,7 +158,7 @@ def _end(error: Exception) -> None:
     from ..terminal.failures import one_line
 
     if isinstance(error, OSError):
-        if error.filename is None and not _written():
+        if error.filename is None and (_printing(error) or not _written()):
             error.filename = "standard output"
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or exiting flushes again
         if isinstance(error, BrokenPipeError):
@@ -172,6 +175,12 @@ def _shown(message: str) -> str:
     from ..terminal.urls import without_credentials
 
     return printable(without_credentials(message))
+
+
+def _printing(error: Exception) -> bool:
+    """Tell whether the error ended a line being printed, which may be gone from the buffer."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code is click.echo.__code__ for frame, _ in frames)
 
 
 def _written() -> bool:

@@ -39,7 +39,12 @@ def _reading(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def task() -> None:
-    """Train and use the paper's six task models; docs/tasks.md shows each kind and format."""
+    """Train and use the paper's six task models; docs/tasks.md shows each kind and format.
+
+    \b
+    Example: elmo task train tagging --train train.conll --dev dev.conll --model english --out ner
+             elmo task predict ner --input text.txt
+    """
 
 
 @task.command()

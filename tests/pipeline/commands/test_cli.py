@@ -14,6 +14,7 @@ import click
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 from elmo.data.tokenizer import describe
 from elmo.model.config import GROUP
@@ -164,8 +165,9 @@ def test_a_url_where_a_file_is_meant_is_one_line(model: Path, tmp_path: Path) ->
 
 
 def test_a_full_disk_is_one_line() -> None:
+    """Also where what was printed is larger than the buffer, or there is none."""
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    for own, where in (({}, "standard output: "), ({"PYTHONUNBUFFERED": "1"}, "")):
+    for own in ({}, {"PYTHONUNBUFFERED": "1"}):
         command = [sys.executable, "-m", "pipeline", "--help"]
         with Path("/dev/full").open("wb") as full:
             done = subprocess.run(
@@ -173,7 +175,8 @@ def test_a_full_disk_is_one_line() -> None:
             )
         assert done.returncode == 1
         assert done.stderr.decode().strip() == (
-            f"error: {where}No space left on device; make room, and run the same command again"
+            "error: standard output: No space left on device; make room, and run the same command "
+            "again"
         )
 
 
@@ -213,10 +216,9 @@ def every_command() -> Iterator[tuple[str, click.Command]]:
         for name in group.list_commands(context):
             command = group.get_command(context, name)
             assert command is not None
+            yield f"{path} {name}".strip(), command
             if isinstance(command, click.Group):
                 groups.append((f"{path} {name}", command))
-            else:
-                yield f"{path} {name}".strip(), command
 
 
 def test_every_command_shows_an_example() -> None:
@@ -224,6 +226,15 @@ def test_every_command_shows_an_example() -> None:
     assert len(commands) > 35
     lacking = [path for path, one in commands.items() if "Example: elmo " not in (one.help or "")]
     assert lacking == []
+
+
+def test_the_help_says_of_each_command_a_whole_sentence() -> None:
+    said = CliRunner().invoke(cli, ["--help"], terminal_width=80).output
+    lists = " ".join(said.split("Stages, in order:")[1].split())
+    for name, command in every_command():
+        if " " not in name:
+            assert f"{name} {' '.join(command.get_short_help_str(1000).split())}" in lists
+    assert "..." not in lists and max(map(len, said.splitlines())) <= 80
 
 
 def test_json_is_one_option_with_one_meaning() -> None:
