@@ -100,11 +100,14 @@ def told(causes: Mapping[str, str], folder: Location) -> str:
     return "; ".join(f"worker {who} lost: {why}" for why, who in named.items())
 
 
-def why_silent(folder: Location) -> str:
-    """Return a likely reason why training prints nothing, from what its workers recorded."""
+def why_silent(folder: Location, *, begun: bool) -> str:
+    """Return a likely reason why training prints nothing, from what its workers recorded.
+
+    Without Ray there are no records; `begun` tells whether training has printed something before.
+    """
     workers = _workers(folder)
     if not workers:
-        return "its workers are still starting"
+        return "it evaluates or saves, or the machine is busy" if begun else "it is still starting"
     size = max(worker["size"] for worker in workers.values())
     if len(workers) < size:
         return f"{len(workers)} of {size} workers have begun, the others are still starting"

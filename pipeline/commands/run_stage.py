@@ -65,16 +65,16 @@ def _run(
     params = settings.load(params_file, values_set())
     if cluster is not None:
         given["cluster"] = cluster
-        if stage.settles_precision:
-            from ..settings.precision import settled_params
-
-            say = partial(click.echo, err=True)
-            params = settled_params(params, stage.name, cluster=cluster, say=say)
     url = (storage.root() if cluster is None else cluster.storage).rstrip("/")
     if url and not stage.inputs:
         for lost in storage.forget_lost(url):
             say_done(f"  {lost}: is not at {without_credentials(url)} any more; it is made again")
     named, given = given, storage.resolved(stage, given, url)
+    if cluster is not None and stage.settles_precision and stage.settles_precision(given):
+        from ..settings.precision import settled_params
+
+        say = partial(click.echo, err=True)
+        params = settled_params(params, stage.name, cluster=cluster, say=say)
     output = stage.outputs[0].name
     storage.check_left(named[output], given[output])
     storage.start_afresh(stage, given[output], named[output])

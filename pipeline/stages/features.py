@@ -46,7 +46,7 @@ STAGE = Stage(
     metrics={"tokens": "tokens", "bytes": "bytes"},
     product="vectors {out}",
     cluster=True,
-    settles_precision=True,
+    settles_precision=lambda _: True,
 )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from elmo.errors import ElmoError
 from elmo.io.location import Location
+from elmo.model.config import read_training
 
 from ..settings.cluster import Cluster
 from ..settings.params import Finetune
@@ -37,7 +38,9 @@ STAGE = Stage(
     product="model {out}",
     score=lambda figures: score(figures),
     cluster=True,
-    settles_precision=True,
+    settles_precision=lambda given: (
+        _read_before(read_training(given["model"]), given["domain"]) is None
+    ),
 )
 
 
@@ -120,8 +123,8 @@ def run(
     parent = load_model(model)
     for shards in (domain, general):
         parent.tokenizer.check_shards(Shards(shards).tokenization, model=model, shards=shards)
-    if (read := _of_same_text(parent.training, Shards(domain).digest)) is not None:
-        return _taken(model, read, out, curves)
+    if (heldout := _read_before(parent.training, domain)) is not None:
+        return _taken(model, heldout, out, curves)
     trained = train_job.train(
         STAGE,
         params,
@@ -148,9 +151,13 @@ def run(
     return _metrics(trained)
 
 
-def _of_same_text(training: Mapping[str, Any], text: str) -> Mapping[str, Any] | None:
-    """The held-out figures of a pretraining that has read this very text."""
-    if training.get("stage") != "pretrain" or training["inputs"].get("corpus") != text:
+def _read_before(training: Mapping[str, Any], shards: Location) -> Mapping[str, Any] | None:
+    """The held-out figures of a pretraining that has read these very shards, else None."""
+    from elmo.data.shards import Shards
+
+    if training.get("stage") != "pretrain":
+        return None
+    if training["inputs"].get("corpus") != Shards(shards).digest:
         return None
     figures: Mapping[str, Any] = training["perplexity"]["after"]["general"]
     return figures

@@ -33,7 +33,7 @@ STAGE = Stage(
         "times_below_unigram": "times_below_unigram",
     },
     cluster=True,
-    settles_precision=True,
+    settles_precision=lambda _: True,
 )
 
 

@@ -54,8 +54,9 @@ class Stage:
     """The folder where a killed run leaves its finished pieces; None: the stage takes seconds."""
     cluster: bool = False
     """Whether its work is divided among processes, here or on a cluster."""
-    settles_precision: bool = False
-    """Whether `precision: auto` is replaced by the faster one here before it runs."""
+    settles_precision: Callable[[Mapping[str, Any]], bool] | None = None
+    """Tells, given its arguments, whether `precision: auto` is replaced by the faster one here
+    before it runs; None: it has no precision."""
     numbers: Any = NUMBERS
     """The type of its numbers, by which they are read from their file."""
 

@@ -363,7 +363,7 @@ def _show(stage: str, folder: Location, done: threading.Event) -> None:
             if text in ("", seen):
                 if now - shown_at > SILENCE:
                     shown_at = now
-                    why = restarts.why_silent(folder)
+                    why = restarts.why_silent(folder, begun=progress is not None)
                     say(f"{stage}: no figures for {now - heard:.0f} s: {why}")
                 continue
             seen, heard, shown_at = text, now, now

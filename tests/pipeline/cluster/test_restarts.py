@@ -5,6 +5,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,14 @@ def test_losses_count_anew_with_each_checkpoint(three: Location) -> None:
 
 
 def test_silence_says_what_it_waits_for(three: Location) -> None:
-    assert restarts.why_silent(three).startswith("all workers have begun: ")
+    why_silent = partial(restarts.why_silent, three, begun=False)
+    assert why_silent().startswith("all workers have begun: ")
     (three / "workers").delete("2.json")
-    assert restarts.why_silent(three).startswith("2 of 3 workers have begun")
+    assert why_silent().startswith("2 of 3 workers have begun")
     for rank in (0, 1):
         (three / "workers").delete(f"{rank}.json")
-    assert restarts.why_silent(three) == "its workers are still starting"
+    assert why_silent() == "it is still starting"
+    assert why_silent(begun=True) == "it evaluates or saves, or the machine is busy"
 
 
 @pytest.fixture

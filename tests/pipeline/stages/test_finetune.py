@@ -23,6 +23,7 @@ from pipeline.settings.params import Finetune, Pretrain
 from pipeline.stages import finetune, pretrain
 from tests.elmo.conftest import WHITESPACE
 from tests.elmo.run_job import NETWORK, TRAINING, WORDS, sentences
+from tests.pipeline.command_line import ROOT, elmo
 
 pytestmark = pytest.mark.usefixtures("own_mlflow")
 HERE = Cluster(workers=0, cpus=1, gpu=False, actors=1)
@@ -284,3 +285,14 @@ def test_one_text_alone_tunes_nothing(inputs: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
     for name in ("train.tsv", "heldout.tsv"):
         assert len((tmp_path / "curves" / name).read_text().splitlines()) == 1
+
+
+def test_where_nothing_is_tuned_no_precision_is_timed(inputs: Path, tmp_path: Path) -> None:
+    texts = [str(inputs / name) for name in ("model", "general", "general")]
+    options = ["--curves", "curves", "--params", str(ROOT / "params.yaml"), "--work", "work"]
+    code, printed, errors = elmo("finetune", *texts, "model", *options, cwd=tmp_path)
+    assert code == 0 and printed.startswith("finetune: nothing is tuned: "), errors
+    assert "precision" not in errors
+    settles, given = finetune.STAGE.settles_precision, {"model": Location(inputs / "model")}
+    assert settles is not None
+    assert settles(given | {"domain": Location(inputs / "domain")})
