@@ -291,7 +291,7 @@ def page(folder: Path, out: Path) -> None:
 
 def _write(out: Path, measure: Callable[[], "Finding"]) -> None:
     """Measure, write the file and its picture, and print the rows."""
-    from pipeline.stages import plots
+    from pipeline.report import plots
     from research import finding as files
     from research.picture import draw
 

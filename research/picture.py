@@ -1,26 +1,67 @@
 """The picture of a finding, drawn from its JSON file alone."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import matplotlib.pyplot as plt
+import numpy as np
+
 from elmo.io.atomic import new_file
-from pipeline.stages import plots
+from pipeline.report.plots import BLUE, GREY, ORANGE, save
 from research.finding import Finding, Row
+
+Point = tuple[float, float, float | None, float | None]  # share, mean, interval
 
 
 def draw(path: Path, finding: Finding) -> None:
     """Draw a PNG: scores by share of the examples for `labels`, else a bar for each row."""
     with new_file(path) as new:
         if finding.kind == "labels":
-            plots.draw_shares(new, _by_way(finding.rows), score=finding.metric)
+            _draw_shares(new, _by_way(finding.rows), score=finding.metric)
         else:
             bars = {row.name: (row.mean, row.low, row.high) for row in finding.rows}
-            plots.draw_intervals(new, bars, score=finding.metric)
+            _draw_intervals(new, bars, score=finding.metric)
 
 
-def _by_way(rows: list[Row]) -> dict[str, list[tuple[float, float, float | None, float | None]]]:
+def _by_way(rows: list[Row]) -> dict[str, list[Point]]:
     """Share, mean and interval of each way, in order."""
-    lines: dict[str, list[tuple[float, float, float | None, float | None]]] = {}
+    lines: dict[str, list[Point]] = {}
     for row in rows:
         point = row.more["share"], row.mean, row.low, row.high
         lines.setdefault(row.name.rpartition(", ")[0], []).append(point)
     return lines
+
+
+def _draw_intervals(
+    path: Path, bars: Mapping[str, tuple[float, float | None, float | None]], *, score: str
+) -> None:
+    """Draw a bar for each name, with the interval of its value where it has one."""
+    figure, axis = plt.subplots(figsize=(9, 0.8 + 0.42 * len(bars)))
+    rows = np.arange(len(bars))
+    axis.barh(rows, [mean for mean, _, _ in bars.values()], 0.6, color=BLUE)
+    for row, (mean, low, high) in enumerate(bars.values()):
+        if low is not None and high is not None:
+            axis.plot([low, high], [row, row], color=ORANGE, lw=2)
+        axis.text(max(mean, high or mean), row, f"  {mean:.3f}", va="center")
+    axis.set_yticks(rows, [name if len(name) <= 60 else name[:59] + "…" for name in bars])
+    axis.tick_params(axis="y", length=0)
+    axis.invert_yaxis()
+    axis.margins(x=0.15)
+    axis.set(xlabel=score)
+    save(figure, path)
+
+
+def _draw_shares(path: Path, lines: Mapping[str, Sequence[Point]], *, score: str) -> None:
+    """Draw a score by the share of training examples, one line for each way of training."""
+    figure, axis = plt.subplots(figsize=(6, 3.6))
+    for (name, points), color in zip(lines.items(), (GREY, BLUE), strict=False):
+        where = [100 * share for share, _, _, _ in points]
+        axis.plot(where, [mean for _, mean, _, _ in points], "o-", color=color, ms=4, label=name)
+        for share, _, low, high in points:
+            if low is not None and high is not None:
+                axis.plot([100 * share] * 2, [low, high], color=color, lw=1.2)
+    axis.set(xlabel="training examples, percent", ylabel=score, xscale="log")
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.grid(color="#edf2f7")
+    axis.legend(frameon=False)
+    save(figure, path)

@@ -11,9 +11,10 @@ from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.model.config import read_training
 
+from ..report.phrases import unknown_tokens
 from ..settings.cluster import Cluster
 from ..settings.params import Finetune
-from .stage import CURVES, OUT, Argument, Stage, unknown_tokens
+from .stage import CURVES, OUT, Argument, Stage
 
 if TYPE_CHECKING:
     from elmo.data.shards import Shards

@@ -9,9 +9,10 @@ from elmo.io.location import Location
 from elmo.io.records import digest
 from elmo.settings import Network
 
+from ..report.phrases import beside_unigram, unknown_tokens
 from ..settings.cluster import Cluster
 from ..settings.params import Pretrain
-from .stage import CURVES, OUT, Argument, Stage, beside_unigram, unknown_tokens
+from .stage import CURVES, OUT, Argument, Stage
 
 if TYPE_CHECKING:
     from elmo.data.characters import Characters

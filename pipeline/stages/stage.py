@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-UNKNOWN = 0.05  # share of unknown tokens from which a perplexity is shown with it
 Numbers = dict[str, Any]  # all numbers of a stage, by name, or by arm and name
 NUMBERS: Any = dict[str, float | None | dict[str, float | None]]  # their type in a file
 
@@ -59,23 +58,3 @@ class Stage:
     before it runs; None: it has no precision."""
     numbers: Any = NUMBERS
     """The type of its numbers, by which they are read from their file."""
-
-
-def beside_unigram(times_below: float, times: str = "×") -> str:
-    """Return a perplexity's relation to the unigram model's as text, such as `2.5 × below`.
-
-    `times_below` is the unigram model's perplexity divided by it.
-    """
-    if times_below >= 1:
-        return f"{times_below:.1f} {times} below"
-    return f"{1 / times_below:.1f} {times} above"
-
-
-def unknown_tokens(rate: float | None) -> str:
-    """Return a remark for a perplexity where many tokens are unknown words, else an empty text.
-
-    Unknown words count as one word, which makes the perplexity look better.
-    """
-    if rate is None or rate < UNKNOWN:
-        return ""
-    return f", flattered: {rate:.0%} of the tokens are unknown words"

@@ -26,6 +26,7 @@ from elmo.tasks import RESULTS_VERSION
 from elmo.tasks.kinds import choose
 from elmo.tasks.settings import TaskSettings
 
+from ..report.phrases import ARMS, SIMPLE, between, rank
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
 from ..settings.params import Params, ProjectTask
@@ -38,10 +39,7 @@ if TYPE_CHECKING:
     from elmo.tasks.readers.fields import Labelled
     from elmo.tasks.train import ReportEpoch
 
-FIRST = ("f1", "exact_match", "accuracy")  # the field's metric comes first
 NOT_SCORES = ("epoch", "loss", "lr")  # what an epoch has besides its scores
-ARMS = {"elmo": "with ELMo", "baseline": "without ELMo"}
-SIMPLE = {"majority": "by the most frequent label", "tfidf": "by TF-IDF", "static": "by layer 0"}
 
 
 def _run(params: Params, name: str, model: Location, cluster: Cluster, **given: Any) -> Numbers:
@@ -91,7 +89,7 @@ def run(
     from elmo.model.config import read_config
     from elmo.tasks.task import NAMES
 
-    from . import plots
+    from ..report import plots
 
     arms = _arms(params)
     written = rf"({'|'.join(ARMS)})/(task\.json|{NAMES})"
@@ -169,11 +167,6 @@ def score(figures: Mapping[str, Any]) -> str:
     rows = (ARMS | SIMPLE).items()
     shown = (f"{figures[name][metric]:.3f} {words}" for name, words in rows if name in figures)
     return f"{metric} {', '.join(shown)}"
-
-
-def between(low: float | None, high: float | None) -> str:
-    """Return an interval as text."""
-    return "unknown" if low is None or high is None else f"{low:+.3f} to {high:+.3f}"
 
 
 def best_by_epoch(folder: Path) -> list[list[float]]:
@@ -487,8 +480,3 @@ def _write_curve(path: Path, curves: Mapping[str, Sequence[float]]) -> None:
 def listed(figures: Mapping[str, float]) -> str:
     """Return scores as text."""
     return ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
-
-
-def rank(name: str) -> tuple[int, str]:
-    """Return the sort key of a score's name: the field's metric first, the others by name."""
-    return FIRST.index(name) if name in FIRST else len(FIRST), name

@@ -32,8 +32,9 @@ from elmo.settings import StoreSettings
 from elmo.store import FeatureStore, model_digest
 from elmo.store import build as store_build
 from pipeline import tracking
+from pipeline.report import occurrences, results
 from pipeline.settings.params import Report, load
-from pipeline.stages import occurrences, report
+from pipeline.stages import report
 from tests.elmo.run_job import NETWORK
 
 pytestmark = pytest.mark.usefixtures("own_mlflow")
@@ -355,7 +356,7 @@ def test_layer_statistics_are_those_of_every_pair(made: Path) -> None:
                 if tokens[i] != tokens[j]
             ]
             cosines[layer] += [float(np.mean(pairs))] if pairs else []
-    for layer, found in enumerate(report.layer_statistics(store).values()):
+    for layer, found in enumerate(results.layer_statistics(store).values()):
         assert found["norm"] == pytest.approx(np.mean(norms[layer]), rel=1e-4)
         assert found["cosine"] == pytest.approx(np.mean(cosines[layer]), abs=1e-4)
 
@@ -496,12 +497,12 @@ def test_a_model_taken_as_it_is_has_no_panel_of_pretraining(
     given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An empty pair of axes says nothing."""
-    from pipeline.stages import plots
+    from pipeline.report import pictures
 
     drawn: list[list[str]] = []
-    curves = plots.draw_curves
+    curves = pictures.draw_curves
     monkeypatch.setattr(
-        plots,
+        pictures,
         "draw_curves",
         lambda file, lines, *rest, **how: (
             drawn.append(list(lines)) or curves(file, lines, *rest, **how)

@@ -1,33 +1,69 @@
-"""The report's plots: training curves, perplexities, layers, vocabulary, task scores.
-
-`report.py` calls each and puts it on the page; `occurrences.py` draws those of one word.
-"""
+"""The pictures of the report, each drawn twice: for a wide and for a narrow screen."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import numpy.typing as npt
+from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-import numpy as np  # noqa: E402
-import numpy.typing as npt  # noqa: E402
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, PercentFormatter  # noqa: E402
+from .page import Picture
+from .plots import BLUE, GREY, ORANGE, PALE, Curve, Target, save
+from .results import TEXTS, FileFigures, Results
 
-from elmo.io.atomic import check_output  # noqa: E402
-
-BLUE, ORANGE, GREY, PALE = "#2b6cb0", "#dd6b20", "#a0aec0", "#90cdf4"
 KINDS = {"unigram model": GREY, "pretrained": BLUE, "fine-tuned": ORANGE}
-Curve = dict[str, list[float]]
-Target = Path | io.BytesIO
-MARK = "elmo-pipeline"  # what a PNG of ours names as its software
 
 
-def check_out(path: Path) -> None:
-    """Raise `ElmoError`, before any work, where `path` is a file that we did not draw."""
-    check_output(path, ours=rb"\x89PNG.*tEXtSoftware\0" + MARK.encode())
+def pictures(results: Results, folder: Path) -> dict[str, Picture]:
+    """Draw the pictures of the results as PNGs in `folder`; return them by name."""
+    draw: dict[str, Callable[..., None]] = {
+        "curves": lambda file, **how: draw_curves(file, results.curves, _unigram(results), **how),
+        "steps": lambda file, **how: draw_steps(file, results.curves, **how),
+        "perplexity": lambda file, **how: draw_perplexity(file, _bars(results.scores), **how),
+        "layers": lambda file, **how: draw_layers(file, results.layers, **how),
+        "vocabulary": lambda file, **how: draw_vocabulary(
+            file, results.counts, tokens=results.figures["vocab"]["tokens"], **how
+        ),
+    }
+    return {name: _drawn(folder / f"{name}.png", one) for name, one in draw.items()}
+
+
+def _unigram(results: Results) -> dict[str, float]:
+    """The unigram model's held-out perplexity for each stage that trained."""
+    unigram = {}
+    if results.trained:
+        unigram["pretraining on general text"] = results.figures["pretrain"]["unigram_perplexity"]
+    if results.tuned:
+        after = results.scores.under("after")
+        unigram["fine-tuning on domain text"] = after.under("domain")["unigram"]
+    return unigram
+
+
+def _bars(scores: FileFigures) -> dict[str, dict[str, float]]:
+    after = scores.under("after")
+    if "before" not in scores:
+        one = after.under("general")
+        return {TEXTS["general"]: {"unigram model": one["unigram"], "pretrained": one["average"]}}
+    before = scores.under("before")
+    return {
+        title: {
+            "unigram model": after.under(text)["unigram"],
+            "pretrained": before.under(text)["average"],
+            "fine-tuned": after.under(text)["average"],
+        }
+        for text, title in TEXTS.items()
+    }
+
+
+def _drawn(path: Path, draw: Callable[..., None]) -> Picture:
+    """Draw a picture to `path`, and again for a narrow screen."""
+    narrow = io.BytesIO()
+    draw(path)
+    draw(narrow, narrow=True)
+    return Picture(path.stem, path.read_bytes(), narrow.getvalue())
 
 
 def draw_curves(
@@ -49,7 +85,7 @@ def draw_curves(
         _plain_ticks(axis)
         axis.legend(frameon=False)
     axes[0].set_ylabel("perplexity")
-    _save(figure, path)
+    save(figure, path)
 
 
 def draw_steps(
@@ -70,7 +106,7 @@ def draw_steps(
         axis.set_ylim(bottom=0)
         axis.grid(color="#edf2f7")
     axes[0].legend(frameon=False)
-    _save(figure, path)
+    save(figure, path)
 
 
 def draw_perplexity(
@@ -91,11 +127,11 @@ def draw_perplexity(
     axis.set(xlabel="held-out perplexity, mean of both directions")
     axis.margins(x=0.2 if narrow else 0.1)
     _legend_above(axis, columns=1 if narrow else 3)
-    _save(figure, path)
+    save(figure, path)
 
 
 def draw_layers(
-    path: Target, by_layer: dict[str, dict[str, float]], *, narrow: bool = False
+    path: Target, by_layer: Mapping[str, Mapping[str, float]], *, narrow: bool = False
 ) -> None:
     """Draw, for each layer, the vectors' mean norm and the similarity of a sentence's tokens."""
     figure, axes = _panels(2, 3.0, narrow=narrow)
@@ -111,7 +147,7 @@ def draw_layers(
         axis.margins(y=0.15)
         axis.set_xlim(-0.7, len(by_layer) - 0.3)
         axis.tick_params(axis="x", length=0)
-    _save(figure, path)
+    save(figure, path)
 
 
 def draw_vocabulary(
@@ -135,57 +171,7 @@ def draw_vocabulary(
         axes[1].text(0.97, 0.06, label, transform=axes[1].transAxes, ha="right")
     for axis in axes:
         axis.grid(color="#edf2f7")
-    _save(figure, path)
-
-
-def draw_task(path: Path, curves: Curve, names: Mapping[str, str], *, score: str) -> None:
-    """Draw a task's score by epoch, one line for each way it was trained."""
-    figure, axis = plt.subplots(figsize=(6, 3.6))
-    for (arm, values), color in zip(curves.items(), (BLUE, ORANGE), strict=False):
-        axis.plot(range(1, len(values) + 1), values, "o-", color=color, ms=3, label=names[arm])
-    axis.set(xlabel="epoch", ylabel=score)
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.grid(color="#edf2f7")
-    axis.legend(frameon=False)
-    _save(figure, path)
-
-
-def draw_intervals(
-    path: Path, bars: Mapping[str, tuple[float, float | None, float | None]], *, score: str
-) -> None:
-    """Draw a bar for each name, with the interval of its value where it has one."""
-    figure, axis = plt.subplots(figsize=(9, 0.8 + 0.42 * len(bars)))
-    rows = np.arange(len(bars))
-    axis.barh(rows, [mean for mean, _, _ in bars.values()], 0.6, color=BLUE)
-    for row, (mean, low, high) in enumerate(bars.values()):
-        if low is not None and high is not None:
-            axis.plot([low, high], [row, row], color=ORANGE, lw=2)
-        axis.text(max(mean, high or mean), row, f"  {mean:.3f}", va="center")
-    axis.set_yticks(rows, [name if len(name) <= 60 else name[:59] + "…" for name in bars])
-    axis.tick_params(axis="y", length=0)
-    axis.invert_yaxis()
-    axis.margins(x=0.15)
-    axis.set(xlabel=score)
-    _save(figure, path)
-
-
-Point = tuple[float, float, float | None, float | None]  # share, mean, interval
-
-
-def draw_shares(path: Path, lines: Mapping[str, Sequence[Point]], *, score: str) -> None:
-    """Draw a score by the share of training examples, one line for each way of training."""
-    figure, axis = plt.subplots(figsize=(6, 3.6))
-    for (name, points), color in zip(lines.items(), (GREY, BLUE), strict=False):
-        where = [100 * share for share, _, _, _ in points]
-        axis.plot(where, [mean for _, mean, _, _ in points], "o-", color=color, ms=4, label=name)
-        for share, _, low, high in points:
-            if low is not None and high is not None:
-                axis.plot([100 * share] * 2, [low, high], color=color, lw=1.2)
-    axis.set(xlabel="training examples, percent", ylabel=score, xscale="log")
-    axis.xaxis.set_major_formatter("{x:g}")
-    axis.grid(color="#edf2f7")
-    axis.legend(frameon=False)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _panels(count: int, height: float, *, narrow: bool) -> tuple[Any, list[Any]]:
@@ -216,12 +202,3 @@ def _legend_above(axis: Any, *, columns: int) -> None:
     axis.legend(
         frameon=False, ncols=columns, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2
     )
-
-
-def _save(figure: Any, path: Target) -> None:
-    for axis in figure.axes:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.set_axisbelow(True)
-    figure.tight_layout()
-    figure.savefig(path, format="png", dpi=120, metadata={"Software": MARK})
-    plt.close(figure)

@@ -1,4 +1,4 @@
-"""The report's page as data: sections of blocks, rendered by the template report.html.
+"""The report's page as data: sections of blocks, rendered by the template page.html.
 
 Text is escaped when it is rendered; text that is HTML already is `Markup`.
 """
@@ -99,7 +99,7 @@ def render(title: str, summary: str, sections: Mapping[str, Sequence[Block]]) ->
         for name, blocks in sections.items()
         if blocks
     ]
-    page = environment.get_template("report.html").render(
+    page = environment.get_template("page.html").render(
         title=title, summary=summary, sections=shown
     )
     return f"{page}\n"

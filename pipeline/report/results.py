@@ -1,0 +1,214 @@
+"""The results that the report shows, read from the files of the stages and from MLflow."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elmo.data.arrays import Int64s
+from elmo.errors import ElmoError, Mismatch, NotFound
+from elmo.io.location import Location
+from elmo.io.records import read_json
+
+from .. import tracking
+
+if TYPE_CHECKING:
+    from elmo.store import FeatureStore
+
+    from .plots import Curve
+
+FIGURES = ("tokenize-general", "tokenize-domain", "vocab", "pretrain", "finetune", "features")
+COLUMNS = {
+    "train": ("tokens", "perplexity", "lr", "gradient_norm"),
+    "heldout": ("tokens", "average"),
+}
+SENTENCES = 300
+TEXTS = {"general": "general text", "domain": "domain text"}
+
+
+class FileFigures(dict[str, Any]):
+    """The figures of a JSON file; a missing one is an `ElmoError` that names the file."""
+
+    def __init__(self, path: Path, values: dict[str, Any]) -> None:
+        super().__init__(values)
+        self.path = path
+
+    def __missing__(self, key: str) -> Any:
+        raise ElmoError(f"{self.path}: has no {key}; run the stage that writes it again")
+
+    def under(self, key: str) -> "FileFigures":
+        """Return the figures of the object at `key`."""
+        return FileFigures(self.path, self[key])
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that a run of the pipeline has left behind, but for its runs in MLflow."""
+
+    figures: Mapping[str, FileFigures]
+    """The figures of each stage."""
+    tasks: Mapping[str, FileFigures]
+    """The figures of each task."""
+    texts: FileFigures | None
+    """The texts of the corpus with their files; None where the corpus is not named."""
+    training: FileFigures
+    """The model's `training.json`."""
+    network: FileFigures
+    registered: FileFigures
+    """The file that register wrote."""
+    curves: "dict[str, dict[str, Curve]]"
+    """The curves of each stage that trained, by the name of their file."""
+    counts: Int64s
+    """How often each word was seen, the most frequent first."""
+    store: "FeatureStore"
+    layers: Mapping[str, Mapping[str, float]]
+    """The statistics of each layer (`layer_statistics`)."""
+
+    @property
+    def scores(self) -> FileFigures:
+        """Return the held-out perplexities."""
+        return self.training.under("perplexity")
+
+    @property
+    def trained(self) -> bool:
+        """Tell whether the model was pretrained here, not taken as it is."""
+        return "steps" in self.figures["pretrain"]
+
+    @property
+    def tuned(self) -> bool:
+        """Tell whether the model was fine-tuned."""
+        return "steps" in self.figures["finetune"]
+
+
+def read_results(
+    *,
+    numbers: Path,
+    curves: Path,
+    vocab: Path,
+    model: Path,
+    store: Location,
+    registered: Path,
+    corpus: Path | None,
+    tasks: Sequence[str],
+) -> Results:
+    """Read the results of all stages, and of `tasks`; raise `ElmoError` where one is missing."""
+    from elmo.store import FeatureStore
+
+    figures = {name: _read(numbers / f"{name}.json") for name in FIGURES}
+    by_task = {name: _read(numbers / f"tasks-{name}.json") for name in tasks}
+    training = _read(model / "training.json")
+    opened = FeatureStore(store, model=model, checked=True)
+    registration = _registered(registered, opened)
+    trained, tuned = ("steps" in figures[stage] for stage in ("pretrain", "finetune"))
+    return Results(
+        figures=figures,
+        tasks=by_task,
+        texts=None if corpus is None else _read(corpus / "manifest.json").under("texts"),
+        training=training,
+        network=_read(model / "config.json").under("model"),
+        registered=registration,
+        curves=_curves(curves, training.under("perplexity"), trained=trained, tuned=tuned),
+        counts=_counts(vocab),
+        store=opened,
+        layers=layer_statistics(opened),
+    )
+
+
+def training_runs(results: Results) -> dict[str, tracking.RunFacts]:
+    """Return what MLflow knows of the runs that trained the model, by stage."""
+    digest = results.registered["model_digest"]
+    facts = {
+        "pretrain": tracking.facts("pretrain", results.training["inputs"].get("parent", digest)),
+        "finetune": tracking.facts("finetune", digest),
+    }
+    return {stage: known for stage, known in facts.items() if known is not None}
+
+
+def layer_statistics(store: "FeatureStore") -> dict[str, dict[str, float]]:
+    """Return each layer's mean norm of a vector, and mean cosine of a sentence's tokens.
+
+    They are of sentences spread evenly through the store; the cosine is NaN where no sentence has
+    two different tokens.
+    """
+    norms: list[np.ndarray[Any, Any]] = []
+    cosines: list[np.ndarray[Any, Any]] = []
+    for k in range(0, len(store), max(1, len(store) // SENTENCES)):
+        vectors_LTD, tokens = store[k], np.array(store.tokens(k))
+        norm_LT = np.linalg.norm(vectors_LTD, axis=-1)
+        unit_LTD = vectors_LTD / np.maximum(norm_LT, 1e-9)[..., None]
+        different_TT = tokens[:, None] != tokens[None, :]
+        norms.append(norm_LT)
+        if different_TT.any():
+            cosines.append((unit_LTD @ unit_LTD.swapaxes(1, 2))[:, different_TT].mean(1))
+    nothing = np.full((len(store.layers), 1), np.nan)
+    norm_L = (np.concatenate(norms, 1) if norms else nothing).mean(1)
+    cosine_L = (np.stack(cosines, 1) if cosines else nothing).mean(1)
+    return {
+        name: {"norm": float(norm), "cosine": float(cosine)}
+        for name, norm, cosine in zip(store.layers, norm_L, cosine_L, strict=True)
+    }
+
+
+def _read(path: Path) -> FileFigures:
+    return FileFigures(path, read_json(path))
+
+
+def _registered(path: Path, store: "FeatureStore") -> FileFigures:
+    registered = _read(path)
+    model = store.manifest.model.digest
+    if registered["model_digest"] != model:
+        raise Mismatch(
+            f"{path}: names model {registered['model_digest'][:12]}…, the store was made by "
+            f"{model[:12]}…; run register again"
+        )
+    return registered
+
+
+def _counts(vocab: Path) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    """Return how often each word was seen, without the boundaries and the unknown."""
+    from elmo.data.vocabulary import Vocabulary
+
+    words = Vocabulary.load(vocab)
+    if words.counts is None:
+        raise NotFound(f"{vocab / 'counts.txt'}: no such file; run vocab again")
+    known = np.delete(np.array(words.counts, np.int64), [words.bos, words.eos, words.unk])
+    return np.sort(known)[::-1]
+
+
+def _curves(
+    folder: Path, scores: FileFigures, *, trained: bool, tuned: bool
+) -> dict[str, dict[str, "Curve"]]:
+    """The curves of the stages that trained; the held-out one of fine-tuning begins before the
+    first step."""
+    pretrain, finetune = (
+        {name: _columns(folder / stage / f"{name}.tsv", COLUMNS[name]) for name in COLUMNS}
+        for stage in ("pretrain", "finetune")
+    )
+    lines = {"pretraining on general text": pretrain} if trained else {}
+    if not tuned:
+        return lines
+    heldout = finetune["heldout"]
+    heldout["tokens"].insert(0, 0.0)
+    heldout["average"].insert(0, scores.under("before").under("domain")["average"])
+    return lines | {"fine-tuning on domain text": finetune}
+
+
+def _columns(path: Path, names: tuple[str, ...]) -> "Curve":
+    if not path.is_file():
+        raise ElmoError(f"{path}: no such curve; run the stage that writes it")
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    columns: Curve = {name: [] for name in names}
+    for number, row in enumerate(rows, 2):
+        for name in names:
+            try:
+                columns[name].append(float(row.get(name) or ""))
+            except ValueError:
+                raise ElmoError(
+                    f"{path}:{number}: {name} must be a number, found {row.get(name)!r}; "
+                    "run the stage that writes it again"
+                ) from None
+    return columns

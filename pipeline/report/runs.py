@@ -1,0 +1,129 @@
+"""The report's sections on runs: what was run, by which settings, beside the run before."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from markupsafe import Markup
+
+from .. import tracking
+from ..settings.fingerprint import plain
+from ..settings.params import Params
+from .page import Block, Fold, Paragraph, Table, code
+from .results import TEXTS, FileFigures, Results
+
+INPUTS = {"corpus": "Domain text", "general": "General text", "parent": "Pretrained model"}
+
+
+def what_was_run(
+    results: Results, runs: Mapping[str, tracking.RunFacts], settings: Params | None
+) -> list[Block]:
+    """Return the version, the network, the training runs and digests, and `settings` if given."""
+    rows = [
+        ("Registered as", _version(results.registered)),
+        ("Network", _network(results.network)),
+        ("Pretrained on", _pretrained_on(results.figures["pretrain"])),
+        ("Fine-tuned on", _tuned_on(results.figures["finetune"])),
+        *((f"{stage.capitalize()}", _described(facts)) for stage, facts in runs.items()),
+    ]
+    digests = [
+        ("MLflow run of the model", code(results.training.get("run_id", ""))),
+        ("Digest of the model", code(results.registered["model_digest"])),
+        *(
+            (f"Digest of its {INPUTS.get(name, name).lower()}", code(value))
+            for name, value in sorted(results.training["inputs"].items())
+        ),
+        ("Digest of the store", code(results.store.digest)),
+    ]
+    return [Table(rows), Fold("Digests", [Table(digests)]), *_settings(settings)]
+
+
+def _version(registered: FileFigures) -> str:
+    if not registered["version"]:
+        return "nothing: it is an experiment"
+    return Markup("{}, version {}").format(code(registered["uri"]), registered["version"])
+
+
+def _described(facts: tracking.RunFacts) -> str:
+    """Tell when, how long, how fast, where and by which commit, in words."""
+    parts = [f"{_day(facts)} UTC", f"{facts.minutes:,.1f} minutes"]
+    if rate := facts.metrics.get("train.tokens_per_second"):
+        parts.append(f"{rate:,.0f} tokens per second")
+    if facts.machine:
+        parts.append(facts.machine)
+    if facts.commit:
+        parts.append(f"commit {facts.commit[:12]}" + " and changes" * facts.changed)
+    return ", ".join(parts)
+
+
+def _pretrained_on(pretrain: FileFigures) -> str:
+    if "steps" not in pretrain:
+        return "another text, elsewhere: the model was taken as it is (pretrain.model)"
+    return (
+        f"{pretrain['tokens_seen']:,} tokens of general text, read in {pretrain['steps']:,} steps"
+    )
+
+
+def _network(network: FileFigures) -> str:
+    filters = sum(count for _, count in network["filters"])
+    return (
+        f"{filters} character filters, {network['highways']} highway, {network['layers']} layers "
+        f"of {network['cells']} cells each way, projected to {network['projection']}: vectors of "
+        f"{2 * network['projection']} numbers"
+    )
+
+
+def _tuned_on(figures: FileFigures) -> str:
+    if "steps" not in figures:
+        return "nothing: the domain text is the general text"
+    return f"{figures['tokens_seen']:,} tokens of domain text, read in {figures['steps']:,} steps"
+
+
+def _settings(settings: Params | None) -> list[Block]:
+    if settings is None:
+        return []
+    rows = [(code(name), code(value)) for name, value in _flat(plain(settings)) if value != ""]
+    return [Fold("Settings", [Table(rows)])]
+
+
+def _flat(value: Any, name: str = "") -> list[tuple[str, str]]:
+    """Settings by their whole names, as on the command line."""
+    if not isinstance(value, dict) or not value:
+        return [(name, str(value))]
+    rows = ((f"{name}.{key}" if name else str(key), one) for key, one in value.items())
+    return [row for key, one in rows for row in _flat(one, key)]
+
+
+def run_before(runs: Mapping[str, tracking.RunFacts]) -> list[Block]:
+    """Return the run of finetune before this one, beside it; nothing where there is none."""
+    now = runs.get("finetune")
+    then = now and tracking.facts_before("finetune", now)
+    if now is None or then is None:
+        return []
+    names = {
+        f"{when}.{text}.average": f"{TEXTS[text].capitalize()}, {title}"
+        for text in ("domain", "general")
+        for when, title in (("before", "pretrained"), ("after", "fine-tuned"))
+    }
+    names["train.tokens_per_second"] = "Tokens per second"
+    rows = [
+        (title, f"{then.metrics[name]:,.1f}", f"{now.metrics[name]:,.1f}")
+        for name, title in names.items()
+        if name in then.metrics and name in now.metrics
+    ]
+    rows.append(("Minutes", f"{then.minutes:,.1f}", f"{now.minutes:,.1f}"))
+    changed = [
+        (code(name), then.params.get(name, "–"), now.params.get(name, "–"))
+        for name in sorted(then.params.keys() | now.params.keys())
+        if then.params.get(name) != now.params.get(name)
+    ]
+    head = ("", _day(then), "this run")
+    blocks: list[Block] = [
+        Paragraph("Held-out perplexities compare where the text and the words are the same."),
+        Table(rows, head=head),
+    ]
+    return blocks + ([Table(changed, head=("changed setting", *head[1:]))] if changed else [])
+
+
+def _day(facts: tracking.RunFacts) -> str:
+    return datetime.fromtimestamp(facts.began, UTC).strftime("%Y-%m-%d %H:%M")

@@ -1,0 +1,68 @@
+"""The report's sections on single words: their neighbours, and their uses on a plane."""
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from markupsafe import Markup, escape
+
+from ..settings.params import Report
+from .occurrences import FEWEST, Occurrence, occurrences, picture
+from .page import Block, Drawing, Heading, Paragraph, Table
+
+if TYPE_CHECKING:
+    from elmo.model.embedder import Embedder
+    from elmo.store import FeatureStore
+
+
+def neighbors(params: Report, store: "FeatureStore", embedder: "Embedder") -> list[Block]:
+    """Return the tokens of the store that are used most like the marked one of each query."""
+    from elmo.store.neighbors import clearest_layer, parse_query, random_cosine
+    from elmo.store.neighbors import neighbors as nearest
+
+    layer = clearest_layer(store)
+    compared = "Vectors" if layer is None else f"Those of layer {layer}, which differ most,"
+    intro = (
+        f"Which tokens of the store are used most like the marked one? {compared} are compared by "
+        f"cosine; two random tokens have {random_cosine(store, layer):.3f}."
+    )
+    blocks: list[Block] = [Paragraph(intro, small=False)]
+    for text in params.neighbors_of:
+        tokens, position = parse_query(text, tokenize=embedder.tokenize)
+        rows = [
+            (f"{one.cosine:.3f}", str(one.sentence_id), _marked(one.tokens, one.position))
+            for one in nearest(store, embedder, tokens, position, k=params.neighbors, layer=layer)
+        ]
+        query = Markup(re.sub(r"\[(\S+)\]", r"<b>\1</b>", str(escape(text))))
+        blocks.append(Heading(query))
+        blocks.append(Table(rows, head=("cosine", "sentence", "used there"), words=(2,)))
+    return blocks
+
+
+def uses(queries: Sequence[str], store: "FeatureStore", embedder: "Embedder") -> list[Block]:
+    """Return the occurrences of the marked token of each query on a plane, once for each token."""
+    from elmo.store.neighbors import parse_query
+
+    words: dict[str, None] = {}
+    for text in queries:
+        tokens, index = parse_query(text, tokenize=embedder.tokenize)
+        words[tokens[index]] = None
+    blocks: list[Block] = [
+        Paragraph(
+            "Each point is an occurrence in the store: the mean of its layers on the two principal "
+            "directions. Its colour is the nearest of at most three uses (k-means of the vectors); "
+            "a list shows the most typical occurrence of each. A point tells its sentence."
+        )
+    ]
+    for word in words:
+        of_word = occurrences(store, word)
+        few = Paragraph(f"Occurs {len(of_word)} times, too rarely for a picture.")
+        blocks.append(Heading(word))
+        blocks.append(Drawing(Markup(picture(of_word))) if len(of_word) >= FEWEST else few)
+    return blocks
+
+
+def _marked(tokens: list[str], index: int) -> Markup:
+    """The tokens around `index`, that one in bold."""
+    return Markup(Occurrence(np.empty(0, np.float32), index, tokens).marked())
