@@ -21,7 +21,7 @@ from elmo.io.records import sha256
 from elmo.tasks.readers.fields import TextTokens
 
 from ..settings.params import Labels
-from .corpus import LeftOut, marked_prose, package_docstrings
+from ..text.docstrings import LeftOut, marked_prose, package_docstrings
 from .stage import Argument, Stage
 
 SHORTEST, LONGEST = 5, 40  # tokens of a sentence

@@ -1,0 +1,191 @@
+"""Prose from the docstrings of Python: found in sources, without code, tables and markup."""
+
+import ast
+import re
+import warnings
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from importlib import util
+from inspect import cleandoc
+from pathlib import Path
+
+from elmo.errors import ElmoError
+
+SAMPLES = 3  # of the paragraphs left out for one reason, to be looked at
+_SAMPLE = 160  # characters of such a sample
+_BULLET = re.compile(r"(?:[-*+•]|\(?\d+[.)]|\[\d+\])\s+")
+_DIRECTIVE = re.compile(r"\.\. (?:\[|_|[\w-]+::)")
+_KEPT_DIRECTIVE = re.compile(r"\.\. (?:note|warning|seealso|deprecated|version\w+|tip|important)::")
+_CODE = re.compile(
+    r"(?:if|elif|else|for|while|with|async|def|class|import|from|try|return|raise|print|del|yield)\b"
+    r"(?!.*[.?!]$)|[\w*., ]+ : "
+)
+_RULE = re.compile(r"[-=~*^+|#_\s]+")
+_MARKUP = [
+    (re.compile(r":[\w:.+-]+:`~?([^`]*)`"), r"\1"),
+    (re.compile(r"`([^`<]*?)\s*<[^`>]*>`_*"), r"\1"),
+    (re.compile(r"``([^`]*)``|`([^`]*)`_?"), r"\1\2"),
+    (re.compile(r"(?<!\w)\*\*?(\w[^*]*)\*\*?(?!\w)"), r"\1"),
+    (re.compile(r"\s*\[[\w\s]+\]_"), ""),
+]
+_WORD = re.compile(r"[(\"'“]*[A-Za-z][a-z]*(?:[-'’][a-z]+)*[\"'”)]*[.,;:!?]*[)\"'”]*")
+_COMMON = frozenset(
+    "the a an is are be of to and or in on for if not with as by this that it from which return "
+    "returns at can use used will when all has have its into was were no".split()
+)
+
+
+class LeftOut:
+    """The paragraphs that are left out of a text: how many for each reason, and samples of them.
+
+    The samples are those with the lowest checksums, so they come from all of the text.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._lowest: dict[str, list[tuple[int, str]]] = {}
+
+    def add(self, reason: str, text: str) -> None:
+        """Count a paragraph that is left out."""
+        self.counts[reason] += 1
+        line = " ".join(text.split()).encode(errors="replace")  # half of a pair is no UTF-8
+        lowest = {*self._lowest.get(reason, ()), (zlib.crc32(line), line.decode())}
+        self._lowest[reason] = sorted(lowest)[:SAMPLES]
+
+    def samples(self) -> dict[str, tuple[str, ...]]:
+        """Return a few paragraphs for each reason, each on a line that is cut."""
+        return {
+            reason: tuple(_cut(line) for _, line in lowest)
+            for reason, lowest in self._lowest.items()
+        }
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _SAMPLE else f"{line[: _SAMPLE - 1]}…"
+
+
+def prose(text: str, dropped: LeftOut) -> list[str]:
+    """Return the paragraphs of prose in a docstring or topic, each on one line.
+
+    Left out, and added to `dropped`: doctests, code after `::`, directives such as maths,
+    headings, and what does not read as English (grammar, tables, signatures).
+    """
+    return [_plain(paragraph) for paragraph in marked_prose(text, dropped)]
+
+
+def marked_prose(text: str, dropped: LeftOut) -> Iterator[str]:
+    """Yield the paragraphs of prose in a docstring, with their reStructuredText markup.
+
+    What is left out is added to `dropped`, with the reason.
+    """
+    skip = -1
+    for indent, lines in _blocks(text):
+        if skip >= 0 and indent > skip:
+            dropped.add("code", " ".join(lines))
+            continue
+        skip = -1
+        if len(lines) > 1 and _RULE.fullmatch(lines[1]):
+            dropped.add("heading", lines[0])
+            lines = lines[2:]
+        if not lines:
+            continue
+        first, whole = lines[0], " ".join(lines)
+        if any(line.startswith((">>>", "...")) for line in lines):
+            dropped.add("doctest", whole)
+        elif _DIRECTIVE.match(first) and not _KEPT_DIRECTIVE.match(first):
+            dropped.add("directive", whole)
+            skip = indent
+        elif _RULE.fullmatch(first):
+            dropped.add("table", whole)
+        else:
+            paragraph = _KEPT_DIRECTIVE.sub("", whole, count=1)
+            if _plain(paragraph).endswith("::"):
+                skip, paragraph = indent, paragraph.rstrip()[:-1]
+            if _reads(_plain(paragraph)):
+                yield paragraph
+            else:
+                dropped.add("not prose", whole)
+
+
+def docstrings(source: str) -> Iterator[str]:
+    """Yield the docstrings in a module's source, in order."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nodes: list[ast.AST] = [ast.parse(source)]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if docstring := ast.get_docstring(node, clean=False):
+                yield cleandoc(docstring)
+        for statements in ("finalbody", "orelse", "handlers", "body"):
+            nodes.extend(reversed(getattr(node, statements, [])))
+
+
+def package_docstrings(name: str, *, setting: str) -> Iterator[str]:
+    """Yield the docstrings of an installed package.
+
+    `setting` is the setting that names it, for the `ElmoError` where it is not installed.
+    """
+    try:
+        spec = util.find_spec(name)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise ElmoError(
+            f"{setting}: no installed package {name!r}; install it or name your own files"
+        )
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    return folder_docstrings(folder, {"tests", "test", "__pycache__"})
+
+
+def folder_docstrings(folder: Path, left_out: set[str]) -> Iterator[str]:
+    """Yield the docstrings of all modules below a folder, in the order of the modules' names.
+
+    Folders and files with names in `left_out` are left out.
+    """
+    files = [(path.relative_to(folder), path) for path in folder.rglob("*.py")]
+    for name, path in sorted(files, key=lambda pair: pair[0].parts):
+        if left_out.isdisjoint(name.parts):
+            try:
+                yield from docstrings(path.read_text(encoding="utf-8"))
+            except (SyntaxError, UnicodeDecodeError):
+                continue  # templates and files in other encodings, not modules
+
+
+def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
+    """Runs of lines of one indentation between blank lines; a bullet opens one of its own."""
+    lines: list[str] = []
+    indent, hanging = 0, -1
+    for raw in [*text.expandtabs().split("\n"), ""]:
+        line = raw.strip()
+        depth = len(raw) - len(raw.lstrip())
+        bullet = _BULLET.match(line)
+        continues = lines and not bullet and depth in (indent, hanging)
+        if lines and (not line or not continues):
+            yield indent, lines
+            lines = []
+        if not line:
+            continue
+        if not lines:
+            indent = depth
+            hanging = depth + bullet.end() if bullet else -1
+            line = line[bullet.end() :] if bullet else line
+        lines.append(line)
+
+
+def _plain(paragraph: str) -> str:
+    """A paragraph without inline markup."""
+    for pattern, kept in _MARKUP:
+        paragraph = pattern.sub(kept, paragraph)
+    return " ".join(paragraph.split())
+
+
+def _reads(paragraph: str) -> bool:
+    """Tell whether this is English prose: mostly plain words, one of them a very common one."""
+    words = paragraph.split()
+    plain = sum(_WORD.fullmatch(word) is not None for word in words)
+    common = any(word.lower().strip(".,;:()") in _COMMON for word in words)
+    return (
+        len(words) >= 4 and common and plain >= 0.6 * len(words) and _CODE.match(paragraph) is None
+    )
