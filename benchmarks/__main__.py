@@ -144,6 +144,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tags-dev", type=_file, help="more of it")
     parser.add_argument("--tags-test", type=_file, help="and more, to score")
     parser.add_argument("--questions", type=_file, help="questions, as SQuAD has them")
+    parser.add_argument("--fasttext", type=_file, help="vectors of words, as word2vec text")
     parser.add_argument("--peers", type=Path, help="a folder for the environments of the others")
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="NAME", choices=[one.name for one in BENCHMARKS]

@@ -1,19 +1,22 @@
 """Counts, static vectors and ELMo, on one task and one search: which of them answers better.
 
     python -m benchmarks.comparison --train EWT.conllu --test EWT.conllu --squad dev.json.gz
+        --fasttext VECTORS
 
 The task: the tag of each word, by logistic regression on what is known of it: counts of the word
-and its neighbours, the model's vector of the word alone (layer 0), or its vectors in the sentence.
-The search: which of many paragraphs a question was asked of, by the cosine to the question of
-TF-IDF, of the mean vector of words, or of the mean vector of words in their sentences.
-Prints JSON.
+and its neighbours, fastText's vector of the word, the model's vector of the word alone (layer 0),
+or its vectors in the sentence. The search: which of many paragraphs a question was asked of, by the
+cosine to the question of TF-IDF, of the mean vector of words, or of the mean vector of words in
+their sentences. VECTORS is word2vec text of words, those of the sentences among them; the figures
+kept are of fastText on what the model has read: gensim's FastText(sentences, vector_size=100,
+min_count=3, sg=1, epochs=3, workers=1, seed=1). A word that is missing has none. Prints JSON.
 """
 
 import argparse
 import gzip
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +36,35 @@ def main() -> None:
     """Measure both, and print what was measured."""
     options = _options()
     embedder = Embedder.load(options.model, device="cpu")
+    fasttext = WordVectors(options.fasttext)
     show(
         {
             "model": options.model,
-            "tags": tags(options.train, options.test, embedder, options.sentences),
-            "search": search(options.squad, embedder, options.paragraphs),
+            "tags": tags(options.train, options.test, embedder, fasttext, options.sentences),
+            "search": search(options.squad, embedder, fasttext, options.paragraphs),
         }
     )
 
 
-def tags(train: Path, test: Path, embedder: Embedder, sentences: int) -> dict[str, float]:
+class WordVectors:
+    """Vectors of words, read from word2vec text."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open(encoding="utf-8") as file:
+            self.dim = int(next(file).split()[1])
+            self._rows = dict(line.split(" ", 1) for line in file)
+
+    def of(self, words: Iterable[str]) -> Any:
+        """Return the vectors (words, dim); a word that is missing has zeros."""
+        rows = [self._rows.get(word) for word in words]
+        return np.stack(
+            [np.fromstring(row, sep=" ") if row else np.zeros(self.dim) for row in rows]
+        )
+
+
+def tags(
+    train: Path, test: Path, embedder: Embedder, fasttext: WordVectors, sentences: int
+) -> dict[str, float]:
     """The share of right tags of each way, learned from the first sentences."""
     splits = [_tagged(train)[:sentences], _tagged(test)[:sentences]]
     gold = [[tag for one in split for tag in one.tags or ()] for split in splits]
@@ -50,6 +72,7 @@ def tags(train: Path, test: Path, embedder: Embedder, sentences: int) -> dict[st
     counts = DictVectorizer()
     features: dict[str, list[Any]] = {
         "counts": [counts.fit_transform(_around(splits[0])), counts.transform(_around(splits[1]))],
+        "fasttext": [fasttext.of(t for one in split for t in one.tokens) for split in splits],
         "static": [np.concatenate([one[0] for one in split]) for split in embedded],
         "elmo": [np.concatenate([_wide(one) for one in split]) for split in embedded],
     }
@@ -59,7 +82,9 @@ def tags(train: Path, test: Path, embedder: Embedder, sentences: int) -> dict[st
     }
 
 
-def search(squad: Path, embedder: Embedder, paragraphs: int) -> dict[str, float]:
+def search(
+    squad: Path, embedder: Embedder, fasttext: WordVectors, paragraphs: int
+) -> dict[str, float]:
     """The share of questions whose own paragraph is nearest, by each way."""
     opener = gzip.open if squad.suffix == ".gz" else open
     with opener(squad, "rt", encoding="utf-8") as file:
@@ -69,8 +94,13 @@ def search(squad: Path, embedder: Embedder, paragraphs: int) -> dict[str, float]
     texts = [one["context"] for one in asked]
     questions = [one["qas"][0]["question"] for one in asked]
     tfidf = TfidfVectorizer(sublinear_tf=True).fit(texts)
-    ways = {
+
+    def mean(text: str) -> Any:
+        return fasttext.of(t for tokens in embedder.tokenize(text) for t in tokens).mean(0)
+
+    ways: dict[str, Callable[[list[str]], Any]] = {
         "counts": lambda some: tfidf.transform(some),
+        "fasttext": lambda some: normalize(np.stack([mean(text) for text in some])),
         "static": lambda some: normalize(embedder.encode(some, layers=[0])),
         "elmo": lambda some: normalize(embedder.encode(some)),
     }
@@ -120,6 +150,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--train", type=Path, required=True, help="Tagged sentences to learn from.")
     parser.add_argument("--test", type=Path, required=True, help="Tagged sentences to score.")
     parser.add_argument("--squad", type=Path, required=True, help="Questions, as SQuAD has them.")
+    parser.add_argument("--fasttext", type=Path, required=True, help="Words with their vectors.")
     parser.add_argument("--model", default="english")
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--paragraphs", type=int, default=500)

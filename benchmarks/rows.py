@@ -131,7 +131,7 @@ def _precision(figures: Figures) -> str:
 
 
 def _answers(task: str) -> Callable[[Figures], str]:
-    ways = {"counts": "counts", "static": "static", "elmo": "ELMo"}
+    ways = {"counts": "counts", "fasttext": "fastText", "static": "layer 0", "elmo": "ELMo"}
     return lambda figures: ", ".join(
         f"{name} {figures[task][way]:.3f}" for way, name in ways.items()
     )
@@ -149,7 +149,7 @@ def _differences(figures: Figures) -> str:
     return f"differ by at most {max(figures['largest_difference_by_layer']):.1e}"
 
 
-_OTHERS = "counts (TF-IDF), static vectors"
+_OTHERS = "counts (TF-IDF), fastText of the text that the model read, static vectors (layer 0)"
 BENCHMARKS: tuple[Benchmark, ...] = (
     _embedding("small", scale.SMALL),
     _embedding("original", scale.ORIGINAL),
@@ -291,6 +291,8 @@ BENCHMARKS: tuple[Benchmark, ...] = (
             "{tags-test}",
             "--squad",
             "{questions}",
+            "--fasttext",
+            "{fasttext}",
         ),
         1,
         (
