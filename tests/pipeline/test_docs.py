@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from elmo.data.tokenizer import TOKENIZERS
+from pipeline.stages import record
 from tests.pipeline.command_line import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,6 +43,27 @@ def test_one_word_a_stage(stage: str) -> None:
     assert stage in COMMANDS
     assert (ROOT / "pipeline" / "stages" / f"{stage}.py").is_file()
     assert f"| `{stage}` |" in (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
+
+
+def test_the_tutorial_names_the_columns_of_the_metrics() -> None:
+    """All of them but those of tasks, which its project has not."""
+    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", page.partition("| column | what |")[2], re.MULTILINE)
+    named = set(re.findall(r"`(\w+)`", " ".join(rows)))
+    assert named == {name for stage in STAGES if stage != "tasks" for name in record(stage).metrics}
+
+
+def test_a_setting_that_a_page_sets_has_another_value_before() -> None:
+    """Else nothing would run."""
+    params = yaml.safe_load((ROOT / "params.yaml").read_text())
+    pages = [README, *(page.read_text(encoding="utf-8") for page in ROOT.glob("docs/**/*.md"))]
+    found = [one for page in pages for one in re.findall(r"-S ([\w.]+)=([\w.]+)", page)]
+    assert found
+    for path, value in found:
+        here = params
+        for key in path.split("."):
+            here = here.get(key, {})
+        assert str(here) != value, path
 
 
 def test_no_stage_depends_on_how_the_work_is_run() -> None:
