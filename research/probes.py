@@ -14,12 +14,12 @@ from torch import Tensor
 from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
 from elmo.store import model_digest
-from elmo.tasks import layer_probe, senses
 from elmo.tasks.examples import Tagged
 from elmo.tasks.inputs import read_vectors
 from elmo.tasks.lines import lines_of
 from elmo.tasks.reading import read
 from pipeline.tracking.task_runs import source_digest
+from research import layer_probe, senses
 from research.finding import (
     Finding,
     Row,

@@ -7,7 +7,7 @@ import pytest
 from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
 from elmo.model.folder import Model
-from elmo.tasks.senses import (
+from research.senses import (
     SenseOccurrence,
     SenseSentence,
     read_first_senses,

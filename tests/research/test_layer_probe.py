@@ -8,7 +8,7 @@ import pytest
 from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
 from elmo.model.folder import Model
-from elmo.tasks.layer_probe import probe_layers
+from research.layer_probe import probe_layers
 
 WORDS = ["the", "a", "gift", "for", "has", "he", "zoo", "übel"]
 
