@@ -71,11 +71,6 @@ class Characters:
         """Return the number of character ids, the five marks included: 261 for bytes."""
         return self.marks + 5
 
-    @property
-    def pad(self) -> int:
-        """Return the id of the padding character."""
-        return self.marks + 4
-
     def encode(self, tokens: Sequence[str]) -> npt.NDArray[np.int32]:
         """Return the raw character ids of N tokens as an int32 array (N, max_characters).
 

@@ -12,10 +12,9 @@ Shapes: S directions (0 forward, 1 backward), T time steps, B rows, N distinct t
 V words, n time steps of a block.
 """
 
-import queue
-import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypedDict, TypeVar
 
@@ -27,6 +26,7 @@ from elmo.data.shards import Shard, ShardEntry, Shards
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 
+PREFETCHED = 2  # items that wait to be consumed
 SHARDS_MIXED = 32  # shards whose blocks are shuffled together: what must be open at a time
 _OOV = np.int64(1) << 32
 Item = TypeVar("Item")
@@ -358,39 +358,16 @@ def both_ways(keys: Int64s, words: Int64s, lengths: Int64s, vocabulary: Vocabula
     )
 
 
-def prefetched(items: Iterator[Item], *, ahead: int = 2) -> Generator[Item, None, None]:
+def prefetched(items: Iterator[Item]) -> Generator[Item, None, None]:
     """Yield the items of an iterator in order, while another thread prepares the next ones.
 
-    At most `ahead` items wait to be consumed. An exception in the iterator is raised here.
+    An exception in the iterator is raised here.
     """
-    ready: queue.Queue[Any] = queue.Queue(ahead)
-    stop = threading.Event()
-
-    def put(item: Any) -> bool:
-        while not stop.is_set():
-            try:
-                ready.put(item, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    def work() -> None:
-        try:
-            for item in items:
-                if not put(item):
-                    return
-            put(None)
-        except BaseException as error:  # handed to the caller, who raises it
-            put(error)
-
-    thread = threading.Thread(target=work, daemon=True, name="stream")
-    thread.start()
+    thread = ThreadPoolExecutor(1, thread_name_prefix="stream")
     try:
-        while (item := ready.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
+        ready = deque(thread.submit(next, items, None) for _ in range(PREFETCHED))
+        while (item := ready.popleft().result()) is not None:
+            ready.append(thread.submit(next, items, None))
             yield item
     finally:
-        stop.set()
-        thread.join()
+        thread.shutdown(cancel_futures=True)

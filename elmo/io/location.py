@@ -19,8 +19,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 from elmo.errors import ElmoError, NotFound, altered_error, missing_error, reason_of
@@ -175,21 +176,19 @@ class Location:
         with self._remote(file) as (files, path):
             return time.time() - float(files.modified(path).timestamp())
 
-    def read(self, file: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Return the bytes of a file, or those from `start` to `stop - 1`."""
+    def read(self, file: str) -> bytes:
+        """Return the bytes of a file."""
         if self.local is not None:
-            with (self.local / file).open("rb") as stream:
-                stream.seek(start)
-                return stream.read() if stop is None else stream.read(max(0, stop - start))
+            return (self.local / file).read_bytes()
         with self._remote(file) as (files, path):
-            return bytes(files.cat_file(path, start=start or None, end=stop))
+            return bytes(files.cat_file(path))
 
-    def open(self, file: str) -> BinaryIO:
+    def open(self, file: str) -> BufferedReader:
         """Open a file for reading, with seek."""
         if self.local is not None:
             return (self.local / file).open("rb")
         with self._remote(file) as (files, path):
-            return cast(BinaryIO, files.open(path, "rb"))
+            return cast(BufferedReader, files.open(path, "rb"))
 
     def record(self, file: str, kind: type[Record], *, limit: int | None = None) -> Record:
         """Read a JSON file as type `kind`, as `elmo.io.records.read_record` does."""
@@ -204,11 +203,8 @@ class Location:
 
     def sha256(self, file: str) -> str:
         """Return the SHA-256 of a file's bytes, in hex."""
-        total = hashlib.sha256()
         with self.open(file) as stream:
-            while block := stream.read(1 << 20):
-                total.update(block)
-        return total.hexdigest()
+            return hashlib.file_digest(stream, "sha256").hexdigest()
 
     def check(self, file: str, *, size: int, sha256: str | None = None) -> None:
         """Raise `ElmoError` if a file is missing, has another size or, if `sha256` is given, other
@@ -324,15 +320,14 @@ class Location:
             return self._copy(written, self.local / file)
         return True
 
-    def adopt(self, file: str, source: "Location", *, name: str = "") -> None:
-        """Take over a file of `source`, under `name` or its own name, unless this folder has one.
+    def adopt(self, file: str, source: "Location") -> None:
+        """Take over a file of `source` under its own name, unless this folder has one.
 
         On one disk the file is moved. Between URLs of one store, it is copied without passing
         through this machine.
         """
-        name = name or file
-        if not self.exists(name):
-            self._take(file, source, name)
+        if not self.exists(file):
+            self._take(file, source, file)
 
     def adopt_all(self, names: Mapping[str, str], source: "Location") -> None:
         """Take over many files of `source`, as `adopt` does; `names` maps their old names to the

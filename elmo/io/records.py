@@ -53,11 +53,8 @@ def sha256(path: Path) -> str:
     """Return the SHA-256 of a file's bytes, in hex; raise `ElmoError` if it is not a regular
     file."""
     check_readable(path)
-    total = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            total.update(block)
-    return total.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_sha256(path: Path, expected: str) -> None:

@@ -43,8 +43,9 @@ from elmo.store.manifest import (
 from elmo.store.reader import check_layout, flat, open_parquet
 from elmo.store.writer import (
     Origin,
-    PartWriter,
     Rows,
+    add_rows,
+    part_writer,
     publish_part,
     publish_types,
     write_types,
@@ -355,7 +356,7 @@ def _join(
         new += [] if entry.path in present else [entry.path]
         schema = part_schema(layout, types_file=entry.path, metadata=origin.footer)
         with location.temporary() as path:
-            with PartWriter(path, schema, layout) as writer:
+            with part_writer(path, schema, layout) as writer:
                 for source, new_type_ids in zip(copies[1::2], rows_of, strict=True):
                     with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
                         for group in range(parquet.num_row_groups):
@@ -392,7 +393,7 @@ def _join_types(
 
 def _copy(
     table: pa.Table,
-    writer: PartWriter,
+    writer: pq.ParquetWriter,
     types: pa.StringArray,
     new_type_ids: npt.NDArray[np.int32],
     layout: Layout,
@@ -410,4 +411,4 @@ def _copy(
         columns[name] = flat(table[name], DTYPES[layout.dtype]).reshape(-1, layout.dim)
         if layout.dtype == "int8":
             columns[f"{name}_scale"] = flat(table[f"{name}_scale"], SCALE)
-    writer.add(rows, columns)
+    add_rows(writer, rows, columns, layout)

@@ -21,6 +21,7 @@ from elmo.store.layout import layer_name, layer_number
 from elmo.store.reader import VectorBlock
 
 Tokens = tuple[str, ...]
+Entry = tuple[float, int, int]  # of a sentence: −cosine, its id, the position of the token
 _SENTENCES = 300  # sampled to estimate the mean cosine of unrelated tokens
 
 
@@ -105,7 +106,7 @@ def neighbors(
     check_model(store, embedder)
     names = layer_choice(store, layer)
     query_D = query_of(embedder.embed([list(tokens)])[0][:, position], store, names)
-    nearest = _Nearest(k, without=tuple(tokens))
+    nearest = Nearest(k)
     for number in store.numbers(split):
         part = store.part(number)
         texts: dict[bytes, Tokens] = {}  # of the part's types, by their numbers
@@ -116,7 +117,7 @@ def neighbors(
                 cosine_T = _cosine(block.vectors, query_D)
                 if allowed is not None:
                     cosine_T[~np.isin(block.type_ids, allowed)] = -np.inf
-                nearest.add(block, cosine_T, types, texts)
+                _compare(nearest, block, cosine_T, types, texts, tuple(tokens))
     return nearest.neighbors()
 
 
@@ -148,46 +149,28 @@ def clearest_layer(store: FeatureStore) -> int | None:
     return min((n for n in numbers if n), key=lambda n: random_cosine(store, n), default=None)
 
 
-class _Nearest:
+class Nearest:
     """The k nearest different sentences so far, each with its nearest token."""
 
-    def __init__(self, k: int, *, without: Tokens) -> None:
-        self._k, self._without = k, without
-        self._best: dict[Tokens, tuple[float, int, int]] = {}  # (-cosine, sentence, position)
-        self._farthest = -np.inf  # no smaller cosine can be among the k
+    def __init__(self, k: int) -> None:
+        self._k = k
+        self._best: dict[Tokens, Entry] = {}
+        self.last: Entry = (np.inf, 0, 0)  # no greater entry can be among the k
 
-    def add(
-        self,
-        block: VectorBlock,
-        cosine_T: npt.NDArray[np.float32],
-        types: pa.StringArray,
-        texts: dict[bytes, Tokens],
-    ) -> None:
-        """Compare the sentences of a block that have a token with a cosine above −∞.
-
-        `texts` caches the tokens of sentences by their type ids.
-        """
-        rows = np.flatnonzero(np.diff(block.offsets))
-        highest = np.maximum.reduceat(cosine_T, block.offsets[rows])
-        for row in rows[(highest >= self._farthest) & (highest > -np.inf)]:
-            start, stop = block.offsets[row], block.offsets[row + 1]
-            key = block.type_ids[start:stop].tobytes()
-            text = texts.get(key)
-            if text is None:
-                text = tuple(types.take(pa.array(block.type_ids[start:stop])).to_pylist())
-                texts[key] = text
-            if text == self._without:
-                continue
-            position = int(np.argmax(cosine_T[start:stop]))
-            entry = -float(cosine_T[start + position]), int(block.sentence_ids[row]), position
-            self._best[text] = min(entry, self._best.get(text, entry))
-            if len(self._best) >= 2 * self._k:
-                self._trim()
-        if len(self._best) >= self._k:
+    def add(self, tokens: Tokens, entry: Entry) -> None:
+        """Add a sentence; of equal ones the nearest is kept, then the first in the store."""
+        self._best[tokens] = min(entry, self._best.get(tokens, entry))
+        if len(self._best) >= 2 * self._k:
             self._trim()
 
+    def _trim(self) -> None:
+        ordered = sorted(self._best.items(), key=lambda item: item[1])[: self._k]
+        self._best = dict(ordered)
+        if len(ordered) == self._k:
+            self.last = ordered[-1][1]
+
     def neighbors(self) -> list[Neighbor]:
-        """Return the neighbours, nearest first; of equally near ones, the first in the store comes
+        """Return the sentences, nearest first; of equally near ones, the first in the store comes
         first."""
         self._trim()
         return [
@@ -195,11 +178,32 @@ class _Nearest:
             for text, (minus, sentence_id, position) in self._best.items()
         ]
 
-    def _trim(self) -> None:
-        ordered = sorted(self._best.items(), key=lambda item: item[1])[: self._k]
-        self._best = dict(ordered)
-        if len(ordered) == self._k:
-            self._farthest = -ordered[-1][1][0]
+
+def _compare(
+    nearest: Nearest,
+    block: VectorBlock,
+    cosine_T: npt.NDArray[np.float32],
+    types: pa.StringArray,
+    texts: dict[bytes, Tokens],
+    without: Tokens,
+) -> None:
+    """Add the sentences of a block that have a token with a cosine above −∞, but not `without`.
+
+    `texts` caches the tokens of sentences by their type ids.
+    """
+    rows = np.flatnonzero(np.diff(block.offsets))
+    highest = np.maximum.reduceat(cosine_T, block.offsets[rows])
+    for row in rows[(highest >= -nearest.last[0]) & (highest > -np.inf)]:
+        start, stop = block.offsets[row], block.offsets[row + 1]
+        key = block.type_ids[start:stop].tobytes()
+        text = texts.get(key)
+        if text is None:
+            text = tuple(types.take(pa.array(block.type_ids[start:stop])).to_pylist())
+            texts[key] = text
+        if text != without:
+            position = int(np.argmax(cosine_T[start:stop]))
+            entry = -float(cosine_T[start + position]), int(block.sentence_ids[row]), position
+            nearest.add(text, entry)
 
 
 def _occurrences(types: pa.StringArray, word: str) -> npt.NDArray[np.int64]:

@@ -15,7 +15,7 @@ from elmo.data.arrays import Floats
 from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
 from elmo.store import FeatureStore
-from elmo.store.neighbors import check_model, layer_choice, query_of
+from elmo.store.neighbors import Nearest, check_model, layer_choice, query_of
 from elmo.store.reader import VectorBlock
 
 _SENTENCES = 4096  # sentences compared with the query at a time
@@ -54,7 +54,7 @@ def search(
         raise ElmoError("the text has no tokens; write some words")
     vectors_LTD = np.concatenate(embedder.embed(tokens), axis=1)
     query_D = query_of(vectors_LTD.mean(1), store, names)
-    best = _Best(store, k)
+    nearest = Nearest(k)
     ids: list[npt.NDArray[np.int64]] = []
     means: list[Floats] = []
     for number in store.numbers(split):
@@ -63,11 +63,11 @@ def search(
             ids.append(own_ids)
             means.append(mean_SD)
             if sum(map(len, ids)) >= _SENTENCES:
-                best.add(np.concatenate(ids), np.concatenate(means), query_D)
+                compare(nearest, store, np.concatenate(ids), np.concatenate(means), query_D)
                 ids, means = [], []
     if ids:
-        best.add(np.concatenate(ids), np.concatenate(means), query_D)
-    return best.hits()
+        compare(nearest, store, np.concatenate(ids), np.concatenate(means), query_D)
+    return [Hit(one.cosine, one.sentence_id, one.tokens) for one in nearest.neighbors()]
 
 
 def _means(block: VectorBlock) -> tuple[npt.NDArray[np.int64], Floats]:
@@ -82,34 +82,20 @@ def _means(block: VectorBlock) -> tuple[npt.NDArray[np.int64], Floats]:
     return block.sentence_ids[rows], np.asarray(sums_SD / lengths[rows, None], np.float32)
 
 
-class _Best:
-    """The k nearest sentences so far, without repetition."""
-
-    def __init__(self, store: FeatureStore, k: int) -> None:
-        self._store, self._k = store, k
-        self._found: dict[tuple[str, ...], tuple[float, int]] = {}  # text: (-cosine, sentence)
-
-    def add(self, ids: npt.NDArray[np.int64], mean_SD: Floats, query_D: Floats) -> None:
-        """Compare sentences with the query; texts are read only for those that may be among the
-        nearest."""
-        norm_S = np.maximum(np.sqrt(np.einsum("sd,sd->s", mean_SD, mean_SD)), 1e-12)
-        # Not by BLAS, whose sums depend on a row's position: equal sentences have equal cosines.
-        cosine_S = np.einsum("sd,d->s", mean_SD, query_D) / norm_S
-        for index in np.lexsort((ids, -cosine_S)):
-            entry = (-float(cosine_S[index]), int(ids[index]))
-            if len(self._found) >= self._k and entry > self._last():
-                return
-            text = tuple(self._store.tokens(entry[1]))
-            self._found[text] = min(entry, self._found.get(text, entry))
-            if len(self._found) > self._k:
-                farthest = max(self._found, key=lambda one: self._found[one])
-                del self._found[farthest]
-
-    def hits(self) -> list[Hit]:
-        """Return the hits, nearest first; of equally near ones, the first in the store comes
-        first."""
-        ordered = sorted(self._found.items(), key=lambda item: item[1])
-        return [Hit(-minus, number, list(text)) for text, (minus, number) in ordered]
-
-    def _last(self) -> tuple[float, int]:
-        return max(self._found.values())
+def compare(
+    nearest: Nearest,
+    store: FeatureStore,
+    ids: npt.NDArray[np.int64],
+    mean_SD: Floats,
+    query_D: Floats,
+) -> None:
+    """Compare sentences with the query; texts are read only for those that may be among the
+    nearest."""
+    norm_S = np.maximum(np.sqrt(np.einsum("sd,sd->s", mean_SD, mean_SD)), 1e-12)
+    # Not by BLAS, whose sums depend on a row's position: equal sentences have equal cosines.
+    cosine_S = np.einsum("sd,d->s", mean_SD, query_D) / norm_S
+    for index in np.lexsort((ids, -cosine_S)):
+        entry = -float(cosine_S[index]), int(ids[index]), 0
+        if entry > nearest.last:
+            break
+        nearest.add(tuple(store.tokens(entry[1])), entry)

@@ -15,8 +15,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,24 +38,11 @@ from elmo.store.layout import (
 )
 from elmo.store.manifest import PartEntry, SourceShard, TypesEntry
 
+if TYPE_CHECKING:
+    from elmo.model.embedder import Segment
+
 MAX_ROWS = 16384  # of a row group: pyarrow begins a new page after 20,000
 _ONE_PAGE = 1 << 30
-
-
-class SegmentVectors(Protocol):
-    """The vectors of sentences `start` to `stop - 1` of a part."""
-
-    @property
-    def start(self) -> int:
-        """Return the index of the first sentence."""
-
-    @property
-    def stop(self) -> int:
-        """Return the index after the last sentence."""
-
-    @property
-    def contextual(self) -> list[Floats]:
-        """Return the vectors (T, D) of the sentences' tokens, one array per LSTM layer."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +84,7 @@ def write_part(
     *,
     rows: Rows,
     x_NP: Floats,
-    segments: Iterable[SegmentVectors],
+    segments: Iterable["Segment"],
     layout: Layout,
     origin: Origin,
 ) -> PartEntry:
@@ -114,7 +100,7 @@ def write_part(
         types_entry = publish_types(location, path, number)
     schema = part_schema(layout, types_file=types_entry.path, metadata=origin.footer)
     with location.temporary() as path:
-        with PartWriter(path, schema, layout) as writer, ThreadPoolExecutor(1) as thread:
+        with part_writer(path, schema, layout) as writer, ThreadPoolExecutor(1) as thread:
             pending = None
             for segment in segments:
                 if pending is not None:
@@ -183,51 +169,35 @@ def find_part(
     return None
 
 
-class PartWriter:
-    """The writer of one part, in row groups of about `layout.row_group_tokens` tokens."""
+def add_rows(
+    writer: pq.ParquetWriter, rows: Rows, columns: dict[str, npt.NDArray[Any]], layout: Layout
+) -> None:
+    """Write sentences to a part, in row groups of about `layout.row_group_tokens` tokens.
 
-    def __init__(self, path: Path, schema: pa.Schema, layout: Layout) -> None:
-        self.layout = layout
-        self.schema = schema
-        self._writer = _writer(path, schema, layout)
-
-    def __enter__(self) -> "PartWriter":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._writer.close()
-
-    def add(self, rows: Rows, columns: dict[str, npt.NDArray[Any]]) -> None:
-        """Write sentences; `columns` holds the stored vectors (T, D) and scales (T,) of all their
-        tokens."""
-        offsets = rows.offsets.astype(np.int64)
-        ids = rows.ids.astype(ENTRY)
-        max_tokens = min(self.layout.row_group_tokens, MAX_VALUE_BYTES // self.layout.width)
-        for start, stop in runs(offsets, max_tokens, sentences=MAX_ROWS):
-            first, last = int(offsets[start]), int(offsets[stop])
-            own_offsets = offsets[start : stop + 1] - first
-            arrays = {
-                "sentence_id": pa.array(rows.sentence_ids[start:stop], pa.int64()),
-                "document_id": pa.array(rows.document_ids[start:stop], pa.int64()),
-                "length": pa.array(np.diff(own_offsets), pa.int32()),
-                "tokens": pa.ListArray.from_arrays(
-                    pa.array(own_offsets, pa.int32()),
-                    rows.types.take(pa.array(ids[first:last])),
-                    type=self.schema.field("tokens").type,
-                ),
-                "types": _blobs(ids[first:last], own_offsets),
-            }
-            for name, values in columns.items():
-                arrays[name] = _blobs(values[first:last], own_offsets)
-            table = pa.Table.from_arrays(
-                [arrays[name] for name in self.schema.names], schema=self.schema
-            )
-            self._writer.write_table(table, row_group_size=max(1, len(table)))
+    `columns` holds the stored vectors (T, D) and scales (T,) of all their tokens.
+    """
+    schema = writer.schema
+    offsets = rows.offsets.astype(np.int64)
+    ids = rows.ids.astype(ENTRY)
+    max_tokens = min(layout.row_group_tokens, MAX_VALUE_BYTES // layout.width)
+    for start, stop in runs(offsets, max_tokens, sentences=MAX_ROWS):
+        first, last = int(offsets[start]), int(offsets[stop])
+        own_offsets = offsets[start : stop + 1] - first
+        arrays = {
+            "sentence_id": pa.array(rows.sentence_ids[start:stop], pa.int64()),
+            "document_id": pa.array(rows.document_ids[start:stop], pa.int64()),
+            "length": pa.array(np.diff(own_offsets), pa.int32()),
+            "tokens": pa.ListArray.from_arrays(
+                pa.array(own_offsets, pa.int32()),
+                rows.types.take(pa.array(ids[first:last])),
+                type=schema.field("tokens").type,
+            ),
+            "types": _blobs(ids[first:last], own_offsets),
+        }
+        for name, values in columns.items():
+            arrays[name] = _blobs(values[first:last], own_offsets)
+        table = pa.Table.from_arrays([arrays[name] for name in schema.names], schema=schema)
+        writer.write_table(table, row_group_size=max(1, len(table)))
 
 
 def stored_x(x_NP: Floats, layout: Layout) -> dict[str, npt.NDArray[Any]]:
@@ -252,7 +222,7 @@ def write_types(
             kind = pa.binary(layout.x_width)
             data = pa.py_buffer(np.ascontiguousarray(values))
             arrays.append(pa.Array.from_buffers(kind, len(values), [None, data]))
-    with _writer(path, schema, layout) as writer:
+    with part_writer(path, schema, layout) as writer:
         table = pa.Table.from_arrays(arrays, schema=schema)
         writer.write_table(table, row_group_size=MAX_ROWS)
 
@@ -298,7 +268,7 @@ def _describe_part(
 
 
 def _write_segment(
-    writer: PartWriter, rows: Rows, x_NP: Floats, segment: SegmentVectors, layout: Layout
+    writer: pq.ParquetWriter, rows: Rows, x_NP: Floats, segment: "Segment", layout: Layout
 ) -> None:
     first = int(rows.offsets[segment.start])
     last = int(rows.offsets[segment.stop])
@@ -315,7 +285,7 @@ def _write_segment(
         columns[name], scale = to_stored(vectors, layout)
         if scale is not None:
             columns[f"{name}_scale"] = scale
-    writer.add(sentences, columns)
+    add_rows(writer, sentences, columns, layout)
 
 
 def _blobs(values: npt.NDArray[Any], offsets: Ints) -> pa.Array:
@@ -331,7 +301,8 @@ def _blobs(values: npt.NDArray[Any], offsets: Ints) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, byte_offsets, data])
 
 
-def _writer(path: Path, schema: pa.Schema, layout: Layout) -> pq.ParquetWriter:
+def part_writer(path: Path, schema: pa.Schema, layout: Layout) -> pq.ParquetWriter:
+    """Return a writer of a part, or of a table of types, that closes its file in the end."""
     return pq.ParquetWriter(
         path,
         schema,

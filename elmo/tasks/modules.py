@@ -67,9 +67,9 @@ class SharedDropout(nn.Module):
         return x_BTD * nn.functional.dropout(ones_B1D, self.rate, self.training)
 
 
-def masked_softmax(scores: Tensor, mask: Tensor, dim: int = -1) -> Tensor:
-    """Return the softmax over the unmasked positions; 0 elsewhere."""
-    return scores.masked_fill(~mask, float("-inf")).softmax(dim).nan_to_num(0.0)
+def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
+    """Return the softmax over the unmasked positions of the last axis; 0 elsewhere."""
+    return scores.masked_fill(~mask, float("-inf")).softmax(-1).nan_to_num(0.0)
 
 
 def masked_max(x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
@@ -111,9 +111,9 @@ def viterbi(
     return paths
 
 
-def padded_labels(rows: Sequence[Sequence[int]], like_BT: Tensor, *, fill: int = 0) -> Tensor:
-    """Return lists of label ids as one tensor (B, T), padded with `fill`."""
-    labels_BT = torch.full(like_BT.shape, fill)
+def padded_labels(rows: Sequence[Sequence[int]], like_BT: Tensor) -> Tensor:
+    """Return lists of label ids as one tensor (B, T), padded with 0."""
+    labels_BT = torch.zeros(like_BT.shape, dtype=torch.long)
     for row, numbers in enumerate(rows):
         labels_BT[row, : len(numbers)] = torch.tensor(numbers)
     return labels_BT.to(like_BT.device)

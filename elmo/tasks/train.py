@@ -8,7 +8,7 @@ import math
 import shutil
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -264,9 +264,20 @@ class _Run:
         total += sum(_finite(loss, progress.epoch) for loss in unread)
         return total / len(batches)
 
-    def averaged(self) -> "_Swapped":
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
         """Replace the module's weights by their moving average for the duration of the context."""
-        return _Swapped(self.learned, self.average)
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def _swap(self) -> None:
+        for parameter, average in zip(self.learned, self.average, strict=False):
+            kept = parameter.detach().clone()
+            parameter.data.copy_(average)
+            average.copy_(kept)
 
     def resume(self) -> TaskProgress:
         """Continue from the newest checkpoint, or begin; return the progress."""
@@ -335,25 +346,6 @@ def _finite(loss: Tensor, epoch: int) -> float:
     if not math.isfinite(value):
         raise ElmoError(f"the loss is {value} in epoch {epoch + 1}; lower lr or gradient_norm")
     return value
-
-
-class _Swapped:
-    """A context in which a module's parameters are swapped with others."""
-
-    def __init__(self, parameters: list[nn.Parameter], others: list[Tensor]) -> None:
-        self._pairs = list(zip(parameters, others, strict=False))
-
-    def __enter__(self) -> None:
-        self._swap()
-
-    def __exit__(self, *_: object) -> None:
-        self._swap()
-
-    def _swap(self) -> None:
-        for parameter, other in self._pairs:
-            kept = parameter.detach().clone()
-            parameter.data.copy_(other)
-            other.copy_(kept)
 
 
 def _module(model: TaskModel) -> nn.Module:

@@ -5,9 +5,9 @@ complete. It stores rows, not workers, so any number of workers can resume from 
 """
 
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 
@@ -112,8 +112,8 @@ class Checkpoints:
 
     def __init__(self, folder: Location, *, keep: int) -> None:
         self.folder, self.keep = folder, keep
-        self._writing: threading.Thread | None = None
-        self._failed: BaseException | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
 
     def path(self, step: int) -> Location:
         """Return the folder of a step's checkpoint."""
@@ -135,18 +135,15 @@ class Checkpoints:
         self.wait()
         copies = _copied(checkpoint.tensors)
         copied = replace(checkpoint, tensors=copies, progress=deepcopy(checkpoint.progress))
-        write = _guarded(lambda: self._write(copied, set(named)), self._fail)
-        self._writing = threading.Thread(target=write, name="checkpoint")
-        self._writing.start()
+        self._writing = self._thread.submit(self._write, copied, set(named))
 
     def wait(self) -> None:
         """Wait until the last checkpoint is written; raise its exception if that failed."""
         if self._writing is not None:
-            self._writing.join()
+            failed = self._writing.exception()
             self._writing = None
-        if self._failed is not None:
-            failed, self._failed = self._failed, None
-            raise failed
+            if failed is not None:
+                raise failed
 
     def load(self, step: int) -> Checkpoint:
         """Read the checkpoint of a step."""
@@ -196,24 +193,9 @@ class Checkpoints:
             if old not in named:
                 self.path(old).remove()
 
-    def _fail(self, error: BaseException) -> None:
-        self._failed = error
-
 
 def _name(step: int) -> str:
     return f"step-{step:09d}"
-
-
-def _guarded(
-    work: Callable[[], None], failed: Callable[[BaseException], None]
-) -> Callable[[], None]:
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:  # raised by the next wait()
-            failed(error)
-
-    return run
 
 
 def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -97,18 +97,11 @@ class Request:
         return self.columns.get(field, default)
 
 
-class Begin(tuple[int, str]):
+class Begin(NamedTuple):
     """A line `#begin document`: its line number and the document's name."""
 
-    @property
-    def number(self) -> int:
-        """Return the line's number."""
-        return self[0]
-
-    @property
-    def name(self) -> str:
-        """Return the document's name."""
-        return self[1]
+    number: int
+    name: str
 
 
 LineBlock = list[tuple[int, list[str]]]
@@ -131,7 +124,7 @@ def blocks(path: Path, *, documents: bool = False) -> Iterator[Any]:
                 yield block
             block = []
             if documents and text.startswith("#begin"):
-                yield Begin((number, text.removeprefix("#begin document").strip()))
+                yield Begin(number, text.removeprefix("#begin document").strip())
         elif block or text[0] != "#" or ("\t" in text if tabs else " = " not in text):
             block.append((number, text.split("\t") if tabs else text.split()))
     if block:

@@ -13,7 +13,8 @@ from elmo.model.embedder import Embedder
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build
-from elmo.store.search import _Best, search
+from elmo.store.neighbors import Nearest
+from elmo.store.search import compare, search
 from elmo.store.static import export_word2vec, static_vectors
 from tests.elmo.conftest import save_tiny_model
 
@@ -84,9 +85,9 @@ def test_of_equal_sentences_the_first_is_listed_wherever_they_lie() -> None:
     for count in range(1, 40):
         for width in (8, 100, 512):
             mean_D, query_D = draw.normal(size=(2, width)).astype(np.float32)
-            best = _Best(store, 1)
-            best.add(np.arange(count), np.tile(mean_D, (count, 1)), query_D)
-            assert [hit.sentence_id for hit in best.hits()] == [0], (count, width)
+            nearest = Nearest(1)
+            compare(nearest, store, np.arange(count), np.tile(mean_D, (count, 1)), query_D)
+            assert [one.sentence_id for one in nearest.neighbors()] == [0], (count, width)
 
 
 def test_what_can_not_be_searched_is_refused(

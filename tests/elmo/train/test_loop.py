@@ -187,7 +187,7 @@ def test_steps_are_prepared_by_the_thread_that_prefetches(
 
     monkeypatch.setattr(Stepper, "prepare", prepared)
     fit(job(tmp_path / "run", replace(SETTINGS, epochs=1)), workers=Workers(), report=ignore)
-    assert threads == {"stream"}
+    assert threads == {"stream_0"}
 
 
 def test_workers_wait_for_each_other_s_word_every_ten_steps(
