@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 import msgspec
 import numpy as np
@@ -22,13 +22,14 @@ import pyarrow as pa
 from msgspec import Struct
 
 from elmo.data.tokenizer import NONE, Tokenization
-from elmo.errors import ElmoError, altered_error, first_line, missing_error, other_format
+from elmo.errors import ElmoError, altered_error, first_line, missing_error
 from elmo.io import records
 from elmo.io.folders import cached, new_folder
 from elmo.io.location import Folder, Location
 from elmo.io.records import (
     Count,
     FileName,
+    Header,
     Sha256,
     check_sha256,
     digest,
@@ -167,11 +168,6 @@ class ShardsManifest(Struct, frozen=True, forbid_unknown_fields=True):
     inputs: tuple[CorpusFile, ...]
 
 
-class _Header(Struct):
-    kind: Any = None
-    schema: Any = None
-
-
 @dataclass(frozen=True)
 class Shard:
     """One memory-mapped shard: n sentences, with their tokens end to end, and the distinct tokens.
@@ -228,12 +224,10 @@ class Shards:
     def __init__(self, folder: Folder) -> None:
         self.location = Location.of(folder)
         path = self.location.name("manifest.json")
-        header = self.location.record("manifest.json", _Header)
+        header = self.location.record("manifest.json", Header)
         if header.kind != "shards":
             raise ElmoError(f"{path}: is not the manifest of a shards folder")
-        if header.schema != SCHEMA_VERSION:
-            again = "make the shards again"
-            raise other_format(path, header.schema, SCHEMA_VERSION, name="schema", again=again)
+        header.check(path, "schema", SCHEMA_VERSION, again="make the shards again")
         self.manifest = self.location.record("manifest.json", ShardsManifest)
         _check_manifest(path, self.manifest)
         self.digest = digest(msgspec.to_builtins(self.manifest))

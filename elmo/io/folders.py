@@ -16,7 +16,7 @@ from elmo.errors import BadSettings, ElmoError, altered_error, missing_error
 from elmo.io import records
 from elmo.io.atomic import beside, check_above, hidden_name
 from elmo.io.location import Location, in_parallel, scratch
-from elmo.io.records import ManifestKind
+from elmo.io.records import Header
 
 CACHE = "ELMO_CACHE"  # the variable that names the folder of copies
 CACHE_GB = "ELMO_CACHE_GB"  # and the one that says how much they take at most
@@ -108,7 +108,7 @@ def check_folder(
         )
     _check_names(str(out), files, ours=ours, also=also)  # at a URL, of a writer that was killed
     if kind is not None and out.local is not None and files:
-        written = out.record("manifest.json", ManifestKind).kind
+        written = out.record("manifest.json", Header).kind
         if written != kind:
             raise ElmoError(
                 f"{out}: holds {written}, not {kind}; choose another folder, or empty it"

@@ -11,7 +11,14 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from elmo.errors import Damaged, ElmoError, NotFound, altered_error, missing_error
+from elmo.errors import (
+    Damaged,
+    ElmoError,
+    NotFound,
+    altered_error,
+    missing_error,
+    other_format,
+)
 
 Record = TypeVar("Record")
 
@@ -26,10 +33,23 @@ Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 FileName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9._-]*\Z", max_length=128)]
 
 
-class ManifestKind(msgspec.Struct):
-    """The field `kind` of any manifest: what the folder holds."""
+class Header(msgspec.Struct):
+    """The head of a JSON file of ours: what it is, and the version of its form.
 
-    kind: str = "files without a kind"
+    That version is `schema` in manifests and `format` in other files: their digests cover the name.
+    """
+
+    kind: Any = "files without a kind"
+    schema: Any = None
+    format: Any = None
+
+    def check(self, source: object, key: str, wanted: int, *, again: str) -> None:
+        """Raise `Mismatch` if the version, in the field `key`, is not the one that is read.
+
+        `again` is the advice for an older file.
+        """
+        if (found := getattr(self, key)) != wanted:
+            raise other_format(source, found, wanted, name=key, again=again)
 
 
 JSON_LIMIT = 64 << 20  # bytes of a JSON file that is read at all, and so written

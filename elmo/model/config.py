@@ -15,13 +15,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from elmo.data.tokenizer import Tokenization
-from elmo.errors import Damaged, NotFound, altered_error, missing_error, other_format
+from elmo.errors import Damaged, NotFound, altered_error, missing_error
 from elmo.io.atomic import write_json
 from elmo.io.location import Folder, Location
-from elmo.io.records import FileName, Sha256, digest
-from elmo.settings import (
-    Config,
-)
+from elmo.io.records import FileName, Header, Sha256, digest
+from elmo.settings import Config
 
 FORMAT = 2
 CONFIG, TRAINING = "config.json", "training.json"
@@ -51,10 +49,6 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "pieces": self.pieces,
         }
         return digest(msgspec.to_builtins(named))
-
-
-class _Format(msgspec.Struct):
-    format: int | None = None
 
 
 def write_config(
@@ -110,10 +104,8 @@ def read_config(folder: Folder) -> ModelConfig:
     if not (location.exists(CONFIG) or (location.local and location.local.is_dir())):
         raise NotFound(f"{folder}: no such model folder{_or_name(str(folder))}")
     source = location.name(CONFIG)
-    version = location.record(CONFIG, _Format).format
-    if version != FORMAT:
-        again = "make the model again with this version"
-        raise other_format(source, version, FORMAT, again=again)
+    again = "make the model again with this version"
+    location.record(CONFIG, Header).check(source, "format", FORMAT, again=again)
     record = location.record(CONFIG, ModelConfig)
     if record.identity() != record.digest:
         raise Damaged(

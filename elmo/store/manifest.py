@@ -15,12 +15,13 @@ from msgspec import Meta, Struct
 
 from elmo.data.shards import TokenizerEntry
 from elmo.data.tokenizer import Tokenization
-from elmo.errors import ElmoError, other_format
+from elmo.errors import ElmoError
 from elmo.io import records
 from elmo.io.location import Location
 from elmo.io.records import (
     Count,
     FileName,
+    Header,
     Sha256,
     digest,
     json_bytes,
@@ -43,6 +44,7 @@ WRITTEN = re.compile(
 _MANIFEST = re.compile(rf"(?:_|{INSIDE}/)manifest-([0-9]{{6}})\.json")
 _OLD_SCHEMA = 2
 _OLD_MANIFEST = "manifest.json"  # of schema 1
+_AGAIN = "make the store again from its shards and model (elmo features), in another folder"
 CARE_LIMIT = 1 << 29  # bytes of a manifest that maintenance reads, to make it smaller
 _PART_BYTES = 832  # in a manifest: at most those of a part, without its shards
 _SHARD_BYTES = 128  # and at most those of a shard's entry there, without its name
@@ -176,11 +178,6 @@ class StoreManifest(Struct, frozen=True, forbid_unknown_fields=True):
             if counted != number:
                 wrong.append(f"counts {counted} {name}, its shards had {number}")
         return wrong
-
-
-class _Head(Struct):
-    kind: Any = None
-    schema: Any = None
 
 
 def new_manifest(
@@ -339,15 +336,15 @@ def version_path(version: int, *, schema: int = SCHEMA_VERSION) -> str:
 def _read(location: Location, version: int, name: str, limit: int | None) -> StoreManifest:
     source = location.name(name)
     try:
-        head = location.record(name, _Head, limit=limit)
+        head = location.record(name, Header, limit=limit)
     except ElmoError as error:
         if limit is None and location.exists(name) and location.size(name) > records.JSON_LIMIT:
             raise ElmoError(f"{error}; join its parts: elmo compact {location}") from None
         raise
     if head.kind != "store":
         raise ElmoError(f"{source}: is not the manifest of a store")
-    if head.schema != (_OLD_SCHEMA if name.startswith("_m") else SCHEMA_VERSION):
-        raise _other_schema(source, head.schema)
+    if not (head.schema == _OLD_SCHEMA and name.startswith("_m")):
+        head.check(source, "schema", SCHEMA_VERSION, again=_AGAIN)
     try:
         manifest = location.record(name, StoreManifest, limit=limit)
     except ElmoError as error:
@@ -362,13 +359,9 @@ def _read(location: Location, version: int, name: str, limit: int | None) -> Sto
 
 
 def _no_store(location: Location) -> ElmoError:
+    """Return the exception for a folder without a store, or raise that for one of schema 1."""
     if location.exists(_OLD_MANIFEST):
-        head = location.record(_OLD_MANIFEST, _Head)
+        head = location.record(_OLD_MANIFEST, Header)
         if head.kind == "store":
-            return _other_schema(location.name(_OLD_MANIFEST), head.schema)
+            head.check(location.name(_OLD_MANIFEST), "schema", SCHEMA_VERSION, again=_AGAIN)
     return ElmoError(f"{location.name(FIRST_MANIFEST)}: no such file; {location} is not a store")
-
-
-def _other_schema(source: str, schema: object) -> ElmoError:
-    again = "make the store again from its shards and model (elmo features), in another folder"
-    return other_format(source, schema, SCHEMA_VERSION, name="schema", again=again)

@@ -19,12 +19,13 @@ import torch
 from msgspec import Meta
 
 from elmo.data.tokenizer import NONE, Tokenization
-from elmo.errors import Damaged, ElmoError, Mismatch, first_line, other_format
+from elmo.errors import Damaged, ElmoError, Mismatch, first_line
 from elmo.io.atomic import check_writable, locked, write_json
 from elmo.io.folders import check_folder, new_folder
 from elmo.io.location import Location
 from elmo.io.records import (
     Count,
+    Header,
     Sha256,
     check_sha256,
     digest,
@@ -360,9 +361,8 @@ def read_task(folder: Path) -> TaskRecord:
     edited."""
     file = folder / "task.json"
     given = read_json(file)
-    if given.get("format") != FORMAT:
-        again = "train the task again with this version"
-        raise other_format(file, given.get("format"), FORMAT, again=again)
+    again = "train the task again with this version"
+    msgspec.convert(given, Header).check(file, "format", FORMAT, again=again)
     record = read_record(file, TaskRecord)
     known = record.kind in KINDS and record.scheme in schemes.SCHEMES
     if not known or not record.seeds:

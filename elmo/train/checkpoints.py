@@ -20,11 +20,12 @@ from elmo.errors import ElmoError, Mismatch
 from elmo.io.atomic import sweep, write_json
 from elmo.io.folders import local_folder, new_folder
 from elmo.io.location import Location
-from elmo.io.records import Count, Sha256, check_sha256
+from elmo.io.records import Count, Header, Sha256, check_sha256
 from elmo.model.weights import load_weights, save_weights
 from elmo.settings import Training
 from elmo.train.curves import Means
 
+FORMAT = 1  # of state.json
 HIDDEN = 90.0  # seconds for which shared storage may hide what another machine wrote
 
 
@@ -56,13 +57,17 @@ class TrainingProgress:
 
 class CheckpointRecord(msgspec.Struct, forbid_unknown_fields=True):
     """The content of a checkpoint's `state.json`: settings, progress and the SHA-256 of its
-    tensors."""
+    tensors.
+
+    Files that were written before the field `format` was have format 1.
+    """
 
     corpus: str
     steps: Count
     settings: Training
     progress: TrainingProgress
     sha256: Sha256
+    format: int = FORMAT
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,7 @@ class Checkpoint:
     @classmethod
     def load(cls, folder: Location) -> "Checkpoint":
         """Read a checkpoint from its folder; raise `ElmoError` if it is damaged."""
-        record = folder.record("state.json", CheckpointRecord)
+        record = _record(folder)
         with local_folder(folder) as local:
             check_sha256(local / "state.safetensors", record.sha256)
             tensors = load_weights(local / "state.safetensors")
@@ -90,13 +95,14 @@ class Checkpoint:
     @staticmethod
     def digest(folder: Location) -> str:
         """Return the recorded SHA-256 of a checkpoint's tensors, without reading them."""
-        return folder.record("state.json", CheckpointRecord).sha256
+        return _record(folder).sha256
 
     def save(self, folder: Location) -> None:
         """Write the checkpoint to a folder, completely or not at all."""
         with new_folder(folder, ours=("state.json",)) as new:
             digest = save_weights(new / "state.safetensors", self.tensors)
             record = {
+                "format": FORMAT,
                 "corpus": self.corpus,
                 "steps": self.steps,
                 "settings": asdict(self.settings),
@@ -175,6 +181,8 @@ class Checkpoints:
             try:
                 self.load(step)
                 return step
+            except Mismatch:  # not damaged: of a newer version
+                raise
             except ElmoError as error:
                 aside = self.folder / f"damaged-{_name(step)}"
                 aside.remove()
@@ -192,6 +200,14 @@ class Checkpoints:
         for old in self.steps()[: -self.keep]:
             if old not in named:
                 self.path(old).remove()
+
+
+def _record(folder: Location) -> CheckpointRecord:
+    header = folder.record("state.json", Header)
+    if header.format is not None:
+        again = "train again with this version"
+        header.check(folder.name("state.json"), "format", FORMAT, again=again)
+    return folder.record("state.json", CheckpointRecord)
 
 
 def _name(step: int) -> str:

@@ -16,11 +16,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, structs, to_builtins
 
-from elmo.errors import ElmoError, other_format
+from elmo.errors import ElmoError
 from elmo.io.atomic import check_record, write_json
 from elmo.io.folders import link_folder, new_folder
 from elmo.io.location import Location, in_parallel
-from elmo.io.records import Count, Sha256, sha256
+from elmo.io.records import Count, Header, Sha256, sha256
 from elmo.model.config import read_config
 
 from ..settings.params import Corpus, Params
@@ -167,10 +167,9 @@ def summary(figures: dict[str, float], out: Location) -> str:
 
 def read_manifest(folder: Location) -> CorpusManifest:
     """Read the manifest of a corpus folder; `ElmoError` where a name in it leaves the folder."""
-    path, manifest = folder.name("manifest.json"), folder.record("manifest.json", CorpusManifest)
-    if manifest.schema != SCHEMA_VERSION:
-        again = "run the corpus stage"
-        raise other_format(path, manifest.schema, SCHEMA_VERSION, name="schema", again=again)
+    path, header = folder.name("manifest.json"), folder.record("manifest.json", Header)
+    header.check(path, "schema", SCHEMA_VERSION, again="run the corpus stage")
+    manifest = folder.record("manifest.json", CorpusManifest)
     for name, text in manifest.texts.items():
         for source in text.inputs:
             inside = source.name.split("/")

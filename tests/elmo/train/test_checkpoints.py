@@ -1,5 +1,6 @@
 """An interrupted run ends as if it never was, on any number of workers; the best is kept."""
 
+import json
 import os
 import random
 import re
@@ -20,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, Mismatch
 from elmo.io.location import Location
 from elmo.nn.cell import cell_functions_for
 from elmo.train import checkpoints
@@ -232,6 +233,23 @@ def test_a_damaged_checkpoint_is_set_aside_with_a_word_and_the_one_before_is_use
     aside = checkpoints / "damaged-step-000000020"
     assert str(aside) in line and (aside / "state.safetensors").exists()
     assert not left.exists()
+
+
+def test_a_checkpoint_says_its_format_and_one_from_before_is_read(tmp_path: Path) -> None:
+    settings = make_job(tmp_path / "job").settings
+    progress = TrainingProgress(7, 70, {"block": 0, "rows": [[-1, 0]]})
+    kept = Checkpoint({"x": torch.ones(2)}, progress, settings, steps=9, corpus="0" * 64)
+    checkpoints = Checkpoints(Location(tmp_path / "checkpoints"), keep=2)
+    kept.save(checkpoints.path(7))
+    state = tmp_path / "checkpoints" / "step-000000007" / "state.json"
+    record = json.loads(state.read_text())
+    assert record.pop("format") == 1
+    state.write_text(json.dumps(record))
+    assert checkpoints.newest() == 7 and checkpoints.load(7).progress == progress
+    state.write_text(json.dumps(record | {"format": 2, "more": 0}))
+    with pytest.raises(Mismatch, match=r"state\.json: has format 2, .* upgrade elmo-pipeline"):
+        checkpoints.newest()
+    assert checkpoints.steps() == [7]  # it is not set aside as damaged
 
 
 @pytest.mark.slow
