@@ -12,7 +12,8 @@ import msgspec
 import numpy as np
 
 from elmo.errors import ElmoError
-from elmo.io.atomic import locked, write_json
+from elmo.io.atomic import write_json
+from elmo.io.locks import locked
 from elmo.io.records import digest, read_record
 from elmo.store import model_digest
 from elmo.tasks import RESULTS_VERSION

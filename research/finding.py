@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from elmo.io.atomic import check_record, write_json
+from elmo.io.atomic import write_json
+from elmo.io.outputs import check_record
 from elmo.io.records import Count, Sha256, read_record
 from elmo.tasks.metrics import DRAWS, over_seeds_interval
 from pipeline.terminal import urls

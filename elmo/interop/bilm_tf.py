@@ -21,8 +21,8 @@ from elmo.data.vocabulary import MARKS, Vocabulary
 from elmo.errors import ElmoError
 from elmo.interop.hdf5 import create_hdf5, open_hdf5
 from elmo.io.atomic import new_output, write_json
-from elmo.io.folders import check_folder
 from elmo.io.location import Location
+from elmo.io.outputs import check_folder
 from elmo.io.records import read_json, sha256
 from elmo.model.config import CONFIG
 from elmo.model.embedder import Embedder

@@ -1,11 +1,9 @@
-"""Files written completely or not at all, and the locks of the processes that write them."""
+"""Files written completely or not at all, in a hidden folder beside them."""
 
-import fcntl
 import filecmp
 import os
 import re
 import shutil
-import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from elmo.errors import ElmoError, reason_of
-from elmo.io.records import json_bytes, read_record
+from elmo.io.locks import take_lock
+from elmo.io.outputs import check_file
+from elmo.io.records import json_bytes
 
-LOCK = ".lock"  # the file in a work folder that its owner holds
 _TRIES = 100  # of a folder that other writers may remove before it is locked
 
 
@@ -49,13 +48,6 @@ def new_output(out: Path, *, same: bool = False) -> Iterator[Path]:
             os.replace(folder / out.name, out)
 
 
-def check_above(out: Path) -> None:
-    """Raise `ElmoError` if the nearest existing parent of an output path is not a folder."""
-    above = next((path for path in out.parents if os.path.lexists(path)), Path())
-    if not above.is_dir():
-        raise ElmoError(f"{out}: {above} is no folder; choose another output")
-
-
 def check_writable(out: Path) -> None:
     """Raise the error that writing `out` would raise, before the work begins."""
     with _locked_folder(out):
@@ -73,67 +65,6 @@ def check_absent(out: Path) -> None:
         raise ElmoError(
             f"{out}: exists, and is not replaced; delete it, choose another or pass --overwrite"
         )
-
-
-def check_file(out: Path, *, ours: bytes = b"") -> None:
-    """Raise `ElmoError` if an output file is a link, a folder, a device, or a file of another kind.
-
-    `ours` is a regular expression that the first KiB of files of the right kind match.
-    """
-    check_above(out)
-    if out.is_symlink():
-        raise ElmoError(
-            f"{out}: is a symbolic link to {os.readlink(out)}; use that path, or delete the link"
-        )
-    if out.is_dir():
-        raise ElmoError(f"{out}: is a folder; choose a file")
-    if out.exists() and not out.is_file():
-        raise ElmoError(f"{out}: is a pipe or a device; choose a file")
-    if ours and out.exists():
-        with out.open("rb") as file:
-            head = file.read(1024)
-        if head and not re.match(ours, head, re.DOTALL):
-            raise ElmoError(
-                f"{out}: is a file of another kind, and is not replaced; choose another, or "
-                "delete it"
-            )
-
-
-def check_output(out: Path, *, ours: bytes = b"") -> None:
-    """Raise `ElmoError` as `check_file` does, or if no file can be created there; call it before
-    the work."""
-    check_file(out, ours=ours)
-    above = next(path for path in out.absolute().parents if path.is_dir())
-    probe = above / f".{uuid.uuid4().hex[:8]}"
-    try:
-        probe.touch(exist_ok=False)
-        probe.unlink()
-    except OSError as error:
-        raise ElmoError(
-            f"{out}: {above} takes no files ({error.strerror}); choose another path"
-        ) from None
-
-
-def check_record(out: Path, kind: Any) -> None:
-    """Raise `ElmoError` if an existing output file is not a JSON record of the type to be
-    written."""
-    check_output(out, ours=rb"\s*[{\[]")
-    if out.exists() and out.stat().st_size:
-        with replaceable(out):
-            read_record(out, kind)
-
-
-@contextmanager
-def replaceable(out: Path | str) -> Iterator[None]:
-    """Reword an `ElmoError` about an unreadable file to say that the file is not replaced."""
-    try:
-        yield
-    except ElmoError as error:
-        reason = str(error).removeprefix(f"{out}").lstrip(": /")
-        raise ElmoError(
-            f"{out}: is no output of this command ({reason}), and is not replaced: choose another, "
-            "or delete it"
-        ) from None
 
 
 @contextmanager
@@ -185,23 +116,6 @@ def _locked_folder(out: Path) -> Iterator[Path]:
                 path.rmdir()
 
 
-def take_lock(file: int, *, shared: bool = False, wait: bool = True) -> bool | None:
-    """Lock an open file or folder until it is closed or the process ends.
-
-    The lock is exclusive unless `shared`. Return whether it was acquired, or None if the file
-    system has no locks.
-    """
-    try:
-        fcntl.flock(
-            file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
-        )
-    except BlockingIOError:
-        return False
-    except OSError:
-        return None
-    return True
-
-
 def sweep_beside(out: Path) -> None:
     """Delete the hidden folders that killed writers of `out` left: their locks are free."""
     hidden = re.compile(_hidden(out))
@@ -228,47 +142,6 @@ def sweep(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a work folder; raise `ElmoError` naming the owner if another process holds
-    it.
-
-    The operating system releases the lock when the process ends, however it ends. If an error
-    leaves nothing else in the folder, it is deleted.
-    """
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / LOCK).open("a+", encoding="utf-8") as file:
-            held = take_lock(file.fileno(), wait=False)
-            if held is None:
-                raise ElmoError(f"{folder}: its file system has no locks; choose another folder")
-            if not held:
-                file.seek(0)
-                owner = file.read(256).strip() or "another process"
-                raise ElmoError(f"{folder}: {owner} is at work here; wait for it, or stop it")
-            if os.fstat(file.fileno()).st_nlink == 0:
-                continue  # its owner has just removed the folder
-            try:
-                _write_owner(file.fileno(), folder)
-                yield
-            except BaseException:
-                with suppress(OSError):
-                    if os.listdir(folder) == [LOCK]:  # nothing to resume from
-                        shutil.rmtree(folder)
-                        folder.parent.rmdir()  # unless it holds other work
-                raise
-            return
-
-
-def _write_owner(lock: int, folder: Path) -> None:
-    try:
-        os.ftruncate(lock, 0)
-        os.write(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-    except OSError as error:
-        _say_where(error, folder)
-        raise
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -8,15 +8,15 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from elmo.errors import BadSettings, ElmoError, altered_error, missing_error
 from elmo.io import records
-from elmo.io.atomic import beside, check_above, hidden_name
+from elmo.io.atomic import beside, hidden_name
 from elmo.io.location import Location, in_parallel, scratch
-from elmo.io.records import Header
+from elmo.io.outputs import check_folder
 
 CACHE = "ELMO_CACHE"  # the variable that names the folder of copies
 CACHE_GB = "ELMO_CACHE_GB"  # and the one that says how much they take at most
@@ -83,73 +83,6 @@ def empty_folder(
         return
     with new_folder(out, ours=ours, also=also, kind=kind) as new:
         yield Location(new)
-
-
-def check_folder(
-    out: Location,
-    *,
-    ours: Sequence[str],
-    also: str = ".*",
-    kind: str | None = None,
-    never: str = "",
-) -> None:
-    """Raise `ElmoError` if an output folder holds files that are not this project's, or another
-    stage's.
-
-    The folder may be empty, or hold all files in `ours` and otherwise only hidden files and those
-    that the regular expression `also` matches, in subfolders too. Another stage's output is
-    recognised by the `kind` in its `manifest.json`, or by the file `never`. At a URL nothing is
-    replaced.
-    """
-    files = set(out.names()) if out.local is None else _files_of(out.local, ours=ours)
-    if out.local is None and ours and ours[0] in files:
-        raise ElmoError(
-            f"{out}: is there already, and at a URL nothing is replaced; choose a new folder"
-        )
-    _check_names(str(out), files, ours=ours, also=also)  # at a URL, of a writer that was killed
-    if kind is not None and out.local is not None and files:
-        written = out.record("manifest.json", Header).kind
-        if written != kind:
-            raise ElmoError(
-                f"{out}: holds {written}, not {kind}; choose another folder, or empty it"
-            )
-    if never in files:
-        raise ElmoError(f"{out}: holds {never}, another output; choose another folder, or empty it")
-
-
-def _files_of(out: Path, *, ours: Sequence[str]) -> set[str]:
-    """Return the files in a folder and its subfolders; raise `ElmoError` if it is not ours to
-    replace."""
-    check_above(out)
-    if out.is_symlink():
-        raise ElmoError(
-            f"{out}: is a symbolic link to {os.readlink(out)}; use that path, or delete the link"
-        )
-    if not out.exists():
-        return set()
-    if not out.is_dir():
-        raise ElmoError(f"{out}: is a file, not a folder to replace; choose another, or delete it")
-    names = {path.name for path in out.iterdir()}
-    if names and not (ours and names.issuperset(ours)):
-        raise ElmoError(
-            f"{out}: holds {min(names)}, and no {' and '.join(ours) or 'output'} of this project; "
-            "it is not replaced: choose another folder, or empty it"
-        )
-    return {path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()}
-
-
-def _check_names(out: str, names: Iterable[str], *, ours: Sequence[str], also: str) -> None:
-    """Raise `ElmoError` if a folder, or a subfolder, holds a file that no stage has written.
-
-    Hidden files are allowed, since file managers create them.
-    """
-    for name in sorted(names):
-        hidden = any(part.startswith(".") for part in name.split("/"))
-        if not (hidden or name in ours or re.fullmatch(also, name)):
-            raise ElmoError(
-                f"{out}: holds {name}, which no stage has written; it is not replaced: move that "
-                "away, or choose another folder"
-            )
 
 
 @contextmanager

@@ -12,7 +12,6 @@ import errno
 import hashlib
 import os
 import re
-import secrets
 import shutil
 import tempfile
 import time
@@ -22,10 +21,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar, cast
-from urllib.parse import urlsplit
 
 from elmo.errors import ElmoError, NotFound, altered_error, missing_error, reason_of
-from elmo.io.atomic import take_lock
+from elmo.io.locks import MODE, delete_abandoned, folder_lock, locked_file
 from elmo.io.records import (
     Record,
     check_json_size,
@@ -33,15 +31,12 @@ from elmo.io.records import (
     parse_record,
     read_record,
 )
+from elmo.io.remote import THREADS, Remote
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-THREADS = 32  # requests at a time
-_MODE = 0o644  # less the umask: readable by the group
 _TEMPORARY = re.compile(r"\.new-[0-9a-f]{16}")
 _MARKER = re.compile(r"\.writing-[0-9a-f]{16}")
-_ABANDONED = 24 * 3600.0  # seconds after which a file whose lock tells nothing has no writer
-_CREATING: set[str] = set()  # the stores of which this process knows that `create` holds there
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 
 
@@ -70,8 +65,7 @@ class Location:
             raise ElmoError(f"{text}: a URL has two slashes; give it as text, not as a Path")
         self.url = text.rstrip("/") or text
         self.local = None if "://" in text else Path(text)
-        self._options = dict(options or {})
-        self._opened: tuple[int, Any, str] | None = None
+        self._remote = Remote(self.url, options or {})
 
     @classmethod
     def of(cls, where: "Folder") -> "Location":
@@ -80,7 +74,7 @@ class Location:
 
     def __truediv__(self, folder: str) -> "Location":
         """Return the location of a subfolder."""
-        return Location(f"{self.url}/{folder}", self._options)
+        return Location(f"{self.url}/{folder}", self._remote.options)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Location) and self._absolute() == other._absolute()
@@ -92,15 +86,14 @@ class Location:
         return self.url
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state to pickle: an absolute path, and no connection, since each process opens
-        its own."""
-        return {**self.absolute().__dict__, "_opened": None}
+        """Return the state to pickle, with an absolute path."""
+        return self.absolute().__dict__
 
     def absolute(self) -> "Location":
         """Return the location with an absolute path, which is valid in any working folder."""
         if self.local is None or self.local.is_absolute():
             return self
-        return Location(self.local.absolute(), self._options)
+        return Location(self.local.absolute(), self._remote.options)
 
     @property
     def last(self) -> str:
@@ -115,7 +108,7 @@ class Location:
         """Tell whether a file exists."""
         if self.local is not None:
             return (self.local / file).is_file()
-        with self._remote(file) as (files, path):
+        with self._remote.at(file) as (files, path):
             return bool(files.exists(path))
 
     def names(self) -> list[str]:
@@ -127,7 +120,7 @@ class Location:
                     return sorted(entry.name for entry in entries if entry.is_file())
             except FileNotFoundError:
                 return []
-        return sorted(name for name, _ in self._listed("file"))
+        return sorted(name for name, _ in self._remote.listed("file"))
 
     def tree(self) -> dict[str, int]:
         """Return the size in bytes of each file, in subfolders too, by its path below the folder.
@@ -138,7 +131,7 @@ class Location:
             paths = [path for path in self.local.rglob("*") if path.is_file()]
             sizes = {path.relative_to(self.local).as_posix(): path.stat().st_size for path in paths}
         else:
-            with self._remote("") as (files, path):
+            with self._remote.at("") as (files, path):
                 root = files._strip_protocol(path)
                 listed = files.find(root, detail=True)
             sizes = {
@@ -151,7 +144,7 @@ class Location:
         """Return the sorted names of the subfolders."""
         if self.local is not None:
             return sorted(path.name for path in self.local.glob("*") if path.is_dir())
-        return sorted(name for name, _ in self._listed("directory"))
+        return sorted(name for name, _ in self._remote.listed("directory"))
 
     def entries(self) -> list[str]:
         """Return the sorted names of everything in a local folder; at a URL, of files only."""
@@ -166,28 +159,28 @@ class Location:
         """Return the size of a file in bytes."""
         if self.local is not None:
             return (self.local / file).stat().st_size
-        with self._remote(file) as (files, path):
+        with self._remote.at(file) as (files, path):
             return int(files.size(path))
 
     def age(self, file: str) -> float:
         """Return the seconds since a file was last written."""
         if self.local is not None:
             return time.time() - (self.local / file).stat().st_mtime
-        with self._remote(file) as (files, path):
+        with self._remote.at(file) as (files, path):
             return time.time() - float(files.modified(path).timestamp())
 
     def read(self, file: str) -> bytes:
         """Return the bytes of a file."""
         if self.local is not None:
             return (self.local / file).read_bytes()
-        with self._remote(file) as (files, path):
+        with self._remote.at(file) as (files, path):
             return bytes(files.cat_file(path))
 
     def open(self, file: str) -> BufferedReader:
         """Open a file for reading, with seek."""
         if self.local is not None:
             return (self.local / file).open("rb")
-        with self._remote(file) as (files, path):
+        with self._remote.at(file) as (files, path):
             return cast(BufferedReader, files.open(path, "rb"))
 
     def record(self, file: str, kind: type[Record], *, limit: int | None = None) -> Record:
@@ -229,7 +222,7 @@ class Location:
         if self.local is not None:
             (self.local / file).unlink(missing_ok=True)
             return
-        with suppress(FileNotFoundError), self._remote(file) as (files, path):
+        with suppress(FileNotFoundError), self._remote.at(file) as (files, path):
             files.rm_file(path)
 
     def delete_all(self, files: Iterable[str]) -> None:
@@ -239,7 +232,7 @@ class Location:
     def write(self, file: str, data: bytes) -> None:
         """Write a whole small file, atomically replacing one of that name."""
         if self.local is None:
-            with self._remote(file) as (files, path):
+            with self._remote.at(file) as (files, path):
                 files.pipe_file(path, data)
             return
         with self.new(file) as new:
@@ -267,7 +260,7 @@ class Location:
             with self.new(file) as new:
                 shutil.copyfile(source, new)
             return
-        with self._remote(file) as (files, path):
+        with self._remote.at(file) as (files, path):
             files.put_file(str(source), path)
 
     def get(self, file: str, path: Path) -> None:
@@ -275,7 +268,7 @@ class Location:
         if self.local is not None:
             shutil.copyfile(self.local / file, path)
             return
-        with self._remote(file) as (files, remote):
+        with self._remote.at(file) as (files, remote):
             files.get_file(remote, str(path))
 
     def create(self, file: str, data: bytes) -> bool:
@@ -288,9 +281,9 @@ class Location:
             with self.temporary() as new:
                 new.write_bytes(data)
                 return self.publish(new, file)
-        self._check_creates()
+        self._remote.check_creates()
         try:
-            with self._remote(file) as (files, path):
+            with self._remote.at(file) as (files, path):
                 files.pipe_file(path, data, mode="create")
         except FileExistsError:
             return False
@@ -306,7 +299,7 @@ class Location:
         if self.local is None:
             if self.exists(file):
                 return False
-            with self._remote(file) as (files, path):
+            with self._remote.at(file) as (files, path):
                 files.put_file(str(written), path)
             return True
         (self.local / file).parent.mkdir(parents=True, exist_ok=True)
@@ -340,10 +333,10 @@ class Location:
         """Move or copy a file of `source` to a name that is not taken here."""
         if self.local is None:
             if source.local is not None:
-                with self._remote(name) as (files, path):
+                with self._remote.at(name) as (files, path):
                     files.put_file(str(source.local / file), path)
                 return
-            with self._remote(name) as (files, path), source._remote(file) as (theirs, old):
+            with self._remote.at(name) as (files, path), source._remote.at(file) as (theirs, old):
                 if files.protocol == theirs.protocol:
                     files.cp_file(old, path)
                     return
@@ -368,7 +361,7 @@ class Location:
         It is in the folder itself, or for a URL in the system's folder for temporary files.
         """
         folder = self.local or scratch()
-        with _locked(folder, ".new-") as path:
+        with locked_file(folder, ".new-") as path:
             try:
                 yield path
             except OSError as error:
@@ -397,8 +390,8 @@ class Location:
         self.sweep()
         with ExitStack() as stack:
             if self.local is not None:
-                stack.enter_context(_locked(self.local, ".writing-"))
-                stack.enter_context(_folder_lock(self.local, exclusive=False))
+                stack.enter_context(locked_file(self.local, ".writing-"))
+                stack.enter_context(folder_lock(self.local, exclusive=False))
             yield
 
     @contextmanager
@@ -408,7 +401,7 @@ class Location:
         if self.local is None or not self.local.is_dir():
             yield False
             return
-        with _folder_lock(self.local, exclusive=True) as held:
+        with folder_lock(self.local, exclusive=True) as held:
             yield not self.being_written() if held is None else held
 
     def being_written(self) -> bool:
@@ -416,14 +409,14 @@ class Location:
         if self.local is None:
             return False
         marks = [name for name in self.names() if _MARKER.fullmatch(name)]
-        return any([not _delete_abandoned(self.local / mark) for mark in marks])
+        return any([not delete_abandoned(self.local / mark) for mark in marks])
 
     def sweep(self) -> list[str]:
         """Delete the temporary files of dead writers; return their names."""
         self.being_written()  # deletes the marks of dead ones
         folder = self.local if self.local is not None else scratch()
         names = [name for name in Location(folder).names() if _TEMPORARY.fullmatch(name)]
-        return [name for name in names if _delete_abandoned(folder / name)]
+        return [name for name in names if delete_abandoned(folder / name)]
 
     def remove_folder(self) -> None:
         """Delete a local folder if it is empty."""
@@ -436,7 +429,7 @@ class Location:
         if self.local is not None and other.local is not None:
             self.local.rename(other.local)
             return
-        with self._remote("") as (files, path), other._remote("") as (_, new):
+        with self._remote.at("") as (files, path), other._remote.at("") as (_, new):
             files.mv(path.rstrip("/"), new.rstrip("/"), recursive=True)
 
     def remove(self) -> None:
@@ -446,13 +439,13 @@ class Location:
             shutil.rmtree(self.local, ignore_errors=True)
             return
         self.delete_all(name for name in self.tree() if name.endswith(".json"))
-        with suppress(FileNotFoundError), self._remote("") as (files, path):
+        with suppress(FileNotFoundError), self._remote.at("") as (files, path):
             files.rm(path.rstrip("/"), recursive=True)
 
     def _copy(self, written: Path, path: Path) -> bool:
         """Create a file by copying, on a file system without hard links."""
         try:
-            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, _MODE)
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, MODE)
         except FileExistsError:
             return False
         try:
@@ -466,80 +459,8 @@ class Location:
     def _absolute(self) -> str:
         return self.url if self.local is None else os.path.abspath(self.local)
 
-    def _listed(self, kind: str) -> list[tuple[str, Any]]:
-        """Return the names of the files or folders at a URL, with their properties."""
-        try:
-            with self._remote("") as (files, path):
-                entries = files.ls(path.rstrip("/"), detail=True)
-        except FileNotFoundError:
-            return []
-        entries = [entry for entry in entries if (entry["type"] == "file") == (kind == "file")]
-        return [(entry["name"].rstrip("/").rpartition("/")[2], entry) for entry in entries]
-
-    @contextmanager
-    def _remote(self, file: str) -> Iterator[tuple[Any, str]]:
-        """Yield the file system of a URL and the path of a file in it; errors become one-line
-        messages."""
-        try:
-            files, root = self._files()
-            yield files, f"{root}/{file}"
-        except (FileNotFoundError, FileExistsError, ElmoError):
-            raise
-        except Exception as error:
-            reason = without_login(reason_of(error), self.url)
-            raise ElmoError(f"{self.name(file)}: {type(error).__name__}: {reason}") from error
-
-    def _check_creates(self) -> None:
-        """Check, once per process, that a store refuses to create a name a second time."""
-        files, root = self._files()
-        store = f"{type(files).__name__} {files._fs_token} {root.lstrip('/').partition('/')[0]}"
-        if store in _CREATING:
-            return
-        name = f".probe-{secrets.token_hex(8)}"
-        with self._remote(name) as (files, path):
-            files.pipe_file(path, b"first", mode="create")
-            try:
-                files.pipe_file(path, b"second", mode="create")
-            except FileExistsError:
-                _CREATING.add(store)
-            finally:
-                files.rm_file(path)
-        if store not in _CREATING:
-            raise ElmoError(
-                f"{self.url}: this store gives a name twice (it does not heed If-None-Match), so "
-                "two writers could lose each other's work; use one with conditional writes, such "
-                "as S3, Google Cloud Storage, Azure or a newer version of your server"
-            )
-
-    def _files(self) -> tuple[Any, str]:
-        """Return fsspec's file system and the root path in it, opened by this process.
-
-        Listings are not cached, since other processes write too.
-        """
-        if self._opened is None or self._opened[0] != os.getpid():
-            from fsspec.config import conf
-            from fsspec.core import url_to_fs
-
-            options = self._options
-            if "::" not in self.url:
-                options = {"use_listings_cache": False, **options}
-            if self.url.startswith("s3://"):  # whose client opens 10 connections otherwise
-                given = {**conf.get("s3", {}), **options}.get("config_kwargs") or {}
-                options["config_kwargs"] = {"max_pool_connections": THREADS, **given}
-            files, root = url_to_fs(self.url, **options)
-            self._opened = os.getpid(), files, root.rstrip("/")
-        _, files, root = self._opened
-        return files, root
-
 
 Folder = str | Path | Location  # that a user of the library names: a path, a URL as text
-
-
-def without_login(reason: str, url: str) -> str:
-    """Return a message without the login of `url`; libraries may mistake it for part of a bucket's
-    name."""
-    login = urlsplit(url).netloc.rpartition("@")[0]
-    return reason.replace(f"{login}@", "") if login else reason
 
 
 def scratch() -> Path:
@@ -548,54 +469,3 @@ def scratch() -> Path:
     folder = Path(tempfile.gettempdir()) / f"elmo-{user}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-@contextmanager
-def _locked(folder: Path, prefix: str) -> Iterator[Path]:
-    """Yield a new empty file that this process has locked; it is deleted in the end."""
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{prefix}{secrets.token_hex(8)}"
-        try:
-            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, _MODE)
-        except FileNotFoundError:  # the folder was removed in between
-            continue
-        take_lock(descriptor)
-        if os.fstat(descriptor).st_nlink:
-            break
-        os.close(descriptor)  # a sweep was between the two calls
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-@contextmanager
-def _folder_lock(folder: Path, *, exclusive: bool) -> Iterator[bool | None]:
-    """Hold a folder's own lock, shared or exclusive; yield the result of `take_lock`.
-
-    An exclusive lock is not waited for.
-    """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        yield take_lock(descriptor, shared=not exclusive, wait=not exclusive)
-    finally:
-        os.close(descriptor)
-
-
-def _delete_abandoned(path: Path) -> bool:
-    """Delete a file unless a live process has locked it; return whether it is gone."""
-    try:
-        descriptor = os.open(path, os.O_RDWR)
-    except OSError:
-        return not path.exists()
-    try:
-        held = take_lock(descriptor, wait=False)
-        if held is None:  # locks tell nothing on this file system
-            held = time.time() - os.fstat(descriptor).st_mtime >= _ABANDONED
-        if held:
-            path.unlink(missing_ok=True)
-        return held
-    finally:
-        os.close(descriptor)

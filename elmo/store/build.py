@@ -18,8 +18,8 @@ import torch
 
 from elmo.data.shards import ShardEntry, Shards
 from elmo.errors import ElmoError, Mismatch
-from elmo.io.atomic import check_above
 from elmo.io.location import Folder, Location
+from elmo.io.outputs import check_above
 from elmo.io.records import digest
 from elmo.model.config import CONFIG, located, read_config, read_training
 from elmo.model.embedder import Embedder

@@ -20,9 +20,11 @@ from msgspec import Meta
 
 from elmo.data.tokenizer import NONE, Tokenization
 from elmo.errors import Damaged, ElmoError, Mismatch, first_line
-from elmo.io.atomic import check_writable, locked, write_json
-from elmo.io.folders import check_folder, new_folder
+from elmo.io.atomic import check_writable, write_json
+from elmo.io.folders import new_folder
 from elmo.io.location import Location
+from elmo.io.locks import locked
+from elmo.io.outputs import check_folder
 from elmo.io.records import (
     Count,
     Header,

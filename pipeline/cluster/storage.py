@@ -20,8 +20,9 @@ import msgspec
 
 from elmo.errors import Damaged, ElmoError, NotFound
 from elmo.io.atomic import new_file
-from elmo.io.folders import check_folder, new_folder
+from elmo.io.folders import new_folder
 from elmo.io.location import Location, in_parallel
+from elmo.io.outputs import check_folder
 from elmo.io.records import digest, json_bytes, read_record
 
 from ..settings import cluster as execution

@@ -51,7 +51,8 @@ def _run(
     **given: Any,
 ) -> str:
     """Run a stage, write its numbers and metrics, and return what it did in words."""
-    from elmo.io.atomic import check_record, write_json
+    from elmo.io.atomic import write_json
+    from elmo.io.outputs import check_record
 
     from ..cluster import storage
     from ..settings import params as settings

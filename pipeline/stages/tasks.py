@@ -13,14 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elmo.errors import ElmoError, NotFound
-from elmo.io.atomic import (
-    check_output,
-    check_writable,
-    locked,
-    new_file,
-)
-from elmo.io.folders import check_folder, link_folder, local_folder, new_folder
+from elmo.io.atomic import check_writable, new_file
+from elmo.io.folders import link_folder, local_folder, new_folder
 from elmo.io.location import Location
+from elmo.io.locks import locked
+from elmo.io.outputs import check_folder, check_output
 from elmo.store import model_digest
 from elmo.tasks import RESULTS_VERSION
 from elmo.tasks.kinds import choose

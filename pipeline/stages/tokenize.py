@@ -26,8 +26,9 @@ from elmo.data.shards import (
 )
 from elmo.data.tokenizer import TextTokenizer, describe
 from elmo.errors import BadSettings, ElmoError
-from elmo.io.folders import check_folder, empty_folder
+from elmo.io.folders import empty_folder
 from elmo.io.location import Location
+from elmo.io.outputs import check_folder
 
 from ..cluster import workers
 from ..settings.cluster import Cluster

@@ -16,9 +16,11 @@ import torch
 
 from elmo.data.tokenizer import Tokenization
 from elmo.errors import ElmoError
-from elmo.io.atomic import check_output, locked, sweep
-from elmo.io.folders import Flag, check_folder, new_folder
+from elmo.io.atomic import sweep
+from elmo.io.folders import Flag, new_folder
 from elmo.io.location import Location
+from elmo.io.locks import locked
+from elmo.io.outputs import check_folder, check_output
 from elmo.model.folder import NAMES, save_model
 from elmo.settings import Checkpointing, Training
 from elmo.train.checkpoints import Checkpoint

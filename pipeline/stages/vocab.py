@@ -23,9 +23,9 @@ from elmo.data.shards import (
 )
 from elmo.data.vocabulary import MARKS, NOT_WORDS
 from elmo.errors import ElmoError
-from elmo.io.atomic import replaceable
-from elmo.io.folders import check_folder, local_folder, new_folder
+from elmo.io.folders import local_folder, new_folder
 from elmo.io.location import Location, in_parallel
+from elmo.io.outputs import check_folder, replaceable
 
 from ..cluster import workers
 from ..settings.cluster import Cluster

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from elmo.errors import ElmoError, NotFound, first_line, reason_of
-from elmo.io.location import without_login
+from elmo.io.remote import without_login
 
 # The package that defines an exception, and what a user knows it as.
 _LIBRARIES = {

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from elmo.io.atomic import LOCK, locked, sweep_beside
+from elmo.io.atomic import sweep_beside
 from elmo.io.location import Location
+from elmo.io.locks import LOCK, locked
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlsplit
 
 from elmo.data.tokenizer import NONE, Tokenization
 from elmo.errors import ElmoError
-from elmo.io.atomic import take_lock
+from elmo.io.locks import take_lock
 
 from .. import PACKAGE, tracking
 from ..terminal.progress import say

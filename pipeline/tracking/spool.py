@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from elmo.io.atomic import take_lock
+from elmo.io.locks import take_lock
 
 SpooledRecord = dict[str, Any]
 _BATCH = 1 << 16  # bytes read at a time

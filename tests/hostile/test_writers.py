@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from elmo.io.atomic import locked
 from elmo.io.location import Location
+from elmo.io.locks import locked
 from elmo.store import FeatureStore
 from elmo.store.maintenance import verify
 from tests.hostile.commands import COMMANDS

@@ -9,15 +9,10 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import ElmoError
-from elmo.io.atomic import (
-    locked,
-    new_file,
-    new_output,
-    sweep,
-    write_json,
-)
+from elmo.io.atomic import new_file, new_output, sweep, write_json
 from elmo.io.folders import new_folder
 from elmo.io.location import Location
+from elmo.io.locks import locked
 from elmo.io.records import (
     check_sha256,
     digest,
@@ -130,7 +125,7 @@ def test_an_interrupt_while_a_hidden_folder_is_made_leaves_nothing(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("elmo.io.atomic.fcntl.flock", interrupted)
+    monkeypatch.setattr("elmo.io.locks.fcntl.flock", interrupted)
     for new in (new_folder(Location(tmp_path / "out")), new_output(tmp_path / "out")):
         with pytest.raises(KeyboardInterrupt), new:
             raise AssertionError("unreachable")
@@ -206,7 +201,7 @@ def test_a_refused_output_has_nothing_beside_it_that_a_killed_writer_left(tmp_pa
 
 
 def test_a_work_folder_has_one_owner_who_is_named(tmp_path: Path) -> None:
-    code = "import sys, pathlib; from elmo.io.atomic import locked\n"
+    code = "import sys, pathlib; from elmo.io.locks import locked\n"
     code += (
         f"with locked(pathlib.Path({str(tmp_path / 'work')!r})): print('in', flush=True); input()"
     )

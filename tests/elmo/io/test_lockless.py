@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import ElmoError
-from elmo.io.atomic import locked, new_file, take_lock
+from elmo.io.atomic import new_file
 from elmo.io.folders import new_folder
 from elmo.io.location import Location
+from elmo.io.locks import locked, take_lock
 from tests.elmo.io import lockless
 
 

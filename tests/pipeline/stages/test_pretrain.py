@@ -18,8 +18,8 @@ from elmo.data.shards import Shards, write_shards
 from elmo.data.tokenizer import NONE, Tokenization
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
-from elmo.io.atomic import locked
 from elmo.io.location import Location
+from elmo.io.locks import locked
 from elmo.io.records import read_json
 from elmo.model.folder import load_model
 from elmo.settings import Network

@@ -1,0 +1,128 @@
+"""The locks of processes that write: on a work folder, on temporary files, on a folder itself.
+
+The operating system releases a lock when its process ends, however it ends.
+"""
+
+import fcntl
+import os
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from elmo.errors import ElmoError, reason_of
+
+LOCK = ".lock"  # the file in a work folder that its owner holds
+MODE = 0o644  # less the umask: readable by the group
+_ABANDONED = 24 * 3600.0  # seconds after which a file whose lock tells nothing has no writer
+
+
+def take_lock(file: int, *, shared: bool = False, wait: bool = True) -> bool | None:
+    """Lock an open file or folder until it is closed or the process ends.
+
+    The lock is exclusive unless `shared`. Return whether it was acquired, or None if the file
+    system has no locks.
+    """
+    try:
+        fcntl.flock(
+            file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+        )
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a work folder; raise `ElmoError` naming the owner if another process holds
+    it.
+
+    The operating system releases the lock when the process ends, however it ends. If an error
+    leaves nothing else in the folder, it is deleted.
+    """
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / LOCK).open("a+", encoding="utf-8") as file:
+            held = take_lock(file.fileno(), wait=False)
+            if held is None:
+                raise ElmoError(f"{folder}: its file system has no locks; choose another folder")
+            if not held:
+                file.seek(0)
+                owner = file.read(256).strip() or "another process"
+                raise ElmoError(f"{folder}: {owner} is at work here; wait for it, or stop it")
+            if os.fstat(file.fileno()).st_nlink == 0:
+                continue  # its owner has just removed the folder
+            try:
+                _write_owner(file.fileno(), folder)
+                yield
+            except BaseException:
+                with suppress(OSError):
+                    if os.listdir(folder) == [LOCK]:  # nothing to resume from
+                        shutil.rmtree(folder)
+                        folder.parent.rmdir()  # unless it holds other work
+                raise
+            return
+
+
+def _write_owner(lock: int, folder: Path) -> None:
+    try:
+        os.ftruncate(lock, 0)
+        os.write(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+    except OSError as error:
+        raise ElmoError(f"{folder}: {reason_of(error)}") from error
+
+
+@contextmanager
+def locked_file(folder: Path, prefix: str) -> Iterator[Path]:
+    """Yield a new empty file that this process has locked; it is deleted in the end."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{prefix}{secrets.token_hex(8)}"
+        try:
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, MODE)
+        except FileNotFoundError:  # the folder was removed in between
+            continue
+        take_lock(descriptor)
+        if os.fstat(descriptor).st_nlink:
+            break
+        os.close(descriptor)  # a sweep was between the two calls
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+@contextmanager
+def folder_lock(folder: Path, *, exclusive: bool) -> Iterator[bool | None]:
+    """Hold a folder's own lock, shared or exclusive; yield the result of `take_lock`.
+
+    An exclusive lock is not waited for.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield take_lock(descriptor, shared=not exclusive, wait=not exclusive)
+    finally:
+        os.close(descriptor)
+
+
+def delete_abandoned(path: Path) -> bool:
+    """Delete a file unless a live process has locked it; return whether it is gone."""
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except OSError:
+        return not path.exists()
+    try:
+        held = take_lock(descriptor, wait=False)
+        if held is None:  # locks tell nothing on this file system
+            held = time.time() - os.fstat(descriptor).st_mtime >= _ABANDONED
+        if held:
+            path.unlink(missing_ok=True)
+        return held
+    finally:
+        os.close(descriptor)

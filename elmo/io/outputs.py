@@ -1,0 +1,151 @@
+"""Checks of an output before the work begins: whether it can be written, and what it may replace.
+
+Nothing is replaced that is not this project's own, and nothing at a URL.
+"""
+
+import os
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from elmo.errors import ElmoError
+from elmo.io.location import Location
+from elmo.io.records import Header, read_record
+
+
+def check_file(out: Path, *, ours: bytes = b"") -> None:
+    """Raise `ElmoError` if an output file is a link, a folder, a device, or a file of another kind.
+
+    `ours` is a regular expression that the first KiB of files of the right kind match.
+    """
+    _check_path(out)
+    if out.is_dir():
+        raise ElmoError(f"{out}: is a folder; choose a file")
+    if out.exists() and not out.is_file():
+        raise ElmoError(f"{out}: is a pipe or a device; choose a file")
+    if ours and out.exists():
+        with out.open("rb") as file:
+            head = file.read(1024)
+        if head and not re.match(ours, head, re.DOTALL):
+            raise ElmoError(
+                f"{out}: is a file of another kind, and is not replaced; choose another, or "
+                "delete it"
+            )
+
+
+def check_output(out: Path, *, ours: bytes = b"") -> None:
+    """Raise `ElmoError` as `check_file` does, or if no file can be created there; call it before
+    the work."""
+    check_file(out, ours=ours)
+    above = next(path for path in out.absolute().parents if path.is_dir())
+    probe = above / f".{uuid.uuid4().hex[:8]}"
+    try:
+        probe.touch(exist_ok=False)
+        probe.unlink()
+    except OSError as error:
+        raise ElmoError(
+            f"{out}: {above} takes no files ({error.strerror}); choose another path"
+        ) from None
+
+
+def check_record(out: Path, kind: Any) -> None:
+    """Raise `ElmoError` if an existing output file is not a JSON record of the type to be
+    written."""
+    check_output(out, ours=rb"\s*[{\[]")
+    if out.exists() and out.stat().st_size:
+        with replaceable(out):
+            read_record(out, kind)
+
+
+@contextmanager
+def replaceable(out: Path | str) -> Iterator[None]:
+    """Reword an `ElmoError` about an unreadable file to say that the file is not replaced."""
+    try:
+        yield
+    except ElmoError as error:
+        reason = str(error).removeprefix(f"{out}").lstrip(": /")
+        raise ElmoError(
+            f"{out}: is no output of this command ({reason}), and is not replaced: choose another, "
+            "or delete it"
+        ) from None
+
+
+def check_folder(
+    out: Location,
+    *,
+    ours: Sequence[str],
+    also: str = ".*",
+    kind: str | None = None,
+    never: str = "",
+) -> None:
+    """Raise `ElmoError` if an output folder holds files that are not this project's, or another
+    stage's.
+
+    The folder may be empty, or hold all files in `ours` and otherwise only hidden files and those
+    that the regular expression `also` matches, in subfolders too. Another stage's output is
+    recognised by the `kind` in its `manifest.json`, or by the file `never`. At a URL nothing is
+    replaced.
+    """
+    files = set(out.names()) if out.local is None else _files_of(out.local, ours=ours)
+    if out.local is None and ours and ours[0] in files:
+        raise ElmoError(
+            f"{out}: is there already, and at a URL nothing is replaced; choose a new folder"
+        )
+    _check_names(str(out), files, ours=ours, also=also)  # at a URL, of a writer that was killed
+    if kind is not None and out.local is not None and files:
+        written = out.record("manifest.json", Header).kind
+        if written != kind:
+            raise ElmoError(
+                f"{out}: holds {written}, not {kind}; choose another folder, or empty it"
+            )
+    if never in files:
+        raise ElmoError(f"{out}: holds {never}, another output; choose another folder, or empty it")
+
+
+def _files_of(out: Path, *, ours: Sequence[str]) -> set[str]:
+    """Return the files in a folder and its subfolders; raise `ElmoError` if it is not ours to
+    replace."""
+    _check_path(out)
+    if not out.exists():
+        return set()
+    if not out.is_dir():
+        raise ElmoError(f"{out}: is a file, not a folder to replace; choose another, or delete it")
+    names = {path.name for path in out.iterdir()}
+    if names and not (ours and names.issuperset(ours)):
+        raise ElmoError(
+            f"{out}: holds {min(names)}, and no {' and '.join(ours) or 'output'} of this project; "
+            "it is not replaced: choose another folder, or empty it"
+        )
+    return {path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()}
+
+
+def _check_names(out: str, names: Iterable[str], *, ours: Sequence[str], also: str) -> None:
+    """Raise `ElmoError` if a folder, or a subfolder, holds a file that no stage has written.
+
+    Hidden files are allowed, since file managers create them.
+    """
+    for name in sorted(names):
+        hidden = any(part.startswith(".") for part in name.split("/"))
+        if not (hidden or name in ours or re.fullmatch(also, name)):
+            raise ElmoError(
+                f"{out}: holds {name}, which no stage has written; it is not replaced: move that "
+                "away, or choose another folder"
+            )
+
+
+def _check_path(out: Path) -> None:
+    check_above(out)
+    if out.is_symlink():
+        raise ElmoError(
+            f"{out}: is a symbolic link to {os.readlink(out)}; use that path, or delete the link"
+        )
+
+
+def check_above(out: Path) -> None:
+    """Raise `ElmoError` if the nearest existing parent of an output path is not a folder."""
+    above = next((path for path in out.parents if os.path.lexists(path)), Path())
+    if not above.is_dir():
+        raise ElmoError(f"{out}: {above} is no folder; choose another output")

@@ -1,0 +1,98 @@
+"""The file system behind a URL, by fsspec: its connection, its options and its errors."""
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from elmo.errors import ElmoError, reason_of
+
+THREADS = 32  # requests at a time
+_CREATING: set[str] = set()  # the stores of which this process knows that `create` holds there
+
+
+class Remote:
+    """The folder at a URL, opened anew in each process; `options` are fsspec's storage options."""
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        self.url, self.options = url, dict(options)
+        self._opened: tuple[int, Any, str] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state to pickle, without a connection."""
+        return {**self.__dict__, "_opened": None}
+
+    @contextmanager
+    def at(self, file: str) -> Iterator[tuple[Any, str]]:
+        """Yield the file system of a URL and the path of a file in it; errors become one-line
+        messages."""
+        try:
+            files, root = self.files()
+            yield files, f"{root}/{file}"
+        except (FileNotFoundError, FileExistsError, ElmoError):
+            raise
+        except Exception as error:
+            name = f"{self.url}/{file}" if file else self.url
+            reason = without_login(reason_of(error), self.url)
+            raise ElmoError(f"{name}: {type(error).__name__}: {reason}") from error
+
+    def listed(self, kind: str) -> list[tuple[str, Any]]:
+        """Return the names of the files or folders at a URL, with their properties."""
+        try:
+            with self.at("") as (files, path):
+                entries = files.ls(path.rstrip("/"), detail=True)
+        except FileNotFoundError:
+            return []
+        entries = [entry for entry in entries if (entry["type"] == "file") == (kind == "file")]
+        return [(entry["name"].rstrip("/").rpartition("/")[2], entry) for entry in entries]
+
+    def check_creates(self) -> None:
+        """Check, once per process, that a store refuses to create a name a second time."""
+        files, root = self.files()
+        store = f"{type(files).__name__} {files._fs_token} {root.lstrip('/').partition('/')[0]}"
+        if store in _CREATING:
+            return
+        name = f".probe-{secrets.token_hex(8)}"
+        with self.at(name) as (files, path):
+            files.pipe_file(path, b"first", mode="create")
+            try:
+                files.pipe_file(path, b"second", mode="create")
+            except FileExistsError:
+                _CREATING.add(store)
+            finally:
+                files.rm_file(path)
+        if store not in _CREATING:
+            raise ElmoError(
+                f"{self.url}: this store gives a name twice (it does not heed If-None-Match), so "
+                "two writers could lose each other's work; use one with conditional writes, such "
+                "as S3, Google Cloud Storage, Azure or a newer version of your server"
+            )
+
+    def files(self) -> tuple[Any, str]:
+        """Return fsspec's file system and the root path in it, opened by this process.
+
+        Listings are not cached, since other processes write too.
+        """
+        if self._opened is None or self._opened[0] != os.getpid():
+            from fsspec.config import conf
+            from fsspec.core import url_to_fs
+
+            options = self.options
+            if "::" not in self.url:
+                options = {"use_listings_cache": False, **options}
+            if self.url.startswith("s3://"):  # whose client opens 10 connections otherwise
+                given = {**conf.get("s3", {}), **options}.get("config_kwargs") or {}
+                options["config_kwargs"] = {"max_pool_connections": THREADS, **given}
+            files, root = url_to_fs(self.url, **options)
+            self._opened = os.getpid(), files, root.rstrip("/")
+        _, files, root = self._opened
+        return files, root
+
+
+def without_login(reason: str, url: str) -> str:
+    """Return a message without the login of `url`; libraries may mistake it for part of a bucket's
+    name."""
+    login = urlsplit(url).netloc.rpartition("@")[0]
+    return reason.replace(f"{login}@", "") if login else reason
