@@ -27,12 +27,8 @@ import numpy.typing as npt
 from msgspec import structs
 
 from benchmarks.machine import show
-from elmo.data.shards import (
-    Shard,
-    Shards,
-    TokenizerEntry,
-    write_shards,
-)
+from elmo.data.manifest import TokenizerEntry
+from elmo.data.shards import Shard, Shards, write_shards
 from elmo.data.tokenizer import Tokenization
 from elmo.io.location import Location
 from elmo.store import FeatureStore

@@ -6,15 +6,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from elmo.data.shards import (
-    Shards,
-    ShardsCounts,
-    TokenizerEntry,
-    describe_shard,
-    shard_name,
-    write_manifest,
-    write_shard,
-)
+from elmo.data.manifest import ShardsCounts, TokenizerEntry, write_manifest
+from elmo.data.shards import Shards, describe_shard, shard_name, write_shard
 from elmo.data.vocabulary import Vocabulary
 from elmo.io.folders import new_folder
 from elmo.io.location import Location

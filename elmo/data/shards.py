@@ -1,4 +1,4 @@
-"""Shards: Arrow files of tokenized sentences, and their manifest. No text is parsed here.
+"""Shards: Arrow files of tokenized sentences, and folders of them. No text is parsed here.
 
 A shard has one row per sentence: its id, its document's id, and its tokens as indices into the
 shard's list of distinct tokens (its *types*). The file is one uncompressed record batch, so it is
@@ -11,37 +11,30 @@ import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from pathlib import Path
-from typing import Literal, TypedDict
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from msgspec import Struct
 
+from elmo.data.manifest import (
+    SCHEMA_VERSION,
+    SPLITS,
+    ShardEntry,
+    ShardsCounts,
+    Split,
+    TokenizerEntry,
+    read_manifest,
+    write_manifest,
+)
 from elmo.data.tokenizer import NONE, Tokenization
 from elmo.errors import ElmoError, altered_error, first_line, missing_error
-from elmo.io import records
 from elmo.io.folders import cached, new_folder
 from elmo.io.location import Folder, Location
-from elmo.io.records import (
-    Count,
-    FileName,
-    Header,
-    Sha256,
-    check_sha256,
-    digest,
-    json_bytes,
-    sha256,
-)
+from elmo.io.records import check_sha256, digest, sha256
 
-SCHEMA_VERSION = 2
-Split = Literal["train", "heldout"]
-SPLITS: tuple[Split, Split] = ("train", "heldout")
 NAMES = r"(train|heldout)-[\d-]+\.arrow"  # the shards that a folder holds, whoever wrote them
-_SHARD_BYTES = 480  # at most those of a shard in the manifest
 _METADATA = {"kind": "elmo.shard", "schema": str(SCHEMA_VERSION)}
 SCHEMA = pa.schema(
     [
@@ -51,121 +44,6 @@ SCHEMA = pa.schema(
     ],
     metadata=_METADATA,
 )
-
-
-class ShardEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """The entry of one shard file in the manifest.
-
-    Readers add the two offsets to the ids stored in the file. `first_sentence_id` and
-    `last_sentence_id` already include the offset.
-    """
-
-    file: FileName
-    split: Split
-    sentences: Count
-    tokens: Count
-    types: Count
-    sentence_offset: Count
-    document_offset: Count
-    first_sentence_id: Count
-    last_sentence_id: Count
-    bytes: Count
-    sha256: Sha256
-
-    def published(self, file: str, *, sentences: int, documents: int) -> "ShardEntry":
-        """Return this entry with the final file name and with its position in the whole corpus.
-
-        `sentences` and `documents` count what precedes the shard in the corpus.
-        """
-        return msgspec.structs.replace(
-            self,
-            file=file,
-            sentence_offset=sentences,
-            document_offset=documents,
-            first_sentence_id=self.first_sentence_id + sentences,
-            last_sentence_id=self.last_sentence_id + sentences,
-        )
-
-
-class Dropped(Struct, frozen=True, forbid_unknown_fields=True):
-    """The lines and bytes of the input text that were dropped for one reason."""
-
-    lines: Count
-    bytes: Count
-
-
-class ShardsCounts(Struct, frozen=True, forbid_unknown_fields=True):
-    """The totals of a corpus; every byte of the input is either in a token or counted as
-    dropped."""
-
-    documents: Count
-    sentences: Count
-    blank_lines: Count
-    tokens: Count
-    bytes: Count
-    token_bytes: Count
-    dropped: dict[str, Dropped]
-
-
-class SplitCounts(Struct, frozen=True, forbid_unknown_fields=True):
-    """The totals of one split."""
-
-    documents: Count
-    sentences: Count
-    tokens: Count
-
-
-class CorpusFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """One file of the input corpus: its name, its size in bytes and the SHA-256 of its content."""
-
-    name: str
-    bytes: Count
-    sha256: Sha256
-
-
-class TokenizerEntry(Tokenization, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The tokenization of the corpus, and two settings of the stage that do not affect any
-    token."""
-
-    documents: str = ""
-    heldout: float | None = None
-
-    def tokenization(self) -> Tokenization:
-        """Return the tokenization alone, without the two settings of the stage."""
-        known = {name: getattr(self, name) for name in Tokenization.__struct_fields__}
-        return Tokenization(**known)
-
-
-class LongToken(TypedDict):
-    """The beginning of an unusually long token, and the size in bytes of the whole token."""
-
-    bytes: int
-    token: str
-
-
-class TextQuality(TypedDict, total=False):
-    """Statistics of a text's quality; empty if the shards were not made from text."""
-
-    duplicate_share: float
-    duplicates_sampled: int
-    long_tokens: int
-    longest_tokens: list[LongToken]
-    not_text_sentences: int
-    odd_script_sentences: int
-    scripts: dict[str, int]
-
-
-class ShardsManifest(Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of a shards folder's `manifest.json`."""
-
-    kind: Literal["shards"]
-    schema: Count
-    tokenizer: TokenizerEntry
-    counts: ShardsCounts
-    quality: TextQuality
-    splits: dict[Split, SplitCounts]
-    shards: tuple[ShardEntry, ...]
-    inputs: tuple[CorpusFile, ...]
 
 
 @dataclass(frozen=True)
@@ -223,13 +101,7 @@ class Shards:
 
     def __init__(self, folder: Folder) -> None:
         self.location = Location.of(folder)
-        path = self.location.name("manifest.json")
-        header = self.location.record("manifest.json", Header)
-        if header.kind != "shards":
-            raise ElmoError(f"{path}: is not the manifest of a shards folder")
-        header.check(path, "schema", SCHEMA_VERSION, again="make the shards again")
-        self.manifest = self.location.record("manifest.json", ShardsManifest)
-        _check_manifest(path, self.manifest)
+        self.manifest = read_manifest(self.location)
         self.digest = digest(msgspec.to_builtins(self.manifest))
 
     @property
@@ -357,56 +229,6 @@ def shard_name(split: str, number: int) -> str:
     return f"{split}-{number:05d}.arrow"
 
 
-def check_size(out: Location, *, shards: int, inputs: Sequence[CorpusFile]) -> None:
-    """Raise `ElmoError` if the manifest of the shards to be written would be too large to read.
-
-    `shards` is the largest number of shards expected, and `inputs` are the files of the corpus.
-    """
-    size = len(json_bytes({"inputs": msgspec.to_builtins(inputs)}, source=f"{out}/manifest.json"))
-    size += shards * _SHARD_BYTES
-    if size > records.JSON_LIMIT:
-        raise ElmoError(
-            f"{out}: the manifest of {len(inputs):,} files in up to {shards:,} shards would take "
-            f"up to {size:,} bytes, and at most {records.JSON_LIMIT:,} are read; raise "
-            "tokenize.shard_bytes, or join the files into fewer"
-        )
-
-
-def write_manifest(
-    folder: Location,
-    *,
-    shards: Sequence[ShardEntry],
-    documents: dict[Split, int],
-    tokenizer: TokenizerEntry,
-    counts: ShardsCounts,
-    inputs: Sequence[CorpusFile],
-    quality: TextQuality,
-) -> None:
-    """Write `manifest.json` of a shards folder; call it last, once every shard is written.
-
-    `documents` is the number of documents of each split.
-    """
-    manifest = ShardsManifest(
-        kind="shards",
-        schema=SCHEMA_VERSION,
-        tokenizer=tokenizer,
-        counts=counts,
-        quality=quality,
-        splits={
-            split: SplitCounts(
-                documents=documents[split],
-                sentences=sum(info.sentences for info in shards if info.split == split),
-                tokens=sum(info.tokens for info in shards if info.split == split),
-            )
-            for split in SPLITS
-        },
-        shards=tuple(shards),
-        inputs=tuple(inputs),
-    )
-    _check_manifest(folder.name("manifest.json"), manifest)
-    folder.write_json("manifest.json", msgspec.to_builtins(manifest))
-
-
 def write_shards(
     out: Folder,
     sentences: Iterable[Sequence[str]],
@@ -464,34 +286,6 @@ def _write_rows(path: Path, split: Split, ids: list[int], rows: list[Sequence[st
     numbers = np.array(ids, np.int64)
     write_shard(path, sentence_ids=numbers, document_ids=numbers, offsets=offsets, tokens=tokens)
     return describe_shard(path, split=split)
-
-
-def _check_manifest(path: str, manifest: ShardsManifest) -> None:
-    """Check that a manifest's numbers agree with each other."""
-    names = [info.file for info in manifest.shards]
-    if len(set(names)) != len(names):
-        raise ElmoError(f"{path}: shards: names a file twice; make the shards again")
-    if set(manifest.splits) != set(SPLITS):
-        raise ElmoError(f"{path}: splits: must be train and heldout; make the shards again")
-    for split, counts in manifest.splits.items():
-        infos = [info for info in manifest.shards if info.split == split]
-        for what in ("sentences", "tokens"):
-            total = sum(getattr(info, what) for info in infos)
-            if total != getattr(counts, what):
-                raise ElmoError(
-                    f"{path}: splits.{split}.{what}: {getattr(counts, what)}, and its shards have "
-                    f"{total}; make the shards again"
-                )
-        for one, two in pairwise(infos):
-            if one.last_sentence_id >= two.first_sentence_id:
-                raise ElmoError(f"{path}: {two.file} does not follow {one.file}; make it again")
-    for what in ("documents", "sentences", "tokens"):
-        total = sum(getattr(counts, what) for counts in manifest.splits.values())
-        if total != getattr(manifest.counts, what):
-            raise ElmoError(
-                f"{path}: counts.{what}: {getattr(manifest.counts, what)}, and the splits have "
-                f"{total}; make the shards again"
-            )
 
 
 @lru_cache(maxsize=1 << 16)

@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from elmo.data.arrays import Int64s
-from elmo.data.shards import Shard, ShardEntry, Shards
+from elmo.data.manifest import ShardEntry
+from elmo.data.shards import Shard, Shards
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elmo.data.arrays import Floats
-from elmo.data.shards import SPLITS
+from elmo.data.manifest import SPLITS
 from elmo.errors import ElmoError, Mismatch
 from elmo.io.location import Folder, Location
 from elmo.model.config import read_config

@@ -16,7 +16,8 @@ from typing import Any, cast
 import msgspec
 import torch
 
-from elmo.data.shards import ShardEntry, Shards
+from elmo.data.manifest import ShardEntry
+from elmo.data.shards import Shards
 from elmo.errors import ElmoError, Mismatch
 from elmo.io.location import Folder, Location
 from elmo.io.outputs import check_above

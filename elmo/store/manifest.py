@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from elmo.data.shards import TokenizerEntry
+from elmo.data.manifest import TokenizerEntry
 from elmo.data.tokenizer import Tokenization
 from elmo.errors import ElmoError
 from elmo.io import records

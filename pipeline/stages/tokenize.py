@@ -12,8 +12,7 @@ from typing import Any
 
 import msgspec
 
-from elmo.data.shards import (
-    NAMES,
+from elmo.data.manifest import (
     SPLITS,
     CorpusFile,
     ShardEntry,
@@ -24,6 +23,7 @@ from elmo.data.shards import (
     check_size,
     write_manifest,
 )
+from elmo.data.shards import NAMES
 from elmo.data.tokenizer import TextTokenizer, describe
 from elmo.errors import BadSettings, ElmoError
 from elmo.io.folders import empty_folder

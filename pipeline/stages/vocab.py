@@ -15,12 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END, Characters
-from elmo.data.shards import (
-    SPLITS,
-    ShardEntry,
-    Shards,
-    open_at,
-)
+from elmo.data.manifest import SPLITS, ShardEntry
+from elmo.data.shards import Shards, open_at
 from elmo.data.vocabulary import MARKS, NOT_WORDS
 from elmo.errors import ElmoError
 from elmo.io.folders import local_folder, new_folder

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from elmo.data.shards import Dropped, ShardsCounts
+from elmo.data.manifest import Dropped, ShardsCounts
 from elmo.io.records import Count
 
 

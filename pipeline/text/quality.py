@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from elmo.data.shards import TextQuality
+from elmo.data.manifest import TextQuality
 from elmo.io.records import Count
 
 _SAMPLE = 4_000_000

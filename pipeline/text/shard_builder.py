@@ -16,14 +16,8 @@ import pyarrow.compute as pc
 from msgspec import Struct, to_builtins
 
 from elmo.data.arrays import Int64s
-from elmo.data.shards import (
-    SPLITS,
-    ShardEntry,
-    Split,
-    TokenizerEntry,
-    describe_shard,
-    write_shard,
-)
+from elmo.data.manifest import SPLITS, ShardEntry, Split, TokenizerEntry
+from elmo.data.shards import describe_shard, write_shard
 from elmo.data.tokenizer import Tokenizer, sentence_splitter, tokenizer
 from elmo.io.location import Location, in_parallel
 from elmo.io.records import Sha256, digest

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from elmo.data.characters import _Record as CharactersRecord
-from elmo.data.shards import ShardsManifest
+from elmo.data.manifest import ShardsManifest
 from elmo.io.records import digest, sha256
 from elmo.model.config import ModelConfig
 from elmo.settings import Network

@@ -9,16 +9,10 @@ import pyarrow as pa
 import pytest
 from msgspec import structs, to_builtins
 
+from elmo.data import manifest
 from elmo.data import shards as shards_module
-from elmo.data.shards import (
-    ShardEntry,
-    Shards,
-    SplitCounts,
-    describe_shard,
-    open_shard,
-    write_shard,
-    write_shards,
-)
+from elmo.data.manifest import ShardEntry, SplitCounts
+from elmo.data.shards import Shards, describe_shard, open_shard, write_shard, write_shards
 from elmo.errors import ElmoError
 from elmo.io.records import json_bytes
 
@@ -240,4 +234,4 @@ def test_the_size_of_a_manifest_is_known_before() -> None:
     for number in (10**4, 10**15):
         entry = ShardEntry("heldout-00000-000.arrow", "heldout", *[number] * 8, "0" * 64)
         actual = len(json_bytes({"shards": [to_builtins(entry)]}, source=""))
-        assert actual <= shards_module._SHARD_BYTES < 1.4 * actual
+        assert actual <= manifest._SHARD_BYTES < 1.4 * actual

@@ -15,7 +15,8 @@ import torch
 from msgspec.structs import replace
 from torch.utils.data import DataLoader
 
-from elmo.data.shards import TokenizerEntry, write_shards
+from elmo.data.manifest import TokenizerEntry
+from elmo.data.shards import write_shards
 from elmo.errors import ElmoError
 from elmo.interop.exports import EXPORTS, layout_for
 from elmo.interop.vectors_hdf5 import LAYOUTS

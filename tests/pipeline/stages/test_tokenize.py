@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from elmo.data.shards import Dropped, Shards
+from elmo.data.manifest import Dropped
+from elmo.data.shards import Shards
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
 from elmo.io.location import Location

@@ -1,0 +1,225 @@
+"""The manifest of a shards folder: its files, what they hold, and the text they were made from."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal, TypedDict
+
+import msgspec
+from msgspec import Struct
+
+from elmo.data.tokenizer import Tokenization
+from elmo.errors import ElmoError
+from elmo.io import records
+from elmo.io.location import Location
+from elmo.io.records import Count, FileName, Header, Sha256, json_bytes
+
+SCHEMA_VERSION = 2
+Split = Literal["train", "heldout"]
+SPLITS: tuple[Split, Split] = ("train", "heldout")
+_SHARD_BYTES = 480  # at most those of a shard in the manifest
+
+
+class ShardEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """The entry of one shard file in the manifest.
+
+    Readers add the two offsets to the ids stored in the file. `first_sentence_id` and
+    `last_sentence_id` already include the offset.
+    """
+
+    file: FileName
+    split: Split
+    sentences: Count
+    tokens: Count
+    types: Count
+    sentence_offset: Count
+    document_offset: Count
+    first_sentence_id: Count
+    last_sentence_id: Count
+    bytes: Count
+    sha256: Sha256
+
+    def published(self, file: str, *, sentences: int, documents: int) -> "ShardEntry":
+        """Return this entry with the final file name and with its position in the whole corpus.
+
+        `sentences` and `documents` count what precedes the shard in the corpus.
+        """
+        return msgspec.structs.replace(
+            self,
+            file=file,
+            sentence_offset=sentences,
+            document_offset=documents,
+            first_sentence_id=self.first_sentence_id + sentences,
+            last_sentence_id=self.last_sentence_id + sentences,
+        )
+
+
+class Dropped(Struct, frozen=True, forbid_unknown_fields=True):
+    """The lines and bytes of the input text that were dropped for one reason."""
+
+    lines: Count
+    bytes: Count
+
+
+class ShardsCounts(Struct, frozen=True, forbid_unknown_fields=True):
+    """The totals of a corpus; every byte of the input is either in a token or counted as
+    dropped."""
+
+    documents: Count
+    sentences: Count
+    blank_lines: Count
+    tokens: Count
+    bytes: Count
+    token_bytes: Count
+    dropped: dict[str, Dropped]
+
+
+class SplitCounts(Struct, frozen=True, forbid_unknown_fields=True):
+    """The totals of one split."""
+
+    documents: Count
+    sentences: Count
+    tokens: Count
+
+
+class CorpusFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of the input corpus: its name, its size in bytes and the SHA-256 of its content."""
+
+    name: str
+    bytes: Count
+    sha256: Sha256
+
+
+class TokenizerEntry(Tokenization, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The tokenization of the corpus, and two settings of the stage that do not affect any
+    token."""
+
+    documents: str = ""
+    heldout: float | None = None
+
+    def tokenization(self) -> Tokenization:
+        """Return the tokenization alone, without the two settings of the stage."""
+        known = {name: getattr(self, name) for name in Tokenization.__struct_fields__}
+        return Tokenization(**known)
+
+
+class LongToken(TypedDict):
+    """The beginning of an unusually long token, and the size in bytes of the whole token."""
+
+    bytes: int
+    token: str
+
+
+class TextQuality(TypedDict, total=False):
+    """Statistics of a text's quality; empty if the shards were not made from text."""
+
+    duplicate_share: float
+    duplicates_sampled: int
+    long_tokens: int
+    longest_tokens: list[LongToken]
+    not_text_sentences: int
+    odd_script_sentences: int
+    scripts: dict[str, int]
+
+
+class ShardsManifest(Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of a shards folder's `manifest.json`."""
+
+    kind: Literal["shards"]
+    schema: Count
+    tokenizer: TokenizerEntry
+    counts: ShardsCounts
+    quality: TextQuality
+    splits: dict[Split, SplitCounts]
+    shards: tuple[ShardEntry, ...]
+    inputs: tuple[CorpusFile, ...]
+
+
+def read_manifest(folder: Location) -> ShardsManifest:
+    """Read `manifest.json` of a shards folder; raise `ElmoError` if it is none or contradicts
+    itself."""
+    path = folder.name("manifest.json")
+    header = folder.record("manifest.json", Header)
+    if header.kind != "shards":
+        raise ElmoError(f"{path}: is not the manifest of a shards folder")
+    header.check(path, "schema", SCHEMA_VERSION, again="make the shards again")
+    manifest = folder.record("manifest.json", ShardsManifest)
+    _check_manifest(path, manifest)
+    return manifest
+
+
+def write_manifest(
+    folder: Location,
+    *,
+    shards: Sequence[ShardEntry],
+    documents: dict[Split, int],
+    tokenizer: TokenizerEntry,
+    counts: ShardsCounts,
+    inputs: Sequence[CorpusFile],
+    quality: TextQuality,
+) -> None:
+    """Write `manifest.json` of a shards folder; call it last, once every shard is written.
+
+    `documents` is the number of documents of each split.
+    """
+    manifest = ShardsManifest(
+        kind="shards",
+        schema=SCHEMA_VERSION,
+        tokenizer=tokenizer,
+        counts=counts,
+        quality=quality,
+        splits={
+            split: SplitCounts(
+                documents=documents[split],
+                sentences=sum(info.sentences for info in shards if info.split == split),
+                tokens=sum(info.tokens for info in shards if info.split == split),
+            )
+            for split in SPLITS
+        },
+        shards=tuple(shards),
+        inputs=tuple(inputs),
+    )
+    _check_manifest(folder.name("manifest.json"), manifest)
+    folder.write_json("manifest.json", msgspec.to_builtins(manifest))
+
+
+def check_size(out: Location, *, shards: int, inputs: Sequence[CorpusFile]) -> None:
+    """Raise `ElmoError` if the manifest of the shards to be written would be too large to read.
+
+    `shards` is the largest number of shards expected, and `inputs` are the files of the corpus.
+    """
+    size = len(json_bytes({"inputs": msgspec.to_builtins(inputs)}, source=f"{out}/manifest.json"))
+    size += shards * _SHARD_BYTES
+    if size > records.JSON_LIMIT:
+        raise ElmoError(
+            f"{out}: the manifest of {len(inputs):,} files in up to {shards:,} shards would take "
+            f"up to {size:,} bytes, and at most {records.JSON_LIMIT:,} are read; raise "
+            "tokenize.shard_bytes, or join the files into fewer"
+        )
+
+
+def _check_manifest(path: str, manifest: ShardsManifest) -> None:
+    """Check that a manifest's numbers agree with each other."""
+    names = [info.file for info in manifest.shards]
+    if len(set(names)) != len(names):
+        raise ElmoError(f"{path}: shards: names a file twice; make the shards again")
+    if set(manifest.splits) != set(SPLITS):
+        raise ElmoError(f"{path}: splits: must be train and heldout; make the shards again")
+    for split, counts in manifest.splits.items():
+        infos = [info for info in manifest.shards if info.split == split]
+        for what in ("sentences", "tokens"):
+            total = sum(getattr(info, what) for info in infos)
+            if total != getattr(counts, what):
+                raise ElmoError(
+                    f"{path}: splits.{split}.{what}: {getattr(counts, what)}, and its shards have "
+                    f"{total}; make the shards again"
+                )
+        for one, two in pairwise(infos):
+            if one.last_sentence_id >= two.first_sentence_id:
+                raise ElmoError(f"{path}: {two.file} does not follow {one.file}; make it again")
+    for what in ("documents", "sentences", "tokens"):
+        total = sum(getattr(counts, what) for counts in manifest.splits.values())
+        if total != getattr(manifest.counts, what):
+            raise ElmoError(
+                f"{path}: counts.{what}: {getattr(manifest.counts, what)}, and the splits have "
+                f"{total}; make the shards again"
+            )
