@@ -176,7 +176,6 @@ class OptimizerSettings:
     """
 
     def __post_init__(self) -> None:
-        """Raise `BadSettings` if a value is out of its range."""
         check_fields(self)
         exact = self.name == "adamw" and self.row_updates == "exact"
         if exact and not self.beta1**2 < self.beta2:
@@ -255,7 +254,6 @@ class Training:
     """
 
     def __post_init__(self) -> None:
-        """Raise `BadSettings` if a value is out of its range."""
         check_fields(self)
 
 
@@ -273,7 +271,6 @@ class Checkpointing:
     """How many of the last checkpoints stay; the best one stays besides."""
 
     def __post_init__(self) -> None:
-        """Raise `BadSettings` if a value is out of its range."""
         check_fields(self)
 
 

@@ -49,7 +49,6 @@ class Characters:
     max_characters: int = MAX_CHARACTERS
 
     def __post_init__(self) -> None:
-        """Refuse a length that no token has, before anything is allocated."""
         if type(self.max_characters) is not int or not 3 <= self.max_characters <= MOST_CHARACTERS:
             raise ElmoError(
                 f"max_characters must be an integer from 3 to {MOST_CHARACTERS}, "

@@ -13,7 +13,7 @@ from typing import Literal, TypedDict
 import torch
 from torch import Tensor, nn
 
-from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END, Characters
+from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END
 from elmo.errors import ElmoError
 from elmo.io.location import Folder
 from elmo.model.folder import Model, load_model
@@ -22,18 +22,6 @@ from elmo.nn.device import prefers_large_operations, round_up_rows, round_up_tim
 
 LayerNorm = Literal["bilm-tf", "allennlp"]
 _EPSILON = {"bilm-tf": 1e-12, "allennlp": 1e-13}
-
-
-def batch_to_ids(
-    sentences: Sequence[Sequence[str]], characters: Characters | None = None
-) -> Tensor:
-    """Return the character ids of token lists, (B, T, K): shifted by one, 0 where masked.
-
-    This is AllenNLP's function of the same name. Without `characters` the ids are the bytes of
-    2018, which are wrong for any other model; `Elmo.batch_to_ids` and `Embedder.ids` use the
-    characters of their model.
-    """
-    return torch.from_numpy((characters or Characters()).batch(sentences))
 
 
 class ScalarMix(nn.Module):

@@ -44,7 +44,6 @@ class Mix(Struct, frozen=True, forbid_unknown_fields=True):
     gamma: float
 
     def __post_init__(self) -> None:
-        """Raise `ElmoError` if a weight or gamma is not a finite number."""
         for number in (*self.weights, self.gamma):
             if isinstance(number, bool) or not math.isfinite(number):
                 raise ElmoError(f"weights and gamma of a mix must be numbers, found {number}")
@@ -82,7 +81,6 @@ class Layout(Struct, frozen=True, forbid_unknown_fields=True):
     mix: Mix | None = None
 
     def __post_init__(self) -> None:
-        """Raise `ElmoError` if the values are out of range or contradict each other."""
         if self.dtype not in DTYPES:
             raise ElmoError(f"dtype must be one of {', '.join(DTYPES)}, found {self.dtype!r}")
         if self.codec not in get_args(Codec):

@@ -1,5 +1,6 @@
 """A tiny model with random weights in which clipping bites."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,11 @@ WORDS = ["<S>", "</S>", "<UNK>", "the", "a", "gift", "for", "has", "he"]
 
 
 WHITESPACE = Tokenization("whitespace")
+
+
+def batch_to_ids(sentences: Sequence[Sequence[str]]) -> torch.Tensor:
+    """The ids of the tiny model's characters, bytes, as AllenNLP's function gives them."""
+    return torch.from_numpy(Characters().batch(sentences))
 
 
 def save_tiny_model(folder: Path, *, tokenizer: Tokenization = WHITESPACE, seed: int = 0) -> None:

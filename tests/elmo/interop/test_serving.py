@@ -13,7 +13,8 @@ from elmo.errors import ElmoError
 from elmo.interop.serving import Serving, export_serving
 from elmo.model.embedder import Embedder
 from elmo.model.folder import Model, load_model
-from elmo.model.mix import Elmo, batch_to_ids
+from elmo.model.mix import Elmo
+from tests.elmo.conftest import batch_to_ids
 from tests.golden.models import import_golden
 
 TEXTS = [

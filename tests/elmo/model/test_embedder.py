@@ -15,11 +15,11 @@ from elmo.interop.serving import Serving
 from elmo.model import embedder as module
 from elmo.model.embedder import Carry, Embedder
 from elmo.model.folder import Model, load_model
-from elmo.model.mix import Elmo, batch_to_ids
+from elmo.model.mix import Elmo
 from elmo.nn import cell, int8
 from elmo.nn.bilm import BiLM
 from elmo.settings import Config
-from tests.elmo.conftest import save
+from tests.elmo.conftest import batch_to_ids, save
 
 GIFT = ["He", "has", "a", "gift", "for", "music"]
 SENTENCES = [

@@ -13,7 +13,8 @@ import torch.distributed as dist
 from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
 from elmo.model.folder import Model
-from elmo.model.mix import Elmo, ScalarMix, batch_to_ids
+from elmo.model.mix import Elmo, ScalarMix
+from tests.elmo.conftest import batch_to_ids
 from tests.forked import finish, forked
 from tests.golden import derivation
 
