@@ -84,8 +84,8 @@ class LayerWeights(NamedTuple):
 
 
 class LayerWeightsLike(Protocol):
-    """What `LSTMStack.forward` needs of a layer's weights; implemented by `LayerWeights`,
-    `PackedWeights` and `Int8Weights`."""
+    """The methods of a layer's weights that `LSTMStack.forward` calls; implemented by
+    `LayerWeights`, `PackedWeights` and `Int8Weights`."""
 
     def input_gates(self, x_STBI: Tensor, cell: CellFunctions) -> Any:
         """Return what the input adds to the gates of every time step, in the form that this

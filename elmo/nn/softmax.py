@@ -184,8 +184,8 @@ class CandidateDraw(NamedTuple):
 
 
 class UsedWordRows(NamedTuple):
-    """Which rows of the word matrix's part that a step uses belong to the N targets and to the M
-    candidates: row indices, as CPU tensors."""
+    """The rows of the N targets and of the M candidates in the part of the word matrix that a step
+    uses: indices, as CPU tensors."""
 
     of_N: Tensor
     of_M: Tensor

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,9 +40,7 @@ STAGE = Stage(
     product="model {out}",
     score=lambda figures: score(figures),
     cluster=True,
-    settles_precision=lambda given: (
-        _read_before(read_training(given["model"]), given["domain"]) is None
-    ),
+    settles_precision=lambda given: _trains(given["model"], given["domain"]),
 )
 
 
@@ -150,6 +149,13 @@ def run(
         cluster=cluster,
     )
     return _metrics(trained)
+
+
+def _trains(model: Location, domain: Location) -> bool:
+    """Tell whether there is text to tune to; what is damaged or missing is said by the run."""
+    with suppress(ElmoError):
+        return _read_before(read_training(model), domain) is None
+    return True
 
 
 def _read_before(training: Mapping[str, Any], shards: Location) -> Mapping[str, Any] | None:
