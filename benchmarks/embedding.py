@@ -216,10 +216,10 @@ def make_weights(folder: Path, size: str, *, gain: float = 1.0) -> None:
     from elmo.interop.bilm_tf import export_2018
     from elmo.model.folder import save_model
     from elmo.nn.bilm import BiLM
-    from elmo.settings import Config
+    from elmo.settings import ModelShape
 
     cells, projection, highways = SIZES[size]
-    config = Config(
+    config = ModelShape(
         char_dim=16,
         filters=tuple((w, n) for w, n in FILTERS),
         activation="relu",

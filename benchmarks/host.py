@@ -30,7 +30,7 @@ from elmo.nn import softmax as softmax_module
 from elmo.nn.bilm import BiLM
 from elmo.nn.lstm import LSTMState
 from elmo.nn.softmax import Softmax
-from elmo.settings import OptimizerSettings, Training
+from elmo.settings import OptimizerSettings, TrainingSettings
 from elmo.train.optimizer import Optimizer
 from elmo.train.step import WORD_MATRIX, Stepper, Workers
 
@@ -76,7 +76,7 @@ def _measured(
 
 
 def _stepper(options: argparse.Namespace, recipe: OptimizerSettings) -> Stepper:
-    settings = Training(
+    settings = TrainingSettings(
         seed=1,
         epochs=1,
         rows=options.rows,

@@ -19,12 +19,12 @@ from elmo.data.shards import Shards, write_shards
 from elmo.data.vocabulary import Vocabulary
 from elmo.model.folder import save_model
 from elmo.nn.bilm import BiLM
-from elmo.settings import Config, StoreSettings
+from elmo.settings import ModelShape, StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build
 
 WORDS = "the cat sat on a mat while an old dog slept".split()
-SHAPE = Config(
+SHAPE = ModelShape(
     char_dim=4,
     filters=((1, 4),),
     activation="relu",

@@ -38,13 +38,13 @@ from elmo.model.folder import save_model
 from elmo.nn.bilm import BiLM
 from elmo.nn.lstm import LSTMStack
 from elmo.nn.softmax import new_softmax
-from elmo.settings import Checkpointing, Config, OptimizerSettings, Training
+from elmo.settings import CheckpointSettings, ModelShape, OptimizerSettings, TrainingSettings
 from elmo.train.loop import TrainingJob, fit, heldout_perplexity
 from elmo.train.step import Workers
 from pipeline.settings.preset import overlay
 
 ROOT = Path(__file__).resolve().parents[1]
-KEPT = Checkpointing(minutes=10.0, keep=2)
+KEPT = CheckpointSettings(minutes=10.0, keep=2)
 COLUMNS = {"train": "perplexity", "heldout": "average"}  # what a curve shows
 RECIPES = {"default": "small.yaml", "2018": "original-2018.yaml"}
 
@@ -76,7 +76,9 @@ def main() -> None:
         options.out / "shards", train=options.train, heldout=options.heldout, tokens=options.tokens
     )
     small = _preset("small.yaml")["network"]
-    network = Config.from_dict(small | {"input_words": None}, source=ROOT / "presets/small.yaml")
+    network = ModelShape.from_dict(
+        small | {"input_words": None}, source=ROOT / "presets/small.yaml"
+    )
     characters = Characters()
     bilm = BiLM(network, characters=characters.size)
     bilm.reset_parameters(recipe.seed)
@@ -123,7 +125,7 @@ def _preset(name: str) -> dict[str, Any]:
     return section
 
 
-def _recipe(options: argparse.Namespace) -> Training:
+def _recipe(options: argparse.Namespace) -> TrainingSettings:
     values: dict[str, Any] = _preset(RECIPES[options.recipe])["training"]
     values |= {"precision": options.precision, "epochs": options.epochs}
     values |= {"evaluate_every": options.evaluate_every, "evaluate_tokens": 0}
@@ -134,7 +136,7 @@ def _recipe(options: argparse.Namespace) -> Training:
         for part in path:
             inner = inner[part]
         inner[last] = yaml.safe_load(value)
-    return Training(**values | {"optimizer": OptimizerSettings(**values["optimizer"])})
+    return TrainingSettings(**values | {"optimizer": OptimizerSettings(**values["optimizer"])})
 
 
 def _show(kind: str, figures: dict[str, float]) -> None:

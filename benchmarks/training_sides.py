@@ -19,12 +19,12 @@ from elmo.data.stream import Stream, Window
 from elmo.data.vocabulary import Vocabulary
 from elmo.nn.bilm import BiLM, token_vectors
 from elmo.nn.softmax import Softmax, sample_candidates
-from elmo.settings import Config, Training
+from elmo.settings import ModelShape, TrainingSettings
 from elmo.settings import OptimizerSettings as Recipe
 from elmo.train.optimizer import Optimizer
 from elmo.train.step import WORD_MATRIX, Stepper, Workers
 
-SMALL = Config(
+SMALL = ModelShape(
     char_dim=16,
     filters=((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024)),
     activation="relu",
@@ -94,7 +94,7 @@ def prepare(
     )
     read = stream.windows(stream.begin())
     windows = [next(read)[0] for _ in range(count)]
-    recipe = Training(
+    recipe = TrainingSettings(
         seed=1,
         epochs=1,
         rows=rows,
@@ -137,7 +137,7 @@ def count(step: Step, window: Window, number: int) -> int:
     return counter.get_total_flops()
 
 
-def _ours(bilm: BiLM, softmax: Softmax, recipe: Training, workers: Workers) -> Step:
+def _ours(bilm: BiLM, softmax: Softmax, recipe: TrainingSettings, workers: Workers) -> Step:
     named = {f"bilm.{n}": p.data for n, p in bilm.named_parameters()}
     named |= {f"softmax.{n}": p.data for n, p in softmax.named_parameters()}
     optimizer = Optimizer(ADAGRAD, named, steps=1000, lr_of={}, word_matrix=WORD_MATRIX)
@@ -164,7 +164,7 @@ def _sent(bilm: BiLM, softmax: Softmax, windows: list[Window]) -> dict[str, floa
     }
 
 
-def _plain(body: nn.Module, softmax: Softmax, recipe: Training) -> Step:
+def _plain(body: nn.Module, softmax: Softmax, recipe: TrainingSettings) -> Step:
     """Autograd over everything, torch's own Adagrad over all of the word matrix, both in float32;
     products in bfloat16 are those that torch's autocast makes so."""
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=recipe.precision == "bfloat16")

@@ -35,12 +35,14 @@ def altered_error(file: object, found: str) -> Damaged:
     return Damaged(f"{file}: truncated or altered ({found}); restore it or make it again")
 
 
-def other_format(
+def format_error(
     source: object, found: object, wanted: int, *, name: str = "format", again: str
 ) -> Mismatch:
-    """Return the exception for a file in a format that this version does not read.
+    """Return the exception for a file whose format this version does not read.
 
-    `again` is the advice for an older file; a newer one needs a newer version of this package.
+    `found` is the format number in the file `source`, `wanted` the one that is read, and `name`
+    what the number is called in the message. `again` is the advice if the file is older; if it is
+    newer, the advice is to upgrade.
     """
     newer = isinstance(found, int) and found > wanted
     remedy = "a newer version wrote it: upgrade elmo-pipeline" if newer else again
@@ -60,11 +62,9 @@ def first_line(error: BaseException) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the operating system's reason for an error, with advice if a disk is full.
-
-    For other errors, return the first line of the message. Arrow's wrapped system errors are
-    unwrapped.
-    """
+    """Return the reason of an error in one line, for a message: the operating system's text for its
+    errors, also those that Arrow has wrapped, with advice if a disk is full; for others, the first
+    line of the message."""
     wrapped = re.search(r"\[errno (\d+)\]", str(error), re.IGNORECASE)
     number = int(wrapped[1]) if wrapped else getattr(error, "errno", None)
     own = os.strerror(int(wrapped[1])) if wrapped else getattr(error, "strerror", None)

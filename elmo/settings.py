@@ -41,34 +41,35 @@ LONGEST_LINE = 16 << 20  # bytes of one line, record or value of a text; memory 
 
 
 def check_value(name: str, value: Any, kind: Any) -> Any:
-    """Return a value converted to type `kind`, which may include a range; raise `BadSettings` if
-    not.
-
-    The message says what the setting `name` must be.
-    """
+    """Return `value` converted to `kind`, a type that may state a range; if that is impossible,
+    raise `BadSettings`, which says what the setting `name` must be."""
     try:
         return msgspec.convert(value, type=kind)
     except (msgspec.ValidationError, ValueError):
-        raise BadSettings(f"{name} must be {describe(kind)}, found {_shown(value)}") from None
+        raise BadSettings(f"{name} must be {describe_type(kind)}, found {_shown(value)}") from None
 
 
 def check_fields(settings: Any) -> None:
     """Raise `BadSettings` if a field of a dataclass does not fit its type."""
-    for name, kind in hints(settings.__class__).items():
+    for name, kind in field_types(settings.__class__).items():
         check_value(name, getattr(settings, name), kind)
 
 
 @cache
-def hints(kind: Any) -> dict[str, Any]:
-    """Return the types of a dataclass's fields, including their ranges."""
+def field_types(kind: Any) -> dict[str, Any]:
+    """Return the type of each field of a dataclass, by name, with the range of values that it
+    allows (`Annotated`)."""
     return get_type_hints(kind, include_extras=True)
 
 
-def describe(kind: Any) -> str:
-    """Describe in words which values a type allows, such as "a whole number of at least 1"."""
+def describe_type(kind: Any) -> str:
+    """Return in words which values a type allows, such as "a whole number of at least 1", for an
+    error message."""
     plain = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     if get_origin(kind) in (Union, UnionType):
-        return " or ".join("null" if one is type(None) else describe(one) for one in get_args(kind))
+        return " or ".join(
+            "null" if one is type(None) else describe_type(one) for one in get_args(kind)
+        )
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(str(one) for one in get_args(kind))
     if get_origin(kind) is tuple:
@@ -92,7 +93,7 @@ def describe(kind: Any) -> str:
     if get_origin(base) is tuple and meta.min_length:
         entries = "entry" if meta.min_length == 1 else "entries"
         bounds.append(f"of at least {meta.min_length} {entries}")
-    return " ".join([describe(base), " and ".join(bounds)]).strip()
+    return " ".join([describe_type(base), " and ".join(bounds)]).strip()
 
 
 def _shown(value: Any) -> str:
@@ -105,8 +106,9 @@ def _shown(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Network:
-    """The shape of a biLM."""
+class NetworkSettings:
+    """The settings of a bidirectional language model's network: widths, and numbers of filters,
+    cells and layers."""
 
     char_dim: Annotated[int, Meta(ge=1, le=2**14)]
     """The width of a character's vector."""
@@ -184,8 +186,9 @@ class OptimizerSettings:
                 "choose other betas, or lazy"
             )
 
-    def lr_at(self, step: int, steps: int) -> float:
-        """Return the learning rate of a step, counted from 0, in a training of `steps` steps."""
+    def learning_rate_at(self, step: int, steps: int) -> float:
+        """Return the learning rate of step `step`, counted from 0, of a training of `steps` steps,
+        after warm-up and decay."""
         if step < self.warmup_steps:
             return self.lr * (step + 1) / self.warmup_steps
         if self.decay == "constant":
@@ -196,9 +199,9 @@ class OptimizerSettings:
 
 
 @dataclass(frozen=True)
-class Training:
-    """The settings of a biLM's training; a step reads `rows` × `window` tokens in each
-    direction."""
+class TrainingSettings:
+    """The settings of a biLM's training. A step reads `rows` parallel streams of text, `window`
+    tokens of each, in each direction."""
 
     seed: Seed
     """Where the random numbers start: the first weights, the order of the text, dropout and
@@ -258,11 +261,13 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Checkpointing:
-    """The settings of checkpoints, which do not affect results.
+class CheckpointSettings:
+    """The settings of checkpoints: how often a training saves its state, and how many saved states
+    it keeps; results do not depend on them.
 
-    A checkpoint is written every `minutes`, at each held-out evaluation and at the end. The last
-    `keep` are kept, as well as the best one and the newest one that later losses confirmed as good.
+    A checkpoint is written every `minutes`, at each measurement of held-out perplexity and at the
+    end. The last `keep` are kept, and also the best one and the newest one that later losses
+    confirmed as good.
     """
 
     minutes: Annotated[float, Meta(ge=0, le=100_000)]
@@ -309,18 +314,19 @@ _OF_CHARACTERS = ("char_dim", "filters", "highways", "activation")
 
 
 @dataclass(frozen=True)
-class Config(Network):
-    """The shape of a model as recorded in its `config.json`, without weights and training settings.
+class ModelShape(NetworkSettings):
+    """The shape of a model, as recorded in its `config.json` under `model`: the settings of its
+    network, which may also read words.
 
-    `input_words` is None for a model that reads characters, else the number of rows of its word
-    table (2018 files with `embedding`); the char-CNN settings are then unused.
+    `input_words` is None for a model that reads characters. For a model of 2018 that reads words it
+    is the number of words, and the settings of the char-CNN are unused.
     """
 
     input_words: Positive | None
 
     def __post_init__(self) -> None:
         unused = () if self.input_words is None else _OF_CHARACTERS
-        for name, kind in hints(Config).items():
+        for name, kind in field_types(ModelShape).items():
             if name not in unused:
                 check_value(name, getattr(self, name), kind)
 
@@ -334,7 +340,7 @@ class Config(Network):
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, value: dict[str, Any], *, source: Path | str) -> "Config":
+    def from_dict(cls, value: dict[str, Any], *, source: Path | str) -> "ModelShape":
         """Create a configuration from a JSON object; `ElmoError` names `source` if it is
         invalid."""
         names = {field.name for field in fields(cls)}

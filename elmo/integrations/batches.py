@@ -16,9 +16,10 @@ from elmo.model.pretrained import folder_of
 from elmo.store import model_digest
 
 
-def items_of(model_input: Any) -> list[Any]:
-    """Return the input of an MLflow model as a list of items: a list, one text, or a table's
-    rows."""
+def model_input_items(model_input: Any) -> list[Any]:
+    """Return the input of an MLflow model as a list with one item per prediction: a single text as
+    a list of one, a table (a dictionary of columns or a data frame) as one dictionary per row, any
+    other sequence as a list."""
     if isinstance(model_input, str):
         return [model_input]
     if isinstance(model_input, dict):
@@ -30,11 +31,12 @@ def items_of(model_input: Any) -> list[Any]:
 
 
 class BatchEncoder:
-    """A callable that adds ELMo vectors, as the column `into`, to a batch with the text column
-    `column`.
+    """A function for `datasets.map` or Ray Data's `map_batches`: it takes a batch (a dictionary of
+    columns) and adds the vectors of the texts in `column` as the column `into`.
 
-    `options` are passed to `Embedder.encode`. Pickles, and the caches of datasets, contain the
-    model's name and digest but not its weights; each process loads the model once.
+    `model` is as for `Embedder.from_pretrained`, and `options` are passed to `Embedder.encode`.
+    When pickled it contains the model's name and digest, not its weights; each process loads the
+    model once.
     """
 
     def __init__(

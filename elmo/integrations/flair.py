@@ -27,10 +27,10 @@ except ModuleNotFoundError:
 
 @register_embeddings
 class ElmoEmbeddings(TokenEmbeddings):
-    """Token embeddings for flair: the mean of `layers` (default: all), of `embedding_length`
-    numbers.
+    """ELMo vectors as token embeddings of flair: for each token the mean of `layers` (default:
+    all).
 
-    `model` is a name for `Embedder.from_pretrained`. flair's own tokens are embedded, on flair's
+    `model` is as for `Embedder.from_pretrained`. flair's own tokens are embedded, on flair's
     device. A saved flair model contains the model's name, not its weights.
     """
 

@@ -20,11 +20,11 @@ except ModuleNotFoundError:
 
 
 class ElmoVectorizer(TransformerMixin, BaseEstimator):
-    """A scikit-learn transformer: `transform(texts)` is `Embedder.encode(texts)`, and `fit` learns
-    nothing.
+    """A scikit-learn transformer from texts to vectors: `transform(texts)` is
+    `Embedder.encode(texts)` with these settings, and `fit` learns nothing.
 
-    `model` is a name for `Embedder.from_pretrained`. A pickled transformer contains that name, not
-    the weights.
+    `model` is as for `Embedder.from_pretrained`. A pickled transformer contains that name, not the
+    weights.
     """
 
     def __init__(

@@ -83,10 +83,11 @@ def _whether(_: Any) -> bool:
 
 
 @Language.factory("elmo", assigns=["doc._.elmo", "doc.tensor", "token.vector"])
-def make(
+def create_elmo_component(
     nlp: Language, name: str, model: str, layers: list[int] | None = None, device: str = "cpu"
 ) -> ElmoComponent:
-    """Create the component for `nlp.add_pipe("elmo", config={"model": FOLDER})`."""
+    """Create the component `elmo`; spaCy calls this for `nlp.add_pipe("elmo", config={"model":
+    FOLDER})`. A token's vector is the mean of `layers` (default: all)."""
     if not Doc.has_extension("elmo"):
         Doc.set_extension("elmo", default=None)
     return ElmoComponent(model, layers=layers, device=device)

@@ -33,7 +33,7 @@ from elmo.model.folder import (
     save_model,
 )
 from elmo.nn.bilm import BiLM
-from elmo.settings import Config
+from elmo.settings import ModelShape
 
 CHARACTERS = 261
 _LSTM = {"weight": "W_0", "bias": "B", "project": "W_P_0"}
@@ -147,7 +147,7 @@ def dump_token_embeddings(model: str | Path, vocabulary: str | Path, out: str | 
     return len(words)
 
 
-def read_options(path: Path) -> Config:
+def read_options(path: Path) -> ModelShape:
     """Read the shape of a model from its options.json; raise `ElmoError` for impossible options."""
     value = read_json(path)
     lstm = _section(path, value, "lstm")
@@ -162,7 +162,7 @@ def read_options(path: Path) -> Config:
     }
     if "char_cnn" not in value:
         plain = {"char_dim": 0, "filters": [], "activation": "relu", "highways": 0}
-        return Config.from_dict(shape | plain | {"input_words": 1}, source=path)
+        return ModelShape.from_dict(shape | plain | {"input_words": 1}, source=path)
     cnn = _section(path, value, "char_cnn")
     count = cnn.get("n_characters", CHARACTERS + 1)
     if count not in (CHARACTERS, CHARACTERS + 1):
@@ -181,10 +181,10 @@ def read_options(path: Path) -> Config:
         "highways": cnn.get("n_highway") or 0,
         "input_words": None,
     }
-    return Config.from_dict(shape, source=path)
+    return ModelShape.from_dict(shape, source=path)
 
 
-def _options(config: Config) -> dict[str, Any]:
+def _options(config: ModelShape) -> dict[str, Any]:
     """Return the content of options.json for a model."""
     options: dict[str, Any] = {
         "lstm": {
@@ -211,7 +211,7 @@ def _options(config: Config) -> dict[str, Any]:
 DatasetShape = tuple[str, tuple[int, ...]]
 
 
-def _datasets(config: Config, present: set[str] | None) -> list[tuple[str, list[DatasetShape]]]:
+def _datasets(config: ModelShape, present: set[str] | None) -> list[tuple[str, list[DatasetShape]]]:
     """Return for each weight of ours the HDF5 datasets it is read from, with their shapes.
 
     `present` are the datasets of the file: a model of one layer may lack `MultiRNNCell` in its
@@ -241,7 +241,7 @@ def _datasets(config: Config, present: set[str] | None) -> list[tuple[str, list[
     return datasets
 
 
-def _encoder_datasets(config: Config) -> list[tuple[str, list[DatasetShape]]]:
+def _encoder_datasets(config: ModelShape) -> list[tuple[str, list[DatasetShape]]]:
     total = sum(count for _, count in config.filters)
     embedding = (CHARACTERS, config.char_dim)
     datasets: list[tuple[str, list[DatasetShape]]] = [

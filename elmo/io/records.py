@@ -16,8 +16,8 @@ from elmo.errors import (
     ElmoError,
     NotFound,
     altered_error,
+    format_error,
     missing_error,
-    other_format,
 )
 
 Record = TypeVar("Record")
@@ -49,7 +49,7 @@ class Header(msgspec.Struct):
         `again` is the advice for an older file.
         """
         if (found := getattr(self, key)) != wanted:
-            raise other_format(source, found, wanted, name=key, again=again)
+            raise format_error(source, found, wanted, name=key, again=again)
 
 
 JSON_LIMIT = 64 << 20  # bytes of a JSON file that is read at all, and so written

@@ -19,7 +19,7 @@ from elmo.errors import Damaged, NotFound, altered_error, missing_error
 from elmo.io.atomic import write_json
 from elmo.io.location import Folder, Location
 from elmo.io.records import FileName, Header, Sha256, digest
-from elmo.settings import Config
+from elmo.settings import ModelShape
 
 FORMAT = 2
 CONFIG, TRAINING = "config.json", "training.json"
@@ -52,7 +52,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def write_config(
-    folder: Path, config: Config, tokenizer: Tokenization, *, pieces: dict[str, str]
+    folder: Path, config: ModelShape, tokenizer: Tokenization, *, pieces: dict[str, str]
 ) -> str:
     """Write `config.json` to a model folder; return the model's digest."""
     shape = msgspec.to_builtins(config.to_dict())

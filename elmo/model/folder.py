@@ -42,7 +42,7 @@ from elmo.model.weights import (
 )
 from elmo.nn.bilm import BiLM
 from elmo.nn.device import check_device
-from elmo.settings import Config
+from elmo.settings import ModelShape
 
 WEIGHTS = "weights.safetensors"
 _PIECES = (WEIGHTS, "words.txt", "characters.json")
@@ -164,7 +164,7 @@ def load_model(folder: Folder, *, device: str | torch.device = "cpu") -> Model:
 
 def _load(folder: Path, *, device: str | torch.device) -> Model:
     record = read_config(folder)
-    config = Config.from_dict(record.model, source=folder / CONFIG)
+    config = ModelShape.from_dict(record.model, source=folder / CONFIG)
     _check_pieces(folder, record)
     characters = Characters.load(folder / "characters.json")
     check_widths(config, characters, where=str(folder))
@@ -207,7 +207,7 @@ def _check_pieces(folder: Path, record: ModelConfig) -> None:
         check_sha256(folder / TRAINING, record.training)
 
 
-def check_widths(config: Config, characters: Characters, *, where: str) -> None:
+def check_widths(config: ModelShape, characters: Characters, *, where: str) -> None:
     """Raise `ElmoError` if a convolution filter is wider than the longest token.
 
     `where` begins the message.

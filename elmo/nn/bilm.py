@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from elmo.nn.encoder import CharacterEncoder, WordEncoder
 from elmo.nn.lstm import LSTMStack
-from elmo.settings import Config
+from elmo.settings import ModelShape
 
-__all__ = ["BiLM", "Config", "token_vectors"]
+__all__ = ["BiLM", "token_vectors"]
 
 
 def token_vectors(index: Tensor, x_NP: Tensor) -> Tensor:
@@ -27,7 +27,7 @@ class BiLM(nn.Module):
     in both directions.
     """
 
-    def __init__(self, config: Config, *, characters: int) -> None:
+    def __init__(self, config: ModelShape, *, characters: int) -> None:
         super().__init__()
         self.config = config
         self.encoder: CharacterEncoder | WordEncoder

@@ -26,7 +26,7 @@ from elmo.model.config import CONFIG, located, read_config, read_training
 from elmo.model.embedder import Embedder
 from elmo.nn.memory import keep_freed_memory
 from elmo.nn.threads import one_thread
-from elmo.settings import EMBEDDING_PRECISIONS, Config, EmbeddingPrecision, StoreSettings
+from elmo.settings import EMBEDDING_PRECISIONS, EmbeddingPrecision, ModelShape, StoreSettings
 from elmo.store.layout import (
     SCHEMA_VERSION,
     Layout,
@@ -295,7 +295,7 @@ def make_layout(model: Location, settings: StoreSettings) -> Layout:
     if settings.precision not in EMBEDDING_PRECISIONS:
         known = ", ".join(EMBEDDING_PRECISIONS)
         raise ElmoError(f"precision must be one of {known}, found {settings.precision!r}")
-    shape = Config.from_dict(read_config(model).model, source=f"{model}/{CONFIG}")
+    shape = ModelShape.from_dict(read_config(model).model, source=f"{model}/{CONFIG}")
     layers = shape.layers + 1
     if settings.layers == "mix" and not settings.mix:
         raise ElmoError('layers "mix" needs mix: the file that a task wrote')
@@ -323,7 +323,7 @@ def _corpus(shards: Location, model: Location) -> Shards:
 
 def _check_layout(location: Location, store: StoreManifest, model: Location) -> None:
     """Raise `ElmoError` if a manifest and its model disagree on the width or number of layers."""
-    shape = Config.from_dict(read_config(model).model, source=f"{model}/{CONFIG}")
+    shape = ModelShape.from_dict(read_config(model).model, source=f"{model}/{CONFIG}")
     for name, recorded, actual in (
         ("dim", store.layout.dim, shape.dim),
         ("model_layers", store.layout.model_layers, shape.layers + 1),

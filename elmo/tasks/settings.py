@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from elmo.errors import BadSettings
-from elmo.settings import describe, hints
+from elmo.settings import describe_type, field_types
 
 SmallPositive = Annotated[int, Meta(ge=1, le=1 << 20)]
 Width = Annotated[int, Meta(ge=1, le=1 << 15)]
@@ -73,7 +73,7 @@ def changed(settings: TaskSettings, changes: dict[str, Any]) -> TaskSettings:
         chosen = msgspec.convert({**values, **changes}, TaskSettings, strict=False)
     except msgspec.ValidationError as error:
         name = str(error).partition("`$.")[2].partition("`")[0].partition("[")[0]
-        wanted = describe(hints(TaskSettings)[name])
+        wanted = describe_type(field_types(TaskSettings)[name])
         raise BadSettings(f"{name} must be {wanted}, found {changes[name]!r}") from None
     _check(chosen)
     return chosen

@@ -40,7 +40,7 @@ from elmo.model.embedder import Embedder
 from elmo.model.folder import ALL_NAMES, load_model, put_model
 from elmo.model.weights import load_weights, save_weights
 from elmo.nn.device import check_device
-from elmo.settings import MOST_LAYERS, Config
+from elmo.settings import MOST_LAYERS, ModelShape
 from elmo.store import FeatureStore, model_digest
 from elmo.store.layout import Mix
 from elmo.tasks import RESULTS_VERSION, schemes
@@ -290,7 +290,7 @@ def _check(settings: TaskSettings, model: Path | None, train: Labelled, dev: Lab
     if (train.scheme == "plain") != (dev.scheme == "plain"):
         raise ElmoError(f"the training tags are {train.scheme}, those of dev {dev.scheme}")
     if model is not None and settings.layers is not None:
-        top = Config.from_dict(read_config(model).model, source=str(model)).layers
+        top = ModelShape.from_dict(read_config(model).model, source=str(model)).layers
         for layer in settings.layers:
             if layer > top:
                 raise ElmoError(f"layers must be among 0 to {top}, found {layer}")

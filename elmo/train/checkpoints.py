@@ -22,7 +22,7 @@ from elmo.io.folders import local_folder, new_folder
 from elmo.io.location import Location
 from elmo.io.records import Count, Header, Sha256, check_sha256
 from elmo.model.weights import load_weights, save_weights
-from elmo.settings import Training
+from elmo.settings import TrainingSettings
 from elmo.train.curves import Means
 
 FORMAT = 1  # of state.json
@@ -64,7 +64,7 @@ class CheckpointRecord(msgspec.Struct, forbid_unknown_fields=True):
 
     corpus: str
     steps: Count
-    settings: Training
+    settings: TrainingSettings
     progress: TrainingProgress
     sha256: Sha256
     format: int = FORMAT
@@ -79,7 +79,7 @@ class Checkpoint:
 
     tensors: dict[str, Tensor]
     progress: TrainingProgress
-    settings: Training
+    settings: TrainingSettings
     steps: int
     corpus: str
 

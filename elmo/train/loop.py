@@ -30,7 +30,7 @@ from elmo.nn.device import exact_float32
 from elmo.nn.lstm import LSTMState
 from elmo.nn.memory import keep_freed_memory
 from elmo.nn.softmax import Softmax
-from elmo.settings import PRECISIONS, Checkpointing, Training
+from elmo.settings import PRECISIONS, CheckpointSettings, TrainingSettings
 from elmo.train.checkpoints import (
     Checkpoint,
     Checkpoints,
@@ -75,10 +75,10 @@ class TrainingJob:
     vocabulary: Vocabulary
     characters: Characters
     shards: Shards
-    settings: Training
+    settings: TrainingSettings
     folder: Location
     lr_of: dict[str, float]
-    checkpointing: Checkpointing
+    checkpointing: CheckpointSettings
     stop: Flag | Path | None = None
 
     def __post_init__(self) -> None:
@@ -320,7 +320,7 @@ class _Fit:
         )
         return started, checkpoint.tensors
 
-    def _optimizer(self, settings: Training, steps: int) -> Optimizer:
+    def _optimizer(self, settings: TrainingSettings, steps: int) -> Optimizer:
         sampled = settings.softmax == "sampled" and isinstance(self.job.softmax, Softmax)
         return Optimizer(
             settings.optimizer,
@@ -433,7 +433,7 @@ class _Fit:
         row = {
             "step": progress.step,
             "tokens": progress.tokens,
-            "lr": self.settings.optimizer.lr_at(progress.step - 1, self.steps),
+            "lr": self.settings.optimizer.learning_rate_at(progress.step - 1, self.steps),
             **means.row(),
         }
         self._add("train.tsv", row)

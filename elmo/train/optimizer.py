@@ -169,7 +169,7 @@ class Optimizer:
 
     def _rate_of(self, name: str) -> Callable[[int], float]:
         share = self.lr_of.get(name, 1.0)
-        return lambda step: share * self.settings.lr_at(step, self.steps)
+        return lambda step: share * self.settings.learning_rate_at(step, self.steps)
 
     def _move(self, moves: list["_Move"], step: int, lr: float, decay: float) -> None:
         """Update tensors of one learning rate and decay together, in few operations."""

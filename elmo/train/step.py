@@ -41,7 +41,7 @@ from elmo.nn.softmax import (
     sample_candidates,
     sampled_softmax_loss,
 )
-from elmo.settings import Training
+from elmo.settings import TrainingSettings
 from elmo.train.optimizer import Optimizer, WordRows, global_norm
 
 WORD_MATRIX = ("softmax.weight", "softmax.bias")  # a sampled step uses few of their rows
@@ -182,7 +182,7 @@ class Stepper:
         bilm: BiLM,
         softmax: Softmax,
         optimizer: Optimizer,
-        settings: Training,
+        settings: TrainingSettings,
         workers: Workers,
     ) -> None:
         self.bilm, self.softmax, self.optimizer = bilm, softmax, optimizer

@@ -30,7 +30,7 @@ from elmo.io.records import read_record
 from elmo.model.config import read_config
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
-from elmo.settings import PRECISIONS, Config, Network, Precision, Training
+from elmo.settings import PRECISIONS, ModelShape, NetworkSettings, Precision, TrainingSettings
 from elmo.train.machine_speed import cached
 from elmo.train.optimizer import Optimizer
 from elmo.train.step import WORD_MATRIX, Stepper, Workers
@@ -57,7 +57,7 @@ class StepSeconds(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def step_seconds(
-    network: Network, training: Training, *, device: torch.device, threads: int
+    network: NetworkSettings, training: TrainingSettings, *, device: torch.device, threads: int
 ) -> StepSeconds:
     """Return the seconds of a training step of a network, timed once and then cached.
 
@@ -106,10 +106,10 @@ def _timed_apart(work: str, variables: dict[str, str]) -> str:
     )
 
 
-def network_of(model: Folder) -> Network:
+def network_of(model: Folder) -> NetworkSettings:
     """Return the shape of a model folder's network."""
-    shape, names = read_config(model).model, [field.name for field in fields(Network)]
-    return msgspec.convert({name: shape[name] for name in names if name in shape}, Network)
+    shape, names = read_config(model).model, [field.name for field in fields(NetworkSettings)]
+    return msgspec.convert({name: shape[name] for name in names if name in shape}, NetworkSettings)
 
 
 def fastest(measured: StepSeconds) -> Precision:
@@ -117,7 +117,9 @@ def fastest(measured: StepSeconds) -> Precision:
     return "bfloat16" if measured.factor >= WORTH else "float32"
 
 
-def time_steps(network: Network, training: Training, device: torch.device) -> StepSeconds:
+def time_steps(
+    network: NetworkSettings, training: TrainingSettings, device: torch.device
+) -> StepSeconds:
     """Time a training step in both precisions, in turn; return the best of several.
 
     Steps that would take long are shortened to fewer time steps.
@@ -143,9 +145,11 @@ def time_steps(network: Network, training: Training, device: torch.device) -> St
 class _Timed:
     """A network with random text for one training step."""
 
-    def __init__(self, network: Network, training: Training, device: torch.device) -> None:
+    def __init__(
+        self, network: NetworkSettings, training: TrainingSettings, device: torch.device
+    ) -> None:
         self.device = device
-        bilm = BiLM(Config(**asdict(network), input_words=None), characters=_CHARACTERS)
+        bilm = BiLM(ModelShape(**asdict(network), input_words=None), characters=_CHARACTERS)
         bilm.reset_parameters(1)
         softmax = Softmax(max(_WORDS, training.samples), network.projection)
         softmax.reset_parameters(1)
@@ -169,14 +173,14 @@ class _Timed:
         return (clock() - began) / (1 if self.device.type == "cuda" else torch.get_num_threads())
 
 
-def operations(network: Network, training: Training) -> int:
+def operations(network: NetworkSettings, training: TrainingSettings) -> int:
     """Return the number of operations of the LSTMs' matrix products in a step, forward and
     backward."""
     gates = 8 * network.projection * network.cells + network.cells * network.projection
     return 6 * 2 * network.layers * gates * training.rows * training.window
 
 
-def _text(training: Training, words: int) -> Window:
+def _text(training: TrainingSettings, words: int) -> Window:
     """Return a window of random tokens, half of them distinct, in sentences of 25 on average."""
     random = np.random.default_rng(0)
     shape = (2, training.window, training.rows)
@@ -201,8 +205,8 @@ def _text(training: Training, words: int) -> Window:
 
 def _main() -> None:
     work: dict[str, Any] = json.load(sys.stdin)
-    network = msgspec.convert(work["network"], Network)
-    training = msgspec.convert(work["training"], Training)
+    network = msgspec.convert(work["network"], NetworkSettings)
+    training = msgspec.convert(work["training"], TrainingSettings)
     measured = time_steps(network, training, torch.device(work["device"]))
     print(msgspec.json.encode(measured).decode())
 

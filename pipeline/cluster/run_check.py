@@ -70,11 +70,12 @@ def training_bytes(params: settings.Params) -> int:
         return 0
     import torch
 
-    from elmo.nn.bilm import BiLM, Config
+    from elmo.nn.bilm import BiLM
+    from elmo.settings import ModelShape
 
     network = params.pretrain.network
     with torch.device("meta"):
-        body = BiLM(Config(**asdict(network), input_words=None), characters=0)
+        body = BiLM(ModelShape(**asdict(network), input_words=None), characters=0)
     numbers = sum(one.numel() for one in body.parameters())
     numbers += params.vocab.max_words * (network.projection + 1)
     kept = 2 if params.pretrain.training.optimizer.name == "adagrad" else 3

@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_args
 from msgspec import Meta
 
 from elmo.errors import BadSettings
-from elmo.settings import check_fields, check_value, hints
+from elmo.settings import check_fields, check_value, field_types
 
 from . import strict_yaml
 
@@ -91,7 +91,7 @@ def load(path: Path, flags: Mapping[str, Any] | None = None) -> tuple[Cluster, s
         name, value, source = field.name, getattr(from_file, field.name), str(path)
         variable = variable_of(name)
         if text := os.environ.get(variable):
-            value, source = _parsed(variable, text, hints(Cluster)[name]), variable
+            value, source = _parsed(variable, text, field_types(Cluster)[name]), variable
         if flags and flags.get(name) is not None:
             value, source = flags[name], "flag"
         values[name] = value

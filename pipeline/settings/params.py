@@ -15,10 +15,10 @@ from elmo.data.tokenizer import TOKENIZERS
 from elmo.errors import BadSettings, ElmoError
 from elmo.settings import (
     MOST_CHARACTERS,
-    Network,
+    NetworkSettings,
     Positive,
     StoreSettings,
-    Training,
+    TrainingSettings,
     WholeNumber,
 )
 from elmo.tasks.kinds import KINDS, choose
@@ -199,8 +199,8 @@ class Vocab:
 class Pretrain:
     """The network and its training, or a model that is trained already."""
 
-    network: Network
-    training: Training
+    network: NetworkSettings
+    training: TrainingSettings
     model: ModelName = ""
     """A trained model that is taken as it is, nothing is trained: the name of an installed one or a
     model folder; empty: one is trained.
@@ -211,7 +211,7 @@ class Pretrain:
 class Finetune:
     """Training on domain text, from a pretrained model."""
 
-    training: Training
+    training: TrainingSettings
     new_words: WholeNumber
     """How often a token of the domain must occur to become a word of its own; 0: none does. New
     words begin as `<UNK>`, whose probability they share.

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from elmo.errors import BadSettings, Damaged, ElmoError
 from elmo.io.records import check_readable
-from elmo.settings import check_value, hints
+from elmo.settings import check_value, field_types
 
 Settings = TypeVar("Settings")
 LARGEST = 1 << 20  # bytes of a file of settings
@@ -157,7 +157,7 @@ class _Reader:
             if name in given:
                 self.refuse(name_node, f"{prefix}{name} is given twice; delete one")
             given[name] = value
-        types = hints(kind)
+        types = field_types(kind)
         built = {name: self.build(one, types[name], prefix + name) for name, one in given.items()}
         for name, field in known.items():
             if name not in given and (self.complete or field.default is MISSING):

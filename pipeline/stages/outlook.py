@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from elmo.errors import ElmoError
-from elmo.settings import Network, Training
+from elmo.settings import NetworkSettings, TrainingSettings
 
 from ..cluster import workers
 from ..settings.cluster import Cluster
@@ -43,7 +43,7 @@ def say_ahead(
     from elmo.store.layout import choose_layers
 
     name = "pretrain" if text == "general" else "finetune"
-    training: Training = getattr(params, name).training
+    training: TrainingSettings = getattr(params, name).training
     if not _taken(name, params) and (seconds := _seconds(train_tokens, training, params, cluster)):
         hours = seconds * training.epochs / HOUR
         if hours >= 1:
@@ -111,7 +111,9 @@ def _taken(name: str, params: "Params") -> bool:
     return alone and not params.pretrain.model
 
 
-def _seconds(tokens: int, training: Training, params: "Params", cluster: Cluster) -> float | None:
+def _seconds(
+    tokens: int, training: TrainingSettings, params: "Params", cluster: Cluster
+) -> float | None:
     """Return the seconds of training steps on so many tokens; None where none are timed."""
     import torch
 
@@ -135,7 +137,7 @@ def _seconds(tokens: int, training: Training, params: "Params", cluster: Cluster
     return tokens * seconds / timed.tokens / max(1, cluster.workers)
 
 
-def _network(params: "Params") -> Network:
+def _network(params: "Params") -> NetworkSettings:
     from elmo.train.step_speed import network_of
 
     return network_of(params.pretrain.model) if params.pretrain.model else params.pretrain.network

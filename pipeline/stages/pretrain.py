@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from elmo.io.folders import local_folder
 from elmo.io.location import Location
 from elmo.io.records import digest
-from elmo.settings import Network
+from elmo.settings import NetworkSettings
 
 from ..report.phrases import beside_unigram, unknown_tokens
 from ..settings.cluster import Cluster
@@ -44,20 +44,20 @@ class PretrainJob:
 
     shards: Location
     vocab: Location
-    network: Network
+    network: NetworkSettings
 
     def prepare(self, settings: "RunSettings") -> "Prepared":
         """Build a new model of the network's shape, initialized from the seed."""
         from elmo.data.shards import Shards
         from elmo.nn.bilm import BiLM
         from elmo.nn.softmax import new_softmax
-        from elmo.settings import Config
+        from elmo.settings import ModelShape
         from elmo.train.loop import TrainingJob
 
         from .training import Prepared
 
         training = settings.training
-        config = Config(**asdict(self.network), input_words=None)
+        config = ModelShape(**asdict(self.network), input_words=None)
         characters, vocabulary = _read_vocabulary(self.vocab)
         bilm = BiLM(config, characters=characters.size)
         bilm.reset_parameters(training.seed)
@@ -187,14 +187,16 @@ def score(figures: dict[str, float]) -> str:
     return f"perplexity {figures['heldout_perplexity']:.1f} on held-out general text{unknown}"
 
 
-def _check(vocab: Location, network: Network) -> None:
+def _check(vocab: Location, network: NetworkSettings) -> None:
     """Refuse what no worker could train with, before a run is opened for it."""
     from elmo.model.folder import check_widths
-    from elmo.settings import Config
+    from elmo.settings import ModelShape
 
     characters, _ = _read_vocabulary(vocab)
     check_widths(
-        Config(**asdict(network), input_words=None), characters, where="pretrain.network.filters"
+        ModelShape(**asdict(network), input_words=None),
+        characters,
+        where="pretrain.network.filters",
     )
 
 

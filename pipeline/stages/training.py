@@ -22,7 +22,7 @@ from elmo.io.location import Location
 from elmo.io.locks import locked
 from elmo.io.outputs import check_folder, check_output
 from elmo.model.folder import NAMES, save_model
-from elmo.settings import Checkpointing, Training
+from elmo.settings import CheckpointSettings, TrainingSettings
 from elmo.train.checkpoints import Checkpoint
 from elmo.train.curves import CURVES
 from elmo.train.loop import TrainingJob, fit, heldout_perplexity
@@ -79,8 +79,8 @@ class RunSettings:
     folder: Location
     stop: Flag
     out: Location
-    training: Training
-    checkpointing: Checkpointing
+    training: TrainingSettings
+    checkpointing: CheckpointSettings
     threads: int
     run_id: str
     tracking_uri: str
@@ -101,7 +101,7 @@ class Trained(NamedTuple):
 def train(
     stage: Stage,
     params: Any,
-    training: Training,
+    training: TrainingSettings,
     job: StageJob,
     *,
     inputs: dict[str, str],
@@ -133,7 +133,7 @@ def train(
             stop=Flag(folder, f"{_STOP}{uuid.uuid4().hex[:8]}"),
             out=out,
             training=training,
-            checkpointing=Checkpointing(minutes=cluster.checkpoint_minutes, keep=cluster.keep),
+            checkpointing=CheckpointSettings(minutes=cluster.checkpoint_minutes, keep=cluster.keep),
             threads=cluster.cpus,
             run_id=log.run_id,
             tracking_uri=tracking.tracking_uri(),

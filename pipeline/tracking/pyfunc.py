@@ -89,11 +89,11 @@ class Served(PythonModel):
             raise MlflowException(str(error), error_code=BAD_REQUEST) from None
 
     def _embedded(self, model_input: Any, settings: dict[str, Any]) -> list[np.ndarray]:
-        from elmo.integrations.batches import items_of
+        from elmo.integrations.batches import model_input_items
 
         if settings["pooling"] not in ("none", "mean"):
             raise ValueError(f"pooling must be none or mean, found {settings['pooling']!r}")
-        texts = [self._sentences(item) for item in items_of(model_input)]
+        texts = [self._sentences(item) for item in model_input_items(model_input)]
         embedded = self.embedder.embed_stream(texts, int(settings["batch_size"]))
         layers, gamma = str(settings["layers"]), float(settings["gamma"])
         chosen = (_chosen(vectors, layers, gamma).astype(np.float32) for vectors in embedded)

@@ -58,10 +58,10 @@ class ServedTask(PythonModel):
         `model_input` may be a list or a table. MLflow would make a signature of a more exact hint.
         """
         from elmo.errors import ElmoError
-        from elmo.integrations.batches import items_of
+        from elmo.integrations.batches import model_input_items
 
         try:
-            answers: list[Any] = self.task(items_of(model_input))
+            answers: list[Any] = self.task(model_input_items(model_input))
         except ElmoError as error:  # a server shows the message alone, without a stack trace
             raise MlflowException(str(error), error_code=BAD_REQUEST) from None
         return answers

@@ -12,9 +12,9 @@ from elmo.data.tokenizer import Tokenization
 from elmo.data.vocabulary import Vocabulary
 from elmo.model.folder import Model, load_model, save_model
 from elmo.nn.bilm import BiLM
-from elmo.settings import Config
+from elmo.settings import ModelShape
 
-TINY = Config(
+TINY = ModelShape(
     char_dim=4,
     filters=((1, 4), (2, 8), (3, 8)),
     activation="relu",

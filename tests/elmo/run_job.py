@@ -17,12 +17,12 @@ from elmo.data.vocabulary import Vocabulary
 from elmo.io.location import Location
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import new_softmax
-from elmo.settings import Checkpointing, Config, OptimizerSettings, Training
+from elmo.settings import CheckpointSettings, ModelShape, OptimizerSettings, TrainingSettings
 from elmo.train.checkpoints import state_of
 from elmo.train.loop import TrainingJob, fit
 from elmo.train.step import Workers
 
-NETWORK = Config(
+NETWORK = ModelShape(
     char_dim=4,
     filters=((1, 4), (2, 8)),
     activation="relu",
@@ -63,7 +63,7 @@ ADAGRAD = replace(  # of 2018
     epsilon=0.0,
     weight_decay=0.0,
 )
-TRAINING = Training(
+TRAINING = TrainingSettings(
     seed=1,
     epochs=2,
     rows=5,
@@ -128,7 +128,7 @@ def make_job(
         settings=settings,
         folder=Location(folder / "job"),
         lr_of=lr_of or {},
-        checkpointing=Checkpointing(minutes, keep),
+        checkpointing=CheckpointSettings(minutes, keep),
         stop=stop,
     )
 

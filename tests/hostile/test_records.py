@@ -13,7 +13,7 @@ from elmo.data.characters import _Record as CharactersRecord
 from elmo.data.manifest import ShardsManifest
 from elmo.io.records import digest, sha256
 from elmo.model.config import ModelConfig
-from elmo.settings import Network
+from elmo.settings import NetworkSettings
 from elmo.store.manifest import StoreManifest
 from tests.hostile.harness import DAMAGE, refused, sample
 from tests.hostile.schemas import Breakage, altered, breakages
@@ -37,7 +37,7 @@ KINDS: dict[str, tuple[str, Any, list[list[str]]]] = {
     "store": ("store/__elmo/manifest-000002.json", StoreManifest, STORE),
     "shards": ("task/manifest.json", ShardsManifest, SHARDS),
     "config": ("model/config.json", ModelConfig, MODEL),
-    "shape": ("model/config.json", Network, MODEL),
+    "shape": ("model/config.json", NetworkSettings, MODEL),
     "characters": ("model/characters.json", CharactersRecord, MODEL),
 }
 FORBIDDEN = {

@@ -21,7 +21,7 @@ from elmo.data.vocabulary import Vocabulary
 from elmo.model.embedder import Embedder
 from elmo.model.folder import load_model, save_model
 from elmo.nn.bilm import BiLM
-from elmo.settings import Config, StoreSettings
+from elmo.settings import ModelShape, StoreSettings
 from elmo.store.build import build
 from pipeline.commands.cli import cli
 from tests.pipeline.command_line import ROOT, elmo
@@ -40,7 +40,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folders that the examples name, with vectors as wide as those of the defaults."""
     folder = tmp_path_factory.mktemp("project")
     words = ["<S>", "</S>", "<UNK>", "a", "new", "array"]
-    config = Config(4, ((1, 4), (2, 8)), "relu", 1, 8, 128, 2, 3.0, 3.0, True, None)
+    config = ModelShape(4, ((1, 4), (2, 8)), "relu", 1, 8, 128, 2, 3.0, 3.0, True, None)
     torch.manual_seed(0)
     bilm = BiLM(config, characters=Characters().size)
     for parameter in bilm.parameters():

@@ -18,7 +18,7 @@ from elmo.model.folder import Model, load_model
 from elmo.model.mix import Elmo
 from elmo.nn import cell, int8
 from elmo.nn.bilm import BiLM
-from elmo.settings import Config
+from elmo.settings import ModelShape
 from tests.elmo.conftest import batch_to_ids, save
 
 GIFT = ["He", "has", "a", "gift", "for", "music"]
@@ -154,7 +154,7 @@ def test_bad_calls_are_refused(
 
 def test_a_model_that_reads_words(tmp_path: Path, tiny_model: Model) -> None:
     shape = tiny_model.bilm.config.to_dict() | {"input_words": len(tiny_model.vocabulary)}
-    bilm = BiLM(Config.from_dict(shape, source=tmp_path), characters=Characters().size)
+    bilm = BiLM(ModelShape.from_dict(shape, source=tmp_path), characters=Characters().size)
     bilm.reset_parameters(1)
     model = Model(bilm, tiny_model.vocabulary, tiny_model.characters, None, {}, "")
     known, unknown, unk = Embedder(model).embed([["gift"], ["nowhere"], ["<UNK>"]], layers=[0])

@@ -24,14 +24,14 @@ from elmo.model.mix import Elmo
 from elmo.nn import lstm
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
-from elmo.settings import Config, OptimizerSettings, Training
+from elmo.settings import ModelShape, OptimizerSettings, TrainingSettings
 from elmo.train.optimizer import Optimizer, global_norm
 from elmo.train.perplexity import perplexity, scores
 from elmo.train.step import WORD_MATRIX, Stepper, Workers, clip_
 from tests.elmo.run_job import TRAINING
 
 # The original network, with few of everything but layers and filter widths.
-ORIGINAL = Config(
+ORIGINAL = ModelShape(
     char_dim=4,
     filters=tuple((width, 4) for width in range(1, 8)),
     activation="relu",
@@ -109,7 +109,9 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def stepper(**changed: Any) -> Stepper:
-    settings = Training(**(vars(TRAINING) | {"rows": B, "window": T, "optimizer": ADAMW} | changed))
+    settings = TrainingSettings(
+        **(vars(TRAINING) | {"rows": B, "window": T, "optimizer": ADAMW} | changed)
+    )
     optimizer = settings.optimizer
     bilm = BiLM(ORIGINAL, characters=Characters().size)
     softmax = Softmax(WORDS, ORIGINAL.projection)

@@ -25,7 +25,7 @@ from elmo.io.location import Location
 from elmo.model.folder import Model
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
-from elmo.settings import Checkpointing, Training
+from elmo.settings import CheckpointSettings, TrainingSettings
 from elmo.train import loop
 from elmo.train import perplexity as evaluation
 from elmo.train.checkpoints import Checkpoint, Checkpoints
@@ -43,7 +43,7 @@ WORDS = ["<S>", "</S>", "<UNK>", *PATTERN, *(f"rare{k}" for k in range(10))]
 
 def job(
     folder: Path,
-    settings: Training = SETTINGS,
+    settings: TrainingSettings = SETTINGS,
     lr_of: dict[str, float] | None = None,
     minutes: float = 1e4,
 ) -> TrainingJob:
@@ -64,7 +64,7 @@ def job(
         settings,
         Location(folder),
         lr_of or {},
-        Checkpointing(minutes, 2),
+        CheckpointSettings(minutes, 2),
     )
 
 
@@ -411,7 +411,7 @@ def test_perplexity_is_that_of_the_equation(tmp_path: Path) -> None:
         (lambda: replace(SETTINGS, dropout=1.0), "dropout must be .* at least 0 and below 1"),
     ],
 )
-def test_bad_settings_are_refused(make: Callable[[], Training], message: str) -> None:
+def test_bad_settings_are_refused(make: Callable[[], TrainingSettings], message: str) -> None:
     with pytest.raises(ElmoError, match=message):
         make()
 

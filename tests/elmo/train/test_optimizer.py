@@ -88,7 +88,7 @@ def torchs_adamw(settings: OptimizerSettings, start: Tensor) -> Tensor:
     )
     for step, (rows, gradient) in enumerate(sparse_steps()):
         w.grad = torch.zeros_like(w).index_copy_(0, rows, gradient)
-        reference.param_groups[0]["lr"] = settings.lr_at(step, STEPS)
+        reference.param_groups[0]["lr"] = settings.learning_rate_at(step, STEPS)
         reference.step()
     return w.detach()
 
@@ -185,16 +185,16 @@ def test_the_global_norm_is_that_of_all_gradients_in_one_vector() -> None:
 
 def test_the_learning_rate_warms_up_and_decays() -> None:
     settings = replace(ADAMW, lr=1.0, warmup_steps=4, final_lr=0.1)
-    linear = [replace(settings, decay="linear").lr_at(step, 24) for step in range(25)]
+    linear = [replace(settings, decay="linear").learning_rate_at(step, 24) for step in range(25)]
     assert linear[:4] == [0.25, 0.5, 0.75, 1.0]
     assert linear[4] == 1.0
     assert math.isclose(linear[14], 0.55)
     assert math.isclose(linear[24], 0.1)
-    cosine = [replace(settings, decay="cosine").lr_at(step, 24) for step in range(30)]
+    cosine = [replace(settings, decay="cosine").learning_rate_at(step, 24) for step in range(30)]
     assert math.isclose(cosine[14], 0.55)
     assert math.isclose(cosine[24], 0.1) and math.isclose(cosine[29], 0.1)
     assert all(a >= b for a, b in zip(cosine[4:], cosine[5:], strict=False))
-    assert [ADAGRAD.lr_at(step, 24) for step in (0, 23)] == [0.2, 0.2]
+    assert [ADAGRAD.learning_rate_at(step, 24) for step in (0, 23)] == [0.2, 0.2]
 
 
 @pytest.mark.parametrize(

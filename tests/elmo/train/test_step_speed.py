@@ -11,13 +11,15 @@ import pytest
 import torch
 
 from elmo.errors import ElmoError
-from elmo.settings import Network
+from elmo.settings import NetworkSettings
 from elmo.train import step_speed
 from elmo.train.step_speed import StepSeconds, fastest, network_of, step_seconds, time_steps
 from tests.elmo.run_job import NETWORK, TRAINING
 
 CPU = torch.device("cpu")
-SHAPE = Network(**{name: getattr(NETWORK, name) for name in Network.__dataclass_fields__})
+SHAPE = NetworkSettings(
+    **{name: getattr(NETWORK, name) for name in NetworkSettings.__dataclass_fields__}
+)
 LARGE = replace(SHAPE, cells=2048, projection=128)
 
 
@@ -36,7 +38,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
-def seconds(network: Network = LARGE, threads: int = 2, **changes: Any) -> StepSeconds:
+def seconds(network: NetworkSettings = LARGE, threads: int = 2, **changes: Any) -> StepSeconds:
     training = replace(TRAINING, rows=64, window=20, **changes)
     return step_seconds(network, training, device=CPU, threads=threads)
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from elmo.errors import ElmoError
-from elmo.settings import hints
+from elmo.settings import field_types
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Params, load
 
@@ -99,7 +99,7 @@ def test_no_setting_is_without_a_range() -> None:
 
     def bare(kind: object) -> bool:
         if is_dataclass(kind):
-            return any(bare(one) for one in hints(kind).values())
+            return any(bare(one) for one in field_types(kind).values())
         if get_origin(kind) in (tuple, UnionType, Union):
             return any(bare(one) for one in get_args(kind))
         return kind in (int, float, str)

@@ -28,7 +28,7 @@ CLASSES = [
     if isinstance(kind, type)
     and is_dataclass(kind)
     and kind.__module__ == module.__name__
-    and kind is not library.Config  # a model's own, which nobody sets
+    and kind is not library.ModelShape  # a model's own, which nobody sets
 ]
 
 

@@ -16,7 +16,7 @@ from elmo.io.location import Location
 from elmo.model.folder import load_model, save_model
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
-from elmo.settings import Config, Network
+from elmo.settings import ModelShape, NetworkSettings
 from elmo.train.perplexity import perplexity
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import Finetune, Pretrain
@@ -62,7 +62,7 @@ def inputs(own_mlflow: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         Location(folder / "general"),
         Location(folder / "vocab"),
         Location(folder / "model"),
-        Pretrain(Network(**shape), replace(TRAINING, epochs=8)),
+        Pretrain(NetworkSettings(**shape), replace(TRAINING, epochs=8)),
         curves=folder / "curves",
         work=Location(folder / "runs"),
         cluster=HERE,
@@ -247,7 +247,7 @@ def test_a_token_that_readers_of_words_skip_becomes_no_word(tmp_path: Path) -> N
 
 
 def test_a_model_that_reads_words_is_refused(inputs: Path, tmp_path: Path) -> None:
-    config = Config(**(asdict(NETWORK) | {"input_words": len(WORDS)}))
+    config = ModelShape(**(asdict(NETWORK) | {"input_words": len(WORDS)}))
     bilm = BiLM(config, characters=Characters().size)
     softmax = Softmax(len(WORDS), NETWORK.projection)
     save_model(

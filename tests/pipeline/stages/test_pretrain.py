@@ -22,7 +22,7 @@ from elmo.io.location import Location
 from elmo.io.locks import locked
 from elmo.io.records import read_json
 from elmo.model.folder import load_model
-from elmo.settings import Network
+from elmo.settings import NetworkSettings
 from elmo.train.checkpoints import Checkpoint, Checkpoints
 from elmo.train.perplexity import HeldOut, perplexity
 from pipeline.settings.cluster import Cluster
@@ -36,7 +36,7 @@ from tests.elmo.run_job import NETWORK, TRAINING, WORDS, sentences
 pytestmark = pytest.mark.usefixtures("own_mlflow")
 HERE = Cluster(workers=0, cpus=1, gpu=False, actors=1)
 SHAPE = {name: value for name, value in asdict(NETWORK).items() if name != "input_words"}
-PARAMS = Pretrain(Network(**SHAPE), TRAINING)
+PARAMS = Pretrain(NetworkSettings(**SHAPE), TRAINING)
 COUNTS = [120, 120, 1, *[30] * 16]
 
 
