@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from benchmarks.machine import show
 from benchmarks.training_sides import ADAGRAD, SMALL
 from elmo.data.characters import Characters
-from elmo.data.stream import Window, prefetched
+from elmo.data.stream import Window, prefetch
 from elmo.nn import softmax as softmax_module
 from elmo.nn.bilm import BiLM
 from elmo.nn.lstm import LSTMState
@@ -67,7 +67,7 @@ def _measured(
         for number, window in enumerate(windows):
             yield stepper.prepare(window, step=number) if ahead else window
 
-    with _no_arithmetic(), closing(prefetched(given())) as ready:
+    with _no_arithmetic(), closing(prefetch(given())) as ready:
         stepper.step(next(ready), state, step=0)
         began = time.thread_time()
         for number, each in enumerate(ready, 1):

@@ -261,7 +261,7 @@ def _model(folder: Path) -> Path:
         characters=Characters(),
         softmax=None,
         training={},
-        tokenizer=tokenize.describe("whitespace", "line"),
+        tokenizer=tokenize.installed_tokenization("whitespace", "line"),
     )
     return folder
 

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.machine import show
 from elmo.data.characters import Characters
 from elmo.data.shards import Shards
-from elmo.data.stream import Stream
+from elmo.data.stream import WindowStream
 from elmo.data.vocabulary import Vocabulary
 from elmo.nn.dropout import dropout_keys
 from elmo.train.step import Workers
@@ -49,7 +49,7 @@ def _windows(shards: Path, vocab: Path, size: int, count: int) -> list[float]:
     """Milliseconds of each window of the first of `size` workers."""
     rows = ROWS * size
     mine = Workers(rank=0, size=size).mine(rows)
-    stream = Stream(
+    stream = WindowStream(
         Shards(shards),
         Vocabulary.load(vocab),
         Characters.load(vocab / "characters.json").encode,
@@ -61,7 +61,7 @@ def _windows(shards: Path, vocab: Path, size: int, count: int) -> list[float]:
         seed=1,
         mine=mine,
     )
-    windows = stream.windows(stream.begin())
+    windows = stream.windows(stream.first_position())
     for _ in islice(windows, WARM):
         pass
     spent = []

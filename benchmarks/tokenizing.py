@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.machine import show
 from elmo.data.shards import Shards
-from elmo.data.tokenizer import tokenizer
+from elmo.data.tokenizer import load_tokenizer
 from elmo.io.location import Location
 from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
@@ -65,7 +65,7 @@ def _theirs(datasets: Any, text: Path, out: Path, options: argparse.Namespace) -
 
     def split(batch: dict[str, list[str]]) -> dict[str, list[list[str]]]:
         if not words:
-            words.append(tokenizer(options.tokenizer))
+            words.append(load_tokenizer(options.tokenizer))
         return {"tokens": words[0].split(batch["text"])}
 
     stages: dict[str, Any] = {}

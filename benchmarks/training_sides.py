@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.lm_text import prepare as prepare_text
 from elmo.data.characters import Characters
-from elmo.data.stream import Stream, Window
+from elmo.data.stream import Window, WindowStream
 from elmo.data.vocabulary import Vocabulary
 from elmo.nn.bilm import BiLM, token_vectors
 from elmo.nn.softmax import Softmax, sample_candidates
@@ -80,7 +80,7 @@ def prepare(
         more = [f"never-seen-{k}" for k in range(words - len(vocabulary))]
         vocabulary = Vocabulary([*vocabulary.words, *more], None)
     workers = Workers(rank, size)
-    stream = Stream(
+    stream = WindowStream(
         shards,
         vocabulary,
         Characters().encode,
@@ -92,7 +92,7 @@ def prepare(
         seed=1,
         mine=workers.mine(rows),
     )
-    read = stream.windows(stream.begin())
+    read = stream.windows(stream.first_position())
     windows = [next(read)[0] for _ in range(count)]
     recipe = TrainingSettings(
         seed=1,

@@ -1,7 +1,7 @@
 """The character vocabulary: a token's text as character ids, of UTF-8 bytes (as in 2018) or
 Unicode.
 
-Ids in this file are *raw*. Only `Characters.batch` shifts them by one, with 0 for a masked
+Ids in this file are *raw*. Only `Characters.encode_batch` shifts them by one, with 0 for a masked
 position, as the 2018 inference files do. A token is laid out as [BOW, characters…, EOW, PAD…], and
 PAD is a learned character like any other: the convolution sees it.
 
@@ -39,10 +39,12 @@ class _Record(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Characters:
-    """A character vocabulary: `symbols` are Unicode characters, or None for the 256 bytes.
+    """A character vocabulary, which turns tokens into character ids. The characters are `symbols`,
+    or if that is None the 256 bytes of UTF-8, as in 2018.
 
-    After the characters (and, for Unicode, one id for unknown characters) come five marks in the
-    2018 order: begin and end of sentence, begin and end of word, padding.
+    After the characters (and, for symbols, one id for unknown ones) come five special ids, the
+    marks: begin and end of sentence, begin and end of word, padding. A token has `max_characters`
+    ids, its two marks and padding included.
     """
 
     symbols: tuple[str, ...] | None = None
@@ -61,22 +63,25 @@ class Characters:
         return "bytes" if self.symbols is None else "unicode"
 
     @property
-    def marks(self) -> int:
-        """Return the id of the first of the five marks: 256 for bytes."""
+    def first_mark(self) -> int:
+        """Return the id of the first of the five marks (begin and end of sentence, begin and end of
+        word, padding): 256 for bytes."""
         return 256 if self.symbols is None else len(self.symbols) + 1
 
     @property
     def size(self) -> int:
         """Return the number of character ids, the five marks included: 261 for bytes."""
-        return self.marks + 5
+        return self.first_mark + 5
 
     def encode(self, tokens: Sequence[str]) -> npt.NDArray[np.int32]:
-        """Return the raw character ids of N tokens as an int32 array (N, max_characters).
+        """Return the character ids of tokens, int32 (tokens, max_characters), not shifted as those
+        of `encode_batch` are.
 
-        Longer tokens are cut to `max_characters - 2` characters; of bytes, a character may lose its
-        end. The tokens `<S>` and `</S>` become the sentence-boundary marks.
+        A token longer than `max_characters - 2` is cut; where the ids are bytes, this may cut
+        within a character. The tokens `<S>` and `</S>` become the marks of a sentence's begin and
+        end.
         """
-        begin, end, begin_word, end_word, pad = range(self.marks, self.marks + 5)
+        begin, end, begin_word, end_word, pad = range(self.first_mark, self.first_mark + 5)
         room = self.max_characters - 2
         inside = [self._inside(token)[:room] for token in tokens]
         lengths = np.fromiter(map(len, inside), np.int64, len(tokens))
@@ -90,12 +95,10 @@ class Characters:
                 ids[row, 1:3] = (begin if token == SENTENCE_BEGIN else end), end_word
         return ids
 
-    def batch(self, sentences: Sequence[Sequence[str]]) -> npt.NDArray[np.int64]:
-        """Return the character ids of B token lists as an int64 array (B, T, max_characters).
-
-        As with AllenNLP's `batch_to_ids`, ids are shifted by one and 0 marks positions without a
-        token.
-        """
+    def encode_batch(self, sentences: Sequence[Sequence[str]]) -> npt.NDArray[np.int64]:
+        """Return the character ids of several token lists, int64 (sentences, longest sentence,
+        max_characters). As by AllenNLP's `batch_to_ids`, each id is shifted by one, and 0 stands
+        where there is no token."""
         check_token_lists(sentences)
         longest = max(map(len, sentences), default=0)
         ids_BTK = np.zeros((len(sentences), longest, self.max_characters), np.int64)

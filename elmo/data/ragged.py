@@ -6,23 +6,25 @@ import numpy as np
 import numpy.typing as npt
 
 
-def runs(
+def split_into_runs(
     offsets: npt.NDArray[np.integer],
-    tokens: int,
+    max_tokens: int,
     *,
     first: int = 0,
     last: int | None = None,
-    sentences: int | None = None,
+    max_sentences: int | None = None,
 ) -> Iterator[tuple[int, int]]:
-    """Split sentences `first` to `last` (default: all) into runs; yield the start and stop of each.
+    """Split consecutive sentences into runs to be processed together; yield the start and stop of
+    each.
 
-    A run has at most `tokens` tokens and `sentences` sentences, but always at least one sentence.
+    A run has at most `max_tokens` tokens and `max_sentences` sentences (default: any number), but
+    always at least one sentence. Only sentences `first` to `last - 1` are split (default: all).
     """
     start, last = first, len(offsets) - 1 if last is None else last
     while start < last:
-        stop = int(np.searchsorted(offsets, offsets[start] + tokens, side="right")) - 1
+        stop = int(np.searchsorted(offsets, offsets[start] + max_tokens, side="right")) - 1
         stop = min(max(stop, start + 1), last)
-        if sentences is not None:
-            stop = min(stop, start + sentences)
+        if max_sentences is not None:
+            stop = min(stop, start + max_sentences)
         yield start, stop
         start = stop

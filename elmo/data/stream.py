@@ -33,9 +33,10 @@ _OOV = np.int64(1) << 32
 Item = TypeVar("Item")
 
 
-class Position(TypedDict):
-    """The progress of a stream: the next block to read, and each row's block (−1: none) and
-    offset."""
+class StreamPosition(TypedDict):
+    """The place in a stream up to which it was read, to be saved and continued: `block` is the next
+    block to be read, and `rows` has for each row its current block (−1: none yet) and how many
+    tokens of it were read."""
 
     block: int
     rows: list[list[int]]
@@ -43,12 +44,14 @@ class Position(TypedDict):
 
 @dataclass(frozen=True)
 class Window:
-    """The input and targets of one training step, for the rows of one worker.
+    """The input and the targets of one training step, for the rows of one worker.
 
-    `index_STB` points into `characters_NK`, the characters of the distinct tokens, and `bytes_N`,
-    their lengths in UTF-8. `targets_STB` are word ids. `mask_TB` is false where a row has run out
-    of text, and `reset_TB` is true where a sentence begins. `words` are the distinct targets of
-    this worker's rows; `count` is the number of predictions of *all* rows, two per token.
+    Axes: S direction, T time step, B row, N distinct token, K character. `index_STB` gives each
+    token's row in `characters_NK`, the character ids of the distinct tokens, whose lengths in UTF-8
+    are `bytes_N`. `targets_STB` are the ids of the words to be predicted. `mask_TB` is false where
+    a row has no more text, `reset_TB` true where a sentence begins. `words` are the distinct
+    targets of this worker; `count` is the number of predictions of *all* workers, both directions
+    counted.
     """
 
     index_STB: Int64s
@@ -62,23 +65,29 @@ class Window:
 
 
 class TokenBlock(NamedTuple):
-    """A run of sentences in both reading orders: token keys and word ids (S, n), sentence starts
-    (n)."""
+    """Consecutive sentences laid end to end, in forward and in backward reading order.
+
+    `keys_Sn` identify the token that each direction reads at each of n time steps, `words_Sn` are
+    the ids of the words it predicts, and `starts_n` is true where a sentence begins. A key is the
+    word's id, or for a word outside the vocabulary a number of its own.
+    """
 
     keys_Sn: Int64s
     words_Sn: Int64s
     starts_n: npt.NDArray[np.bool_]
 
 
-WindowAndAfter = tuple[Window, Callable[[], Position]]
+WindowAndAfter = tuple[Window, Callable[[], StreamPosition]]
 
 
-class Stream:
-    """The training windows of one split of a shards folder, for `epochs` epochs.
+class WindowStream:
+    """The text of one split of a shards folder as windows, the input of one training step each:
+    `rows` parallel streams of text, cut every `window` tokens.
 
-    `mine` are the rows that this worker reads (default: all). `encode` turns N distinct tokens into
-    character ids (N, K). With `seed=None` the text is read in its original order, as for
-    evaluation.
+    An epoch is read in blocks of `block_sentences` neighbouring sentences, in an order drawn from
+    `seed`; with `seed=None`, in the original order, as for evaluation. `mine` are the rows that
+    this worker reads (default: all). `encode` turns distinct tokens into character ids (tokens,
+    characters).
     """
 
     def __init__(
@@ -112,20 +121,21 @@ class Stream:
             raise ElmoError(f"{shards.location}: has no {split} tokens; raise tokenize.heldout")
 
     @property
-    def tokens(self) -> int:
-        """Return the number of predictions per direction in one epoch: all tokens, and one boundary
-        per non-empty sentence."""
+    def predictions_per_epoch(self) -> int:
+        """Return how many tokens each direction predicts in one epoch: all tokens, and one boundary
+        per sentence that has tokens."""
         opened = (self.shards.open(info) for info in self.infos)
         filled = sum(int(np.count_nonzero(np.diff(shard.offsets))) for shard in opened)
         return sum(info.tokens for info in self.infos) + filled
 
-    def begin(self) -> Position:
-        """Return the position before the first window."""
+    def first_position(self) -> StreamPosition:
+        """Return the position before the first window, from which `windows` reads everything."""
         return {"block": 0, "rows": [[-1, 0]] * self.rows}
 
-    def windows(self, position: Position) -> Iterator[WindowAndAfter]:
+    def windows(self, position: StreamPosition) -> Iterator[WindowAndAfter]:
         """Yield the windows from `position` onwards, each with a function that returns the position
-        after it."""
+        after it, from which a resumed training continues. It is a function because positions are
+        costly and seldom needed."""
         rows = _Rows(self, position)
         own = [(column, int(row)) for column, row in enumerate(self.mine)]
         blocks: dict[
@@ -200,13 +210,11 @@ class Stream:
         ids = table.shard.ids[offsets[0] : offsets[-1]]
         lengths = np.diff(offsets)
         lengths = lengths[lengths > 0]
-        return both_ways(table.keys[ids], table.words[ids], lengths, self.vocabulary)
+        return lay_out_both_ways(table.keys[ids], table.words[ids], lengths, self.vocabulary)
 
-    def length(self, number: int) -> int:
-        """Return the number of predictions per direction in a block.
-
-        `number` counts the blocks in reading order, over all epochs.
-        """
+    def block_length(self, number: int) -> int:
+        """Return the number of tokens that each direction predicts in a block, sentence ends
+        included. `number` counts the blocks in reading order, over all epochs."""
         shard, block = self._shard_and_block(number)
         if self._lengths[shard] is None:
             offsets = self.shards.open(self.infos[shard]).offsets.astype(np.int64)
@@ -258,12 +266,14 @@ class _Rows:
     `number`, `offset` and `length` describe each row's current block (number −1: none yet).
     """
 
-    def __init__(self, stream: Stream, position: Position) -> None:
+    def __init__(self, stream: WindowStream, position: StreamPosition) -> None:
         self.stream = stream
         self.taken = int(position["block"])
         self.blocks = stream.epochs * int(stream._blocks.sum())
         self.number, self.offset = np.array(position["rows"], np.int64).reshape(-1, 2).T.copy()
-        self.length = np.array([stream.length(k) if k >= 0 else 0 for k in self.number.tolist()])
+        self.length = np.array(
+            [stream.block_length(k) if k >= 0 else 0 for k in self.number.tolist()]
+        )
         self._several: dict[int, list[tuple[int, int, int]]] = {}
 
     def advance(self) -> int:
@@ -277,7 +287,7 @@ class _Rows:
             for row in np.flatnonzero(filled < window).tolist():
                 pieces = [(int(self.number[row]), int(self._before[1][row]), int(filled[row]))]
                 while filled[row] < window and self.taken < self.blocks:
-                    length = self.stream.length(self.taken)
+                    length = self.stream.block_length(self.taken)
                     tokens = min(window - int(filled[row]), length)
                     pieces.append((self.taken, 0, tokens))
                     self.number[row], self.length[row] = self.taken, length
@@ -295,7 +305,7 @@ class _Rows:
         number, offset, tokens = (int(of[row]) for of in self._before)
         return [(number, offset, tokens)] if tokens else []
 
-    def position_after(self) -> Callable[[], Position]:
+    def position_after(self) -> Callable[[], StreamPosition]:
         """Return a function that computes the position after this window.
 
         Computing it costs more than the window itself, and it is seldom needed.
@@ -334,10 +344,14 @@ def _narrow(ids: npt.NDArray[np.int32]) -> npt.NDArray[np.signedinteger]:
     return ids.astype(np.int16) if ids.max(initial=0) <= np.iinfo(np.int16).max else ids
 
 
-def both_ways(keys: Int64s, words: Int64s, lengths: Int64s, vocabulary: Vocabulary) -> TokenBlock:
-    """Lay sentences end to end in both reading orders, with their boundary tokens added.
+def lay_out_both_ways(
+    keys: Int64s, words: Int64s, lengths: Int64s, vocabulary: Vocabulary
+) -> TokenBlock:
+    """Lay sentences end to end in forward and in backward reading order, with their boundary
+    tokens.
 
-    `lengths` are the token counts of the sentences, none of them 0.
+    `keys` and `words` are the keys and word ids of all their tokens, in text order; `lengths` are
+    the token counts of the sentences, none of them 0.
     """
     ends = np.cumsum(lengths + 2)
     inside = np.ones(int((lengths + 2).sum()), bool)
@@ -359,11 +373,9 @@ def both_ways(keys: Int64s, words: Int64s, lengths: Int64s, vocabulary: Vocabula
     )
 
 
-def prefetched(items: Iterator[Item]) -> Generator[Item, None, None]:
-    """Yield the items of an iterator in order, while another thread prepares the next ones.
-
-    An exception in the iterator is raised here.
-    """
+def prefetch(items: Iterator[Item]) -> Generator[Item, None, None]:
+    """Yield the items of an iterator in order, while a second thread computes up to `ahead` of the
+    next ones. An exception in the iterator is raised here."""
     thread = ThreadPoolExecutor(1, thread_name_prefix="stream")
     try:
         ready = deque(thread.submit(next, items, None) for _ in range(PREFETCHED))

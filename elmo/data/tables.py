@@ -12,13 +12,15 @@ from elmo.errors import ElmoError
 from elmo.settings import LONGEST_LINE
 
 
-def rows(
+def read_table(
     lines: Iterable[str], *, delimiter: str, source: object
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the fields of each record, preceded by the number of the line where the record begins.
+    """Parse the lines of a CSV (`delimiter` ",") or TSV (a tab) file; yield the number of each
+    record's first line, from 1, and its fields.
 
-    `lines` keep their line ends; blank lines between records are skipped. A malformed record, or
-    one with a different number of fields than the first, raises `ElmoError` with its line.
+    `lines` keep their line ends; blank lines between records are skipped. `source` names the file
+    in the `ElmoError` that is raised for a malformed record, or one with another number of fields
+    than the first.
     """
     begin, width = 1, 0
     for end, fields in _records(lines, delimiter, source):

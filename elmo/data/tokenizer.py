@@ -27,11 +27,11 @@ SplitTexts = Callable[[Sequence[str]], list[list[str]]]
 
 
 class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A record of how text was split into sentences and tokens; part of a model's identity.
+    """The record, in shards and models, of how a text was split into sentences and tokens.
 
     `name` is a tokenizer's name, or `none` for token lists that a program supplied. `libraries` are
     the versions of the packages that split words, `splitter` those that split sentences.
-    `sentences` is `line` (one sentence per line) or `split`.
+    `sentences` is `line` (each line is one sentence) or `split` (lines were split into sentences).
     """
 
     name: str
@@ -55,9 +55,9 @@ class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
         )
 
     def check_shards(self, other: "Tokenization", *, model: object, shards: object) -> None:
-        """Raise `Mismatch` if shards were tokenized by `other`, unlike the model that this
-        describes.
+        """Raise `Mismatch` unless shards were tokenized as this, the tokenization of a model, says.
 
+        `other` is the tokenization of the shards; `model` and `shards` name both in the message.
         Shards made from token lists have no tokenizer and are always accepted.
         """
         if other.name != NONE.name and not self.same_tokens(other):
@@ -72,16 +72,14 @@ NONE = Tokenization("none")
 
 @dataclass(frozen=True)
 class TokenizerKind:
-    """One of the available tokenizers; its help, documentation and checks follow from this record.
+    """A tokenizer that can be chosen; the command line's help and checks follow from this record.
 
-    `text` says which text it suits. `make` returns the function that maps texts to token lists; it
-    needs the libraries `packages`, whose versions a model records and which the extra `extra`
-    installs.
-
-    If `apart` is true, tokens never span ASCII white space and do not depend on their neighbours,
-    so each distinct stretch between white space is tokenized only once. A stretch that fully
-    matches the regular expression `whole` is one token. `pattern` is the regular expression of a
-    token, if the tokenizer is defined by one.
+    `text` is what text it suits. `make` loads it and returns a function from texts to token lists;
+    it needs the libraries `packages`, which the extra `extra` installs and whose versions a model
+    records. `apart` says that text between white space is tokenized independently of its
+    neighbours, so that equal stretches are tokenized once; `whole` is a regular expression of
+    stretches that are one token. `pattern` is the regular expression of a token, if that defines
+    the tokenizer.
     """
 
     text: str
@@ -104,10 +102,11 @@ class Tokenizer:
 
 
 class TextTokenizer:
-    """A callable that splits text exactly as a model's training text was split.
+    """A callable that splits a text into sentences of tokens exactly as `tokenization` says, such
+    as that of a model's training text.
 
-    `ElmoError` is raised if the model has no tokenizer, or its libraries are missing or of other
-    versions.
+    Creating it raises `ElmoError` if the model has no tokenizer, or its libraries are missing or of
+    other versions.
     """
 
     def __init__(self, tokenization: Tokenization) -> None:
@@ -124,7 +123,7 @@ class TextTokenizer:
             )
         self.tokenization = tokenization
         _check_versions(tokenization.libraries, tokenization.name)
-        self._tokenizer = tokenizer(tokenization.name)
+        self._tokenizer = load_tokenizer(tokenization.name)
         if self._tokenizer.kind.pattern != tokenization.pattern:
             raise ElmoError(
                 f"the model's tokenizer {tokenization.name} cuts words by another pattern than "
@@ -157,8 +156,9 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def tokenizer(name: str) -> Tokenizer:
-    """Return the tokenizer called `name`; raise `ElmoError` if it is unknown or not installed."""
+def load_tokenizer(name: str) -> Tokenizer:
+    """Load the tokenizer called `name`, one of `TOKENIZERS`; raise `ElmoError` if it is unknown or
+    its packages are not installed."""
     if name not in TOKENIZERS:
         raise ElmoError(f"tokenizer: no {name!r}; there are {', '.join(TOKENIZERS)}")
     kind = TOKENIZERS[name]
@@ -166,21 +166,21 @@ def tokenizer(name: str) -> Tokenizer:
         return Tokenizer(name, kind, kind.make(), _versions(*kind.packages))
 
 
-def describe(name: str, sentences: Literal["line", "split"] = "line") -> Tokenization:
-    """Return the record of a tokenizer and a way of splitting sentences, with the installed
-    versions."""
-    chosen = tokenizer(name)
+def installed_tokenization(name: str, sentences: Literal["line", "split"] = "line") -> Tokenization:
+    """Return the record of how text is split by the tokenizer `name` as installed here, and into
+    sentences by `sentences`: `line` (one per line) or `split` (by the sentence splitter)."""
+    chosen = load_tokenizer(name)
     splitter = sentence_splitter()[1] if sentences == "split" else {}
     return Tokenization(name, chosen.libraries, chosen.kind.pattern, sentences, splitter)
 
 
 def sentence_splitter() -> tuple[Callable[[str], list[str]], dict[str, str]]:
     """Return a function that splits a line into sentences, and the versions of the packages it
-    uses.
+    uses, to be recorded.
 
-    The sentences keep their white space: joined, they are the line. A line that contains nothing
-    that could end a sentence is returned unchanged. A line is always split after an ideographic
-    full stop, which no space follows.
+    Joined, the sentences are the line: white space stays with them. A line without anything that
+    could end a sentence stays whole, and a Chinese or Japanese full stop always ends one, though no
+    space follows it.
     """
     with _from_extra("text", "tokenize.sentences: split"):
         segmenter = import_module("syntok.segmenter")

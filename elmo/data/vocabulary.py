@@ -20,10 +20,10 @@ NOT_WORDS = (*MARKS, _MAX_TERM_ID)  # tokens of a text that cannot become words
 
 
 class Vocabulary:
-    """The words that the softmax predicts: `<S>`, `</S>`, `<UNK>`, then words by falling count.
+    """The words that a model predicts, with their ids: `<S>`, `</S>`, `<UNK>`, then words from the
+    most frequent to the rarest, an order on which the sampled softmax relies.
 
-    The log-uniform sampler relies on that order. `counts[i]` is how often word i occurs in the
-    training text; `counts` is None if unknown.
+    `counts[i]` is how often word i occurs in the training text; `counts` is None if unknown.
     """
 
     def __init__(self, words: Iterable[str], counts: Iterable[int] | None = None) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from elmo.data.arrays import Floats
 from elmo.data.characters import MAX_CHARACTERS, Characters
-from elmo.data.tokenizer import describe
+from elmo.data.tokenizer import installed_tokenization
 from elmo.data.vocabulary import MARKS, Vocabulary
 from elmo.errors import ElmoError
 from elmo.interop.hdf5 import create_hdf5, open_hdf5
@@ -69,7 +69,7 @@ def import_2018(
     options, weights = Path(options), Path(weights)
     vocabulary = None if vocabulary is None else Path(vocabulary)
     embedding = None if embedding is None else Path(embedding)
-    tokenization = describe(tokenizer)
+    tokenization = installed_tokenization(tokenizer)
     config = read_options(options)
     words = Vocabulary.load(vocabulary) if vocabulary else Vocabulary([*MARKS])
     table = embedding or weights

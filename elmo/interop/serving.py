@@ -63,7 +63,7 @@ def metadata(model: Model) -> dict[str, str]:
         "kind": characters.kind,
         "max_characters": characters.max_characters,
         "symbols": characters.symbols,
-        "first_mark": characters.marks,
+        "first_mark": characters.first_mark,
     }
     return {
         "digest": model.digest,

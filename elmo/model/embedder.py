@@ -21,7 +21,7 @@ from torch import Tensor
 
 from elmo.data.arrays import Floats, Ints
 from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END, check_token_lists
-from elmo.data.ragged import runs
+from elmo.data.ragged import split_into_runs
 from elmo.data.tokenizer import TextTokenizer
 from elmo.errors import ElmoError
 from elmo.io.atomic import new_file
@@ -208,7 +208,7 @@ class Embedder:
         """
         if self.bilm.config.input_words is not None:
             raise ElmoError("the model reads words, not characters")
-        return self.model.characters.batch(sentences)
+        return self.model.characters.encode_batch(sentences)
 
     def encode(
         self,
@@ -369,7 +369,7 @@ class Embedder:
         """
         encoded = self._encode(types) if x_NP is None else self._to_device(x_NP)
         table_NP = self._with_boundaries(encoded)
-        for start, stop in runs(offsets, SEGMENT_TOKENS):
+        for start, stop in split_into_runs(offsets, SEGMENT_TOKENS):
             sentences = [ids[offsets[k] : offsets[k + 1]] for k in range(start, stop)]
             first = int(offsets[start])
             tokens = int(offsets[stop]) - first

@@ -113,7 +113,7 @@ class Elmo(nn.Module):
     def batch_to_ids(self, sentences: Sequence[Sequence[str]]) -> Tensor:
         """Return the character ids (B, T, K) of token lists, on this module's device; 0 is the
         mask."""
-        ids_BTK = torch.from_numpy(self.characters.batch(sentences))
+        ids_BTK = torch.from_numpy(self.characters.encode_batch(sentences))
         return ids_BTK.to(self.bilm.lstm.weight[0].device)
 
     def forward(self, ids_BTK: Tensor | Sequence[Sequence[str]]) -> ElmoOutput:

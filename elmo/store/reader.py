@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from elmo.data.arrays import Floats, Ints
-from elmo.data.ragged import runs
+from elmo.data.ragged import split_into_runs
 from elmo.errors import Damaged, ElmoError, altered_error, first_line
 from elmo.io.location import Location
 from elmo.store.layout import (
@@ -289,7 +289,9 @@ class Part:
                 yield self.block(group, layers)
                 continue
             first, last = self.block_rows(group)
-            for start, stop in runs(self.offsets, _CACHED_TOKENS, first=first, last=last):
+            for start, stop in split_into_runs(
+                self.offsets, _CACHED_TOKENS, first=first, last=last
+            ):
                 yield self._mapped_block(start, stop, layers)
 
     def _mapped_block(self, start: int, stop: int, layers: Sequence[str]) -> VectorBlock:

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from elmo.data.arrays import Floats, Ints
-from elmo.data.ragged import runs
+from elmo.data.ragged import split_into_runs
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.io.records import sha256
@@ -180,7 +180,7 @@ def add_rows(
     offsets = rows.offsets.astype(np.int64)
     ids = rows.ids.astype(ENTRY)
     max_tokens = min(layout.row_group_tokens, MAX_VALUE_BYTES // layout.width)
-    for start, stop in runs(offsets, max_tokens, sentences=MAX_ROWS):
+    for start, stop in split_into_runs(offsets, max_tokens, max_sentences=MAX_ROWS):
         first, last = int(offsets[start]), int(offsets[stop])
         own_offsets = offsets[start : stop + 1] - first
         arrays = {

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from elmo.data.stream import prefetched
+from elmo.data.stream import prefetch
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
 from elmo.io.folders import new_folder
@@ -159,7 +159,7 @@ def read_ahead(
             read = dict(zip(sentences, vectors(sentences), strict=True))
             yield batch, partial(_found, read)
 
-    yield from prefetched(reading())
+    yield from prefetch(reading())
 
 
 def _found(read: Mapping[Tokens, Any], sentences: Sequence[Tokens]) -> list[Any]:

@@ -15,7 +15,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from elmo.data.stream import Position
+from elmo.data.stream import StreamPosition
 from elmo.errors import ElmoError, Mismatch
 from elmo.io.atomic import sweep, write_json
 from elmo.io.folders import local_folder, new_folder
@@ -42,7 +42,7 @@ class TrainingProgress:
 
     step: int
     tokens: int
-    position: Position
+    position: StreamPosition
     finished: bool = False
     best: float | None = None
     best_step: int | None = None

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from elmo.data.characters import Characters
 from elmo.data.shards import Shards
-from elmo.data.stream import Position, Stream, prefetched
+from elmo.data.stream import StreamPosition, WindowStream, prefetch
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 from elmo.io.folders import Flag
@@ -94,9 +94,11 @@ class TrainingJob:
         """Return the trained modules, by the prefix of their parameters' names."""
         return {"bilm": self.bilm, "softmax": self.softmax}
 
-    def stream(self, split: str, workers: Workers, *, epochs: int, seed: int | None) -> Stream:
+    def stream(
+        self, split: str, workers: Workers, *, epochs: int, seed: int | None
+    ) -> WindowStream:
         """Return the stream of one split, for the rows of one worker."""
-        return Stream(
+        return WindowStream(
             self.shards,
             self.vocabulary,
             self.characters.encode,
@@ -155,7 +157,7 @@ class _Fit:
         self.stream = job.stream(
             "train", workers, epochs=job.settings.epochs, seed=job.settings.seed
         )
-        self.positions = self.stream.tokens * job.settings.epochs
+        self.positions = self.stream.predictions_per_epoch * job.settings.epochs
         self.steps = math.ceil(self.positions / (job.settings.rows * job.settings.window))
         self.optimizer = self._optimizer(job.settings, self.steps)
         self.stepper = Stepper(job.bilm, job.softmax, self.optimizer, job.settings, workers)
@@ -190,8 +192,8 @@ class _Fit:
         self, progress: TrainingProgress, state: LSTMState, interrupted: Callable[[], bool]
     ) -> None:
         """Take the remaining steps, and update `progress`."""
-        windows = prefetched(self._prepared(progress.position, progress.step))
-        position_after: Callable[[], Position] | None = None
+        windows = prefetch(self._prepared(progress.position, progress.step))
+        position_after: Callable[[], StreamPosition] | None = None
         try:
             if progress.due:
                 progress.due = not self._evaluate(progress, interrupted)
@@ -232,8 +234,8 @@ class _Fit:
             raise KeyboardInterrupt
 
     def _prepared(
-        self, position: Position, step: int
-    ) -> Iterator[tuple[StepInput, Callable[[], Position]]]:
+        self, position: StreamPosition, step: int
+    ) -> Iterator[tuple[StepInput, Callable[[], StreamPosition]]]:
         """Yield the windows from a position and step onwards, each prepared for its step."""
         for number, (window, position_after) in enumerate(self.stream.windows(position), step):
             yield self.stepper.prepare(window, step=number), position_after
@@ -250,7 +252,7 @@ class _Fit:
         elif self.settings.start_from:
             progress, carry = self._start_from(self.settings.start_from)
         else:
-            progress = TrainingProgress(0, 0, self.stream.begin())
+            progress = TrainingProgress(0, 0, self.stream.first_position())
         if self.workers.rank == 0:
             self.curves.resume(progress.step)
         rows = self.settings.rows

@@ -20,11 +20,11 @@ from torch import Tensor
 
 from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END
 from elmo.data.stream import (
-    Stream,
     Window,
-    both_ways,
+    WindowStream,
     byte_lengths,
-    prefetched,
+    lay_out_both_ways,
+    prefetch,
 )
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
@@ -175,7 +175,7 @@ class Evaluator:
 class HeldOut:
     """A split of shards whose perplexity is evaluated repeatedly."""
 
-    def __init__(self, stream: Stream, evaluator: Evaluator, *, reset: bool) -> None:
+    def __init__(self, stream: WindowStream, evaluator: Evaluator, *, reset: bool) -> None:
         self.stream, self.evaluator, self.reset = stream, evaluator, reset
 
     def perplexity(
@@ -191,7 +191,7 @@ class HeldOut:
         def windows() -> Iterator[Window]:
             nonlocal whole
             read = 0
-            with closing(prefetched(self.stream.windows(self.stream.begin()))) as ready:
+            with closing(prefetch(self.stream.windows(self.stream.first_position()))) as ready:
                 for window, _ in ready:
                     if 0 < tokens <= read:
                         whole = False
@@ -294,7 +294,7 @@ def _window(model: Model, sentences: list[Sequence[str]]) -> Window:
         keys = np.array([types.setdefault(token, len(types)) for token in sentence], np.int64)
         words = vocabulary.ids(sentence).astype(np.int64)
         length = np.array([len(sentence)])
-        block = both_ways(keys, words, length, vocabulary)
+        block = lay_out_both_ways(keys, words, length, vocabulary)
         n = len(sentence) + 1
         index_STB[:, :n, row], targets_STB[:, :n, row] = block.keys_Sn, block.words_Sn
         index_STB[0, 0, row], index_STB[1, 0, row] = boundaries

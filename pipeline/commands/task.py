@@ -189,12 +189,12 @@ def _chosen(kind: str, options: dict[str, Any], changes: tuple[str, ...]) -> "Ta
 
 def _tokenization(tokenizer: str | None, model: Path | None) -> "Tokenization":
     """Return what cuts text: what was asked for, else what the model's text was cut by."""
-    from elmo.data.tokenizer import describe
+    from elmo.data.tokenizer import installed_tokenization
     from elmo.model.config import read_config
 
     if tokenizer is None and model is not None:
         return read_config(model).tokenizer
-    return describe(tokenizer or "unicode")
+    return installed_tokenization(tokenizer or "unicode")
 
 
 @task.command()

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from elmo.data.tokenizer import TOKENIZERS, TextTokenizer, Tokenization, describe
+from elmo.data.tokenizer import TOKENIZERS, TextTokenizer, Tokenization, installed_tokenization
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.model.config import located, read_config
@@ -212,7 +212,7 @@ def _examples(input_: Input, settings: params.Params, column: str | None) -> lis
     """
     how = settings.tokenize
     try:
-        tokenize = TextTokenizer(describe(how.tokenizer, how.sentences))
+        tokenize = TextTokenizer(installed_tokenization(how.tokenizer, how.sentences))
     except ElmoError:  # its library is not installed: the stage that needs it will say so
         return []
     counts: Counter[str] = Counter()

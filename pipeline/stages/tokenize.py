@@ -24,7 +24,7 @@ from elmo.data.manifest import (
     write_manifest,
 )
 from elmo.data.shards import NAMES
-from elmo.data.tokenizer import TextTokenizer, describe
+from elmo.data.tokenizer import TextTokenizer, installed_tokenization
 from elmo.errors import BadSettings, ElmoError
 from elmo.io.folders import empty_folder
 from elmo.io.location import Location
@@ -88,7 +88,9 @@ def _check_queries(params: Params) -> None:
     """Refuse a query of the report whose brackets hold no token, before what takes hours."""
     from elmo.store.neighbors import parse_query
 
-    tokenize = TextTokenizer(describe(params.tokenize.tokenizer, params.tokenize.sentences))
+    tokenize = TextTokenizer(
+        installed_tokenization(params.tokenize.tokenizer, params.tokenize.sentences)
+    )
     for query in params.report.neighbors_of:
         try:
             parse_query(query, tokenize=tokenize)
@@ -259,7 +261,7 @@ def _share(lowest: int, highest: int) -> float | None:
 def _description(params: Tokenize) -> TokenizerEntry:
     """Return what the manifest says of how text became tokens."""
     return TokenizerEntry(
-        **msgspec.structs.asdict(describe(params.tokenizer, params.sentences)),
+        **msgspec.structs.asdict(installed_tokenization(params.tokenizer, params.sentences)),
         documents=params.documents,
         heldout=params.heldout,
     )

@@ -3,7 +3,7 @@
 import codecs
 from collections.abc import Iterator
 
-from elmo.data.tables import rows
+from elmo.data.tables import read_table
 from elmo.errors import ElmoError
 
 from . import format_plain_text
@@ -33,7 +33,7 @@ def blocks(
 ) -> Iterator[tuple[bytes, Records]]:
     """Yield the texts of a file's records in blocks."""
     lines = _TableLines(span, size)
-    records = rows(lines, delimiter=_DELIMITERS[span.input.format], source=span.input.url)
+    records = read_table(lines, delimiter=_DELIMITERS[span.input.format], source=span.input.url)
     _, names = next(records, (0, []))
     index = _column_index(span.input, names, column) if names else 0
     texts: list[bytes] = []

@@ -18,7 +18,7 @@ from msgspec import Struct, to_builtins
 from elmo.data.arrays import Int64s
 from elmo.data.manifest import SPLITS, ShardEntry, Split, TokenizerEntry
 from elmo.data.shards import describe_shard, write_shard
-from elmo.data.tokenizer import Tokenizer, sentence_splitter, tokenizer
+from elmo.data.tokenizer import Tokenizer, load_tokenizer, sentence_splitter
 from elmo.io.location import Location, in_parallel
 from elmo.io.records import Sha256, digest
 
@@ -114,7 +114,7 @@ def tokenize_piece(piece: Piece) -> PieceResult:
     split = sentence_splitter()[0] if piece.params.sentences == "split" else None
     accounting, quality = Accounting(), QualityCounts()
     documents = _Documents(piece.params, accounting)
-    builder = _Builder(piece, tokenizer(piece.params.tokenizer), accounting, quality)
+    builder = _Builder(piece, load_tokenizer(piece.params.tokenizer), accounting, quality)
     for span in piece.spans:
         rule = document_rule(piece.params.documents, span.input.format)
         blocks = read_blocks(

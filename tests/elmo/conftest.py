@@ -35,7 +35,7 @@ WHITESPACE = Tokenization("whitespace")
 
 def batch_to_ids(sentences: Sequence[Sequence[str]]) -> torch.Tensor:
     """The ids of the tiny model's characters, bytes, as AllenNLP's function gives them."""
-    return torch.from_numpy(Characters().batch(sentences))
+    return torch.from_numpy(Characters().encode_batch(sentences))
 
 
 def save_tiny_model(folder: Path, *, tokenizer: Tokenization = WHITESPACE, seed: int = 0) -> None:

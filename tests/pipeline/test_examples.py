@@ -16,7 +16,7 @@ import torch
 
 from elmo.data.characters import Characters
 from elmo.data.shards import write_shards
-from elmo.data.tokenizer import describe
+from elmo.data.tokenizer import installed_tokenization
 from elmo.data.vocabulary import Vocabulary
 from elmo.model.embedder import Embedder
 from elmo.model.folder import load_model, save_model
@@ -52,11 +52,14 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         characters=Characters(),
         softmax={"weight": torch.randn(len(words), 128), "bias": torch.zeros(len(words))},
         training={},
-        tokenizer=describe("unicode", "split"),
+        tokenizer=installed_tokenization("unicode", "split"),
     )
     sentences = [f"it makes a new array of shape {k} .".split() for k in range(20)]
     write_shards(
-        folder / "shards", sentences, heldout_every=5, tokenizer=describe("unicode", "split")
+        folder / "shards",
+        sentences,
+        heldout_every=5,
+        tokenizer=installed_tokenization("unicode", "split"),
     )
     build(
         folder / "data" / "features",

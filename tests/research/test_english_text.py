@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from elmo.data.shards import write_shards
-from elmo.data.tokenizer import describe
+from elmo.data.tokenizer import installed_tokenization
 from research import english_text
 
 UNKNOWN = "He has a <unk> for music ."
@@ -38,5 +38,7 @@ def test_the_text_is_plain_and_shares_nothing_with_the_heldout_text(
         "wikitext.txt",
     ]
     heldout = [["yes", "IT", "was", "a", "long", ",", "cold", "and", "dark"]]
-    write_shards(shards, heldout, heldout_every=1, tokenizer=describe("unicode", "split"))
+    write_shards(
+        shards, heldout, heldout_every=1, tokenizer=installed_tokenization("unicode", "split")
+    )
     assert lines("--heldout", str(shards)) == [plain]

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from elmo.data.tables import rows
+from elmo.data.tables import read_table
 from elmo.data.tokenizer import (
     NONE,
     TextTokenizer,
     Tokenization,
+    load_tokenizer,
     sentence_splitter,
-    tokenizer,
 )
 from elmo.errors import ElmoError
 from elmo.tasks.examples import Example, Range, Tokens
@@ -56,7 +56,7 @@ class TextTokens:
     @cached_property
     def _cut(self) -> Callable[[str], list[str]]:
         if isinstance(self._tokenizer, str):
-            split = tokenizer(self._tokenizer).split
+            split = load_tokenizer(self._tokenizer).split
             return lambda text: split([text])[0]
         if self._tokenizer.name == NONE.name:
             raise ElmoError("the model has no tokenizer to cut text with; pass --tokenizer")
@@ -168,7 +168,7 @@ def _rows(request: Request) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows of a TSV or CSV file, each with the number of the line where it begins."""
     lines = lines_of(request.path)
     if request.format == "csv":
-        return rows((f"{text}\n" for _, text in lines), delimiter=",", source=request.path)
+        return read_table((f"{text}\n" for _, text in lines), delimiter=",", source=request.path)
     return ((number, text.split("\t")) for number, text in lines)
 
 

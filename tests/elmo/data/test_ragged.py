@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from elmo.data.ragged import runs
+from elmo.data.ragged import split_into_runs
 
 
 def slowly(
@@ -25,9 +25,9 @@ def test_runs_hold_as_many_sentences_as_fit(tokens: int, most: int) -> None:
     lengths = np.random.default_rng(tokens).integers(0, 6, 40).tolist()
     offsets = np.cumsum([0, *lengths])
     for first, last in ((0, 40), (5, 31), (7, 7)):
-        cut = list(runs(offsets, tokens, first=first, last=last, sentences=most))
+        cut = list(split_into_runs(offsets, tokens, first=first, last=last, max_sentences=most))
         assert cut == slowly(lengths, tokens, first, last, most)
 
 
 def test_no_sentences_are_no_runs() -> None:
-    assert list(runs(np.array([0]), 10)) == []
+    assert list(split_into_runs(np.array([0]), 10)) == []

@@ -10,7 +10,7 @@ import pytest
 
 from elmo.data.characters import Characters
 from elmo.data.shards import Shards, write_shards
-from elmo.data.stream import Stream, Window, prefetched
+from elmo.data.stream import Window, WindowStream, prefetch
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 
@@ -32,7 +32,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
     return write_shards(folder, sentences(97), heldout_every=10, shard_sentences=20)
 
 
-def stream(shards: Shards, **changed: object) -> Stream:
+def stream(shards: Shards, **changed: object) -> WindowStream:
     settings = {
         "split": "train",
         "rows": 5,
@@ -41,11 +41,11 @@ def stream(shards: Shards, **changed: object) -> Stream:
         "epochs": 1,
         "seed": 1,
     }
-    return Stream(shards, VOCABULARY, CHARACTERS.encode, **(settings | changed))  # type: ignore[arg-type]
+    return WindowStream(shards, VOCABULARY, CHARACTERS.encode, **(settings | changed))  # type: ignore[arg-type]
 
 
-def windows(stream: Stream) -> list[Window]:
-    return [window for window, _ in stream.windows(stream.begin())]
+def windows(stream: WindowStream) -> list[Window]:
+    return [window for window, _ in stream.windows(stream.first_position())]
 
 
 def texts(window: Window) -> np.ndarray:
@@ -58,7 +58,9 @@ def texts(window: Window) -> np.ndarray:
     return np.array(found, object)[window.index_STB]
 
 
-def rows_of(stream: Stream) -> list[tuple[list[str], list[str], list[int], list[int], list[bool]]]:
+def rows_of(
+    stream: WindowStream,
+) -> list[tuple[list[str], list[str], list[int], list[int], list[bool]]]:
     """Each row end to end: inputs both ways, targets both ways, starts."""
     every = windows(stream)
     joined = []
@@ -75,7 +77,7 @@ def rows_of(stream: Stream) -> list[tuple[list[str], list[str], list[int], list[
     return joined  # type: ignore[return-value]
 
 
-def read_sentences(stream: Stream) -> list[list[str]]:
+def read_sentences(stream: WindowStream) -> list[list[str]]:
     """The sentences of a stream, read back from its forward inputs; checks all else beside them."""
     found = []
     for forward, backward, targets, mirrored, starts in rows_of(stream):
@@ -151,8 +153,8 @@ def test_a_worker_reads_the_blocks_of_its_own_rows_alone(
     shards: Shards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[int] = []
-    read = Stream._read
-    monkeypatch.setattr(Stream, "_read", lambda self, n: [reads.append(n), read(self, n)][1])
+    read = WindowStream._read
+    monkeypatch.setattr(WindowStream, "_read", lambda self, n: [reads.append(n), read(self, n)][1])
     parts = []
     for mine in ([0], [1, 2], [3, 4]):
         reads.clear()
@@ -174,7 +176,7 @@ def test_words_and_count_are_those_of_all_rows_that_still_read(shards: Shards) -
 
 
 def test_a_position_taken_anywhere_continues_with_the_same_windows(shards: Shards) -> None:
-    whole = list(stream(shards, epochs=2).windows(stream(shards).begin()))
+    whole = list(stream(shards, epochs=2).windows(stream(shards).first_position()))
     for k in range(len(whole) - 1):
         rest = stream(shards, epochs=2).windows(whole[k][1]())
         for (window, after), (expected, position_after) in zip(rest, whole[k + 1 :], strict=True):
@@ -194,7 +196,7 @@ def test_each_distinct_token_of_a_window_is_encoded_once(shards: Shards) -> None
 
 def test_tokens_counts_the_predictions_of_an_epoch(shards: Shards) -> None:
     counted = sum(int(window.mask_TB.sum()) for window in windows(stream(shards)))
-    assert stream(shards).tokens == counted
+    assert stream(shards).predictions_per_epoch == counted
     assert counted == sum(len(s) + 1 for s in train_sentences())
 
 
@@ -211,11 +213,11 @@ def test_a_split_without_tokens_is_refused(tmp_path: Path) -> None:
 
 
 def test_prefetched_gives_the_same_windows_and_ends_its_thread(shards: Shards) -> None:
-    expected = [after() for _, after in stream(shards).windows(stream(shards).begin())]
-    assert [after() for _, after in prefetched(stream(shards).windows(stream(shards).begin()))] == (
-        expected
-    )
-    left = prefetched(stream(shards).windows(stream(shards).begin()))
+    expected = [after() for _, after in stream(shards).windows(stream(shards).first_position())]
+    assert [
+        after() for _, after in prefetch(stream(shards).windows(stream(shards).first_position()))
+    ] == (expected)
+    left = prefetch(stream(shards).windows(stream(shards).first_position()))
     next(left)
     left.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("stream")]
@@ -225,7 +227,7 @@ def test_prefetched_raises_what_went_wrong_on_its_thread(shards: Shards) -> None
     broken = stream(shards)
     broken.encode = _no_characters
     with pytest.raises(ZeroDivisionError):
-        list(prefetched(broken.windows(broken.begin())))
+        list(prefetch(broken.windows(broken.first_position())))
 
 
 def _no_characters(tokens: list[str]) -> np.ndarray:
@@ -237,7 +239,7 @@ def test_ids_of_more_characters_than_16_bits_hold(shards: Shards, count: int) ->
     """Beyond 32,762 characters the marks, and then characters, would wrap to negative ids."""
     symbols = tuple(chr(0x4E00 + k) for k in range(count - 8)) + tuple("abcdefgh")
     characters = Characters(symbols)
-    made = Stream(
+    made = WindowStream(
         shards,
         VOCABULARY,
         characters.encode,

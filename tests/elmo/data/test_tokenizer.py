@@ -11,8 +11,8 @@ from elmo.data.tokenizer import (
     TOKENIZERS,
     TextTokenizer,
     Tokenization,
-    describe,
-    tokenizer,
+    installed_tokenization,
+    load_tokenizer,
 )
 from elmo.errors import ElmoError
 
@@ -31,11 +31,11 @@ def needed(name: str) -> None:
 @pytest.mark.slow
 def test_a_description_names_every_package_that_cuts_words(name: str) -> None:
     needed(name)
-    described = describe(name)
+    described = installed_tokenization(name)
     assert described.libraries == {p: metadata.version(p) for p in TOKENIZERS[name].packages}
     sentences = TextTokenizer(described)(TEXT)
     lines = [line for line in TEXT.split("\n") if line]
-    assert sentences == tokenizer(name).split(lines)
+    assert sentences == load_tokenizer(name).split(lines)
     assert ["".join(tokens) for tokens in sentences] == ["".join(line.split()) for line in lines]
 
 
@@ -47,17 +47,17 @@ def test_a_missing_library_is_one_line_that_says_what_installs_it(
     for package in kind.packages:
         monkeypatch.setitem(sys.modules, package.replace("-", "_"), None)  # import refuses these
     with pytest.raises(ElmoError, match=rf"^tokenizer {name} needs .*\[{kind.extra}\]'$"):
-        tokenizer(name)
+        load_tokenizer(name)
 
 
 def test_sentences_are_cut_as_described() -> None:
     pytest.importorskip("syntok")
-    described = describe("whitespace", "split")
+    described = installed_tokenization("whitespace", "split")
     assert described.splitter == {"syntok": metadata.version("syntok")}
     sentences = TextTokenizer(described)(TEXT)
     assert [tokens[-1] for tokens in sentences][:2] == ["here.", "3.14!"]
     assert len(sentences) == 4
-    assert described.same_tokens(describe("whitespace"))
+    assert described.same_tokens(installed_tokenization("whitespace"))
 
 
 def other(**changes: Any) -> Tokenization:

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from elmo.data.tokenizer import Tokenization, describe
+from elmo.data.tokenizer import Tokenization, installed_tokenization
 from elmo.errors import ElmoError
 from elmo.interop.bilm_tf import dump_token_embeddings, export_2018, import_2018
 from elmo.model.embedder import Embedder
@@ -99,7 +99,7 @@ def test_an_imported_model_has_no_softmax_and_knows_where_it_came_from(tmp_path:
     with pytest.raises(ElmoError, match="model: holds characters.json, and is not replaced"):
         import_2018(options, weights, tmp_path / "model")
     import_2018(str(options), str(weights), str(tmp_path / "other"), tokenizer="unicode")
-    assert load_model(tmp_path / "other").tokenizer == describe("unicode")
+    assert load_model(tmp_path / "other").tokenizer == installed_tokenization("unicode")
 
 
 def option(section: str, key: str, value: object) -> Callable[[Path, Path], None]:

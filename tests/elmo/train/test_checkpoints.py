@@ -390,7 +390,7 @@ class Made(TorchDispatchMode):
 def test_a_checkpoint_is_copied_once(tmp_path: Path) -> None:
     """Counted: what training waits for is one copy, and what is written is that copy."""
     job = make_job(tmp_path / "job")
-    progress = TrainingProgress(3, 9, job.stream("train", ALONE, epochs=1, seed=1).begin())
+    progress = TrainingProgress(3, 9, job.stream("train", ALONE, epochs=1, seed=1).first_position())
     tensors = {"a": torch.ones(300, 7), "b": torch.ones(5, 2, dtype=torch.int64)}
     size = sum(value.nbytes for value in tensors.values())
     kept = Checkpoints(Location(tmp_path / "kept"), keep=1)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from elmo.data.characters import Characters
 from elmo.data.shards import Shards, write_shards
-from elmo.data.stream import Stream, Window
+from elmo.data.stream import Window, WindowStream
 from elmo.data.vocabulary import Vocabulary
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
@@ -52,7 +52,7 @@ def windows(folder: Path) -> list[Window]:
     random = np.random.default_rng(3)
     sentences = [[WORDS[k] for k in random.integers(2, 14, 2 + j % 5)] for j in range(20)]
     write_shards(folder / "shards", sentences)
-    stream = Stream(
+    stream = WindowStream(
         Shards(folder / "shards"),
         Vocabulary(WORDS),
         Characters().encode,
@@ -63,7 +63,7 @@ def windows(folder: Path) -> list[Window]:
         epochs=1,
         seed=5,
     )
-    return [window for window, _ in stream.windows(stream.begin())][:3]
+    return [window for window, _ in stream.windows(stream.first_position())][:3]
 
 
 def encode(weights: dict[str, Tensor], row: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from elmo.data.tokenizer import describe
+from elmo.data.tokenizer import installed_tokenization
 from elmo.model.config import GROUP
 from elmo.model.embedder import Embedder
 from pipeline.commands.cli import cli
@@ -31,7 +31,7 @@ INSTALLED = ", ".join(sorted(point.name for point in entry_points(group=GROUP)))
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cli") / "model"
-    save_tiny_model(folder, tokenizer=describe("unicode"))
+    save_tiny_model(folder, tokenizer=installed_tokenization("unicode"))
     return folder
 
 

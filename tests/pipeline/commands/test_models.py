@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from elmo.data.shards import write_shards
-from elmo.data.tokenizer import TOKENIZERS, Tokenization, describe
+from elmo.data.tokenizer import TOKENIZERS, Tokenization, installed_tokenization
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.model.embedder import Embedder
@@ -65,7 +65,7 @@ def test_the_same_tokens_everywhere(
 ) -> None:
     needed(name)
     model = tmp_path / "model"
-    save_tiny_model(model, tokenizer=describe(name, sentences))
+    save_tiny_model(model, tokenizer=installed_tokenization(name, sentences))
     embedder = Embedder.load(model)
     # The Python API.
     expected = [embedder.tokenize(line) for line in LINES]

@@ -110,12 +110,12 @@ def test_the_preset_of_a_language_asks_for_neighbours_of_its_tokens(
     project: Path, name: str, needs: str, asked: list[str]
 ) -> None:
     pytest.importorskip(needs, reason="the tokenizer is not installed")
-    from elmo.data.tokenizer import TextTokenizer, describe
+    from elmo.data.tokenizer import TextTokenizer, installed_tokenization
     from elmo.store.neighbors import parse_query
 
     preset.apply_preset(name, project)
     how = params.load(project).tokenize
-    tokenize = TextTokenizer(describe(how.tokenizer, how.sentences))
+    tokenize = TextTokenizer(installed_tokenization(how.tokenizer, how.sentences))
     words = []
     for text in params.load(project).report.neighbors_of:
         tokens, position = parse_query(text, tokenize=tokenize)

@@ -167,12 +167,12 @@ def test_the_unicode_tokenizer_loses_no_character_and_keeps_words_whole(tmp_path
 
 
 def test_splitting_each_distinct_stretch_once_equals_splitting_every_line(tmp_path: Path) -> None:
-    from elmo.data.tokenizer import tokenizer
+    from elmo.data.tokenizer import load_tokenizer
 
     path, text = long_text(tmp_path)
     for name in ("whitespace", "unicode"):
         shards = make(tmp_path / name, path, tokenizer=name)
-        assert in_order(shards) == tokenizer(name).split(text)
+        assert in_order(shards) == load_tokenizer(name).split(text)
 
 
 def test_sentences_are_split_and_all_of_a_line_is_in_them(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from mlflow.pyfunc import scoring_server
 
 from elmo.data.shards import write_shards
-from elmo.data.tokenizer import describe
+from elmo.data.tokenizer import installed_tokenization
 from elmo.io.location import Location
 from elmo.model.embedder import Embedder
 from elmo.settings import StoreSettings
@@ -38,7 +38,7 @@ def registered(tmp_path: Path, own_mlflow: Path) -> str:
     """The address of a registered model that cuts text into sentences and words."""
     model, shards, store = tmp_path / "model", tmp_path / "shards", tmp_path / "store"
     write_shards(shards, [["a", "gift"], ["he", "has"]], heldout_every=2)
-    save_tiny_model(model, tokenizer=describe("unicode", "split"))
+    save_tiny_model(model, tokenizer=installed_tokenization("unicode", "split"))
     settings = StoreSettings()
     build(store, shards=shards, model=model, settings=settings, work=tmp_path / "work")
     params = Register(name="served", alias="champion", margin=0.01)
@@ -109,7 +109,7 @@ def ask(address: str, body: object, server: "subprocess.Popen[bytes]") -> dict[s
 def served(tmp_path_factory: pytest.TempPathFactory) -> mlflow.pyfunc.PyFuncModel:
     """A model as MLflow's server holds it, without the server."""
     folder = tmp_path_factory.mktemp("served")
-    save_tiny_model(folder / "elmo", tokenizer=describe("unicode", "split"))
+    save_tiny_model(folder / "elmo", tokenizer=installed_tokenization("unicode", "split"))
     mlflow.pyfunc.save_model(
         folder / "model",
         python_model=str(Path(pyfunc.__file__)),
