@@ -32,7 +32,7 @@ from elmo.data.shards import Shard, Shards, write_shards
 from elmo.data.tokenizer import Tokenization
 from elmo.io.location import Location
 from elmo.store import FeatureStore
-from elmo.store.export import export_lists
+from elmo.store.export import export_token_table
 from elmo.store.layout import Layout, choose_layers
 from elmo.store.manifest import (
     FIRST_MANIFEST,
@@ -266,7 +266,7 @@ def _memmap(text: Text, path: Path) -> Side:
 
 
 def _lists(path: Path, store: Path) -> Side:
-    """One row per token, as `export_lists` writes it; a sentence is found by a filter."""
+    """One row per token, as `export_token_table` writes it; a sentence is found by a filter."""
     import pyarrow.dataset as ds
 
     def scan(opened: Any) -> int:
@@ -285,7 +285,7 @@ def _lists(path: Path, store: Path) -> Side:
         return np.stack(flat).reshape(len(names), len(table), -1)
 
     def write(path: Path) -> None:
-        export_lists(FeatureStore(store), path)
+        export_token_table(FeatureStore(store), path)
 
     return Side(path, write, ds.dataset, scan, one)
 

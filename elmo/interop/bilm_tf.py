@@ -54,12 +54,13 @@ def import_2018(
     embedding: str | Path | None = None,
     tokenizer: str = "whitespace",
 ) -> str:
-    """Convert a pair of 2018 files to a model folder; return the model's digest.
+    """Convert the options.json and HDF5 weights of an ELMo of 2018 (bilm-tf, AllenNLP) to a model
+    folder; return the model's digest.
 
-    `vocabulary` is the old word list, needed if the model reads words or a softmax is trained
-    later. The word table may be in a separate file, `embedding`, as from `dump_token_embeddings`.
-    The files do not record a tokenizer, so `tokenizer` is taken (default: `whitespace`).
-    `ElmoError` names an option or dataset that is missing or does not fit.
+    `vocabulary` is the word list that came with it, needed if the model reads words, or to train a
+    softmax. `embedding` is the file of the word vectors, if they are not among the weights. The
+    files do not say how text was tokenized, so `tokenizer` is recorded. `ElmoError` names an option
+    or dataset that is missing or does not fit.
     """
     check_folder(Location(out), ours=(CONFIG, WEIGHTS), also=NAMES)
     if files := Location(out).names():
@@ -109,10 +110,8 @@ def import_2018(
 
 
 def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> None:
-    """Write a model folder as options.json and HDF5 weights for the 2018 readers.
-
-    The softmax and the training record are not included.
-    """
+    """Write a model as the options.json and HDF5 weights that bilm-tf and AllenNLP read. The
+    softmax and the training record are left out."""
     if os.path.realpath(options) == os.path.realpath(weights):  # Path.resolve fails on a loop
         raise ElmoError(f"{weights}: named for the options too; pass a second file for the weights")
     loaded = load_model(model)
@@ -135,10 +134,11 @@ def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> 
 
 
 def dump_token_embeddings(model: str | Path, vocabulary: str | Path, out: str | Path) -> int:
-    """Write layer 0 of each word to the HDF5 dataset `embedding` (words, P); return the number of
+    """Write the context-free vector of each word of the list `vocabulary` to an HDF5 file, as the
+    function of this name in bilm-tf did: dataset `embedding` (words, dim / 2); return the number of
     words.
 
-    The file is that of the 2018 function of this name; `import_2018` reads it as `embedding`.
+    Layer 0 of a token is this vector twice. `import_2018` reads the file as `embedding`.
     """
     embedder = Embedder.load(model, device="cpu")
     words = Vocabulary.load(Path(vocabulary)).words
@@ -148,7 +148,8 @@ def dump_token_embeddings(model: str | Path, vocabulary: str | Path, out: str | 
 
 
 def read_options(path: Path) -> ModelShape:
-    """Read the shape of a model from its options.json; raise `ElmoError` for impossible options."""
+    """Read the options.json of an ELMo of 2018; return the shape of the model. `ElmoError` is
+    raised for options that this package does not support."""
     value = read_json(path)
     lstm = _section(path, value, "lstm")
     clip = {name: lstm.get(name) or None for name in ("cell_clip", "proj_clip")}

@@ -1,4 +1,4 @@
-"""HDF5 access for the 2018 files; h5py is imported only when such a file is read or written."""
+"""Opening and creating HDF5 files, of any content; h5py is imported only when one is needed."""
 
 import io
 import os
@@ -33,12 +33,12 @@ def open_hdf5(path: Path) -> Any:
 
 @contextmanager
 def create_hdf5(out: Path, *, same: bool = False) -> Iterator[tuple[Any, Callable[[], None]]]:
-    """Yield an open h5py file, which becomes `out` once complete, and a function that checks for
-    errors.
+    """Yield a new h5py file, which becomes `out` on success, and a function that you must call
+    after each dataset.
 
-    Call the function after each dataset: it raises the disk's error. The HDF5 library itself
-    crashes the process when a write fails, as on a full disk, so it is given a file whose writes
-    never fail.
+    The function raises the error if a write failed, as on a full disk, where the HDF5 library
+    itself would crash the process. An existing `out` is refused; with `same`, it is kept if its
+    bytes are the same.
     """
     h5py = load_h5py()
     with new_output(out, same=same) as path, path.open("w+b", buffering=0) as file:

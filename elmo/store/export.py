@@ -1,14 +1,15 @@
-"""Exports of a store for other tools: 2018 HDF5 files, Parquet lists, Hugging Face datasets.
+"""Exports of a store for other tools: a Parquet table, 2018 HDF5 files, Hugging Face datasets.
 
 A sentence without tokens is exported if it was a blank line of the input, since line numbers matter
-there, and left out if a tokenizer split the sentences. `elmo.interop.exports` has a record of each
-layout.
+there, and left out if a tokenizer split the sentences. To add a format, write its function here and
+its record in `elmo.interop.export_formats`, from which the choices of `elmo dump` follow.
 
 Shapes: T tokens of a sentence, D width of a layer.
 """
 
+import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 
 from elmo.data.arrays import Floats
 from elmo.errors import ElmoError
-from elmo.interop.vectors_hdf5 import write_dump
+from elmo.interop.hdf5 import create_hdf5, load_h5py
 from elmo.io.atomic import new_output
 from elmo.io.folders import new_folder
 from elmo.io.location import Location
@@ -29,15 +30,17 @@ from elmo.store.layout import layer_names, narrow
 if TYPE_CHECKING:
     import datasets
 
+HDF5_LAYOUTS = ("bilm-tf", "all", "top", "average")
 _ROWS = 4096
 
 
-def export_lists(
+def export_token_table(
     store: FeatureStore, out: Path, *, dtype: Literal["float32", "float16"] = "float32"
 ) -> int:
-    """Write a Parquet file with one row per token and a list of numbers per layer; return its rows.
+    """Export a store as a Parquet table that any tool reads: a row per token, with a list of
+    numbers for each layer; return the number of rows.
 
-    Any Parquet tool can read it, but it is several times larger and slower than a store.
+    The file is several times larger than the store, and slower to read.
     """
     number = pa.float16() if dtype == "float16" else pa.float32()
     layers = [pa.field(name, pa.list_(number, store.dim)) for name in store.layers]
@@ -70,11 +73,11 @@ def export_lists(
 
 
 def export_hdf5(store: FeatureStore, out: Path, *, layout: str = "all") -> int:
-    """Write an HDF5 file as described in `elmo.interop.vectors_hdf5`; return the number of
+    """Export a store to an HDF5 file as the ELMo tools of 2018 wrote; return the number of
     sentences.
 
-    The layouts `bilm-tf`, `all` and `average` need all layers in the store (`average` also accepts
-    a store of that alone); `top` needs the last layer.
+    `layout` is as for `write_vectors_hdf5`. The store must hold all layers, for `top` the last one;
+    for `average` a store of the average suffices.
     """
     layers = layer_names(store.layout.model_layers)
     wanted = layers[-1:] if layout == "top" else layers
@@ -88,13 +91,48 @@ def export_hdf5(store: FeatureStore, out: Path, *, layout: str = "all") -> int:
             if tokens or lines[k]:
                 yield tokens, store.vectors(k, layers=wanted)
 
-    return write_dump(out, sentences(), layout=layout)
+    return write_vectors_hdf5(out, sentences(), layout=layout)
 
 
-def rows(store: FeatureStore, *, numbers: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield each sentence as a dictionary: `sentence_id`, `tokens`, and float32 (T, dim) per layer.
+def write_vectors_hdf5(
+    out: Path, sentences: Iterable[tuple[Sequence[str], Floats]], *, layout: str = "all"
+) -> int:
+    """Write sentences, given as tokens and vectors (layers, tokens, dim), to a new HDF5 file of the
+    form that the ELMo tools of 2018 wrote; return their number.
 
-    `numbers` selects parts of the store by their index (default: all).
+    There is one dataset per sentence, named by its number from 0: of `all` layers, only the `top`
+    one, their `average`, or `bilm-tf`, all layers without an index. The index, `sentence_to_index`,
+    is a JSON object from a sentence's text to its number, the last one of equal sentences, as
+    `allennlp elmo` wrote it. A sentence without tokens has an empty dataset.
+    """
+    if layout not in HDF5_LAYOUTS:
+        raise ElmoError(f"layout must be one of {', '.join(HDF5_LAYOUTS)}, found {layout!r}")
+    h5py = load_h5py()
+    numbers: dict[str, str] = {}
+    count = 0
+    with create_hdf5(out) as (file, check):
+        for tokens, vectors in sentences:
+            kept = {"top": lambda v: v[-1], "average": lambda v: v.mean(0)}.get(layout)
+            file.create_dataset(
+                str(count), data=np.asarray(kept(vectors) if kept else vectors, "<f4")
+            )
+            check()
+            numbers[" ".join(tokens)] = str(count)
+            count += 1
+        if layout != "bilm-tf":
+            index = file.create_dataset("sentence_to_index", (1,), dtype=h5py.string_dtype())
+            index[0] = json.dumps(numbers)
+    return count
+
+
+def sentence_records(
+    store: FeatureStore, *, numbers: Sequence[int] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield each sentence of a store as a dictionary: `sentence_id`, `tokens`, and for each layer a
+    float32 array (tokens, dim).
+
+    `numbers` selects parts of the store by their index (default: all). A sentence without tokens is
+    left out unless it was a blank line of the input.
     """
     for number in store.numbers() if numbers is None else numbers:
         part = store.part(number)
@@ -113,9 +151,9 @@ def rows(store: FeatureStore, *, numbers: Sequence[int] | None = None) -> Iterat
                 yield {"sentence_id": int(k), "tokens": part.tokens(first + row), **vectors}
 
 
-def to_datasets(store: FeatureStore, *, cache_dir: Path | None = None) -> "datasets.Dataset":
-    """Return the store as a Hugging Face dataset: one row per sentence, float32 (T, dim) per
-    layer."""
+def to_dataset(store: FeatureStore, *, cache_dir: Path | None = None) -> "datasets.Dataset":
+    """Return the store as a Hugging Face dataset: a row per sentence, with a float32 array (tokens,
+    dim) for each layer. `cache_dir` is where it is written first (default: that of the library)."""
     try:
         import datasets
     except ImportError:
@@ -129,19 +167,20 @@ def to_datasets(store: FeatureStore, *, cache_dir: Path | None = None) -> "datas
     for name in store.layers:
         features[name] = datasets.Array2D((None, store.dim), "float32")
     return datasets.Dataset.from_generator(
-        rows,
+        sentence_records,
         features=datasets.Features(features),
         gen_kwargs={"store": store},
         cache_dir=None if cache_dir is None else str(cache_dir),
     )
 
 
-def export_datasets(store: FeatureStore, out: Path) -> int:
-    """Write a folder for `datasets.load_from_disk`; return the number of sentences."""
+def export_dataset(store: FeatureStore, out: Path) -> int:
+    """Export a store as the folder of a Hugging Face dataset, which `datasets.load_from_disk`
+    reads; return the number of sentences."""
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # read when it is imported
     with new_folder(Location(out), ours=("dataset_info.json", "state.json")) as folder:
         with TemporaryDirectory(dir=folder) as cache:
-            dataset = to_datasets(store, cache_dir=Path(cache))
+            dataset = to_dataset(store, cache_dir=Path(cache))
             dataset.save_to_disk(str(folder))
             return len(dataset)
 

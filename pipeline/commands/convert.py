@@ -7,7 +7,7 @@ import click
 
 from elmo.data.tokenizer import TOKENIZERS
 from elmo.errors import ElmoError
-from elmo.interop.exports import EXPORTS, layout_for
+from elmo.interop.export_formats import EXPORT_FORMATS, format_for
 
 from .options import (
     FOLDER,
@@ -150,7 +150,7 @@ def export_serving(model: Path, out: Path, overwrite: bool) -> None:
     \b
     Example: elmo export-serving models/finetune model.onnx
     """
-    from elmo.interop.serving import export_serving as write
+    from elmo.interop.portable_model import export_portable_model as write
 
     with written(out, overwrite) as new:
         write(model, new)
@@ -160,7 +160,7 @@ def export_serving(model: Path, out: Path, overwrite: bool) -> None:
 
 
 def _dump_help() -> str:
-    layouts = [f"  {name:<10} {export.help}" for name, export in EXPORTS.items()]
+    layouts = [f"  {name:<10} {export.help}" for name, export in EXPORT_FORMATS.items()]
     lines = [
         "Write STORE for other tools: a table of tokens, HDF5 as in 2018, Hugging Face datasets.",
         "",
@@ -177,7 +177,7 @@ def _dump_help() -> str:
 @click.argument("out", type=PATH)
 @click.option(
     "--layout",
-    type=click.Choice([*EXPORTS]),
+    type=click.Choice([*EXPORT_FORMATS]),
     help="One of the layouts above; by default lists where OUT ends in .parquet, else all.",
 )
 @click.option(
@@ -192,7 +192,7 @@ def dump(store: "Location", out: Path, layout: str | None, dtype: str, overwrite
     """Write STORE for other tools."""
     from elmo.store import FeatureStore
 
-    export = EXPORTS[layout or layout_for(out.name)]
+    export = EXPORT_FORMATS[layout or format_for(out.name)]
     opened = FeatureStore(store, checked=True)
     with written(out, overwrite and not out.is_dir()) as new:  # a folder of ours is replaced
         count = export.write(opened, new, dtype=dtype)

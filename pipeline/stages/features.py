@@ -215,9 +215,9 @@ class _PartRows:
 
     def __call__(self, number: int) -> Iterator[dict[str, Any]]:
         from elmo.store import FeatureStore
-        from elmo.store.export import rows
+        from elmo.store.export import sentence_records
 
-        return rows(FeatureStore(self.store, layers=self.layers), numbers=[number])
+        return sentence_records(FeatureStore(self.store, layers=self.layers), numbers=[number])
 
 
 def metrics(manifest: "StoreManifest") -> dict[str, float]:

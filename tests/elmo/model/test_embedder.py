@@ -11,7 +11,7 @@ import torch
 from elmo.data.characters import Characters
 from elmo.data.tokenizer import NONE
 from elmo.errors import ElmoError
-from elmo.interop.serving import Serving
+from elmo.interop.portable_model import ExportableBiLM
 from elmo.model import embedder as module
 from elmo.model.embedder import Carry, Embedder
 from elmo.model.folder import Model, load_model
@@ -186,7 +186,7 @@ def test_the_model_it_is_given_stays_as_it_is(tiny_model: Model) -> None:
 def test_a_trainable_module_keeps_its_gradients_beside_an_embedder(tiny_model: Model) -> None:
     elmo = Elmo(tiny_model, dropout=0.0, trainable=True)
     embedder = Embedder(tiny_model, precision="bfloat16")
-    Serving(tiny_model)
+    ExportableBiLM(tiny_model)
     Elmo(tiny_model)
     (vectors,), _ = elmo([GIFT]).values()
     vectors.sum().backward()

@@ -18,18 +18,18 @@ from torch.utils.data import DataLoader
 from elmo.data.manifest import TokenizerEntry
 from elmo.data.shards import write_shards
 from elmo.errors import ElmoError
-from elmo.interop.exports import EXPORTS, layout_for
-from elmo.interop.vectors_hdf5 import LAYOUTS
+from elmo.interop.export_formats import EXPORT_FORMATS, format_for
 from elmo.io.location import Location
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import append, build
 from elmo.store.datasets import collate, sentence_arrays
 from elmo.store.export import (
+    HDF5_LAYOUTS,
     export_hdf5,
-    export_lists,
-    rows,
-    to_datasets,
+    export_token_table,
+    sentence_records,
+    to_dataset,
 )
 from elmo.store.maintenance import compact, prune, verify
 from elmo.store.manifest import files_of
@@ -105,7 +105,7 @@ def test_a_store_is_a_dataset_itself(store: FeatureStore, workers: int, collated
     assert seen == SENTENCES
 
 
-@pytest.mark.parametrize("layout", EXPORTS)
+@pytest.mark.parametrize("layout", EXPORT_FORMATS)
 def test_each_layout_writes_all_of_a_store_and_counts_it(
     store: FeatureStore, tmp_path: Path, layout: str
 ) -> None:
@@ -113,7 +113,7 @@ def test_each_layout_writes_all_of_a_store_and_counts_it(
     tokens = [token for k in range(SENTENCES) for token in store.tokens(k)]
     words = len(set(tokens))
     counted = {"lists": len(tokens), "word2vec": words, "word2vec-0": words}
-    written = EXPORTS[layout].write(store, tmp_path / "out", dtype="float32")
+    written = EXPORT_FORMATS[layout].write(store, tmp_path / "out", dtype="float32")
     assert written == counted.get(layout, SENTENCES)
     assert (tmp_path / "out").exists()
 
@@ -122,8 +122,8 @@ def test_a_layout_is_refused_numbers_that_it_does_not_have(
     store: FeatureStore, tmp_path: Path
 ) -> None:
     with pytest.raises(ElmoError, match="^--dtype float16: this layout has float32; leave"):
-        EXPORTS["all"].write(store, tmp_path / "out", dtype="float16")
-    assert (layout_for("a.parquet"), layout_for("a.hdf5")) == ("lists", "all")
+        EXPORT_FORMATS["all"].write(store, tmp_path / "out", dtype="float16")
+    assert (format_for("a.parquet"), format_for("a.hdf5")) == ("lists", "all")
 
 
 def test_a_batch_of_sentences_without_tokens(store: FeatureStore) -> None:
@@ -138,13 +138,13 @@ def test_blank_sentences_leave_only_where_they_were_lines(
 ) -> None:
     blank = sum(not store.tokens(k) for k in range(SENTENCES))
     assert blank
-    assert sum(1 for _ in rows(store)) == SENTENCES
+    assert sum(1 for _ in sentence_records(store)) == SENTENCES
     (source,) = store.manifest.sources
     words = TokenizerEntry(name="unicode", sentences="split")
     cut = replace(source, tokenizer=words)
     store.manifest = replace(store.manifest, sources=(cut,))
-    assert all(row["tokens"] for row in rows(store))
-    assert sum(1 for _ in rows(store)) == SENTENCES - blank
+    assert all(row["tokens"] for row in sentence_records(store))
+    assert sum(1 for _ in sentence_records(store)) == SENTENCES - blank
     h5py = pytest.importorskip("h5py")
     assert export_hdf5(store, tmp_path / "dump") == SENTENCES - blank
     with h5py.File(tmp_path / "dump") as file:
@@ -156,12 +156,12 @@ import resource, sys
 from pathlib import Path
 import numpy as np
 from elmo.errors import ElmoError
-from elmo.interop.vectors_hdf5 import write_dump
+from elmo.store.export import write_vectors_hdf5
 if sys.argv[2] != "0":
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
 vectors = np.random.default_rng(0).random((3, 20, 64), np.float32)
 try:
-    write_dump(Path(sys.argv[1]), ((["a"] * 20, vectors) for _ in range(200)))
+    write_vectors_hdf5(Path(sys.argv[1]), ((["a"] * 20, vectors) for _ in range(200)))
 except ElmoError as error:
     sys.exit(f"error: {error}")
 """
@@ -193,7 +193,7 @@ def test_a_dump_on_a_full_disk_is_one_line(tmp_path: Path) -> None:
 
 
 def test_list_columns_hold_one_row_per_token(store: FeatureStore, tmp_path: Path) -> None:
-    written = export_lists(store, tmp_path / "lists.parquet")
+    written = export_token_table(store, tmp_path / "lists.parquet")
     table = pq.read_table(tmp_path / "lists.parquet").sort_by(
         [("sentence_id", "ascending"), ("position", "ascending")]
     )
@@ -205,7 +205,7 @@ def test_list_columns_hold_one_row_per_token(store: FeatureStore, tmp_path: Path
 
 def test_hugging_face_datasets_get_the_same_vectors(store: FeatureStore, tmp_path: Path) -> None:
     pytest.importorskip("datasets")
-    found = to_datasets(store, cache_dir=tmp_path).with_format("numpy")
+    found = to_dataset(store, cache_dir=tmp_path).with_format("numpy")
     assert len(found) == SENTENCES
     for place in (0, 40, 149):
         row = found[place]
@@ -215,10 +215,10 @@ def test_hugging_face_datasets_get_the_same_vectors(store: FeatureStore, tmp_pat
 
 def test_dumps_are_those_of_2018(store: FeatureStore, tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
-    for layout in LAYOUTS:
+    for layout in HDF5_LAYOUTS:
         assert export_hdf5(store, tmp_path / layout, layout=layout) == SENTENCES
     picks = {"top": lambda v: v[-1], "average": lambda v: v.mean(0)}
-    for layout in LAYOUTS:
+    for layout in HDF5_LAYOUTS:
         with h5py.File(tmp_path / layout) as file:
             for k in (0, 1, 7, 149):
                 wanted = picks.get(layout, lambda v: v)(store[k])
@@ -231,7 +231,7 @@ def test_dumps_are_those_of_2018(store: FeatureStore, tmp_path: Path) -> None:
 
 
 def test_rows_are_sentences(store: FeatureStore) -> None:
-    for row in rows(store):
+    for row in sentence_records(store):
         k = row["sentence_id"]
         assert row["tokens"] == store.tokens(k)
         np.testing.assert_array_equal(row["layer_0"], store[k][0])

@@ -14,7 +14,7 @@ from elmo.errors import ElmoError
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import append, build
-from elmo.store.export import export_lists
+from elmo.store.export import export_token_table
 from elmo.store.maintenance import compact, prune, verify
 from elmo.store.manifest import INSIDE, files_of
 
@@ -194,7 +194,7 @@ def test_a_table_of_tokens_is_read_without_our_library(
     store: Path, reader: Callable[[str], dict[str, list[Any]]], dtype: Any
 ) -> None:
     opened, file = FeatureStore(store), store.parent / "vectors.parquet"
-    export_lists(opened, file, dtype=dtype)
+    export_token_table(opened, file, dtype=dtype)
     table = reader(str(file))
     assert list(table) == TABLE
     tokens = [(k, i, token) for k in range(40) for i, token in enumerate(opened.tokens(k))]

@@ -28,19 +28,21 @@ from elmo.nn.encoder import CharacterEncoder
 LONGEST = 100_000  # sentences, and tokens of one, that a file promises to take
 
 
-def export_serving(model: str | Path, out: str | Path) -> None:
-    """Export a model folder: to `.pt2` for torch.export.load, or to `.onnx` for any ONNX runtime.
+def export_portable_model(model: str | Path, out: str | Path) -> None:
+    """Export a model as one file that runs without this package: `.pt2` for torch.export.load,
+    `.onnx` for any ONNX runtime.
 
-    The input `ids` is int64 (B, T, K); the output `layers` is float32 (B, L + 1, T, 2P), 0 where
-    masked. The file contains `metadata(model)`, as metadata_props of ONNX or the extra file
-    elmo.json of torch.export.
+    Its input `ids` are character ids as from `Embedder.ids`, int64 (sentences, tokens, characters);
+    its output `layers` is float32 (sentences, layers, tokens, dim), 0 where there is no token.
+    `model_metadata(model)` is in the file too: as metadata_props in ONNX, as the extra file
+    elmo.json for torch.export.
     """
     out = Path(out)
     write = {".pt2": _write_program, ".onnx": _write_onnx}.get(out.suffix)
     if write is None:
         raise ElmoError(f"{out}: must end in .pt2 (torch.export) or .onnx")
     loaded = load_model(model)
-    served = Serving(loaded).eval()
+    served = ExportableBiLM(loaded).eval()
     ids_BTK = torch.ones(2, 3, served.begin_K.shape[0], dtype=torch.long)
     axes = {
         0: torch.export.Dim("sentences", max=LONGEST),
@@ -48,14 +50,15 @@ def export_serving(model: str | Path, out: str | Path) -> None:
     }
     with torch.no_grad(), new_output(out) as beside, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the exporters' own insides
-        write(served, ids_BTK, {"ids": axes}, beside, metadata(loaded))
+        write(served, ids_BTK, {"ids": axes}, beside, model_metadata(loaded))
 
 
-def metadata(model: Model) -> dict[str, str]:
-    """Return what a server of the exported file must know: its model, tokenizer and characters.
+def model_metadata(model: Model) -> dict[str, str]:
+    """Return what a program that runs the exported model must know, as text by key: `digest`,
+    `tokenizer` and `characters` (both JSON), `layers` and `dim`.
 
-    `tokenizer` and `characters` are JSON. The ids are those of `characters` plus one, and 0 is the
-    mask. After the symbols (or 256 bytes), and for symbols one id for unknown ones, come the marks:
+    A character's input id is its id in `characters` plus one; 0 marks positions without a token.
+    After the symbols (or 256 bytes), and for symbols one id for unknown ones, come the five marks:
     begin and end of sentence, begin and end of word, padding.
     """
     characters = model.characters
@@ -74,9 +77,10 @@ def metadata(model: Model) -> dict[str, str]:
     }
 
 
-class Serving(nn.Module):
-    """The module `Elmo` rewritten in operations that exporters support: a scan over time, all
-    tokens convolved."""
+class ExportableBiLM(nn.Module):
+    """The biLM of a model as a torch module that torch.export and ONNX can export: without this
+    package's own operations, with a scan as its loop over time. It returns all layers, not
+    mixed."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -92,7 +96,8 @@ class Serving(nn.Module):
         self.end_K: Tensor
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Map character ids (B, T, K) to layers (B, L + 1, T, 2P)."""
+        """Return all layers (sentences, layers, tokens, dim) for character ids (sentences, tokens,
+        characters)."""
         mask_BT = ids[:, :, 0] > 0
         last_B1 = mask_BT.sum(1, keepdim=True) + 1
         raw_BTK = torch.where(mask_BT.unsqueeze(-1), ids - 1, self.end_K)
@@ -166,7 +171,7 @@ def _reversed(x_BTP: Tensor, reversed_BT1: Tensor) -> Tensor:
 
 
 def _write_program(
-    served: Serving, ids_BTK: Tensor, axes: dict[str, Any], out: Path, notes: dict[str, str]
+    served: ExportableBiLM, ids_BTK: Tensor, axes: dict[str, Any], out: Path, notes: dict[str, str]
 ) -> None:
     program = torch.export.export(served, (ids_BTK,), dynamic_shapes=axes)
     archive = io.BytesIO()  # torch ends the process where a disk is full
@@ -175,7 +180,7 @@ def _write_program(
 
 
 def _write_onnx(
-    served: Serving, ids_BTK: Tensor, axes: dict[str, Any], out: Path, notes: dict[str, str]
+    served: ExportableBiLM, ids_BTK: Tensor, axes: dict[str, Any], out: Path, notes: dict[str, str]
 ) -> None:
     try:
         import onnxscript  # noqa: F401

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from elmo.errors import ElmoError
-from elmo.interop.serving import Serving, export_serving
+from elmo.interop.portable_model import ExportableBiLM, export_portable_model
 from elmo.model.embedder import Embedder
 from elmo.model.folder import Model, load_model
 from elmo.model.mix import Elmo
@@ -47,7 +47,7 @@ def exported(
 ) -> Path:
     """The tiny model as one file, in a folder of its own."""
     out = tmp_path_factory.mktemp("exported") / f"model{request.param}"
-    export_serving(str(tiny_model_folder), str(out))
+    export_portable_model(str(tiny_model_folder), str(out))
     return out
 
 
@@ -58,7 +58,7 @@ def exported(
 def test_it_is_the_same_model_in_other_operations(name: str, tmp_path: Path) -> None:
     model = load_model(import_golden(name, tmp_path))
     expected = Embedder(model).embed(TEXTS[1])
-    found = Serving(model)(batch_to_ids(TEXTS[1]))
+    found = ExportableBiLM(model)(batch_to_ids(TEXTS[1]))
     for row, vectors in enumerate(expected):
         n = vectors.shape[1]
         np.testing.assert_allclose(found[row, :, :n], vectors, atol=1e-5)
@@ -112,14 +112,14 @@ def test_the_file_says_which_model_tokenizer_and_characters(
 
 
 def test_a_mix_of_its_layers_is_the_module(tiny_model: Model) -> None:
-    layers = Serving(tiny_model)(batch_to_ids(TEXTS[1]))
+    layers = ExportableBiLM(tiny_model)(batch_to_ids(TEXTS[1]))
     (mixed,), _ = Elmo(tiny_model, dropout=0.0)(batch_to_ids(TEXTS[1])).values()
     torch.testing.assert_close(layers.mean(1), mixed.detach(), atol=1e-5, rtol=0)
 
 
 def test_what_cannot_be_served_is_refused(tiny_model_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ElmoError, match=r"m\.bin: must end in \.pt2 \(torch\.export\) or \.onnx"):
-        export_serving(tiny_model_folder, tmp_path / "m.bin")
+        export_portable_model(tiny_model_folder, tmp_path / "m.bin")
     with pytest.raises(ElmoError, match="reads words, not characters"):
-        export_serving(import_golden("words", tmp_path), tmp_path / "m.pt2")
+        export_portable_model(import_golden("words", tmp_path), tmp_path / "m.pt2")
     assert not (tmp_path / "m.pt2").exists()

@@ -1,0 +1,80 @@
+"""The list of the formats to which `elmo dump` exports a store, one record each.
+
+To add one, write its function in `elmo/store/export.py` and its record in `EXPORT_FORMATS`; the
+help and choices of the command follow. A function is imported only when it is used.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from elmo.errors import BadSettings
+
+
+@dataclass(frozen=True)
+class ExportFormat:
+    """A file format to which `elmo dump` exports a store.
+
+    `writer` is the function that writes it, as "module:name"; it is called with the store, the path
+    and `options`, and returns how many `units` it wrote. The format is chosen by itself for file
+    names with the `ending`. `dtypes` are the number formats it supports.
+    """
+
+    help: str
+    writer: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    units: str = "sentences"
+    ending: str = ""
+    dtypes: tuple[str, ...] = ("float32",)
+
+    def write(self, store: Any, out: Any, *, dtype: str) -> int:
+        """Write a store to `out`; return the number of `units`, or raise `BadSettings` for an
+        unsupported dtype."""
+        if dtype not in self.dtypes:
+            raise BadSettings(
+                f"--dtype {dtype}: this layout has {' and '.join(self.dtypes)}; leave --dtype out"
+            )
+        module, _, name = self.writer.partition(":")
+        chosen = {"dtype": dtype} if len(self.dtypes) > 1 else {}
+        written: int = getattr(import_module(module), name)(store, out, **self.options, **chosen)
+        return written
+
+
+_HDF5 = "elmo.store.export:export_hdf5"
+EXPORT_FORMATS: Mapping[str, ExportFormat] = {
+    "lists": ExportFormat(
+        help="Parquet: one row per token, a list of numbers per layer",
+        writer="elmo.store.export:export_token_table",
+        units="rows, one per token",
+        ending=".parquet",
+        dtypes=("float32", "float16"),
+    ),
+    "all": ExportFormat("HDF5 of AllenNLP: every layer", _HDF5, {"layout": "all"}),
+    "top": ExportFormat("HDF5 of AllenNLP: the last layer", _HDF5, {"layout": "top"}),
+    "average": ExportFormat(
+        "HDF5 of AllenNLP: the mean of all layers", _HDF5, {"layout": "average"}
+    ),
+    "bilm-tf": ExportFormat("HDF5 of bilm-tf: every layer", _HDF5, {"layout": "bilm-tf"}),
+    "word2vec": ExportFormat(
+        help="word2vec text, for gensim: per word the mean over its occurrences",
+        writer="elmo.store.static:export_word2vec",
+        units="words",
+    ),
+    "word2vec-0": ExportFormat(
+        help="word2vec text: per word its layer 0, without context",
+        writer="elmo.store.static:export_word2vec",
+        options={"kind": "layer_0"},
+        units="words",
+    ),
+    "datasets": ExportFormat("Hugging Face datasets: a folder", "elmo.store.export:export_dataset"),
+}
+
+
+def format_for(name: str) -> str:
+    """Return the name of the export format for an output file's name: the one that has its ending,
+    otherwise `all` (HDF5 with every layer)."""
+    for layout, export in EXPORT_FORMATS.items():
+        if export.ending and name.endswith(export.ending):
+            return layout
+    return "all"
