@@ -32,7 +32,7 @@ from elmo.settings import StoreSettings
 from elmo.store.build import build
 from pipeline.cluster import job, restarts, storage, workers
 from pipeline.settings.cluster import Cluster
-from pipeline.settings.params import Tokenize, Vocab
+from pipeline.settings.params import TokenizeSettings, VocabSettings
 from pipeline.stages import tokenize, vocab
 from pipeline.text.input_files import find_inputs
 
@@ -198,7 +198,7 @@ def measure(shards: int, home: Path) -> dict[str, dict[str, float]]:
     with meter.stage("corpus: digests"):
         inputs = find_inputs([f"{URL}/text.txt"])
     unfinished, cluster = storage._own(URL), Cluster(actors=1)
-    params = Tokenize(
+    params = TokenizeSettings(
         tokenizer="whitespace",
         sentences="line",
         documents="line",
@@ -211,7 +211,7 @@ def measure(shards: int, home: Path) -> dict[str, dict[str, float]]:
     with meter.stage("tokenize: published"):
         storage.publish(Location("data/shards"), made, URL)
     read = storage.read_from(Location("data/shards"), URL)
-    counting = Vocab(
+    counting = VocabSettings(
         min_count=1, max_words=0, characters="bytes", max_characters=50, min_character_count=1
     )
     with meter.stage("vocab"):

@@ -41,7 +41,7 @@ from elmo.nn.softmax import new_softmax
 from elmo.settings import CheckpointSettings, ModelShape, OptimizerSettings, TrainingSettings
 from elmo.train.loop import TrainingJob, fit, heldout_perplexity
 from elmo.train.step import Workers
-from pipeline.settings.preset import overlay
+from pipeline.settings.preset import overlaid_text
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = CheckpointSettings(minutes=10.0, keep=2)
@@ -120,7 +120,7 @@ def curve(path: Path) -> list[tuple[int, float]]:
 
 def _preset(name: str) -> dict[str, Any]:
     """The section pretrain of params.yaml with a preset's values."""
-    text, _ = overlay(ROOT / "params.yaml", ROOT / "presets" / name)
+    text, _ = overlaid_text(ROOT / "params.yaml", ROOT / "presets" / name)
     section: dict[str, Any] = yaml.safe_load(text)["pretrain"]
     return section
 

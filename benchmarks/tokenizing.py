@@ -23,7 +23,7 @@ from elmo.data.tokenizer import load_tokenizer
 from elmo.io.location import Location
 from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
-from pipeline.settings.params import Tokenize
+from pipeline.settings.params import TokenizeSettings
 from pipeline.stages.tokenize import tokenize
 from pipeline.text.input_files import find_inputs, open_input
 
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _ours(text: Path, out: Path, options: argparse.Namespace) -> dict[str, float]:
-    params = Tokenize(options.tokenizer, "line", "line", 0.01, options.shard_bytes)
+    params = TokenizeSettings(options.tokenizer, "line", "line", 0.01, options.shard_bytes)
     cluster = Cluster(workers=0, cpus=1, gpu=False, actors=options.processes)
 
     def run() -> None:

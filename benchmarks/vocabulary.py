@@ -23,7 +23,7 @@ from elmo.data.shards import Shards
 from elmo.io.location import Location
 from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
-from pipeline.settings.params import Tokenize, Vocab
+from pipeline.settings.params import TokenizeSettings, VocabSettings
 from pipeline.stages import vocab
 from pipeline.stages.tokenize import tokenize
 from pipeline.text.input_files import find_inputs
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _shards(options: argparse.Namespace, out: Path) -> Shards:
-    params = Tokenize(options.tokenizer, "line", "line", 0.0, options.shard_bytes)
+    params = TokenizeSettings(options.tokenizer, "line", "line", 0.0, options.shard_bytes)
     cluster = Cluster(workers=0, cpus=1, gpu=False, actors=os.cpu_count() or 1)
     tokenize(
         find_inputs(options.text),
@@ -65,7 +65,7 @@ def _shards(options: argparse.Namespace, out: Path) -> Shards:
 
 
 def _stage(shards: Shards, out: Path, options: argparse.Namespace) -> None:
-    params = Vocab(options.min_count, 0, "bytes", 1, 50)
+    params = VocabSettings(options.min_count, 0, "bytes", 1, 50)
     cluster = Cluster(workers=0, cpus=1, gpu=False, actors=1)
     vocab.run(
         shards.location, Location(out), params, work=Location(out.parent / "runs"), cluster=cluster

@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 
 from benchmarks.machine import show
 from elmo.io.location import Location
-from pipeline.settings.params import Vocab
+from pipeline.settings.params import VocabSettings
 from pipeline.stages import vocab
 from pipeline.text.text_hashes import hash_strings
 
-WORDS = Vocab(
+WORDS = VocabSettings(
     min_count=2, max_words=0, characters="unicode", min_character_count=1, max_characters=50
 )
 
@@ -40,7 +40,9 @@ def main() -> None:
         written = sum(_write(path, k, options) for k, path in enumerate(paths))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         began = time.monotonic()
-        merged = vocab.merge([vocab._read_counts(Location(folder), path.name) for path in paths])
+        merged = vocab.sum_counts(
+            [vocab._read_counts(Location(folder), path.name) for path in paths]
+        )
         seconds = time.monotonic() - began
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         words, _ = vocab._words(merged, WORDS)

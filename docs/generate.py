@@ -110,10 +110,10 @@ def _section(owner: type, name: str, value: Any, level: str, path: str = "") -> 
 
 
 def _table(kind: Any, values: Any) -> list[str]:
-    from pipeline.settings.schema import effects
+    from pipeline.settings.schema import field_descriptions
 
     hints = typing.get_type_hints(kind, include_extras=True)
-    effect_of = effects(kind)
+    effect_of = field_descriptions(kind)
     rows = ["| setting | values | default | effect |", "|---|---|---|---|"]
     for field in fields(kind):
         if is_dataclass(hints[field.name]):

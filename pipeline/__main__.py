@@ -26,10 +26,10 @@ def main() -> None:
         sys.exit(
             "error: the elmo command needs the pipeline; run: pip install 'elmo-pipeline[pipeline]'"
         )
-    from .commands.cli import run
+    from .commands.cli import run_cli
 
     try:
-        run()
+        run_cli()
     finally:
         gc.freeze()  # what is left goes with the process
 

@@ -1,6 +1,6 @@
 """`python -m research`, in a checkout: what the paper measures, on your own model and data."""
 
-from pipeline.commands.cli import run
+from pipeline.commands.cli import run_cli
 from research.commands import findings
 
-run(findings, "python -m research")
+run_cli(findings, "python -m research")

@@ -43,7 +43,7 @@ def _task_options(command: Callable[..., None]) -> Callable[..., None]:
         check_outside(given["work"], [*sources.values(), taken["model"], *given.get("others", ())])
         compared = ComparedTask(
             sources=sources,
-            settings=tasks.named("--set", given.pop("changes")),
+            settings=tasks.parse_pairs("--set", given.pop("changes")),
             format=given.pop("format_") or "",
             **taken,
         )
@@ -226,7 +226,7 @@ def probe(
     from research.probes import tags
 
     check_value("--l2", l2, NonNegative)
-    fields = tasks.named("--columns", columns.split(",") if columns else [])
+    fields = tasks.parse_pairs("--columns", columns.split(",") if columns else [])
     how = {"format": format_, "columns": fields, "scheme": "plain"}
     files = _static(static)
     _write(out, lambda: tags(model, train, test, l2=l2, device=device, static=files, **how))
@@ -312,4 +312,4 @@ def _write(out: Path, measure: Callable[[], "Finding"]) -> None:
 def _static(options: tuple[str, ...]) -> dict[str, Path]:
     from pipeline.stages import tasks
 
-    return {name: Path(path) for name, path in tasks.named("--static", options).items()}
+    return {name: Path(path) for name, path in tasks.parse_pairs("--static", options).items()}

@@ -241,7 +241,7 @@ def _train(
                 progress(kind, figures)
                 stopwatch.note()  # after each epoch: the work may be killed
 
-            tasks.train_arm(
+            tasks.train_variant(
                 trained,
                 data,
                 compared.kind,
@@ -252,14 +252,14 @@ def _train(
                 device=compared.device,
                 report=report,
             )
-            tested = tasks.tallies_on(
+            tested = tasks.score_seeds(
                 trained, data["test"], work=work.absolute(), device=compared.device
             )
             stopwatch.note()
             write_json(kept, msgspec.to_builtins(tested))
     tallies = read_record(kept, list[Tally])
     scores = [tally.scores() for tally in tallies]
-    means = tasks.over_seeds(scores)
+    means = tasks.mean_over_seeds(scores)
     metric = next(iter(means))
     row = mean_row(name, [score[metric] for score in scores], _weights(trained))
     row.more |= {

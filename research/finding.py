@@ -76,7 +76,7 @@ def read(path: Path) -> Finding:
 
 def command_line() -> str:
     """Return the command of this process as text to type again, without passwords in URLs."""
-    return urls.clean(shlex.join(["python", "-m", "research", *sys.argv[1:]]))
+    return urls.without_credentials_in(shlex.join(["python", "-m", "research", *sys.argv[1:]]))
 
 
 def mean_row(name: str, scores: Sequence[float], more: Mapping[str, float]) -> Row:

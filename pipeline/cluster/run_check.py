@@ -9,7 +9,7 @@ from elmo.errors import ElmoError
 from elmo.io.location import Location
 
 from ..settings import params as settings
-from ..settings.cluster import Cluster, use_addresses
+from ..settings.cluster import Cluster, export_addresses
 from ..terminal.progress import human_size, say
 from . import free_cores, preflight, workers
 
@@ -22,7 +22,7 @@ def check(cluster: Cluster, stages: Iterable[str]) -> None:
     Raises one `ElmoError` with all that is wrong. Too few nodes are only reported, since more may
     come.
     """
-    use_addresses(cluster)
+    export_addresses(cluster)
     params = settings.load(Path("params.yaml"))
     with workers.session() as ray:
         trains = not set(TRAINING).isdisjoint(stages)

@@ -24,7 +24,7 @@ from elmo.io.location import Location, scratch
 
 from .. import PACKAGE
 from ..settings.cluster import Cluster
-from ..terminal.progress import Progress, doing, say
+from ..terminal.progress import Progress, say, show_activity
 from . import free_cores, head, pool, restarts
 
 Item = TypeVar("Item")
@@ -292,11 +292,11 @@ def _start(ray: Any, options: dict[str, Any]) -> None:
             f"RAY_ADDRESS {address}: is that of a Jobs API, which elmo submit takes; a stage run "
             "here needs Ray's own, as HEAD:6379"
         )
-    doing("waiting for Ray to start" if not elsewhere() else "waiting for Ray's head")
+    show_activity("waiting for Ray to start" if not elsewhere() else "waiting for Ray's head")
     for last in (False, True):
         try:
             ray.init(**options)
-            doing("")
+            show_activity("")
             return
         except Exception as error:
             ray.shutdown()

@@ -10,7 +10,7 @@ import click
 
 from elmo.errors import ElmoError
 
-from ..stages import STAGES, record
+from ..stages import STAGES, load_stage
 from . import (
     convert,
     jobs,
@@ -54,7 +54,7 @@ SECTIONS: dict[str, list[click.Command]] = {
 _WHOLE = 200  # characters of a command's first sentence, which is wrapped and not cut
 
 
-class Sections(click.Group):
+class SectionedGroup(click.Group):
     """A click group whose help lists its commands in sections, the stages first.
 
     A stage's command is made when it is asked for, since its module takes time to load.
@@ -81,9 +81,9 @@ class Sections(click.Group):
         """Return the command of that name, or None."""
         if name not in STAGES:
             return super().get_command(ctx, name)
-        from .stages import command
+        from .stages import stage_command
 
-        return command(record(name))
+        return stage_command(load_stage(name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help's lists of commands, one for each section."""
@@ -95,7 +95,7 @@ class Sections(click.Group):
                 )
 
 
-@click.group(cls=Sections, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=SectionedGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="elmo-pipeline")
 @click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an error.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress: results and errors alone.")
@@ -121,7 +121,7 @@ for commands in SECTIONS.values():
         cli.add_command(command)
 
 
-def run(commands: click.Group = cli, name: str = "elmo") -> None:
+def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
     """Run a command and exit: wrong usage is one line and exit code 2, other errors one line and 1.
 
     A bug keeps its traceback; with --verbose, so does every error.
@@ -155,7 +155,7 @@ def run(commands: click.Group = cli, name: str = "elmo") -> None:
 
 def _end(error: Exception) -> None:
     """End with one line where the error is the user's or the world's; a bug keeps its traceback."""
-    from ..terminal.failures import one_line
+    from ..terminal.failures import user_message
 
     if isinstance(error, OSError):
         if error.filename is None and (_printing(error) or not _written()):
@@ -163,7 +163,7 @@ def _end(error: Exception) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or exiting flushes again
         if isinstance(error, BrokenPipeError):
             sys.exit(1)
-    message = str(error) if isinstance(error, ElmoError) else one_line(error)
+    message = str(error) if isinstance(error, ElmoError) else user_message(error)
     if message is None or os.environ.get("ELMO_VERBOSE"):
         raise error
     sys.exit(f"error: {_shown(message)}")

@@ -14,8 +14,8 @@ from .options import (
     OVERWRITE,
     PATH,
     TEXT,
-    say_done,
-    written,
+    output_file,
+    print_done,
 )
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def import_(
     digest = import_2018(
         options, weights, model, vocabulary=vocabulary, embedding=embedding, tokenizer=tokenizer
     )
-    say_done(
+    print_done(
         f"import: {model} (digest {digest[:12]}), tokenizer {tokenizer}; it has no softmax: 2018 "
         "files have none"
     )
@@ -75,9 +75,12 @@ def export(model: Path, options: Path, weights: Path, overwrite: bool) -> None:
     """
     from elmo.interop.bilm_tf import export_2018
 
-    with written(options, overwrite) as new_options, written(weights, overwrite) as new_weights:
+    with (
+        output_file(options, overwrite) as new_options,
+        output_file(weights, overwrite) as new_weights,
+    ):
         export_2018(model, new_options, new_weights)
-    say_done(
+    print_done(
         f"export: {options} and {weights}; the softmax and the optimizer stay behind: "
         "they travel in our own format only"
     )
@@ -135,7 +138,7 @@ def package(
         about=text,
         precision=weights,
     )
-    say_done(f"package: {out} (digest {digest[:12]}); pip install {out}, and load {name!r}")
+    print_done(f"package: {out} (digest {digest[:12]}); pip install {out}, and load {name!r}")
 
 
 @click.command()
@@ -152,11 +155,11 @@ def export_serving(model: Path, out: Path, overwrite: bool) -> None:
     """
     from elmo.interop.portable_model import export_portable_model as write
 
-    with written(out, overwrite) as new:
+    with output_file(out, overwrite) as new:
         write(model, new)
     from ..terminal.progress import human_size
 
-    say_done(f"export-serving: {out} ({human_size(out.stat().st_size)})")
+    print_done(f"export-serving: {out} ({human_size(out.stat().st_size)})")
 
 
 def _dump_help() -> str:
@@ -194,9 +197,9 @@ def dump(store: "Location", out: Path, layout: str | None, dtype: str, overwrite
 
     export = EXPORT_FORMATS[layout or format_for(out.name)]
     opened = FeatureStore(store, checked=True)
-    with written(out, overwrite and not out.is_dir()) as new:  # a folder of ours is replaced
+    with output_file(out, overwrite and not out.is_dir()) as new:  # a folder of ours is replaced
         count = export.write(opened, new, dtype=dtype)
-    say_done(f"dump: {out} has {count:,} {export.units}")
+    print_done(f"dump: {out} has {count:,} {export.units}")
 
 
 @click.command()
@@ -212,6 +215,6 @@ def dump_tokens(model: Path, vocabulary: Path, out: Path, overwrite: bool) -> No
     """
     from elmo.interop.bilm_tf import dump_token_embeddings
 
-    with written(out, overwrite) as new:
+    with output_file(out, overwrite) as new:
         count = dump_token_embeddings(model, vocabulary, new)
-    say_done(f"dump-tokens: {out} holds {count:,} words")
+    print_done(f"dump-tokens: {out} holds {count:,} words")

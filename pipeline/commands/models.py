@@ -19,7 +19,7 @@ from elmo.errors import ElmoError
 from elmo.settings import LONGEST_LINE, MOST_TOKENS
 
 from ..terminal.progress import Progress, say
-from .options import DEVICE, FOLDER, JSON, OVERWRITE, PATH, TEXT, say_done, written
+from .options import DEVICE, FOLDER, JSON, OVERWRITE, PATH, TEXT, output_file, print_done
 
 if TYPE_CHECKING:
     from elmo.data.tokenizer import TextTokenizer
@@ -84,11 +84,11 @@ def embed(
     from elmo.io.atomic import check_absent
     from elmo.model.embedder import Embedder
 
-    from ..settings.precision import settled
+    from ..settings.precision import choose_precision
 
-    with written(output, overwrite) as out:
+    with output_file(output, overwrite) as out:
         check_absent(out)
-        products = settled(
+        products = choose_precision(
             precision, setting="--precision", device=device, say=partial(click.echo, err=True)
         )
         embedder = Embedder.load(model, device=device, precision=products)
@@ -100,7 +100,7 @@ def embed(
             count = _write_vectors(
                 out, embedder, lines, batch_size, layers=chosen, state=state, dtype=dtype
             )
-    say_done(f"embed: {count:,} sentences in {output}")
+    print_done(f"embed: {count:,} sentences in {output}")
 
 
 def _write_vectors(

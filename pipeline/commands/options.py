@@ -89,7 +89,7 @@ class _Text(click.File):
 TEXT = _Text("rb")
 
 
-def say_done(line: str) -> None:
+def print_done(line: str) -> None:
     """Print one line that says what a command has done; odd characters in names are escaped."""
     from ..terminal.failures import printable
 
@@ -110,7 +110,7 @@ def _remember(context: click.Context, _: Any, changes: tuple[str, ...]) -> None:
     context.meta[__name__] = changes
 
 
-def values_set() -> tuple[str, ...]:
+def set_options() -> tuple[str, ...]:
     """Return the `KEY=VALUE` texts that the running command was given by `--set`."""
     changes: tuple[str, ...] = click.get_current_context().meta.get(__name__, ())
     return changes
@@ -168,7 +168,7 @@ OVERWRITE = click.option(
 )
 
 
-def written(out: Path, overwrite: bool) -> AbstractContextManager[Path]:
+def output_file(out: Path, overwrite: bool) -> AbstractContextManager[Path]:
     """Yield the path to write: `out`, or with `overwrite` a file that then replaces it."""
     from elmo.io.atomic import new_file
 
@@ -185,7 +185,7 @@ def _check_named(cluster_file: Path) -> None:
         raise NotFound(f"--cluster {cluster_file}: no such file; leave --cluster out, or write it")
 
 
-def with_cluster(command: Callable[..., None]) -> Callable[..., None]:
+def add_cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add `--workers` and the other cluster options to a command, passed on as one `cluster`."""
 
     @wraps(command)
@@ -198,7 +198,7 @@ def with_cluster(command: Callable[..., None]) -> Callable[..., None]:
         flags = {field.name: given.pop(field.name, None) for field in fields(execution.Cluster)}
         _check_named(cluster_file)
         cluster, in_force = execution.load(cluster_file, flags)
-        execution.use_addresses(cluster)
+        execution.export_addresses(cluster)
         if cluster != execution.Cluster():
             say(in_force)
         if not os.environ.get("RAY_ADDRESS"):

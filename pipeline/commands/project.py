@@ -8,7 +8,7 @@ import click
 
 from elmo.errors import ElmoError
 
-from .options import PARAMS, PATH, say_done
+from .options import PARAMS, PATH, print_done
 
 
 class _SeveralFiles(click.Command):
@@ -67,7 +67,7 @@ def init(
     """
     from ..project import init as projects
 
-    lines = projects.run(
+    lines = projects.create_project(
         folder,
         text=text,
         domain=domain_text,
@@ -75,10 +75,10 @@ def init(
         preset_name=preset_name,
         model=model,
     )
-    say_done(f"init: {folder}: {lines[0]}")
+    print_done(f"init: {folder}: {lines[0]}")
     for line in lines[1:]:
-        say_done(f"  {line}")
-    say_done(f"  next: {'' if folder == Path('.') else f'cd {folder}; '}elmo run")
+        print_done(f"  {line}")
+    print_done(f"  next: {'' if folder == Path('.') else f'cd {folder}; '}elmo run")
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True})
@@ -117,8 +117,8 @@ def preset(name: str, params_file: Path) -> None:
 
     changes = presets.apply_preset(name, params_file)
     for change in changes:
-        say_done(f"  {change}")
-    say_done(f"preset: {len(changes)} values of {params_file} changed to those of {name}")
+        print_done(f"  {change}")
+    print_done(f"preset: {len(changes)} values of {params_file} changed to those of {name}")
 
 
 @click.command()

@@ -13,7 +13,7 @@ import click
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 
-from .options import say_done, values_set
+from .options import print_done, set_options
 
 if TYPE_CHECKING:
     from ..settings.cluster import Cluster
@@ -25,14 +25,14 @@ def run_stage(stage: "Stage", **given: Any) -> None:
 
     Details that explain a result go to a log file in the stage's work folder.
     """
-    from ..terminal.progress import Progress, logged
+    from ..terminal.progress import Progress, detail_log
 
     words = [stage.name, *(given[one.name] for one in stage.inputs if one.kind == "word")]
     label = " ".join(words)
     began = time.monotonic()
-    with logged(_log_of(given.get("work"), words), label), Progress(label, None, unit=""):
+    with detail_log(_log_of(given.get("work"), words), label), Progress(label, None, unit=""):
         summary = _run(stage, **given)
-    say_done(f"{label}: {summary} ({_duration(time.monotonic() - began)})")
+    print_done(f"{label}: {summary} ({_duration(time.monotonic() - began)})")
 
 
 def _log_of(work: Any, words: list[str]) -> Path | None:
@@ -63,19 +63,19 @@ def _run(
     for file in (metrics, numbers):
         if file is not None:
             check_record(file, stage.numbers)
-    params = settings.load(params_file, values_set())
+    params = settings.load(params_file, set_options())
     if cluster is not None:
         given["cluster"] = cluster
     url = (storage.root() if cluster is None else cluster.storage).rstrip("/")
     if url and not stage.inputs:
         for lost in storage.forget_lost(url):
-            say_done(f"  {lost}: is not at {without_credentials(url)} any more; it is made again")
+            print_done(f"  {lost}: is not at {without_credentials(url)} any more; it is made again")
     named, given = given, storage.resolved(stage, given, url)
     if cluster is not None and stage.settles_precision and stage.settles_precision(given):
-        from ..settings.precision import settled_params
+        from ..settings.precision import with_chosen_precision
 
         say = partial(click.echo, err=True)
-        params = settled_params(params, stage.name, cluster=cluster, say=say)
+        params = with_chosen_precision(params, stage.name, cluster=cluster, say=say)
     output = stage.outputs[0].name
     storage.check_left(named[output], given[output])
     storage.start_afresh(stage, given[output], named[output])

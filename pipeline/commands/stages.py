@@ -5,20 +5,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import METRICS, NAMED, NUMBERS, PARAMS, PATH, SET, with_cluster
+from .options import METRICS, NAMED, NUMBERS, PARAMS, PATH, SET, add_cluster_options
 from .run_stage import run_stage
 
 if TYPE_CHECKING:
     from ..stages.stage import Argument, Stage
 
 
-def command(stage: "Stage") -> click.Command:
+def stage_command(stage: "Stage") -> click.Command:
     """Return the click command of a stage."""
 
     def run(**given: Any) -> None:
         run_stage(stage, **given)
 
-    made: Callable[..., None] = with_cluster(run) if stage.cluster else run
+    made: Callable[..., None] = add_cluster_options(run) if stage.cluster else run
     for option in (NUMBERS, METRICS, SET, PARAMS):
         made = option(made)
     for argument in reversed([*stage.inputs, *stage.outputs, *filter(None, [stage.work])]):

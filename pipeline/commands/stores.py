@@ -9,8 +9,8 @@ from .options import (
     FOLDER,
     JSON,
     PATH,
-    say_done,
-    with_cluster,
+    add_cluster_options,
+    print_done,
 )
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ def verify(store: "Location", as_json: bool) -> None:
 
         click.echo(json.dumps(msgspec.to_builtins(counts)))
         return
-    say_done(f"verify: {store} is whole: {counts.parts} parts, {counts.tokens:,} tokens")
+    print_done(f"verify: {store} is whole: {counts.parts} parts, {counts.tokens:,} tokens")
 
 
 @click.command()
 @click.argument("store", type=FOLDER)
 @click.argument("shards", type=PATH)
 @click.argument("model", type=PATH)
-@with_cluster
+@add_cluster_options
 def append(store: "Location", shards: Path, model: Path, cluster: "Cluster") -> None:
     """Add the sentences of SHARDS to STORE, as a new version.
 
@@ -57,7 +57,7 @@ def append(store: "Location", shards: Path, model: Path, cluster: "Cluster") -> 
     from ..stages import features as stage
 
     figures = stage.append(store, Location(shards), Location(model), cluster=cluster)
-    say_done(f"append: {store} has {figures['tokens']:,} tokens now")
+    print_done(f"append: {store} has {figures['tokens']:,} tokens now")
 
 
 @click.command()
@@ -72,7 +72,7 @@ def compact(store: "Location", part_tokens: int) -> None:
     from elmo.store.maintenance import compact as join
 
     manifest = join(store, part_tokens=part_tokens)
-    say_done(f"compact: {store} has {manifest.counts.parts} parts now")
+    print_done(f"compact: {store} has {manifest.counts.parts} parts now")
 
 
 @click.command()
@@ -86,7 +86,7 @@ def prune(store: "Location", keep: int) -> None:
     """
     from elmo.store.maintenance import prune as delete
 
-    say_done(f"prune: {len(delete(store, keep=keep))} files deleted from {store}")
+    print_done(f"prune: {len(delete(store, keep=keep))} files deleted from {store}")
 
 
 @click.command()

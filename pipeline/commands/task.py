@@ -11,7 +11,7 @@ from elmo.data.tokenizer import TOKENIZERS
 from elmo.errors import ElmoError
 from elmo.tasks.kinds import KINDS
 
-from .options import DEVICE, JSON, PATH, say_done
+from .options import DEVICE, JSON, PATH, print_done
 from .run_stage import check_outside
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def train(
     from elmo.tasks.task import train_task
 
     from ..stages import tasks
-    from ..tracking.task_runs import Runs
+    from ..tracking.task_runs import TaskRuns
 
     _check_paths(model, without_elmo=without_elmo, store=store)
     check_outside(work, filter(None, (out, model, train, dev, store)))
@@ -138,12 +138,12 @@ def train(
         for path in (train, dev)
     ]
     for path, labelled in zip((train, dev), data, strict=True):
-        say_done(f"{path}: {_counts(labelled.counts)}")
-    tasks.say_labels_lacking(kind, data[1], path=dev, train=data[0])
+        print_done(f"{path}: {_counts(labelled.counts)}")
+    tasks.warn_unknown_labels(kind, data[1], path=dev, train=data[0])
     sources = {"train": train, "dev": dev} | ({"model": model} if model is not None else {})
-    tracked = Runs(out.name, kind, settings, sources, work) if track else None
+    tracked = TaskRuns(out.name, kind, settings, sources, work) if track else None
     with ExitStack() as stack:
-        open_run = tracked.opener(stack) if tracked is not None else None
+        open_run = tracked.run_opener(stack) if tracked is not None else None
         record = train_task(
             kind,
             *data,
@@ -159,9 +159,9 @@ def train(
         )
     if tracked is not None:
         tracked.log_model(out, tasks.best_seed(out))
-        tracked.forget(range(seeds))
-    figures = tasks.over_seeds(list(record.scores.values()))
-    say_done(f"task train: {out}: {tasks.listed(figures)} on dev")
+        tracked.forget_resumable(range(seeds))
+    figures = tasks.mean_over_seeds(list(record.scores.values()))
+    print_done(f"task train: {out}: {tasks.scores_text(figures)} on dev")
 
 
 def _check_paths(model: Path | None, *, without_elmo: bool, store: Path | None) -> None:
@@ -179,7 +179,7 @@ def _chosen(kind: str, options: dict[str, Any], changes: tuple[str, ...]) -> "Ta
     from ..stages import tasks
 
     given = {name: value for name, value in options.items() if value is not None}
-    named = tasks.named("--set", changes)
+    named = tasks.parse_pairs("--set", changes)
     for name in given.keys() & named.keys():
         flag = "--without-elmo" if name == "elmo" else f"--{name.replace('_', '-')}"
         if str(given[name]) != named[name]:
@@ -232,16 +232,16 @@ def evaluate(
         scheme=scheme,
         tokenizer=record.tokenizer,
     )
-    tasks.say_labels_lacking(record.kind, labelled, path=data, known=record.labels)
+    tasks.warn_unknown_labels(record.kind, labelled, path=data, known=record.labels)
     scores = [tally.scores() for tally in evaluate_seeds(folder, labelled, device=device)]
-    figures = tasks.over_seeds(scores)
+    figures = tasks.mean_over_seeds(scores)
     if as_json:
         by_seed = {str(seed): s for seed, s in zip(record.seeds, scores, strict=True)}
         said: dict[str, Any] = {**figures, "examples": len(labelled.examples), "seeds": by_seed}
         click.echo(json.dumps(said | {"counts": labelled.counts}))
     else:
-        say_done(f"{data}: {_counts(labelled.counts)}")
-        say_done(f"task evaluate: {tasks.listed(figures)}")
+        print_done(f"{data}: {_counts(labelled.counts)}")
+        print_done(f"task evaluate: {tasks.scores_text(figures)}")
 
 
 @task.command()
@@ -295,4 +295,4 @@ def _counts(counts: dict[str, int]) -> str:
 def _columns(text: str | None) -> dict[str, str]:
     from ..stages import tasks
 
-    return tasks.named("--columns", text.split(",") if text else [])
+    return tasks.parse_pairs("--columns", text.split(",") if text else [])

@@ -32,11 +32,11 @@ def work(folder: Path, send: bool, as_json: bool) -> None:
     """
     from ..tracking import unfinished
 
-    found = unfinished.unfinished(folder, send=send)
+    found = unfinished.find_unfinished(folder, send=send)
     if as_json:
         click.echo(json.dumps(asdict(found), ensure_ascii=False))
         return
-    for line in unfinished.lines(found):
+    for line in unfinished.unfinished_lines(found):
         click.echo(line)
 
 
@@ -55,7 +55,7 @@ def stores(name: str, version: int | None, as_json: bool) -> None:
     from .. import tracking
     from ..tracking import registry
 
-    tracking.check_there()
+    tracking.check_database_exists()
     rows = [row for row in registry.versions(name) if version in (None, row.version)]
     if not rows:
         raise ElmoError(f"the registry has no {name[:200]} version {version or ''}".rstrip())
@@ -80,7 +80,7 @@ def promote(version: int, params_file: Path) -> None:
     from ..settings import params as settings
     from ..tracking import registry
 
-    tracking.check_there()
+    tracking.check_database_exists()
     params = settings.load(params_file).register
     before = registry.promote(params.name, version, alias=params.alias)
     was = "there was none" if before is None else f"it was version {before}"

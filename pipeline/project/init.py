@@ -27,8 +27,8 @@ from ..settings import (
     strict_yaml,
 )
 from ..text.accounting import Accounting
-from ..text.input_files import Input, find_inputs
-from ..text.spans import plan
+from ..text.input_files import InputFile, find_inputs
+from ..text.spans import plan_pieces
 from ..text.text_blocks import check_readable, read_blocks
 
 TEMPLATE = PACKAGE / "project"
@@ -37,7 +37,7 @@ _LINES = 200  # that are looked at for them
 _EXAMPLES = 3
 
 
-def run(
+def create_project(
     folder: Path,
     *,
     text: Sequence[str],
@@ -106,7 +106,7 @@ def run(
     return lines
 
 
-def _readable(patterns: Sequence[str], column: str | None) -> list[Input]:
+def _readable(patterns: Sequence[str], column: str | None) -> list[InputFile]:
     """The files that names, folders, globs and URLs stand for, each looked at."""
     inputs = find_inputs(patterns) if patterns else []
     for input_ in inputs:
@@ -126,7 +126,7 @@ def _named_model(folder: Path, name: str) -> tuple[str, Tokenization]:
     return (_from(folder, name) if located(name) == Location(name) else name), config.tokenizer
 
 
-def _listing(inputs: Sequence[Input]) -> str:
+def _listing(inputs: Sequence[InputFile]) -> str:
     files = f"{len(inputs)} files" if len(inputs) > 1 else inputs[0].name
     return f"{files}, {sum(i.bytes for i in inputs):,} bytes"
 
@@ -147,7 +147,7 @@ def _settings(
     *,
     column: str | None,
     preset_name: str | None,
-    example_of: Sequence[Input],
+    example_of: Sequence[InputFile],
     model: tuple[str, Tokenization] | None,
 ) -> str:
     """The text of params.yaml: this package's, then the preset, then what the user named."""
@@ -183,7 +183,7 @@ def _settings(
         if lines:
             overlay = Path(parent) / "own.yaml"
             overlay.write_text("\n".join(lines), encoding="utf-8")
-            file.write_text(preset.overlay(file, overlay)[0], encoding="utf-8")
+            file.write_text(preset.overlaid_text(file, overlay)[0], encoding="utf-8")
         if "labels" in own:
             file.write_text(_without_tasks(file), encoding="utf-8")
         params.load(file)
@@ -199,13 +199,13 @@ def _quoted(value: object) -> str:
 def _without_tasks(file: Path) -> str:
     """The text of params.yaml without the built-in task, which is one of English documentation."""
     text = file.read_text(encoding="utf-8")
-    value = {name.value: value for name, value in strict_yaml.tree(file).value}["tasks"]
+    value = {name.value: value for name, value in strict_yaml.parse_nodes(file).value}["tasks"]
     start, end = value.start_mark.index, value.end_mark.index
     kept = text[:start].rstrip()
     return f"{kept} {{}}\n\n{text[end:]}"
 
 
-def _examples(input_: Input, settings: params.Params, column: str | None) -> list[str]:
+def _examples(input_: InputFile, settings: params.Params, column: str | None) -> list[str]:
     """Lines of the text with one token in brackets each, for the report's neighbours.
 
     The tokens differ, and those that occur most often in the head of the text come first.
@@ -243,9 +243,9 @@ def _asks(text: str, tokenize: TextTokenizer) -> bool:
     return True
 
 
-def _head(input_: Input, documents: str, column: str | None) -> list[str]:
+def _head(input_: InputFile, documents: str, column: str | None) -> list[str]:
     """The first lines of a file."""
-    pieces = plan([input_], shard_bytes=1 << 16, documents=documents)
+    pieces = plan_pieces([input_], shard_bytes=1 << 16, documents=documents)
     if not pieces:
         return []
     blocks = read_blocks(

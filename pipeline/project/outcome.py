@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from elmo.io.records import read_record
 
-from ..stages import STAGES, record
+from ..stages import STAGES, load_stage
 
 if TYPE_CHECKING:
     from ..stages.stage import Stage
 
 
-def lines(commands: Iterable[str], tracked: Sequence[str]) -> list[str]:
+def outcome_lines(commands: Iterable[str], tracked: Sequence[str]) -> list[str]:
     """Return three lines about the stages that ran, given their commands in dvc.yaml.
 
     `tracked` are the files that the user should commit to git.
@@ -25,7 +25,7 @@ def lines(commands: Iterable[str], tracked: Sequence[str]) -> list[str]:
     for command in commands:
         if not (name := stage_of(command)):
             continue
-        words, stage = shlex.split(command), record(name)
+        words, stage = shlex.split(command), load_stage(name)
         if stage.product and Path(product := stage.product.format(out=_out(words))).name:
             made += [product] if Path(product.split(" ", 1)[1]).exists() else []
         if score := _score(stage, words):

@@ -14,7 +14,7 @@ from typing import TextIO
 from elmo.errors import NotFound
 
 from ..settings import cluster as execution
-from ..stages import record
+from ..stages import load_stage
 from . import outcome
 
 USAGE = 254  # how DVC ends where its options are wrong
@@ -100,7 +100,7 @@ def _check_cluster(options: argparse.Namespace) -> None:
     if not cluster.address:
         return
     stages = _changed(options)
-    if any(record(name).cluster for name in stages):
+    if any(load_stage(name).cluster for name in stages):
         from ..cluster import run_check
 
         run_check.check(cluster, stages)
@@ -143,5 +143,5 @@ def _say_outcome() -> None:
             Path(str(out)).parts[0] for stage in stages for out in stage.outs if not out.use_cache
         }
         commands = [str(stage.cmd) for stage in stages]
-    for line in outcome.lines(commands, ["dvc.lock", *sorted(tracked)]):
+    for line in outcome.outcome_lines(commands, ["dvc.lock", *sorted(tracked)]):
         print(line, flush=True)

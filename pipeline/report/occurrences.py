@@ -63,13 +63,13 @@ def occurrences(store: "FeatureStore", word: str) -> list[Occurrence]:
     return first
 
 
-def picture(occurrences: Sequence[Occurrence]) -> str:
+def picture_html(occurrences: Sequence[Occurrence]) -> str:
     """Return HTML: an SVG of the occurrences, and a list with a typical one of each group."""
     last = len(occurrences) - 1
     kept = [occurrences[k] for k in np.linspace(0, last, min(POINTS, last + 1)).astype(int)]
     vectors_ND = np.stack([one.vector_D for one in kept])
-    groups_N, typical_G = groups(vectors_ND)
-    points_N2 = plane(vectors_ND)
+    groups_N, typical_G = group_vectors(vectors_ND)
+    points_N2 = project_to_plane(vectors_ND)
     low, high = points_N2.min(0), points_N2.max(0)
     scale = np.array([WIDTH - 2 * EDGE, HEIGHT - 2 * EDGE]) / np.maximum(high - low, 1e-9)
     circles = [
@@ -89,7 +89,7 @@ def picture(occurrences: Sequence[Occurrence]) -> str:
     return "\n".join(lines)
 
 
-def groups(vectors_ND: Floats) -> tuple[npt.NDArray[np.intp], list[int]]:
+def group_vectors(vectors_ND: Floats) -> tuple[npt.NDArray[np.intp], list[int]]:
     """Return the k-means group of each vector, and the index of the vector nearest each centre.
 
     The first centre is the vector farthest from the mean, each next one farthest from those before,
@@ -116,7 +116,7 @@ def groups(vectors_ND: Floats) -> tuple[npt.NDArray[np.intp], list[int]]:
     return np.array([renamed[int(group)] for group in nearest_N]), typical
 
 
-def plane(vectors_ND: Floats) -> npt.NDArray[Any]:
+def project_to_plane(vectors_ND: Floats) -> npt.NDArray[Any]:
     """Return an array (N, 2): the vectors projected on their two principal directions.
 
     The signs of the directions are fixed.

@@ -6,7 +6,7 @@ ARMS = {"elmo": "with ELMo", "baseline": "without ELMo"}
 SIMPLE = {"majority": "by the most frequent label", "tfidf": "by TF-IDF", "static": "by layer 0"}
 
 
-def beside_unigram(times_below: float, times: str = "×") -> str:
+def versus_unigram(times_below: float, times: str = "×") -> str:
     """Return a perplexity's relation to the unigram model's as text, such as `2.5 × below`.
 
     `times_below` is the unigram model's perplexity divided by it.
@@ -16,7 +16,7 @@ def beside_unigram(times_below: float, times: str = "×") -> str:
     return f"{1 / times_below:.1f} {times} above"
 
 
-def unknown_tokens(rate: float | None) -> str:
+def unknown_words_remark(rate: float | None) -> str:
     """Return a remark for a perplexity where many tokens are unknown words, else an empty text.
 
     Unknown words count as one word, which makes the perplexity look better.
@@ -26,11 +26,11 @@ def unknown_tokens(rate: float | None) -> str:
     return f", flattered: {rate:.0%} of the tokens are unknown words"
 
 
-def between(low: float | None, high: float | None) -> str:
+def interval_text(low: float | None, high: float | None) -> str:
     """Return an interval as text."""
     return "unknown" if low is None or high is None else f"{low:+.3f} to {high:+.3f}"
 
 
-def rank(name: str) -> tuple[int, str]:
+def score_order(name: str) -> tuple[int, str]:
     """Return the sort key of a score's name: the field's metric first, the others by name."""
     return FIRST.index(name) if name in FIRST else len(FIRST), name

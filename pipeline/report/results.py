@@ -121,8 +121,10 @@ def training_runs(results: Results) -> dict[str, tracking.RunFacts]:
     """Return what MLflow knows of the runs that trained the model, by stage."""
     digest = results.registered["model_digest"]
     facts = {
-        "pretrain": tracking.facts("pretrain", results.training["inputs"].get("parent", digest)),
-        "finetune": tracking.facts("finetune", digest),
+        "pretrain": tracking.training_facts(
+            "pretrain", results.training["inputs"].get("parent", digest)
+        ),
+        "finetune": tracking.training_facts("finetune", digest),
     }
     return {stage: known for stage, known in facts.items() if known is not None}
 

@@ -7,7 +7,7 @@ from typing import Any
 from markupsafe import Markup
 
 from .. import tracking
-from ..settings.fingerprint import plain
+from ..settings.fingerprint import to_plain
 from ..settings.params import Params
 from .page import Block, Fold, Paragraph, Table, code
 from .results import TEXTS, FileFigures, Results
@@ -82,7 +82,7 @@ def _tuned_on(figures: FileFigures) -> str:
 def _settings(settings: Params | None) -> list[Block]:
     if settings is None:
         return []
-    rows = [(code(name), code(value)) for name, value in _flat(plain(settings)) if value != ""]
+    rows = [(code(name), code(value)) for name, value in _flat(to_plain(settings)) if value != ""]
     return [Fold("Settings", [Table(rows)])]
 
 
@@ -97,7 +97,7 @@ def _flat(value: Any, name: str = "") -> list[tuple[str, str]]:
 def run_before(runs: Mapping[str, tracking.RunFacts]) -> list[Block]:
     """Return the run of finetune before this one, beside it; nothing where there is none."""
     now = runs.get("finetune")
-    then = now and tracking.facts_before("finetune", now)
+    then = now and tracking.previous_facts("finetune", now)
     if now is None or then is None:
         return []
     names = {

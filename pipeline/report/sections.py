@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from .page import Block, Fold, Heading, Paragraph, Picture, Table
-from .phrases import ARMS, SIMPLE, UNKNOWN, beside_unigram, between, rank
+from .phrases import ARMS, SIMPLE, UNKNOWN, interval_text, score_order, versus_unigram
 from .results import SENTENCES, TEXTS, FileFigures
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def summary(figures: Mapping[str, FileFigures]) -> str:
     if "times_below_unigram" in pretrain:
         general = (
             f"Held-out perplexity {pretrain['heldout_perplexity']:.1f} on general text, "
-            f"{beside_unigram(pretrain['times_below_unigram'], 'times')} the unigram model. "
+            f"{versus_unigram(pretrain['times_below_unigram'], 'times')} the unigram model. "
         )
     if "steps" not in tuned:
         return f"{general}The domain text is the general text, so nothing was fine-tuned."
@@ -257,7 +257,7 @@ def tasks(by_task: Mapping[str, FileFigures], pictures: Path) -> list[Block]:
     for name, figures in by_task.items():
         arms = {arm: figures.under(arm) for arm in titles if arm in figures}
         names = [key for key in next(iter(arms.values())) if not key.endswith("_sd")]
-        scores = sorted(names, key=rank)
+        scores = sorted(names, key=score_order)
         rows = [(titles[arm], *(_score(row, key) for key in scores)) for arm, row in arms.items()]
         blocks += [Heading(name), Table(rows, head=("", *scores))]
         examples = figures.under("examples")
@@ -282,9 +282,9 @@ def _gain(figures: FileFigures) -> str:
         return ""
     seeds = ""
     if figures["gain_low"] is not None:
-        interval = between(figures["gain_low"], figures["gain_high"])
+        interval = interval_text(figures["gain_low"], figures["gain_high"])
         seeds = f"over seeds is {interval} (Student's t), "
-    units = between(figures["gain_test_low"], figures["gain_test_high"])
+    units = interval_text(figures["gain_test_low"], figures["gain_test_high"])
     return (
         f" With ELMo {figures['gain']:+.3f}: the 95 % interval {seeds}over the test examples "
         f"{'' if seeds else 'is '}{units} (paired bootstrap)."

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from markupsafe import Markup, escape
 
-from ..settings.params import Report
-from .occurrences import FEWEST, Occurrence, occurrences, picture
+from ..settings.params import ReportSettings
+from .occurrences import FEWEST, Occurrence, occurrences, picture_html
 from .page import Block, Drawing, Heading, Paragraph, Table
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from elmo.store import FeatureStore
 
 
-def neighbors(params: Report, store: "FeatureStore", embedder: "Embedder") -> list[Block]:
+def neighbors(params: ReportSettings, store: "FeatureStore", embedder: "Embedder") -> list[Block]:
     """Return the tokens of the store that are used most like the marked one of each query."""
     from elmo.store.neighbors import clearest_layer, parse_query, random_cosine
     from elmo.store.neighbors import neighbors as nearest
@@ -59,7 +59,7 @@ def uses(queries: Sequence[str], store: "FeatureStore", embedder: "Embedder") ->
         of_word = occurrences(store, word)
         few = Paragraph(f"Occurs {len(of_word)} times, too rarely for a picture.")
         blocks.append(Heading(word))
-        blocks.append(Drawing(Markup(picture(of_word))) if len(of_word) >= FEWEST else few)
+        blocks.append(Drawing(Markup(picture_html(of_word))) if len(of_word) >= FEWEST else few)
     return blocks
 
 

@@ -84,12 +84,12 @@ def load(path: Path, flags: Mapping[str, Any] | None = None) -> tuple[Cluster, s
 
     A flag goes before an environment variable, and that before the file at `path`.
     """
-    from_file = strict_yaml.read(path, Cluster) if os.path.lexists(path) else Cluster()
+    from_file = strict_yaml.read_settings(path, Cluster) if os.path.lexists(path) else Cluster()
     values: dict[str, Any] = {}
     changed = []
     for field in fields(Cluster):
         name, value, source = field.name, getattr(from_file, field.name), str(path)
-        variable = variable_of(name)
+        variable = environment_variable(name)
         if text := os.environ.get(variable):
             value, source = _parsed(variable, text, field_types(Cluster)[name]), variable
         if flags and flags.get(name) is not None:
@@ -103,14 +103,14 @@ def load(path: Path, flags: Mapping[str, Any] | None = None) -> tuple[Cluster, s
     return cluster, f"cluster: {', '.join(changed)}; the rest by default"
 
 
-def use_addresses(cluster: Cluster) -> None:
+def export_addresses(cluster: Cluster) -> None:
     """Set the environment variables that tell Ray and MLflow their addresses."""
     for name, variable in _OTHERS_NAMES.items():
         if address := getattr(cluster, name):
             os.environ[variable] = address
 
 
-def variable_of(name: str) -> str:
+def environment_variable(name: str) -> str:
     """Return the environment variable that sets a field of `Cluster`, such as ELMO_WORKERS."""
     return _OTHERS_NAMES.get(name, f"ELMO_{name.upper()}")
 

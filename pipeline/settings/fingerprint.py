@@ -9,7 +9,7 @@ import msgspec
 from elmo.io.records import digest
 
 
-def plain(params: Any) -> dict[str, Any]:
+def to_plain(params: Any) -> dict[str, Any]:
     """Return a section of params, or a record, as a dictionary of plain values."""
     value = msgspec.to_builtins(params) if isinstance(params, msgspec.Struct) else asdict(params)
     return dict(value)
@@ -20,5 +20,5 @@ def fingerprint(stage: str, version: int, params: Any, inputs: Mapping[str, str]
 
     Work in progress is resumed only where it is equal.
     """
-    key = {"stage": stage, "results": version, "params": plain(params), "inputs": dict(inputs)}
+    key = {"stage": stage, "results": version, "params": to_plain(params), "inputs": dict(inputs)}
     return digest(key)[:16]

@@ -79,7 +79,7 @@ Alias = Annotated[
 
 
 @dataclass(frozen=True)
-class Corpus:
+class CorpusSettings:
     """The sources of the text; with empty lists, prose that every machine has."""
 
     general: tuple[Source, ...]
@@ -98,7 +98,7 @@ class Corpus:
 
 
 @dataclass(frozen=True)
-class Labels:
+class LabelsSettings:
     """The labelled text that every machine has: which words of docstrings are marked as code."""
 
     package: PackageNameOrNone
@@ -149,7 +149,7 @@ class ProjectTask:
 
 
 @dataclass(frozen=True)
-class Tokenize:
+class TokenizeSettings:
     """The cutting of text into sentences of tokens."""
 
     tokenizer: TokenizerName
@@ -174,7 +174,7 @@ class Tokenize:
 
 
 @dataclass(frozen=True)
-class Vocab:
+class VocabSettings:
     """The choice of words, and what a character is."""
 
     min_count: Positive
@@ -196,7 +196,7 @@ class Vocab:
 
 
 @dataclass(frozen=True)
-class Pretrain:
+class PretrainSettings:
     """The network and its training, or a model that is trained already."""
 
     network: NetworkSettings
@@ -208,7 +208,7 @@ class Pretrain:
 
 
 @dataclass(frozen=True)
-class Finetune:
+class FinetuneSettings:
     """Training on domain text, from a pretrained model."""
 
     training: TrainingSettings
@@ -234,7 +234,7 @@ class Finetune:
 
 
 @dataclass(frozen=True)
-class Register:
+class RegisterSettings:
     """The name in the model registry, and the alias of the best version."""
 
     name: RegistryName
@@ -248,7 +248,7 @@ class Register:
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportSettings:
     """The content of the report."""
 
     title: Line
@@ -265,17 +265,17 @@ class Report:
 class Params:
     """The content of params.yaml: one field for each section."""
 
-    corpus: Corpus
-    tokenize: Tokenize
-    vocab: Vocab
-    pretrain: Pretrain
-    finetune: Finetune
+    corpus: CorpusSettings
+    tokenize: TokenizeSettings
+    vocab: VocabSettings
+    pretrain: PretrainSettings
+    finetune: FinetuneSettings
     features: StoreSettings
-    register: Register
-    labels: Labels
+    register: RegisterSettings
+    labels: LabelsSettings
     tasks: dict[TaskName, ProjectTask]
     """Tasks on labelled files, each by a name of your own; {}: none."""
-    report: Report
+    report: ReportSettings
 
 
 _MOVED = {
@@ -291,4 +291,4 @@ def load(path: Path, changes: Sequence[str] = ()) -> Params:
 
     `changes` are `section.key=value` each, as `--set` gives them, and override the file.
     """
-    return strict_yaml.read(path, Params, complete=True, moved=_MOVED, changes=changes)
+    return strict_yaml.read_settings(path, Params, complete=True, moved=_MOVED, changes=changes)

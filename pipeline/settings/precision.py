@@ -27,7 +27,7 @@ FORCE = "ELMO_FORCE_BFLOAT16"
 EMULATED = 3.0  # how many times as fast float32 is where bfloat16 is refused; below: a warning
 
 
-def settled(
+def choose_precision(
     requested: RequestedOfEmbedding,
     *,
     setting: str,
@@ -103,7 +103,9 @@ def _slow(measured: machine_speed.Speeds, device: str) -> str:
     return slow
 
 
-def settled_params(params: "Params", stage: str, *, cluster: "Cluster", say: Say) -> "Params":
+def with_chosen_precision(
+    params: "Params", stage: str, *, cluster: "Cluster", say: Say
+) -> "Params":
     """Return `params` with the precision of one stage settled: `auto` is replaced."""
     section: Any = getattr(params, stage)
     if getattr(section, "model", ""):
@@ -118,7 +120,7 @@ def settled_params(params: "Params", stage: str, *, cluster: "Cluster", say: Say
         where = torch.device(device)
         return step_seconds(network, holder, device=where, threads=max(1, cluster.cpus))
 
-    chosen = settled(
+    chosen = choose_precision(
         holder.precision,
         setting=f"{path}.precision",
         device=device,

@@ -33,7 +33,7 @@ def apply_preset(name: str, params_file: Path) -> list[str]:
     if name not in presets:
         raise BadSettings(f"no preset {name}; there are {', '.join(sorted(presets))}")
     source = presets[name]
-    text, changes = overlay(params_file, source)
+    text, changes = overlaid_text(params_file, source)
     with new_file(params_file) as new:
         new.write_bytes(text.encode("utf-8"))
         try:
@@ -45,10 +45,10 @@ def apply_preset(name: str, params_file: Path) -> list[str]:
     return changes
 
 
-def overlay(params_file: Path, source: Path) -> tuple[str, list[str]]:
+def overlaid_text(params_file: Path, source: Path) -> tuple[str, list[str]]:
     """Return the text of `params_file` with the values of `source`, and a line for each change."""
     for path in (params_file, source):
-        node = strict_yaml.tree(path)  # says what is wrong with a file, and where
+        node = strict_yaml.parse_nodes(path)  # says what is wrong with a file, and where
         if node is None or node.id != "mapping":
             raise BadSettings(f"{path}: must hold sections of settings")
     changes: list[str] = []
@@ -57,10 +57,10 @@ def overlay(params_file: Path, source: Path) -> tuple[str, list[str]]:
         text = source.read_bytes().decode("utf-8-sig")
         changes.extend(_merged(ours, _yaml(text).load(text), "", params_file, source))
 
-    return edited(params_file, edit), changes
+    return edited_text(params_file, edit), changes
 
 
-def edited(file: Path, edit: Any) -> str:
+def edited_text(file: Path, edit: Any) -> str:
     """Return the text of a YAML file after `edit(values)` has changed its values.
 
     Comments and line ends are kept.

@@ -23,7 +23,7 @@ def json_schema(kind: type) -> dict[str, Any]:
     for name, section in schema["$defs"].items():
         section["additionalProperties"] = False
         section["description"] = inspect.cleandoc(section["description"])
-        for key, text in effects(by_name[name]).items():
+        for key, text in field_descriptions(by_name[name]).items():
             field = section["properties"][key]
             values = field.get("description")
             field["description"] = f"{text} ({values})" if values else text
@@ -32,7 +32,7 @@ def json_schema(kind: type) -> dict[str, Any]:
 
 
 @cache
-def effects(kind: type) -> dict[str, str]:
+def field_descriptions(kind: type) -> dict[str, str]:
     """Return the description of each field of a dataclass: the string below it in the source."""
     body = ast.parse(inspect.cleandoc(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)

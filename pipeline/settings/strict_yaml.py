@@ -18,7 +18,7 @@ LARGEST = 1 << 20  # bytes of a file of settings
 MOST_VALUES = 10_000  # that it may have, with every alias followed
 
 
-def read(
+def read_settings(
     path: Path,
     kind: type[Settings],
     *,
@@ -33,14 +33,14 @@ def read(
     override the file.
     """
     reader = _Reader(path, complete, moved or {})
-    root = tree(path)
+    root = parse_nodes(path)
     for change in changes:
         root = _changed(root, change)
     built: Settings = reader.build(root, kind, "")
     return built
 
 
-def tree(path: Path) -> Any:
+def parse_nodes(path: Path) -> Any:
     """Return the parsed YAML nodes of a file, or None where it is empty."""
     import yaml
 

@@ -20,7 +20,7 @@ STAGES = (
 )
 
 
-def record(name: str) -> "Stage":
+def load_stage(name: str) -> "Stage":
     """Return the `Stage` record of the stage with this name, from its module."""
     stage: Stage = import_module(f"{__name__}.{name}").STAGE
     return stage
@@ -28,4 +28,4 @@ def record(name: str) -> "Stage":
 
 def results_versions() -> dict[str, int]:
     """Return each stage's `version`, by name."""
-    return {name: record(name).version for name in STAGES}
+    return {name: load_stage(name).version for name in STAGES}

@@ -24,11 +24,11 @@ from elmo.io.outputs import check_record
 from elmo.io.records import Count, Header, Sha256, sha256
 from elmo.model.config import read_config
 
-from ..settings.params import Corpus, Params
+from ..settings.params import CorpusSettings, Params
 from ..terminal.progress import human_size
 from ..terminal.urls import with_login, without_credentials
-from ..text.docstrings import LeftOut, folder_docstrings, package_docstrings, prose
-from ..text.input_files import Input, find_inputs
+from ..text.docstrings import LeftOut, folder_docstrings, package_docstrings, plain_paragraphs
+from ..text.input_files import InputFile, find_inputs
 from ..text.text_blocks import check_readable
 from ..text.work_folder import work_folder
 from . import results_versions
@@ -52,7 +52,7 @@ class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
     sha256: Sha256
     url: str | UnsetType = UNSET
 
-    def input(self, corpus: Location, given: Iterable[str] = ()) -> Input:
+    def input(self, corpus: Location, given: Iterable[str] = ()) -> InputFile:
         """Return the file as an `Input` that can be read from any working folder.
 
         The login of its URL is taken from the URLs `given`.
@@ -61,10 +61,10 @@ class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
             url = corpus.absolute().name(self.name)
         else:
             url = with_login(Location(self.url).absolute().url, given)
-        return Input(self.name, url, self.bytes, self.sha256)
+        return InputFile(self.name, url, self.bytes, self.sha256)
 
 
-class Text(Struct, frozen=True, forbid_unknown_fields=True):
+class CorpusText(Struct, frozen=True, forbid_unknown_fields=True):
     """A text of the corpus: its files, the column that holds it, and its counts.
 
     A text made from documentation also has the versions that it depends on, and a few of the
@@ -84,14 +84,14 @@ class CorpusManifest(Struct, frozen=True, forbid_unknown_fields=True):
 
     kind: Literal["corpus"]
     schema: int
-    texts: dict[TextName, Text]
+    texts: dict[TextName, CorpusText]
 
 
 def _run(params: Params, packages: Path | None, versions: Path | None, **given: Any) -> Numbers:
     figures = run(params=params.corpus, **given)
     if packages is not None:
         own = params.corpus.domain_package if not params.corpus.domain else ""
-        write_packages(packages, own, params.labels.package)
+        write_package_versions(packages, own, params.labels.package)
     if versions is not None:
         check_record(versions, dict[str, int | str])
         write_json(versions, _versions_of_results(params))
@@ -124,7 +124,7 @@ STAGE = Stage(
 )
 
 
-def run(out: Location, params: Corpus, *, work: Location) -> dict[str, float]:
+def run(out: Location, params: CorpusSettings, *, work: Location) -> dict[str, float]:
     """Write `general/`, `domain/` and `manifest.json` to `out`; return the counts.
 
     Of the user's files only names and digests are written.
@@ -161,8 +161,8 @@ def run(out: Location, params: Corpus, *, work: Location) -> dict[str, float]:
 def summary(figures: dict[str, float], out: Location) -> str:
     """Return a line that says what was collected."""
     return (
-        f"{human_size(figures['general_bytes'])} general ({listing(out, 'general')}), "
-        f"{human_size(figures['domain_bytes'])} domain ({listing(out, 'domain')})"
+        f"{human_size(figures['general_bytes'])} general ({list_files(out, 'general')}), "
+        f"{human_size(figures['domain_bytes'])} domain ({list_files(out, 'domain')})"
     )
 
 
@@ -181,14 +181,14 @@ def read_manifest(folder: Location) -> CorpusManifest:
     return manifest
 
 
-def listing(folder: Location, text: TextName) -> str:
+def list_files(folder: Location, text: TextName) -> str:
     """Return the names of a text's first files, for the terminal."""
     names = [source.name for source in read_manifest(folder).texts[text].inputs]
     more = f" and {len(names) - 4:,} more" if len(names) > 4 else ""
     return ", ".join(names[:4]) + more
 
 
-def write_packages(out: Path, *names: str) -> None:
+def write_package_versions(out: Path, *names: str) -> None:
     """Write each package's installed version to `out`, for DVC: stages depend on that file."""
     check_record(out, dict[str, list[str]])
     write_json(out, {name: _versions(name) for name in sorted({*names} - {""})})
@@ -229,7 +229,7 @@ def _rendered(
     text: TextName,
     release: dict[str, str],
     files: dict[str, Iterator[str]],
-) -> Text:
+) -> CorpusText:
     """Write a text to `folder`, or take that of `out` over where the same release made it."""
     source: dict[str, str | int] = {"results": STAGE.version, **release}
     if release and out is not None and (before := _whole(out, text, source)):
@@ -239,7 +239,7 @@ def _rendered(
     return structs.replace(written, rendered=source) if release else written
 
 
-def _whole(out: Path, text: TextName, source: dict[str, str | int]) -> Text | None:
+def _whole(out: Path, text: TextName, source: dict[str, str | int]) -> CorpusText | None:
     """Return what `out` holds of a text, if rendered of `source` and as it was written."""
     try:
         before = read_manifest(Location(out)).texts[text]
@@ -249,7 +249,7 @@ def _whole(out: Path, text: TextName, source: dict[str, str | int]) -> Text | No
     return None if altered or before.rendered != source else before
 
 
-def _write(folder: Path, text: TextName, files: dict[str, Iterator[str]]) -> Text:
+def _write(folder: Path, text: TextName, files: dict[str, Iterator[str]]) -> CorpusText:
     """Write one text's files below `folder`; return its entry of the manifest."""
     dropped = LeftOut()
     seen: set[str] = set()
@@ -264,14 +264,14 @@ def _write(folder: Path, text: TextName, files: dict[str, Iterator[str]]) -> Tex
                 words += sum(len(line.split()) for line in document)
         inputs.append(TextFile(f"{text}/{name}", path.stat().st_size, sha256(path)))
     counts = {"documents": documents, "words": words, "bytes": sum(i.bytes for i in inputs)}
-    return Text("text", tuple(inputs), counts, dict(dropped.counts), dropped.samples())
+    return CorpusText("text", tuple(inputs), counts, dict(dropped.counts), dropped.samples())
 
 
 def _documents(sources: Iterable[str], seen: set[str], dropped: LeftOut) -> Iterator[list[str]]:
     """The prose of each source, without paragraphs that came before; none that is empty."""
     for source in sources:
         new = []
-        for paragraph in prose(source, dropped):
+        for paragraph in plain_paragraphs(source, dropped):
             if paragraph in seen:
                 dropped.add("duplicate", paragraph)
             else:
@@ -281,10 +281,10 @@ def _documents(sources: Iterable[str], seen: set[str], dropped: LeftOut) -> Iter
             yield new
 
 
-def _own(patterns: tuple[str, ...], column: str) -> Text:
+def _own(patterns: tuple[str, ...], column: str) -> CorpusText:
     """The manifest's entry of the user's own files: names and digests, nothing copied."""
     inputs = find_inputs(patterns)
     in_parallel(lambda input_: check_readable(input_, column), inputs)
     sources = tuple(TextFile(i.name, i.bytes, i.sha256, without_credentials(i.url)) for i in inputs)
     counts = {"files": len(inputs), "bytes": sum(i.bytes for i in inputs)}
-    return Text(column, sources, counts, {})
+    return CorpusText(column, sources, counts, {})

@@ -54,7 +54,7 @@ def _run(params: Params, *, shards: Location, cluster: Cluster, **given: Any) ->
     """Run the stage; say first how long that will take."""
     from elmo.data.shards import Shards
 
-    outlook.say_embedding(Shards(shards).tokens(), params, cluster)
+    outlook.warn_of_long_embedding(Shards(shards).tokens(), params, cluster)
     return run(shards, params=params.features, cluster=cluster, **given)
 
 
@@ -96,7 +96,7 @@ def run(
             _record(log, manifest, out)
     finally:
         _clear(kept)
-    return metrics(manifest)
+    return store_metrics(manifest)
 
 
 def _check_room(out: Location, kept: Location, layout: "Layout", *, tokens: int) -> None:
@@ -109,7 +109,7 @@ def _check_room(out: Location, kept: Location, layout: "Layout", *, tokens: int)
     free, human = outlook.free_bytes(home), progress.human_size
     line = f"{tokens:,} tokens take {human(size)}, {human(free)} are free"
     if (size if layout.codec == "none" else size // 2) - there > free:
-        ways = outlook.ways(tokens * layout.width, layout.dtype)
+        ways = outlook.advice_for_smaller_store(tokens * layout.width, layout.dtype)
         raise ElmoError(f"{out}: {line}; {ways}")
     if size > outlook.MATTERS * free:
         progress.say(f"features: {line}")
@@ -147,7 +147,7 @@ def append(
             "append", before.layout, inputs=inputs, sources={"shards": shards}
         ) as log:
             _record(log, newest, store)
-        return metrics(newest)
+        return store_metrics(newest)
     store_build.check_append(store, shards=shards, model=model)
     say = partial(print, file=sys.stderr)
     check_store_precision(before.manifest.params.precision, device=_device(cluster), say=say)
@@ -166,10 +166,10 @@ def append(
             run=_on(cluster),
         )
         _record(log, manifest, store)
-    return metrics(manifest)
+    return store_metrics(manifest)
 
 
-def stores(model: str | Path, *, name: str) -> list[dict[str, str]]:
+def stores_of_model(model: str | Path, *, name: str) -> list[dict[str, str]]:
     """Return the stores made from a model, newest first: digest, location and MLflow run of each.
 
     `model` is a folder, a digest, or the number of a version of the registered model `name`.
@@ -192,7 +192,7 @@ def stores(model: str | Path, *, name: str) -> list[dict[str, str]]:
     return list(listed.values())
 
 
-def dataset(
+def store_dataset(
     store: str | Path, *, layers: Sequence[int | str] | None = None, split: str | None = None
 ) -> "ray.data.Dataset":
     """Return a store as a Ray Data dataset with one row per sentence.
@@ -220,7 +220,7 @@ class _PartRows:
         return sentence_records(FeatureStore(self.store, layers=self.layers), numbers=[number])
 
 
-def metrics(manifest: "StoreManifest") -> dict[str, float]:
+def store_metrics(manifest: "StoreManifest") -> dict[str, float]:
     """Return the counts of a store and its bytes per token."""
     import msgspec
 
@@ -229,10 +229,10 @@ def metrics(manifest: "StoreManifest") -> dict[str, float]:
 
 
 def _record(log: tracking.Run, manifest: "StoreManifest", out: Location) -> None:
-    log.metrics(metrics(manifest))
-    log.tag("model_digest", manifest.model.digest)
-    log.tag("store", manifest.digest)
-    log.tag("store_place", published_location(out).absolute().url)
+    log.log_metrics(store_metrics(manifest))
+    log.set_tag("model_digest", manifest.model.digest)
+    log.set_tag("store", manifest.digest)
+    log.set_tag("store_place", published_location(out).absolute().url)
 
 
 def _clear(work: Location) -> None:

@@ -12,9 +12,9 @@ from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.model.config import read_training
 
-from ..report.phrases import unknown_tokens
+from ..report.phrases import unknown_words_remark
 from ..settings.cluster import Cluster
-from ..settings.params import Finetune
+from ..settings.params import FinetuneSettings
 from .stage import CURVES, OUT, Argument, Stage
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from elmo.nn.bilm import BiLM
     from elmo.nn.softmax import Softmax
 
-    from .training import Prepared, RunSettings, Trained
+    from .training import PreparedJob, RunSettings, TrainingResult
 
 STAGE = Stage(
     name="finetune",
@@ -55,14 +55,14 @@ class FinetuneJob:
     freeze: tuple[str, ...]
     layer_decay: float
 
-    def prepare(self, settings: "RunSettings") -> "Prepared":
+    def prepare(self, settings: "RunSettings") -> "PreparedJob":
         """Load the model, add the domain's words, and set a learning rate for each layer."""
         from elmo.data.shards import Shards
         from elmo.model.folder import load_model
         from elmo.nn.softmax import new_softmax, restored_softmax
         from elmo.train.loop import TrainingJob
 
-        from .training import Prepared
+        from .training import PreparedJob
 
         training, shards = settings.training, Shards(self.domain)
         parent = load_model(self.model)
@@ -75,7 +75,7 @@ class FinetuneJob:
             softmax = new_softmax(words, projection, seed=training.seed)
         else:
             softmax = restored_softmax(parent.softmax, words=words, seed=training.seed)
-            share_unknown(softmax, vocabulary, counts, known=len(parent.vocabulary))
+            init_new_words(softmax, vocabulary, counts, known=len(parent.vocabulary))
         job = TrainingJob(
             bilm=parent.bilm,
             softmax=softmax,
@@ -89,7 +89,7 @@ class FinetuneJob:
             stop=settings.stop,
         )
         general = replace(job, shards=Shards(self.general))
-        return Prepared(
+        return PreparedJob(
             job,
             "domain",
             {"general": general},
@@ -104,7 +104,7 @@ def run(
     domain: Location,
     general: Location,
     out: Location,
-    params: Finetune,
+    params: FinetuneSettings,
     *,
     curves: Path,
     work: Location,
@@ -198,7 +198,7 @@ def summary(figures: dict[str, float]) -> str:
         f"domain perplexity {figures['domain_perplexity_before']:.1f} → "
         f"{figures['domain_perplexity_after']:.1f} ({-figures['domain_gain']:+.1%}), general "
         f"{figures['general_perplexity_before']:.1f} → {figures['general_perplexity_after']:.1f}"
-        f"{unknown_tokens(figures.get('domain_unk_rate'))}"
+        f"{unknown_words_remark(figures.get('domain_unk_rate'))}"
     )
 
 
@@ -207,11 +207,11 @@ def score(figures: dict[str, float]) -> str:
     if "steps" not in figures:
         return ""
     before, after = (figures[f"domain_perplexity_{when}"] for when in ("before", "after"))
-    unknown = unknown_tokens(figures.get("domain_unk_rate"))
+    unknown = unknown_words_remark(figures.get("domain_unk_rate"))
     return f"{after:.1f} on domain text, {before:.1f} before fine-tuning{unknown}"
 
 
-def _metrics(trained: "Trained") -> dict[str, float]:
+def _metrics(trained: "TrainingResult") -> dict[str, float]:
     """The gain on the domain text, the forgetting of the general one, and how much was read."""
     before, after = (
         {text: _average(figures[text]) for text in ("domain", "general")}
@@ -265,7 +265,7 @@ def _extended(vocabulary: "Vocabulary", counts: Counter[str], least: int) -> "Vo
     return Vocabulary([*vocabulary.words, *(word for word, _ in new)], added)
 
 
-def share_unknown(
+def init_new_words(
     softmax: "Softmax", vocabulary: "Vocabulary", counts: Counter[str], *, known: int
 ) -> None:
     """Initialize new words, those from the id `known` on, as copies of `<UNK>`.

@@ -21,8 +21,8 @@ from elmo.io.outputs import check_folder
 from elmo.io.records import sha256
 from elmo.tasks.readers.fields import TextTokens
 
-from ..settings.params import Labels
-from ..text.docstrings import LeftOut, marked_prose, package_docstrings
+from ..settings.params import LabelsSettings
+from ..text.docstrings import LeftOut, marked_up_paragraphs, package_docstrings
 from .stage import Argument, Stage
 
 SHORTEST, LONGEST = 5, 40  # tokens of a sentence
@@ -49,7 +49,7 @@ STAGE = Stage(
 )
 
 
-def run(out: Path, params: Labels) -> dict[str, int]:
+def run(out: Path, params: LabelsSettings) -> dict[str, int]:
     """Write `train.jsonl`, `dev.jsonl` and `test.jsonl` to `out`; return the counts.
 
     `manifest.json` has their digests, and tells them from a user's files of the same names. Without
@@ -71,7 +71,7 @@ def run(out: Path, params: Labels) -> dict[str, int]:
     cut, split_text = TextTokens("unicode"), sentence_splitter()[0]
     for docstring in package_docstrings(params.package, setting="labels.package"):
         sentences = by_split[_split(docstring)]
-        for tokens, tags in labelled(docstring, counts, cut=cut, split_text=split_text):
+        for tokens, tags in label_sentences(docstring, counts, cut=cut, split_text=split_text):
             if tokens in seen:
                 counts["dropped_duplicate"] += 1
                 continue
@@ -112,7 +112,7 @@ def summary(figures: dict[str, int]) -> str:
     )
 
 
-def labelled(
+def label_sentences(
     docstring: str,
     counts: Counter[str],
     *,
@@ -124,7 +124,7 @@ def labelled(
     `split_text` cuts a paragraph into sentences, `cut` a sentence into tokens. `counts` is
     increased by the sentences that are left out, under the reason.
     """
-    for paragraph in marked_prose(docstring, LeftOut()):
+    for paragraph in marked_up_paragraphs(docstring, LeftOut()):
         plain, code = without_marks(" ".join(paragraph.split()))
         start = 0
         for text in split_text(plain):

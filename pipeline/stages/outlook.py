@@ -26,7 +26,7 @@ MATTERS = 0.1  # of the free disk
 WORTH = 1e14  # operations of all products from which steps are timed: hundreds of seconds of a core
 
 
-def say_ahead(
+def warn_of_long_work(
     text: str,
     *,
     tokens: int,
@@ -53,18 +53,18 @@ def say_ahead(
                 f"this machine; {name}.training.epochs, pretrain.network, less text make it shorter"
             )
     if text == "domain":
-        say_embedding(tokens, params, cluster)
+        warn_of_long_embedding(tokens, params, cluster)
         layer = layer_bytes(tokens, params)
         layers = choose_layers(params.features.layers, model_layers=_network(params).layers + 1)
         size = layer * len([name for name in layers if name != "layer_0"])
         if home and size >= LARGE and size > MATTERS * (free := free_bytes(home)):
             say(
                 f"features: {tokens:,} tokens will take {human_size(size)}, {human_size(free)} are "
-                f"free; to make it less, {ways(layer, params.features.dtype)}"
+                f"free; to make it less, {advice_for_smaller_store(layer, params.features.dtype)}"
             )
 
 
-def say_embedding(tokens: int, params: "Params", cluster: Cluster) -> None:
+def warn_of_long_embedding(tokens: int, params: "Params", cluster: Cluster) -> None:
     """Print how long embedding so many tokens takes at most.
 
     It is taken to be as slow as training steps, which compute more.
@@ -77,7 +77,7 @@ def say_embedding(tokens: int, params: "Params", cluster: Cluster) -> None:
         )
 
 
-def ways(layer: int, dtype: str) -> str:
+def advice_for_smaller_store(layer: int, dtype: str) -> str:
     """Return advice on how to make a store smaller; `layer` is the size of one layer in bytes."""
     settings = [f'features.layers to "top" ({human_size(layer)})']
     if dtype != "int8":

@@ -9,16 +9,16 @@ from elmo.io.location import Location
 from elmo.io.records import digest
 from elmo.settings import NetworkSettings
 
-from ..report.phrases import beside_unigram, unknown_tokens
+from ..report.phrases import unknown_words_remark, versus_unigram
 from ..settings.cluster import Cluster
-from ..settings.params import Pretrain
+from ..settings.params import PretrainSettings
 from .stage import CURVES, OUT, Argument, Stage
 
 if TYPE_CHECKING:
     from elmo.data.characters import Characters
     from elmo.data.vocabulary import Vocabulary
 
-    from .training import Prepared, RunSettings
+    from .training import PreparedJob, RunSettings
 
 STAGE = Stage(
     name="pretrain",
@@ -46,7 +46,7 @@ class PretrainJob:
     vocab: Location
     network: NetworkSettings
 
-    def prepare(self, settings: "RunSettings") -> "Prepared":
+    def prepare(self, settings: "RunSettings") -> "PreparedJob":
         """Build a new model of the network's shape, initialized from the seed."""
         from elmo.data.shards import Shards
         from elmo.nn.bilm import BiLM
@@ -54,7 +54,7 @@ class PretrainJob:
         from elmo.settings import ModelShape
         from elmo.train.loop import TrainingJob
 
-        from .training import Prepared
+        from .training import PreparedJob
 
         training = settings.training
         config = ModelShape(**asdict(self.network), input_words=None)
@@ -73,7 +73,7 @@ class PretrainJob:
             checkpointing=settings.checkpointing,
             stop=settings.stop,
         )
-        return Prepared(
+        return PreparedJob(
             job,
             "general",
             {},
@@ -87,7 +87,7 @@ def run(
     shards: Location,
     vocab: Location,
     out: Location,
-    params: Pretrain,
+    params: PretrainSettings,
     *,
     curves: Path,
     work: Location,
@@ -142,7 +142,9 @@ def _figures(heldout: dict[str, float | None]) -> dict[str, float]:
     return metrics
 
 
-def _taken(shards: Location, out: Location, params: Pretrain, curves: Path) -> dict[str, float]:
+def _taken(
+    shards: Location, out: Location, params: PretrainSettings, curves: Path
+) -> dict[str, float]:
     """Copy the named model to `out`, with curves that hold nothing; measure it on the shards."""
     from elmo.data.shards import Shards
     from elmo.model.folder import copy_model, load_model
@@ -168,13 +170,13 @@ def summary(figures: dict[str, float]) -> str:
     if "heldout_perplexity" not in figures:
         return f"{taken}; it has no softmax, so no perplexity"
     words = f"{taken}{taken and ': '}held-out perplexity {figures['heldout_perplexity']:.1f}"
-    unknown = unknown_tokens(figures.get("heldout_unk_rate"))
+    unknown = unknown_words_remark(figures.get("heldout_unk_rate"))
     if "times_below_unigram" not in figures:
         return f"{words}{unknown}"
     below = figures["times_below_unigram"]
     useless = "" if below >= 1 else "; it needs more text or more epochs to be of use"
     return (
-        f"{words}, {beside_unigram(below)} the unigram model's "
+        f"{words}, {versus_unigram(below)} the unigram model's "
         f"{figures['unigram_perplexity']:.1f}{unknown}{useless}"
     )
 
@@ -183,7 +185,7 @@ def score(figures: dict[str, float]) -> str:
     """Return the held-out perplexity in a few words; empty for a model without a softmax."""
     if "heldout_perplexity" not in figures:
         return ""
-    unknown = unknown_tokens(figures.get("heldout_unk_rate"))
+    unknown = unknown_words_remark(figures.get("heldout_unk_rate"))
     return f"perplexity {figures['heldout_perplexity']:.1f} on held-out general text{unknown}"
 
 

@@ -17,7 +17,7 @@ from elmo.io.outputs import check_record
 from elmo.io.records import digest
 
 from .. import tracking
-from ..settings.params import Register
+from ..settings.params import RegisterSettings
 from ..terminal.urls import without_credentials
 from ..tracking import registry
 from .stage import Argument, Stage
@@ -43,7 +43,7 @@ class RegisterRecord(Struct, forbid_unknown_fields=True):
     version: int
 
 
-class RegisterNumbers(Struct, forbid_unknown_fields=True):
+class RegisterFigures(Struct, forbid_unknown_fields=True):
     """The figures that `run` returns: version, its URI, and what was decided."""
 
     version: int
@@ -65,7 +65,7 @@ STAGE = Stage(
     run=lambda params, **given: run(params=params.register, **given),
     summary=lambda figures, _: summary(figures),
     work=None,
-    numbers=RegisterNumbers,
+    numbers=RegisterFigures,
 )
 
 
@@ -73,7 +73,7 @@ def run(
     model: Location,
     store: Location,
     out: Path,
-    params: Register,
+    params: RegisterSettings,
     *,
     general: Location,
     domain: Location,
@@ -107,7 +107,7 @@ def run(
         **{f"heldout.{text}": heldout_digest(held_shards) for text, held_shards in shards.items()},
         **{name: f"{value:.6g}" for name, value in scores.items() if ".after." in name},
     }
-    version = registry.find(params.name, content)
+    version = registry.find_version(params.name, content)
     if version is None and os.environ.get("DVC_EXP_NAME") and not os.environ.get(ASKED):
         write_json(out, to_builtins(RegisterRecord(content, params.name, "", 0)))
         return {"version": 0, "uri": "", "decision": _NOTHING}
@@ -117,8 +117,8 @@ def run(
         with tracking.run("register", params, inputs=inputs, sources=sources) as log:
             version, decision = _new_version(model, lineage, log, tags, scores, params)
     else:
-        tracking.end_killed("register")
-        decision = registry.appoint(
+        tracking.end_killed_runs("register")
+        decision = registry.decide_champion(
             params.name, version, tags=tags, alias=params.alias, margin=params.margin
         )
     uri = f"models:/{params.name}/{version}"
@@ -149,12 +149,12 @@ def _new_version(
     log: tracking.Run,
     tags: dict[str, str],
     scores: dict[str, float],
-    params: Register,
+    params: RegisterSettings,
 ) -> tuple[int, str]:
     """Register a model that the registry does not have: its version, and what that became."""
-    log.metrics(scores)
-    with tracking.answers():
-        trained = bool(lineage.run_id) and tracking.exists(lineage.run_id)
+    log.log_metrics(scores)
+    with tracking.catch_mlflow_errors():
+        trained = bool(lineage.run_id) and tracking.run_exists(lineage.run_id)
     with local_folder(model) as local:
         registered = registry.register(
             local,
@@ -165,8 +165,8 @@ def _new_version(
             alias=params.alias,
             margin=params.margin,
         )
-    log.tag("model_version", str(registered.version))
-    log.tag("model_digest", tags["model_digest"])
+    log.set_tag("model_version", str(registered.version))
+    log.set_tag("model_digest", tags["model_digest"])
     return registered.version, registered.decision
 
 

@@ -15,7 +15,7 @@ from .. import tracking
 from ..report import runs, sections, uses
 from ..report.page import Block, Picture, render
 from ..report.results import Results, read_results, training_runs
-from ..settings.params import Params, Report
+from ..settings.params import Params, ReportSettings
 from .stage import Argument, Stage
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ STAGE = Stage(
 
 def run(
     out: Path,
-    params: Report,
+    params: ReportSettings,
     *,
     numbers_in: Path,
     curves: Path,
@@ -95,7 +95,7 @@ def run(
                 content = about_runs | _figures(results, drawn, curves / "tasks", params, embedder)
                 page = render(params.title, sections.summary(results.figures), content)
                 (folder / "index.html").write_text(page, encoding="utf-8")
-            log.artifact(out / "index.html")
+            log.log_artifact(out / "index.html")
     return {"pictures": len(drawn)}
 
 
@@ -103,7 +103,7 @@ def _figures(
     results: Results,
     drawn: Mapping[str, Picture],
     task_pictures: Path,
-    params: Report,
+    params: ReportSettings,
     embedder: "Embedder",
 ) -> dict[str, list[Block]]:
     """The sections on figures, in order."""

@@ -23,12 +23,12 @@ from elmo.tasks import RESULTS_VERSION
 from elmo.tasks.kinds import choose
 from elmo.tasks.settings import TaskSettings
 
-from ..report.phrases import ARMS, SIMPLE, between, rank
+from ..report.phrases import ARMS, SIMPLE, interval_text, score_order
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
 from ..settings.params import Params, ProjectTask
-from ..terminal.progress import Progress, detail, say
-from ..tracking.task_runs import Runs, source_digest
+from ..terminal.progress import Progress, log_detail, say
+from ..tracking.task_runs import TaskRuns, source_digest
 from .stage import WORK, Argument, Numbers, Stage
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ STAGE = Stage(
     run=_run,
     summary=lambda figures, _: summary(figures),
     metrics={"score_higher_better": "score", "gain_over_without_elmo": "gain"},
-    score=lambda figures: score(figures),
+    score=lambda figures: score_text(figures),
     work=replace(WORK, kind="path"),
     cluster=True,
 )
@@ -107,11 +107,11 @@ def run(
         tokenizer=read_config(model).tokenizer,
     )
     for split in ("dev", "test"):
-        say_labels_lacking(params.kind, data[split], path=sources[split], train=data["train"])
+        warn_unknown_labels(params.kind, data[split], path=sources[split], train=data["train"])
     kept = work.absolute() / f"{name}-{fingerprint('tasks', STAGE.version, params, inputs)}"
     read = {**sources, "model": model}
     tracked_arms = {
-        arm: Runs(name, params.kind, settings, read, work) for arm, settings in arms.items()
+        arm: TaskRuns(name, params.kind, settings, read, work) for arm, settings in arms.items()
     }
     epochs = params.seeds * sum(settings.epochs for settings in arms.values())
     with locked(kept), Progress(f"tasks {name}", epochs, unit="epochs") as bar:
@@ -128,13 +128,13 @@ def run(
         tracked.log_model(out / first, best_seed(out / first))
         figures = _figures(tallies, data)
         with tracked.open(0) as log:
-            log.headline(
+            log.log_to_parent(
                 {f"tasks.{name}.{_metric(figures)}": figures["score"]}
                 | {f"tasks.{name}.{key}": figures[key] for key in ("gain",) if key in figures},
                 {f"tasks.{name}.seeds": params.seeds},
             )
     for tracked in tracked_arms.values():
-        tracked.forget(range(params.seeds))
+        tracked.forget_resumable(range(params.seeds))
     curves = {arm: _mean_curve(out / arm) for arm in arms}
     _write_curve(curve, curves)
     picture.parent.mkdir(parents=True, exist_ok=True)
@@ -146,19 +146,19 @@ def run(
 
 def summary(figures: Mapping[str, Any]) -> str:
     """Return a line with the scores of a task, the gain and its intervals."""
-    shown = score(figures)
+    shown = score_text(figures)
     test = f"{figures['examples']['test']:,} test examples"
     if "gain" not in figures:
         return f"{shown}; {figures['seeds']} seeds, {test}"
     seeds = ""
     if figures["gain_low"] is not None:
-        interval = between(figures["gain_low"], figures["gain_high"])
+        interval = interval_text(figures["gain_low"], figures["gain_high"])
         seeds = f"over {figures['seeds']} seeds {interval}, "
-    units = between(figures["gain_test_low"], figures["gain_test_high"])
+    units = interval_text(figures["gain_test_low"], figures["gain_test_high"])
     return f"{shown}; {figures['gain']:+.3f}, 95 % interval {seeds}over {test} {units}"
 
 
-def score(figures: Mapping[str, Any]) -> str:
+def score_text(figures: Mapping[str, Any]) -> str:
     """Return the first score of each way of training and of each simple baseline, as text."""
     metric = _metric(figures)
     rows = (ARMS | SIMPLE).items()
@@ -174,7 +174,7 @@ def best_by_epoch(folder: Path) -> list[list[float]]:
     for seed in read_task(folder).seeds:
         best, curve = -1.0, []
         for figures in read_curve(folder, seed):
-            metric = min((name for name in figures if name not in NOT_SCORES), key=rank)
+            metric = min((name for name in figures if name not in NOT_SCORES), key=score_order)
             best = max(best, figures[metric])
             curve.append(best)
         curves.append(curve)
@@ -196,16 +196,16 @@ def best_seed(folder: Path) -> int:
     return task.best_seed(task.read_task(folder))
 
 
-def over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def mean_over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of each score, and for several seeds the first's standard deviation."""
-    names = sorted((name for name in scores[0] if name != "epoch"), key=rank)
+    names = sorted((name for name in scores[0] if name != "epoch"), key=score_order)
     figures = {name: statistics.fmean(s[name] for s in scores) for name in names}
     if len(scores) > 1:
         figures[f"{names[0]}_sd"] = statistics.stdev(s[names[0]] for s in scores)
     return figures
 
 
-def named(option: str, parts: Iterable[str]) -> dict[str, str]:
+def parse_pairs(option: str, parts: Iterable[str]) -> dict[str, str]:
     """Return `NAME=VALUE` texts as a dict; `option` is where they come from, for errors."""
     pairs = {}
     for part in parts:
@@ -245,7 +245,7 @@ def read_labelled(
             kind,
             path,
             format=format or None,
-            columns=named("columns", columns.split(",") if columns else []),
+            columns=parse_pairs("columns", columns.split(",") if columns else []),
             scheme=scheme or None,
             tokenizer=tokenizer,
         )
@@ -253,7 +253,7 @@ def read_labelled(
     }
 
 
-def say_labels_lacking(
+def warn_unknown_labels(
     kind: str,
     labelled: "Labelled",
     *,
@@ -279,7 +279,7 @@ def say_labels_lacking(
 def _train(
     out: Path,
     data: Mapping[str, "Labelled"],
-    tracked: Runs,
+    tracked: TaskRuns,
     seeds: int,
     model: Path,
     device: str,
@@ -292,7 +292,7 @@ def _train(
         bar.reach(before + seed * tracked.settings.epochs + epoch, f"{arm}seed {seed}, {score}")
 
     with ExitStack() as stack:
-        train_arm(
+        train_variant(
             out,
             data,
             tracked.kind,
@@ -301,19 +301,19 @@ def _train(
             model=model,
             work=out.parent.parent,
             device=device,
-            report=TrainProgress(tracked.opener(stack), name=arm, show=show),
+            report=TrainProgress(tracked.run_opener(stack), name=arm, show=show),
         )
     bar.reach(before + seeds * tracked.settings.epochs, f"{arm}on the test file")
-    tallies = tallies_on(out, data["test"], work=out.parent.parent, device=device)
+    tallies = score_seeds(out, data["test"], work=out.parent.parent, device=device)
     for seed, tally in enumerate(tallies):
         score = tally.scores()
         with tracked.open(seed) as log:
-            log.metrics({f"test.{name}": value for name, value in score.items()})
-        detail(f"{arm}seed {seed}: {listed(score)} on test")
+            log.log_metrics({f"test.{name}": value for name, value in score.items()})
+        log_detail(f"{arm}seed {seed}: {scores_text(score)} on test")
     return tallies
 
 
-def train_arm(
+def train_variant(
     out: Path,
     data: Mapping[str, "Labelled"],
     kind: str,
@@ -348,7 +348,7 @@ def train_arm(
         )
 
 
-def tallies_on(folder: Path, test: "Labelled", *, work: Path, device: str) -> list["Tally"]:
+def score_seeds(folder: Path, test: "Labelled", *, work: Path, device: str) -> list["Tally"]:
     """Score each seed of the trained task in `folder` on the test file; return a tally for each.
 
     `work` keeps the test file's vectors from one call to the next.
@@ -405,7 +405,7 @@ class TrainProgress:
         mark = ", best so far" if first > self._best else ""
         self._best = max(self._best, first)
         epoch = f"{self._name}seed {self._seed} epoch {int(figures['epoch'])}"
-        detail(f"{epoch}: loss {figures['loss']:.4g}, {listed(scores)}{mark}")
+        log_detail(f"{epoch}: loss {figures['loss']:.4g}, {scores_text(scores)}{mark}")
 
 
 def log_nothing(figures: dict[str, float], *, step: int) -> None:
@@ -444,7 +444,7 @@ def _simple(kind: str, data: Mapping[str, "Labelled"], model: Path) -> dict[str,
 def _figures(
     tallies: Mapping[str, Sequence["Tally"]], data: Mapping[str, "Labelled"]
 ) -> dict[str, Any]:
-    means = {arm: over_seeds([one.scores() for one in of]) for arm, of in tallies.items()}
+    means = {arm: mean_over_seeds([one.scores() for one in of]) for arm, of in tallies.items()}
     figures: dict[str, Any] = {
         arm: {name: float(f"{value:.6g}") for name, value in row.items()}
         for arm, row in means.items()
@@ -461,7 +461,7 @@ def _figures(
 def _metric(figures: Mapping[str, Any]) -> str:
     """The name of the task's first score."""
     arm = next(arm for arm in ARMS if arm in figures)
-    return min(figures[arm], key=rank)
+    return min(figures[arm], key=score_order)
 
 
 def _write_curve(path: Path, curves: Mapping[str, Sequence[float]]) -> None:
@@ -474,6 +474,6 @@ def _write_curve(path: Path, curves: Mapping[str, Sequence[float]]) -> None:
             table.writerow([epoch + 1, *row])
 
 
-def listed(figures: Mapping[str, float]) -> str:
+def scores_text(figures: Mapping[str, float]) -> str:
     """Return scores as text."""
     return ", ".join(f"{name} {value:.4f}" for name, value in figures.items())

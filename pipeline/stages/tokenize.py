@@ -32,21 +32,21 @@ from elmo.io.outputs import check_folder
 
 from ..cluster import workers
 from ..settings.cluster import Cluster
-from ..settings.params import Params, Tokenize
+from ..settings.params import Params, TokenizeSettings
 from ..terminal.progress import human_size, say
 from ..text import accounting, quality
 from ..text.accounting import Accounting
-from ..text.input_files import Input, check_inputs
+from ..text.input_files import InputFile, check_inputs
 from ..text.shard_builder import (
     Piece,
     PieceResult,
-    finished,
+    read_finished,
     tokenize_piece,
 )
-from ..text.spans import piece_bytes, plan
-from ..text.work_folder import discard, work_folder
+from ..text.spans import piece_bytes, plan_pieces
+from ..text.work_folder import discard_pieces, work_folder
 from .corpus import read_manifest
-from .outlook import say_ahead
+from .outlook import warn_of_long_work
 from .stage import OUT, Argument, Numbers, Stage
 
 _LONG = 200_000_000  # bytes of a compressed file, which one core reads for half a minute
@@ -73,7 +73,7 @@ def _run(params: Params, *, cluster: Cluster, text: str, out: Location, **given:
     addresses = (*params.corpus.general, *params.corpus.domain)
     own: dict[str, Any] = given | {"text": text, "out": out, "cluster": cluster}
     figures = run(params=params.tokenize, given=addresses, **own)
-    say_ahead(
+    warn_of_long_work(
         text,
         tokens=int(figures["tokens"]),
         train_tokens=int(figures["tokens"] - figures["heldout_tokens"]),
@@ -101,7 +101,7 @@ def _check_queries(params: Params) -> None:
 def run(
     corpus: Location,
     out: Location,
-    params: Tokenize,
+    params: TokenizeSettings,
     *,
     text: str,
     work: Location,
@@ -132,9 +132,9 @@ def summary(figures: dict[str, float]) -> str:
 
 
 def tokenize(
-    inputs: Sequence[Input],
+    inputs: Sequence[InputFile],
     out: Location,
-    params: Tokenize,
+    params: TokenizeSettings,
     *,
     column: str,
     work: Location,
@@ -149,23 +149,23 @@ def tokenize(
     files = [CorpusFile(input_.name, input_.bytes, input_.sha256) for input_ in inputs]
     inputs = check_inputs(inputs)
     params = replace(params, shard_bytes=piece_bytes(inputs, shard_bytes=params.shard_bytes))
-    divided = plan(inputs, shard_bytes=params.shard_bytes, documents=params.documents)
+    divided = plan_pieces(inputs, shard_bytes=params.shard_bytes, documents=params.documents)
     _say_large(inputs)
     check_size(out, shards=len(SPLITS) * len(divided), inputs=files)
-    sample = quality.sample(sum(input_.bytes for input_ in inputs))
+    sample = quality.sample_interval(sum(input_.bytes for input_ in inputs))
     with work_folder(work, "tokenize", out) as kept:
         pieces = [
             Piece(number, spans, kept, params, column, sample, description, STAGE.version)
             for number, spans in enumerate(divided)
         ]
         results = _results(pieces, cluster)
-        total = accounting.add(result.accounting for result in results)
+        total = accounting.sum_accounts(result.accounting for result in results)
         try:
             _check_splits(inputs, total, results, params)
         except ElmoError:  # only other settings or another text would help
-            discard(kept)
+            discard_pieces(kept)
             raise
-        counts, report = total.counts(), quality.merge([result.quality for result in results])
+        counts, report = total.counts(), quality.summarize([result.quality for result in results])
         documents: dict[Split, int] = {
             "train": total.train_documents,
             "heldout": total.heldout_documents,
@@ -185,7 +185,7 @@ def tokenize(
     return _metrics(counts, report, shards)
 
 
-def _say_large(inputs: Sequence[Input]) -> None:
+def _say_large(inputs: Sequence[InputFile]) -> None:
     """Name the compressed files that one core reads for long, and what to do about it."""
     large = [one for one in inputs if one.compression is not None and one.bytes > _LONG]
     if large:
@@ -199,7 +199,7 @@ def _say_large(inputs: Sequence[Input]) -> None:
 
 def _results(pieces: Sequence[Piece], cluster: Cluster) -> list[PieceResult]:
     """The results of all pieces in order; those finished before are not done again."""
-    results = finished(pieces)
+    results = read_finished(pieces)
     missing = [piece for piece, result in zip(pieces, results, strict=True) if result is None]
     new = workers.tasks(tokenize_piece, missing, cluster=cluster, label="tokenize")
     by_number = {piece.number: result for piece, result in zip(missing, new, strict=True)}
@@ -227,7 +227,10 @@ def _publish(work: Location, folder: Location, results: Sequence[PieceResult]) -
 
 
 def _check_splits(
-    inputs: Sequence[Input], total: Accounting, results: Sequence[PieceResult], params: Tokenize
+    inputs: Sequence[InputFile],
+    total: Accounting,
+    results: Sequence[PieceResult],
+    params: TokenizeSettings,
 ) -> None:
     if not total.tokens:
         raise ElmoError(f"{inputs[0].url}: no tokens in this text; it holds white space alone")
@@ -258,7 +261,7 @@ def _share(lowest: int, highest: int) -> float | None:
     return None
 
 
-def _description(params: Tokenize) -> TokenizerEntry:
+def _description(params: TokenizeSettings) -> TokenizerEntry:
     """Return what the manifest says of how text became tokens."""
     return TokenizerEntry(
         **msgspec.structs.asdict(installed_tokenization(params.tokenizer, params.sentences)),

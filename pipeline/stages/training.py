@@ -34,8 +34,8 @@ from ..cluster import workers as ray_cluster
 from ..cluster.job import JOB
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
-from ..terminal.progress import Progress, detail, say
-from ..terminal.urls import clean
+from ..terminal.progress import Progress, log_detail, say
+from ..terminal.urls import without_credentials_in
 from .stage import Stage
 
 TextFigures = dict[str, dict[str, float | None]]  # of each text, by name
@@ -45,7 +45,7 @@ _SELDOM = 2.0  # seconds between two looks at a URL, and between two figures put
 SILENCE = 40.0  # seconds without figures after which the terminal shows it
 
 
-class Prepared(NamedTuple):
+class PreparedJob(NamedTuple):
     """A training job as one worker runs it, with its data loaded.
 
     `text` is the name of its own held-out text, and `others` are jobs that evaluate the same model
@@ -63,7 +63,7 @@ class Prepared(NamedTuple):
 class StageJob(Protocol):
     """The inputs of a stage's training: small, since it is pickled and sent to each worker."""
 
-    def prepare(self, settings: "RunSettings") -> Prepared:
+    def prepare(self, settings: "RunSettings") -> PreparedJob:
         """Load the inputs on a worker, and return the job to run."""
 
 
@@ -87,7 +87,7 @@ class RunSettings:
     lineage: dict[str, Any]
 
 
-class Trained(NamedTuple):
+class TrainingResult(NamedTuple):
     """The result of training: perplexities by text after it, and before it where `compared`."""
 
     before: TextFigures
@@ -110,7 +110,7 @@ def train(
     curves: Path,
     work: Location,
     cluster: Cluster,
-) -> Trained:
+) -> TrainingResult:
     """Train `job` on the cluster's workers, and return its figures; resume an interrupted run.
 
     A run is resumed if `inputs`, digests by name, and `params` are equal. The MLflow run lists
@@ -123,7 +123,7 @@ def train(
         training = replace(training, start_from=start.url)
         inputs = inputs | {"start_from": Checkpoint.digest(start)}
     folder = work / stage.name / fingerprint(stage.name, stage.version, params, inputs)
-    tracking.check()
+    tracking.check_mlflow()
     run = tracking.run(stage.name, params, inputs=inputs, sources=sources, folder=folder)
     with locked(folder.local) if folder.local else nullcontext(), _kept(folder), run as log:
         _sweep(folder)
@@ -136,22 +136,22 @@ def train(
             checkpointing=CheckpointSettings(minutes=cluster.checkpoint_minutes, keep=cluster.keep),
             threads=cluster.cpus,
             run_id=log.run_id,
-            tracking_uri=tracking.tracking_uri(),
+            tracking_uri=tracking.secret_tracking_uri(),
             lineage={
                 "stage": stage.name,
                 "inputs": inputs,
                 "run_id": log.run_id,
-                "params": clean(asdict(params)),
+                "params": without_credentials_in(asdict(params)),
             },
         )
         trained = _on_workers(job, settings, cluster)
         with new_folder(Location(curves), ours=tuple(CURVES), also="") as new:
             for name in CURVES:
                 (new / name).write_bytes(folder.read(name))
-        log.metrics(_flat(trained), step=trained.steps)
-        log.artifact(curves)
-        log.tag("model_digest", trained.digest)
-        log.headline(_headline(stage.name, trained, _live(folder)), _main(stage.name, params))
+        log.log_metrics(_flat(trained), step=trained.steps)
+        log.log_artifact(curves)
+        log.set_tag("model_digest", trained.digest)
+        log.log_to_parent(_headline(stage.name, trained, _live(folder)), _main(stage.name, params))
         folder.remove()  # a run that is forced finds nothing finished
     return trained
 
@@ -176,7 +176,7 @@ def _sweep(folder: Location) -> None:
     folder.sweep()
 
 
-def _on_workers(job: StageJob, settings: RunSettings, cluster: Cluster) -> Trained:
+def _on_workers(job: StageJob, settings: RunSettings, cluster: Cluster) -> TrainingResult:
     """Train the job on the workers, showing how it goes; `KeyboardInterrupt` where it was stopped
     and has saved."""
     with _shown(settings.stage, settings.folder):
@@ -193,7 +193,7 @@ def _on_workers(job: StageJob, settings: RunSettings, cluster: Cluster) -> Train
         raise ElmoError(ended)
     if ended is None:
         raise KeyboardInterrupt
-    return Trained(*ended)
+    return TrainingResult(*ended)
 
 
 def _name(settings: RunSettings) -> str:
@@ -203,7 +203,7 @@ def _name(settings: RunSettings) -> str:
     return f"{settings.stage}-{whose}-{settings.folder.last[:8]}"
 
 
-def _headline(stage: str, trained: Trained, live: str) -> dict[str, float | None]:
+def _headline(stage: str, trained: TrainingResult, live: str) -> dict[str, float | None]:
     """The figures of a training that people compare, as the run of the pass names them."""
     averages = {text: one["average"] for text, one in trained.after.items()}
     figures = {f"{stage}.perplexity.{text}": average for text, average in averages.items()}
@@ -225,7 +225,7 @@ def _main(stage: str, params: Any) -> dict[str, Any]:
     return {f"{stage}.{name}": value for name, value in chosen.items()}
 
 
-def _flat(trained: Trained) -> dict[str, float]:
+def _flat(trained: TrainingResult) -> dict[str, float]:
     """The figures by `when.text.name`, as MLflow names metrics."""
     return {
         f"{when}.{text}.{name}": value
@@ -261,7 +261,7 @@ def _loop(
         return str(error)
 
 
-def _work(stage_job: StageJob, settings: RunSettings, workers: Workers) -> Trained:
+def _work(stage_job: StageJob, settings: RunSettings, workers: Workers) -> TrainingResult:
     torch.set_num_threads(max(1, settings.threads))
     prepared = stage_job.prepare(settings)
     job = prepared.job
@@ -289,11 +289,13 @@ def _work(stage_job: StageJob, settings: RunSettings, workers: Workers) -> Train
             training=settings.lineage | {"perplexity": perplexity},
             tokenizer=prepared.tokenizer,
         )
-    return Trained(before, after, progress.step, progress.tokens, prepared.words_added, digest)
+    return TrainingResult(
+        before, after, progress.step, progress.tokens, prepared.words_added, digest
+    )
 
 
 def _figures(
-    prepared: Prepared, workers: Workers, own: dict[str, float | None] | None
+    prepared: PreparedJob, workers: Workers, own: dict[str, float | None] | None
 ) -> TextFigures:
     """Perplexities on all of the held-out texts; those of the job's own text may be known."""
     own = own or heldout_perplexity(prepared.job, workers=workers).to_dict()
@@ -325,14 +327,14 @@ class _Live:
 
     def __init__(self, settings: RunSettings) -> None:
         os.environ.setdefault("MLFLOW_TRACKING_URI", settings.tracking_uri)
-        self.log = tracking.Run(settings.run_id, spool=tracking.spool_of(settings.folder))
+        self.log = tracking.Run(settings.run_id, spool=tracking.spool_folder(settings.folder))
         self.folder, self.written = settings.folder, 0.0
         self.began: dict[str, float] = {}
         self.rate: dict[str, float] = {}
 
     def __call__(self, kind: str, figures: dict[str, float]) -> None:
         named = {f"{kind}.{name}": value for name, value in figures.items() if name != "step"}
-        self.log.metrics(named, step=int(figures["step"]))
+        self.log.log_metrics(named, step=int(figures["step"]))
         if kind == "machine":
             self.began = {**figures, "at": time.time()}
         if kind == "train":
@@ -376,7 +378,7 @@ def _show(stage: str, folder: Location, done: threading.Event) -> None:
                     say(f"{stage}: resuming from step {began['step']:.0f}")
             if figures["kind"] == "heldout":
                 heldout = f", held-out perplexity {figures['average']:.1f}"
-                detail(f"step {figures['step']:.0f}{heldout}")
+                log_detail(f"step {figures['step']:.0f}{heldout}")
             elif figures["kind"] == "train":
                 read = figures["tokens"]
                 if progress is None:

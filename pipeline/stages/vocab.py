@@ -25,8 +25,8 @@ from elmo.io.outputs import check_folder, replaceable
 
 from ..cluster import workers
 from ..settings.cluster import Cluster
-from ..settings.params import Vocab
-from ..terminal.failures import reading
+from ..settings.params import VocabSettings
+from ..terminal.failures import catch_read_errors
 from ..text.text_hashes import hash_strings
 from ..text.work_folder import work_folder
 from .stage import OUT, Argument, Stage
@@ -63,7 +63,7 @@ class TypeCounts:
 
 
 @dataclass(frozen=True)
-class Hashed:
+class SortedCounts:
     """A shard's counts, sorted by the hash of the type."""
 
     counts: TypeCounts
@@ -75,7 +75,7 @@ class Hashed:
 
 
 def run(
-    shards: Location, out: Location, params: Vocab, *, work: Location, cluster: Cluster
+    shards: Location, out: Location, params: VocabSettings, *, work: Location, cluster: Cluster
 ) -> dict[str, float]:
     """Write `words.txt`, `counts.txt` and `characters.json` of the training split to `out`.
 
@@ -90,7 +90,7 @@ def run(
         with replaceable(str(out)), local_folder(out) as old:
             Characters.load(old / "characters.json")
     with work_folder(work, "vocab", out) as kept:
-        train, heldout = count(Shards(shards), work=kept, cluster=cluster)
+        train, heldout = count_types(Shards(shards), work=kept, cluster=cluster)
         words, counts = _words(train, params)
         if not len(words):
             raise ElmoError(
@@ -126,7 +126,9 @@ def summary(figures: dict[str, float]) -> str:
     return f"{figures['words']:,} words, {covered}"
 
 
-def count(shards: Shards, *, work: Location, cluster: Cluster) -> tuple[TypeCounts, TypeCounts]:
+def count_types(
+    shards: Shards, *, work: Location, cluster: Cluster
+) -> tuple[TypeCounts, TypeCounts]:
     """Return the counts of types in the training and held-out splits; one task for each shard."""
     jobs = [
         (shards.location, info, work, f"{info.sha256}-{STAGE.version}-by-hash.arrow")
@@ -139,7 +141,7 @@ def count(shards: Shards, *, work: Location, cluster: Cluster) -> tuple[TypeCoun
         pass
     counted = in_parallel(lambda job: _read_counts(work, job[3]), jobs)
     trained_on = len(shards.infos("train"))
-    return merge(counted[:trained_on]), merge(counted[trained_on:])
+    return sum_counts(counted[:trained_on]), sum_counts(counted[trained_on:])
 
 
 def count_shard(job: tuple[Location, ShardEntry, Location, str]) -> None:
@@ -161,16 +163,16 @@ def count_shard(job: tuple[Location, ShardEntry, Location, str]) -> None:
         writer.write_batch(batch)
 
 
-def _read_counts(work: Location, name: str) -> Hashed:
+def _read_counts(work: Location, name: str) -> SortedCounts:
     with work.local_copy(name) as path:  # once mapped, its name may go
-        with reading(work.name(name)), pa.ipc.open_file(pa.memory_map(str(path))) as file:
+        with catch_read_errors(work.name(name)), pa.ipc.open_file(pa.memory_map(str(path))) as file:
             batch = file.get_batch(0)
             sentences = int(batch.schema.metadata[b"sentences"])
     counts = TypeCounts(batch.column("type"), batch.column("count").to_numpy(), sentences)
-    return Hashed(counts, batch.column("hash").to_numpy())
+    return SortedCounts(counts, batch.column("hash").to_numpy())
 
 
-def merge(parts: Sequence[Hashed]) -> TypeCounts:
+def sum_counts(parts: Sequence[SortedCounts]) -> TypeCounts:
     """Return the sum of several counts, merged by one range of hashes after another.
 
     Each row is merged once. The counts stay in their files, so memory holds one range and the
@@ -200,7 +202,9 @@ def _add(parts: list[TypeCounts]) -> TypeCounts:
     return TypeCounts(merged.dictionary, counts, sum(part.sentences for part in parts))
 
 
-def _words(train: TypeCounts, params: Vocab) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
+def _words(
+    train: TypeCounts, params: VocabSettings
+) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
     """The words but the three marks, by falling count and then by codepoint, and their counts."""
     kept = train.counts >= params.min_count
     for mark in NOT_WORDS:
@@ -226,7 +230,7 @@ def _mask(values: pa.BooleanArray) -> npt.NDArray[np.bool_]:
     return values.to_numpy(zero_copy_only=False)
 
 
-def _characters(train: TypeCounts, params: Vocab) -> Characters:
+def _characters(train: TypeCounts, params: VocabSettings) -> Characters:
     if params.characters == "bytes":
         return Characters(max_characters=params.max_characters)
     seen = np.zeros(0x110000)

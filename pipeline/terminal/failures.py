@@ -35,7 +35,7 @@ _LIBRARIES = {
 _NO_MEMORY = ("can't allocate memory", "out of memory", "Unable to allocate", "bad_alloc")
 
 
-def one_line(error: BaseException) -> str | None:
+def user_message(error: BaseException) -> str | None:
     """Return an exception as one line for the user, or None where it is a bug of this project."""
     if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
         return f"out of memory ({first_line(error)}); use smaller batches, or a machine with more"
@@ -55,7 +55,7 @@ def printable(message: str) -> str:
 
 
 @contextmanager
-def reading(url: str, what: str = "cannot be read") -> Iterator[None]:
+def catch_read_errors(url: str, what: str = "cannot be read") -> Iterator[None]:
     """Turn any exception raised in the block into one `ElmoError` that names the file `url`.
 
     The libraries that read files (Arrow, fsspec and its backends, lzma, zlib) share no base class

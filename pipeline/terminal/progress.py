@@ -41,7 +41,7 @@ class Progress:
             for shown in _open:
                 shown._clear()
             _open.append(self)
-        if not quiet():
+        if not is_quiet():
             self._thread.start()
         return self
 
@@ -108,14 +108,14 @@ class Progress:
             self._bar = None
 
 
-def doing(what: str) -> None:
+def show_activity(what: str) -> None:
     """Show after the figures what is being done, or waited for, until the next figures come."""
     if _open:
         _open[-1].note = what
 
 
 @contextmanager
-def logged(path: Path | None, heading: str) -> Iterator[None]:
+def detail_log(path: Path | None, heading: str) -> Iterator[None]:
     """Send lines of `detail` in the block to the file `path`, below `heading` and the time.
 
     Without a path they are printed, as by `say`. The file is made at the first line.
@@ -129,7 +129,7 @@ def logged(path: Path | None, heading: str) -> Iterator[None]:
         _log = None
 
 
-def detail(line: str) -> None:
+def log_detail(line: str) -> None:
     """Write one line to the running stage's log file: for finding the cause of a problem."""
     global _log
     if _log is None:
@@ -143,12 +143,12 @@ def detail(line: str) -> None:
 
 def say(line: str) -> None:
     """Print one line about the work on standard error, above the progress bar if there is one."""
-    if not quiet():
+    if not is_quiet():
         tqdm.write(f"  {line}", file=sys.stderr)
         sys.stderr.flush()
 
 
-def quiet() -> bool:
+def is_quiet() -> bool:
     """Tell whether only results and errors are to be printed."""
     return bool(os.environ.get("ELMO_QUIET"))
 

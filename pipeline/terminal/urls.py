@@ -36,12 +36,12 @@ def with_login(url: str, given: Iterable[str]) -> str:
     return url
 
 
-def clean(value: Any) -> Any:
+def without_credentials_in(value: Any) -> Any:
     """Return `value`, nested or not, with `without_credentials` applied to each string in it."""
     if isinstance(value, str):
         return without_credentials(value)
     if isinstance(value, dict):
-        return {key: clean(one) for key, one in value.items()}
+        return {key: without_credentials_in(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [clean(one) for one in value]
+        return [without_credentials_in(one) for one in value]
     return value

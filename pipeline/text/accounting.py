@@ -56,7 +56,7 @@ class Accounting(Struct):
         )
 
 
-def add(parts: Iterable[Accounting]) -> Accounting:
+def sum_accounts(parts: Iterable[Accounting]) -> Accounting:
     """Return the sum of the counts of several parts."""
     total = Accounting()
     for part in parts:

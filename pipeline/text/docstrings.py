@@ -65,16 +65,16 @@ def _cut(line: str) -> str:
     return line if len(line) <= _SAMPLE else f"{line[: _SAMPLE - 1]}…"
 
 
-def prose(text: str, dropped: LeftOut) -> list[str]:
+def plain_paragraphs(text: str, dropped: LeftOut) -> list[str]:
     """Return the paragraphs of prose in a docstring or topic, each on one line.
 
     Left out, and added to `dropped`: doctests, code after `::`, directives such as maths,
     headings, and what does not read as English (grammar, tables, signatures).
     """
-    return [_plain(paragraph) for paragraph in marked_prose(text, dropped)]
+    return [_plain(paragraph) for paragraph in marked_up_paragraphs(text, dropped)]
 
 
-def marked_prose(text: str, dropped: LeftOut) -> Iterator[str]:
+def marked_up_paragraphs(text: str, dropped: LeftOut) -> Iterator[str]:
     """Yield the paragraphs of prose in a docstring, with their reStructuredText markup.
 
     What is left out is added to `dropped`, with the reason.

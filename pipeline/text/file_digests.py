@@ -19,7 +19,7 @@ from elmo.io.folders import user_cache
 from elmo.io.location import in_parallel
 from elmo.io.records import check_readable, digest
 
-from ..terminal.failures import reading
+from ..terminal.failures import catch_read_errors
 from ..terminal.progress import Progress
 
 _FILE = "digests.txt"  # lines of a key and a SHA-256
@@ -44,7 +44,7 @@ class FileState(Struct, frozen=True):
 
 def state_of(url: str) -> FileState:
     """Return the `FileState` of a local path or a URL without reading the file."""
-    with reading(url):
+    with catch_read_errors(url):
         if "://" in url:
             import fsspec
 
@@ -72,7 +72,7 @@ def state_at_url(info: Mapping[str, Any]) -> FileState:
     return FileState(size, str(when), "at a URL" if time.time() - seconds > _SETTLED else "")
 
 
-def measure(
+def digest_files(
     files: Sequence[tuple[str, FileState]],
     read: Callable[[str, Callable[[int], None]], tuple[int, str]],
 ) -> list[tuple[int, str]]:

@@ -9,21 +9,21 @@ from elmo.errors import ElmoError
 from . import format_plain_text
 from .accounting import Accounting
 from .formats import Records
-from .input_files import Input
+from .input_files import InputFile
 from .spans import FileSpan, whole_file
-from .utf8_lines import check_utf8, first_names, joined, raw_blocks
+from .utf8_lines import abbreviate_names, check_utf8, join_records, raw_blocks
 
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
-def check(input_: Input, column: str) -> None:
+def check_head(input_: InputFile, column: str) -> None:
     """Raise `ElmoError` for a file whose head is binary or no table, or that lacks the column."""
-    format_plain_text.check(input_, column)
+    format_plain_text.check_head(input_, column)
     for span in whole_file(input_, 0):
         next(blocks(span, 1 << 16, column, "line", Accounting()), None)
 
 
-def spans(input_: Input, index: int, size: int, documents: str) -> list[FileSpan]:
+def spans(input_: InputFile, index: int, size: int, documents: str) -> list[FileSpan]:
     """Return one span: a field may hold line ends, so only a reader knows where a record ends."""
     return whole_file(input_, index)
 
@@ -43,11 +43,11 @@ def blocks(
         length += len(texts[-1])
         if length >= size:
             lines.account(texts, accounting)
-            yield joined(texts, first)
+            yield join_records(texts, first)
             first, length, texts = first + len(texts), 0, []
     lines.account(texts, accounting)
     if texts:
-        yield joined(texts, first)
+        yield join_records(texts, first)
 
 
 class _TableLines:
@@ -81,7 +81,7 @@ class _TableLines:
         self._bytes = self._mark = 0
 
 
-def _column_index(input_: Input, names: list[str], column: str) -> int:
+def _column_index(input_: InputFile, names: list[str], column: str) -> int:
     """The index of a column among those that a header names."""
     if names.count(column) == 1:
         return names.index(column)
@@ -89,5 +89,5 @@ def _column_index(input_: Input, names: list[str], column: str) -> int:
         raise ElmoError(f"{input_.url}: its header names {column!r} twice; rename one")
     raise ElmoError(
         f"{input_.url}: its first line, the header, has no column {column!r}, found "
-        f"{first_names(names)}; set corpus.column"
+        f"{abbreviate_names(names)}; set corpus.column"
     )

@@ -8,20 +8,20 @@ from elmo.errors import ElmoError
 from . import format_plain_text
 from .accounting import Accounting
 from .formats import Records
-from .input_files import Input
+from .input_files import InputFile
 from .spans import FileSpan, line_spans
-from .utf8_lines import check_utf8, first_names, joined, line_number, raw_blocks
+from .utf8_lines import abbreviate_names, check_utf8, join_records, line_number, raw_blocks
 
 
-def check(input_: Input, column: str) -> None:
+def check_head(input_: InputFile, column: str) -> None:
     """Raise `ElmoError` for a file whose head is binary or whose first records lack the column."""
-    format_plain_text.check(input_, column)
+    format_plain_text.check_head(input_, column)
     span = FileSpan(input_, 0, 0, input_.bytes if input_.compression is None else -1, 0)
     for _ in blocks(span, 1 << 16, column, "line", Accounting()):
         break
 
 
-def spans(input_: Input, index: int, size: int, documents: str) -> list[FileSpan]:
+def spans(input_: InputFile, index: int, size: int, documents: str) -> list[FileSpan]:
     """Divide a file at line ends; not at all where blank lines in the text divide documents."""
     return line_spans(input_, index, input_.bytes if documents == "blank" else size, documents)
 
@@ -46,7 +46,7 @@ def blocks(
         accounting.bytes += len(raw)
         accounting.added += not raw.endswith(b"\n")
         accounting.fields += sum(map(len, lines)) - sum(map(len, texts))
-        yield joined(texts, first)
+        yield join_records(texts, first)
         first += len(texts)
 
 
@@ -61,7 +61,9 @@ def _field(line: bytes, column: str) -> bytes:
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not isinstance(record, dict) or column not in record:
-        fields = f", found {first_names(record)}" if isinstance(record, dict) and record else ""
+        fields = (
+            f", found {abbreviate_names(record)}" if isinstance(record, dict) and record else ""
+        )
         raise ValueError(f"no field {column!r} in this record{fields}; set corpus.column")
     text = record[column]
     if text is not None and not isinstance(text, str):

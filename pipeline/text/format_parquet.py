@@ -6,21 +6,21 @@ from typing import Any
 from elmo.errors import ElmoError
 from elmo.settings import LONGEST_LINE
 
-from ..terminal.failures import reading
+from ..terminal.failures import catch_read_errors
 from .accounting import Accounting
 from .formats import Records
-from .input_files import Input, open_input
+from .input_files import InputFile, open_input
 from .spans import FileSpan
-from .utf8_lines import first_names, is_utf8, joined, too_long
+from .utf8_lines import abbreviate_names, is_utf8, join_records, too_long_message
 
 
-def check(input_: Input, column: str) -> None:
+def check_head(input_: InputFile, column: str) -> None:
     """Raise `ElmoError` for a file that is incomplete, is not Parquet, or lacks the column."""
     with _open(input_) as file:
         _check_column(input_, file, column)
 
 
-def spans(input_: Input, index: int, size: int, documents: str) -> list[FileSpan]:
+def spans(input_: InputFile, index: int, size: int, documents: str) -> list[FileSpan]:
     """Divide a file at its row groups."""
     with _open(input_) as file:
         groups = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
@@ -43,14 +43,16 @@ def blocks(
         rows = _rows_at_a_time(file, groups, size)
         batches = file.iter_batches(batch_size=rows, row_groups=groups, columns=[column])
         while True:
-            with reading(span.input.url, "damaged"):
+            with catch_read_errors(span.input.url, "damaged"):
                 batch = next(batches, None)
                 if batch is None:
                     break
                 values = batch.column(0).cast(pa.large_binary())
             longest = pc.max(pc.binary_length(values)).as_py() or 0
             if longest > LONGEST_LINE:
-                raise ElmoError(f"{span.input.url}: {too_long('a value of its column', longest)}")
+                raise ElmoError(
+                    f"{span.input.url}: {too_long_message('a value of its column', longest)}"
+                )
             texts = [value or b"" for value in values.to_pylist()]
             for row, text in enumerate(texts):
                 if not is_utf8(text):
@@ -58,7 +60,7 @@ def blocks(
                     raise ElmoError(f"{where} is not UTF-8; write the column as strings")
             accounting.bytes += sum(map(len, texts))
             accounting.added += len(texts)
-            yield joined(texts, first)
+            yield join_records(texts, first)
             first += len(texts)
 
 
@@ -69,14 +71,14 @@ def _rows_at_a_time(file: Any, groups: list[int], size: int) -> int:
     return max(1, min(4096, max(size, 1 << 20) * rows // max(1, bytes_)))
 
 
-def _check_column(input_: Input, file: Any, column: str) -> None:
+def _check_column(input_: InputFile, file: Any, column: str) -> None:
     import pyarrow as pa
 
-    with reading(input_.url, "not a whole Parquet file"):
+    with catch_read_errors(input_.url, "not a whole Parquet file"):
         schema = file.schema_arrow
     if column not in schema.names:
         raise ElmoError(
-            f"{input_.url}: no column {column!r}, found {first_names(schema.names)}; "
+            f"{input_.url}: no column {column!r}, found {abbreviate_names(schema.names)}; "
             "set corpus.column"
         )
     if schema.names.count(column) > 1:
@@ -89,9 +91,9 @@ def _check_column(input_: Input, file: Any, column: str) -> None:
         raise ElmoError(f"{input_.url}: column {column!r} must hold strings, found {type_}")
 
 
-def _open(input_: Input) -> Any:
+def _open(input_: InputFile) -> Any:
     """A Parquet file of pyarrow, whose footer is whole."""
     import pyarrow.parquet as pq
 
-    with reading(input_.url, "not a whole Parquet file"):
+    with catch_read_errors(input_.url, "not a whole Parquet file"):
         return pq.ParquetFile(open_input(input_.url))

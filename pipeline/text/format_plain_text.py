@@ -4,15 +4,15 @@ import codecs
 from collections.abc import Iterator
 
 from .accounting import Accounting
-from .input_files import Input, open_input, read_bytes
+from .input_files import InputFile, open_input, read_bytes
 from .spans import FileSpan
 from .spans import line_spans as spans
 from .utf8_lines import check_no_nul, check_utf8, raw_blocks
 
-__all__ = ["blocks", "check", "spans"]
+__all__ = ["blocks", "check_head", "spans"]
 
 
-def check(input_: Input, column: str) -> None:
+def check_head(input_: InputFile, column: str) -> None:
     """Raise `ElmoError` for a file whose head is binary."""
     with open_input(input_.url, compression=input_.compression) as file:
         check_no_nul(input_, read_bytes(input_, file, 1 << 16), 0)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from .accounting import Accounting
-    from .input_files import Input
+    from .input_files import InputFile
     from .spans import FileSpan
 
 Records = npt.NDArray[np.int64]  # the number of the record that each line is of
@@ -25,10 +25,10 @@ COMPRESSIONS: Mapping[str, str] = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}
 class FormatModule(Protocol):
     """The functions that the module of a format must have."""
 
-    def check(self, input_: "Input", column: str) -> None:
+    def check_head(self, input_: "InputFile", column: str) -> None:
         """Read the head of a file; raise `ElmoError` where it is binary or lacks the column."""
 
-    def spans(self, input_: "Input", index: int, size: int, documents: str) -> "list[FileSpan]":
+    def spans(self, input_: "InputFile", index: int, size: int, documents: str) -> "list[FileSpan]":
         """Divide a file into spans of about `size` bytes of text.
 
         `index` is the position of the input in the corpus.

@@ -19,8 +19,8 @@ from elmo.io.records import (
     check_readable,
 )
 
-from ..terminal.failures import reading
-from .file_digests import FileState, measure, state_at_url, state_of
+from ..terminal.failures import catch_read_errors
+from .file_digests import FileState, digest_files, state_at_url, state_of
 from .formats import BY_ENDING, COMPRESSIONS
 
 _TABLE = "write it as CSV, JSON lines (.jsonl) or Parquet and name its column in corpus.column"
@@ -33,7 +33,7 @@ _NOT_TEXT = {
 _ENTRY = 200  # bytes of a file in a manifest, about, without its name and URL
 
 
-class Input(Struct, frozen=True, forbid_unknown_fields=True):
+class InputFile(Struct, frozen=True, forbid_unknown_fields=True):
     """A text file: its name in manifests, its URL, and its digest when it was found."""
 
     name: str
@@ -56,7 +56,7 @@ class Input(Struct, frozen=True, forbid_unknown_fields=True):
         return BY_ENDING.get(_ending(self.url), "text")
 
 
-def find_inputs(patterns: Sequence[str]) -> list[Input]:
+def find_inputs(patterns: Sequence[str]) -> list[InputFile]:
     """Find and digest the files of a list of names, folders, globs and fsspec URLs, in order.
 
     Raises `ElmoError` for a pattern without files, a file that comes twice or is no text, and where
@@ -81,9 +81,9 @@ def find_inputs(patterns: Sequence[str]) -> list[Input]:
         )
     states = in_parallel(lambda file: file[2] or state_of(file[1]), files.values())
     urls = [url for _, url, _ in files.values()]
-    sums = measure(list(zip(urls, states, strict=True)), _read)
+    sums = digest_files(list(zip(urls, states, strict=True)), _read)
     inputs = [
-        Input(name, url, size, sha256)
+        InputFile(name, url, size, sha256)
         for (name, url, _), (size, sha256) in zip(files.values(), sums, strict=True)
     ]
     if not any(input_.bytes for input_ in inputs):
@@ -91,13 +91,15 @@ def find_inputs(patterns: Sequence[str]) -> list[Input]:
     return inputs
 
 
-def check_inputs(inputs: Sequence[Input]) -> list[Input]:
+def check_inputs(inputs: Sequence[InputFile]) -> list[InputFile]:
     """Return the inputs with what identifies the current version of each file.
 
     Raises `ElmoError` where a file is gone or has other bytes than when its digest was taken.
     """
     states = in_parallel(lambda input_: state_of(input_.url), inputs)
-    sums = measure([(input_.url, seen) for input_, seen in zip(inputs, states, strict=True)], _read)
+    sums = digest_files(
+        [(input_.url, seen) for input_, seen in zip(inputs, states, strict=True)], _read
+    )
     for input_, measured in zip(inputs, sums, strict=True):
         if measured != (input_.bytes, input_.sha256):
             raise _changed(input_)
@@ -106,7 +108,7 @@ def check_inputs(inputs: Sequence[Input]) -> list[Input]:
     ]
 
 
-def check_unchanged(input_: Input) -> None:
+def check_unchanged(input_: InputFile) -> None:
     """Raise `ElmoError` where a file has changed since its digest was taken."""
     if not input_.mark:
         return
@@ -115,13 +117,13 @@ def check_unchanged(input_: Input) -> None:
         raise _changed(input_)
 
 
-def _changed(input_: Input) -> ElmoError:
+def _changed(input_: InputFile) -> ElmoError:
     return ElmoError(f"{input_.url}: has changed since the corpus stage; run that stage again")
 
 
 def open_input(url: str, *, compression: str | None = None) -> BinaryIO:
     """Open a local path or fsspec URL for reading bytes; raise `ElmoError` if there is none."""
-    with reading(url):
+    with catch_read_errors(url):
         if "://" not in url:
             check_readable(Path(url))
         file = _fsspec().open(url, "rb").open() if "://" in url else Path(url).open("rb")
@@ -135,10 +137,12 @@ def open_input(url: str, *, compression: str | None = None) -> BinaryIO:
         return cast(BinaryIO, pa.CompressedInputStream(pa.PythonFile(file, "r"), compression))
 
 
-def read_bytes(input_: Input, file: BinaryIO, size: int) -> bytes:
+def read_bytes(input_: InputFile, file: BinaryIO, size: int) -> bytes:
     """Read up to `size` bytes of an input's text; raise `ElmoError` if the file is damaged."""
     packed = input_.compression
-    with reading(input_.url, f"truncated or not {packed}" if packed else "cannot be read"):
+    with catch_read_errors(
+        input_.url, f"truncated or not {packed}" if packed else "cannot be read"
+    ):
         return file.read(size)
 
 
@@ -155,7 +159,7 @@ def _expand(pattern: str) -> list[tuple[str, str, FileState | None]]:
     whole_folder = False
     found: list[tuple[str, str, FileState | None]]
     if "://" in pattern:
-        with reading(pattern):
+        with catch_read_errors(pattern):
             fs, path = _fsspec().core.url_to_fs(pattern)
             whole_folder = fs.isdir(path)
             listed = (fs.find if whole_folder else fs.glob)(path, detail=True)
@@ -211,7 +215,7 @@ def _read(url: str, advance: Callable[[int], None]) -> tuple[int, str]:
     total, size = hashlib.sha256(), 0
     with open_input(url) as file:
         while True:
-            with reading(url):
+            with catch_read_errors(url):
                 block = file.read(1 << 20)
             if not block:
                 return size, total.hexdigest()

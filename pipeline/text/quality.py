@@ -108,12 +108,12 @@ class QualityCounts:
         )
 
 
-def sample(size: int) -> int:
+def sample_interval(size: int) -> int:
     """Return n, where one of n sentences is checked for duplicates in a corpus of `size` bytes."""
     return 1 + size // (50 * _SAMPLE)
 
 
-def merge(reports: Sequence[QualityFigures]) -> TextQuality:
+def summarize(reports: Sequence[QualityFigures]) -> TextQuality:
     """Return the sum of several records as plain numbers, for the manifest of the shards."""
     scripts = sum((Counter(report.scripts) for report in reports), Counter[str]())
     hashes = np.frombuffer(b"".join(report.hashes for report in reports), "<u8")

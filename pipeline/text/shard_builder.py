@@ -22,13 +22,13 @@ from elmo.data.tokenizer import Tokenizer, load_tokenizer, sentence_splitter
 from elmo.io.location import Location, in_parallel
 from elmo.io.records import Sha256, digest
 
-from ..settings.params import Tokenize
+from ..settings.params import TokenizeSettings
 from .accounting import Accounting
 from .input_files import check_unchanged
 from .quality import QualityCounts, QualityFigures
 from .spans import FileSpan, document_rule
 from .text_blocks import TextBlock, read_blocks
-from .text_hashes import Hashes, combine, hash_strings
+from .text_hashes import Hashes, hash_runs, hash_strings
 from .utf8_lines import BLOCK
 
 _HASHED = 1 << 16
@@ -46,11 +46,11 @@ class Piece:
     number: int
     spans: tuple[FileSpan, ...]
     folder: Location
-    params: Tokenize
+    params: TokenizeSettings
     column: str
-    sample: int
+    sample_interval: int
     tokenizer: TokenizerEntry
-    results: int
+    version: int
 
     @cached_property
     def digest(self) -> str:
@@ -59,15 +59,15 @@ class Piece:
             (span.input.sha256, span.input.format, span.document, span.start, span.end)
             for span in self.spans
         ]
-        depends_on = [self.number, spans, asdict(self.params), self.column, self.sample]
-        return digest([*depends_on, to_builtins(self.tokenizer), self.results])
+        depends_on = [self.number, spans, asdict(self.params), self.column, self.sample_interval]
+        return digest([*depends_on, to_builtins(self.tokenizer), self.version])
 
     @property
-    def record(self) -> str:
+    def result_name(self) -> str:
         """Return the name of the file with the piece's result, written after all its shards."""
         return f"{self.digest}.json"
 
-    def shard(self, index: int) -> str:
+    def shard_name(self, index: int) -> str:
         """Return the name of the file of the piece's shard `index`."""
         return f"{self.digest}-{index:05d}.arrow"
 
@@ -87,7 +87,7 @@ class PieceResult(Struct, frozen=True, forbid_unknown_fields=True):
     highest: int
 
 
-def finished(pieces: Sequence[Piece]) -> list[PieceResult | None]:
+def read_finished(pieces: Sequence[Piece]) -> list[PieceResult | None]:
     """Return the results of pieces that an earlier run finished, and None for the others.
 
     A piece is finished where its shards are as they were written. At a URL, where a file is whole
@@ -98,9 +98,9 @@ def finished(pieces: Sequence[Piece]) -> list[PieceResult | None]:
 
 
 def _finished(piece: Piece, present: Mapping[str, int]) -> PieceResult | None:
-    if piece.record not in present:
+    if piece.result_name not in present:
         return None
-    result = piece.folder.record(piece.record, PieceResult)
+    result = piece.folder.record(piece.result_name, PieceResult)
     for info in result.shards:
         if present.get(info.file) != info.bytes:
             return None
@@ -141,14 +141,14 @@ def tokenize_piece(piece: Piece) -> PieceResult:
         documents.lowest,
         documents.highest,
     )
-    piece.folder.write_json(piece.record, to_builtins(result))
+    piece.folder.write_json(piece.result_name, to_builtins(result))
     return result
 
 
 class _Documents:
     """The document that a line belongs to, and whether it is held out; carried between blocks."""
 
-    def __init__(self, params: Tokenize, accounting: Accounting) -> None:
+    def __init__(self, params: TokenizeSettings, accounting: Accounting) -> None:
         self.below = np.uint64(int(params.heldout * 2**64))
         self.accounting = accounting
         self.lowest, self.highest = 2**64 - 1, 0
@@ -177,7 +177,7 @@ class _Documents:
             limits = np.append(0, begins + _HASHED)[number]
             chosen = (rows.hashes != 0) & (starts < limits)
             counts = np.bincount(number[chosen], minlength=len(begins) + 1)[1:]
-            hashes = combine(rows.hashes[chosen], counts)
+            hashes = hash_runs(rows.hashes[chosen], counts)
         heldout = np.append(self._heldout, (hashes != 0) & (hashes < self.below))
         self._count(hashes[hashes != 0])
         ids = number + (self.accounting.document_ids - 1)
@@ -237,7 +237,7 @@ class _TextRows:
         encoded = stretches.dictionary_encode()
         distinct, ids = pc.ascii_rtrim_whitespace(encoded.dictionary), encoded.indices.to_numpy()
         counts = np.diff(np.searchsorted(begins, rows[1]), prepend=0)
-        return cls(distinct, ids, counts, combine(hash_strings(distinct)[ids], counts))
+        return cls(distinct, ids, counts, hash_runs(hash_strings(distinct)[ids], counts))
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ class _Builder:
         ids = np.concatenate([ids for ids, _ in filled])
         lengths = np.concatenate([lengths for _, lengths in filled])
         hashes = np.concatenate([part.rows.hashes for part in self._parts])
-        self.quality.add(types, ids, lengths, hashes[hashes % self.piece.sample == 0])
+        self.quality.add(types, ids, lengths, hashes[hashes % self.piece.sample_interval == 0])
         heldout = np.concatenate([part.heldout[part.line_of] for part in self._parts])
         documents = np.concatenate([part.documents[part.line_of] for part in self._parts])
         if self.piece.params.sentences == "split":
@@ -321,7 +321,7 @@ class _Builder:
     def _write_shard(
         self, split: Split, numbers: Int64s, documents: Int64s, offsets: Int64s, tokens: Any
     ) -> None:
-        name = self.piece.shard(len(self.shards))
+        name = self.piece.shard_name(len(self.shards))
         with self.piece.folder.new(name) as path:
             write_shard(
                 path,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from elmo.io.location import in_parallel
 
 from .formats import FORMATS
-from .input_files import Input, open_input, read_bytes
+from .input_files import InputFile, open_input, read_bytes
 
 MOST_PIECES = 1 << 13  # that a corpus is divided into
 MOST_BYTES = 2**31  # of text in a piece: Arrow's offsets have 32 bits
@@ -25,7 +25,7 @@ class FileSpan:
     about how many bytes of text the span has.
     """
 
-    input: Input
+    input: InputFile
     document: int
     start: int
     end: int
@@ -43,7 +43,7 @@ def document_rule(documents: str, format_: str) -> str:
     return FORMATS[format_].documents
 
 
-def piece_bytes(inputs: Sequence[Input], *, shard_bytes: int) -> int:
+def piece_bytes(inputs: Sequence[InputFile], *, shard_bytes: int) -> int:
     """Return how many bytes of text a piece holds: `shard_bytes`, or more for a large text.
 
     The number of pieces is bounded, so that manifests, which name every shard, stay small.
@@ -52,13 +52,13 @@ def piece_bytes(inputs: Sequence[Input], *, shard_bytes: int) -> int:
     return min(max(shard_bytes, -(-text // MOST_PIECES)), MOST_BYTES)
 
 
-def _text_bytes(input_: Input) -> int:
+def _text_bytes(input_: InputFile) -> int:
     packed = input_.compression is not None or FORMATS[input_.format].packed
     return input_.bytes * PACKED if packed else input_.bytes
 
 
-def plan(
-    inputs: Sequence[Input], *, shard_bytes: int, documents: str
+def plan_pieces(
+    inputs: Sequence[InputFile], *, shard_bytes: int, documents: str
 ) -> list[tuple[FileSpan, ...]]:
     """Divide inputs into pieces of about `shard_bytes` of text: large files at line ends.
 
@@ -82,12 +82,12 @@ def plan(
     return [*pieces, tuple(gathered)] if gathered else pieces
 
 
-def whole_file(input_: Input, index: int) -> list[FileSpan]:
+def whole_file(input_: InputFile, index: int) -> list[FileSpan]:
     """Return one span that is the whole file."""
     return [FileSpan(input_, index, 0, -1, _text_bytes(input_))]
 
 
-def line_spans(input_: Input, index: int, size: int, documents: str) -> list[FileSpan]:
+def line_spans(input_: InputFile, index: int, size: int, documents: str) -> list[FileSpan]:
     """Divide file number `index` of the corpus into spans of about `size` bytes.
 
     Spans end at line ends, and at blank lines where `documents` (of `tokenize` in params.yaml) is
@@ -108,7 +108,7 @@ def line_spans(input_: Input, index: int, size: int, documents: str) -> list[Fil
     return [FileSpan(input_, index, a, b, b - a) for a, b in zip(starts, ends, strict=True)]
 
 
-def _next_start(input_: Input, offset: int, documents: str, *, most: int = sys.maxsize) -> int:
+def _next_start(input_: InputFile, offset: int, documents: str, *, most: int = sys.maxsize) -> int:
     """The first byte at or after `offset` where a line, or a document, begins; -1 where that is not
     in the next `most` bytes."""
     rest = b""

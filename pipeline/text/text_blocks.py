@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from .accounting import Accounting
 from .formats import FORMATS, Records
-from .input_files import Input
+from .input_files import InputFile
 from .spans import FileSpan
-from .utf8_lines import cut_at
+from .utf8_lines import block_end
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class TextBlock:
     begins: bool
 
 
-def check_readable(input_: Input, column: str) -> None:
+def check_readable(input_: InputFile, column: str) -> None:
     """Read the head of a file; raise `ElmoError` where it is binary or lacks the column."""
     if input_.bytes:
-        FORMATS[input_.format].load().check(input_, column)
+        FORMATS[input_.format].load().check_head(input_, column)
 
 
 def read_blocks(
@@ -55,7 +55,7 @@ def _recut(
     rest = b""
     for text, _ in blocks:
         rest += text
-        if cut := cut_at(rest, size, "blank"):
+        if cut := block_end(rest, size, "blank"):
             yield rest[:cut], None
             rest = rest[cut:]
     if rest:

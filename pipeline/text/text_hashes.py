@@ -23,10 +23,10 @@ def hash_strings(strings: pa.StringArray) -> Hashes:
     if not len(strings) or offsets[-1] == offsets[0]:
         return np.zeros(len(strings), np.uint64)
     data = np.frombuffer(strings.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
-    return combine(data.astype(np.uint64) + np.uint64(1), np.diff(offsets))
+    return hash_runs(data.astype(np.uint64) + np.uint64(1), np.diff(offsets))
 
 
-def combine(values: Hashes, counts: npt.NDArray[np.integer]) -> Hashes:
+def hash_runs(values: Hashes, counts: npt.NDArray[np.integer]) -> Hashes:
     """Return a hash of each run of consecutive `values`; `counts` are the lengths of the runs.
 
     An empty run hashes to 0.

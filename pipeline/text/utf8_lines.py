@@ -8,7 +8,7 @@ from elmo.errors import ElmoError
 from elmo.settings import LONGEST_LINE
 
 from .formats import Records
-from .input_files import Input, open_input, read_bytes
+from .input_files import InputFile, open_input, read_bytes
 from .spans import BLANK_LINES, FileSpan
 
 BLOCK = 4 << 20
@@ -32,7 +32,7 @@ def raw_blocks(span: FileSpan, size: int, documents: str) -> Iterator[tuple[byte
             rest += more
             if len(rest) > LONGEST_LINE:
                 _check_lines(span, rest, offset)
-            cut = cut_at(rest, size, documents)
+            cut = block_end(rest, size, documents)
             if cut:
                 yield rest[:cut], offset
                 offset, rest = offset + cut, rest[cut:]
@@ -45,11 +45,13 @@ def _check_lines(span: FileSpan, text: bytes, offset: int) -> None:
     for line in text.split(b"\n"):
         if len(line) > LONGEST_LINE:
             number = line_number(span, offset + start)
-            raise ElmoError(f"{span.input.url}:{number}: {too_long('this line', len(line))}")
+            raise ElmoError(
+                f"{span.input.url}:{number}: {too_long_message('this line', len(line))}"
+            )
         start += len(line) + 1
 
 
-def too_long(what: str, size: int) -> str:
+def too_long_message(what: str, size: int) -> str:
     """Return the error message for a line or value that is over the limit."""
     return (
         f"{what} has {size / 1e6:,.0f} MB or more; the limit is {LONGEST_LINE >> 20} MiB: "
@@ -57,7 +59,7 @@ def too_long(what: str, size: int) -> str:
     )
 
 
-def cut_at(text: bytes, size: int, documents: str) -> int:
+def block_end(text: bytes, size: int, documents: str) -> int:
     """Return where to end a block: after its last complete document, else after its last line.
 
     0 means that more must be read.
@@ -71,14 +73,14 @@ def cut_at(text: bytes, size: int, documents: str) -> int:
     return text.rfind(b"\n") + 1
 
 
-def joined(texts: list[bytes], first: int) -> tuple[bytes, Records]:
+def join_records(texts: list[bytes], first: int) -> tuple[bytes, Records]:
     """Return records as lines, and for each line the number of its record, from `first`."""
     lines = [text.count(b"\n") + 1 for text in texts]
     records = np.repeat(np.arange(first, first + len(texts), dtype=np.int64), lines)
     return b"".join(text + b"\n" for text in texts), records
 
 
-def first_names(names: Iterable[str]) -> str:
+def abbreviate_names(names: Iterable[str]) -> str:
     """Return the first of the names, shortened, for an error message."""
     names = [str(name) for name in names]
     return ", ".join(name[:60] for name in names[:12]) + (", …" if len(names) > 12 else "")
@@ -102,7 +104,7 @@ def check_utf8(span: FileSpan, text: bytes, offset: int) -> None:
         ) from None
 
 
-def check_no_nul(input_: Input, text: bytes, line: int) -> None:
+def check_no_nul(input_: InputFile, text: bytes, line: int) -> None:
     """Raise `ElmoError`, naming the line, where `text` has a zero byte.
 
     `line` is the number of that line; 0 counts lines from the start of `text`.

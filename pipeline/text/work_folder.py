@@ -34,7 +34,7 @@ def work_folder(parent: Location, stage: str, out: Location) -> Iterator[Locatio
         _remove(work.local)
 
 
-def discard(work: Location) -> None:
+def discard_pieces(work: Location) -> None:
     """Delete the finished pieces in `work`: no later run can use them."""
     work.delete_all(name for name in work.names() if name != LOCK)
 

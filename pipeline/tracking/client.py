@@ -34,17 +34,17 @@ def mlflow_client() -> Any:
         os.environ.setdefault(name, value)
     for name in ("urllib3.connectionpool", "mlflow.utils.databricks_utils"):  # their errors follow
         logging.getLogger(name).setLevel(logging.ERROR)
-    with silent("alembic"), silent("mlflow"):
+    with silenced("alembic"), silenced("mlflow"):
         import mlflow
 
         if "MLFLOW_TRACKING_URI" not in os.environ:
             mlflow.set_tracking_uri(f"sqlite:///{project_root() / 'mlflow.db'}")
-        uri = current_uri()
+        uri = uri_with_login()
         if uri not in _CLIENTS:
             file = database_of(uri)
             if file is not None:
                 check_database(file)
-                with silent("mlflow"):  # again: importing it has set its logger's level
+                with silenced("mlflow"):  # again: importing it has set its logger's level
                     make_database(file)
             client = mlflow.MlflowClient()  # refuses a later MLflow's database: left as it is
             if file is not None:
@@ -53,7 +53,7 @@ def mlflow_client() -> Any:
         return _CLIENTS[uri]
 
 
-def own_database() -> Path | None:
+def configured_database() -> Path | None:
     """Return the file of the database that the environment names, else the project's.
 
     Returns None for an MLflow server.
@@ -62,12 +62,12 @@ def own_database() -> Path | None:
     return database_of(os.environ.get("MLFLOW_TRACKING_URI", default))
 
 
-def check_there() -> None:
+def check_database_exists() -> None:
     """Raise `ElmoError` where the database's file does not exist.
 
     MLflow would create one, in a folder that may be no project.
     """
-    file = own_database()
+    file = configured_database()
     if file is not None and not file.exists():
         raise ElmoError(
             f"{file}: no such file; go to a project's folder, or set MLFLOW_TRACKING_URI"
@@ -76,20 +76,20 @@ def check_there() -> None:
 
 def _find_again(file: Path) -> None:
     """Look for the artifacts that a database names where it is now, if its project was moved."""
-    for home in moved.settle(file):
+    for home in moved.rewrite_moved_paths(file):
         say(f"{file}: was in {home}; its runs' models and artifacts are looked for here from now")
 
 
-def check() -> None:
+def check_mlflow() -> None:
     """Raise `ElmoError`, soon and in one line, where MLflow can't be used."""
-    with answers():
+    with catch_mlflow_errors():
         client = mlflow_client()
-        file = database_of(current_uri())
+        file = database_of(uri_with_login())
         if file is None:
             _within(ANSWER, lambda: client.search_experiments(max_results=1))
             return
         check_database(file)
-        with silent("mlflow"):
+        with silenced("mlflow"):
             make_database(file)
         client.search_experiments(max_results=1)
 
@@ -119,7 +119,7 @@ def _within(seconds: float, ask: Callable[[], Result]) -> Result:
 
 
 @contextmanager
-def answers() -> Iterator[None]:
+def catch_mlflow_errors() -> Iterator[None]:
     """Turn any exception of MLflow, its server or its database in the block into `ElmoError`."""
     try:
         yield
@@ -133,7 +133,7 @@ def answers() -> Iterator[None]:
 
 def explain(error: BaseException) -> str:
     """Return a message for the user, in one line, about an exception of MLflow."""
-    text, line = str(error), one_line(error)
+    text, line = str(error), shorten_error(error)
     where = f"MLflow at {shown_uri()}"
     status = re.search(r"error code (\d{3})", text)
     if (
@@ -165,7 +165,7 @@ def explain(error: BaseException) -> str:
     return f"{where}: {line}"
 
 
-def one_line(error: BaseException) -> str:
+def shorten_error(error: BaseException) -> str:
     """Return an exception's message on one line, without logins.
 
     A long one is cut in the middle, since the reason may stand at either end.
@@ -174,7 +174,7 @@ def one_line(error: BaseException) -> str:
     return text if len(text) <= 300 else f"{text[:100]} … {text[-197:]}"
 
 
-def named(name: str) -> str:
+def name_filter(name: str) -> str:
     """Return the filter of an MLflow search for `name`, in quotes.
 
     Raises `ElmoError` for a name with both kinds of quotes.
@@ -185,7 +185,7 @@ def named(name: str) -> str:
     return f"name = {quote}{name}{quote}"
 
 
-def current_uri() -> str:
+def uri_with_login() -> str:
     """Return the tracking URI, with its login."""
     import mlflow
 
@@ -194,23 +194,23 @@ def current_uri() -> str:
 
 def shown_uri() -> str:
     """Return the tracking URI without its login, for messages."""
-    return without_credentials(current_uri())
+    return without_credentials(uri_with_login())
 
 
-def tracking_uri() -> str:
+def secret_tracking_uri() -> str:
     """Return the tracking URI with its login, once MLflow's client is set up.
 
     It is for MLflow alone: never show it or write it down.
     """
-    with answers():
+    with catch_mlflow_errors():
         mlflow_client()
-        return current_uri()
+        return uri_with_login()
 
 
 def database_file() -> Path | None:
     """Return the file of the SQLite database in use, or None for a server."""
     mlflow_client()
-    return database_of(current_uri())
+    return database_of(uri_with_login())
 
 
 def experiment_id(client: Any, stage: str = "") -> str:
@@ -230,7 +230,7 @@ def experiment_id(client: Any, stage: str = "") -> str:
                 f"-x {experiment.experiment_id}), or name another in MLFLOW_EXPERIMENT_NAME"
             )
         return str(experiment.experiment_id)
-    file = database_of(current_uri())
+    file = database_of(uri_with_login())
     root = file.absolute().parent / "mlruns" if file else None
     from mlflow.exceptions import MlflowException
 
@@ -247,7 +247,7 @@ def experiment_id(client: Any, stage: str = "") -> str:
 
 
 @contextmanager
-def silent(name: str) -> Iterator[None]:
+def silenced(name: str) -> Iterator[None]:
     """Hide a library's progress messages in the block; its warnings and errors stay."""
     logger = logging.getLogger(name)
     before = logger.level

@@ -21,7 +21,7 @@ _ADDRESSES = (
 )
 
 
-def settle(database: Path) -> list[Path]:
+def rewrite_moved_paths(database: Path) -> list[Path]:
     """Rewrite a moved or copied project's addresses in `database`; return its former folders.
 
     The list is empty where the project was not moved. Files that were left in a former folder are

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..terminal.urls import clean
+from ..terminal.urls import without_credentials_in
 from .client import project_root
 
 
-def tags() -> dict[str, str]:
+def origin_tags() -> dict[str, str]:
     """Return the MLflow tags that name the user, the machine, the command and the commit."""
     import getpass
     import subprocess
@@ -24,9 +24,9 @@ def tags() -> dict[str, str]:
             return done.stdout.rstrip() if done.returncode == 0 else None
         return None
 
-    tags = {"mlflow.source.type": "LOCAL", "machine": machine()}
+    tags = {"mlflow.source.type": "LOCAL", "machine": machine_name()}
     command = ["elmo" if a.endswith("__main__.py") else a for a in sys.argv[:1]] + sys.argv[1:]
-    tags["mlflow.source.name"] = clean(" ".join(command))[:500]
+    tags["mlflow.source.name"] = without_credentials_in(" ".join(command))[:500]
     with contextlib.suppress(Exception):  # a container's user has no name
         tags["mlflow.user"] = getpass.getuser()
     commit = git("rev-parse", "HEAD")
@@ -44,7 +44,7 @@ def tags() -> dict[str, str]:
     return tags
 
 
-def pass_key() -> str | None:
+def repro_key() -> str | None:
     """Return a key of the `dvc repro` that started this process; None without one.
 
     It is the host, process id and start time of the nearest ancestor without DVC's variables.
@@ -86,7 +86,7 @@ def is_gone(key: str) -> bool:
         return False
 
 
-def machine() -> str:
+def machine_name() -> str:
     """Return the number of cores and the processor's name as text."""
     import psutil
 
@@ -98,7 +98,7 @@ def machine() -> str:
     return f"{psutil.cpu_count() or 1} cores of {name}"
 
 
-def environment() -> dict[str, Any]:
+def package_versions() -> dict[str, Any]:
     """Return the versions of Python and of the packages that results depend on, and the system."""
     from importlib.metadata import version
 
@@ -107,7 +107,7 @@ def environment() -> dict[str, Any]:
     return {"python": platform.python_version(), "system": platform.system(), "packages": packages}
 
 
-def description(
+def run_description(
     stage: str, inputs: Mapping[str, str], locations: Mapping[str, str], tags: Mapping[str, str]
 ) -> str:
     """Return the run's description in Markdown: what the stage read, and the commit."""

@@ -30,7 +30,7 @@ PARAMS: dict[str, Any] = {
 }
 
 
-def example(*, text: bool) -> list[Any]:
+def example_input(*, text: bool) -> list[Any]:
     """Return example inputs for a model; without `text`, for a model without a tokenizer."""
     return EXAMPLE if text else EXAMPLE[1:]
 
@@ -39,7 +39,7 @@ def signature() -> ModelSignature:
     """Return the model's MLflow signature: columns `text` and `tokens` in, a table of vectors out.
 
     MLflow has no type for "text or token lists": the columns are optional, and the input is checked
-    by `Served.predict`, not cast by MLflow, which would cut token lists into columns.
+    by `ServedEmbedder.predict`, not cast by MLflow, which would cut token lists into columns.
     """
     model_signature = ModelSignature(
         inputs=Schema(
@@ -62,7 +62,7 @@ def signature() -> ModelSignature:
     return model_signature
 
 
-class Served(PythonModel):
+class ServedEmbedder(PythonModel):
     """An MLflow model that embeds sentences with a model folder."""
 
     def load_context(self, context: Any) -> None:
@@ -160,4 +160,4 @@ def _chosen(vectors: np.ndarray, layers: str, gamma: float) -> np.ndarray:
 
 
 if not __package__:  # MLflow runs this file alone, as the code of a model
-    mlflow.models.set_model(Served())
+    mlflow.models.set_model(ServedEmbedder())

@@ -53,7 +53,7 @@ class ModelVersion:
 
 
 @dataclass(frozen=True)
-class Registered:
+class RegisterResult:
     """The result of `register`: the version, whether it is new, and what became of the champion."""
 
     version: int
@@ -61,7 +61,7 @@ class Registered:
     decision: str
 
 
-def find(name: str, model_digest: str) -> int | None:
+def find_version(name: str, model_digest: str) -> int | None:
     """Return the version of a model, found by the digest of its content, or None.
 
     The lowest is returned if a killed process left two.
@@ -72,10 +72,10 @@ def find(name: str, model_digest: str) -> int | None:
 
 def versions(name: str) -> list[ModelVersion]:
     """Return the versions of a registered model, newest first."""
-    tracking.check()
-    with tracking.answers():
+    tracking.check_mlflow()
+    with tracking.catch_mlflow_errors():
         client = tracking.mlflow_client()
-        where = tracking.named(name)
+        where = tracking.name_filter(name)
         pages = [client.search_model_versions(where)]
         while pages[-1].token:
             pages.append(client.search_model_versions(where, page_token=pages[-1].token))
@@ -107,34 +107,36 @@ def register(
     tags: Mapping[str, str],
     run_id: str,
     description: str,
-) -> Registered:
+) -> RegisterResult:
     """Register a model folder as a version of the run `run_id`, unless it is registered.
 
     Raises `ElmoError`, and publishes nothing, where the model can't embed an example.
     """
-    with _alone(), tracking.answers():
+    with _alone(), tracking.catch_mlflow_errors():
         content = tags["model_digest"]
-        number = find(name, content)
+        number = find_version(name, content)
         new = number is None
         if number is None:
             _sweep(name, run_id, content)
             logged = _log_checked(folder, run_id, content)
             number = _publish(name, logged, run_id, tags, description)
-        kept, number = number, find(name, content) or number
+        kept, number = number, find_version(name, content) or number
         if kept != number:  # another process was first: one version for each content
             tracking.mlflow_client().delete_model_version(name, str(kept))
-        decision = appoint(name, number, alias=alias, margin=margin, tags=tags)
-    return Registered(number, new and kept == number, decision)
+        decision = decide_champion(name, number, alias=alias, margin=margin, tags=tags)
+    return RegisterResult(number, new and kept == number, decision)
 
 
-def appoint(name: str, number: int, *, alias: str, margin: float, tags: Mapping[str, str]) -> str:
+def decide_champion(
+    name: str, number: int, *, alias: str, margin: float, tags: Mapping[str, str]
+) -> str:
     """Set a version's tags, make it candidate if newest, and champion if it is better.
 
     Returns the decision and its reason as text.
     """
     rows = {row.version: row for row in versions(name)}
     has = rows[number].tags
-    with tracking.answers():
+    with tracking.catch_mlflow_errors():
         client = tracking.mlflow_client()
         for key, value in tags.items():
             if has.get(key) != value:  # each is a write of its own
@@ -151,14 +153,14 @@ def appoint(name: str, number: int, *, alias: str, margin: float, tags: Mapping[
         return f"{alias} is version {number}, the first"
     if champion.version == number:
         return f"{alias} is version {number}"
-    better, why = compare(champion, rows[number], margin=margin)
+    better, why = is_better(champion, rows[number], margin=margin)
     if better:
         _point(name, alias, number)
         return f"{alias} moved from version {champion.version} to {number}: {why}"
     return f"{alias} stays version {champion.version}: {why}; to move it: elmo promote {number}"
 
 
-def compare(champion: ModelVersion, other: ModelVersion, *, margin: float) -> tuple[bool, str]:
+def is_better(champion: ModelVersion, other: ModelVersion, *, margin: float) -> tuple[bool, str]:
     """Return whether another version is better than the champion, and the reason as text."""
     if other.version < champion.version:
         return False, f"version {other.version} is older"
@@ -191,7 +193,7 @@ def promote(name: str, number: int, *, alias: str) -> int | None:
 
 
 def _point(name: str, alias: str, number: int) -> None:
-    with tracking.answers():
+    with tracking.catch_mlflow_errors():
         tracking.mlflow_client().set_registered_model_alias(name, alias, str(number))
 
 
@@ -221,7 +223,7 @@ def _sweep(name: str, run_id: str, content: str) -> None:
     if tracking.database_file() is None:
         return
     client = tracking.mlflow_client()
-    versions = client.search_model_versions(tracking.named(name))
+    versions = client.search_model_versions(tracking.name_filter(name))
     used = {one.model_id for one in versions}
     homes = [client.get_run(run_id).info.experiment_id, "0"]  # MLflow's default, without one active
     logged = client.search_logged_models(homes, f"tags.model_digest = '{content}'")
@@ -242,7 +244,7 @@ def _log_checked(folder: Path, run_id: str, content: str) -> str:
     from . import pyfunc
 
     tokenizer = load_model(folder).tokenizer
-    given = pyfunc.example(text=tokenizer != NONE)
+    given = pyfunc.example_input(text=tokenizer != NONE)
 
     def check(answer: Any) -> None:
         if len(answer) != len(given) or not all(np.isfinite(one).all() for one in answer):
@@ -260,7 +262,7 @@ def _log_checked(folder: Path, run_id: str, content: str) -> str:
         tags={"model_digest": content},
     )
     try:
-        return log_checked(served, run_id)
+        return log_and_check_model(served, run_id)
     except ElmoError as error:
         raise ElmoError(
             f"{folder}: can't embed its own example as MLflow serves it ({error}); it is not "
@@ -284,7 +286,7 @@ class ServedModel:
     tags: dict[str, Any] | None = None
 
 
-def log_checked(served: ServedModel, run_id: str) -> str:
+def log_and_check_model(served: ServedModel, run_id: str) -> str:
     """Log a model to a run, load it as a server does, try its example; return the model's URI.
 
     Raises `ElmoError`, and deletes the logged model, where the example fails.
@@ -298,7 +300,7 @@ def log_checked(served: ServedModel, run_id: str) -> str:
     quiet = contextlib.redirect_stderr(io.StringIO())  # it shows bars and where to look
     with (
         warnings.catch_warnings(),
-        tracking.silent("mlflow"),
+        tracking.silenced("mlflow"),
         quiet,
         _experiment_of(run.info.experiment_id),
     ):

@@ -18,24 +18,24 @@ from elmo.errors import ElmoError
 from elmo.io.location import Location, scratch
 from elmo.io.records import digest
 
-from ..settings.fingerprint import plain
+from ..settings.fingerprint import to_plain
 from ..terminal.progress import say
-from ..terminal.urls import clean, without_credentials
+from ..terminal.urls import without_credentials, without_credentials_in
 from . import origin
 from .client import (
-    answers,
-    check,
+    catch_mlflow_errors,
+    check_mlflow,
     experiment_id,
     explain,
     mlflow_client,
-    one_line,
+    shorten_error,
     shown_uri,
 )
 from .spool import (
     Refused,
     Spool,
     SpooledRecord,
-    waiting,
+    count_records,
 )
 
 _PROCESS = "elmo.process"  # the tag of a run that says which process opened it
@@ -56,7 +56,7 @@ class Run:
     def __init__(self, run_id: str, *, spool: Path | None = None, parent: str = "") -> None:
         self.run_id, self.spool, self.parent = run_id, spool, parent
 
-    def metrics(self, figures: Mapping[str, float | None], *, step: int = 0) -> None:
+    def log_metrics(self, figures: Mapping[str, float | None], *, step: int = 0) -> None:
         """Log figures; those that are None or not finite are left out."""
         now = _now()
         rows = [
@@ -67,21 +67,27 @@ class Run:
         if rows:
             self._log({"metrics": rows})
 
-    def headline(self, figures: Mapping[str, float | None], params: Mapping[str, Any]) -> None:
+    def log_to_parent(self, figures: Mapping[str, float | None], params: Mapping[str, Any]) -> None:
         """Log the few figures and params that people compare to the parent run too.
 
         The parent is the run of the whole `dvc repro`, the first that they see.
         """
         if self.parent:
             whole = Run(self.parent, spool=self.spool)
-            whole.metrics(figures)
-            whole._log({"params": {name: str(clean(value)) for name, value in params.items()}})
+            whole.log_metrics(figures)
+            whole._log(
+                {
+                    "params": {
+                        name: str(without_credentials_in(value)) for name, value in params.items()
+                    }
+                }
+            )
 
-    def artifact(self, path: Path) -> None:
+    def log_artifact(self, path: Path) -> None:
         """Log a file or a folder."""
         self._log({"artifact": str(path.absolute())})
 
-    def tag(self, name: str, value: str) -> None:
+    def set_tag(self, name: str, value: str) -> None:
         """Set a tag."""
         self._log({"tag": [name, without_credentials(value)]})
 
@@ -93,7 +99,7 @@ class Run:
     def _log(self, record: SpooledRecord) -> None:
         whole = {"run": self.run_id} | record
         if self.spool is None:
-            with answers():
+            with catch_mlflow_errors():
                 _send([whole])
             return
         if self.spool not in _SPOOLS:
@@ -119,15 +125,15 @@ def run(
     `folder`, where work in progress is kept, an interrupted run is resumed, and records that MLflow
     can't take now wait beside it.
     """
-    check()
+    check_mlflow()
     run_id = None
-    with answers():
+    with catch_mlflow_errors():
         client = mlflow_client()
         if folder and folder.exists(_KEPT):
             run_id = folder.record(_KEPT, dict[str, str]).get("run_id")
-        parent = _pass_run(client)
+        parent = _repro_run(client)
         _end_killed(client, stage)
-        if run_id is None or not exists(run_id):
+        if run_id is None or not run_exists(run_id):
             run_id = _begin(client, stage, params, inputs, sources or {})
             if folder:
                 folder.write_json(_KEPT, {"run_id": run_id})
@@ -136,7 +142,7 @@ def run(
         client.set_tag(run_id, _PROCESS, origin.process_key())
         if parent:
             client.set_tag(run_id, "mlflow.parentRunId", parent)
-    log = Run(run_id, spool=spool_of(folder) if folder else None, parent=parent or "")
+    log = Run(run_id, spool=spool_folder(folder) if folder else None, parent=parent or "")
     try:
         yield log
     except BaseException as error:
@@ -147,7 +153,7 @@ def run(
     _end(log, parent, "FINISHED", wait=FLUSH)
 
 
-def spool_of(folder: Location) -> Path:
+def spool_folder(folder: Location) -> Path:
     """Return the folder for records that MLflow can't take now.
 
     It lies beside `folder`, the run's own; where that is at a URL, on this machine.
@@ -157,12 +163,12 @@ def spool_of(folder: Location) -> Path:
     return scratch() / "unsent" / digest(folder.url.rpartition("/")[0])[:8]
 
 
-def end_killed(stage: str) -> None:
+def end_killed_runs(stage: str) -> None:
     """Mark a stage's runs as killed where their process on this machine is gone.
 
     They would seem to be running for ever.
     """
-    with answers():
+    with catch_mlflow_errors():
         _end_killed(mlflow_client(), stage)
 
 
@@ -188,13 +194,13 @@ def _end(log: Run, parent: str | None, status: str, *, wait: float) -> None:
 
 def send_unsent(folder: Path) -> int:
     """Send the records that earlier runs left in a spool folder; return how many are left."""
-    check()
+    check_mlflow()
     return Spool(folder, _send_or_explain, say=say).close(FLUSH)
 
 
-def unsent(folder: Path) -> int:
+def count_unsent(folder: Path) -> int:
     """Return how many records wait in a spool folder."""
-    return waiting(folder)
+    return count_records(folder)
 
 
 def _send_or_explain(records: Sequence[SpooledRecord]) -> None:
@@ -208,7 +214,7 @@ def _send_or_explain(records: Sequence[SpooledRecord]) -> None:
         code = getattr(error, "error_code", "")
         if code in _NEVER or isinstance(error, FileNotFoundError):
             raise Refused(
-                f"MLflow at {shown_uri()} refuses a record ({one_line(error)})"
+                f"MLflow at {shown_uri()} refuses a record ({shorten_error(error)})"
             ) from error
         raise ElmoError(explain(error)) from error
 
@@ -260,14 +266,16 @@ def _begin(
     locations = {name: _address(sources[name]) for name in inputs if name in sources}
     tags = {"stage": stage, **{f"digest.{name}": value for name, value in inputs.items()}}
     tags |= {f"dvc.{n}": os.environ[n] for n in ("DVC_STAGE", "DVC_EXP_NAME") if n in os.environ}
-    tags |= origin.tags() | {_PROCESS: origin.process_key()}
-    key = digest([stage, plain(params), dict(inputs)])[:6]
+    tags |= origin.origin_tags() | {_PROCESS: origin.process_key()}
+    key = digest([stage, to_plain(params), dict(inputs)])[:6]
     name = " ".join(filter(None, [stage, os.environ.get("DVC_EXP_NAME"), key]))
-    tags["mlflow.note.content"] = origin.description(stage, inputs, locations, tags)
+    tags["mlflow.note.content"] = origin.run_description(stage, inputs, locations, tags)
     run_id = str(
         client.create_run(experiment_id(client, stage), run_name=name, tags=tags).info.run_id
     )
-    flat = {name: str(clean(value)) for name, value in _flat(plain(params)).items()}
+    flat = {
+        name: str(without_credentials_in(value)) for name, value in _flat(to_plain(params)).items()
+    }
     client.log_batch(run_id, params=[Param(name, value) for name, value in flat.items()])
     datasets = []
     for name, value in inputs.items():
@@ -278,7 +286,7 @@ def _begin(
         datasets.append(DatasetInput(entry, [InputTag("mlflow.data.context", name)]))
     _log_inputs(client, run_id, datasets)
     with contextlib.suppress(OSError):  # a server's own artifact folder that is not ours to write
-        client.log_dict(run_id, origin.environment(), "environment.json")
+        client.log_dict(run_id, origin.package_versions(), "environment.json")
     return run_id
 
 
@@ -300,12 +308,12 @@ def _log_inputs(client: Any, run_id: str, datasets: list[Any]) -> None:
         time.sleep(0.1)
 
 
-def _pass_run(client: Any) -> str | None:
+def _repro_run(client: Any) -> str | None:
     """The run of this pass of the pipeline: of the `dvc repro` that runs this stage, if one does.
 
     `ELMO_PASS` names a pass where its stages have no common parent process.
     """
-    key = os.environ.get("ELMO_PASS") or origin.pass_key()
+    key = os.environ.get("ELMO_PASS") or origin.repro_key()
     if key is None:
         return None
     experiment = experiment_id(client)
@@ -313,27 +321,27 @@ def _pass_run(client: Any) -> str | None:
     if passes:
         return str(passes[0].info.run_id)
     title = " ".join(filter(None, ["pass", os.environ.get("DVC_EXP_NAME"), _stamp()]))
-    tags = {"stage": "pass", "elmo.pass": key} | origin.tags()
+    tags = {"stage": "pass", "elmo.pass": key} | origin.origin_tags()
     tags["mlflow.source.name"] = "dvc repro"
     tags["mlflow.note.content"] = "One pass of the pipeline; its stages are nested in it."
     return str(client.create_run(experiment, run_name=title, tags=tags).info.run_id)
 
 
 @dataclass(frozen=True)
-class TrackedRun:
+class RunTags:
     """An MLflow run of a stage: its id and its tags."""
 
     run_id: str
     tags: dict[str, str]
 
 
-def runs_of(stage: str) -> list[TrackedRun]:
+def runs_of(stage: str) -> list[RunTags]:
     """Return the MLflow runs of a stage, newest first."""
-    check()
-    with answers():
+    check_mlflow()
+    with catch_mlflow_errors():
         client = mlflow_client()
         found = client.search_runs([experiment_id(client, stage)], f"tags.stage = '{stage}'")
-    return [TrackedRun(run.info.run_id, run.data.tags) for run in found]
+    return [RunTags(run.info.run_id, run.data.tags) for run in found]
 
 
 @dataclass(frozen=True)
@@ -350,19 +358,19 @@ class RunFacts:
     params: dict[str, str]
 
 
-def facts(stage: str, model_digest: str) -> RunFacts | None:
+def training_facts(stage: str, model_digest: str) -> RunFacts | None:
     """Return the newest finished run of a stage that made this model, or None."""
     return _newest(f"tags.stage = '{stage}' and tags.model_digest = '{model_digest}'")
 
 
-def facts_before(stage: str, run: RunFacts) -> RunFacts | None:
+def previous_facts(stage: str, run: RunFacts) -> RunFacts | None:
     """Return the newest finished run of a stage that began before `run`, or None."""
     began = round(1000 * run.began)
     return _newest(f"tags.stage = '{stage}' and attributes.start_time < {began}")
 
 
 def _newest(condition: str) -> RunFacts | None:
-    with answers():
+    with catch_mlflow_errors():
         client = mlflow_client()
         rows = client.search_runs(
             [experiment_id(client)],
@@ -386,7 +394,7 @@ def _newest(condition: str) -> RunFacts | None:
     )
 
 
-def exists(run_id: str) -> bool:
+def run_exists(run_id: str) -> bool:
     """Tell whether MLflow has a run with this id."""
     from mlflow.exceptions import MlflowException
 

@@ -99,7 +99,7 @@ class Spool:
         with self._changed:
             self._abandoned = True
             self._changed.notify_all()
-        return waiting(self.folder) if self._thread.is_alive() else 0
+        return count_records(self.folder) if self._thread.is_alive() else 0
 
     def _work(self) -> None:
         for file in _left_behind(self.folder):
@@ -165,7 +165,7 @@ class Spool:
                 self._offer([record])
 
 
-def waiting(folder: Path) -> int:
+def count_records(folder: Path) -> int:
     """Return how many records the files of `folder` hold; some may just have been sent."""
     count = 0
     for path in sorted(folder.glob("*.jsonl")):

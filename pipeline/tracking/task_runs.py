@@ -19,11 +19,11 @@ from elmo.tasks.settings import TaskSettings
 
 from .. import tracking
 from ..settings.fingerprint import fingerprint
-from ..terminal.progress import detail
+from ..terminal.progress import log_detail
 
 
 @dataclass(frozen=True)
-class TaskRun:
+class TaskRunParams:
     """The params that are logged to the MLflow run of a task and a seed."""
 
     task: str
@@ -33,7 +33,7 @@ class TaskRun:
 
 
 @dataclass(frozen=True)
-class Runs:
+class TaskRuns:
     """The MLflow runs of a task, one for each seed.
 
     With a folder `work`, an interrupted run is resumed, and records that MLflow can't take now wait
@@ -61,16 +61,16 @@ class Runs:
         ) as log:
             yield log
 
-    def forget(self, seeds: Iterable[int]) -> None:
+    def forget_resumable(self, seeds: Iterable[int]) -> None:
         """End the runs of these seeds: a later `open` begins new ones."""
         for seed in seeds:
             folder = self._of(seed)[2]
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _of(self, seed: int) -> tuple[TaskRun, dict[str, str], Path | None]:
+    def _of(self, seed: int) -> tuple[TaskRunParams, dict[str, str], Path | None]:
         """A seed's params, the digests of what it reads, and where its run is kept."""
-        params = TaskRun(self.task, self.kind, seed, msgspec.to_builtins(self.settings))
+        params = TaskRunParams(self.task, self.kind, seed, msgspec.to_builtins(self.settings))
         inputs = {name: source_digest(name, path) for name, path in self.sources.items()}
         if self.work is None:
             return params, inputs, None
@@ -106,17 +106,17 @@ class Runs:
             tokenizer=read_task(folder).tokenizer,
             config={"seed": seed},
         )
-        with self.open(seed) as log, tracking.answers():
+        with self.open(seed) as log, tracking.catch_mlflow_errors():
             try:
-                uri = registry.log_checked(served, log.run_id)
+                uri = registry.log_and_check_model(served, log.run_id)
             except ElmoError as error:
                 raise ElmoError(
                     f"{folder}: can't predict an example as MLflow serves it ({error})"
                 ) from error
-        detail(f"{self.task} in MLflow: {uri}")
+        log_detail(f"{self.task} in MLflow: {uri}")
         return uri
 
-    def opener(self, stack: ExitStack) -> Callable[[int], Callable[..., None]]:
+    def run_opener(self, stack: ExitStack) -> Callable[[int], Callable[..., None]]:
         """Return a function that opens a seed's run and returns the function that logs metrics.
 
         Each call closes the run before.
@@ -124,7 +124,7 @@ class Runs:
 
         def begin(seed: int) -> Callable[..., None]:
             stack.close()
-            return stack.enter_context(self.open(seed)).metrics
+            return stack.enter_context(self.open(seed)).log_metrics
 
         return begin
 

@@ -14,7 +14,7 @@ from .. import tracking
 
 
 @dataclass(frozen=True)
-class Work:
+class StageInProgress:
     """A stage's work in progress; `began` in seconds since 1970."""
 
     stage: str
@@ -23,15 +23,15 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Unfinished:
+class UnfinishedWork:
     """The work in progress below a folder, and the number of unsent records of each spool."""
 
     folder: str
-    work: list[Work]
+    work: list[StageInProgress]
     unsent: dict[str, int]
 
 
-def unfinished(folder: Path, *, send: bool) -> Unfinished:
+def find_unfinished(folder: Path, *, send: bool) -> UnfinishedWork:
     """Return the work in progress and the unsent records below `folder`.
 
     With `send`, unsent records are sent to MLflow first.
@@ -39,20 +39,20 @@ def unfinished(folder: Path, *, send: bool) -> Unfinished:
     if folder.exists() and not folder.is_dir():
         raise ElmoError(f"{folder}: is no folder; pass the one that the stages got as --work")
     left = {
-        str(spool): tracking.send_unsent(spool) if send else tracking.unsent(spool)
+        str(spool): tracking.send_unsent(spool) if send else tracking.count_unsent(spool)
         for spool in sorted(folder.glob("*/unsent"))
     }
-    return Unfinished(
+    return UnfinishedWork(
         str(folder),
         [
-            Work(path.parent.parent.name, str(path.parent), path.stat().st_mtime)
+            StageInProgress(path.parent.parent.name, str(path.parent), path.stat().st_mtime)
             for path in sorted(folder.glob("*/*/mlflow.json"))
         ],
         {spool: count for spool, count in left.items() if count},
     )
 
 
-def lines(found: Unfinished) -> Iterator[str]:
+def unfinished_lines(found: UnfinishedWork) -> Iterator[str]:
     """Yield lines for the user about the unfinished work."""
     yield f"work in progress in {found.folder}:" + ("" if found.work else " none")
     for work in found.work:

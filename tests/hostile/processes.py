@@ -48,7 +48,7 @@ def _command(folder: str, arguments: list[str], said: str, environment: dict[str
     from pipeline.commands import cli
 
     workers.actors, workers.tasks = _actors, _tasks  # type: ignore[assignment]
-    cli.run()
+    cli.run_cli()
 
 
 def _actors(kind: Any, arguments: Any, items: Iterable[Any], **_: object) -> Iterator[Any]:

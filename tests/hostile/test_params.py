@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.settings.cluster import Cluster, variable_of
+from pipeline.settings.cluster import Cluster, environment_variable
 from pipeline.settings.params import Params
 from tests.hostile.commands import COMMANDS
 from tests.hostile.harness import DAMAGE, refused, sample
@@ -93,8 +93,8 @@ TEXTUAL = ("address", "storage", "tracking_uri", "gpu")
 def test_variables_out_of_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
-    monkeypatch.setenv(variable_of(name), value)
-    refused("append", "store", "shards", "model", cwd=tmp_path, names=variable_of(name))
+    monkeypatch.setenv(environment_variable(name), value)
+    refused("append", "store", "shards", "model", cwd=tmp_path, names=environment_variable(name))
 
 
 def test_half_a_character(case: Path) -> None:

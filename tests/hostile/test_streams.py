@@ -22,13 +22,13 @@ def test_standard_input_is_closed(
     case: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python then has none: nothing to read, and one line."""
-    run = cli.run
+    run = cli.run_cli
 
     def closed() -> None:
         sys.stdin = None  # type: ignore[assignment]
         run()
 
-    monkeypatch.setattr(cli, "run", closed)
+    monkeypatch.setattr(cli, "run_cli", closed)
     refused(*READING[command], cwd=case, names="standard input is closed", usage=True)
 
 
@@ -36,26 +36,26 @@ def test_standard_input_is_closed(
 def test_standard_output_is_closed(
     case: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = cli.run
+    run = cli.run_cli
 
     def closed() -> None:
         sys.stdout = None  # type: ignore[assignment]
         run()
 
-    monkeypatch.setattr(cli, "run", closed)
+    monkeypatch.setattr(cli, "run_cli", closed)
     refused(*COMMANDS[command], cwd=case, names="standard output is closed")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 @pytest.mark.parametrize("command", ["verify", "lineage", "neighbors", "perplexity"])
 def test_standard_output_is_full(case: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = cli.run
+    run = cli.run_cli
 
     def full() -> None:
         sys.stdout = open("/dev/full", "w")
         run()
 
-    monkeypatch.setattr(cli, "run", full)
+    monkeypatch.setattr(cli, "run_cli", full)
     before = listing(case)
     code, _, error = elmo(*COMMANDS[command], cwd=case)
     assert code == 1 and error.splitlines()[-1].startswith(
@@ -69,7 +69,7 @@ def test_nobody_reads_what_is_printed(
     case: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in `elmo … | head -0`: it ends without a word."""
-    run = cli.run
+    run = cli.run_cli
     reading, writing = os.pipe()
     os.close(reading)
 
@@ -77,7 +77,7 @@ def test_nobody_reads_what_is_printed(
         sys.stdout = os.fdopen(writing, "w")
         run()
 
-    monkeypatch.setattr(cli, "run", broken)
+    monkeypatch.setattr(cli, "run_cli", broken)
     code, _, error = elmo(*COMMANDS[command], cwd=case)
     assert (code, error) == (1, "")
 

@@ -38,9 +38,9 @@ def elmo(*arguments: object, stdin: bytes = b"", cwd: Path = ROOT) -> tuple[int,
                     from research.commands import findings
 
                     del sys.argv[1]
-                    cli.run(findings, "python -m research")
+                    cli.run_cli(findings, "python -m research")
                 else:
-                    cli.run()
+                    cli.run_cli()
             except SystemExit as end:
                 code = end.code or 0
             finally:

@@ -17,7 +17,7 @@ import yaml
 from elmo.model.embedder import Embedder
 from elmo.store import FeatureStore
 from pipeline.stages import STAGES as NAMES
-from pipeline.stages import record
+from pipeline.stages import load_stage
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(3600)]  # minutes on a busy machine
@@ -184,7 +184,7 @@ def test_a_new_version_of_the_code_makes_a_stages_results_again_and_asks_nothing
     assert ran(call(folder, "dvc", "repro", "vocab")) == both
     assert ran(call(folder, "dvc", "repro", "vocab")) == ["corpus"]
     code = folder / "pipeline" / "stages" / "vocab.py"
-    version = record("vocab").version
+    version = load_stage("vocab").version
     changed = code.read_text().replace(f"version={version},", f"version={version + 1},")
     code.write_text(changed)
     assert ran(call(folder, "dvc", "repro", "vocab")) == ["corpus", "vocab"]
@@ -197,7 +197,7 @@ def test_metrics_params_and_graph(project: Path) -> None:
     assert values["metrics/finetune.json"]["data"]["gain_share_higher_better"] > 0
     assert values["metrics/tasks-animals.json"]["data"]["score_higher_better"] >= 0
     columns = {name for file in values.values() for name in file["data"]}
-    assert columns == {column for name in NAMES for column in record(name).metrics}
+    assert columns == {column for name in NAMES for column in load_stage(name).metrics}
     assert "finetune" in call(project, "dvc", "dag", "--mermaid")
     params = yaml.safe_load((project / "params.yaml").read_text())
     changed = params | {"features": params["features"] | {"dtype": "float32"}}

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from elmo.data.tokenizer import TOKENIZERS
-from pipeline.stages import record
+from pipeline.stages import load_stage
 from tests.pipeline.command_line import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,7 +50,9 @@ def test_the_tutorial_names_the_columns_of_the_metrics() -> None:
     page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`.*?) \|", page.partition("| column | what |")[2], re.MULTILINE)
     named = set(re.findall(r"`(\w+)`", " ".join(rows)))
-    assert named == {name for stage in STAGES if stage != "tasks" for name in record(stage).metrics}
+    assert named == {
+        name for stage in STAGES if stage != "tasks" for name in load_stage(stage).metrics
+    }
 
 
 def test_a_setting_that_a_page_sets_has_another_value_before() -> None:

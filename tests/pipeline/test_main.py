@@ -44,7 +44,7 @@ def test_a_command_looks_for_garbage_seldom_and_not_as_it_ends(
         sys.exit(1)
 
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
-    monkeypatch.setattr(cli, "run", run)
+    monkeypatch.setattr(cli, "run_cli", run)
     try:
         with pytest.raises(SystemExit):
             process.main()

@@ -21,7 +21,7 @@ from elmo.store.build import build
 from pipeline.cluster import workers
 from pipeline.commands import models
 from pipeline.settings.cluster import Cluster
-from pipeline.settings.params import Register, Tokenize
+from pipeline.settings.params import RegisterSettings, TokenizeSettings
 from pipeline.stages import register, tokenize
 from pipeline.text.input_files import find_inputs
 from tests.elmo.conftest import WHITESPACE, save_tiny_model
@@ -76,7 +76,7 @@ def test_the_same_tokens_everywhere(
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
     monkeypatch.setattr(workers, "tasks", lambda function, items, **_: map(function, items))
-    params = Tokenize(name, sentences, "line", 0.0, 1 << 20)
+    params = TokenizeSettings(name, sentences, "line", 0.0, 1 << 20)
     tokenize.tokenize(
         find_inputs([str(text)]),
         Location(tmp_path / "shards"),
@@ -123,7 +123,7 @@ def test_the_same_tokens_everywhere(
         Location(model),
         Location(tmp_path / "store"),
         tmp_path / "version.json",
-        Register("tiny", "champion", 0.01),
+        RegisterSettings("tiny", "champion", 0.01),
         general=Location(tmp_path / "shards"),
         domain=Location(tmp_path / "shards"),
     )

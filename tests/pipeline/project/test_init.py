@@ -21,7 +21,7 @@ TEXT = "the cat sat on the carpet\nanother dog slept here\n\nmore text of the wo
 
 def new(folder: Path, **given: object) -> list[str]:
     options = {"text": [], "domain": [], "column": None, "preset_name": None} | given
-    return init.run(folder, **options)  # type: ignore[arg-type]
+    return init.create_project(folder, **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)

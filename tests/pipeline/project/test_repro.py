@@ -91,7 +91,7 @@ def test_the_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         f"{begin} tasks ner models/finetune models/tasks/ner --numbers numbers/tasks-ner.json",
         f"{begin} report report --numbers-in numbers",
     ]
-    made, scored, following = outcome.lines(commands, ["numbers"])
+    made, scored, following = outcome.outcome_lines(commands, ["numbers"])
     assert made == "made:   model models/finetune, vectors data/features, report report/index.html"
     assert scored == (
         "scored: perplexity 96.7 on held-out general text; 92.6 on domain text, 164.3 before "

@@ -20,7 +20,11 @@ from elmo.train.step_speed import StepSeconds
 from pipeline.settings import params, precision
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.fingerprint import fingerprint
-from pipeline.settings.precision import check_store_precision, settled, settled_params
+from pipeline.settings.precision import (
+    check_store_precision,
+    choose_precision,
+    with_chosen_precision,
+)
 from tests.pipeline.command_line import COMMANDS, ROOT, elmo
 
 EMULATES, HAS_UNITS = Speeds(100.0, 0.5), Speeds(100.0, 500.0)
@@ -119,12 +123,12 @@ def test_auto_in_training_goes_by_steps_of_the_network_not_by_products(
     given = params.load(ROOT / "params.yaml", ["pretrain.training.rows=32"])
     said: list[str] = []
     for stage in ("pretrain", "finetune", "features"):
-        settled_params(given, stage, cluster=Cluster(cpus=3), say=said.append)
+        with_chosen_precision(given, stage, cluster=Cluster(cpus=3), say=said.append)
     assert timed == [(512, 32, 3), (512, 64, 3)]
     steps = "auto is float32 here, where its training steps are 1 × as fast in bfloat16"
     assert [steps in line for line in said] == [True, True]
     taken = replace(given, pretrain=replace(given.pretrain, model="english"))
-    assert settled_params(taken, "pretrain", cluster=Cluster(), say=said.append) is taken
+    assert with_chosen_precision(taken, "pretrain", cluster=Cluster(), say=said.append) is taken
     assert len(timed) == 2
 
 
@@ -137,7 +141,7 @@ def test_what_auto_was_is_part_of_the_params_that_a_stage_gets(
     for speeds in (EMULATES, HAS_UNITS):
         measured(monkeypatch, speeds)
         monkeypatch.setattr(precision, "step_seconds", lambda *one, **two: StepSeconds(2.0, 1.0))
-        found = settled_params(given, "pretrain", cluster=Cluster(), say=lambda line: None)
+        found = with_chosen_precision(given, "pretrain", cluster=Cluster(), say=lambda line: None)
         marks.add(fingerprint("pretrain", 1, found.pretrain, {}))
     assert len(marks) == 2
 
@@ -174,10 +178,10 @@ def test_a_gpu_elsewhere_is_fast_in_bfloat16_and_a_cluster_is_not_warned_of(
     asked: list[tuple[str, Precision]] = [("auto", "bfloat16"), ("float32", "float32")]
     if not torch.cuda.is_available():
         for requested, chosen in asked:
-            found = settled(requested, setting="x", device="cuda", say=said.append)  # type: ignore[arg-type]
+            found = choose_precision(requested, setting="x", device="cuda", say=said.append)  # type: ignore[arg-type]
             assert found == chosen
     monkeypatch.setenv("RAY_ADDRESS", "ray://head")
-    assert settled("bfloat16", setting="x", device="cpu", say=said.append) == "bfloat16"
+    assert choose_precision("bfloat16", setting="x", device="cpu", say=said.append) == "bfloat16"
     assert said == []
 
 
@@ -186,9 +190,11 @@ def test_a_gpu_elsewhere_is_fast_in_bfloat16_and_a_cluster_is_not_warned_of(
 def test_a_processor_without_bfloat16_is_measured_as_such(tmp_path: Path) -> None:
     """oneDNN is kept from AVX-512 and AMX: a product in bfloat16 is then really emulated."""
     program = (
-        "from pipeline.settings.precision import settled\n"
+        "from pipeline.settings.precision import choose_precision\n"
         "for asked in 'bfloat16', 'auto', 'auto':\n"
-        "    print(settled(asked, setting='features.precision', device='cpu', say=print))\n"
+        "    name = 'features.precision'\n"
+        "    said = choose_precision(asked, setting=name, device='cpu', say=print)\n"
+        "    print(said)\n"
     )
     limits = {"ONEDNN_MAX_CPU_ISA": "AVX2", "XDG_CACHE_HOME": str(tmp_path)}
     limits |= {"ELMO_FORCE_BFLOAT16": "1"}

@@ -34,7 +34,7 @@ CLASSES = [
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 def test_every_setting_says_its_effect_in_one_line(kind: Any) -> None:
-    said = schema.effects(kind)
+    said = schema.field_descriptions(kind)
     for field in fields(kind):
         if not is_dataclass(field.type):
             assert re.fullmatch(r"[A-Z`].*\.", said[field.name]), f"{kind.__name__}.{field.name}"
@@ -81,7 +81,7 @@ def test_an_editor_and_the_reader_agree(key: str, value: Any, right: bool, tmp_p
 def test_the_command_prints_what_init_writes() -> None:
     printed = json.loads(CliRunner().invoke(cli, ["schema"]).output)
     assert printed == json.loads(json.dumps(schema.json_schema(params.Params)))
-    described = printed["$defs"]["Register"]["properties"]["alias"]["description"]
+    described = printed["$defs"]["RegisterSettings"]["properties"]["alias"]["description"]
     assert described.startswith("The alias of the best version")
     assert "max_workers" in CliRunner().invoke(cli, ["schema", "cluster"]).output
 

@@ -13,14 +13,14 @@ import pytest
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.io.records import read_json, sha256
-from pipeline.settings.params import Corpus
+from pipeline.settings.params import CorpusSettings
 from pipeline.stages import corpus
-from pipeline.text.input_files import Input
+from pipeline.text.input_files import InputFile
 
 
-def params(**changes: object) -> Corpus:
+def params(**changes: object) -> CorpusSettings:
     plain = {"general": (), "domain": (), "domain_package": "click", "column": "text"}
-    return Corpus(**{**plain, **changes})  # type: ignore[arg-type]
+    return CorpusSettings(**{**plain, **changes})  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +183,7 @@ def test_empty_files_are_refused(tmp_path: Path) -> None:
         corpus.run(Location(tmp_path / "out"), own, work=Location(tmp_path / "runs"))
 
 
-def own_files(tmp_path: Path, column: str = "text") -> Corpus:
+def own_files(tmp_path: Path, column: str = "text") -> CorpusSettings:
     return params(general=(str(tmp_path / "in"),), domain=(str(tmp_path / "in"),), column=column)
 
 
@@ -204,7 +204,7 @@ def test_a_missing_column_is_named_with_those_there_are(tmp_path: Path) -> None:
     corpus.run(
         Location(tmp_path / "out"), own_files(tmp_path, "review"), work=Location(tmp_path / "runs")
     )
-    assert corpus.listing(Location(tmp_path / "out"), "general") == "b.parquet"
+    assert corpus.list_files(Location(tmp_path / "out"), "general") == "b.parquet"
 
 
 def test_binary_is_refused_before_anything_is_tokenized(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_wrong_manifest_is_one_line(
 def test_logins_stay_out_of_the_manifest_and_reach_the_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named = Input("a.txt", "ftp://user:hunter2@host/a.txt", 9, "0" * 64)
+    named = InputFile("a.txt", "ftp://user:hunter2@host/a.txt", 9, "0" * 64)
     monkeypatch.setattr(corpus, "find_inputs", lambda patterns: [named])
     monkeypatch.setattr(corpus, "check_readable", lambda *_: None)
     patterns = ("ftp://user:hunter2@host/*.txt",)

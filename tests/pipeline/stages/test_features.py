@@ -219,7 +219,7 @@ def test_counts_are_the_metrics_and_the_model_is_named(
     assert found["bytes"] == sum(p.stat().st_size for p in (tmp_path / "store").rglob("*-?????-*"))
     store = FeatureStore(tmp_path / "store", model=given / "model")
     assert store.manifest.model.training == {}  # the run is no part of what a store is
-    made = features.stores(given / "model", name="elmo")
+    made = features.stores_of_model(given / "model", name="elmo")
     assert made[0]["location"] == str(tmp_path / "store")
     assert {row["store"] for row in made} == {store.digest}
     write_shards(tmp_path / "more", [["w1", "w2"]])
@@ -231,10 +231,10 @@ def test_counts_are_the_metrics_and_the_model_is_named(
     )
     appended = FeatureStore(tmp_path / "store")
     assert len(appended) == 321
-    made = features.stores(store.manifest.model.digest, name="elmo")
+    made = features.stores_of_model(store.manifest.model.digest, name="elmo")
     assert {row["store"] for row in made} == {store.digest, appended.digest}
     with pytest.raises(ElmoError, match="has no version 7 of elmo"):
-        features.stores("7", name="elmo")
+        features.stores_of_model("7", name="elmo")
 
 
 @pytest.mark.ray
@@ -242,7 +242,7 @@ def test_counts_are_the_metrics_and_the_model_is_named(
 def test_ray_data_reads_each_sentence_once(given: Path, expected: dict[str, bytes]) -> None:
     store = FeatureStore(given / "expected")
     with workers.session():
-        found = features.dataset(given / "expected", layers=[2], split="heldout").take_all()
+        found = features.store_dataset(given / "expected", layers=[2], split="heldout").take_all()
     assert sorted(row["sentence_id"] for row in found) == list(range(7, 320, 8))
     for row in found:
         assert list(row["tokens"]) == store.tokens(row["sentence_id"])

@@ -19,7 +19,7 @@ from elmo.nn.softmax import Softmax
 from elmo.settings import ModelShape, NetworkSettings
 from elmo.train.perplexity import perplexity
 from pipeline.settings.cluster import Cluster
-from pipeline.settings.params import Finetune, Pretrain
+from pipeline.settings.params import FinetuneSettings, PretrainSettings
 from pipeline.stages import finetune, pretrain
 from tests.elmo.conftest import WHITESPACE
 from tests.elmo.run_job import NETWORK, TRAINING, WORDS, sentences
@@ -27,7 +27,9 @@ from tests.pipeline.command_line import ROOT, elmo
 
 pytestmark = pytest.mark.usefixtures("own_mlflow")
 HERE = Cluster(workers=0, cpus=1, gpu=False, actors=1)
-PARAMS = Finetune(training=replace(TRAINING, epochs=4), new_words=3, freeze=(), layer_decay=1.0)
+PARAMS = FinetuneSettings(
+    training=replace(TRAINING, epochs=4), new_words=3, freeze=(), layer_decay=1.0
+)
 COUNTS = [120, 120, 1, *[30] * 16]
 
 
@@ -62,7 +64,7 @@ def inputs(own_mlflow: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         Location(folder / "general"),
         Location(folder / "vocab"),
         Location(folder / "model"),
-        Pretrain(NetworkSettings(**shape), replace(TRAINING, epochs=8)),
+        PretrainSettings(NetworkSettings(**shape), replace(TRAINING, epochs=8)),
         curves=folder / "curves",
         work=Location(folder / "runs"),
         cluster=HERE,
@@ -71,7 +73,7 @@ def inputs(own_mlflow: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(
-    inputs: Path, out: Path, params: Finetune = PARAMS, *, model: Path | None = None
+    inputs: Path, out: Path, params: FinetuneSettings = PARAMS, *, model: Path | None = None
 ) -> dict[str, float]:
     return finetune.run(
         Location(model or inputs / "model"),
@@ -162,7 +164,7 @@ def test_new_words_share_the_probability_of_unknown_ones() -> None:
     with torch.no_grad():
         for name in ("weight", "bias"):
             getattr(old, name).copy_(getattr(softmax, name)[: len(WORDS)])
-        finetune.share_unknown(softmax, vocabulary, counts, known=len(WORDS))
+        finetune.init_new_words(softmax, vocabulary, counts, known=len(WORDS))
         p_old = (old.weight @ h_P + old.bias).softmax(0)
         p_new = (softmax.weight @ h_P + softmax.bias).softmax(0)
     unk = vocabulary.unk
@@ -233,7 +235,7 @@ def test_run_again_it_remembers_what_came_before(inputs: Path, tmp_path: Path) -
     ],
 )
 def test_params_that_make_no_sense_are_refused(
-    inputs: Path, tmp_path: Path, params: Finetune, message: str
+    inputs: Path, tmp_path: Path, params: FinetuneSettings, message: str
 ) -> None:
     with pytest.raises(ElmoError, match=message):
         run(inputs, tmp_path, params)

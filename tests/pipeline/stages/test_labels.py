@@ -10,7 +10,7 @@ from elmo.data.tokenizer import sentence_splitter
 from elmo.errors import ElmoError
 from elmo.tasks.readers.fields import TextTokens
 from elmo.tasks.reading import read
-from pipeline.settings.params import Labels
+from pipeline.settings.params import LabelsSettings
 from pipeline.stages import labels
 
 DOCSTRING = """Return the mean of `values` along ``axis=0``, as :func:`~numpy.mean` does.
@@ -22,7 +22,7 @@ DOCSTRING = """Return the mean of `values` along ``axis=0``, as :func:`~numpy.me
 
 def sentences(docstring: str) -> list[tuple[str, str]]:
     cut, split = TextTokens("unicode"), sentence_splitter()[0]
-    pairs = labels.labelled(docstring, Counter(), cut=cut, split_text=split)
+    pairs = labels.label_sentences(docstring, Counter(), cut=cut, split_text=split)
     return [(" ".join(tokens), " ".join(tags)) for tokens, tags in pairs]
 
 
@@ -43,14 +43,14 @@ def test_code_inside_a_token_or_of_many_tokens_is_left_out() -> None:
     counts: Counter[str] = Counter()
     text = "The values of the `array`s are added here.\n\nIt is `a(b, c)[d]` that is called then."
     cut, split = TextTokens("unicode"), sentence_splitter()[0]
-    assert list(labels.labelled(text, counts, cut=cut, split_text=split)) == []
+    assert list(labels.label_sentences(text, counts, cut=cut, split_text=split)) == []
     assert counts["dropped_length"] == 2
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
     out = tmp_path_factory.mktemp("labels") / "labels"
-    return out, labels.run(out, Labels(package="click", train=40, dev=10, test=20))
+    return out, labels.run(out, LabelsSettings(package="click", train=40, dev=10, test=20))
 
 
 def test_files_of_a_package_are_read_as_a_task(made: tuple[Path, dict[str, int]]) -> None:
@@ -69,7 +69,7 @@ def test_files_of_a_package_are_read_as_a_task(made: tuple[Path, dict[str, int]]
 def test_a_larger_file_begins_with_the_smaller(
     made: tuple[Path, dict[str, int]], tmp_path: Path
 ) -> None:
-    small = Labels(package="click", train=5, dev=5, test=5)
+    small = LabelsSettings(package="click", train=5, dev=5, test=5)
     labels.run(tmp_path / "small", small)
     for name in ("train", "dev", "test"):
         first = (tmp_path / "small" / f"{name}.jsonl").read_text().splitlines()
@@ -80,11 +80,11 @@ def test_a_larger_file_begins_with_the_smaller(
 @pytest.mark.parametrize("package", ["no_such_package", "encodings"])
 def test_a_package_without_marks_is_refused(tmp_path: Path, package: str) -> None:
     with pytest.raises(ElmoError, match=f"labels.package: .*{package}"):
-        labels.run(tmp_path / "out", Labels(package=package, train=5, dev=5, test=5))
+        labels.run(tmp_path / "out", LabelsSettings(package=package, train=5, dev=5, test=5))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_package_nothing_is_labelled(tmp_path: Path) -> None:
-    figures = labels.run(tmp_path / "out", Labels(package="", train=5, dev=5, test=5))
+    figures = labels.run(tmp_path / "out", LabelsSettings(package="", train=5, dev=5, test=5))
     assert labels.summary(figures) == "none: labels.package is empty"
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["manifest.json"]

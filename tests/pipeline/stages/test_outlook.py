@@ -39,7 +39,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
 def ahead(params: Params, text: str, tokens: int, home: Path, **of: Any) -> None:
     own = {"tokens": tokens, "train_tokens": tokens, "cluster": HERE} | of
-    outlook.say_ahead(text, params=params, home=home, **own)
+    outlook.warn_of_long_work(text, params=params, home=home, **own)
 
 
 def test_hours_are_those_of_the_timed_steps(

@@ -27,7 +27,7 @@ from elmo.train.checkpoints import Checkpoint, Checkpoints
 from elmo.train.perplexity import HeldOut, perplexity
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.fingerprint import fingerprint
-from pipeline.settings.params import Pretrain
+from pipeline.settings.params import PretrainSettings
 from pipeline.stages import pretrain
 from pipeline.stages import training as trainer
 from tests.elmo.conftest import save_tiny_model
@@ -36,7 +36,7 @@ from tests.elmo.run_job import NETWORK, TRAINING, WORDS, sentences
 pytestmark = pytest.mark.usefixtures("own_mlflow")
 HERE = Cluster(workers=0, cpus=1, gpu=False, actors=1)
 SHAPE = {name: value for name, value in asdict(NETWORK).items() if name != "input_words"}
-PARAMS = Pretrain(NetworkSettings(**SHAPE), TRAINING)
+PARAMS = PretrainSettings(NetworkSettings(**SHAPE), TRAINING)
 COUNTS = [120, 120, 1, *[30] * 16]
 
 
@@ -83,7 +83,7 @@ def sentences_of(shard: Any) -> list[list[str]]:
 
 
 def run(
-    inputs: Path, out: Path, params: Pretrain = PARAMS, cluster: Cluster = HERE
+    inputs: Path, out: Path, params: PretrainSettings = PARAMS, cluster: Cluster = HERE
 ) -> dict[str, float]:
     return pretrain.run(
         Location(inputs / "shards"),
@@ -161,7 +161,7 @@ def test_interrupted_and_started_again_it_ends_the_same(
     assert curves[0] == curves[1]
 
 
-def work_folder(inputs: Path, out: Path, params: Pretrain = PARAMS) -> Path:
+def work_folder(inputs: Path, out: Path, params: PretrainSettings = PARAMS) -> Path:
     """Where a run keeps its work in progress."""
     digests = {
         "corpus": Shards(inputs / "shards").digest,

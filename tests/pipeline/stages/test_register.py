@@ -25,13 +25,13 @@ from elmo.settings import StoreSettings
 from elmo.store.build import build
 from pipeline import tracking
 from pipeline.commands.cli import cli
-from pipeline.settings.params import Register
+from pipeline.settings.params import RegisterSettings
 from pipeline.stages import register
 from pipeline.tracking import pyfunc, registry
 from tests.elmo.conftest import save_tiny_model
 
 ROOT = Path(__file__).resolve().parents[3]
-PARAMS = Register(name="tiny", alias="champion", margin=0.01)
+PARAMS = RegisterSettings(name="tiny", alias="champion", margin=0.01)
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def test_promote_moves_champion_by_command(inputs: Path) -> None:
 @pytest.mark.slow
 def test_a_version_belongs_to_the_run_that_trained_it(inputs: Path) -> None:
     with tracking.run("finetune", PARAMS, inputs={}) as log:
-        log.metrics({"after.domain.average": 100.0})
+        log.log_metrics({"after.domain.average": 100.0})
     alter(inputs, by=0.0, perplexity=100.0, run_id=log.run_id)
     run(inputs)
     (version,) = registry.versions("tiny")
@@ -258,14 +258,14 @@ def test_without_a_lock_the_first_of_two_versions_wins(
     """Another process publishes the same content between our look and our version."""
     alter(inputs, by=0.0, perplexity=100.0)
     looks = []
-    find = registry.find
+    find = registry.find_version
 
     def late(name: str, digest: str) -> int | None:
         looks.append(name)
         return None if len(looks) == 2 else find(name, digest)
 
     run(inputs)
-    monkeypatch.setattr(registry, "find", late)
+    monkeypatch.setattr(registry, "find_version", late)
     looks.append("the look of the stage itself")
     with tracking.run("register", PARAMS, inputs={}) as log:
         (before,) = registry.versions("tiny")

@@ -33,12 +33,12 @@ from elmo.store import FeatureStore, model_digest
 from elmo.store import build as store_build
 from pipeline import tracking
 from pipeline.report import occurrences, results
-from pipeline.settings.params import Report, load
+from pipeline.settings.params import ReportSettings, load
 from pipeline.stages import report
 from tests.elmo.run_job import NETWORK
 
 pytestmark = pytest.mark.usefixtures("own_mlflow")
-PARAMS = Report(
+PARAMS = ReportSettings(
     title="Cats & <dogs>", neighbors_of=("the [cat] sat & slept", "the [dog] sat"), neighbors=3
 )
 CONFIG = replace(NETWORK, filters=((1, 8), (3, 8)))
@@ -181,7 +181,7 @@ def given(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "given"))
 
 
-def run(given: Path, out: Path, params: Report = PARAMS) -> dict[str, int]:
+def run(given: Path, out: Path, params: ReportSettings = PARAMS) -> dict[str, int]:
     return report.run(
         out,
         params,
@@ -307,12 +307,12 @@ def test_uses_that_lie_apart_are_groups_apart() -> None:
     truth_N = draw.integers(0, 3, 90)
     centre_GD = draw.normal(0, 5, (3, 32))
     vectors_ND = (centre_GD[truth_N] + draw.normal(0, 0.1, (90, 32))).astype(np.float32)
-    groups_N, typical_G = occurrences.groups(vectors_ND)
+    groups_N, typical_G = occurrences.group_vectors(vectors_ND)
     assert len({*zip(truth_N.tolist(), groups_N.tolist(), strict=True)}) == 3
     assert [int(groups_N[k]) for k in typical_G] == [0, 1, 2]
-    points_N2 = occurrences.plane(vectors_ND)
+    points_N2 = occurrences.project_to_plane(vectors_ND)
     assert points_N2.var(0)[0] >= points_N2.var(0)[1] > 0
-    assert len(occurrences.groups(np.ones((5, 8), np.float32))[1]) == 1
+    assert len(occurrences.group_vectors(np.ones((5, 8), np.float32))[1]) == 1
 
 
 @pytest.mark.slow
@@ -377,8 +377,8 @@ def test_what_mlflow_knows_of_the_runs_is_on_the_page(given: Path, tmp_path: Pat
     params = PARAMS
     for average, model in ((91.5, "0" * 64), (85.1, model_digest(given / "model"))):
         with tracking.run("finetune", params, inputs={"corpus": "c"}) as log:
-            log.metrics({"after.domain.average": average, "train.tokens_per_second": 4321.0})
-            log.tag("model_digest", model)
+            log.log_metrics({"after.domain.average": average, "train.tokens_per_second": 4321.0})
+            log.set_tag("model_digest", model)
         params = replace(params, neighbors=4)
         time.sleep(0.01)  # MLflow's times have milliseconds
     run(given, tmp_path / "report")

@@ -8,10 +8,10 @@ import click
 import pytest
 import yaml
 
-from pipeline.commands.stages import command
+from pipeline.commands.stages import stage_command
 from pipeline.settings import params
 from pipeline.settings.fingerprint import fingerprint
-from pipeline.stages import STAGES, record
+from pipeline.stages import STAGES, load_stage
 from tests.pipeline.command_line import ROOT, elmo
 
 GRAPH = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
@@ -19,7 +19,7 @@ GRAPH = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 
 def test_the_table_of_stages_is_that_of_dvc_yaml() -> None:
     assert list(STAGES) == list(GRAPH)
-    assert [record(name).name for name in STAGES] == list(STAGES)
+    assert [load_stage(name).name for name in STAGES] == list(STAGES)
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -27,7 +27,7 @@ def test_dvc_gives_a_stage_what_its_record_asks_for(name: str) -> None:
     described = GRAPH[name].get("do", GRAPH[name])
     words = described["cmd"].replace("${item}", "general").split()
     assert words[:4] == ["python", "-m", "elmo_pipeline", name]
-    made = command(record(name))
+    made = stage_command(load_stage(name))
     made.make_context(name, words[4:], resilient_parsing=False)  # raises on what it does not know
     options = {o for p in made.params if isinstance(p, click.Option) and p.required for o in p.opts}
     assert options <= set(words)
@@ -44,7 +44,7 @@ def test_each_stage_follows_the_version_of_its_results(tmp_path: Path) -> None:
     code, _, error = elmo("corpus", "c", "--work", "r", "--versions", "v.json", cwd=tmp_path)
     assert code == 0, error
     written = json.loads((tmp_path / "v.json").read_text())
-    assert written == {name: record(name).version for name in STAGES}
+    assert written == {name: load_stage(name).version for name in STAGES}
 
 
 def test_params_of_a_time_when_they_held_versions_say_what_to_do(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_params_of_a_time_when_they_held_versions_say_what_to_do(tmp_path: Path)
 
 def test_work_in_progress_of_another_version_is_not_found() -> None:
     section = params.load(ROOT / "params.yaml").pretrain
-    pretrain = record("pretrain")
+    pretrain = load_stage("pretrain")
     newer = replace(pretrain, version=pretrain.version + 1)
     keys = [fingerprint(one.name, one.version, section, {}) for one in (pretrain, pretrain, newer)]
     assert keys[0] == keys[1] != keys[2]

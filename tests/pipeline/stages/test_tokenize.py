@@ -24,7 +24,7 @@ from elmo.io.atomic import write_json
 from elmo.io.location import Location
 from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
-from pipeline.settings.params import Tokenize
+from pipeline.settings.params import TokenizeSettings
 from pipeline.settings.params import load as load_params
 from pipeline.stages import tokenize
 from pipeline.text import format_parquet, utf8_lines
@@ -59,9 +59,9 @@ class _no_session:
         pass
 
 
-def params(**changes: object) -> Tokenize:
+def params(**changes: object) -> TokenizeSettings:
     plain = {"tokenizer": "whitespace", "sentences": "line", "documents": "line"}
-    return Tokenize(**{**plain, "heldout": 0.0, "shard_bytes": 1024, **changes})  # type: ignore[arg-type]
+    return TokenizeSettings(**{**plain, "heldout": 0.0, "shard_bytes": 1024, **changes})  # type: ignore[arg-type]
 
 
 def make(out: Path, *paths: Path, column: str = "text", **changes: object) -> Shards:
@@ -426,10 +426,10 @@ from pipeline.stages import tokenize
 from pipeline.cluster import workers as cluster
 from pipeline.text.input_files import find_inputs
 from pipeline.settings.cluster import Cluster
-from pipeline.settings.params import Tokenize
+from pipeline.settings.params import TokenizeSettings
 cluster.tasks = lambda function, items, **_: map(function, items)
 cluster.session = nullcontext
-params = Tokenize("unicode", "line", "line", 0.1, 1 << 20)
+params = TokenizeSettings("unicode", "line", "line", 0.1, 1 << 20)
 here = Cluster(workers=0, cpus=1, gpu=False, actors=1)
 inputs = find_inputs([sys.argv[1]])
 out, work = Location(sys.argv[2]), Location(f"{sys.argv[2]}-runs")
@@ -671,7 +671,7 @@ from elmo.io.location import Location
 from pipeline.cluster import workers
 from pipeline.stages import tokenize
 from pipeline.settings.cluster import Cluster
-from pipeline.settings.params import Tokenize
+from pipeline.settings.params import TokenizeSettings
 from pipeline.text import shard_builder
 from pipeline.text.input_files import find_inputs
 
@@ -695,7 +695,7 @@ out, name, at = Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 workers.tasks, workers.session = tasks, nullcontext
 where = shard_builder if name == "describe_shard" else Location
 setattr(where, name, killing(getattr(where, name), at))
-params = Tokenize("whitespace", "line", "line", 0.2, 4096)
+params = TokenizeSettings("whitespace", "line", "line", 0.2, 4096)
 inputs = find_inputs([sys.argv[1]])
 tokenize.tokenize(
     inputs, Location(out), params, column="text", work=Location(out.parent / "runs"),

@@ -17,7 +17,7 @@ from elmo.io.atomic import write_json
 from elmo.io.location import Location
 from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
-from pipeline.settings.params import Vocab
+from pipeline.settings.params import VocabSettings
 from pipeline.stages import vocab
 from pipeline.stages.stage import Numbers
 
@@ -38,12 +38,12 @@ def in_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(workers, "tasks", lambda function, items, **_: map(function, items))
 
 
-def params(**changes: object) -> Vocab:
+def params(**changes: object) -> VocabSettings:
     plain = {"min_count": 1, "max_words": 0, "characters": "bytes"}
-    return Vocab(**{**plain, "min_character_count": 1, "max_characters": 50, **changes})  # type: ignore[arg-type]
+    return VocabSettings(**{**plain, "min_character_count": 1, "max_characters": 50, **changes})  # type: ignore[arg-type]
 
 
-def count(shards: Shards, out: Path, chosen: Vocab | None = None) -> Numbers:
+def count(shards: Shards, out: Path, chosen: VocabSettings | None = None) -> Numbers:
     """Run the stage with a work folder beside `out`."""
     work = Location(out.parent / "runs")
     chosen = chosen or params()
@@ -169,7 +169,7 @@ from elmo.io.location import Location
 from pipeline.cluster import workers
 from pipeline.stages import vocab
 from pipeline.settings.cluster import Cluster
-from pipeline.settings.params import Vocab
+from pipeline.settings.params import VocabSettings
 
 def tasks(function, items, **_):
     for number, item in enumerate(items):
@@ -181,7 +181,7 @@ def tasks(function, items, **_):
 workers.tasks = tasks
 out = Path(sys.argv[2])
 cluster = Cluster(workers=0, cpus=1, gpu=False, actors=1)
-params = Vocab(1, 0, "unicode", 1, 50)
+params = VocabSettings(1, 0, "unicode", 1, 50)
 work = Location(out.parent / "runs")
 vocab.run(Location(sys.argv[1]), Location(out), params, work=work, cluster=cluster)
 """

@@ -7,7 +7,7 @@ import pytest
 
 from elmo.errors import ElmoError
 from pipeline.commands import cli
-from pipeline.terminal.failures import one_line
+from pipeline.terminal.failures import user_message
 from tests.pipeline.command_line import COMMANDS, elmo
 
 
@@ -80,7 +80,7 @@ def test_what_libraries_raise_is_one_line(
 ) -> None:
     with pytest.raises(Exception) as caught:
         make(tmp_path)
-    line = one_line(caught.value)
+    line = user_message(caught.value)
     assert line is not None and line.startswith(message) and "\n" not in line
 
 
@@ -88,14 +88,14 @@ def test_a_first_line_that_only_announces_the_reason_brings_it() -> None:
     from botocore.exceptions import ParamValidationError
 
     error = ParamValidationError(report="Invalid bucket name: it has capitals")
-    line = one_line(error)
+    line = user_message(error)
     assert line == (
         "object storage: Parameter validation failed: Invalid bucket name: it has capitals"
     )
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert one_line(KeyError("x")) is None and one_line(AttributeError("y")) is None
+    assert user_message(KeyError("x")) is None and user_message(AttributeError("y")) is None
     with pytest.raises(KeyError):
         cli._end(KeyError("x"))
     with pytest.raises(SystemExit, match="^error: file:3: bad$"):

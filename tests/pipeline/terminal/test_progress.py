@@ -69,7 +69,7 @@ def test_of_several_the_newest_is_shown(monkeypatch: pytest.MonkeyPatch) -> None
     with progress.Progress("outer", None, unit="") as outer:
         assert outer.figures() == "0:00 so far"
         with progress.Progress("inner", 2, unit="epochs"):
-            progress.doing("waiting for Ray to start")
+            progress.show_activity("waiting for Ray to start")
             shown = len(log.getvalue())
             until(log.there)
             assert "outer" not in log.getvalue()[shown:].split("inner", 1)[1]
@@ -80,10 +80,10 @@ def test_details_go_to_the_log_file_of_the_stage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "work" / "pretrain.log"
-    with progress.logged(file, "pretrain"):
+    with progress.detail_log(file, "pretrain"):
         assert not file.parent.exists()
-        progress.detail("step 20, held-out perplexity 135.8")
-        progress.detail("step 40, held-out perplexity 131.6")
+        progress.log_detail("step 20, held-out perplexity 135.8")
+        progress.log_detail("step 40, held-out perplexity 131.6")
     assert capsys.readouterr().err == ""
     heading, *lines = file.read_text().splitlines()
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d pretrain", heading)
@@ -91,7 +91,7 @@ def test_details_go_to_the_log_file_of_the_stage(
         "  step 20, held-out perplexity 135.8",
         "  step 40, held-out perplexity 131.6",
     ]
-    progress.detail("of no stage")
+    progress.log_detail("of no stage")
     assert capsys.readouterr().err == "  of no stage\n"
 
 

@@ -3,7 +3,7 @@
 import ast
 from inspect import cleandoc
 
-from pipeline.text.docstrings import SAMPLES, LeftOut, docstrings, prose
+from pipeline.text.docstrings import SAMPLES, LeftOut, docstrings, plain_paragraphs
 
 DOCSTRING = """Return the mean of `values`, which must not be empty.
 
@@ -43,7 +43,7 @@ DOCSTRING = """Return the mean of `values`, which must not be empty.
 
 def test_prose_is_unwrapped_and_what_is_no_prose_is_counted() -> None:
     dropped = LeftOut()
-    assert prose(cleandoc(DOCSTRING), dropped) == [
+    assert plain_paragraphs(cleandoc(DOCSTRING), dropped) == [
         "Return the mean of values, which must not be empty.",
         "The mean is math.fsum divided by the number of values:",
         "Prose goes on after the code as before.",

@@ -13,10 +13,10 @@ from elmo.errors import ElmoError
 from elmo.io.location import Location
 from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
-from pipeline.settings.params import Tokenize
+from pipeline.settings.params import TokenizeSettings
 from pipeline.stages import tokenize as stage
 from pipeline.text import file_digests, input_files
-from pipeline.text.input_files import Input, check_inputs, find_inputs
+from pipeline.text.input_files import InputFile, check_inputs, find_inputs
 
 TEXT = "the cat sat on a mat\n\n" * 20
 
@@ -82,8 +82,8 @@ def test_a_file_that_was_just_written_is_read_again(
     assert len(opened) == 2
 
 
-def tokenized(found: list[Input], tmp_path: Path) -> None:
-    params = Tokenize("whitespace", "line", "auto", 0.2, 1024)
+def tokenized(found: list[InputFile], tmp_path: Path) -> None:
+    params = TokenizeSettings("whitespace", "line", "auto", 0.2, 1024)
     own = Cluster(actors=1)
     stage.tokenize(
         found,

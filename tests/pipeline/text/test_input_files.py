@@ -10,7 +10,7 @@ import pytest
 
 from elmo.errors import ElmoError
 from pipeline.text.input_files import (
-    Input,
+    InputFile,
     find_inputs,
     open_input,
     read_bytes,
@@ -120,7 +120,7 @@ def test_whatever_a_file_system_raises_is_one_line() -> None:
 
 def test_a_damaged_file_is_named_while_it_is_read(tmp_path: Path) -> None:
     path = files(tmp_path, "a.txt.zst") / "a.txt.zst"
-    input_ = Input("a", str(path), 1, "0" * 64)
+    input_ = InputFile("a", str(path), 1, "0" * 64)
     with open_input(str(path), compression="zstd") as file:
         with pytest.raises(ElmoError, match=r"a\.txt\.zst: truncated or not zstd"):
             read_bytes(input_, file, 10)

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from pipeline.text.text_hashes import combine, hash_strings
+from pipeline.text.text_hashes import hash_runs, hash_strings
 
 MASK = 2**64 - 1
 
@@ -32,7 +32,7 @@ def test_strings_hash_as_defined_wherever_they_stand() -> None:
 
 def test_runs_hash_as_defined_and_empty_ones_to_zero() -> None:
     values = np.array([5, MASK, 7, 11], np.uint64)
-    assert combine(values, np.array([0, 2, 0, 1, 1, 0])).tolist() == [
+    assert hash_runs(values, np.array([0, 2, 0, 1, 1, 0])).tolist() == [
         0,
         slow([5, MASK]),
         0,

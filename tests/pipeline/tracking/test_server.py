@@ -28,8 +28,8 @@ from pathlib import Path
 from pipeline import tracking
 run = tracking.Run(sys.argv[1], spool=Path(sys.argv[2]))
 for step in range({STEPS}):
-    run.metrics({{f"loss-{{sys.argv[3]}}": float(step)}}, step=step)
-run.artifact(Path(sys.argv[4]))
+    run.log_metrics({{f"loss-{{sys.argv[3]}}": float(step)}}, step=step)
+run.log_artifact(Path(sys.argv[4]))
 sys.exit(run.close(300))
 """
 

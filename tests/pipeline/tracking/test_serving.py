@@ -23,7 +23,7 @@ from elmo.io.location import Location
 from elmo.model.embedder import Embedder
 from elmo.settings import StoreSettings
 from elmo.store.build import build
-from pipeline.settings.params import Register
+from pipeline.settings.params import RegisterSettings
 from pipeline.stages import register
 from pipeline.tracking import pyfunc
 from tests.elmo.conftest import save_tiny_model
@@ -41,7 +41,7 @@ def registered(tmp_path: Path, own_mlflow: Path) -> str:
     save_tiny_model(model, tokenizer=installed_tokenization("unicode", "split"))
     settings = StoreSettings()
     build(store, shards=shards, model=model, settings=settings, work=tmp_path / "work")
-    params = Register(name="served", alias="champion", margin=0.01)
+    params = RegisterSettings(name="served", alias="champion", margin=0.01)
     out = tmp_path / "registered.json"
     register.run(
         Location(model),

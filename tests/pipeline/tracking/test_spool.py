@@ -13,7 +13,7 @@ from pipeline.tracking.spool import (
     Refused,
     Spool,
     SpooledRecord,
-    waiting,
+    count_records,
 )
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -55,7 +55,7 @@ def test_a_server_that_never_answers_costs_the_writer_nothing(tmp_path: Path) ->
     for n in range(1000):
         spool.add({"n": n})
     assert spool.close(0) == 1000
-    assert waiting(tmp_path) == 1000
+    assert count_records(tmp_path) == 1000
     answer.set()
 
 
@@ -73,7 +73,7 @@ os.write(spool._own.descriptor, b'{{"n": 30')
 os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT)
-    assert done.returncode == -signal.SIGKILL and waiting(tmp_path) == 300
+    assert done.returncode == -signal.SIGKILL and count_records(tmp_path) == 300
     server = Server()
     server.open.set()
     spool = Spool(tmp_path, server, say=print)

@@ -152,14 +152,14 @@ def test_a_run_of_a_folder_goes_on_and_names_its_failure(database: Path, tmp_pat
     folder.mkdir(parents=True)
     with pytest.raises(ZeroDivisionError):
         with tracking.run("pretrain", Params(), inputs={}, folder=Location(folder)) as first:
-            first.metrics({"loss": 3.0}, step=1)
+            first.log_metrics({"loss": 3.0}, step=1)
             raise ZeroDivisionError
     assert mlflow.MlflowClient().get_run(first.run_id).info.status == "FAILED"
     with tracking.run("pretrain", Params(), inputs={}, folder=Location(folder)) as log:
-        log.metrics({"loss": 2.0, "gone": float("nan")}, step=2)
-        log.tag("store", "abc")
+        log.log_metrics({"loss": 2.0, "gone": float("nan")}, step=2)
+        log.set_tag("store", "abc")
         (tmp_path / "page.html").write_text("<p>")
-        log.artifact(tmp_path / "page.html")
+        log.log_artifact(tmp_path / "page.html")
     run = mlflow.MlflowClient().get_run(log.run_id)
     assert log.run_id == first.run_id and run.info.status == "FINISHED"
     assert run.data.tags["store"] == "abc" and "gone" not in run.data.metrics
@@ -201,7 +201,7 @@ def test_a_registered_name_may_hold_quotes(database: Path) -> None:
 def test_a_file_of_this_machine_is_not_laid_to_mlflow(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(NotADirectoryError), tracking.answers():
+    with pytest.raises(NotADirectoryError), tracking.catch_mlflow_errors():
         (file / "below").mkdir()
 
 
@@ -308,13 +308,13 @@ def test_a_server_slow_refusing_and_asking_for_a_password(
             (faults / "fault").write_text("slow")
             began = time.monotonic()
             for step in range(100):
-                log.metrics({"loss": float(step)}, step=step)
+                log.log_metrics({"loss": float(step)}, step=step)
             took = time.monotonic() - began
             (faults / "fault").write_text("refuse")
             while not (faults / "refused").exists():
                 time.sleep(0.05)
             for step in range(100, 200):
-                log.metrics({"loss": float(step)}, step=step)
+                log.log_metrics({"loss": float(step)}, step=step)
             (faults / "fault").unlink()
         assert took < 100 * 2, "each figure waited for its answer"
         assert history(uri, log.run_id) == [(step, float(step)) for step in range(200)]
@@ -323,14 +323,16 @@ def test_a_server_slow_refusing_and_asking_for_a_password(
         monkeypatch.setattr(tracking.runs, "FLUSH", 0.5)
         with tracking.run("pretrain", Params(), inputs={}, folder=Location(work)) as log:
             (faults / "fault").write_text("refuse")
-            log.metrics({"loss": 200.0}, step=200)
+            log.log_metrics({"loss": 200.0}, step=200)
         told = capsys.readouterr().err
-        assert "stay in" in told and tracking.unsent(work.parent / "unsent") >= 2
+        assert "stay in" in told and tracking.count_unsent(work.parent / "unsent") >= 2
         (faults / "fault").unlink()
-        waiting = unfinished.unfinished(tmp_path / "runs", send=False)
-        assert any("wait for MLflow; to send" in line for line in unfinished.lines(waiting))
-        while tracking.unsent(work.parent / "unsent"):  # the run's own thread may still try
-            unfinished.unfinished(tmp_path / "runs", send=True)
+        waiting = unfinished.find_unfinished(tmp_path / "runs", send=False)
+        assert any(
+            "wait for MLflow; to send" in line for line in unfinished.unfinished_lines(waiting)
+        )
+        while tracking.count_unsent(work.parent / "unsent"):  # the run's own thread may still try
+            unfinished.find_unfinished(tmp_path / "runs", send=True)
         assert history(uri, log.run_id)[-1] == (200, 200.0)
 
         (faults / "password").write_text("hunter2")
@@ -338,7 +340,7 @@ def test_a_server_slow_refusing_and_asking_for_a_password(
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "wrong")
         assert "refuses the login" in refused(uri, monkeypatch)
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hunter2")
-        tracking.check()
+        tracking.check_mlflow()
 
 
 @pytest.mark.slow
@@ -353,7 +355,7 @@ from pathlib import Path
 from pipeline import tracking
 run = tracking.Run(sys.argv[1], spool=Path(sys.argv[2]))
 for step in range(250):
-    run.metrics({f"loss-{sys.argv[3]}": float(step)}, step=step)
+    run.log_metrics({f"loss-{sys.argv[3]}": float(step)}, step=step)
     if step == 100:
         print("half", flush=True)
         sys.stdin.readline()
@@ -417,7 +419,7 @@ def test_unfinished_work_is_listed(database: Path, tmp_path: Path) -> None:
     folder = tmp_path / "work" / "pretrain" / "abc"
     folder.mkdir(parents=True)
     with tracking.run("pretrain", Params(), inputs={}, folder=Location(folder)) as log:
-        log.metrics({"after.general.average": 123.4})
+        log.log_metrics({"after.general.average": 123.4})
     command = ["work", "--work", str(tmp_path / "work")]
     assert "  pretrain abc  " in CliRunner().invoke(cli, command).stdout
     read = json.loads(CliRunner().invoke(cli, [*command, "--json"]).stdout)
@@ -465,7 +467,7 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             run_id=log.run_id,
             description="",
         )
-        log.tag("store_place", str(folder / "store"))
+        log.set_tag("store_place", str(folder / "store"))
     return folder
 
 
@@ -484,12 +486,12 @@ def test_a_moved_project_keeps_its_registered_model(
     finished.rename(new)
     with pytest.raises(ElmoError, match="if its project was moved, run there: elmo run"):
         models_of(new, monkeypatch)
-    tracking.check()  # as the stage `register` does in each `elmo run`
+    tracking.check_mlflow()  # as the stage `register` does in each `elmo run`
     assert f"was in {finished};" in capsys.readouterr().err
     assert models_of(new, monkeypatch).is_relative_to(new)
     (run,) = tracking.runs_of("test")
     assert run.tags["store_place"] == str(new / "store")
-    tracking.check()
+    tracking.check_mlflow()
     assert capsys.readouterr().err == ""  # once
 
 
@@ -514,11 +516,11 @@ def test_only_what_a_project_has_written_is_found_again(
     database: Path, tmp_path: Path, tagged: bool
 ) -> None:
     """An experiment that keeps its artifacts elsewhere by choice stays there."""
-    tracking.check()
+    tracking.check_mlflow()
     elsewhere = tmp_path / "elsewhere" / "mlruns"
     tags = {moved.HOME: str(elsewhere.parent)} if tagged else {}
     tracking.mlflow_client().create_experiment("theirs", elsewhere.as_uri(), tags)
-    assert moved.settle(database) == ([elsewhere.parent] if tagged else [])
+    assert moved.rewrite_moved_paths(database) == ([elsewhere.parent] if tagged else [])
     location = tracking.mlflow_client().get_experiment_by_name("theirs").artifact_location
     assert location == ((tmp_path / "mlruns") if tagged else elsewhere).as_uri()
 
@@ -529,7 +531,9 @@ def test_the_run_of_a_pass_has_the_figures_that_people_compare(
     monkeypatch.setenv("ELMO_PASS", "one")
     for stage, folder in (("finetune", Location(tmp_path / "work" / "run")), ("tasks", None)):
         with tracking.run(stage, Params(), inputs={}, folder=folder) as log:
-            log.headline({f"{stage}.gain": 0.25, f"{stage}.none": None}, {f"{stage}.lr": 0.001})
+            log.log_to_parent(
+                {f"{stage}.gain": 0.25, f"{stage}.none": None}, {f"{stage}.lr": 0.001}
+            )
     with tracking.run("report", Params(), inputs={}) as log:
         assert log.parent
     client = mlflow.MlflowClient()
@@ -541,5 +545,5 @@ def test_the_run_of_a_pass_has_the_figures_that_people_compare(
     assert home.name == "elmo-tasks"
     monkeypatch.delenv("ELMO_PASS")
     with tracking.run("report", Params(), inputs={}) as log:
-        log.headline({"gain": 1.0}, {})  # outside a pass: nobody would look there
+        log.log_to_parent({"gain": 1.0}, {})  # outside a pass: nobody would look there
     assert client.get_run(log.run_id).data.metrics == {}
