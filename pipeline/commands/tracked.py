@@ -53,10 +53,10 @@ def stores(name: str, version: int | None, as_json: bool) -> None:
     Example: elmo stores elmo 2
     """
     from .. import tracking
-    from ..tracking import registry
+    from ..tracking import champion
 
     tracking.check_database_exists()
-    rows = [row for row in registry.versions(name) if version in (None, row.version)]
+    rows = [row for row in champion.versions(name) if version in (None, row.version)]
     if not rows:
         raise ElmoError(f"the registry has no {name[:200]} version {version or ''}".rstrip())
     for row in rows:
@@ -78,10 +78,10 @@ def promote(version: int, params_file: Path) -> None:
     """
     from .. import tracking
     from ..settings import params as settings
-    from ..tracking import registry
+    from ..tracking import champion
 
     tracking.check_database_exists()
     params = settings.load(params_file).register
-    before = registry.promote(params.name, version, alias=params.alias)
+    before = champion.promote(params.name, version, alias=params.alias)
     was = "there was none" if before is None else f"it was version {before}"
     click.echo(f"promote: {params.alias} of {params.name} is version {version} ({was})")

@@ -22,7 +22,7 @@ from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
 from ..settings.params import Params
 from ..terminal import progress
-from ..tracking import registry
+from ..tracking import champion
 from . import outlook
 from .stage import OUT, Argument, Numbers, Stage
 
@@ -178,7 +178,7 @@ def stores_of_model(model: str | Path, *, name: str) -> list[dict[str, str]]:
     from elmo.store import model_digest
 
     if isinstance(model, str) and model.isdecimal() and len(model) < 10:
-        matching = [row for row in registry.versions(name) if row.version == int(model)]
+        matching = [row for row in champion.versions(name) if row.version == int(model)]
         if not matching:
             raise ElmoError(f"the registry has no version {model} of {name}")
         model = matching[0].tags["model_digest"]

@@ -19,7 +19,7 @@ from elmo.io.records import digest
 from .. import tracking
 from ..settings.params import RegisterSettings
 from ..terminal.urls import without_credentials
-from ..tracking import registry
+from ..tracking import champion, registry
 from .stage import Argument, Stage
 
 ASKED = "ELMO_REGISTER"  # set: an experiment of DVC registers its model as well
@@ -81,7 +81,7 @@ def run(
     """Register `model` under the name in `params`, unless it is registered; return its version.
 
     The tags of the version name its MLflow run, the digests of corpus, held-out texts, vocabulary
-    and store, and its perplexities. `pipeline.tracking.registry` decides whether it becomes
+    and store, and its perplexities. `pipeline/tracking/champion.py` decides whether it becomes
     champion. A DVC experiment registers nothing unless `ELMO_REGISTER` is set: the version is 0
     then. The result is written to `out` too.
     """
@@ -107,7 +107,7 @@ def run(
         **{f"heldout.{text}": heldout_digest(held_shards) for text, held_shards in shards.items()},
         **{name: f"{value:.6g}" for name, value in scores.items() if ".after." in name},
     }
-    version = registry.find_version(params.name, content)
+    version = champion.find_version(params.name, content)
     if version is None and os.environ.get("DVC_EXP_NAME") and not os.environ.get(ASKED):
         write_json(out, to_builtins(RegisterRecord(content, params.name, "", 0)))
         return {"version": 0, "uri": "", "decision": _NOTHING}
@@ -118,7 +118,7 @@ def run(
             version, decision = _new_version(model, lineage, log, tags, scores, params)
     else:
         tracking.end_killed_runs("register")
-        decision = registry.decide_champion(
+        decision = champion.decide_champion(
             params.name, version, tags=tags, alias=params.alias, margin=params.margin
         )
     uri = f"models:/{params.name}/{version}"

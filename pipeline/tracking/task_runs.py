@@ -88,7 +88,7 @@ class TaskRuns:
         """
         from elmo.tasks.task import read_task
 
-        from . import registry, task_pyfunc
+        from . import served_model, task_pyfunc
 
         example = [dict(one) for one in KINDS[self.kind].examples[-1:]]
 
@@ -96,7 +96,7 @@ class TaskRuns:
             if len(answer) != len(example) or not all(answer):
                 raise ElmoError(f"it answers {answer!r}")
 
-        served = registry.ServedModel(
+        served = served_model.ServedModel(
             name=self.task,
             code=Path(task_pyfunc.__file__),
             artifacts={"task": folder},
@@ -108,7 +108,7 @@ class TaskRuns:
         )
         with self.open(seed) as log, tracking.catch_mlflow_errors():
             try:
-                uri = registry.log_and_check_model(served, log.run_id)
+                uri = served_model.log_and_check_model(served, log.run_id)
             except ElmoError as error:
                 raise ElmoError(
                     f"{folder}: can't predict an example as MLflow serves it ({error})"

@@ -27,7 +27,7 @@ from pipeline import tracking
 from pipeline.commands.cli import cli
 from pipeline.settings.params import RegisterSettings
 from pipeline.stages import register
-from pipeline.tracking import pyfunc, registry
+from pipeline.tracking import champion, pyfunc, registry, served_model
 from tests.elmo.conftest import save_tiny_model
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -94,7 +94,7 @@ def run(inputs: Path, *, domain: str = "shards") -> dict[str, Any]:
 
 
 def aliases() -> dict[int, list[str]]:
-    return {row.version: row.aliases for row in registry.versions("tiny")}
+    return {row.version: row.aliases for row in champion.versions("tiny")}
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_the_same_content_is_registered_once(inputs: Path, monkeypatch: pytest.M
         assert run(inputs)["version"] == 1
     assert not sent, "what the registry has is not sent again"
     assert (inputs / "registered.json").read_bytes() == first
-    (version,) = registry.versions("tiny")
+    (version,) = champion.versions("tiny")
     digest = load_model(inputs / "model").digest
     assert (
         version.tags["model_digest"]
@@ -199,10 +199,10 @@ def test_promote_moves_champion_by_command(inputs: Path) -> None:
     for number in (0, 1):
         alter(inputs, by=number / 10, perplexity=100.0)
         run(inputs)
-    assert registry.promote("tiny", 2, alias="champion") == 1
+    assert champion.promote("tiny", 2, alias="champion") == 1
     assert aliases() == {1: [], 2: ["candidate", "champion"]}
     with pytest.raises(ElmoError, match="tiny has no version 7 to promote; it has 1, 2"):
-        registry.promote("tiny", 7, alias="champion")
+        champion.promote("tiny", 7, alias="champion")
 
 
 @pytest.mark.slow
@@ -211,11 +211,11 @@ def test_a_version_belongs_to_the_run_that_trained_it(inputs: Path) -> None:
         log.log_metrics({"after.domain.average": 100.0})
     alter(inputs, by=0.0, perplexity=100.0, run_id=log.run_id)
     run(inputs)
-    (version,) = registry.versions("tiny")
+    (version,) = champion.versions("tiny")
     assert version.run_id == log.run_id
     alter(inputs, by=0.1, perplexity=90.0, run_id="0" * 32)
     run(inputs)
-    source = mlflow.MlflowClient().get_run(registry.versions("tiny")[0].run_id)
+    source = mlflow.MlflowClient().get_run(champion.versions("tiny")[0].run_id)
     assert source.data.tags["stage"] == "register", "the training run is in another registry"
     assert source.data.metrics["perplexity.after.domain"] == 90.0
 
@@ -231,7 +231,7 @@ def test_a_model_that_can_not_serve_its_example_is_refused(
     monkeypatch.setattr(pyfunc, "__file__", str(broken))
     with pytest.raises(ElmoError, match="model: can't embed its own example as MLflow serves it"):
         run(inputs)
-    assert registry.versions("tiny") == []
+    assert champion.versions("tiny") == []
     assert not (inputs / "registered.json").exists()
 
 
@@ -258,7 +258,7 @@ def test_without_a_lock_the_first_of_two_versions_wins(
     """Another process publishes the same content between our look and our version."""
     alter(inputs, by=0.0, perplexity=100.0)
     looks = []
-    find = registry.find_version
+    find = champion.find_version
 
     def late(name: str, digest: str) -> int | None:
         looks.append(name)
@@ -268,7 +268,7 @@ def test_without_a_lock_the_first_of_two_versions_wins(
     monkeypatch.setattr(registry, "find_version", late)
     looks.append("the look of the stage itself")
     with tracking.run("register", PARAMS, inputs={}) as log:
-        (before,) = registry.versions("tiny")
+        (before,) = champion.versions("tiny")
         tags = before.tags
         made = registry.register(
             inputs / "model",
@@ -351,7 +351,7 @@ def test_a_login_of_the_stores_address_is_in_no_tag(inputs: Path) -> None:
         general=Location(shards),
         domain=Location(shards),
     )
-    (version,) = registry.versions("tiny")
+    (version,) = champion.versions("tiny")
     assert "memory://bucket/store" in version.tags.values()
     assert "hunter2" not in str(version.tags)
 
@@ -359,8 +359,8 @@ def test_a_login_of_the_stores_address_is_in_no_tag(inputs: Path) -> None:
 def test_what_serving_needs_is_what_the_library_needs() -> None:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (needed,) = re.findall(r"^dependencies = \[(.*)\]$", project, re.MULTILINE)
-    assert sorted(registry.LIBRARY) == sorted(re.findall(r'"([\w-]+)', needed))
+    assert sorted(served_model.LIBRARY) == sorted(re.findall(r'"([\w-]+)', needed))
     cut = Tokenization("unicode", {"tokenizers": "0.20.1"}, "", "split", {"syntok": "1.4.4"})
-    named = dict(line.split("==") for line in registry.requirements(cut))
+    named = dict(line.split("==") for line in served_model.requirements(cut))
     assert named.keys() >= {"mlflow", "msgspec"}
     assert (named["tokenizers"], named["syntok"]) == ("0.20.1", "1.4.4")  # as the model records

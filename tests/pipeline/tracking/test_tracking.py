@@ -27,7 +27,7 @@ from elmo.model.pretrained import folder_of
 from pipeline import tracking
 from pipeline.commands.cli import cli
 from pipeline.terminal.urls import with_login, without_credentials
-from pipeline.tracking import moved, registry, unfinished
+from pipeline.tracking import champion, moved, registry, unfinished
 from tests.elmo.conftest import save_tiny_model
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -193,9 +193,9 @@ def test_a_server_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_registered_name_may_hold_quotes(database: Path) -> None:
     for name in ("o'neil", 'the "best"'):
         mlflow.MlflowClient().create_registered_model(name)
-        assert registry.versions(name) == []
+        assert champion.versions(name) == []
     with pytest.raises(ElmoError, match="both kinds of quotes"):
-        registry.versions("""o'neil's "best\"""")
+        champion.versions("""o'neil's "best\"""")
 
 
 def test_a_file_of_this_machine_is_not_laid_to_mlflow(tmp_path: Path) -> None:

@@ -1,0 +1,141 @@
+"""The versions of a registered model, and the rule by which one is `candidate` or champion.
+
+A new version is `candidate`. The first one is champion too; another becomes champion when its
+held-out perplexity, on the same text and words, is lower by a margin, or by `promote`.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from elmo.errors import ElmoError
+
+from .. import tracking
+
+CANDIDATE = "candidate"
+TEXTS = ("domain", "general")  # the first that a version was measured on is the one compared
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    """A version of a registered model."""
+
+    version: int
+    run_id: str
+    aliases: list[str]
+    tags: dict[str, str]
+
+    def stores(self) -> dict[str, str]:
+        """Return the location of each store made from this version, by digest (shortened)."""
+        return {
+            key.removeprefix("store."): location
+            for key, location in self.tags.items()
+            if key.startswith("store.")
+        }
+
+
+def find_version(name: str, model_digest: str) -> int | None:
+    """Return the version of a model, found by the digest of its content, or None.
+
+    The lowest is returned if a killed process left two.
+    """
+    rows = [one for one in versions(name) if one.tags.get("model_digest") == model_digest]
+    return min((one.version for one in rows), default=None)
+
+
+def versions(name: str) -> list[ModelVersion]:
+    """Return the versions of a registered model, newest first."""
+    tracking.check_mlflow()
+    with tracking.catch_mlflow_errors():
+        client = tracking.mlflow_client()
+        where = tracking.name_filter(name)
+        pages = [client.search_model_versions(where)]
+        while pages[-1].token:
+            pages.append(client.search_model_versions(where, page_token=pages[-1].token))
+        aliases = client.get_registered_model(name).aliases if any(pages) else {}
+    rows = [
+        ModelVersion(
+            int(one.version),
+            one.run_id,
+            sorted(a for a, v in aliases.items() if int(v) == int(one.version)),
+            {_renamed(tag): value for tag, value in one.tags.items()},
+        )
+        for page in pages
+        for one in page
+    ]
+    return sorted(rows, key=lambda row: -row.version)
+
+
+def _renamed(tag: str) -> str:
+    """A tag by its name of today: the domain text was once called the task text."""
+    return re.sub(r"(^|\.)task$", r"\1domain", tag)
+
+
+def decide_champion(
+    name: str, number: int, *, alias: str, margin: float, tags: Mapping[str, str]
+) -> str:
+    """Set a version's tags, make it candidate if newest, and champion if it is better.
+
+    Returns the decision and its reason as text.
+    """
+    rows = {row.version: row for row in versions(name)}
+    has = rows[number].tags
+    with tracking.catch_mlflow_errors():
+        client = tracking.mlflow_client()
+        for key, value in tags.items():
+            if has.get(key) != value:  # each is a write of its own
+                client.set_model_version_tag(name, str(number), key, value)
+    has.update(tags)
+    newest = max((v for v, row in rows.items() if CANDIDATE in row.aliases), default=0)
+    if number > newest:  # an older commit that is reproduced moves nothing back
+        _point(name, CANDIDATE, number)
+    champion = next((row for row in rows.values() if alias in row.aliases), None)
+    if champion is None:
+        if number != min(rows):
+            return f"no version is {alias}; to choose: elmo promote VERSION"
+        _point(name, alias, number)
+        return f"{alias} is version {number}, the first"
+    if champion.version == number:
+        return f"{alias} is version {number}"
+    better, why = is_better(champion, rows[number], margin=margin)
+    if better:
+        _point(name, alias, number)
+        return f"{alias} moved from version {champion.version} to {number}: {why}"
+    return f"{alias} stays version {champion.version}: {why}; to move it: elmo promote {number}"
+
+
+def is_better(champion: ModelVersion, other: ModelVersion, *, margin: float) -> tuple[bool, str]:
+    """Return whether another version is better than the champion, and the reason as text."""
+    if other.version < champion.version:
+        return False, f"version {other.version} is older"
+    text = next((text for text in TEXTS if f"perplexity.after.{text}" in other.tags), None)
+    if text is None:
+        return False, f"version {other.version} has no held-out perplexity"
+    for key, what in (
+        (f"heldout.{text}", f"held-out {text} text"),
+        ("words", "words, and perplexity depends on them"),
+    ):
+        if not other.tags.get(key) or other.tags[key] != champion.tags.get(key):
+            return False, f"it was measured on other {what}"
+    key = f"perplexity.after.{text}"
+    old, new = (float(one.tags.get(key, "nan")) for one in (champion, other))
+    figures = f"{text} perplexity {new:.6g}, the champion's {old:.6g}"
+    if new <= old * (1 - margin) and new < old:
+        return True, figures
+    return False, f"{figures}, is not lower by {margin:.2%}"
+
+
+def promote(name: str, number: int, *, alias: str) -> int | None:
+    """Make a version the champion; return the former champion's number, or None."""
+    rows = {row.version: row for row in versions(name)}
+    if number not in rows:
+        known = ", ".join(map(str, sorted(rows))) or "none yet"
+        raise ElmoError(f"{name} has no version {number} to promote; it has {known}")
+    before = next((row.version for row in rows.values() if alias in row.aliases), None)
+    _point(name, alias, number)
+    return before
+
+
+def _point(name: str, alias: str, number: int) -> None:
+    with tracking.catch_mlflow_errors():
+        tracking.mlflow_client().set_registered_model_alias(name, alias, str(number))
