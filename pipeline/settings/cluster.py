@@ -34,7 +34,9 @@ _OTHERS_NAMES = {"address": "RAY_ADDRESS", "tracking_uri": "MLFLOW_TRACKING_URI"
 
 @dataclass(frozen=True)
 class Cluster:
-    """Settings of how the work is run: they change no result."""
+    """The settings of how the work is run: workers, cores, GPUs, addresses. They change no
+    result.
+    """
 
     workers: Annotated[int, Meta(ge=0, le=10_000)] = 0
     """Processes that train; 0: this one."""
@@ -80,7 +82,8 @@ class Cluster:
 
 
 def load(path: Path, flags: Mapping[str, Any] | None = None) -> tuple[Cluster, str]:
-    """Return the settings in force and a line that shows them.
+    """Return the settings in force, and a line that names those that are not defaults and who set
+    them.
 
     A flag goes before an environment variable, and that before the file at `path`.
     """
@@ -104,7 +107,7 @@ def load(path: Path, flags: Mapping[str, Any] | None = None) -> tuple[Cluster, s
 
 
 def export_addresses(cluster: Cluster) -> None:
-    """Set the environment variables that tell Ray and MLflow their addresses."""
+    """Put the addresses of Ray and MLflow into the environment variables that these read."""
     for name, variable in _OTHERS_NAMES.items():
         if address := getattr(cluster, name):
             os.environ[variable] = address

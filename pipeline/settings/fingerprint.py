@@ -18,7 +18,7 @@ def to_plain(params: Any) -> dict[str, Any]:
 def fingerprint(stage: str, version: int, params: Any, inputs: Mapping[str, str]) -> str:
     """Return a digest of a stage's name and version, its params and the digests of its inputs.
 
-    Work in progress is resumed only where it is equal.
+    Work in progress is resumed only if the digest is the same.
     """
     key = {"stage": stage, "results": version, "params": to_plain(params), "inputs": dict(inputs)}
     return digest(key)[:16]

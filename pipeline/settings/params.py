@@ -80,7 +80,10 @@ Alias = Annotated[
 
 @dataclass(frozen=True)
 class CorpusSettings:
-    """The sources of the text; with empty lists, prose that every machine has."""
+    """The section `corpus`: the files of the general and of the domain text.
+
+    If both lists are empty, text that each Python installation has is used.
+    """
 
     general: tuple[Source, ...]
     """The text that the language model learns from: files, folders, globs or URLs; empty: the
@@ -99,7 +102,10 @@ class CorpusSettings:
 
 @dataclass(frozen=True)
 class LabelsSettings:
-    """The labelled text that every machine has: which words of docstrings are marked as code."""
+    """The section `labels`: the package whose docstrings become labelled text for a first task.
+
+    In it the words that are marked as code are to be found.
+    """
 
     package: PackageNameOrNone
     """The installed package whose docstrings are labelled; empty: no labelled text is made."""
@@ -113,7 +119,7 @@ class LabelsSettings:
 
 @dataclass(frozen=True)
 class ProjectTask:
-    """A downstream task on labelled files: what `elmo task train` does, with and without ELMo."""
+    """One task of the section `tasks`: its kind, its labelled files, and how it is trained."""
 
     kind: TaskKind
     """The kind of task, which is a model and a metric."""
@@ -150,7 +156,7 @@ class ProjectTask:
 
 @dataclass(frozen=True)
 class TokenizeSettings:
-    """The cutting of text into sentences of tokens."""
+    """The section `tokenize`: how text is cut into tokens, and how much of it is held out."""
 
     tokenizer: TokenizerName
     """What cuts a sentence into tokens, by the language of the text (docs/guides/choosing.md). It
@@ -175,7 +181,7 @@ class TokenizeSettings:
 
 @dataclass(frozen=True)
 class VocabSettings:
-    """The choice of words, and what a character is."""
+    """The section `vocab`: which tokens become words of the softmax, and what a character is."""
 
     min_count: Positive
     """How often a token must occur to become a word, a target of the softmax; rarer ones are
@@ -197,7 +203,7 @@ class VocabSettings:
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """The network and its training, or a model that is trained already."""
+    """The section `pretrain`: the network and its training, or a trained model to take instead."""
 
     network: NetworkSettings
     training: TrainingSettings
@@ -209,7 +215,7 @@ class PretrainSettings:
 
 @dataclass(frozen=True)
 class FinetuneSettings:
-    """Training on domain text, from a pretrained model."""
+    """The section `finetune`: how the pretrained model is trained on the domain text."""
 
     training: TrainingSettings
     new_words: WholeNumber
@@ -235,7 +241,9 @@ class FinetuneSettings:
 
 @dataclass(frozen=True)
 class RegisterSettings:
-    """The name in the model registry, and the alias of the best version."""
+    """The section `register`: the name in MLflow's registry, and when a version becomes the
+    champion.
+    """
 
     name: RegistryName
     """The model's name in MLflow's registry."""
@@ -249,7 +257,7 @@ class RegisterSettings:
 
 @dataclass(frozen=True)
 class ReportSettings:
-    """The content of the report."""
+    """The section `report`: the page's title, and the words whose uses it shows."""
 
     title: Line
     """The title of the page."""

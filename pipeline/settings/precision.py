@@ -35,12 +35,13 @@ def choose_precision(
     say: Say,
     time_steps: Callable[[], StepSeconds] | None = None,
 ) -> EmbeddingPrecision:
-    """Return the precision to compute in on `device`, where `requested` may be `auto`.
+    """Return the precision to compute in on `device`: `requested`, or for `auto` the faster one
+    here.
 
-    `setting` names what requested it, for messages. In training, `time_steps` times whole steps
-    where matrix products are fast in bfloat16. A GPU that this machine lacks is assumed to be fast
-    in bfloat16. Raises `BadSettings` for bfloat16 that is over `EMULATED` times slower than
-    float32, unless forced, and for int8 that can't be computed.
+    `setting` names the setting, for messages. `time_steps`, given in training, times whole steps,
+    which then decide between float32 and bfloat16. A GPU that this machine lacks is assumed to be
+    fast in bfloat16. Raises `BadSettings` for int8 that can't be computed here, and for bfloat16
+    that is `EMULATED` times slower than float32 or more, unless forced.
     """
     if requested == "int8" and not os.environ.get("RAY_ADDRESS"):
         _check_int8(setting, device)
@@ -106,7 +107,7 @@ def _slow(measured: machine_speed.Speeds, device: str) -> str:
 def with_chosen_precision(
     params: "Params", stage: str, *, cluster: "Cluster", say: Say
 ) -> "Params":
-    """Return `params` with the precision of one stage settled: `auto` is replaced."""
+    """Return `params` with the precision of the section `stage` chosen, so that none is `auto`."""
     section: Any = getattr(params, stage)
     if getattr(section, "model", ""):
         return params  # a model that is taken as it is computes nothing

@@ -46,7 +46,9 @@ def apply_preset(name: str, params_file: Path) -> list[str]:
 
 
 def overlaid_text(params_file: Path, source: Path) -> tuple[str, list[str]]:
-    """Return the text of `params_file` with the values of `source`, and a line for each change."""
+    """Return the text of `params_file` with the values of the YAML file `source`, and a line per
+    change.
+    """
     for path in (params_file, source):
         node = strict_yaml.parse_nodes(path)  # says what is wrong with a file, and where
         if node is None or node.id != "mapping":
@@ -61,9 +63,10 @@ def overlaid_text(params_file: Path, source: Path) -> tuple[str, list[str]]:
 
 
 def edited_text(file: Path, edit: Any) -> str:
-    """Return the text of a YAML file after `edit(values)` has changed its values.
+    """Return the text of a YAML file after the function `edit` has changed its parsed values in
+    place.
 
-    Comments and line ends are kept.
+    Comments and line ends are kept; the file itself is not written.
     """
     text = file.read_bytes().decode("utf-8")
     plain = text.removeprefix("\ufeff").replace("\r\n", "\n")

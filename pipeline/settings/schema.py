@@ -13,7 +13,7 @@ HEADER = f"# yaml-language-server: $schema={FILE}\n"
 
 
 def json_schema(kind: type) -> dict[str, Any]:
-    """Return the JSON schema of a dataclass of settings: types, ranges and descriptions.
+    """Return the JSON schema of `kind`, a dataclass of settings: types, ranges and descriptions.
 
     Unknown keys are not allowed.
     """

@@ -29,8 +29,8 @@ def read_settings(
     """Read a YAML file as the dataclass `kind`; an `ElmoError` names file, line and key.
 
     A missing key takes its field's default, unless the file must be `complete`. `moved` maps keys
-    of older files to where they are now. `changes` are `section.key=value` each, in YAML, and
-    override the file.
+    of older versions to advice on where they are now. `changes` are `section.key=value` each, in
+    YAML, and override the file.
     """
     reader = _Reader(path, complete, moved or {})
     root = parse_nodes(path)
@@ -41,7 +41,11 @@ def read_settings(
 
 
 def parse_nodes(path: Path) -> Any:
-    """Return the parsed YAML nodes of a file, or None where it is empty."""
+    """Return the root of a file's parsed YAML nodes, which know their lines; None if the file is
+    empty.
+
+    Raises `ElmoError`, with the line, for a file that is no YAML, not UTF-8 or far too large.
+    """
     import yaml
 
     check_readable(path)

@@ -36,7 +36,7 @@ _NO_MEMORY = ("can't allocate memory", "out of memory", "Unable to allocate", "b
 
 
 def user_message(error: BaseException) -> str | None:
-    """Return an exception as one line for the user, or None where it is a bug of this project."""
+    """Return an exception as one line for the user, or None if it is a bug of this project."""
     if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
         return f"out of memory ({first_line(error)}); use smaller batches, or a machine with more"
     for kind in type(error).__mro__:
@@ -56,7 +56,8 @@ def printable(message: str) -> str:
 
 @contextmanager
 def catch_read_errors(url: str, what: str = "cannot be read") -> Iterator[None]:
-    """Turn any exception raised in the block into one `ElmoError` that names the file `url`.
+    """Turn any exception in the block into one `ElmoError` about the file `url`; `what` says what
+    is wrong.
 
     The libraries that read files (Arrow, fsspec and its backends, lzma, zlib) share no base class
     of exceptions: put only calls of theirs inside.

@@ -1,7 +1,7 @@
 """Progress of long work: a bar on a terminal, elsewhere one line per minute.
 
-`ELMO_QUIET`, which `elmo --quiet` sets, hides both, and the lines of `say`. Lines of `detail`, for
-finding the cause of a problem, go to the log file of the running stage.
+`ELMO_QUIET`, which `elmo --quiet` sets, hides both, and the lines of `say`. Lines of `log_detail`,
+for finding the cause of a problem, go to the log file of the running stage.
 """
 
 import os
@@ -57,7 +57,7 @@ class Progress:
         self.reach(self.done + amount)
 
     def reach(self, done: float, note: str = "") -> None:
-        """Set what is done in all; `note` is shown after the figures."""
+        """Set how much is done in total; `note` is shown after the figures."""
         self.done, self.note = done, note
 
     def figures(self) -> str:
@@ -109,14 +109,14 @@ class Progress:
 
 
 def show_activity(what: str) -> None:
-    """Show after the figures what is being done, or waited for, until the next figures come."""
+    """Show on the newest progress bar what is being done or waited for, until its next figures."""
     if _open:
         _open[-1].note = what
 
 
 @contextmanager
 def detail_log(path: Path | None, heading: str) -> Iterator[None]:
-    """Send lines of `detail` in the block to the file `path`, below `heading` and the time.
+    """Send lines of `log_detail` in the block to the file `path`, below `heading` and the time.
 
     Without a path they are printed, as by `say`. The file is made at the first line.
     """
@@ -130,7 +130,7 @@ def detail_log(path: Path | None, heading: str) -> Iterator[None]:
 
 
 def log_detail(line: str) -> None:
-    """Write one line to the running stage's log file: for finding the cause of a problem."""
+    """Write one line to the running stage's log file, for finding the cause of a problem."""
     global _log
     if _log is None:
         return say(line)
@@ -149,7 +149,7 @@ def say(line: str) -> None:
 
 
 def is_quiet() -> bool:
-    """Tell whether only results and errors are to be printed."""
+    """Tell whether `--quiet` (ELMO_QUIET) asked for results and errors alone."""
     return bool(os.environ.get("ELMO_QUIET"))
 
 

@@ -37,7 +37,9 @@ def with_login(url: str, given: Iterable[str]) -> str:
 
 
 def without_credentials_in(value: Any) -> Any:
-    """Return `value`, nested or not, with `without_credentials` applied to each string in it."""
+    """Return `value`, a text or nested lists and dicts, with `without_credentials` applied to each
+    text.
+    """
     if isinstance(value, str):
         return without_credentials(value)
     if isinstance(value, dict):

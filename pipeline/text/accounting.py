@@ -9,11 +9,11 @@ from elmo.io.records import Count
 
 
 class Accounting(Struct):
-    """Counts of a part of a text, which can be added up.
+    """Counts that account for each byte of a part of a text: in a token, or left out for a reason.
 
-    `mark` counts the bytes of byte order marks, `fields` those around the text of JSON records;
-    `added` newlines are in the lines but not in the file. `document_ids` counts the ids used, blank
-    documents included.
+    `mark` is bytes of byte order marks, `fields` bytes around the text of records, `lost_bytes`
+    what the tokenizer left out, `added` newlines that the file lacks, and `document_ids` counts
+    blank documents too.
     """
 
     bytes: Count = 0
@@ -33,7 +33,9 @@ class Accounting(Struct):
     heldout_documents: Count = 0
 
     def counts(self) -> ShardsCounts:
-        """Return the counts as a manifest records them; each byte read is in one of its entries."""
+        """Return the counts as a manifest records them, where each byte that was read is in one
+        entry.
+        """
         newlines = self.lines - self.added
         dropped = {
             "blank": Dropped(self.blank_lines, self.blank_bytes),
@@ -57,7 +59,7 @@ class Accounting(Struct):
 
 
 def sum_accounts(parts: Iterable[Accounting]) -> Accounting:
-    """Return the sum of the counts of several parts."""
+    """Return the sum of the accounts of several parts."""
     total = Accounting()
     for part in parts:
         for name in Accounting.__struct_fields__:

@@ -31,10 +31,11 @@ _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 
 class FileState(Struct, frozen=True):
-    """The size of a file and what identifies its current version, without reading it.
+    """The size of a file and marks of its current version, found without reading it.
 
-    `mark` is an ETag or a time, empty where there is none; `here` identifies the version on this
-    machine alone.
+    `mark` is an ETag or a time of change, empty if there is none. `here` is what the digest cache
+    adds to its key; empty for a file whose digest is not cached: it is small, or its version can't
+    be told.
     """
 
     bytes: int
@@ -43,7 +44,7 @@ class FileState(Struct, frozen=True):
 
 
 def state_of(url: str) -> FileState:
-    """Return the `FileState` of a local path or a URL without reading the file."""
+    """Return the `FileState` of a local path or a URL."""
     with catch_read_errors(url):
         if "://" in url:
             import fsspec
@@ -76,9 +77,10 @@ def digest_files(
     files: Sequence[tuple[str, FileState]],
     read: Callable[[str, Callable[[int], None]], tuple[int, str]],
 ) -> list[tuple[int, str]]:
-    """Return the number of bytes and the SHA-256 of each file: from the cache, or by `read`.
+    """Return the size and the SHA-256 of each file, from the cache where the file has not changed.
 
-    `read(url, advance)` reads a file, and calls `advance` with the size of each block.
+    `read(url, advance)` reads the others; it calls `advance` with the size of each block, for the
+    progress bar.
     """
     path, known = user_cache() / _FILE, _known(user_cache() / _FILE)
     keys = [digest([url, one.bytes, one.mark, one.here]) if one.here else "" for url, one in files]

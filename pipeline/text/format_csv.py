@@ -31,7 +31,7 @@ def spans(input_: InputFile, index: int, size: int, documents: str) -> list[File
 def blocks(
     span: FileSpan, size: int, column: str, documents: str, accounting: Accounting
 ) -> Iterator[tuple[bytes, Records]]:
-    """Yield the texts of a file's records in blocks."""
+    """Yield the texts of a file's records in blocks, with the number of every line's record."""
     lines = _TableLines(span, size)
     records = read_table(lines, delimiter=_DELIMITERS[span.input.format], source=span.input.url)
     _, names = next(records, (0, []))

@@ -29,7 +29,10 @@ def spans(input_: InputFile, index: int, size: int, documents: str) -> list[File
 def blocks(
     span: FileSpan, size: int, column: str, documents: str, accounting: Accounting
 ) -> Iterator[tuple[bytes, Records]]:
-    """Yield the texts of a span's records in blocks; a blank line or null is an empty text."""
+    """Yield the texts of a span's records in blocks, with the number of every line's record.
+
+    A blank line or null is an empty text.
+    """
     first = 0
     for raw, offset in raw_blocks(span, size, "line"):
         check_utf8(span, raw, offset)

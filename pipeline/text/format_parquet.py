@@ -21,7 +21,7 @@ def check_head(input_: InputFile, column: str) -> None:
 
 
 def spans(input_: InputFile, index: int, size: int, documents: str) -> list[FileSpan]:
-    """Divide a file at its row groups."""
+    """Divide a file at its row groups: `start` and `end` of a span are their numbers."""
     with _open(input_) as file:
         groups = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
     if documents == "blank" or sum(groups) <= size:
@@ -32,7 +32,7 @@ def spans(input_: InputFile, index: int, size: int, documents: str) -> list[File
 def blocks(
     span: FileSpan, size: int, column: str, documents: str, accounting: Accounting
 ) -> Iterator[tuple[bytes, Records]]:
-    """Yield the texts of a span's rows in blocks."""
+    """Yield the texts of a span's rows in blocks, with the number of every line's row."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

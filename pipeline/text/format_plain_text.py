@@ -21,7 +21,8 @@ def check_head(input_: InputFile, column: str) -> None:
 def blocks(
     span: FileSpan, size: int, column: str, documents: str, accounting: Accounting
 ) -> Iterator[tuple[bytes, None]]:
-    """Yield the lines of a span in blocks that end where documents end.
+    """Yield the lines of a span in blocks; with `documents` "blank" a block ends where a document
+    does.
 
     A byte order mark is left out.
     """

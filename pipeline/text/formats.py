@@ -23,24 +23,27 @@ COMPRESSIONS: Mapping[str, str] = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}
 
 
 class FormatModule(Protocol):
-    """The functions that the module of a format must have."""
+    """The functions that the module of a format must have.
+
+    A *span* is a part of a file that one process reads. `size` is about how many bytes of text it
+    or a block has; `column` is the column or field that holds the text; `documents` says what a
+    document is in the file: "file", "line" (of records: a record) or "blank" (what blank lines
+    divide).
+    """
 
     def check_head(self, input_: "InputFile", column: str) -> None:
-        """Read the head of a file; raise `ElmoError` where it is binary or lacks the column."""
+        """Read the head of a file; raise `ElmoError` if it is binary or lacks the column."""
 
     def spans(self, input_: "InputFile", index: int, size: int, documents: str) -> "list[FileSpan]":
-        """Divide a file into spans of about `size` bytes of text.
-
-        `index` is the position of the input in the corpus.
-        """
+        """Divide a file, number `index` of the corpus, into spans."""
 
     def blocks(
         self, span: "FileSpan", size: int, column: str, documents: str, accounting: "Accounting"
     ) -> Iterator[tuple[bytes, Records | None]]:
-        """Yield a span's text in blocks of about `size` bytes.
+        """Yield a span's text in blocks, each with the number of every line's record, or None.
 
-        A block is whole lines of UTF-8, each ended by a newline, and for records the number of each
-        line's record. `accounting` is given each byte of the file that is not in the blocks.
+        A block is whole lines of UTF-8, each ended by a newline. Bytes of the file that are in no
+        block are counted in `accounting`.
         """
 
 

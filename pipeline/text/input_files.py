@@ -34,7 +34,11 @@ _ENTRY = 200  # bytes of a file in a manifest, about, without its name and URL
 
 
 class InputFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """A text file: its name in manifests, its URL, and its digest when it was found."""
+    """A file of the corpus: its name in manifests, its URL, and its size and digest when it was
+    found.
+
+    `mark` identifies the version that has this digest; empty if it is unknown.
+    """
 
     name: str
     url: str
@@ -92,9 +96,11 @@ def find_inputs(patterns: Sequence[str]) -> list[InputFile]:
 
 
 def check_inputs(inputs: Sequence[InputFile]) -> list[InputFile]:
-    """Return the inputs with what identifies the current version of each file.
+    """Check that no file has changed since its digest was taken; return the inputs, each with its
+    `mark`.
 
-    Raises `ElmoError` where a file is gone or has other bytes than when its digest was taken.
+    By the mark `check_unchanged` notices later changes. Raises `ElmoError` for a file that is gone
+    or changed.
     """
     states = in_parallel(lambda input_: state_of(input_.url), inputs)
     sums = digest_files(
@@ -109,7 +115,7 @@ def check_inputs(inputs: Sequence[InputFile]) -> list[InputFile]:
 
 
 def check_unchanged(input_: InputFile) -> None:
-    """Raise `ElmoError` where a file has changed since its digest was taken."""
+    """Raise `ElmoError` if a file has changed since `check_inputs`."""
     if not input_.mark:
         return
     now = state_of(input_.url)

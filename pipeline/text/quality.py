@@ -39,7 +39,7 @@ _NO_LETTER = len(SCRIPTS)
 
 
 class QualityFigures(Struct, frozen=True, forbid_unknown_fields=True):
-    """The counts of `QualityCounts` as a record that a file can hold."""
+    """The counts of `QualityCounts` as a record in a file, one for each piece of the corpus."""
 
     sentences: Count
     long_tokens: Count
@@ -51,9 +51,11 @@ class QualityFigures(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass
 class QualityCounts:
-    """Counts over sentences of what tells of a text's quality.
+    """Counts that show problems of a text.
 
-    `hashes` are of a sample of the sentences, to estimate duplicates.
+    `not_text` are sentences with hardly a letter, `long_tokens` those over 48 bytes, `scripts` the
+    sentences by their main script; `hashes` are of a sample of sentences, from which duplicates are
+    estimated.
     """
 
     sentences: int = 0
@@ -109,12 +111,14 @@ class QualityCounts:
 
 
 def sample_interval(size: int) -> int:
-    """Return n, where one of n sentences is checked for duplicates in a corpus of `size` bytes."""
+    """Return n: one in n sentences is checked for duplicates, in a corpus of `size` bytes."""
     return 1 + size // (50 * _SAMPLE)
 
 
 def summarize(reports: Sequence[QualityFigures]) -> TextQuality:
-    """Return the sum of several records as plain numbers, for the manifest of the shards."""
+    """Return the quality of a whole text as the manifest records it: shares and totals of its
+    pieces.
+    """
     scripts = sum((Counter(report.scripts) for report in reports), Counter[str]())
     hashes = np.frombuffer(b"".join(report.hashes for report in reports), "<u8")
     repeated = len(hashes) - len(np.unique(hashes))

@@ -37,10 +37,11 @@ _NEWLINE = 10
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of the text: the spans to read, the settings, and the folder for its shards.
+    """A piece of the corpus that one worker tokenizes.
 
-    `tokenizer` is what the manifest says of the tokenizer; `results` is the stage's version, part
-    of the digest.
+    It has the spans of files to read, the settings, and the folder for its shards. `column` holds
+    the text of records, one in `sample_interval` sentences is checked for duplicates, `tokenizer`
+    describes the tokenizer as the manifest does, and `version` is that of the stage.
     """
 
     number: int
@@ -64,19 +65,22 @@ class Piece:
 
     @property
     def result_name(self) -> str:
-        """Return the name of the file with the piece's result, written after all its shards."""
+        """Return the name of the file with the piece's result, which is written after all its
+        shards.
+        """
         return f"{self.digest}.json"
 
     def shard_name(self, index: int) -> str:
-        """Return the name of the file of the piece's shard `index`."""
+        """Return the file name of shard `index` of this piece."""
         return f"{self.digest}-{index:05d}.arrow"
 
 
 class PieceResult(Struct, frozen=True, forbid_unknown_fields=True):
-    """The result of tokenizing a piece: its shards, with ids that count from the piece's start.
+    """The result of tokenizing a piece: its shards, whose ids count from the piece's start, and
+    counts.
 
-    `lowest` and `highest` bound the hashes of its documents, which tell whether a shard can hold
-    held-out text.
+    `lowest` and `highest` are the extreme hashes of its documents; those with a hash below a limit
+    are held out.
     """
 
     piece: Sha256
@@ -88,10 +92,10 @@ class PieceResult(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_finished(pieces: Sequence[Piece]) -> list[PieceResult | None]:
-    """Return the results of pieces that an earlier run finished, and None for the others.
+    """Return, for each piece, its result if an earlier run finished it, else None.
 
-    A piece is finished where its shards are as they were written. At a URL, where a file is whole
-    or absent, only its size is checked; readers check its bytes.
+    On a disk the digest of each shard is checked. At a URL, where a file is whole or absent, only
+    its size is; readers check its bytes.
     """
     present = pieces[0].folder.tree() if pieces else {}
     return in_parallel(lambda piece: _finished(piece, present), pieces)

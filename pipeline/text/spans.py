@@ -1,4 +1,4 @@
-"""Input files divided into spans, which tasks read in any order."""
+"""Input files divided into spans, the parts that tasks read in any order."""
 
 import re
 import sys
@@ -19,9 +19,10 @@ BLANK_LINES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+(?=[ \t\r\f\v]*\S)")
 
 @dataclass(frozen=True)
 class FileSpan:
-    """A part of one input: bytes of a file of lines, row groups of a Parquet file.
+    """A part of one input file: bytes `start` to `end`, or in a Parquet file the numbers of row
+    groups.
 
-    `end` -1 is the end of the file, `document` is the input's index in the corpus, and `size` is
+    `end` -1 is the end of the file, `document` is the file's number in the corpus, and `size` is
     about how many bytes of text the span has.
     """
 
@@ -60,10 +61,11 @@ def _text_bytes(input_: InputFile) -> int:
 def plan_pieces(
     inputs: Sequence[InputFile], *, shard_bytes: int, documents: str
 ) -> list[tuple[FileSpan, ...]]:
-    """Divide inputs into pieces of about `shard_bytes` of text: large files at line ends.
+    """Divide a corpus into pieces of work: tuples of spans with about `shard_bytes` of text.
 
-    Small files share a piece. With `documents` "blank" no document is divided. The result depends
-    on the arguments alone.
+    Large files are divided at line ends, small ones share a piece. With `documents` "blank" no
+    document is divided. The pieces depend on the arguments alone, so a resumed run finds them
+    again.
     """
     pieces: list[tuple[FileSpan, ...]] = []
     gathered: list[FileSpan] = []

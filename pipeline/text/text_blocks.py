@@ -18,8 +18,8 @@ from .utf8_lines import block_end
 class TextBlock:
     """Whole lines of UTF-8, each ended by a newline.
 
-    `records` gives each line the number of its record where records and lines differ; `begins`
-    says whether the first line is the first of its input.
+    `records` is the number of each line's record, None in a file without records; `begins` tells
+    whether the first line is the first of its file.
     """
 
     text: bytes
@@ -28,7 +28,7 @@ class TextBlock:
 
 
 def check_readable(input_: InputFile, column: str) -> None:
-    """Read the head of a file; raise `ElmoError` where it is binary or lacks the column."""
+    """Read the head of a file; raise `ElmoError` if it is binary or lacks the column."""
     if input_.bytes:
         FORMATS[input_.format].load().check_head(input_, column)
 
@@ -36,9 +36,10 @@ def check_readable(input_: InputFile, column: str) -> None:
 def read_blocks(
     span: FileSpan, *, column: str, documents: str, size: int, accounting: Accounting
 ) -> Iterator[TextBlock]:
-    """Yield a span's lines in blocks of about `size` bytes; `accounting` is given all other bytes.
+    """Yield the lines of a span in blocks of about `size` bytes of text.
 
-    With `documents` "blank" a document that begins in a block ends there or fills the block.
+    Bytes that are not text, such as the names of JSON fields, are counted in `accounting`. With
+    `documents` "blank" a block ends where a document ends, unless one document fills it.
     """
     format_ = FORMATS[span.input.format]
     blocks = format_.load().blocks(span, size, column, documents, accounting)

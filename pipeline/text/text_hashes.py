@@ -27,9 +27,9 @@ def hash_strings(strings: pa.StringArray) -> Hashes:
 
 
 def hash_runs(values: Hashes, counts: npt.NDArray[np.integer]) -> Hashes:
-    """Return a hash of each run of consecutive `values`; `counts` are the lengths of the runs.
+    """Return one hash for each run of consecutive `values`; `counts` are the lengths of the runs.
 
-    An empty run hashes to 0.
+    For example, documents are hashed from the hashes of their lines. An empty run hashes to 0.
     """
     hashes = np.zeros(len(counts), np.uint64)
     runs = np.flatnonzero(counts)

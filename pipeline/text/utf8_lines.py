@@ -15,7 +15,11 @@ BLOCK = 4 << 20
 
 
 def raw_blocks(span: FileSpan, size: int, documents: str) -> Iterator[tuple[bytes, int]]:
-    """Yield blocks of about `size` bytes of whole lines of a span, each with its offset."""
+    """Yield a span in blocks of whole lines, about `size` bytes each, with their offsets in the
+    file.
+
+    With `documents` "blank" a block ends where a document ends, unless one document fills it.
+    """
     offset, left = span.start, span.end - span.start if span.end >= 0 else -1
     with open_input(span.input.url, compression=span.input.compression) as file:
         if offset:
@@ -60,9 +64,11 @@ def too_long_message(what: str, size: int) -> str:
 
 
 def block_end(text: bytes, size: int, documents: str) -> int:
-    """Return where to end a block: after its last complete document, else after its last line.
+    """Return where to end a block of `text`: after its last whole document if `documents` is
+    "blank".
 
-    0 means that more must be read.
+    Otherwise, or if a document fills a block of `size` bytes, it is after the last whole line; 0
+    means that more must be read.
     """
     if documents == "blank":
         ends = [match.end() for match in BLANK_LINES.finditer(text)]
@@ -74,14 +80,17 @@ def block_end(text: bytes, size: int, documents: str) -> int:
 
 
 def join_records(texts: list[bytes], first: int) -> tuple[bytes, Records]:
-    """Return records as lines, and for each line the number of its record, from `first`."""
+    """Join the texts of records into lines; return these and the number of each line's record.
+
+    The number of the first record is `first`.
+    """
     lines = [text.count(b"\n") + 1 for text in texts]
     records = np.repeat(np.arange(first, first + len(texts), dtype=np.int64), lines)
     return b"".join(text + b"\n" for text in texts), records
 
 
 def abbreviate_names(names: Iterable[str]) -> str:
-    """Return the first of the names, shortened, for an error message."""
+    """Return the first twelve names, each cut to 60 characters, for an error message."""
     names = [str(name) for name in names]
     return ", ".join(name[:60] for name in names[:12]) + (", …" if len(names) > 12 else "")
 

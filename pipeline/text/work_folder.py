@@ -16,7 +16,7 @@ from elmo.io.locks import LOCK, locked
 
 @contextmanager
 def work_folder(parent: Location, stage: str, out: Location) -> Iterator[Location]:
-    """Yield the folder below `parent` that keeps the finished pieces of a stage that writes `out`.
+    """Yield the folder below `parent` where a stage that writes `out` keeps its finished pieces.
 
     On a disk it is locked: one process at a time. It is deleted on success, and on failure if no
     piece was finished. Partial files that a killed process left beside `out` are deleted first.
@@ -35,7 +35,7 @@ def work_folder(parent: Location, stage: str, out: Location) -> Iterator[Locatio
 
 
 def discard_pieces(work: Location) -> None:
-    """Delete the finished pieces in `work`: no later run can use them."""
+    """Delete the finished pieces in `work`, which no later run can use."""
     work.delete_all(name for name in work.names() if name != LOCK)
 
 

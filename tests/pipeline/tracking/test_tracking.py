@@ -207,7 +207,7 @@ def test_a_file_of_this_machine_is_not_laid_to_mlflow(tmp_path: Path) -> None:
 
 def test_a_long_message_keeps_its_reason() -> None:
     error = RuntimeError("it failed: " + "of no interest " * 50 + "the disk is full")
-    assert tracking.client.one_line(error).endswith("the disk is full")
+    assert tracking.client.shorten_error(error).endswith("the disk is full")
 
 
 def test_a_server_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
