@@ -54,7 +54,12 @@ def _ours(text: Path, out: Path, options: argparse.Namespace) -> dict[str, float
     def run() -> None:
         inputs = find_inputs([str(text)])
         tokenize(
-            inputs, Location(out), params, column="text", runs=text.parent / "runs", cluster=cluster
+            inputs,
+            Location(out),
+            params,
+            column="text",
+            work=Location(text.parent / "work"),
+            cluster=cluster,
         )
 
     return {"whole": _seconds(run), "tokens": Shards(out).tokens()}
