@@ -298,7 +298,7 @@ def _write(out: Path, measure: Callable[[], "Finding"]) -> None:
     if out.suffix != ".json":
         raise ElmoError(f"--out {out}: must end in .json")
     files.check_out(out)
-    plots.check_out(out.with_suffix(".png"))
+    plots.check_replaceable_plot(out.with_suffix(".png"))
     finding = measure()
     out.parent.mkdir(parents=True, exist_ok=True)
     draw(out.with_suffix(".png"), finding)

@@ -55,9 +55,9 @@ _WHOLE = 200  # characters of a command's first sentence, which is wrapped and n
 
 
 class SectionedGroup(click.Group):
-    """A click group whose help lists its commands in sections, the stages first.
+    """A click group whose help lists its commands under headings, the stages first.
 
-    A stage's command is made when it is asked for, since its module takes time to load.
+    A stage's command is made only when it is asked for, since its module takes time to load.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -122,7 +122,7 @@ for commands in SECTIONS.values():
 
 
 def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
-    """Run a command and exit: wrong usage is one line and exit code 2, other errors one line and 1.
+    """Run the command line and exit: wrong usage is one line and code 2, another error one and 1.
 
     A bug keeps its traceback; with --verbose, so does every error.
     """

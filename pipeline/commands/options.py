@@ -90,7 +90,7 @@ TEXT = _Text("rb")
 
 
 def print_done(line: str) -> None:
-    """Print one line that says what a command has done; odd characters in names are escaped."""
+    """Print one line that says what a command has done; control characters in names are escaped."""
     from ..terminal.failures import printable
 
     click.echo(printable(line))
@@ -111,7 +111,7 @@ def _remember(context: click.Context, _: Any, changes: tuple[str, ...]) -> None:
 
 
 def set_options() -> tuple[str, ...]:
-    """Return the `KEY=VALUE` texts that the running command was given by `--set`."""
+    """Return the `KEY=VALUE` texts that the running command got from `--set`."""
     changes: tuple[str, ...] = click.get_current_context().meta.get(__name__, ())
     return changes
 
@@ -169,7 +169,11 @@ OVERWRITE = click.option(
 
 
 def output_file(out: Path, overwrite: bool) -> AbstractContextManager[Path]:
-    """Yield the path to write: `out`, or with `overwrite` a file that then replaces it."""
+    """Return a context manager that yields the path to write an output to.
+
+    It is `out`, or with `overwrite` a temporary file that replaces `out` when the block ends
+    without an error.
+    """
     from elmo.io.atomic import new_file
 
     return new_file(out) if overwrite else nullcontext(out)

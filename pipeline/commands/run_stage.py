@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def run_stage(stage: "Stage", **given: Any) -> None:
-    """Run a stage, write its numbers and metrics, and print its result and duration.
+    """Run a stage with the arguments `given`, write its numbers and metrics, and print its result.
 
-    Details that explain a result go to a log file in the stage's work folder.
+    Lines that explain a result go to a log file in the stage's work folder.
     """
     from ..terminal.progress import Progress, detail_log
 
@@ -116,7 +116,7 @@ def _check_apart(stage: "Stage", given: dict[str, Any], numbers: Iterable[Path |
 
 
 def check_outside(work: Any, others: Iterable[Any]) -> None:
-    """Raise `ElmoError` where the work folder is, or lies in, one of the other folders.
+    """Raise `ElmoError` if the work folder is, or lies in, one of the other folders.
 
     Work in progress would be written into an input, or deleted with an output.
     """

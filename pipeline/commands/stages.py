@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def stage_command(stage: "Stage") -> click.Command:
-    """Return the click command of a stage."""
+    """Build the click command that runs a stage, with the options that its arguments ask for."""
 
     def run(**given: Any) -> None:
         run_stage(stage, **given)

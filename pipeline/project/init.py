@@ -48,10 +48,11 @@ def create_project(
 ) -> list[str]:
     """Create a project in `folder`; return lines that say what was done.
 
-    `text` becomes the general text and `domain` the domain text, which without one is `text` again.
-    With `model`, a model folder or an installed model's name, nothing is pretrained: that model is
-    fine-tuned, and its tokenizer cuts the text. git and DVC are set up where they are not.
-    Everything is checked before anything is written.
+    `text` are files of the general text, `domain` of the domain text, which without any is `text`
+    again; `column` holds the text in tables, `preset_name` is a preset to start from. With `model`,
+    a folder or an installed model's name, nothing is pretrained: that model is fine-tuned, and its
+    tokenizer cuts the text. git and DVC are set up if they are not. Everything is checked before
+    anything is written.
     """
     for name in ("dvc.yaml", "params.yaml", schema.FILE):
         if (folder / name).exists():

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 
 def outcome_lines(commands: Iterable[str], tracked: Sequence[str]) -> list[str]:
-    """Return three lines about the stages that ran, given their commands in dvc.yaml.
+    """Return the three lines at the end of `elmo run`: what was made, its scores, what to do next.
 
-    `tracked` are the files that the user should commit to git.
+    `commands` are those of the stages that ran, as in dvc.yaml; `tracked` are the files that the
+    user should commit to git.
     """
     made: list[str] = []
     scored: list[str] = []

@@ -33,7 +33,7 @@ class Occurrence(NamedTuple):
     position: int
     tokens: list[str]
 
-    def marked(self) -> str:
+    def to_html(self) -> str:
         """Return the tokens around the occurrence as HTML, with the token itself in bold."""
         first, last = max(0, self.position - AROUND), self.position + AROUND + 1
         shown = [escape(token) for token in self.tokens]
@@ -64,7 +64,7 @@ def occurrences(store: "FeatureStore", word: str) -> list[Occurrence]:
 
 
 def picture_html(occurrences: Sequence[Occurrence]) -> str:
-    """Return HTML: an SVG of the occurrences, and a list with a typical one of each group."""
+    """Return a plot (SVG) of a word's occurrences, and a typical one of each group, as HTML."""
     last = len(occurrences) - 1
     kept = [occurrences[k] for k in np.linspace(0, last, min(POINTS, last + 1)).astype(int)]
     vectors_ND = np.stack([one.vector_D for one in kept])
@@ -74,14 +74,14 @@ def picture_html(occurrences: Sequence[Occurrence]) -> str:
     scale = np.array([WIDTH - 2 * EDGE, HEIGHT - 2 * EDGE]) / np.maximum(high - low, 1e-9)
     circles = [
         f'<circle class="g{group}" cx="{x:.1f}" cy="{HEIGHT - y:.1f}" r="5">'
-        f"<title>{one.marked().replace('<b>', '[').replace('</b>', ']')}</title></circle>"
+        f"<title>{one.to_html().replace('<b>', '[').replace('</b>', ']')}</title></circle>"
         for (x, y), group, one in zip(
             (points_N2 - low) * scale + EDGE, groups_N.tolist(), kept, strict=True
         )
     ]
     legend = [
         f'<li><svg viewBox="0 0 12 12" aria-hidden="true"><circle class="g{group}" cx="6" cy="6" '
-        f'r="5"/></svg> {np.count_nonzero(groups_N == group)} like: {kept[k].marked()}</li>'
+        f'r="5"/></svg> {np.count_nonzero(groups_N == group)} like: {kept[k].to_html()}</li>'
         for group, k in enumerate(typical_G)
     ]
     frame = f'class="plane" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="occurrences"'
@@ -90,10 +90,11 @@ def picture_html(occurrences: Sequence[Occurrence]) -> str:
 
 
 def group_vectors(vectors_ND: Floats) -> tuple[npt.NDArray[np.intp], list[int]]:
-    """Return the k-means group of each vector, and the index of the vector nearest each centre.
+    """Divide N vectors of D numbers into groups by k-means.
 
-    The first centre is the vector farthest from the mean, each next one farthest from those before,
-    so equal inputs give equal groups; the largest group is 0.
+    Returns the group of each vector, the largest being 0, and for each group the index of the
+    vector nearest its centre. Equal inputs give equal groups: the first centre is the vector
+    farthest from the mean, each next one the farthest from those before.
     """
     from scipy.cluster.vq import kmeans2
     from scipy.spatial.distance import cdist
@@ -117,9 +118,9 @@ def group_vectors(vectors_ND: Floats) -> tuple[npt.NDArray[np.intp], list[int]]:
 
 
 def project_to_plane(vectors_ND: Floats) -> npt.NDArray[Any]:
-    """Return an array (N, 2): the vectors projected on their two principal directions.
+    """Project N vectors of D numbers on their two principal directions; return an array (N, 2).
 
-    The signs of the directions are fixed.
+    The signs of the directions are fixed, so equal inputs give equal points.
     """
     centred_ND = vectors_ND - vectors_ND.mean(0)
     _, _, directions = np.linalg.svd(centred_ND.astype(np.float64), full_matrices=False)

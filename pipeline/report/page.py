@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 @dataclass(frozen=True)
 class Table:
-    """A table. With `head` or `numbers`, all columns but those listed in `words` hold numbers."""
+    """A table: columns in `words` hold text; with `head` or `numbers`, all others hold numbers."""
 
     rows: Sequence[Sequence[str]]
     head: tuple[str, ...] = ()
@@ -23,8 +23,8 @@ class Table:
     kind: str = "table"
 
     @property
-    def cards(self) -> bool:
-        """Tell whether a narrow screen shows each row as a card."""
+    def shows_cards(self) -> bool:
+        """Tell whether a narrow screen shows each row as a card instead of a table row."""
         return len(self.head) > 3 or 2 in self.words
 
 
@@ -55,34 +55,34 @@ class Picture:
     kind: str = "picture"
 
     @property
-    def data(self) -> str:
+    def data_url(self) -> str:
         """Return the PNG as a data URL."""
         return _url(self.wide)
 
     @property
-    def narrow_data(self) -> str:
+    def narrow_data_url(self) -> str:
         """Return the PNG for narrow screens as a data URL."""
         return _url(self.narrow)
 
 
 @dataclass(frozen=True)
-class Drawing:
+class RawHtml:
     """An SVG or other HTML, included as it is."""
 
     html: Markup
-    kind: str = "drawing"
+    kind: str = "html"
 
 
 @dataclass(frozen=True)
-class Fold:
-    """Blocks that are hidden until the reader opens them."""
+class Details:
+    """Blocks that are hidden until the reader opens them, as HTML <details>."""
 
     title: str
     blocks: "Sequence[Block]"
-    kind: str = "fold"
+    kind: str = "details"
 
 
-Block = Table | Paragraph | Heading | Picture | Drawing | Fold
+Block = Table | Paragraph | Heading | Picture | RawHtml | Details
 
 
 def render(title: str, summary: str, sections: Mapping[str, Sequence[Block]]) -> str:
@@ -105,7 +105,7 @@ def render(title: str, summary: str, sections: Mapping[str, Sequence[Block]]) ->
     return f"{page}\n"
 
 
-def code(text: str) -> Markup:
+def code_html(text: str) -> Markup:
     """Return `text`, escaped, as an HTML <code> element."""
     return Markup("<code>{}</code>").format(text)
 

@@ -7,7 +7,7 @@ SIMPLE = {"majority": "by the most frequent label", "tfidf": "by TF-IDF", "stati
 
 
 def versus_unigram(times_below: float, times: str = "×") -> str:
-    """Return a perplexity's relation to the unigram model's as text, such as `2.5 × below`.
+    """Compare a perplexity to the unigram model's, as text such as `2.5 × below`.
 
     `times_below` is the unigram model's perplexity divided by it.
     """
@@ -17,9 +17,9 @@ def versus_unigram(times_below: float, times: str = "×") -> str:
 
 
 def unknown_words_remark(rate: float | None) -> str:
-    """Return a remark for a perplexity where many tokens are unknown words, else an empty text.
+    """Return a remark if unknown tokens make a perplexity look too good, else an empty text.
 
-    Unknown words count as one word, which makes the perplexity look better.
+    `rate` is the share of unknown tokens, which count as one word.
     """
     if rate is None or rate < UNKNOWN:
         return ""
@@ -27,7 +27,7 @@ def unknown_words_remark(rate: float | None) -> str:
 
 
 def interval_text(low: float | None, high: float | None) -> str:
-    """Return an interval as text."""
+    """Return an interval as text, such as `+0.024 to +0.181`, or `unknown` if there is none."""
     return "unknown" if low is None or high is None else f"{low:+.3f} to {high:+.3f}"
 
 

@@ -73,7 +73,11 @@ def draw_curves(
     *,
     narrow: bool = False,
 ) -> None:
-    """Draw training, held-out and unigram perplexity by tokens seen, one panel for each stage."""
+    """Draw training, held-out and unigram perplexity by tokens read, one panel for each stage.
+
+    `by_stage` holds the curves "train" and "heldout" of each stage, `unigram` the unigram model's
+    perplexity for each. `narrow` puts the panels below each other, for a phone.
+    """
     figure, axes = _panels(len(by_stage), 3.8, narrow=narrow)
     for axis, (stage, both) in zip(axes, by_stage.items(), strict=True):
         train, heldout = both["train"], both["heldout"]

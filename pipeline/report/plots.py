@@ -19,13 +19,20 @@ Target = Path | io.BytesIO
 MARK = "elmo-pipeline"  # what a PNG of ours names as its software
 
 
-def check_out(path: Path) -> None:
-    """Raise `ElmoError`, before any work, where `path` is a file that we did not draw."""
+def check_replaceable_plot(path: Path) -> None:
+    """Raise `ElmoError` if `path` is a file that this project did not draw.
+
+    It is called before the work whose plot would overwrite it.
+    """
     check_output(path, ours=rb"\x89PNG.*tEXtSoftware\0" + MARK.encode())
 
 
 def draw_task(path: Path, curves: Curve, names: Mapping[str, str], *, score: str) -> None:
-    """Draw a task's score by epoch, one line for each way it was trained."""
+    """Draw a task's score by epoch, one line for each way it was trained.
+
+    `curves` holds the score of each epoch by way, `names` its label in the legend, `score` the
+    label of the axis.
+    """
     figure, axis = plt.subplots(figsize=(6, 3.6))
     for (arm, values), color in zip(curves.items(), (BLUE, ORANGE), strict=False):
         axis.plot(range(1, len(values) + 1), values, "o-", color=color, ms=3, label=names[arm])

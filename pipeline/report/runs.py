@@ -9,7 +9,7 @@ from markupsafe import Markup
 from .. import tracking
 from ..settings.fingerprint import to_plain
 from ..settings.params import Params
-from .page import Block, Fold, Paragraph, Table, code
+from .page import Block, Details, Paragraph, Table, code_html
 from .results import TEXTS, FileFigures, Results
 
 INPUTS = {"corpus": "Domain text", "general": "General text", "parent": "Pretrained model"}
@@ -27,21 +27,21 @@ def what_was_run(
         *((f"{stage.capitalize()}", _described(facts)) for stage, facts in runs.items()),
     ]
     digests = [
-        ("MLflow run of the model", code(results.training.get("run_id", ""))),
-        ("Digest of the model", code(results.registered["model_digest"])),
+        ("MLflow run of the model", code_html(results.training.get("run_id", ""))),
+        ("Digest of the model", code_html(results.registered["model_digest"])),
         *(
-            (f"Digest of its {INPUTS.get(name, name).lower()}", code(value))
+            (f"Digest of its {INPUTS.get(name, name).lower()}", code_html(value))
             for name, value in sorted(results.training["inputs"].items())
         ),
-        ("Digest of the store", code(results.store.digest)),
+        ("Digest of the store", code_html(results.store.digest)),
     ]
-    return [Table(rows), Fold("Digests", [Table(digests)]), *_settings(settings)]
+    return [Table(rows), Details("Digests", [Table(digests)]), *_settings(settings)]
 
 
 def _version(registered: FileFigures) -> str:
     if not registered["version"]:
         return "nothing: it is an experiment"
-    return Markup("{}, version {}").format(code(registered["uri"]), registered["version"])
+    return Markup("{}, version {}").format(code_html(registered["uri"]), registered["version"])
 
 
 def _described(facts: tracking.RunFacts) -> str:
@@ -82,8 +82,12 @@ def _tuned_on(figures: FileFigures) -> str:
 def _settings(settings: Params | None) -> list[Block]:
     if settings is None:
         return []
-    rows = [(code(name), code(value)) for name, value in _flat(to_plain(settings)) if value != ""]
-    return [Fold("Settings", [Table(rows)])]
+    rows = [
+        (code_html(name), code_html(value))
+        for name, value in _flat(to_plain(settings))
+        if value != ""
+    ]
+    return [Details("Settings", [Table(rows)])]
 
 
 def _flat(value: Any, name: str = "") -> list[tuple[str, str]]:
@@ -113,7 +117,7 @@ def run_before(runs: Mapping[str, tracking.RunFacts]) -> list[Block]:
     ]
     rows.append(("Minutes", f"{then.minutes:,.1f}", f"{now.minutes:,.1f}"))
     changed = [
-        (code(name), then.params.get(name, "–"), now.params.get(name, "–"))
+        (code_html(name), then.params.get(name, "–"), now.params.get(name, "–"))
         for name in sorted(then.params.keys() | now.params.keys())
         if then.params.get(name) != now.params.get(name)
     ]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from .page import Block, Fold, Heading, Paragraph, Picture, Table
+from .page import Block, Details, Heading, Paragraph, Picture, Table
 from .phrases import ARMS, SIMPLE, UNKNOWN, interval_text, score_order, versus_unigram
 from .results import SENTENCES, TEXTS, FileFigures
 
@@ -124,11 +124,11 @@ def files(texts: FileFigures | None) -> list[Block]:
         files = [(one["name"], f"{one['bytes']:,}") for one in texts.under(text)["inputs"]]
         blocks.append(Table(files[:FILES], head=(f"Files of the {title}", "bytes")))
         if more := files[FILES:]:
-            blocks.append(Fold(f"{len(more)} more", [Table(more, numbers=True)]))
+            blocks.append(Details(f"{len(more)} more", [Table(more, numbers=True)]))
         if rows := _left_out(texts.under(text)):
             head = ("Reason", "paragraphs", "such as")
             title = f"Paragraphs left out of the {title}"
-            blocks.append(Fold(title, [Table(rows, head=head, words=(0, 2))]))
+            blocks.append(Details(title, [Table(rows, head=head, words=(0, 2))]))
     return blocks
 
 
@@ -176,7 +176,7 @@ def text_figures(figures: Mapping[str, FileFigures]) -> list[Block]:
     rows.append(("Duplicates among sentences", *(f"{f['duplicate_share']:.1%}" for f in both)))
     head = ("", *TEXTS.values())
     blocks: list[Block] = [Table(rows, head=head)]
-    return blocks + ([Fold("What did not occur", [Table(zeros, head=head)])] if zeros else [])
+    return blocks + ([Details("What did not occur", [Table(zeros, head=head)])] if zeros else [])
 
 
 def _reason(name: str) -> str:
@@ -192,7 +192,9 @@ def samples(store: "FeatureStore") -> list[Block]:
     usual = [tokens for tokens in texts if not _hardly_text(tokens)]
     titles = {"Domain text as it was cut": usual, "Sentences that hardly look like text": odd}
     return [
-        Fold(title, [Table([(" ".join(one)[:300],) for one in some[:: len(some) // SAMPLES + 1]])])
+        Details(
+            title, [Table([(" ".join(one)[:300],) for one in some[:: len(some) // SAMPLES + 1]])]
+        )
         for title, some in titles.items()
         if some
     ]

@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 
 from ..settings.params import ReportSettings
 from .occurrences import FEWEST, Occurrence, occurrences, picture_html
-from .page import Block, Drawing, Heading, Paragraph, Table
+from .page import Block, Heading, Paragraph, RawHtml, Table
 
 if TYPE_CHECKING:
     from elmo.model.embedder import Embedder
@@ -59,10 +59,10 @@ def uses(queries: Sequence[str], store: "FeatureStore", embedder: "Embedder") ->
         of_word = occurrences(store, word)
         few = Paragraph(f"Occurs {len(of_word)} times, too rarely for a picture.")
         blocks.append(Heading(word))
-        blocks.append(Drawing(Markup(picture_html(of_word))) if len(of_word) >= FEWEST else few)
+        blocks.append(RawHtml(Markup(picture_html(of_word))) if len(of_word) >= FEWEST else few)
     return blocks
 
 
 def _marked(tokens: list[str], index: int) -> Markup:
     """The tokens around `index`, that one in bold."""
-    return Markup(Occurrence(np.empty(0, np.float32), index, tokens).marked())
+    return Markup(Occurrence(np.empty(0, np.float32), index, tokens).to_html())

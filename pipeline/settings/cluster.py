@@ -34,9 +34,7 @@ _OTHERS_NAMES = {"address": "RAY_ADDRESS", "tracking_uri": "MLFLOW_TRACKING_URI"
 
 @dataclass(frozen=True)
 class Cluster:
-    """The settings of how the work is run: workers, cores, GPUs, addresses. They change no
-    result.
-    """
+    """The settings of how the work is run (workers, cores, addresses); they change no result."""
 
     workers: Annotated[int, Meta(ge=0, le=10_000)] = 0
     """Processes that train; 0: this one."""
@@ -82,8 +80,7 @@ class Cluster:
 
 
 def load(path: Path, flags: Mapping[str, Any] | None = None) -> tuple[Cluster, str]:
-    """Return the settings in force, and a line that names those that are not defaults and who set
-    them.
+    """Return the settings in force, and a line that names each that is no default and its source.
 
     A flag goes before an environment variable, and that before the file at `path`.
     """

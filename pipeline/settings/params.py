@@ -241,9 +241,7 @@ class FinetuneSettings:
 
 @dataclass(frozen=True)
 class RegisterSettings:
-    """The section `register`: the name in MLflow's registry, and when a version becomes the
-    champion.
-    """
+    """The section `register`: the name in MLflow's registry, and how the champion is chosen."""
 
     name: RegistryName
     """The model's name in MLflow's registry."""

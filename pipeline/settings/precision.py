@@ -35,8 +35,7 @@ def choose_precision(
     say: Say,
     time_steps: Callable[[], StepSeconds] | None = None,
 ) -> EmbeddingPrecision:
-    """Return the precision to compute in on `device`: `requested`, or for `auto` the faster one
-    here.
+    """Return the precision to compute in on `device`: `requested`, or for `auto` the faster one.
 
     `setting` names the setting, for messages. `time_steps`, given in training, times whole steps,
     which then decide between float32 and bfloat16. A GPU that this machine lacks is assumed to be

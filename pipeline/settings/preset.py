@@ -46,8 +46,8 @@ def apply_preset(name: str, params_file: Path) -> list[str]:
 
 
 def overlaid_text(params_file: Path, source: Path) -> tuple[str, list[str]]:
-    """Return the text of `params_file` with the values of the YAML file `source`, and a line per
-    change.
+    """Return the text of `params_file` with the values of the YAML file `source`, and the
+    changes.
     """
     for path in (params_file, source):
         node = strict_yaml.parse_nodes(path)  # says what is wrong with a file, and where
@@ -63,8 +63,7 @@ def overlaid_text(params_file: Path, source: Path) -> tuple[str, list[str]]:
 
 
 def edited_text(file: Path, edit: Any) -> str:
-    """Return the text of a YAML file after the function `edit` has changed its parsed values in
-    place.
+    """Return the text of a YAML file after the function `edit` has changed its parsed values.
 
     Comments and line ends are kept; the file itself is not written.
     """

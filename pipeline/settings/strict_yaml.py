@@ -41,8 +41,7 @@ def read_settings(
 
 
 def parse_nodes(path: Path) -> Any:
-    """Return the root of a file's parsed YAML nodes, which know their lines; None if the file is
-    empty.
+    """Return the root of a file's parsed YAML nodes, which know their lines; None if it is empty.
 
     Raises `ElmoError`, with the line, for a file that is no YAML, not UTF-8 or far too large.
     """

@@ -21,7 +21,7 @@ STAGES = (
 
 
 def load_stage(name: str) -> "Stage":
-    """Return the `Stage` record of the stage with this name, from its module."""
+    """Import the module of the stage with this name, and return its `STAGE`."""
     stage: Stage = import_module(f"{__name__}.{name}").STAGE
     return stage
 

@@ -42,9 +42,9 @@ _WRITTEN = r"general/(reference|library)\.txt|(domain|task)/[^/]+\.txt"
 
 
 class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """A file of the general or domain text.
+    """A file of a text as the corpus manifest lists it.
 
-    Without a `url` it lies in the corpus folder; a login is never part of the `url`.
+    Without a `url` it was written by the stage and lies in the corpus folder. A `url` has no login.
     """
 
     name: str
@@ -52,10 +52,10 @@ class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
     sha256: Sha256
     url: str | UnsetType = UNSET
 
-    def input(self, corpus: Location, given: Iterable[str] = ()) -> InputFile:
-        """Return the file as an `Input` that can be read from any working folder.
+    def to_input(self, corpus: Location, given: Iterable[str] = ()) -> InputFile:
+        """Return this file as the `InputFile` that the tokenize stage reads.
 
-        The login of its URL is taken from the URLs `given`.
+        Its URL gets the login of the matching URL in `given`, the URLs as the user wrote them.
         """
         if self.url is UNSET:
             url = corpus.absolute().name(self.name)
@@ -65,7 +65,7 @@ class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CorpusText(Struct, frozen=True, forbid_unknown_fields=True):
-    """A text of the corpus: its files, the column that holds it, and its counts.
+    """One of the two texts of the corpus: its files, the column that holds it, and its counts.
 
     A text made from documentation also has the versions that it depends on, and a few of the
     paragraphs that were left out, by reason.
@@ -182,14 +182,17 @@ def read_manifest(folder: Location) -> CorpusManifest:
 
 
 def list_files(folder: Location, text: TextName) -> str:
-    """Return the names of a text's first files, for the terminal."""
+    """Return the names of a text's first four files and the number of others, for the terminal."""
     names = [source.name for source in read_manifest(folder).texts[text].inputs]
     more = f" and {len(names) - 4:,} more" if len(names) > 4 else ""
     return ", ".join(names[:4]) + more
 
 
 def write_package_versions(out: Path, *names: str) -> None:
-    """Write each package's installed version to `out`, for DVC: stages depend on that file."""
+    """Write each package's installed version to the JSON file `out`.
+
+    DVC tracks it, so stages whose text comes from a package run again after an upgrade.
+    """
     check_record(out, dict[str, list[str]])
     write_json(out, {name: _versions(name) for name in sorted({*names} - {""})})
 

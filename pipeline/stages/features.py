@@ -197,8 +197,8 @@ def store_dataset(
 ) -> "ray.data.Dataset":
     """Return a store as a Ray Data dataset with one row per sentence.
 
-    Columns are sentence_id, tokens, and for each layer a float32 tensor (tokens, dim). Workers read
-    it part by part.
+    Columns are sentence_id, tokens, and for each of `layers` (default: all) a float32 array
+    (tokens, dim). `split` is "train" or "heldout"; None is both. Workers read it part by part.
     """
     from elmo.store import FeatureStore
 

@@ -112,8 +112,9 @@ def run(
 ) -> dict[str, float]:
     """Fine-tune `model` on the shards `domain`; write the model folder `out`, return the figures.
 
-    Perplexity is measured before and after, on the held-out split of `domain` and of `general`: the
-    second shows how much is forgotten. A model that was pretrained on `domain` itself is copied.
+    Perplexity is measured before and after, on the held-out split of `domain` and of `general`:
+    that on the general text shows what the model forgets. A model that was pretrained on `domain`
+    itself is copied. `curves` is a folder for the tables of losses.
     """
     from elmo.data.shards import Shards
     from elmo.model.folder import load_model
@@ -203,7 +204,10 @@ def summary(figures: dict[str, float]) -> str:
 
 
 def score(figures: dict[str, float]) -> str:
-    """Return the domain perplexity in a few words; empty where it is that of pretraining."""
+    """Return the domain perplexity after and before, in a few words for the end of `elmo run`.
+
+    Empty if nothing was fine-tuned.
+    """
     if "steps" not in figures:
         return ""
     before, after = (figures[f"domain_perplexity_{when}"] for when in ("before", "after"))
@@ -268,11 +272,11 @@ def _extended(vocabulary: "Vocabulary", counts: Counter[str], least: int) -> "Vo
 def init_new_words(
     softmax: "Softmax", vocabulary: "Vocabulary", counts: Counter[str], *, known: int
 ) -> None:
-    """Initialize new words, those from the id `known` on, as copies of `<UNK>`.
+    """Initialize the softmax of the words that the domain adds (ids from `known` on).
 
-    They share its probability by their counts, and what is left is for tokens that are still
-    unknown. So the perplexity before training is that of a model that knows how often each word
-    occurs.
+    They begin as copies of `<UNK>`, whose probability is divided among them by their `counts`; what
+    is left is for tokens that are still unknown. So the perplexity before training is that of a
+    model that knows how often each word occurs.
     """
     import torch
 

@@ -50,14 +50,12 @@ STAGE = Stage(
 
 
 def run(out: Path, params: LabelsSettings) -> dict[str, int]:
-    """Write `train.jsonl`, `dev.jsonl` and `test.jsonl` to `out`; return the counts.
+    """Write labelled sentences of a package's docstrings to `out`; return the counts.
 
-    `manifest.json` has their digests, and tells them from a user's files of the same names. Without
-    a package it is the only file.
-
-    All sentences of a docstring are in one file, and no sentence comes twice. If there are more
-    sentences than asked for, those with the lowest hashes are taken, so a larger file contains the
-    smaller one.
+    `manifest.json` has the digests of `train.jsonl`, `dev.jsonl` and `test.jsonl`, and tells them
+    from a user's files; it is alone if `params` name no package. All sentences of a docstring are
+    in one file, and no sentence comes twice. Of more sentences than asked for, those with the
+    lowest hashes are taken, so asking for more keeps the earlier ones.
     """
     check_folder(Location(out), ours=_OURS, also="", kind="labels")
     if not params.package:
@@ -119,10 +117,10 @@ def label_sentences(
     cut: TextTokens,
     split_text: Callable[[str], list[str]],
 ) -> Iterator[LabelledSentence]:
-    """Yield the sentences of a docstring that have code in them, as tokens with their tags.
+    """Yield the sentences of a docstring that have words marked as code, as tokens with BIO tags.
 
-    `split_text` cuts a paragraph into sentences, `cut` a sentence into tokens. `counts` is
-    increased by the sentences that are left out, under the reason.
+    `split_text` cuts a paragraph into sentences, `cut` a sentence into tokens. Sentences that are
+    left out are counted in `counts` by the reason.
     """
     for paragraph in marked_up_paragraphs(docstring, LeftOut()):
         plain, code = without_marks(" ".join(paragraph.split()))

@@ -37,8 +37,9 @@ def warn_of_long_work(
 ) -> None:
     """Print how long training and embedding a tokenized text will take, and the store's size.
 
-    `text` is "general" or "domain"; `home` is a folder on the disk that will hold the store, None
-    at a URL.
+    Only what is long or large is printed: from an hour on, and a store that takes much of the free
+    disk. `text` is "general" or "domain", `tokens` and `train_tokens` count it with and without its
+    held-out part; `home` is a folder on the disk of the future store, None at a URL.
     """
     from elmo.store.layout import choose_layers
 
@@ -65,7 +66,7 @@ def warn_of_long_work(
 
 
 def warn_of_long_embedding(tokens: int, params: "Params", cluster: Cluster) -> None:
-    """Print how long embedding so many tokens takes at most.
+    """Print how long embedding so many tokens takes at most, if that is an hour or more.
 
     It is taken to be as slow as training steps, which compute more.
     """
@@ -78,7 +79,10 @@ def warn_of_long_embedding(tokens: int, params: "Params", cluster: Cluster) -> N
 
 
 def advice_for_smaller_store(layer: int, dtype: str) -> str:
-    """Return advice on how to make a store smaller; `layer` is the size of one layer in bytes."""
+    """Return advice, for a message, on how to make a store smaller.
+
+    `layer` is the size of one layer in bytes, `dtype` that of the vectors.
+    """
     settings = [f'features.layers to "top" ({human_size(layer)})']
     if dtype != "int8":
         settings.append("features.dtype to int8 (half of float16)")

@@ -182,7 +182,10 @@ def summary(figures: dict[str, float]) -> str:
 
 
 def score(figures: dict[str, float]) -> str:
-    """Return the held-out perplexity in a few words; empty for a model without a softmax."""
+    """Return the held-out perplexity in a few words for the end of `elmo run`.
+
+    Empty for a model without a softmax.
+    """
     if "heldout_perplexity" not in figures:
         return ""
     unknown = unknown_words_remark(figures.get("heldout_unk_rate"))

@@ -44,7 +44,7 @@ class RegisterRecord(Struct, forbid_unknown_fields=True):
 
 
 class RegisterFigures(Struct, forbid_unknown_fields=True):
-    """The figures that `run` returns: version, its URI, and what was decided."""
+    """The figures that the stage returns: version, its URI, and the decision about the champion."""
 
     version: int
     uri: str

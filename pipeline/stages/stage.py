@@ -12,7 +12,8 @@ NUMBERS: Any = dict[str, float | None | dict[str, float | None]]  # their type i
 class Argument:
     """An argument of a stage's command: positional, or an option if it has a `help`.
 
-    A "folder" lies at the `storage` URL where that is set; a "path" is always on this machine.
+    A "folder" lies at the `storage` URL where that is set, a "path" is always on this machine, and
+    a "word" is no path, such as a task's name.
     """
 
     name: str

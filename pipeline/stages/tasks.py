@@ -94,7 +94,7 @@ def run(
     check_folder(Location(out), **ours)
     check_writable(out)
     check_output(curve, ours=rb"epoch(\telmo)?(\tbaseline)?\n")
-    plots.check_out(picture)
+    plots.check_replaceable_plot(picture)
     sources = {split: Path(getattr(params, split)) for split in ("train", "dev", "test")}
     inputs = {split: source_digest(split, path) for split, path in sources.items()}
     inputs |= {"model": model_digest(model)}
@@ -159,7 +159,7 @@ def summary(figures: Mapping[str, Any]) -> str:
 
 
 def score_text(figures: Mapping[str, Any]) -> str:
-    """Return the first score of each way of training and of each simple baseline, as text."""
+    """Return the main score with ELMo, without it, and by each simple baseline, as one line."""
     metric = _metric(figures)
     rows = (ARMS | SIMPLE).items()
     shown = (f"{figures[name][metric]:.3f} {words}" for name, words in rows if name in figures)
@@ -197,7 +197,7 @@ def best_seed(folder: Path) -> int:
 
 
 def mean_over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of each score, and for several seeds the first's standard deviation."""
+    """Return the mean of each score over the seeds, and the first's standard deviation."""
     names = sorted((name for name in scores[0] if name != "epoch"), key=score_order)
     figures = {name: statistics.fmean(s[name] for s in scores) for name in names}
     if len(scores) > 1:
@@ -206,7 +206,7 @@ def mean_over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def parse_pairs(option: str, parts: Iterable[str]) -> dict[str, str]:
-    """Return `NAME=VALUE` texts as a dict; `option` is where they come from, for errors."""
+    """Parse `NAME=VALUE` texts into a dict; `option` is where they come from, for errors."""
     pairs = {}
     for part in parts:
         name, equals, value = part.partition("=")
@@ -261,9 +261,9 @@ def warn_unknown_labels(
     known: Sequence[str] = (),
     train: "Labelled | None" = None,
 ) -> None:
-    """Print which labels of a file a trained task can't predict.
+    """Warn of labels of the file `path` that training has not seen and that can't be predicted.
 
-    They are missing in `train`, its training examples, or in `known`, the labels that it has.
+    Pass either `train`, the training examples, or `known`, the labels of a trained task.
     """
     from elmo.tasks.task import labels_lacking
 
@@ -325,9 +325,11 @@ def train_variant(
     device: str,
     report: "ReportEpoch",
 ) -> None:
-    """Train a task with the seeds 0, 1, … and write it to the folder `out`.
+    """Train a task with the seeds 0, 1, …, with or without ELMo as `settings` say; write it to
+    `out`.
 
-    Nothing is done where `out` exists.
+    Nothing is done if `out` exists. `report` is called at the start of each seed and after each
+    epoch.
     """
     from elmo.model.config import read_config
     from elmo.tasks.task import train_task
@@ -349,9 +351,10 @@ def train_variant(
 
 
 def score_seeds(folder: Path, test: "Labelled", *, work: Path, device: str) -> list["Tally"]:
-    """Score each seed of the trained task in `folder` on the test file; return a tally for each.
+    """Count what each seed of the trained task in `folder` gets right on the labelled file `test`.
 
-    `work` keeps the test file's vectors from one call to the next.
+    Returns a tally for each: counts by unit of the file, from which scores and intervals are
+    computed. `work` keeps the file's vectors for the next call.
     """
     from elmo.tasks.examples import distinct
     from elmo.tasks.task import Task, read_task
@@ -374,10 +377,10 @@ def score_seeds(folder: Path, test: "Labelled", *, work: Path, device: str) -> l
 
 
 class TrainProgress:
-    """Prints a line for each epoch of a task's training, or writes it to a stage's log file.
+    """The `report` callback of a task's training: writes a line per epoch to the stage's log file.
 
     The line begins with `name`. `open_run(seed)` returns the function that logs a seed's figures;
-    `show` is called with each epoch's seed, number and first score.
+    `show(seed, epoch, score)` updates the progress bar.
     """
 
     def __init__(
@@ -475,5 +478,5 @@ def _write_curve(path: Path, curves: Mapping[str, Sequence[float]]) -> None:
 
 
 def scores_text(figures: Mapping[str, float]) -> str:
-    """Return scores as text."""
+    """Return scores as text, such as `f1 0.7012, accuracy 0.9000`."""
     return ", ".join(f"{name} {value:.4f}" for name, value in figures.items())

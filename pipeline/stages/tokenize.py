@@ -116,7 +116,7 @@ def run(
     texts = read_manifest(corpus).texts
     if text not in texts:
         raise ElmoError(f"{corpus}/manifest.json: names no {text} text; run the corpus stage")
-    inputs = [source.input(corpus, given) for source in texts[text].inputs]
+    inputs = [source.to_input(corpus, given) for source in texts[text].inputs]
     column = texts[text].column
     return tokenize(inputs, out, params, column=column, work=work, cluster=cluster)
 

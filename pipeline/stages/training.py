@@ -48,8 +48,8 @@ SILENCE = 40.0  # seconds without figures after which the terminal shows it
 class PreparedJob(NamedTuple):
     """A training job as one worker runs it, with its data loaded.
 
-    `text` is the name of its own held-out text, and `others` are jobs that evaluate the same model
-    on other texts. With `compared`, all are evaluated before the first step too.
+    `text` is the name of its own held-out text, and `others` are jobs that only measure the same
+    model on other texts. With `compared`, all texts are also measured before the first step.
     """
 
     job: TrainingJob
@@ -69,10 +69,10 @@ class StageJob(Protocol):
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings that pretraining and fine-tuning have in common, as sent to each worker.
+    """The settings that are sent to each worker besides the job.
 
-    `folder` keeps checkpoints for all starts of a run with the same inputs and params; `stop` is
-    the flag that ends one start.
+    `folder` keeps the checkpoints of this run, from which a later start with the same inputs and
+    params resumes; the flag `stop` asks only the present start to end.
     """
 
     stage: str
@@ -88,7 +88,7 @@ class RunSettings:
 
 
 class TrainingResult(NamedTuple):
-    """The result of training: perplexities by text after it, and before it where `compared`."""
+    """The result of training: perplexities by text after it, and before it if asked for."""
 
     before: TextFigures
     after: TextFigures
@@ -250,8 +250,10 @@ def _kept(folder: Location) -> Iterator[None]:
 def _loop(
     config: dict[str, Any], rank: int, size: int, device: str
 ) -> tuple[Any, ...] | str | None:
-    """Train on each worker: `Trained` as a tuple, None where it was interrupted, or the message of
-    what it refused. These are handed back: Ray would try what raises again and again."""
+    """Train on each worker; return a `TrainingResult` as a tuple, or None if it was interrupted.
+
+    A refusal is returned as its message: Ray would try again and again what raises.
+    """
     try:
         workers = Workers(rank, size, torch.device(device))
         return tuple(_work(config["job"], config["settings"], workers))

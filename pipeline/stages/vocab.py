@@ -64,13 +64,15 @@ class TypeCounts:
 
 @dataclass(frozen=True)
 class SortedCounts:
-    """A shard's counts, sorted by the hash of the type."""
+    """The counts of one shard's types, sorted by the types' hashes, so that shards can be
+    merged.
+    """
 
     counts: TypeCounts
     hashes: npt.NDArray[np.uint64]
 
     def rows(self, start: int, stop: int) -> TypeCounts:
-        """Return the counts of the rows from `start` to `stop`, without numbers of sentences."""
+        """Return the counts of the rows from `start` to `stop`, without a number of sentences."""
         return TypeCounts(self.counts.types[start:stop], self.counts.counts[start:stop], 0)
 
 
@@ -129,7 +131,10 @@ def summary(figures: dict[str, float]) -> str:
 def count_types(
     shards: Shards, *, work: Location, cluster: Cluster
 ) -> tuple[TypeCounts, TypeCounts]:
-    """Return the counts of types in the training and held-out splits; one task for each shard."""
+    """Count the types of the training and of the held-out split, with a Ray task for each shard.
+
+    `work` keeps the counts of each shard.
+    """
     jobs = [
         (shards.location, info, work, f"{info.sha256}-{STAGE.version}-by-hash.arrow")
         for split in SPLITS
@@ -145,9 +150,10 @@ def count_types(
 
 
 def count_shard(job: tuple[Location, ShardEntry, Location, str]) -> None:
-    """Check a shard's bytes, count its types, and write the counts sorted by hash.
+    """Count the types of one shard and write the counts, sorted by hash, to the work folder.
 
-    It is all that a worker does.
+    `job` is the shards' folder, the shard's entry, the work folder and the file name to write. The
+    shard's bytes are checked first.
     """
     shards, info, work, name = job
     shard = open_at(shards, info)
@@ -173,9 +179,9 @@ def _read_counts(work: Location, name: str) -> SortedCounts:
 
 
 def sum_counts(parts: Sequence[SortedCounts]) -> TypeCounts:
-    """Return the sum of several counts, merged by one range of hashes after another.
+    """Return the sum of the counts of several shards.
 
-    Each row is merged once. The counts stay in their files, so memory holds one range and the
+    The shards' files are merged one range of hashes at a time, so memory holds one range and the
     distinct types.
     """
     pieces = 1 + sum(len(part.hashes) for part in parts) // _PIECE

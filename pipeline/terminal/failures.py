@@ -56,8 +56,7 @@ def printable(message: str) -> str:
 
 @contextmanager
 def catch_read_errors(url: str, what: str = "cannot be read") -> Iterator[None]:
-    """Turn any exception in the block into one `ElmoError` about the file `url`; `what` says what
-    is wrong.
+    """Turn any exception in the block into one `ElmoError`: the file `url`, and `what` is wrong.
 
     The libraries that read files (Arrow, fsspec and its backends, lzma, zlib) share no base class
     of exceptions: put only calls of theirs inside.

@@ -37,8 +37,8 @@ def with_login(url: str, given: Iterable[str]) -> str:
 
 
 def without_credentials_in(value: Any) -> Any:
-    """Return `value`, a text or nested lists and dicts, with `without_credentials` applied to each
-    text.
+    """Return `value`, a text or nested lists and dicts, with all its texts
+    `without_credentials`.
     """
     if isinstance(value, str):
         return without_credentials(value)

@@ -33,9 +33,7 @@ class Accounting(Struct):
     heldout_documents: Count = 0
 
     def counts(self) -> ShardsCounts:
-        """Return the counts as a manifest records them, where each byte that was read is in one
-        entry.
-        """
+        """Return the counts as a manifest records them; each byte read is in one of its entries."""
         newlines = self.lines - self.added
         dropped = {
             "blank": Dropped(self.blank_lines, self.blank_bytes),

@@ -66,19 +66,16 @@ def _cut(line: str) -> str:
 
 
 def plain_paragraphs(text: str, dropped: LeftOut) -> list[str]:
-    """Return the paragraphs of prose in a docstring or topic, each on one line.
+    """Return the English paragraphs of a docstring or reference page, without markup.
 
-    Left out, and added to `dropped`: doctests, code after `::`, directives such as maths,
-    headings, and what does not read as English (grammar, tables, signatures).
+    Each is one line. What is left out is counted in `dropped` by the reason: doctests, code after
+    `::`, directives, headings, and what does not read as English (grammar, tables, signatures).
     """
     return [_plain(paragraph) for paragraph in marked_up_paragraphs(text, dropped)]
 
 
 def marked_up_paragraphs(text: str, dropped: LeftOut) -> Iterator[str]:
-    """Yield the paragraphs of prose in a docstring, with their reStructuredText markup.
-
-    What is left out is added to `dropped`, with the reason.
-    """
+    """Yield the same paragraphs as `plain_paragraphs`, with their reStructuredText markup."""
     skip = -1
     for indent, lines in _blocks(text):
         if skip >= 0 and indent > skip:

@@ -21,10 +21,9 @@ def check_head(input_: InputFile, column: str) -> None:
 def blocks(
     span: FileSpan, size: int, column: str, documents: str, accounting: Accounting
 ) -> Iterator[tuple[bytes, None]]:
-    """Yield the lines of a span in blocks; with `documents` "blank" a block ends where a document
-    does.
+    """Yield the lines of a span in blocks, without a byte order mark.
 
-    A byte order mark is left out.
+    With `documents` "blank" a block ends where a document does.
     """
     for text, offset in raw_blocks(span, size, documents):
         check_utf8(span, text, offset)

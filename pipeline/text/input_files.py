@@ -34,8 +34,7 @@ _ENTRY = 200  # bytes of a file in a manifest, about, without its name and URL
 
 
 class InputFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """A file of the corpus: its name in manifests, its URL, and its size and digest when it was
-    found.
+    """A file of the corpus: its name in manifests, its URL, and its digest when it was found.
 
     `mark` identifies the version that has this digest; empty if it is unknown.
     """
@@ -96,8 +95,7 @@ def find_inputs(patterns: Sequence[str]) -> list[InputFile]:
 
 
 def check_inputs(inputs: Sequence[InputFile]) -> list[InputFile]:
-    """Check that no file has changed since its digest was taken; return the inputs, each with its
-    `mark`.
+    """Check that each file has the digest that was taken of it; return the files with their `mark`.
 
     By the mark `check_unchanged` notices later changes. Raises `ElmoError` for a file that is gone
     or changed.

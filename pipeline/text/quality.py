@@ -116,9 +116,7 @@ def sample_interval(size: int) -> int:
 
 
 def summarize(reports: Sequence[QualityFigures]) -> TextQuality:
-    """Return the quality of a whole text as the manifest records it: shares and totals of its
-    pieces.
-    """
+    """Return the quality of a whole text, from that of its pieces, as the manifest records it."""
     scripts = sum((Counter(report.scripts) for report in reports), Counter[str]())
     hashes = np.frombuffer(b"".join(report.hashes for report in reports), "<u8")
     repeated = len(hashes) - len(np.unique(hashes))

@@ -65,9 +65,7 @@ class Piece:
 
     @property
     def result_name(self) -> str:
-        """Return the name of the file with the piece's result, which is written after all its
-        shards.
-        """
+        """Return the name of the file with the piece's result, written after all its shards."""
         return f"{self.digest}.json"
 
     def shard_name(self, index: int) -> str:
@@ -76,8 +74,7 @@ class Piece:
 
 
 class PieceResult(Struct, frozen=True, forbid_unknown_fields=True):
-    """The result of tokenizing a piece: its shards, whose ids count from the piece's start, and
-    counts.
+    """The result of tokenizing a piece: its counts, and its shards, whose ids count from its start.
 
     `lowest` and `highest` are the extreme hashes of its documents; those with a hash below a limit
     are held out.

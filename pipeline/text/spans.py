@@ -19,7 +19,7 @@ BLANK_LINES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+(?=[ \t\r\f\v]*\S)")
 
 @dataclass(frozen=True)
 class FileSpan:
-    """A part of one input file: bytes `start` to `end`, or in a Parquet file the numbers of row
+    """A part of one input file: bytes `start` to `end`, or of a Parquet file so numbered row
     groups.
 
     `end` -1 is the end of the file, `document` is the file's number in the corpus, and `size` is

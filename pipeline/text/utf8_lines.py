@@ -15,8 +15,7 @@ BLOCK = 4 << 20
 
 
 def raw_blocks(span: FileSpan, size: int, documents: str) -> Iterator[tuple[bytes, int]]:
-    """Yield a span in blocks of whole lines, about `size` bytes each, with their offsets in the
-    file.
+    """Yield a span in blocks of whole lines, about `size` bytes each, with their offsets.
 
     With `documents` "blank" a block ends where a document ends, unless one document fills it.
     """
@@ -64,7 +63,7 @@ def too_long_message(what: str, size: int) -> str:
 
 
 def block_end(text: bytes, size: int, documents: str) -> int:
-    """Return where to end a block of `text`: after its last whole document if `documents` is
+    """Return where to end a block of `text`: after its last whole document with `documents`
     "blank".
 
     Otherwise, or if a document fills a block of `size` bytes, it is after the last whole line; 0

@@ -35,9 +35,9 @@ class ModelVersion:
 
 
 def find_version(name: str, model_digest: str) -> int | None:
-    """Return the version of a model, found by the digest of its content, or None.
+    """Return the number of the registered version whose model has this digest, or None.
 
-    The lowest is returned if a killed process left two.
+    If a killed process left two, the lower one is returned.
     """
     rows = [one for one in versions(name) if one.tags.get("model_digest") == model_digest]
     return min((one.version for one in rows), default=None)
@@ -74,9 +74,10 @@ def _renamed(tag: str) -> str:
 def decide_champion(
     name: str, number: int, *, alias: str, margin: float, tags: Mapping[str, str]
 ) -> str:
-    """Set a version's tags, make it candidate if newest, and champion if it is better.
+    """Set a registered version's tags and aliases; return the decision and its reason as text.
 
-    Returns the decision and its reason as text.
+    `candidate` goes to the newest version. `alias`, the champion, goes to the first one, and to a
+    version whose held-out perplexity is lower than the champion's by the share `margin`.
     """
     rows = {row.version: row for row in versions(name)}
     has = rows[number].tags
@@ -105,7 +106,11 @@ def decide_champion(
 
 
 def is_better(champion: ModelVersion, other: ModelVersion, *, margin: float) -> tuple[bool, str]:
-    """Return whether another version is better than the champion, and the reason as text."""
+    """Tell whether `other` should replace the champion, and why, as text.
+
+    It must be newer, and on the same held-out text, with the same words, its perplexity must be
+    lower by the share `margin`.
+    """
     if other.version < champion.version:
         return False, f"version {other.version} is older"
     text = next((text for text in TEXTS if f"perplexity.after.{text}" in other.tags), None)

@@ -29,7 +29,10 @@ _CLIENTS: dict[str, Any] = {}
 
 
 def mlflow_client() -> Any:
-    """Return MLflow's client, one for each address, once a database's file was checked."""
+    """Return MLflow's client for the tracking URI.
+
+    At the first call a missing database is created; one that can't be used is an `ElmoError`.
+    """
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     for name in ("urllib3.connectionpool", "mlflow.utils.databricks_utils"):  # their errors follow
@@ -54,18 +57,19 @@ def mlflow_client() -> Any:
 
 
 def configured_database() -> Path | None:
-    """Return the file of the database that the environment names, else the project's.
+    """Return the SQLite file that runs will go to, without setting up MLflow; None for a server.
 
-    Returns None for an MLflow server.
+    It is the one that MLFLOW_TRACKING_URI names, else `mlflow.db` in the project's folder.
     """
     default = f"sqlite:///{project_root() / 'mlflow.db'}"
     return database_of(os.environ.get("MLFLOW_TRACKING_URI", default))
 
 
 def check_database_exists() -> None:
-    """Raise `ElmoError` where the database's file does not exist.
+    """Raise `ElmoError` if MLflow's database file does not exist; a server is not asked.
 
-    MLflow would create one, in a folder that may be no project.
+    Commands that only read call it: MLflow would create a database, perhaps in a folder that is no
+    project.
     """
     file = configured_database()
     if file is not None and not file.exists():
@@ -81,7 +85,10 @@ def _find_again(file: Path) -> None:
 
 
 def check_mlflow() -> None:
-    """Raise `ElmoError`, soon and in one line, where MLflow can't be used."""
+    """Raise `ElmoError`, in one line and within seconds, if MLflow can't be used.
+
+    A missing database is created. Stages call it before their work.
+    """
     with catch_mlflow_errors():
         client = mlflow_client()
         file = database_of(uri_with_login())
@@ -120,7 +127,10 @@ def _within(seconds: float, ask: Callable[[], Result]) -> Result:
 
 @contextmanager
 def catch_mlflow_errors() -> Iterator[None]:
-    """Turn any exception of MLflow, its server or its database in the block into `ElmoError`."""
+    """Turn any exception of MLflow, its server or its database in the block into an `ElmoError`.
+
+    Errors of files of this machine pass unchanged.
+    """
     try:
         yield
     except (ElmoError, KeyboardInterrupt, SystemExit):
@@ -175,9 +185,9 @@ def shorten_error(error: BaseException) -> str:
 
 
 def name_filter(name: str) -> str:
-    """Return the filter of an MLflow search for `name`, in quotes.
+    """Return the filter `name = '…'` for a search in MLflow.
 
-    Raises `ElmoError` for a name with both kinds of quotes.
+    Raises `ElmoError` for a name with both kinds of quotes, which MLflow can't search for.
     """
     if '"' in name and "'" in name:
         raise ElmoError(f"{name}: MLflow finds no name with both kinds of quotes; use one")
@@ -198,9 +208,10 @@ def shown_uri() -> str:
 
 
 def secret_tracking_uri() -> str:
-    """Return the tracking URI with its login, once MLflow's client is set up.
+    """Set up MLflow's client, and return the tracking URI with its login.
 
-    It is for MLflow alone: never show it or write it down.
+    It is for MLflow on other machines: never print it or write it to a file. For messages use
+    `shown_uri`.
     """
     with catch_mlflow_errors():
         mlflow_client()
@@ -208,7 +219,7 @@ def secret_tracking_uri() -> str:
 
 
 def database_file() -> Path | None:
-    """Return the file of the SQLite database in use, or None for a server."""
+    """Set up MLflow's client, and return the SQLite file in use; None for a server."""
     mlflow_client()
     return database_of(uri_with_login())
 
@@ -259,7 +270,7 @@ def silenced(name: str) -> Iterator[None]:
 
 
 def project_root() -> Path:
-    """Return the project's folder."""
+    """Return the project's folder: DVC_ROOT while a stage runs, else the current one."""
     return Path(os.environ.get("DVC_ROOT", ".")).absolute()
 
 

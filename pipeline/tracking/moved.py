@@ -22,10 +22,10 @@ _ADDRESSES = (
 
 
 def rewrite_moved_paths(database: Path) -> list[Path]:
-    """Rewrite a moved or copied project's addresses in `database`; return its former folders.
+    """Rewrite the artifact addresses in `database` after its project was moved or copied.
 
-    The list is empty where the project was not moved. Files that were left in a former folder are
-    still found there.
+    Returns the folders that the project was in before; none if it was not moved. Files that were
+    left there are still found.
     """
     here = database.absolute().parent
     if not database.is_file():

@@ -45,9 +45,10 @@ def origin_tags() -> dict[str, str]:
 
 
 def repro_key() -> str | None:
-    """Return a key of the `dvc repro` that started this process; None without one.
+    """Return a key of the `dvc repro` that runs this stage, or None if none does.
 
-    It is the host, process id and start time of the nearest ancestor without DVC's variables.
+    All its stages have the same key, so their runs share one parent run. It is host, process id and
+    start time of the nearest ancestor process that is not inside a stage.
     """
     if "DVC_STAGE" not in os.environ:
         return None

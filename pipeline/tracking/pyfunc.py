@@ -31,7 +31,7 @@ PARAMS: dict[str, Any] = {
 
 
 def example_input(*, text: bool) -> list[Any]:
-    """Return example inputs for a model; without `text`, for a model without a tokenizer."""
+    """Return inputs to try a served model with; without `text`, for one without a tokenizer."""
     return EXAMPLE if text else EXAMPLE[1:]
 
 
@@ -63,7 +63,7 @@ def signature() -> ModelSignature:
 
 
 class ServedEmbedder(PythonModel):
-    """An MLflow model that embeds sentences with a model folder."""
+    """The MLflow model that `mlflow models serve` runs: it embeds sentences with a model folder."""
 
     def load_context(self, context: Any) -> None:
         """Load the weights, and embed a little, so that the first request is not slow."""
@@ -75,12 +75,12 @@ class ServedEmbedder(PythonModel):
             self.embedder.embed([["warm"] * length for length in lengths])
 
     def predict(
-        self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None
+        self,
+        context: Any,
+        model_input: pd.DataFrame,  # MLflow would make a signature of a more exact hint
+        params: dict[str, Any] | None = None,
     ) -> list[np.ndarray]:
-        """Return the vectors of each item.
-
-        `model_input` may be a list or a table. MLflow would make a signature of a more exact hint.
-        """
+        """Return the vectors of each item of a request, which comes as a list or a table."""
         from elmo.errors import ElmoError
 
         try:

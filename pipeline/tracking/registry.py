@@ -26,7 +26,7 @@ _LOCK_WAIT = 600.0  # seconds to wait for another process that registers
 
 @dataclass(frozen=True)
 class RegisterResult:
-    """The result of `register`: the version, whether it is new, and what became of the champion."""
+    """The result of `register`: version, whether it is new, and the decision about the champion."""
 
     version: int
     new: bool
@@ -45,7 +45,8 @@ def register(
 ) -> RegisterResult:
     """Register a model folder as a version of the run `run_id`, unless it is registered.
 
-    Raises `ElmoError`, and publishes nothing, where the model can't embed an example.
+    `alias` is the champion's alias, and `margin` the share by which perplexity must fall for it to
+    move. Raises `ElmoError`, and publishes nothing, if the model can't embed an example.
     """
     with _alone(), tracking.catch_mlflow_errors():
         content = tags["model_digest"]

@@ -48,9 +48,10 @@ _NEVER = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREAD
 
 
 class Run:
-    """An MLflow run that any process that knows its id can log to.
+    """A handle to log to an MLflow run by its id, from any process.
 
-    With a `spool` folder no call waits for MLflow, or fails because of it.
+    With a `spool` folder, what is logged is written to files there and sent by a thread, so that no
+    call waits for MLflow, or fails because of it.
     """
 
     def __init__(self, run_id: str, *, spool: Path | None = None, parent: str = "") -> None:
@@ -68,9 +69,9 @@ class Run:
             self._log({"metrics": rows})
 
     def log_to_parent(self, figures: Mapping[str, float | None], params: Mapping[str, Any]) -> None:
-        """Log the few figures and params that people compare to the parent run too.
+        """Log the few figures and params that people compare to the run of the `dvc repro` too.
 
-        The parent is the run of the whole `dvc repro`, the first that they see.
+        Does nothing in a stage that was run alone.
         """
         if self.parent:
             whole = Run(self.parent, spool=self.spool)
@@ -88,7 +89,7 @@ class Run:
         self._log({"artifact": str(path.absolute())})
 
     def set_tag(self, name: str, value: str) -> None:
-        """Set a tag."""
+        """Set a tag of the run."""
         self._log({"tag": [name, without_credentials(value)]})
 
     def close(self, wait: float = 10.0) -> int:
@@ -119,11 +120,11 @@ def run(
     sources: Mapping[str, Path | Location] | None = None,
     folder: Location | None = None,
 ) -> Iterator[Run]:
-    """Open an MLflow run of a stage for the block.
+    """Open an MLflow run of a stage for the block, and yield it.
 
     `inputs` are digests of what the stage reads, by name, and `sources` their folders. With
-    `folder`, where work in progress is kept, an interrupted run is resumed, and records that MLflow
-    can't take now wait beside it.
+    `folder`, the stage's work folder, an interrupted run is resumed, and what MLflow can't take now
+    is kept beside it and sent later.
     """
     check_mlflow()
     run_id = None
@@ -156,7 +157,7 @@ def run(
 def spool_folder(folder: Location) -> Path:
     """Return the folder for records that MLflow can't take now.
 
-    It lies beside `folder`, the run's own; where that is at a URL, on this machine.
+    It lies beside `folder`, the run's work folder; if that is at a URL, on this machine.
     """
     if folder.local is not None:
         return folder.local.parent / "unsent"
@@ -164,7 +165,7 @@ def spool_folder(folder: Location) -> Path:
 
 
 def end_killed_runs(stage: str) -> None:
-    """Mark a stage's runs as killed where their process on this machine is gone.
+    """Mark a stage's MLflow runs as killed if their process on this machine is gone.
 
     They would seem to be running for ever.
     """
@@ -199,7 +200,7 @@ def send_unsent(folder: Path) -> int:
 
 
 def count_unsent(folder: Path) -> int:
-    """Return how many records wait in a spool folder."""
+    """Return how many records in a spool folder have not been sent to MLflow."""
     return count_records(folder)
 
 
@@ -359,12 +360,12 @@ class RunFacts:
 
 
 def training_facts(stage: str, model_digest: str) -> RunFacts | None:
-    """Return the newest finished run of a stage that made this model, or None."""
+    """Return the facts of the newest finished run of a stage that made this model, or None."""
     return _newest(f"tags.stage = '{stage}' and tags.model_digest = '{model_digest}'")
 
 
 def previous_facts(stage: str, run: RunFacts) -> RunFacts | None:
-    """Return the newest finished run of a stage that began before `run`, or None."""
+    """Return the facts of the newest finished run of a stage that began before `run`, or None."""
     began = round(1000 * run.began)
     return _newest(f"tags.stage = '{stage}' and attributes.start_time < {began}")
 

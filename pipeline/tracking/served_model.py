@@ -22,7 +22,10 @@ LIBRARY = ("torch", "numpy", "pyarrow", "safetensors", "fsspec", "msgspec", "sci
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model for MLflow to serve: the file of its code, its artifacts, and an example to check."""
+    """A model for MLflow to serve: the file of its code, its artifacts, and an example.
+
+    `check` is called with the answer to the example, and raises if that is wrong.
+    """
 
     name: str
     code: Path
@@ -39,7 +42,7 @@ class ServedModel:
 def log_and_check_model(served: ServedModel, run_id: str) -> str:
     """Log a model to a run, load it as a server does, try its example; return the model's URI.
 
-    Raises `ElmoError`, and deletes the logged model, where the example fails.
+    If the example fails, the logged model is deleted and `ElmoError` is raised.
     """
     import mlflow.pyfunc
     from mlflow.models import Model

@@ -26,7 +26,7 @@ _PAUSES = (0.5, 1, 2, 5, 10, 30)  # seconds after each failure in a row
 
 
 class Refused(Exception):
-    """The server's final refusal of records, which are then dropped, with a message."""
+    """The error that `send` raises for records that the server never takes: they are dropped."""
 
 
 @dataclass
@@ -166,7 +166,7 @@ class Spool:
 
 
 def count_records(folder: Path) -> int:
-    """Return how many records the files of `folder` hold; some may just have been sent."""
+    """Return how many records the spool files of `folder` hold; some may just have been sent."""
     count = 0
     for path in sorted(folder.glob("*.jsonl")):
         with contextlib.suppress(FileNotFoundError):

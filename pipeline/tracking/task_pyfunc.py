@@ -51,12 +51,12 @@ class ServedTask(PythonModel):
         self.task = Task.load(Path(context.artifacts["task"]), seed=seed)
 
     def predict(
-        self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None
+        self,
+        context: Any,
+        model_input: pd.DataFrame,  # MLflow would make a signature of a more exact hint
+        params: dict[str, Any] | None = None,
     ) -> list[Any]:
-        """Return the prediction for each item.
-
-        `model_input` may be a list or a table. MLflow would make a signature of a more exact hint.
-        """
+        """Return the prediction for each item of a request, which comes as a list or a table."""
         from elmo.errors import ElmoError
         from elmo.integrations.batches import model_input_items
 

@@ -24,7 +24,7 @@ from ..terminal.progress import log_detail
 
 @dataclass(frozen=True)
 class TaskRunParams:
-    """The params that are logged to the MLflow run of a task and a seed."""
+    """The params that are logged to the MLflow run of one seed of a task."""
 
     task: str
     kind: str
@@ -34,10 +34,10 @@ class TaskRunParams:
 
 @dataclass(frozen=True)
 class TaskRuns:
-    """The MLflow runs of a task, one for each seed.
+    """Opens the MLflow runs of a task's training, one for each seed.
 
-    With a folder `work`, an interrupted run is resumed, and records that MLflow can't take now wait
-    there.
+    With a folder `work`, the run of an interrupted training is resumed, and records that MLflow
+    can't take now wait there.
     """
 
     task: str
@@ -62,7 +62,10 @@ class TaskRuns:
             yield log
 
     def forget_resumable(self, seeds: Iterable[int]) -> None:
-        """End the runs of these seeds: a later `open` begins new ones."""
+        """Delete what these seeds' runs would be resumed from: a later `open` begins new ones.
+
+        It is called when all seeds are trained; the runs in MLflow stay as they are.
+        """
         for seed in seeds:
             folder = self._of(seed)[2]
             if folder is not None:
@@ -130,7 +133,7 @@ class TaskRuns:
 
 
 def source_digest(name: str, path: Path) -> str:
-    """Return the digest of a model, a file or a folder of files."""
+    """Return the digest of a file or a folder of files; of a model folder if `name` is "model"."""
     if name == "model":
         return model_digest(path)
     if path.is_dir():

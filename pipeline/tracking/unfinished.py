@@ -15,7 +15,7 @@ from .. import tracking
 
 @dataclass(frozen=True)
 class StageInProgress:
-    """A stage's work in progress; `began` in seconds since 1970."""
+    """A stage that was interrupted: its work folder, and when it began, in seconds since 1970."""
 
     stage: str
     folder: str
@@ -24,7 +24,7 @@ class StageInProgress:
 
 @dataclass(frozen=True)
 class UnfinishedWork:
-    """The work in progress below a folder, and the number of unsent records of each spool."""
+    """The interrupted stages below a work folder, and the number of unsent records by spool."""
 
     folder: str
     work: list[StageInProgress]
@@ -32,9 +32,9 @@ class UnfinishedWork:
 
 
 def find_unfinished(folder: Path, *, send: bool) -> UnfinishedWork:
-    """Return the work in progress and the unsent records below `folder`.
+    """Return the interrupted stages, and the records that MLflow has not got, below `folder`.
 
-    With `send`, unsent records are sent to MLflow first.
+    `folder` is the stages' work folder. With `send`, the records are sent first.
     """
     if folder.exists() and not folder.is_dir():
         raise ElmoError(f"{folder}: is no folder; pass the one that the stages got as --work")
@@ -53,7 +53,7 @@ def find_unfinished(folder: Path, *, send: bool) -> UnfinishedWork:
 
 
 def unfinished_lines(found: UnfinishedWork) -> Iterator[str]:
-    """Yield lines for the user about the unfinished work."""
+    """Yield the lines that `elmo work` prints."""
     yield f"work in progress in {found.folder}:" + ("" if found.work else " none")
     for work in found.work:
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(work.began))

@@ -256,4 +256,4 @@ def test_logins_stay_out_of_the_manifest_and_reach_the_reader(
     assert "hunter2" not in (tmp_path / "corpus" / "manifest.json").read_text()
     source = corpus.read_manifest(Location(tmp_path / "corpus")).texts["domain"].inputs[0]
     assert source.url == "ftp://host/a.txt"
-    assert source.input(Location(tmp_path / "corpus"), patterns) == named
+    assert source.to_input(Location(tmp_path / "corpus"), patterns) == named
