@@ -28,8 +28,8 @@ from sklearn.preprocessing import MaxAbsScaler, normalize
 
 from benchmarks.machine import show
 from elmo.model.embedder import Embedder
+from elmo.tasks.example_files import read_examples
 from elmo.tasks.examples import Tagged
-from elmo.tasks.reading import read
 
 
 def main() -> None:
@@ -116,7 +116,7 @@ def search(
 
 
 def _tagged(path: Path) -> list[Tagged]:
-    examples: list[Any] = read("tagging", path).examples
+    examples: list[Any] = read_examples("tagging", path).examples
     return examples
 
 

@@ -23,10 +23,10 @@ from elmo.nn.int8 import int8_is_supported
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build
-from elmo.tasks.examples import distinct
-from elmo.tasks.kinds import choose
-from elmo.tasks.readers.fields import Labelled
-from elmo.tasks.reading import read
+from elmo.tasks.example_files import read_examples
+from elmo.tasks.examples import distinct_sentences
+from elmo.tasks.formats.fields import ExampleSet
+from elmo.tasks.kinds import task_settings
 from elmo.tasks.task import train_task
 
 WAYS = {
@@ -42,10 +42,10 @@ WAYS = {
 def main() -> None:
     """Embed, compare, probe, print."""
     options = _options()
-    train = _first(read("tagging", options.train), options.sentences)
-    dev = _first(read("tagging", options.dev), options.sentences // 4)
-    sentences = distinct([*train.examples, *dev.examples])
-    settings_of_task = choose(
+    train = _first(read_examples("tagging", options.train), options.sentences)
+    dev = _first(read_examples("tagging", options.dev), options.sentences // 4)
+    sentences = distinct_sentences([*train.examples, *dev.examples])
+    settings_of_task = task_settings(
         "tagging", {"words": "none", "characters": 0, "epochs": options.epochs}
     )
     report = {}
@@ -116,7 +116,7 @@ def _bytes(store: FeatureStore) -> float:
     return counts.bytes / counts.tokens
 
 
-def _first(labelled: Labelled, count: int) -> Labelled:
+def _first(labelled: ExampleSet, count: int) -> ExampleSet:
     return replace(labelled, examples=labelled.examples[:count])
 
 

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import elmo
-from elmo.tasks.kinds import choose
-from elmo.tasks.reading import read
+from elmo.tasks.example_files import read_examples
+from elmo.tasks.kinds import task_settings
 from elmo.tasks.task import Task, train_task
 
 model, features, tags_file = map(Path, sys.argv[1:])
@@ -20,8 +20,10 @@ for split in ("train", "heldout"):
     with open(f"{split}.jsonl", "w", encoding="utf-8") as file:
         for k in store.ids(split):
             print(json.dumps({"tokens": store.tokens(k), "tags": tags[k]}), file=file)
-train, heldout = (read("tagging", Path(f"{split}.jsonl")) for split in ("train", "heldout"))
-settings = choose("tagging", {"words": "none", "characters": 0})  # vectors alone
+train, heldout = (
+    read_examples("tagging", Path(f"{split}.jsonl")) for split in ("train", "heldout")
+)
+settings = task_settings("tagging", {"words": "none", "characters": 0})  # vectors alone
 given = {"settings": settings, "model": model, "store": features, "work": Path("work")}
 train_task("tagging", train, heldout, out=Path("tagger"), **given)
 tagger = Task.load(Path("tagger"))

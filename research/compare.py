@@ -17,7 +17,7 @@ from elmo.io.locks import locked
 from elmo.io.records import digest, read_record
 from elmo.store import model_digest
 from elmo.tasks import RESULTS_VERSION
-from elmo.tasks.kinds import choose
+from elmo.tasks.kinds import task_settings
 from elmo.tasks.metrics import Tally
 from elmo.tasks.settings import TaskSettings
 from pipeline.stages import tasks
@@ -32,7 +32,7 @@ from research.finding import (
 )
 
 if TYPE_CHECKING:
-    from elmo.tasks.readers.fields import Labelled
+    from elmo.tasks.formats.fields import ExampleSet
 
 Comparison = Literal["elmo", "layers", "positions", "context"]
 WITHOUT: dict[str, Any] = {"elmo": "none"}
@@ -196,10 +196,10 @@ def _settings(compared: ComparedTask, changes: Mapping[str, Any]) -> TaskSetting
     chosen = {**compared.settings, **changes}
     if chosen.get("layers") == "last":
         chosen["layers"] = str(load_model(compared.model).bilm.config.layers)
-    return choose(compared.kind, chosen)
+    return task_settings(compared.kind, chosen)
 
 
-def _read(compared: ComparedTask) -> dict[str, "Labelled"]:
+def _read(compared: ComparedTask) -> dict[str, "ExampleSet"]:
     from elmo.model.config import read_config
 
     return tasks.read_labelled(
@@ -215,7 +215,7 @@ def _read(compared: ComparedTask) -> dict[str, "Labelled"]:
 def _train(
     name: str,
     compared: ComparedTask,
-    data: Mapping[str, "Labelled"],
+    data: Mapping[str, "ExampleSet"],
     settings: TaskSettings,
     *,
     work: Path,
@@ -307,9 +307,12 @@ def _weights(folder: Path) -> dict[str, float]:
 
 
 def _finding(
-    compared: ComparedTask, kind: FindingKind, data: Mapping[str, "Labelled"], ways: Sequence[_Way]
+    compared: ComparedTask,
+    kind: FindingKind,
+    data: Mapping[str, "ExampleSet"],
+    ways: Sequence[_Way],
 ) -> Finding:
-    from elmo.tasks.examples import length
+    from elmo.tasks.examples import token_count
 
     return Finding(
         format=1,
@@ -321,7 +324,7 @@ def _finding(
         data={split: source_digest(split, path) for split, path in compared.sources.items()},
         examples={
             **{split: len(labelled.examples) for split, labelled in data.items()},
-            "epoch_tokens": sum(map(length, data["train"].examples)),
+            "epoch_tokens": sum(map(token_count, data["train"].examples)),
         },
         seeds=list(range(compared.seeds)),
         settings=dict(compared.settings),

@@ -15,7 +15,7 @@ from msgspec import Meta
 from elmo.io.atomic import write_json
 from elmo.io.outputs import check_record
 from elmo.io.records import Count, Sha256, read_record
-from elmo.tasks.metrics import DRAWS, over_seeds_interval
+from elmo.tasks.metrics import DRAWS, interval_over_seeds
 from pipeline.terminal import urls
 
 FindingKind = Literal[
@@ -81,7 +81,7 @@ def command_line() -> str:
 
 def mean_row(name: str, scores: Sequence[float], more: Mapping[str, float]) -> Row:
     """Return a row with the mean of several seeds' scores and Student's interval."""
-    low, high = over_seeds_interval(scores) or (None, None)
+    low, high = interval_over_seeds(scores) or (None, None)
     by_seed = {str(seed): score for seed, score in enumerate(scores)}
     return Row(name, statistics.fmean(scores), low, high, by_seed, dict(more))
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
-from elmo.tasks.baselines import usual_tags
+from elmo.tasks.baselines import most_frequent_tagger
 
 BATCH = 512
 CHUNK = 65536  # tokens in a product: bounds memory
@@ -28,10 +28,11 @@ TaggedTokens = tuple[Sequence[str], Sequence[str]]  # the tokens of a sentence a
 
 @dataclass(frozen=True)
 class ProbeScores:
-    """The accuracy of each layer's probe on the test text, and of the most frequent tag of each
-    word.
+    """How well each layer's vectors predict tags: the accuracy of a linear classifier (a probe) on
+    the test text.
 
-    `right` says which tokens each layer got right (L, N), for confidence intervals.
+    `most_frequent` is the accuracy of each word's most frequent tag, a baseline. `right` says which
+    tokens each layer got right (layers, tokens), for confidence intervals.
     """
 
     layers: list[float]
@@ -49,13 +50,15 @@ def probe_layers(
     l2: float = 1e-5,
     iterations: int = 100,
 ) -> ProbeScores:
-    """Fit a probe of each layer on `train` and score it on `test`.
+    """Train a linear classifier of tags (a probe) on each layer's vectors of `train`; score it on
+    `test`.
 
-    `l2` multiplies the mean squared norm of the weights in the loss. The vectors of one layer at a
-    time are in memory: 4 × D bytes per token.
+    The loss is the mean cross-entropy plus `l2` times the squared norm of the weights; L-BFGS takes
+    at most `iterations` steps. The vectors of one layer at a time are in memory: 4 × D bytes per
+    token, D being their width.
     """
     right = [
-        probe(partial(_vectors, embedder, layer), train, test, l2=l2, iterations=iterations)
+        probe_vectors(partial(_vectors, embedder, layer), train, test, l2=l2, iterations=iterations)
         for layer in range(embedder.layers)
     ]
     right_LN = np.stack(right)
@@ -68,7 +71,7 @@ def probe_layers(
     )
 
 
-def probe(
+def probe_vectors(
     vectors: Callable[[Sequence[TaggedTokens]], Tensor],
     train: Sequence[TaggedTokens],
     test: Sequence[TaggedTokens],
@@ -76,10 +79,11 @@ def probe(
     l2: float = 1e-5,
     iterations: int = 100,
 ) -> npt.NDArray[np.bool_]:
-    """Fit a probe of `vectors` on `train`; return a boolean array (N,), true for each correct test
-    token.
+    """Train a linear classifier of tags (a probe) on the vectors of `train`; return which tokens of
+    `test` it tags correctly, as a boolean array (N,).
 
-    `vectors` returns the vectors of all tokens of its sentences, end to end (N, D).
+    `vectors` returns the vectors of all tokens of its sentences, end to end (N, D). `l2` and
+    `iterations` are as in `probe_layers`.
     """
     if not any(len(tokens) for tokens, _ in train) or not any(len(tokens) for tokens, _ in test):
         raise ElmoError("a probe needs tagged tokens to learn from and others to be tested on")
@@ -143,7 +147,7 @@ def _fit(
 
 def _most_frequent(train: Iterable[TaggedTokens], test: Iterable[TaggedTokens]) -> float:
     """Return the accuracy of predicting the most frequent tag of each word."""
-    tag_of = usual_tags(train)
+    tag_of = most_frequent_tagger(train)
     right = [
         tag_of(token) == tag
         for tokens, tags in test

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from elmo.errors import ElmoError
+from elmo.io.text_files import numbered_lines
 from elmo.model.embedder import Embedder
 from elmo.store import FeatureStore
 from elmo.store.neighbors import neighbors, parse_query
-from elmo.tasks.inputs import read_vectors, train_vectors
-from elmo.tasks.lines import lines_of
+from elmo.tasks.inputs import read_word_vectors, train_word_vectors
 from pipeline.tracking.task_runs import source_digest
 from research.finding import Finding, Row, command_line
 
@@ -37,7 +37,7 @@ def in_context(
     of the nearest.
     """
     embedder, opened = Embedder.load(model, device=device), FeatureStore(store, model=model)
-    lines = [line for _, line in lines_of(queries) if line.strip()]
+    lines = [line for _, line in numbered_lines(queries) if line.strip()]
     if not lines:
         raise ElmoError(f"{queries}: holds no sentences; write one a line, a token in brackets")
     asked = [parse_query(line, tokenize=embedder.tokenize) for line in lines]
@@ -78,10 +78,10 @@ def in_context(
 def _static(store: FeatureStore, vectors: Path | None, needed: set[str]) -> tuple[list[str], Any]:
     if vectors is None:
         texts = [store.tokens(k) for k in range(len(store))]
-        return train_vectors(texts, dim=DIM, min_count=MIN_COUNT)
-    first = next((line for _, line in lines_of(vectors)), "").split()
+        return train_word_vectors(texts, dim=DIM, min_count=MIN_COUNT)
+    first = next((line for _, line in numbered_lines(vectors)), "").split()
     dim = int(first[1]) if len(first) == 2 and first[1].isdecimal() else len(first) - 1
-    return read_vectors(vectors, needed, dim=max(1, dim))
+    return read_word_vectors(vectors, needed, dim=max(1, dim))
 
 
 def _nearest(words: list[str], vectors: Any, word: str, count: int) -> list[str]:

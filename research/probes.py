@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from elmo.errors import ElmoError
+from elmo.io.text_files import numbered_lines
 from elmo.model.embedder import Embedder
 from elmo.store import model_digest
+from elmo.tasks.example_files import read_examples
 from elmo.tasks.examples import Tagged
-from elmo.tasks.inputs import read_vectors
-from elmo.tasks.lines import lines_of
-from elmo.tasks.reading import read
+from elmo.tasks.inputs import read_word_vectors
 from pipeline.tracking.task_runs import source_digest
 from research import layer_probe, senses
 from research.finding import (
@@ -74,7 +74,7 @@ def word_senses(
         right_1N = _senses_by(vectors, learned, tested, firsts).right
         of_static.append(over_sentences(name, right_1N[0], lengths))
     embed = Embedder.load(model, device=device).embed
-    scores = senses.word_senses(embed, learned, tested, first_senses=firsts)
+    scores = senses.score_word_senses(embed, learned, tested, first_senses=firsts)
     rows = [Row("first sense", scores.first_sense), Row("most frequent", scores.most_frequent)]
     of_layers = _layer_rows(scores.right, lengths)
     for row, score in zip(of_layers, scores.ambiguous_layers, strict=True):
@@ -108,7 +108,7 @@ def tags(
     lengths = [len(tokens) for tokens, _ in tested]
     for name, path in (static or {}).items():
         vectors = _static_vectors(path, [tokens for tokens, _ in (*learned, *tested)])
-        right_N = layer_probe.probe(partial(_of_tokens, vectors), learned, tested, l2=l2)
+        right_N = layer_probe.probe_vectors(partial(_of_tokens, vectors), learned, tested, l2=l2)
         rows.append(over_sentences(name, right_N, lengths))
     rows += _layer_rows(scores.right, lengths)
     examples = {"train": len(learned), "test": len(tested), "answers": scores.tokens}
@@ -122,11 +122,11 @@ Vectors = Callable[[Sequence[str]], npt.NDArray[np.float32]]  # of tokens, (T, D
 def _static_vectors(path: Path, sentences: Iterable[Sequence[str]]) -> Vectors:
     """Gives the vector of each token, or of its lower case; what the file lacks is zero."""
     types = {token for tokens in sentences for token in tokens}
-    header = next(iter(lines_of(path)))[1].split()
+    header = next(iter(numbered_lines(path)))[1].split()
     if len(header) != 2 or not header[1].isdecimal():
         raise ElmoError(f"{path}:1: must be the number of words and of numbers, as word2vec's text")
     needed = types | {word.lower() for word in types}
-    words, table_WD = read_vectors(path, needed, dim=int(header[1]))
+    words, table_WD = read_word_vectors(path, needed, dim=int(header[1]))
     number = {word: k for k, word in enumerate(words)}
     zero_1D = np.zeros((1, table_WD.shape[1]), np.float32)
     padded_WD = np.concatenate([table_WD, zero_1D])
@@ -151,7 +151,7 @@ def _senses_by(
     def embed(batch: list[list[str]]) -> list[npt.NDArray[np.float32]]:
         return [vectors(tokens)[None] for tokens in batch]
 
-    return senses.word_senses(embed, train, test, first_senses=firsts)
+    return senses.score_word_senses(embed, train, test, first_senses=firsts)
 
 
 def _layer_rows(right_LN: Any, lengths: Sequence[int]) -> list[Row]:
@@ -164,7 +164,7 @@ def _layer_rows(right_LN: Any, lengths: Sequence[int]) -> list[Row]:
 def _senses_of(path: Path, gold: Path | None) -> list[senses.SenseSentence]:
     """SemCor's columns, or with `gold` the XML of the unified evaluation framework."""
     if gold is not None:
-        return senses.read_raganato(path, gold)
+        return senses.read_wsd_evaluation(path, gold)
     if ".xml" in path.suffixes:
         raise ElmoError(f"{path}: the XML needs its file of keys; pass it too (--…-gold)")
     return senses.read_semcor(path)
@@ -178,7 +178,7 @@ def _is_held(document: str) -> bool:
 def _tagged(path: Path, **how: Any) -> list[tuple[Sequence[str], Sequence[str]]]:
     return [
         (example.tokens, example.tags)
-        for example in read("tagging", path, **how).examples
+        for example in read_examples("tagging", path, **how).examples
         if isinstance(example, Tagged) and example.tags is not None
     ]
 

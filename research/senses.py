@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from elmo.errors import ElmoError
 from elmo.io.records import check_readable
-from elmo.tasks.lines import lines_of
+from elmo.io.text_files import numbered_lines
 
 BATCH = 512
 Word = tuple[str, str]  # lemma, part of speech: n v a r
@@ -56,11 +56,11 @@ def read_semcor(path: Path) -> list[SenseSentence]:
     """Read SemCor in columns: number, form, tag, lemma, sense keys and sense numbers.
 
     Several keys or numbers are separated by `;`. A line `# sent_id = SECTION.DOCUMENT.SENTENCE`
-    comes before each sentence; `_` is an empty value, and joins the tokens of a form.
+    comes before each sentence. `_` alone is an empty value; within a form it joins several tokens.
     """
     sentences = []
     document, tokens, occurrences = "", list[str](), list[SenseOccurrence]()
-    for number, line in lines_of(path):
+    for number, line in numbered_lines(path):
         if line.startswith("#"):
             name, _, value = line.removeprefix("#").partition("=")
             if name.strip() == "sent_id":
@@ -91,11 +91,14 @@ def read_semcor(path: Path) -> list[SenseSentence]:
     return sentences
 
 
-def read_raganato(path: Path, gold: Path) -> list[SenseSentence]:
-    """Read the unified evaluation framework's XML file, and its file of one id and its keys per
-    line."""
+def read_wsd_evaluation(path: Path, gold: Path) -> list[SenseSentence]:
+    """Read sense-tagged sentences as in the unified evaluation of word sense disambiguation
+    (Raganato et al. 2017): an XML file of the text.
+
+    The file `gold` has on each line an instance's id and its sense keys.
+    """
     keys = {}
-    for number, line in lines_of(gold):
+    for number, line in numbered_lines(gold):
         if line:
             name, *right = line.split()
             if not right:
@@ -136,7 +139,10 @@ def _sentence(
 
 
 def part_of_speech(key: str, path: Path, number: int) -> str:
-    """Return n, v, a or r, the part of speech that the digit after `%` in a WordNet key encodes."""
+    """Return n, v, a or r, the part of speech that the digit after `%` in a WordNet key encodes.
+
+    `ElmoError` names the line (`path`, `number`) if `key` is no sense key.
+    """
     _, percent, rest = key.partition("%")
     if not percent or rest[:1] not in _PARTS:
         raise ElmoError(f"{path}:{number}: {key!r} is no WordNet sense key, such as play%1:04:05::")
@@ -147,7 +153,7 @@ def read_first_senses(path: Path) -> dict[Word, str]:
     """Read the first sense of each word from WordNet's `index.sense` (key, offset, number,
     count)."""
     senses: dict[Word, str] = {}
-    for number, line in lines_of(path):
+    for number, line in numbered_lines(path):
         fields = line.split()
         if len(fields) != 4:
             raise ElmoError(f"{path}:{number}: must have a key, an offset, a number and a count")
@@ -194,11 +200,12 @@ def _unit(x: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class SenseScores:
-    """The accuracy of each layer, with those of the first and the most frequent sense as baselines.
+    """The accuracy of each layer in choosing word senses, with two baselines: always the first
+    sense, and the most frequent one in the training text.
 
-    `fallback` is the share of occurrences whose word the tagged text lacks, `ambiguous` the share
-    whose word has several senses in it. `right` says which occurrences each layer got right (L,
-    occurrences), for confidence intervals.
+    `fallback` is the share of occurrences whose word the training text lacks, so that the first
+    sense is taken, `ambiguous` the share whose word has several senses there. `right` says which
+    occurrences each layer got right (layers, occurrences), for confidence intervals.
     """
 
     layers: list[float]
@@ -211,18 +218,18 @@ class SenseScores:
     right: npt.NDArray[np.bool_]
 
 
-def word_senses(
+def score_word_senses(
     embed: Embed,
     train: Iterable[SenseSentence],
     test: Iterable[SenseSentence],
     *,
     first_senses: Mapping[Word, str] | None = None,
 ) -> SenseScores:
-    """Tag the words of `test` by their nearest neighbours in `train`; return the scores of each
-    layer.
+    """Give each sense-tagged word of `test` the sense whose mean vector in `train` is nearest, in
+    each layer separately; return the accuracies.
 
-    If neither `first_senses` nor the test file tells a word's first sense, the fallback counts as
-    wrong.
+    A word that `train` lacks gets its first sense, from `first_senses` or else the test file; if
+    neither tells it, the answer counts as wrong.
     """
     vectors, counts = _Vectors(), defaultdict[Word, defaultdict[str, int]](lambda: defaultdict(int))
     for occurrence, vector_LD in _occurrences(embed, train):

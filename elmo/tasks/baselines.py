@@ -17,20 +17,21 @@ import numpy as np
 from elmo.data.arrays import Floats
 from elmo.errors import ElmoError
 from elmo.tasks.examples import Classified, Example, Pair, Tagged, Tokens
-from elmo.tasks.metrics import Tally, accuracy
-from elmo.tasks.readers.fields import Labelled
-from elmo.tasks.tagging import tally_of_tags
+from elmo.tasks.formats.fields import ExampleSet
+from elmo.tasks.metrics import Tally, tally_accuracy
+from elmo.tasks.tagging import tally_tags
 
 Encode = Callable[[Sequence[str]], Floats]  # words → their vectors (W, D)
 _TOKENS = 20_000  # a tagger's linear model learns from fewer, spread evenly
 _STRENGTHS = (1.0, 10.0, 100.0, 0.1)  # of the linear models; dev chooses, of equals the first
 
 
-def baselines(kind: str, data: Mapping[str, Labelled], encode: Encode) -> dict[str, Tally]:
-    """Score the baselines that apply to a kind of task on `data["test"]`; return their tallies by
-    name.
+def baselines(kind: str, data: Mapping[str, ExampleSet], encode: Encode) -> dict[str, Tally]:
+    """Train the baselines that apply to a kind of task, score them on `data["test"]`; return their
+    tallies by name.
 
-    `data` holds the splits train, dev and test.
+    `data` holds the splits train, dev and test; `encode` gives the context-free vectors (layer 0)
+    of words. No baseline applies to questions, roles and coreference.
     """
     if kind not in ("tagging", "classification", "pairs"):
         return {}
@@ -43,31 +44,33 @@ def baselines(kind: str, data: Mapping[str, Labelled], encode: Encode) -> dict[s
         return _of_tagging(train, dev, test, encode)
     gold = [example.label for example in test]
     label = _most_common(Counter(example.label for example in train))
-    tallies = {"majority": accuracy(gold, [label] * len(gold))}
+    tallies = {"majority": tally_accuracy(gold, [label] * len(gold))}
     if kind == "classification":
         vectors = _WordVectors([*train, *dev, *test], encode)
         for name, features in (("tfidf", _tfidf(train)), ("static", vectors.means)):
-            tallies[name] = accuracy(gold, _linear(features, train, dev)(test))
+            tallies[name] = tally_accuracy(gold, _linear(features, train, dev)(test))
     return tallies
 
 
 def _of_tagging(
     train: Sequence[Tagged], dev: Sequence[Tagged], test: Sequence[Tagged], encode: Encode
 ) -> dict[str, Tally]:
-    tag_of = usual_tags((example.tokens, example.tags or ()) for example in train)
+    tag_of = most_frequent_tagger((example.tokens, example.tags or ()) for example in train)
     guesses = [[tag_of(word) for word in example.tokens] for example in test]
     labels = sorted({tag for example in train for tag in example.tags or ()})
-    tallies = {"majority": tally_of_tags(test, guesses, labels)}
+    tallies = {"majority": tally_tags(test, guesses, labels)}
     vectors = _WordVectors([*train, *dev, *test], encode)
     words = _words(train)
     predict = _linear(vectors.each, words[:: len(words) // _TOKENS + 1], _words(dev))
     flat = iter(predict(_words(test)))
     guesses = [[next(flat) for _ in example.tokens] for example in test]
-    return tallies | {"static": tally_of_tags(test, guesses, labels)}
+    return tallies | {"static": tally_tags(test, guesses, labels)}
 
 
-def usual_tags(train: Iterable[tuple[Sequence[str], Sequence[str]]]) -> Callable[[str], str]:
-    """Return a function that gives the most frequent tag of a word in `train`.
+def most_frequent_tagger(
+    train: Iterable[tuple[Sequence[str], Sequence[str]]],
+) -> Callable[[str], str]:
+    """Return a function that gives a word the tag it has most often in `train`.
 
     `train` has the tokens and the tags of each sentence. A word that it lacks gets the most
     frequent tag of all words; of equally frequent tags, the alphabetically first is chosen.

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from elmo.tasks.examples import Classified
-from elmo.tasks.inputs import Inputs
-from elmo.tasks.metrics import Tally, accuracy
+from elmo.tasks.inputs import TaskInputs
+from elmo.tasks.metrics import Tally, tally_accuracy
 from elmo.tasks.modules import (
-    Recurrent,
+    BidirectionalRNN,
     masked_max,
     masked_mean,
     masked_softmax,
@@ -29,8 +29,7 @@ POOL = 4  # values of which a maxout unit takes the largest
 
 
 class Maxout(nn.Module):
-    """A maxout layer: a linear layer of POOL times as many outputs, and the maximum of each
-    group."""
+    """A maxout layer: each output is the largest of `POOL` (4) linear functions of the input."""
 
     def __init__(self, width: int, outputs: int) -> None:
         super().__init__()
@@ -44,7 +43,7 @@ class Maxout(nn.Module):
 class ClassificationModel(nn.Module):
     """A model that gives each text one label."""
 
-    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: TaskSettings) -> None:
+    def __init__(self, inputs: TaskInputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
         self.inputs, self.labels = inputs, list(labels)
         self._numbers = {label: k for k, label in enumerate(labels)}
@@ -52,8 +51,8 @@ class ClassificationModel(nn.Module):
         self.read = nn.Sequential(
             nn.Dropout(dropout), nn.Linear(inputs.width, hidden), nn.ReLU(), nn.Dropout(dropout)
         )
-        self.encoder = Recurrent(hidden, hidden)
-        self.integrator = Recurrent(6 * hidden, hidden)
+        self.encoder = BidirectionalRNN(hidden, hidden)
+        self.integrator = BidirectionalRNN(6 * hidden, hidden)
         width = 2 * hidden + inputs.output_width
         self.attend = nn.Linear(width, 1)
         self.decide = nn.Sequential(
@@ -83,10 +82,10 @@ class ClassificationModel(nn.Module):
 
     def tally(self, examples: Sequence[Classified], predictions: Sequence[str]) -> Tally:
         """Return the tally of accuracy, with one unit per example."""
-        return accuracy([example.label for example in examples], predictions)
+        return tally_accuracy([example.label for example in examples], predictions)
 
     def describe(self, example: Classified, prediction: str) -> dict[str, Any]:
-        """Return a prediction as a JSON object."""
+        """Return a prediction as a dictionary for JSON: the tokens and the label."""
         return {"tokens": example.tokens, "label": prediction}
 
     def _scores(self, examples: Sequence[Classified], vectors: Vectors | None) -> Tensor:

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from elmo.tasks.examples import Document, Range
-from elmo.tasks.inputs import Inputs
+from elmo.tasks.inputs import TaskInputs
 from elmo.tasks.metrics import (
     Clusters,
     Tally,
-    coreference_scores,
-    link_scores,
+    tally_coreference,
+    tally_links,
 )
-from elmo.tasks.modules import Recurrent
+from elmo.tasks.modules import BidirectionalRNN
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 
@@ -35,13 +35,13 @@ BUCKETS = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # first distances, in kept spans, of t
 class CoreferenceModel(nn.Module):
     """A model that finds the coreferent spans of a document, one document at a time."""
 
-    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: TaskSettings) -> None:
+    def __init__(self, inputs: TaskInputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
         self.inputs, self.labels, self.settings = inputs, list(labels), settings
         hidden = settings.hidden
         self.lexical_dropout = nn.Dropout(0.5 if settings.dropout else 0.0)
         self.dropout = nn.Dropout(settings.dropout)
-        self.lstm = Recurrent(inputs.width, hidden)
+        self.lstm = BidirectionalRNN(inputs.width, hidden)
         state = 2 * hidden + inputs.output_width
         # The head is a sum of words without context; of [x; ELMo] where there is no x.
         self.head_width = inputs.words_width or inputs.width
@@ -58,7 +58,11 @@ class CoreferenceModel(nn.Module):
         return []
 
     def loss(self, examples: Sequence[Document], vectors: Vectors | None) -> Tensor:
-        """Return −log of the probability of the correct antecedents, summed over the kept spans."""
+        """Return −log of the probability that each span is linked to a correct earlier one
+        (antecedent).
+
+        A span without antecedent is linked to none. The sum is over the spans that pruning keeps.
+        """
         losses = []
         for document in examples:
             part = self._cut(document) if self.training else document
@@ -89,15 +93,18 @@ class CoreferenceModel(nn.Module):
         return clusters
 
     def tally(self, examples: Sequence[Document], predictions: Sequence[Clusters]) -> Tally:
-        """Return the tally of the mean F1 of MUC, B³ and CEAF-φ4, or for GAP snippets of link
-        F1."""
+        """Return the tally of the mean F1 of MUC, B³ and CEAF-φ4; for texts of the GAP corpus, that
+        of the F1 over its pairs of a pronoun and a name."""
         if examples and all(document.links for document in examples):
-            return link_scores([document.links for document in examples], predictions)
-        return coreference_scores([document.clusters or () for document in examples], predictions)
+            return tally_links([document.links for document in examples], predictions)
+        return tally_coreference([document.clusters or () for document in examples], predictions)
 
     def describe(self, example: Document, prediction: Clusters) -> dict[str, Any]:
-        """Return a prediction as a JSON object; spans are half-open ranges of the document's
-        tokens."""
+        """Return a prediction as a dictionary for JSON: id, sentences, clusters, and their spans'
+        texts.
+
+        Spans are half-open ranges of the document's tokens.
+        """
         tokens = [token for sentence in example.tokens_of for token in sentence]
         texts = [[" ".join(tokens[a:b]) for a, b in cluster] for cluster in prediction]
         return {
@@ -123,7 +130,7 @@ class CoreferenceModel(nn.Module):
         h_ND = h_BTD[text.mask_BT]
         words_BTW = text.words_BTW if self.inputs.words_width else text.x_BTW
         words_NW = self.lexical_dropout(words_BTW)[text.mask_BT]
-        spans = candidates(document, self.settings.span_tokens)
+        spans = candidate_spans(document, self.settings.span_tokens)
         g_SD = self._represent(h_ND, words_NW, spans)
         mention_S = self.mention(g_SD).squeeze(-1)
         kept = self._prune(document, spans, mention_S)
@@ -219,9 +226,12 @@ class CoreferenceModel(nn.Module):
         return Document(document.source, document.id, kept, clusters)
 
 
-def candidates(document: Document, longest: int) -> list[Range]:
-    """Return all spans of at most `longest` tokens within a sentence; for GAP, only the judged
-    spans."""
+def candidate_spans(document: Document, longest: int) -> list[Range]:
+    """Return the spans that may be mentions: all spans of at most `longest` tokens within a
+    sentence.
+
+    In a text of the GAP corpus, they are only the pronoun and the names that it asks about.
+    """
     if document.links:
         return sorted({span for link in document.links for span in (link.pronoun, link.name)})
     spans, offset = [], 0
@@ -234,8 +244,10 @@ def candidates(document: Document, longest: int) -> list[Range]:
 
 
 def clusters_of(spans: Sequence[Range], links: Sequence[tuple[int, int]]) -> Clusters:
-    """Return the clusters that links (later, earlier) between spans form, each with its spans in
-    order."""
+    """Return the clusters that linked spans form, each with its spans in order.
+
+    A link is a pair of indices into `spans`: a later span and its antecedent.
+    """
     home: dict[int, list[int]] = {}
     for later, earlier in links:
         cluster = home.setdefault(earlier, [earlier])

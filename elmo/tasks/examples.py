@@ -24,7 +24,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class Tagged:
-    """A sentence with one tag per token; tags of spans use the BIOES scheme."""
+    """An example of tagging: a sentence with one tag per token; tags of spans are BIOES."""
 
     source: str
     tokens: Tokens
@@ -38,7 +38,7 @@ class Tagged:
 
 @dataclass(frozen=True)
 class Classified:
-    """A text with one label."""
+    """An example of classification: a text with one label."""
 
     source: str
     tokens: Tokens
@@ -52,7 +52,7 @@ class Classified:
 
 @dataclass(frozen=True)
 class Pair:
-    """A pair of sentences with one label."""
+    """An example of sentence pairs: a premise and a hypothesis with one label."""
 
     source: str
     premise: Tokens
@@ -67,7 +67,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Question:
-    """A question about a paragraph.
+    """An example of question answering: a question about a paragraph, `text`.
 
     `offsets` are the character ranges of the paragraph's tokens. `answers` are the reference
     answers as text; `answer` is the token span to learn.
@@ -88,9 +88,9 @@ class Question:
         sequence."""
         return [self.tokens, self.question]
 
-    def cut(self, start: int, stop: int) -> str:
-        """Return the text of tokens `start` to `stop - 1` exactly as it appears in the
-        paragraph."""
+    def text_of(self, start: int, stop: int) -> str:
+        """Return the text of tokens `start` to `stop - 1` of the paragraph, exactly as written; ""
+        for none."""
         if start == stop:
             return ""
         return self.text[self.offsets[start][0] : self.offsets[stop - 1][1]]
@@ -98,10 +98,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Predicate:
-    """One predicate of a sentence and its roles, as BIO tags (`B-V` marks the predicate).
+    """An example of semantic roles: one predicate of a sentence and its roles, as BIO tags.
 
-    If arguments nest, tags cannot express them: they are in the spans `nested`, which are scored
-    but not learned.
+    `B-V` marks the predicate. If arguments nest, tags cannot express them: they are in the spans
+    `nested`, which are scored but not learned.
     """
 
     source: str
@@ -117,7 +117,8 @@ class Predicate:
 
 
 class Link(NamedTuple):
-    """A GAP judgement: a pronoun, a name, and whether the two corefer."""
+    """A question of the GAP corpus, which name does a pronoun stand for: the spans of a pronoun and
+    a name, and whether they corefer."""
 
     pronoun: Range
     name: Range
@@ -126,10 +127,10 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True)
 class Document:
-    """The sentences of a document and its clusters of coreferent spans.
+    """An example of coreference: the sentences of a document and its clusters of coreferent spans.
 
-    Spans count the tokens of the whole document. `links` are the judged pairs of a GAP snippet;
-    only their spans are then candidates.
+    Spans count the tokens of the whole document. `links` are given for texts of the GAP corpus
+    only: pairs of a pronoun and a name, whose spans alone can then be linked.
     """
 
     source: str
@@ -147,14 +148,17 @@ class Document:
 Example = Tagged | Classified | Pair | Question | Predicate | Document
 
 
-def length(example: Example) -> int:
-    """Return the number of tokens of an example; examples of similar length share a batch."""
+def token_count(example: Example) -> int:
+    """Return the number of tokens of an example, over all its sentences, by which batches are
+    sorted."""
     return sum(map(len, example.sentences))
 
 
-def attention(example: Example) -> int:
-    """Return the number of token pairs in an example's attention matrix, 0 if its model has
-    none."""
+def attention_pairs(example: Example) -> int:
+    """Return the number of token pairs in an example's attention matrix, a measure of memory.
+
+    It is 0 if its model has no attention.
+    """
     match example:
         case Classified() | Question():
             return len(example.tokens) ** 2
@@ -163,14 +167,16 @@ def attention(example: Example) -> int:
     return 0
 
 
-def distinct(examples: Sequence[Example]) -> list[Tokens]:
-    """Return the distinct non-empty token lists of examples, in the order of first occurrence."""
+def distinct_sentences(examples: Sequence[Example]) -> list[Tokens]:
+    """Return the distinct non-empty token lists of all examples, in order of first occurrence."""
     return list(dict.fromkeys(s for example in examples for s in example.sentences if s))
 
 
-def learnable(examples: Sequence[Example]) -> list[Example]:
-    """Return the examples that have text and labels to learn from; the others can only be
-    scored."""
+def learnable_examples(examples: Sequence[Example]) -> list[Example]:
+    """Return the examples that can be trained on: those with text and labels.
+
+    The others can only be scored or predicted.
+    """
     return [example for example in examples if all(example.sentences) and _gold(example)]
 
 

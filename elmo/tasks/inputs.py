@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from elmo.data.characters import Characters
 from elmo.errors import ElmoError
+from elmo.io.text_files import numbered_lines
 from elmo.model.folder import Model
 from elmo.model.mix import Elmo, ScalarMix
 from elmo.nn.device import device_tensor
 from elmo.tasks.examples import Tokens
-from elmo.tasks.lines import lines_of
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 
@@ -30,11 +30,12 @@ CHARACTER_DIM = 16
 FILE_WORDS = 400_000  # of a file of vectors that are kept besides the training text's: GloVe 6B
 
 
-class Encoded(NamedTuple):
-    """A padded batch: `x_BTW` is [x; ELMo] and `words_BTW` is x alone, both 0 beyond a sentence's
-    end.
+class EncodedBatch(NamedTuple):
+    """A padded batch of B sentences of up to T tokens.
 
-    `elmo_BTD` is the ELMo mix to add at the output, or None if ELMo is not used there.
+    `x_BTW` is what a model reads, [x; ELMo]; `words_BTW` is x alone, the word vectors and the
+    character CNN; both are 0 beyond a sentence's end. `elmo_BTD` is the ELMo mix to add at the
+    output, or None if ELMo is not used there.
     """
 
     x_BTW: Tensor
@@ -61,16 +62,19 @@ class CharacterCNN(nn.Module):
         self.convolution = nn.Conv1d(CHARACTER_DIM, filters, 3)
 
     def forward(self, ids_NK: Tensor) -> Tensor:
-        """Map character ids (N, K) to token vectors (N, F)."""
+        """Map the character ids of N tokens, (N, K), to vectors (N, F), F being the number of
+        filters."""
         features_NFK = self.convolution(self.embedding(ids_NK).transpose(1, 2))
         return features_NFK.relu().amax(-1)
 
 
-class Inputs(nn.Module):
-    """The input module: [x; ELMo] of sentences, and ELMo for the output, each with its own mix.
+class TaskInputs(nn.Module):
+    """The input layer of all task models: [x; ELMo] for each token, and ELMo for the output if
+    wanted.
 
-    `layers` and `dim` are the shape of the vectors passed to `forward`. To tune the biLM, pass it
-    as `model` instead; it becomes part of this module.
+    x is a word vector and a character CNN's output; each ELMo vector is a mix of layers with its
+    own weights. `layers` and `dim` are the shape of the vectors passed to `forward`. To train the
+    biLM along with the task, pass it as `model` instead.
     """
 
     def __init__(
@@ -115,11 +119,12 @@ class Inputs(nn.Module):
 
     @property
     def mixes(self) -> list[ScalarMix]:
-        """Return the mixes of the positions where ELMo is used: input, output or both."""
+        """Return the modules that mix ELMo's layers, one for each place where ELMo is used: the
+        input, the output or both."""
         mixes = self.own_mixes if self.bilm is None else self.bilm.mixes
         return [mix for mix in mixes if isinstance(mix, ScalarMix)]
 
-    def forward(self, sentences: Sequence[Tokens], vectors: Vectors | None) -> Encoded:
+    def forward(self, sentences: Sequence[Tokens], vectors: Vectors | None) -> EncodedBatch:
         """Encode token lists as a padded batch; `vectors` looks up their ELMo layers."""
         device = next(self.parameters()).device
         lengths = torch.tensor([len(sentence) for sentence in sentences])
@@ -128,10 +133,11 @@ class Inputs(nn.Module):
         mixed = [self.dropout(elmo_BTD) for elmo_BTD in self._elmo(sentences, vectors, mask_BT)]
         at_input = mixed[: int(self.settings.elmo_input)]
         at_output = mixed[-1] if mixed and self.settings.elmo_output else None
-        return Encoded(torch.cat([words_BTW, *at_input], -1), words_BTW, at_output, mask_BT)
+        return EncodedBatch(torch.cat([words_BTW, *at_input], -1), words_BTW, at_output, mask_BT)
 
     def l2(self) -> Tensor:
-        """Return λ·Σw², summed over all mixes."""
+        """Return the L2 penalty λ·Σw² on the weights w that mix ELMo's layers, over all mixes; λ is
+        the setting `l2`."""
         terms = [mix.l2() for mix in self.mixes]
         return self.settings.l2 * torch.stack(terms).sum() if terms else torch.zeros(())
 
@@ -190,26 +196,28 @@ def word_table(settings: TaskSettings, train: Iterable[Tokens]) -> WordTable:
     counts = Counter(token for sentence in train for token in sentence)
     if settings.words == "file":
         needed = {*counts, *(token.lower() for token in counts)}
-        return _with_marks(*read_vectors(Path(settings.word_file), needed, dim=settings.word_dim))
+        return _with_marks(
+            *read_word_vectors(Path(settings.word_file), needed, dim=settings.word_dim)
+        )
     if settings.words == "trained":
         return _with_marks(
-            *train_vectors(train, dim=settings.word_dim, min_count=settings.min_count)
+            *train_word_vectors(train, dim=settings.word_dim, min_count=settings.min_count)
         )
     words = sorted(w for w, count in counts.items() if count >= settings.min_count)
     return WordTable([PAD, UNKNOWN, *words], None)
 
 
-def read_vectors(
+def read_word_vectors(
     path: Path, needed: set[str], *, dim: int
 ) -> tuple[list[str], npt.NDArray[np.float32]]:
     """Read the words and vectors (words, dim) of a word2vec or GloVe text file.
 
-    Kept are the `needed` words and the first `FILE_WORDS` words of the file. `ElmoError` names a
-    malformed line.
+    The `needed` words and the first `FILE_WORDS` (400,000) words of the file are kept. `ElmoError`
+    names a malformed line.
     """
     words: dict[str, int] = {}
     rows: list[npt.NDArray[np.float32]] = []
-    for number, line in lines_of(path):
+    for number, line in numbered_lines(path):
         fields = line.rstrip(" ").rsplit(" ", dim)
         if number == 1 and len(line.split()) == 2 and dim != 1:
             if line.split()[1] != str(dim):
@@ -234,10 +242,15 @@ def read_vectors(
     return list(words), np.stack(rows)
 
 
-def train_vectors(
+def train_word_vectors(
     sentences: Iterable[Sequence[str]], *, dim: int, min_count: int
 ) -> tuple[list[str], npt.NDArray[np.float32]]:
-    """Train skip-gram vectors of a text with gensim; one thread makes the result reproducible."""
+    """Train skip-gram word vectors on sentences with gensim; return the words and vectors (words,
+    dim).
+
+    Words that occur less than `min_count` times have none. One thread makes the result
+    reproducible.
+    """
     try:
         from gensim.models import Word2Vec
     except ImportError:

@@ -1,6 +1,6 @@
 """The kinds of tasks, one record each. A model, which needs torch, is imported only when used.
 
-To add a task, write a module with its model, a module in `readers` if no reader fits, and a record
+To add a task, write a module with its model, a module in `formats` if no reader fits, and a record
 in `KINDS`; its command, settings, help and served signature follow from that.
 """
 
@@ -10,45 +10,45 @@ from importlib import import_module
 from typing import Any
 
 from elmo.errors import BadSettings
-from elmo.tasks.readers import coreference, questions, roles, tagging, texts
-from elmo.tasks.readers.fields import Labelled, Request, TextTokens
-from elmo.tasks.settings import TaskSettings, changed
+from elmo.tasks.formats import coreference, questions, roles, tagging, texts
+from elmo.tasks.formats.fields import ExampleSet, ReadRequest, TextSplitter
+from elmo.tasks.settings import TaskSettings, with_changes
 
-RecordOfText = Callable[[str, TextTokens], dict[str, Any]]
+RecordOfText = Callable[[str, TextSplitter], dict[str, Any]]
 
 
-def _as_text(text: str, split: TextTokens) -> dict[str, Any]:
+def _as_text(text: str, split: TextSplitter) -> dict[str, Any]:
     return {"text": text}
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A kind of task.
+class TaskKind:
+    """A kind of task, such as tagging: its model, readers and defaults.
 
     `readers` are by file format; `fields` are the fields that `--columns` can map. `examples` are
-    unlabelled records, shown as the input example of a served task. `of_text` turns a text into a
-    record. `labels` says whether the model predicts labels, and `several` whether a record can give
-    several examples.
+    unlabelled records, shown as the input example of a served task. `record_of_text` turns a text
+    into a record. `labels` says whether the model predicts labels, `several` whether one record can
+    give several examples.
     """
 
     model: str  # the class, as module:name
-    readers: Mapping[str, Callable[[Request], Labelled]]
+    readers: Mapping[str, Callable[[ReadRequest], ExampleSet]]
     fields: tuple[str, ...]
     defaults: TaskSettings
     examples: tuple[Mapping[str, Any], ...]
-    of_text: RecordOfText = _as_text
+    record_of_text: RecordOfText = _as_text
     labels: bool = True
     several: bool = False
 
-    def load_model(self) -> Any:
-        """Import and return the model class, a `TaskModel` made from inputs, labels and
+    def model_class(self) -> Any:
+        """Import and return the class of the task's model, to be called with inputs, labels and
         settings."""
         module, _, name = self.model.partition(":")
         return getattr(import_module(module), name)
 
 
-KINDS: Mapping[str, Kind] = {
-    "tagging": Kind(
+KINDS: Mapping[str, TaskKind] = {
+    "tagging": TaskKind(
         model="elmo.tasks.tagging:TaggingModel",
         readers={
             "conll": tagging.from_conll,
@@ -60,21 +60,21 @@ KINDS: Mapping[str, Kind] = {
         defaults=TaskSettings(l2=0.1, elmo_dropout=0.0, dropout=0.5, epochs=40, patience=10),
         examples=({"text": "He has a gift"}, {"tokens": ["He", "has", "a", "gift"]}),
     ),
-    "classification": Kind(
+    "classification": TaskKind(
         model="elmo.tasks.classification:ClassificationModel",
         readers={
-            "tsv": texts.classified,
-            "csv": texts.classified,
-            "jsonl": texts.classified,
-            "text": texts.classified,
+            "tsv": texts.read_classified,
+            "csv": texts.read_classified,
+            "jsonl": texts.read_classified,
+            "text": texts.read_classified,
         },
         fields=("text", "tokens", "label"),
         defaults=TaskSettings(l2=0.0, elmo_dropout=0.25, dropout=0.25),
         examples=({"text": "He has a gift"}, {"tokens": ["He", "has", "a", "gift"]}),
     ),
-    "pairs": Kind(
+    "pairs": TaskKind(
         model="elmo.tasks.pairs:PairsModel",
-        readers={"tsv": texts.paired, "csv": texts.paired, "jsonl": texts.paired},
+        readers={"tsv": texts.read_pairs, "csv": texts.read_pairs, "jsonl": texts.read_pairs},
         fields=("premise", "hypothesis", "label"),
         defaults=TaskSettings(
             lr=0.0004,
@@ -86,7 +86,7 @@ KINDS: Mapping[str, Kind] = {
         ),
         examples=({"premise": "He has a gift", "hypothesis": "He has nothing"},),
     ),
-    "questions": Kind(
+    "questions": TaskKind(
         model="elmo.tasks.questions:QuestionsModel",
         readers={"json": questions.from_squad, "jsonl": questions.from_jsonl},
         fields=("id", "context", "question", "answers"),
@@ -103,7 +103,7 @@ KINDS: Mapping[str, Kind] = {
         examples=({"context": "He has a gift.", "question": "What has he?"},),
         labels=False,
     ),
-    "roles": Kind(
+    "roles": TaskKind(
         model="elmo.tasks.roles:RolesModel",
         readers={"conll": roles.from_conll, "jsonl": roles.from_jsonl},
         fields=("word", "predicate", "arguments", "tokens", "tags", "predicates"),
@@ -119,7 +119,7 @@ KINDS: Mapping[str, Kind] = {
         examples=({"tokens": ["He", "has", "a", "gift"], "predicates": [1]},),
         several=True,
     ),
-    "coreference": Kind(
+    "coreference": TaskKind(
         model="elmo.tasks.coreference:CoreferenceModel",
         readers={
             "conll": coreference.from_conll,
@@ -130,15 +130,15 @@ KINDS: Mapping[str, Kind] = {
         fields=("word", "cluster", "sentences", "clusters", "id"),
         defaults=TaskSettings(l2=0.0, elmo_dropout=0.0, dropout=0.2, batch_size=1),
         examples=({"sentences": [["He", "has", "a", "gift"], ["He", "sings"]]},),
-        of_text=coreference.of_text,
+        record_of_text=coreference.document_record,
         labels=False,
     ),
 }
 
 
-def choose(kind: str, changes: dict[str, Any]) -> TaskSettings:
-    """Return the default settings of a kind of task with some changed; text values are
+def task_settings(kind: str, changes: dict[str, Any]) -> TaskSettings:
+    """Return the settings of a kind of task: its defaults with `changes` applied; text is
     converted."""
     if kind not in KINDS:
         raise BadSettings(f"no task {kind!r}; there are {', '.join(KINDS)}")
-    return changed(KINDS[kind].defaults, changes)
+    return with_changes(KINDS[kind].defaults, changes)

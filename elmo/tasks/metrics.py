@@ -28,7 +28,11 @@ DRAWS = 2000  # of the bootstrap
 
 
 class Tally(msgspec.Struct, forbid_unknown_fields=True):
-    """The counts of a metric in each test unit, (U, C)."""
+    """What a metric counts, for each test unit (a sentence, pair, question, predicate or document).
+
+    `counts` has a row per unit. The scores follow from the rows' sum, so any sample of the units
+    can be scored.
+    """
 
     metric: Metric
     counts: Sequence[tuple[float, ...]]
@@ -38,7 +42,7 @@ class Tally(msgspec.Struct, forbid_unknown_fields=True):
         return _SCORES[self.metric](self.array().sum(0).tolist())
 
     def array(self) -> npt.NDArray[np.float64]:
-        """Return the counts as a float64 array, (U, C)."""
+        """Return the counts as a float64 array (units, counts)."""
         return np.array(self.counts, np.float64).reshape(len(self.counts), _COLUMNS[self.metric])
 
 
@@ -59,15 +63,15 @@ def paired_bootstrap(ours: Sequence[Tally], theirs: Sequence[Tally]) -> tuple[fl
     for draw in range(DRAWS):
         times_U = np.bincount(random.integers(units, size=units), minlength=units)
         sums = (times_U @ together_UN).reshape(len(tallies), width).tolist()
-        scores = [first_score(of_sums(one)) for one in sums]
+        scores = [main_score(of_sums(one)) for one in sums]
         gains[draw] = fmean(scores[: len(ours)]) - fmean(scores[len(ours) :])
     low, high = np.quantile(gains, (0.025, 0.975))
     return float(low), float(high)
 
 
-def over_seeds_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return Student's 95 % interval of the mean of several seeds' values, or None for a single
-    one."""
+def interval_over_seeds(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return Student's 95 % confidence interval of the mean of one value per seed, or None for a
+    single seed."""
     if len(values) < 2:
         return None
     from scipy.stats import t
@@ -76,8 +80,8 @@ def over_seeds_interval(values: Sequence[float]) -> tuple[float, float] | None:
     return fmean(values) - half, fmean(values) + half
 
 
-def first_score(scores: Scores) -> float:
-    """Return the main score, which comes first and by which epochs and seeds are chosen."""
+def main_score(scores: Scores) -> float:
+    """Return the score by which epochs and seeds are compared: the first one."""
     return next(iter(scores.values()))
 
 
@@ -85,13 +89,13 @@ _PUNCTUATION = set(string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
-def accuracy(gold: Sequence[object], predicted: Sequence[object]) -> Tally:
+def tally_accuracy(gold: Sequence[object], predicted: Sequence[object]) -> Tally:
     """Tally how many predictions are right; a unit is an example."""
     counts = [(float(a == b), 1.0) for a, b in zip(gold, predicted, strict=True)]
     return Tally("accuracy", counts)
 
 
-def tag_accuracy(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Tally:
+def tally_tag_accuracy(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Tally:
     """Tally how many tags are right; a unit is a sentence."""
     return Tally("accuracy", [_right(*one) for one in zip(gold, predicted, strict=True)])
 
@@ -100,8 +104,12 @@ def _right(gold: Sequence[str], predicted: Sequence[str]) -> tuple[float, float]
     return float(sum(a == b for a, b in zip(gold, predicted, strict=True))), float(len(gold))
 
 
-def f1_of(right: float, predicted: float, gold: float) -> Scores:
-    """Return precision, recall and F1 from counts; a score without a denominator is 0."""
+def precision_recall_f1(right: float, predicted: float, gold: float) -> Scores:
+    """Return F1, precision and recall by name, from the numbers of correct, predicted and gold
+    items.
+
+    A score without a denominator is 0.
+    """
     precision = right / predicted if predicted else 0.0
     recall = right / gold if gold else 0.0
     both = precision + recall
@@ -112,8 +120,9 @@ def f1_of(right: float, predicted: float, gold: float) -> Scores:
     }
 
 
-def span_f1(gold: Sequence[Iterable[Span]], predicted: Sequence[Iterable[Span]]) -> Tally:
-    """Tally F1 over exact spans and labels, micro-averaged as in conlleval and seqeval."""
+def tally_span_f1(gold: Sequence[Iterable[Span]], predicted: Sequence[Iterable[Span]]) -> Tally:
+    """Tally F1 over exact spans and labels, micro-averaged as in conlleval and seqeval; a unit is a
+    sentence."""
     pairs = zip(gold, predicted, strict=True)
     return Tally("spans", [_overlap(set(theirs), set(ours)) for theirs, ours in pairs])
 
@@ -123,17 +132,18 @@ def _overlap(gold: Set[object], predicted: Set[object]) -> tuple[float, float, f
     return float(len(gold & predicted)), float(len(predicted)), float(len(gold))
 
 
-def with_tags(spans: Tally, tags: Tally) -> Tally:
-    """Tally the F1 of spans, with the accuracy of their tags."""
+def tally_spans_and_tags(spans: Tally, tags: Tally) -> Tally:
+    """Join two tallies of the same sentences, of spans and of tags, into one that scores both."""
     counts = [(*a, *b) for a, b in zip(spans.counts, tags.counts, strict=True)]
     return Tally("tags", counts)
 
 
-def arguments(spans: Iterable[Span]) -> set[tuple[str, tuple[Range, ...]]]:
-    """Return the arguments of one predicate as srl-eval.pl counts them.
+def predicate_arguments(spans: Iterable[Span]) -> set[tuple[str, tuple[Range, ...]]]:
+    """Return the arguments of one predicate, each with its label and spans, as srl-eval.pl counts
+    them.
 
-    C-X continues the last preceding X, making an argument of several spans, and is an ordinary X if
-    there is none. The predicate (V, with its C-V) is given, so it is not counted.
+    C-X continues the last X before it, which makes one argument of several spans, and is an
+    ordinary X if there is none. The predicate itself (V and C-V) is given, so it is not counted.
     """
     parts: list[tuple[str, list[Range]]] = []
     for start, stop, label in sorted(spans):
@@ -146,10 +156,10 @@ def arguments(spans: Iterable[Span]) -> set[tuple[str, tuple[Range, ...]]]:
     return {(name, tuple(ranges)) for name, ranges in parts if name != "V"}
 
 
-def role_f1(gold: Sequence[Iterable[Span]], predicted: Sequence[Iterable[Span]]) -> Tally:
+def tally_role_f1(gold: Sequence[Iterable[Span]], predicted: Sequence[Iterable[Span]]) -> Tally:
     """Tally F1 over the arguments of all predicates; a unit is a predicate."""
     pairs = zip(gold, predicted, strict=True)
-    return Tally("spans", [_overlap(arguments(theirs), arguments(ours)) for theirs, ours in pairs])
+    return Tally("spans", [_overlap(*map(predicate_arguments, pair)) for pair in pairs])
 
 
 def normalised_answer(text: str) -> str:
@@ -163,10 +173,10 @@ def answer_f1(predicted: str, reference: str) -> float:
     """Return the F1 over the words of two answers."""
     ours, theirs = normalised_answer(predicted).split(), normalised_answer(reference).split()
     shared = sum((Counter(ours) & Counter(theirs)).values())
-    return f1_of(shared, len(ours), len(theirs))["f1"]
+    return precision_recall_f1(shared, len(ours), len(theirs))["f1"]
 
 
-def squad_scores(references: Sequence[Sequence[str]], predicted: Sequence[str]) -> Tally:
+def tally_answers(references: Sequence[Sequence[str]], predicted: Sequence[str]) -> Tally:
     """Tally F1 and exact match, each the best over a question's references; a unit is a
     question."""
     counts = []
@@ -177,7 +187,7 @@ def squad_scores(references: Sequence[Sequence[str]], predicted: Sequence[str]) 
     return Tally("answers", counts)
 
 
-def coreference_scores(gold: Sequence[Clusters], predicted: Sequence[Clusters]) -> Tally:
+def tally_coreference(gold: Sequence[Clusters], predicted: Sequence[Clusters]) -> Tally:
     """Tally MUC, B³, CEAF-φ4 and the mean of their F1s; a unit is a document."""
     counts = []
     for theirs, ours in zip(gold, predicted, strict=True):
@@ -189,8 +199,8 @@ def coreference_scores(gold: Sequence[Clusters], predicted: Sequence[Clusters]) 
     return Tally("coreference", counts)
 
 
-def link_scores(gold: Sequence[Sequence[Link]], predicted: Sequence[Clusters]) -> Tally:
-    """Tally GAP's F1 over pairs of a pronoun and a name that corefer."""
+def tally_links(gold: Sequence[Sequence[Link]], predicted: Sequence[Clusters]) -> Tally:
+    """Tally F1 over the pairs of a pronoun and a name that GAP asks about; a unit is a snippet."""
     counts = []
     for links, clusters in zip(gold, predicted, strict=True):
         right = guessed = known = 0
@@ -222,11 +232,11 @@ def _clusters(sums: Sequence[float]) -> Scores:
 
 _SCORES: dict[Metric, Callable[[Sequence[float]], Scores]] = {
     "accuracy": _accuracy,
-    "spans": lambda sums: f1_of(*sums),
-    "tags": lambda sums: {**f1_of(*sums[:3]), **_accuracy(sums[3:])},
+    "spans": lambda sums: precision_recall_f1(*sums),
+    "tags": lambda sums: {**precision_recall_f1(*sums[:3]), **_accuracy(sums[3:])},
     "answers": _answers,
     "coreference": _clusters,
-    "links": lambda sums: f1_of(*sums),
+    "links": lambda sums: precision_recall_f1(*sums),
 }
 _COLUMNS: dict[Metric, int] = {
     "accuracy": 2,

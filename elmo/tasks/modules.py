@@ -11,12 +11,11 @@ from torch import Tensor, nn
 FORBIDDEN = -10000.0
 
 
-class Recurrent(nn.Module):
-    """A bidirectional LSTM or GRU over padded sentences.
+class BidirectionalRNN(nn.Module):
+    """A bidirectional LSTM, or GRU, over padded sentences.
 
-    The backward direction starts at each sentence's last token. Each direction is a separate
-    network that also reads the padding after the last token; a packed sequence would be slower on a
-    CPU, where the gradient of each of its time steps is as large as the whole input.
+    The backward direction begins at each sentence's last token. The directions are separate
+    networks that also run over the padding: on a CPU that is faster than packed sequences.
     """
 
     def __init__(
@@ -37,8 +36,8 @@ class Recurrent(nn.Module):
         for k, (forwards, backwards) in enumerate(zip(self.forwards, self.backwards, strict=True)):
             h_BTD = self.dropout(h_BTD) if k else h_BTD
             ahead_BTD, _ = forwards(h_BTD)
-            back_BTD, _ = backwards(reordered(h_BTD, reversed_BT))
-            h_BTD = torch.cat([ahead_BTD, reordered(back_BTD, reversed_BT)], -1)
+            back_BTD, _ = backwards(reorder_tokens(h_BTD, reversed_BT))
+            h_BTD = torch.cat([ahead_BTD, reorder_tokens(back_BTD, reversed_BT)], -1)
         return h_BTD * mask_BT.unsqueeze(-1)
 
 
@@ -49,7 +48,7 @@ def reversed_indices(mask_BT: Tensor) -> Tensor:
     return torch.where(mask_BT, lengths_B1 - 1 - t_T, t_T)
 
 
-def reordered(x_BTD: Tensor, order_BT: Tensor) -> Tensor:
+def reorder_tokens(x_BTD: Tensor, order_BT: Tensor) -> Tensor:
     """Return the tokens of each sentence in the order given by indices (B, T), as (B, T, D)."""
     return x_BTD.gather(1, order_BT.unsqueeze(-1).expand_as(x_BTD))
 
@@ -86,10 +85,11 @@ def masked_mean(x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
 def viterbi(
     scores_BTK: Tensor, mask_BT: Tensor, moves_KK: Tensor, start_K: Tensor, end_K: Tensor
 ) -> list[list[int]]:
-    """Return the tag sequence of each sentence with the highest score.
+    """Return the tag sequence with the highest score for each sentence.
 
-    A score sums the tags' own scores (B, T, K), the transitions `moves_KK` between neighbours, and
-    the scores of the first and last tag.
+    A score sums the tags' own scores (`scores_BTK`, for K tags), those of each pair of neighbouring
+    tags (`moves_KK`, from row to column), and those of the first tag (`start_K`) and the last
+    (`end_K`).
     """
     scores_BTK, mask_BT = scores_BTK.cpu(), mask_BT.cpu()
     moves_KK, start_K, end_K = moves_KK.cpu(), start_K.cpu(), end_K.cpu()
@@ -112,7 +112,10 @@ def viterbi(
 
 
 def padded_labels(rows: Sequence[Sequence[int]], like_BT: Tensor) -> Tensor:
-    """Return lists of label ids as one tensor (B, T), padded with 0."""
+    """Return lists of label ids as one tensor (B, T), padded with 0.
+
+    `like_BT` is a tensor that has the shape and device wanted.
+    """
     labels_BT = torch.zeros(like_BT.shape, dtype=torch.long)
     for row, numbers in enumerate(rows):
         labels_BT[row, : len(numbers)] = torch.tensor(numbers)

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from elmo.tasks.examples import Pair, Tokens
-from elmo.tasks.inputs import Inputs
-from elmo.tasks.metrics import Tally, accuracy
+from elmo.tasks.inputs import TaskInputs
+from elmo.tasks.metrics import Tally, tally_accuracy
 from elmo.tasks.modules import (
-    Recurrent,
+    BidirectionalRNN,
     SharedDropout,
     masked_max,
     masked_mean,
@@ -31,16 +31,16 @@ from elmo.tasks.vectors import Vectors
 class PairsModel(nn.Module):
     """A model that gives each pair of sentences one label."""
 
-    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: TaskSettings) -> None:
+    def __init__(self, inputs: TaskInputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
         self.inputs, self.labels = inputs, list(labels)
         self._numbers = {label: k for k, label in enumerate(labels)}
         hidden = settings.hidden
         self.shared_dropout = SharedDropout(settings.dropout)
-        self.encoder = Recurrent(inputs.width, hidden)
+        self.encoder = BidirectionalRNN(inputs.width, hidden)
         width = 4 * (2 * hidden + inputs.output_width)
         self.compare = nn.Sequential(nn.Linear(width, hidden), nn.ReLU())
-        self.compose = Recurrent(hidden, hidden)
+        self.compose = BidirectionalRNN(hidden, hidden)
         self.decide = nn.Sequential(
             nn.Dropout(settings.dropout),
             nn.Linear(8 * hidden, hidden),
@@ -48,7 +48,7 @@ class PairsModel(nn.Module):
             nn.Dropout(settings.dropout),
             nn.Linear(hidden, len(labels)),
         )
-        initialise(self.encoder, self.compare, self.compose, self.decide)
+        initialise_weights(self.encoder, self.compare, self.compose, self.decide)
 
     @staticmethod
     def labels_of(examples: Sequence[Pair]) -> list[str]:
@@ -68,10 +68,10 @@ class PairsModel(nn.Module):
 
     def tally(self, examples: Sequence[Pair], predictions: Sequence[str]) -> Tally:
         """Return the tally of accuracy, with one unit per example."""
-        return accuracy([example.label for example in examples], predictions)
+        return tally_accuracy([example.label for example in examples], predictions)
 
     def describe(self, example: Pair, prediction: str) -> dict[str, Any]:
-        """Return a prediction as a JSON object."""
+        """Return a prediction as a dictionary for JSON: premise, hypothesis and label."""
         return {
             "premise": example.premise,
             "hypothesis": example.hypothesis,
@@ -104,10 +104,11 @@ class PairsModel(nn.Module):
         return h_BTD, text.mask_BT
 
 
-def initialise(*modules: nn.Module) -> None:
-    """Initialise a network: Xavier input weights, orthogonal recurrent weights, zero biases.
+def initialise_weights(*modules: nn.Module) -> None:
+    """Initialise LSTM and linear modules as ESIM does: Xavier input weights, orthogonal recurrent
+    ones.
 
-    The forget gates' two biases sum to 1.
+    Biases are 0 but for the forget gates, whose two biases add up to 1.
     """
     for module in modules:
         for name, parameter in module.named_parameters():

@@ -15,15 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from elmo.tasks.examples import Question, Range
-from elmo.tasks.inputs import Encoded, Inputs
-from elmo.tasks.metrics import Tally, squad_scores
-from elmo.tasks.modules import Recurrent, SharedDropout, masked_softmax
+from elmo.tasks.inputs import EncodedBatch, TaskInputs
+from elmo.tasks.metrics import Tally, tally_answers
+from elmo.tasks.modules import BidirectionalRNN, SharedDropout, masked_softmax
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 
 
-class Similarity(nn.Module):
-    """The trilinear similarity s(c, q) = u·c + v·q + (w ∘ c)·q."""
+class TrilinearSimilarity(nn.Module):
+    """The similarity of each paragraph token c to each question token q: u·c + v·q + (w ∘ c)·q,
+    with learned vectors u, v and w."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -38,17 +39,19 @@ class Similarity(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Self-attention in which a token may also attend to nothing, by a learned term of the
-    denominator."""
+    """Attention of a paragraph's tokens to each other, in which a token may also attend to nothing.
+
+    A learned score for nothing takes part in the softmax.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.similarity = Similarity(width)
+        self.similarity = TrilinearSimilarity(width)
         self.nothing = nn.Parameter(torch.tensor(-1.0))
         self.join = nn.Linear(3 * width, width)
 
     def forward(self, x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
-        """Return the attended vectors, (B, T, D)."""
+        """Return each token's vector joined with what it attends to, (B, T, D)."""
         B, T, _ = x_BTD.shape
         itself = torch.eye(T, dtype=torch.bool, device=x_BTD.device)
         scores_BTT = self.similarity(x_BTD, x_BTD)
@@ -62,20 +65,20 @@ class SelfAttention(nn.Module):
 class QuestionsModel(nn.Module):
     """A model that finds the answer to a question in a paragraph."""
 
-    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: TaskSettings) -> None:
+    def __init__(self, inputs: TaskInputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
         self.inputs, self.labels = inputs, list(labels)
         self.answer_tokens = settings.answer_tokens
         hidden = settings.hidden
         self.dropout = SharedDropout(settings.dropout)
-        self.encoder = Recurrent(inputs.width, hidden, gru=True)
+        self.encoder = BidirectionalRNN(inputs.width, hidden, gru=True)
         width = 2 * hidden + inputs.output_width
-        self.similarity = Similarity(width)
+        self.similarity = TrilinearSimilarity(width)
         self.join = nn.Linear(4 * width, 2 * hidden)
-        self.again = Recurrent(2 * hidden, hidden, gru=True)
+        self.again = BidirectionalRNN(2 * hidden, hidden, gru=True)
         self.self_attention = SelfAttention(2 * hidden)
-        self.start_rnn = Recurrent(2 * hidden, hidden, gru=True)
-        self.end_rnn = Recurrent(4 * hidden, hidden, gru=True)
+        self.start_rnn = BidirectionalRNN(2 * hidden, hidden, gru=True)
+        self.end_rnn = BidirectionalRNN(4 * hidden, hidden, gru=True)
         self.start = nn.Linear(2 * hidden, 1, bias=False)
         self.end = nn.Linear(2 * hidden, 1, bias=False)
 
@@ -95,8 +98,8 @@ class QuestionsModel(nn.Module):
 
     @torch.inference_mode()
     def predict(self, examples: Sequence[Question], vectors: Vectors | None) -> list[Range]:
-        """Return the token span of each answer: the best start and end at most `answer_tokens`
-        apart.
+        """Return the token span of each answer: the best start and end of a span of at most
+        `answer_tokens` tokens.
 
         The span is empty if the question or its paragraph has no tokens.
         """
@@ -109,15 +112,15 @@ class QuestionsModel(nn.Module):
 
     def tally(self, examples: Sequence[Question], predictions: Sequence[Range]) -> Tally:
         """Return the tally of F1 and exact match against all reference answers."""
-        texts = [e.cut(*span) for e, span in zip(examples, predictions, strict=True)]
-        return squad_scores([example.answers or () for example in examples], texts)
+        texts = [e.text_of(*span) for e, span in zip(examples, predictions, strict=True)]
+        return tally_answers([example.answers or () for example in examples], texts)
 
     def describe(self, example: Question, prediction: Range) -> dict[str, Any]:
-        """Return a prediction as a JSON object: the answer's text and its offset in the paragraph,
+        """Return a prediction as a dictionary for JSON: the answer and its offset in the paragraph,
         or −1."""
         start, stop = prediction
         start = example.offsets[start][0] if start < stop else -1
-        return {"id": example.id, "answer": example.cut(*prediction), "answer_start": start}
+        return {"id": example.id, "answer": example.text_of(*prediction), "answer_start": start}
 
     def _logits(
         self, examples: Sequence[Question], vectors: Vectors | None
@@ -137,7 +140,7 @@ class QuestionsModel(nn.Module):
         end_BT = self.end(end_BTD).squeeze(-1).masked_fill(~mask_BT, float("-inf"))
         return start_BT, end_BT
 
-    def _encode(self, text: Encoded) -> Tensor:
+    def _encode(self, text: EncodedBatch) -> Tensor:
         h_BTD = self.dropout(self.encoder(self.dropout(text.x_BTW), text.mask_BT))
         return h_BTD if text.elmo_BTD is None else torch.cat([h_BTD, text.elmo_BTD], -1)
 
@@ -152,7 +155,8 @@ class QuestionsModel(nn.Module):
 
 
 def best_spans(start_BT: Tensor, end_BT: Tensor, longest: int) -> list[Range]:
-    """Return the spans of at most `longest` tokens with the largest sum of start and end logits."""
+    """Return for each row of the batch the span of at most `longest` tokens with the largest sum of
+    start and end logits."""
     B, T = start_BT.shape
     allowed_TT = torch.ones(T, T, dtype=torch.bool, device=start_BT.device)
     allowed_TT = allowed_TT.triu().tril(longest - 1)

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from elmo.tasks.examples import Predicate
-from elmo.tasks.inputs import Inputs
-from elmo.tasks.metrics import Tally, role_f1
+from elmo.tasks.inputs import TaskInputs
+from elmo.tasks.metrics import Tally, tally_role_f1
 from elmo.tasks.modules import (
     FORBIDDEN,
     padded_labels,
-    reordered,
+    reorder_tokens,
     reversed_indices,
     viterbi,
 )
@@ -31,9 +31,10 @@ INDICATOR_DIM = 100
 
 
 class HighwayLSTM(nn.Module):
-    """A one-directional LSTM with a highway connection: out = r ∘ (o ∘ tanh c) + (1 − r) ∘ Wx.
+    """An LSTM that reads in one direction, with a highway connection around it.
 
-    Dropout of h uses one mask per sentence.
+    A gate r mixes its usual output, o ∘ tanh c, with a linear map of its input, Wx: out = r ∘ (o ∘
+    tanh c) + (1 − r) ∘ Wx. Dropout of the state uses one mask per sentence.
     """
 
     def __init__(self, width: int, hidden: int, *, dropout: float, backward: bool) -> None:
@@ -50,11 +51,12 @@ class HighwayLSTM(nn.Module):
     def forward(self, x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
         """Read inputs (B, T, D); return outputs (B, T, H), 0 where masked.
 
-        The backward direction starts at each sentence's last token.
+        With `backward`, each sentence is read from its last token to its first; the outputs are in
+        the order of the text.
         """
         order_BT = reversed_indices(mask_BT) if self.backward else None
         if order_BT is not None:
-            x_BTD = reordered(x_BTD, order_BT)
+            x_BTD = reorder_tokens(x_BTD, order_BT)
         H = self.hidden
         gates_BT5H, carry_BTH = self.input(x_BTD).split([5 * H, H], -1)
         h_BH = c_BH = x_BTD.new_zeros(len(x_BTD), H)
@@ -68,14 +70,14 @@ class HighwayLSTM(nn.Module):
             outputs.append(h_BH)
         h_BTH = torch.stack(outputs, 1)
         if order_BT is not None:
-            h_BTH = reordered(h_BTH, order_BT)
+            h_BTH = reorder_tokens(h_BTH, order_BT)
         return h_BTH * mask_BT.unsqueeze(-1)
 
 
 class RolesModel(nn.Module):
     """A model that finds the arguments of one predicate of a sentence."""
 
-    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: TaskSettings) -> None:
+    def __init__(self, inputs: TaskInputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
         self.inputs, self.labels = inputs, list(labels)
         self._numbers = {tag: k for k, tag in enumerate(labels)}
@@ -124,10 +126,11 @@ class RolesModel(nn.Module):
     def tally(self, examples: Sequence[Predicate], predictions: Sequence[list[str]]) -> Tally:
         """Return the tally of the F1 of arguments, counted as srl-eval.pl does."""
         gold = [example.nested or lenient_spans(example.tags or ()) for example in examples]
-        return role_f1(gold, [lenient_spans(tags) for tags in predictions])
+        return tally_role_f1(gold, [lenient_spans(tags) for tags in predictions])
 
     def describe(self, example: Predicate, prediction: list[str]) -> dict[str, Any]:
-        """Return a prediction as a JSON object."""
+        """Return a prediction as a dictionary for JSON: the tokens, the predicate, the BIO tags,
+        and the arguments as spans."""
         marked = lenient_spans(prediction)
         arguments = [{"start": a, "stop": b, "label": label} for a, b, label in marked]
         return {

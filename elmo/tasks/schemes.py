@@ -24,7 +24,7 @@ class TagError(ElmoError):
         self.position = position
 
 
-def find_scheme(sentences: Iterable[Sequence[str]]) -> str:
+def detect_scheme(sentences: Iterable[Sequence[str]]) -> str:
     """Return the scheme that a file's tags use, or `plain` if they mark no spans, as for POS.
 
     Without E- and S- tags, the scheme is IOB1 if no span begins with an unnecessary B-, else BIO.
@@ -46,8 +46,9 @@ def find_scheme(sentences: Iterable[Sequence[str]]) -> str:
     return "iob1" if stray and not needless else "bio"
 
 
-def spans(tags: Sequence[str], scheme: str) -> list[Span]:
-    """Return the spans that tags mark; raise `TagError` for a tag that the scheme forbids."""
+def spans_of_tags(tags: Sequence[str], scheme: str) -> list[Span]:
+    """Return the spans that tags of a scheme mark; raise `TagError` for a tag that the scheme
+    forbids."""
     marked: list[Span] = []
     start, label, inside = 0, "", False
     for position, tag in enumerate(tags):
@@ -88,21 +89,21 @@ def lenient_spans(tags: Sequence[str]) -> list[Span]:
     return marked
 
 
-def to_bio(marked: Iterable[Span], length: int) -> tuple[str, ...]:
+def to_bio(spans: Iterable[Span], length: int) -> tuple[str, ...]:
     """Return the BIO tags of spans over `length` tokens; raise `ElmoError` if spans overlap."""
     tags = ["O"] * length
-    for start, stop, label in marked:
+    for start, stop, label in spans:
         if set(tags[start:stop]) != {"O"}:
             raise ElmoError(f"spans overlap at token {start}")
         tags[start:stop] = [f"B-{label}", *[f"I-{label}"] * (stop - start - 1)]
     return tuple(tags)
 
 
-def to_bioes(marked: Iterable[Span], length: int) -> tuple[str, ...]:
+def to_bioes(spans: Iterable[Span], length: int) -> tuple[str, ...]:
     """Return the BIOES tags of spans over `length` tokens; raise `ElmoError` if spans overlap."""
-    marked = list(marked)
-    tags = list(to_bio(marked, length))
-    for start, stop, label in marked:
+    spans = list(spans)
+    tags = list(to_bio(spans, length))
+    for start, stop, label in spans:
         tags[stop - 1] = f"{'S' if stop - start == 1 else 'E'}-{label}"
     return tuple(tags)
 

@@ -16,15 +16,17 @@ Size = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of a task's training.
+    """The settings of a task's training, for all kinds.
 
-    `elmo` is `frozen` (vectors from a store), `tuned` (the biLM is trained too) or `none` (the
-    baseline without ELMo). `layers` selects layers from 0…L (None: all). `mix` is `learned`, or
-    `average`, in which only γ is learned. ELMo is added to the input with `elmo_input`, and to the
-    first recurrent layer's output with `elmo_output`. `l2` is λ of λ·Σw². `elmo_dropout` is 0 by
-    default if the model already drops its whole input, ELMo included. `words` is `learned` (with
+    `elmo` is `frozen` (vectors are computed once), `tuned` (the biLM is trained too) or `none` (the
+    baseline without ELMo). `layers` are the numbers of the layers to use, 0 being the context-free
+    one (None: all). They are mixed with weights w and a scale γ: `mix` is `learned`, or `average`
+    (only γ is learned); `l2` is λ of the penalty λ·Σw². ELMo is added to the input with
+    `elmo_input`, and to the first recurrent layer's output with `elmo_output`. `elmo_dropout` is 0
+    by default if the model already drops its whole input, ELMo included. `words` is `learned` (with
     the task), `file` (a word2vec or GloVe text, `word_file`), `trained` (by gensim, on the training
-    text) or `none`. `characters` is the number of char-CNN filters.
+    text) or `none`; `characters` is the number of filters of the character CNN. `gradient_norm`
+    bounds the gradients' norm (0: not at all).
     """
 
     elmo: Literal["frozen", "tuned", "none"] = "frozen"
@@ -58,7 +60,7 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     sentences: SmallPositive = 50  # of a document that are trained on at a time
 
 
-def changed(settings: TaskSettings, changes: dict[str, Any]) -> TaskSettings:
+def with_changes(settings: TaskSettings, changes: dict[str, Any]) -> TaskSettings:
     """Return the settings with some values changed; text is converted to the setting's type.
 
     `layers` may be given as text too: `all`, or numbers such as `0,2`.

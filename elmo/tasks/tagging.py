@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from elmo.tasks.examples import Span, Tagged
-from elmo.tasks.inputs import Encoded, Inputs
-from elmo.tasks.metrics import Tally, span_f1, tag_accuracy, with_tags
+from elmo.tasks.inputs import EncodedBatch, TaskInputs
+from elmo.tasks.metrics import Tally, tally_span_f1, tally_spans_and_tags, tally_tag_accuracy
 from elmo.tasks.modules import (
     FORBIDDEN,
-    Recurrent,
+    BidirectionalRNN,
     padded_labels,
     viterbi,
 )
-from elmo.tasks.schemes import find_scheme, lenient_spans, may_follow
+from elmo.tasks.schemes import detect_scheme, lenient_spans, may_follow
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 
@@ -29,13 +29,13 @@ from elmo.tasks.vectors import Vectors
 class TaggingModel(nn.Module):
     """A model that tags each token of a sentence."""
 
-    def __init__(self, inputs: Inputs, labels: Sequence[str], settings: TaskSettings) -> None:
+    def __init__(self, inputs: TaskInputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
         self.inputs, self.labels = inputs, list(labels)
         self._numbers = {tag: k for k, tag in enumerate(labels)}
-        self.marks_spans = find_scheme([labels]) == "bioes"
+        self.marks_spans = detect_scheme([labels]) == "bioes"
         self.dropout = nn.Dropout(settings.dropout)
-        self.lstm = Recurrent(
+        self.lstm = BidirectionalRNN(
             inputs.width, settings.hidden, depth=settings.depth, dropout=settings.dropout
         )
         self.scores = nn.Linear(2 * settings.hidden + inputs.output_width, len(labels))
@@ -72,17 +72,18 @@ class TaggingModel(nn.Module):
     def tally(self, examples: Sequence[Tagged], predictions: Sequence[list[str]]) -> Tally:
         """Return the tally of span F1, or of accuracy if the tags mark no spans; a unit is a
         sentence."""
-        return tally_of_tags(examples, predictions, self.labels)
+        return tally_tags(examples, predictions, self.labels)
 
     def describe(self, example: Tagged, prediction: list[str]) -> dict[str, Any]:
-        """Return a prediction as a JSON object: the BIO tags and the spans they mark."""
+        """Return a prediction as a dictionary for JSON: the tokens, the BIO tags and the spans they
+        mark."""
         if not self.marks_spans:
             return {"tokens": example.tokens, "tags": prediction}
         spans = [{"start": a, "stop": b, "label": label} for a, b, label in _spans(prediction)]
         tags = [_as_bio(tag) for tag in prediction]
         return {"tokens": example.tokens, "tags": tags, "spans": spans}
 
-    def _emissions(self, text: Encoded) -> Tensor:
+    def _emissions(self, text: EncodedBatch) -> Tensor:
         h_BTD = self.lstm(self.dropout(text.x_BTW), text.mask_BT)
         if text.elmo_BTD is not None:
             h_BTD = torch.cat([h_BTD, text.elmo_BTD], -1)
@@ -102,16 +103,19 @@ class TaggingModel(nn.Module):
         return torch.tensor(penalty), torch.tensor(start), torch.tensor(end)
 
 
-def tally_of_tags(
+def tally_tags(
     examples: Sequence[Tagged], predictions: Sequence[list[str]], labels: Sequence[str]
 ) -> Tally:
-    """Tally span F1, or accuracy if `labels` mark no spans; a unit is a sentence."""
+    """Tally span F1 and the accuracy of tags, or accuracy alone if `labels` mark no spans.
+
+    A unit is a sentence.
+    """
     gold = [list(example.tags or ()) for example in examples]
-    tags = tag_accuracy(gold, predictions)
-    if find_scheme([labels]) != "bioes":
+    tags = tally_tag_accuracy(gold, predictions)
+    if detect_scheme([labels]) != "bioes":
         return tags
-    spans = span_f1([_spans(tags) for tags in gold], [_spans(tags) for tags in predictions])
-    return with_tags(spans, tags)
+    spans = tally_span_f1([_spans(tags) for tags in gold], [_spans(tags) for tags in predictions])
+    return tally_spans_and_tags(spans, tags)
 
 
 def crf_log_likelihood(

@@ -44,26 +44,26 @@ from elmo.settings import MOST_LAYERS, ModelShape
 from elmo.store import FeatureStore, model_digest
 from elmo.store.layout import Mix
 from elmo.tasks import RESULTS_VERSION, schemes
-from elmo.tasks.examples import Example, distinct, learnable
-from elmo.tasks.inputs import Inputs, WordTable, word_table
+from elmo.tasks.example_files import examples_of_items
+from elmo.tasks.examples import Example, distinct_sentences, learnable_examples
+from elmo.tasks.formats.fields import ExampleSet, TextSplitter
+from elmo.tasks.inputs import TaskInputs, WordTable, word_table
 from elmo.tasks.kinds import KINDS
 from elmo.tasks.metrics import Scores, Tally
-from elmo.tasks.readers.fields import Labelled, TextTokens
-from elmo.tasks.reading import read_items
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.train import (
     ReportEpoch,
     TaskModel,
     TaskProgress,
     check_lengths,
-    fit,
-    predictions,
+    fit_task,
+    predict_all,
 )
 from elmo.tasks.vectors import (
     EmbeddedVectors,
     StoredVectors,
     Vectors,
-    store_of,
+    build_sentence_store,
 )
 
 FORMAT = 3  # of task.json
@@ -72,9 +72,9 @@ NAMES = rf"words\.json|model/({ALL_NAMES})|seed-\d+/(weights\.safetensors|curve\
 CHUNK = 512  # examples predicted at a time
 
 
-class BiLMShape(msgspec.Struct, forbid_unknown_fields=True):
-    """The digest of the model whose vectors a task reads, and the number and width of their
-    layers."""
+class BiLMSource(msgspec.Struct, forbid_unknown_fields=True):
+    """Which biLM a task reads: the model's digest, and the number and width of the layers taken
+    from it."""
 
     digest: Sha256
     layers: Annotated[int, Meta(ge=1, le=MOST_LAYERS + 1)]
@@ -90,7 +90,7 @@ class TaskRecord(msgspec.Struct, forbid_unknown_fields=True):
     labels: list[str]
     scheme: str
     tokenizer: Tokenization
-    bilm: BiLMShape | None
+    bilm: BiLMSource | None
     seeds: list[Count]
     scores: dict[str, dict[str, float]]
     counts: dict[str, dict[str, Count]]
@@ -148,7 +148,7 @@ class Task:
         while chunk := list(islice(waiting, CHUNK)):
             check_lengths(chunk)
             size = self.record.settings.batch_size
-            yield from zip(chunk, predictions(self.model, chunk, self.vectors, size), strict=True)
+            yield from zip(chunk, predict_all(self.model, chunk, self.vectors, size), strict=True)
 
     def __call__(self, items: Any) -> Any:
         """Predict for one item or a list of items; return JSON objects as `elmo task predict`
@@ -164,7 +164,7 @@ class Task:
         if not isinstance(items, Iterable) or isinstance(items, bytes):
             raise ElmoError(f"give a text, a record, or a list of them, not {items!r:.80}")
         several = list(items)
-        labelled = read_items(self.record.kind, several, tokenizer=self.record.tokenizer)
+        labelled = examples_of_items(self.record.kind, several, tokenizer=self.record.tokenizer)
         answers: list[list[Any]] = [[] for _ in several]
         for example, prediction in self.predict(labelled.examples):
             item = several[number := int(example.source.rpartition(":")[2])]
@@ -179,7 +179,7 @@ class Task:
     def _add_texts(self, described: dict[str, Any], text: str | None) -> None:
         """Add to the spans of a prediction their text, and their range of characters in `text`."""
         spans = [*described.get("spans", ()), *described.get("arguments", ())]
-        offsets = self._split.with_offsets(text)[1] if spans and text is not None else ()
+        offsets = self._split.tokens_and_offsets(text)[1] if spans and text is not None else ()
         for span in spans:
             start, stop = span["start"], span["stop"]
             span["text"] = " ".join(described["tokens"][start:stop])
@@ -188,24 +188,24 @@ class Task:
                 span |= {"text": text[first:last], "characters": [first, last]}
 
     @cached_property
-    def _split(self) -> TextTokens:
-        return TextTokens(self.record.tokenizer)
+    def _split(self) -> TextSplitter:
+        return TextSplitter(self.record.tokenizer)
 
     def describe(self, example: Example, prediction: Any) -> dict[str, Any]:
-        """Return a prediction as a JSON object."""
+        """Return a prediction of `predict` as a dictionary that can be written as JSON."""
         return self.model.describe(example, prediction)
 
-    def evaluate(self, labelled: Labelled) -> Scores:
+    def evaluate(self, labelled: ExampleSet) -> Scores:
         """Return the scores of the task's metric on labelled examples."""
         return self.tally(labelled).scores()
 
-    def tally(self, labelled: Labelled) -> Tally:
+    def tally(self, labelled: ExampleSet) -> Tally:
         """Predict labelled examples; return the counts of the task's metric for each of them."""
         self.check_scheme(labelled)
         guesses = [guess for _, guess in self.predict(labelled.examples)]
         return self.model.tally(labelled.examples, guesses)
 
-    def check_scheme(self, labelled: Labelled) -> None:
+    def check_scheme(self, labelled: ExampleSet) -> None:
         """Raise `ElmoError` if tags mark spans but the task learned tags that do not, or the
         reverse."""
         if (labelled.scheme == "plain") != (self.record.scheme == "plain"):
@@ -217,8 +217,8 @@ class Task:
 
 def train_task(
     kind: str,
-    train: Labelled,
-    dev: Labelled,
+    train: ExampleSet,
+    dev: ExampleSet,
     *,
     out: Path,
     settings: TaskSettings,
@@ -234,18 +234,22 @@ def train_task(
 
     `work` holds checkpoints, from which an interrupted training resumes, and a store of the
     sentences' vectors, which later trainings on the same data reuse. If `store` is given, vectors
-    are read from it instead; it must hold exactly these sentences, embedded by `model`.
+    are read from it instead; it must hold exactly these sentences, embedded by `model`. `tokenizer`
+    is recorded, to split raw text at prediction. `report(kind, figures)` is called with `seed`
+    before each seed and `epoch` after each epoch.
     """
     _check(settings, model, train, dev)
     check_lengths([*train.examples, *dev.examples])
     check_folder(Location(out), ours=("task.json",), also=NAMES)
     check_writable(out)
-    learned = learnable(train.examples)
+    learned = learnable_examples(train.examples)
     if not learned:
         where = train.examples[0].source if train.examples else "train"
         raise ElmoError(f"{where}: no example has a label and text, so there is nothing to learn")
-    words = word_table(settings, distinct(train.examples))  # a file of vectors is read before work
-    sentences = distinct([*train.examples, *dev.examples])
+    words = word_table(
+        settings, distinct_sentences(train.examples)
+    )  # a file of vectors is read before work
+    sentences = distinct_sentences([*train.examples, *dev.examples])
     vectors, shape = _vectors(settings, sentences, model, store, work, device)
     record = _new_record(kind, settings, train, dev, tokenizer, shape, seeds)
     folders = {seed: work / _fingerprint(record, words, seed) for seed in seeds}
@@ -253,7 +257,7 @@ def train_task(
     def trained(seed: int) -> tuple[TaskModel, TaskProgress]:
         """Return the trained network of a seed; at once if its training has finished."""
         network = _untrained(record, words, model, device, seed=seed)
-        progress = fit(
+        progress = fit_task(
             network,
             learned,
             dev.examples,
@@ -277,14 +281,14 @@ def train_task(
             record.scores[str(seed)] = _write_seed(new / f"seed-{seed}", *trained(seed))
         written = [new / "words.json", *sorted(new.glob("seed-*/*"))]
         record.files = {path.relative_to(new).as_posix(): sha256(path) for path in written}
-        record.digest = identity(msgspec.to_builtins(record))
+        record.digest = record_digest(msgspec.to_builtins(record))
         write_json(new / "task.json", msgspec.to_builtins(record))
     for folder in folders.values():
         shutil.rmtree(folder, ignore_errors=True)
     return record
 
 
-def _check(settings: TaskSettings, model: Path | None, train: Labelled, dev: Labelled) -> None:
+def _check(settings: TaskSettings, model: Path | None, train: ExampleSet, dev: ExampleSet) -> None:
     if (model is None) != (settings.elmo == "none"):
         raise ElmoError("pass a model, or leave ELMo out (elmo: none); not both, not neither")
     if (train.scheme == "plain") != (dev.scheme == "plain"):
@@ -296,28 +300,29 @@ def _check(settings: TaskSettings, model: Path | None, train: Labelled, dev: Lab
                 raise ElmoError(f"layers must be among 0 to {top}, found {layer}")
 
 
-def labels_lacking(
-    kind: str, known: Sequence[str], labelled: Labelled, *, scheme: str
+def unknown_labels(
+    kind: str, known: Sequence[str], labelled: ExampleSet, *, scheme: str
 ) -> list[str]:
-    """Return the labels in `labelled` that a task with the labels `known` cannot predict.
+    """Return the labels in `labelled` that a task does not know (`known` are those it was trained
+    on).
 
-    Labels of spans are returned without their B-, I-, E- or S-.
+    It can't predict them. If `scheme` marks spans, labels are returned without B-, I-, E- or S-.
     """
     marks = scheme != "plain"
 
     def names(labels: Iterable[str]) -> set[str]:
         return {label[2:] or label if marks else label for label in labels}
 
-    return sorted(names(KINDS[kind].load_model().labels_of(labelled.examples)) - names(known))
+    return sorted(names(KINDS[kind].model_class().labels_of(labelled.examples)) - names(known))
 
 
 def _new_record(
     kind: str,
     settings: TaskSettings,
-    train: Labelled,
-    dev: Labelled,
+    train: ExampleSet,
+    dev: ExampleSet,
     tokenizer: Tokenization,
-    shape: BiLMShape | None,
+    shape: BiLMSource | None,
     seeds: Sequence[int],
 ) -> TaskRecord:
     """Return the record of a task before training, without scores."""
@@ -325,7 +330,7 @@ def _new_record(
         format=FORMAT,
         kind=kind,
         settings=settings,
-        labels=KINDS[kind].load_model().labels_of(train.examples),
+        labels=KINDS[kind].model_class().labels_of(train.examples),
         scheme=train.scheme,
         tokenizer=tokenizer,
         bilm=shape,
@@ -338,7 +343,7 @@ def _new_record(
     )
 
 
-def evaluate_seeds(folder: Path, labelled: Labelled, *, device: str = "cpu") -> list[Tally]:
+def evaluate_seeds(folder: Path, labelled: ExampleSet, *, device: str = "cpu") -> list[Tally]:
     """Evaluate each seed of a trained task; return their tallies. Each sentence is embedded
     once."""
     first, *others = read_task(folder).seeds
@@ -373,9 +378,9 @@ def read_task(folder: Path) -> TaskRecord:
         raise ElmoError(f"{file}: bilm and settings.elmo contradict each other")
     if not record.labels and KINDS[record.kind].labels:
         raise ElmoError(f"{file}: labels is empty; train the task again")
-    if identity(given) != record.digest:
+    if record_digest(given) != record.digest:
         raise Damaged(
-            f"{file}: was altered (its digest is {identity(given)[:12]}…, it says "
+            f"{file}: was altered (its digest is {record_digest(given)[:12]}…, it says "
             f"{record.digest[:12]}…); restore it or train the task again"
         )
     return record
@@ -391,7 +396,7 @@ def best_seed(record: TaskRecord) -> int:
     return max(record.seeds, key=score)
 
 
-def identity(record: dict[str, Any]) -> str:
+def record_digest(record: dict[str, Any]) -> str:
     """Return the digest of the content of a `task.json`, which its field `digest` must equal."""
     return digest({key: value for key, value in record.items() if key != "digest"})
 
@@ -413,19 +418,21 @@ def _vectors(
     store: Path | None,
     work: Path,
     device: str,
-) -> tuple[Vectors | None, BiLMShape | None]:
+) -> tuple[Vectors | None, BiLMSource | None]:
     if model is None:
         return None, None
     name = model_digest(model)
     if settings.elmo == "tuned":
         shape = load_model(model).bilm.config
-        return None, BiLMShape(name, shape.layers + 1, shape.dim)
+        return None, BiLMSource(name, shape.layers + 1, shape.dim)
     if store is not None:
         vectors = StoredVectors(FeatureStore(store, layers=settings.layers, model=model))
-        vectors.check(sentences)
+        vectors.check_contains(sentences)
     else:
-        vectors = store_of(sentences, model=model, work=work, layers=settings.layers, device=device)
-    return vectors, BiLMShape(name, len(vectors.store.layers), vectors.store.dim)
+        vectors = build_sentence_store(
+            sentences, model=model, work=work, layers=settings.layers, device=device
+        )
+    return vectors, BiLMSource(name, len(vectors.store.layers), vectors.store.dim)
 
 
 def _untrained(
@@ -448,14 +455,14 @@ def _network(record: TaskRecord, words: WordTable, model: Path | None, device: s
                 f"{model}: is not the model the task was trained with ({shape.digest[:12]}…)"
             )
         tuned = load_model(model) if record.settings.elmo == "tuned" else None
-    inputs = Inputs(
+    inputs = TaskInputs(
         record.settings,
         words,
         layers=shape.layers if shape else 0,
         dim=shape.dim if shape else 0,
         model=tuned,
     )
-    network = KINDS[record.kind].load_model()(inputs, record.labels, record.settings)
+    network = KINDS[record.kind].model_class()(inputs, record.labels, record.settings)
     return cast(TaskModel, network.to(device))
 
 

@@ -29,8 +29,8 @@ from elmo.nn.device import exact_float32
 from elmo.nn.memory import keep_freed_memory
 from elmo.nn.threads import one_thread
 from elmo.settings import MOST_TOKENS
-from elmo.tasks.examples import Example, Tokens, attention, length
-from elmo.tasks.inputs import Inputs
+from elmo.tasks.examples import Example, Tokens, attention_pairs, token_count
+from elmo.tasks.inputs import TaskInputs
 from elmo.tasks.metrics import Tally
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
@@ -42,16 +42,19 @@ ReportEpoch = Callable[[str, dict[str, float]], None]
 
 
 class TaskModel(Protocol):
-    """The interface of a task's model, which is also a torch module.
+    """The interface of a task's model, a torch module that computes its loss, predicts, and counts
+    how often it is right.
 
-    The first score of its tally decides which epoch is best.
+    `vectors` looks up the ELMo layers of sentences; it is None if the model computes them itself,
+    or uses none. The first score of its tally decides which epoch is best.
     """
 
-    inputs: Inputs
+    inputs: TaskInputs
     labels: list[str]
 
     def loss(self, examples: Sequence[Any], vectors: Vectors | None) -> Tensor:
-        """Return the loss of a batch, without the L2 term of the mix."""
+        """Return the loss of a batch, without the penalty on the weights that mix ELMo's layers
+        (`inputs.l2()`), which the training loop adds."""
 
     def predict(self, examples: Sequence[Any], vectors: Vectors | None) -> list[Any]:
         """Return one prediction per example."""
@@ -60,12 +63,15 @@ class TaskModel(Protocol):
         """Return the tally of the task's metric over all examples."""
 
     def describe(self, example: Any, prediction: Any) -> dict[str, Any]:
-        """Return a prediction as a JSON object."""
+        """Return a prediction as a dictionary that can be written as JSON."""
 
 
 class TaskProgress(msgspec.Struct):
-    """The progress of a training; `curve` has the loss, learning rate and dev scores of each
-    epoch."""
+    """The progress of a task's training: `best` is the best dev score, of epoch `best_epoch`.
+
+    `stale` counts the epochs since; `curve` has the loss, learning rate and dev scores of each
+    epoch.
+    """
 
     epoch: int = 0
     step: int = 0
@@ -83,7 +89,7 @@ class TaskCheckpoint(msgspec.Struct, forbid_unknown_fields=True):
     sha256: Sha256
 
 
-def fit(
+def fit_task(
     model: TaskModel,
     train: Sequence[Any],
     dev: Sequence[Any],
@@ -96,8 +102,8 @@ def fit(
 ) -> TaskProgress:
     """Train `model` and leave its best weights in it; return the progress.
 
-    `work` is the folder of the training's checkpoints. `report("epoch", figures)` is called after
-    each epoch.
+    `vectors` looks up the ELMo layers of sentences. `work` is the folder of the training's
+    checkpoints. `report("epoch", figures)` is called after each epoch.
     """
     keep_freed_memory()
     run = _Run(model, settings, work)
@@ -112,7 +118,7 @@ def fit(
             order = np.random.default_rng([seed, progress.epoch])
             loss = run.epoch(progress, random_batches(train, settings.batch_size, order), vectors)
             with run.averaged():
-                guesses = predictions(model, dev, vectors, settings.batch_size)
+                guesses = predict_all(model, dev, vectors, settings.batch_size)
                 scores = model.tally(dev, guesses).scores()
             progress.epoch += 1
             figures = {"epoch": progress.epoch, "loss": loss, "lr": progress.lr, **scores}
@@ -124,20 +130,23 @@ def fit(
     return progress
 
 
-def predictions(
+def predict_all(
     model: TaskModel, examples: Sequence[Any], vectors: Vectors | None, batch_size: int
 ) -> list[Any]:
-    """Return one prediction per example, in order; examples of similar length are batched
-    together."""
+    """Predict all examples, in batches of similar length; return the predictions in the order
+    given.
+
+    `vectors` looks up their ELMo layers.
+    """
     module = _module(model)
     training = module.training
     module.eval()
     guesses: list[Any] = [None] * len(examples)
-    order = sorted(range(len(examples)), key=lambda k: -length(examples[k]))
+    order = sorted(range(len(examples)), key=lambda k: -token_count(examples[k]))
     cut = _cut(order, examples, batch_size)
     batches = [[examples[k] for k in rows] for rows in cut]
     device = next(module.parameters()).device
-    with closing(read_ahead(batches, vectors)) as ready, exact_float32(device):
+    with closing(batches_with_vectors(batches, vectors)) as ready, exact_float32(device):
         for rows, (batch, read) in zip(cut, ready, strict=True):
             for row, prediction in zip(rows, model.predict(batch, read), strict=True):
                 guesses[row] = prediction
@@ -145,10 +154,11 @@ def predictions(
     return guesses
 
 
-def read_ahead(
+def batches_with_vectors(
     batches: Sequence[Sequence[Any]], vectors: Vectors | None
 ) -> Generator[tuple[Sequence[Any], Vectors | None], None, None]:
-    """Yield each batch with its vectors, which another thread reads during the previous batch."""
+    """Yield each batch with its ELMo vectors; another thread reads those of the next in the
+    meantime."""
     if vectors is None:
         yield from ((batch, None) for batch in batches)
         return
@@ -172,7 +182,7 @@ def random_batches(examples: Sequence[T], size: int, random: np.random.Generator
     order = random.permutation(len(examples))
     cut: list[list[T]] = []
     for start in range(0, len(order), size * POOL):
-        pool = sorted(order[start : start + size * POOL], key=lambda k: length(examples[k]))  # type: ignore[arg-type]
+        pool = sorted(order[start : start + size * POOL], key=lambda k: token_count(examples[k]))  # type: ignore[arg-type]
         cut += [[examples[k] for k in rows] for rows in _cut(pool, examples, size)]
     return [cut[k] for k in random.permutation(len(cut))]
 
@@ -183,10 +193,10 @@ def check_lengths(examples: Sequence[Example]) -> None:
     The memory of attention grows with the square of the length.
     """
     for example in examples:
-        if attention(example) > MOST_ATTENTION:
+        if attention_pairs(example) > MOST_ATTENTION:
             most = math.isqrt(MOST_ATTENTION)
             raise ElmoError(
-                f"{example.source}: has {math.isqrt(attention(example)):,} tokens, more than "
+                f"{example.source}: has {math.isqrt(attention_pairs(example)):,} tokens, more than "
                 f"{most:,}; memory grows with their square: cut it into shorter texts"
             )
         longest = max(map(len, example.sentences), default=0)
@@ -204,10 +214,10 @@ def _cut(rows: Sequence[int], examples: Sequence[Any], size: int) -> list[list[i
         batch: list[int] = []
         widest = 0
         for row in rows[start : start + size]:
-            widest = max(widest, attention(examples[row]))
+            widest = max(widest, attention_pairs(examples[row]))
             if batch and (len(batch) + 1) * widest > MOST_ATTENTION:
                 cut.append(batch)
-                batch, widest = [], attention(examples[row])
+                batch, widest = [], attention_pairs(examples[row])
             batch.append(row)
         cut.append(batch)
     return cut
@@ -249,7 +259,7 @@ class _Run:
             group["lr"] = progress.lr
         total = 0.0
         unread: list[Tensor] = []  # the loss of the step before, read while the next is computed
-        with closing(read_ahead(batches, vectors)) as ready:
+        with closing(batches_with_vectors(batches, vectors)) as ready:
             for batch, read in ready:
                 loss = self.model.loss(batch, read)
                 self.optimizer.zero_grad()

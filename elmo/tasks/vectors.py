@@ -56,7 +56,7 @@ class StoredVectors:
             layers.append(self.store[k])
         return layers
 
-    def check(self, sentences: Sequence[Tokens]) -> None:
+    def check_contains(self, sentences: Sequence[Tokens]) -> None:
         """Raise `ElmoError` if the store lacks one of the sentences."""
         for sentence in sentences:
             if sentence not in self._numbers:
@@ -64,9 +64,10 @@ class StoredVectors:
 
 
 class EmbeddedVectors:
-    """Vectors computed by an embedder on demand, with a cache of recent sentences.
+    """The ELMo vectors of sentences, computed by an embedder when asked for.
 
-    A sentence recurs for each predicate or question, and for each seed.
+    Those of recent sentences are kept: a sentence is asked for again for each of its predicates or
+    questions, and for each seed.
     """
 
     def __init__(self, embedder: Embedder, *, layers: Sequence[int] | None) -> None:
@@ -95,7 +96,7 @@ class EmbeddedVectors:
             self._tokens -= len(self._kept.popitem(last=False)[0])
 
 
-def store_of(
+def build_sentence_store(
     sentences: Sequence[Tokens],
     *,
     model: Path,
@@ -103,7 +104,7 @@ def store_of(
     layers: Sequence[int] | None,
     device: str = "cpu",
 ) -> StoredVectors:
-    """Write shards and a store of distinct sentences below `work`; return the store's vectors.
+    """Embed distinct sentences with a model, into a store below `work`; return its vectors.
 
     The store's folder is named after the sentences and the model, so an existing one is reused.
     """

@@ -120,7 +120,7 @@ def train(
     Example: elmo task train tagging --train train.conll --dev dev.conll \\
         --model models/finetune --out models/ner
     """
-    from elmo.tasks.reading import read
+    from elmo.tasks.example_files import read_examples
     from elmo.tasks.task import train_task
 
     from ..stages import tasks
@@ -134,7 +134,7 @@ def train(
     cuts = _tokenization(tokenizer, model)
     fields = _columns(columns)
     data = [
-        read(kind, path, format=format_, columns=fields, scheme=scheme, tokenizer=cuts)
+        read_examples(kind, path, format=format_, columns=fields, scheme=scheme, tokenizer=cuts)
         for path in (train, dev)
     ]
     for path, labelled in zip((train, dev), data, strict=True):
@@ -174,7 +174,7 @@ def _check_paths(model: Path | None, *, without_elmo: bool, store: Path | None) 
 
 def _chosen(kind: str, options: dict[str, Any], changes: tuple[str, ...]) -> "TaskSettings":
     """The settings that the options and `--set` name; the kind's own where they do not."""
-    from elmo.tasks.kinds import choose
+    from elmo.tasks.kinds import task_settings
 
     from ..stages import tasks
 
@@ -184,7 +184,7 @@ def _chosen(kind: str, options: dict[str, Any], changes: tuple[str, ...]) -> "Ta
         flag = "--without-elmo" if name == "elmo" else f"--{name.replace('_', '-')}"
         if str(given[name]) != named[name]:
             raise ElmoError(f"{flag} and --set {name}={named[name]}: leave out one of them")
-    return choose(kind, named | given)
+    return task_settings(kind, named | given)
 
 
 def _tokenization(tokenizer: str | None, model: Path | None) -> "Tokenization":
@@ -218,13 +218,13 @@ def evaluate(
     """
     import json
 
-    from elmo.tasks.reading import read
+    from elmo.tasks.example_files import read_examples
     from elmo.tasks.task import evaluate_seeds, read_task
 
     from ..stages import tasks
 
     record = read_task(folder)
-    labelled = read(
+    labelled = read_examples(
         record.kind,
         data,
         format=format_,
@@ -267,11 +267,11 @@ def predict(
     """
     import json
 
-    from elmo.tasks.reading import read
+    from elmo.tasks.example_files import read_examples
     from elmo.tasks.task import Task
 
     loaded = Task.load(folder, seed=seed, device=device)
-    labelled = read(
+    labelled = read_examples(
         loaded.record.kind,
         source,
         format=format_,

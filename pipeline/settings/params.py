@@ -21,7 +21,7 @@ from elmo.settings import (
     TrainingSettings,
     WholeNumber,
 )
-from elmo.tasks.kinds import KINDS, choose
+from elmo.tasks.kinds import KINDS, task_settings
 
 from . import strict_yaml
 
@@ -149,7 +149,7 @@ class ProjectTask:
         if len({self.train, self.dev, self.test}) < 3:
             raise BadSettings("train, dev and test must be three files")
         try:
-            choose(self.kind, dict(self.settings))
+            task_settings(self.kind, dict(self.settings))
         except ElmoError as error:
             raise BadSettings(f"settings: {error}") from None
 

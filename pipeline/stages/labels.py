@@ -19,7 +19,7 @@ from elmo.io.folders import new_folder
 from elmo.io.location import Location
 from elmo.io.outputs import check_folder
 from elmo.io.records import sha256
-from elmo.tasks.readers.fields import TextTokens
+from elmo.tasks.formats.fields import TextSplitter
 
 from ..settings.params import LabelsSettings
 from ..text.docstrings import LeftOut, marked_up_paragraphs, package_docstrings
@@ -66,7 +66,7 @@ def run(out: Path, params: LabelsSettings) -> dict[str, int]:
     counts: Counter[str] = Counter()
     by_split: dict[str, dict[LabelledSentence, str]] = {split: {} for split in wanted}
     seen: set[tuple[str, ...]] = set()
-    cut, split_text = TextTokens("unicode"), sentence_splitter()[0]
+    cut, split_text = TextSplitter("unicode"), sentence_splitter()[0]
     for docstring in package_docstrings(params.package, setting="labels.package"):
         sentences = by_split[_split(docstring)]
         for tokens, tags in label_sentences(docstring, counts, cut=cut, split_text=split_text):
@@ -114,7 +114,7 @@ def label_sentences(
     docstring: str,
     counts: Counter[str],
     *,
-    cut: TextTokens,
+    cut: TextSplitter,
     split_text: Callable[[str], list[str]],
 ) -> Iterator[LabelledSentence]:
     """Yield the sentences of a docstring that have words marked as code, as tokens with BIO tags.
@@ -132,7 +132,7 @@ def label_sentences(
             if not inside:
                 counts["dropped_unmarked"] += 1
                 continue
-            tokens, offsets = cut.with_offsets(text)
+            tokens, offsets = cut.tokens_and_offsets(text)
             tags = _tags(offsets, inside)
             if tags is None or not SHORTEST <= len(tokens) <= LONGEST:
                 counts["dropped_length"] += 1

@@ -20,7 +20,7 @@ from elmo.io.locks import locked
 from elmo.io.outputs import check_folder, check_output
 from elmo.store import model_digest
 from elmo.tasks import RESULTS_VERSION
-from elmo.tasks.kinds import choose
+from elmo.tasks.kinds import task_settings
 from elmo.tasks.settings import TaskSettings
 
 from ..report.phrases import ARMS, SIMPLE, interval_text, score_order
@@ -32,8 +32,8 @@ from ..tracking.task_runs import TaskRuns, source_digest
 from .stage import WORK, Argument, Numbers, Stage
 
 if TYPE_CHECKING:
+    from elmo.tasks.formats.fields import ExampleSet
     from elmo.tasks.metrics import Tally
-    from elmo.tasks.readers.fields import Labelled
     from elmo.tasks.train import ReportEpoch
 
 NOT_SCORES = ("epoch", "loss", "lr")  # what an epoch has besides its scores
@@ -218,8 +218,8 @@ def parse_pairs(option: str, parts: Iterable[str]) -> dict[str, str]:
 
 def _arms(params: ProjectTask) -> dict[str, TaskSettings]:
     """Return what is trained: with ELMo where the settings leave it in, without where asked for."""
-    settings = choose(params.kind, dict(params.settings))
-    without = choose(params.kind, {**params.settings, "elmo": "none"})
+    settings = task_settings(params.kind, dict(params.settings))
+    without = task_settings(params.kind, {**params.settings, "elmo": "none"})
     if settings.elmo == "none":
         return {"baseline": without}
     return {"elmo": settings} | ({"baseline": without} if params.baseline else {})
@@ -233,15 +233,15 @@ def read_labelled(
     columns: str,
     scheme: str,
     tokenizer: Any,
-) -> dict[str, "Labelled"]:
+) -> dict[str, "ExampleSet"]:
     """Return the labelled examples of several files.
 
     `columns` is as on the command line; empty for the format's usual columns.
     """
-    from elmo.tasks.reading import read
+    from elmo.tasks.example_files import read_examples
 
     return {
-        split: read(
+        split: read_examples(
             kind,
             path,
             format=format or None,
@@ -255,22 +255,22 @@ def read_labelled(
 
 def warn_unknown_labels(
     kind: str,
-    labelled: "Labelled",
+    labelled: "ExampleSet",
     *,
     path: Path,
     known: Sequence[str] = (),
-    train: "Labelled | None" = None,
+    train: "ExampleSet | None" = None,
 ) -> None:
     """Warn of labels of the file `path` that training has not seen and that can't be predicted.
 
     Pass either `train`, the training examples, or `known`, the labels of a trained task.
     """
-    from elmo.tasks.task import labels_lacking
+    from elmo.tasks.task import unknown_labels
 
     scheme = labelled.scheme
     if train is not None:
-        known = labels_lacking(kind, (), train, scheme="plain")
-    if lacking := labels_lacking(kind, known, labelled, scheme=scheme):
+        known = unknown_labels(kind, (), train, scheme="plain")
+    if lacking := unknown_labels(kind, known, labelled, scheme=scheme):
         names = ", ".join(lacking[:8]) + (", …" if len(lacking) > 8 else "")
         many = len(lacking)
         say(f"{path}: training lacks {many} of its labels, which can't be predicted: {names}")
@@ -278,7 +278,7 @@ def warn_unknown_labels(
 
 def _train(
     out: Path,
-    data: Mapping[str, "Labelled"],
+    data: Mapping[str, "ExampleSet"],
     tracked: TaskRuns,
     seeds: int,
     model: Path,
@@ -315,7 +315,7 @@ def _train(
 
 def train_variant(
     out: Path,
-    data: Mapping[str, "Labelled"],
+    data: Mapping[str, "ExampleSet"],
     kind: str,
     settings: TaskSettings,
     *,
@@ -350,21 +350,21 @@ def train_variant(
         )
 
 
-def score_seeds(folder: Path, test: "Labelled", *, work: Path, device: str) -> list["Tally"]:
+def score_seeds(folder: Path, test: "ExampleSet", *, work: Path, device: str) -> list["Tally"]:
     """Count what each seed of the trained task in `folder` gets right on the labelled file `test`.
 
     Returns a tally for each: counts by unit of the file, from which scores and intervals are
     computed. `work` keeps the file's vectors for the next call.
     """
-    from elmo.tasks.examples import distinct
+    from elmo.tasks.examples import distinct_sentences
     from elmo.tasks.task import Task, read_task
-    from elmo.tasks.vectors import store_of
+    from elmo.tasks.vectors import build_sentence_store
 
     record = read_task(folder)
     vectors = None
     if record.settings.elmo == "frozen":
-        vectors = store_of(
-            distinct(test.examples),
+        vectors = build_sentence_store(
+            distinct_sentences(test.examples),
             model=folder / "model",
             work=work,
             layers=record.settings.layers,
@@ -421,11 +421,11 @@ def gain_of(ours: Sequence["Tally"], theirs: Sequence["Tally"]) -> dict[str, flo
     One is over seeds (Student's t; None for one seed), which tells of training; one over units of
     the test file (paired bootstrap).
     """
-    from elmo.tasks.metrics import first_score, over_seeds_interval, paired_bootstrap
+    from elmo.tasks.metrics import interval_over_seeds, main_score, paired_bootstrap
 
-    scores = [[first_score(tally.scores()) for tally in one] for one in (ours, theirs)]
+    scores = [[main_score(tally.scores()) for tally in one] for one in (ours, theirs)]
     gains = [a - b for a, b in zip(*scores, strict=True)]
-    low, high = over_seeds_interval(gains) or (None, None)
+    low, high = interval_over_seeds(gains) or (None, None)
     test_low, test_high = paired_bootstrap(ours, theirs)
     return {
         "gain": statistics.fmean(gains),
@@ -436,7 +436,7 @@ def gain_of(ours: Sequence["Tally"], theirs: Sequence["Tally"]) -> dict[str, flo
     }
 
 
-def _simple(kind: str, data: Mapping[str, "Labelled"], model: Path) -> dict[str, "Tally"]:
+def _simple(kind: str, data: Mapping[str, "ExampleSet"], model: Path) -> dict[str, "Tally"]:
     """Return what simple baselines get right on the test file."""
     from elmo.model.embedder import Embedder
     from elmo.tasks.baselines import baselines
@@ -445,7 +445,7 @@ def _simple(kind: str, data: Mapping[str, "Labelled"], model: Path) -> dict[str,
 
 
 def _figures(
-    tallies: Mapping[str, Sequence["Tally"]], data: Mapping[str, "Labelled"]
+    tallies: Mapping[str, Sequence["Tally"]], data: Mapping[str, "ExampleSet"]
 ) -> dict[str, Any]:
     means = {arm: mean_over_seeds([one.scores() for one in of]) for arm, of in tallies.items()}
     figures: dict[str, Any] = {

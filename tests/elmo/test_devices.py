@@ -21,7 +21,7 @@ from elmo.model.mix import Elmo
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build
-from elmo.tasks.inputs import Inputs
+from elmo.tasks.inputs import TaskInputs
 from elmo.tasks.kinds import KINDS
 from elmo.tasks.task import Task
 from elmo.train.loop import fit
@@ -234,7 +234,7 @@ def test_float32_is_float32_on_a_gpu_in_the_network_and_in_tasks(
         return noted
 
     monkeypatch.setattr(Stepper, "step", noting(Stepper.step))
-    monkeypatch.setattr(Inputs, "forward", noting(Inputs.forward))
+    monkeypatch.setattr(TaskInputs, "forward", noting(TaskInputs.forward))
     before = flags()
     with pretended_gpu(monkeypatch) as gpu:
         settings = replace(SETTINGS, epochs=1)

@@ -10,7 +10,7 @@ from elmo.data.shards import write_shards
 from elmo.model.folder import load_model
 from elmo.settings import StoreSettings, check_value
 from elmo.store.build import build
-from elmo.tasks.kinds import choose
+from elmo.tasks.kinds import task_settings
 from tests.elmo.conftest import save_tiny_model
 
 
@@ -44,7 +44,7 @@ def test_settings_out_of_range() -> None:
     with pytest.raises(elmo.BadSettings):
         check_value("rows", 0, StoreSettings.__annotations__["row_group_tokens"])
     with pytest.raises(elmo.BadSettings, match="epoch"):
-        choose("tagging", {"epoch": 3})
+        task_settings("tagging", {"epoch": 3})
 
 
 def test_all_are_caught_as_one() -> None:

@@ -18,7 +18,7 @@ import yaml
 
 from elmo.data.vocabulary import Vocabulary
 from elmo.settings import MOST_TOKENS
-from elmo.tasks.reading import read
+from elmo.tasks.example_files import read_examples
 from pipeline.settings import params
 from tests.hostile.harness import DAMAGE, refused
 from tests.pipeline.command_line import ROOT, elmo
@@ -361,7 +361,7 @@ def test_a_byte_order_mark_before_labelled_data_is_no_part_of_it(case: Path, kin
     found = []
     for mark in (b"", b"\xef\xbb\xbf"):
         path.write_bytes(mark + texts[kind].encode())
-        found.append(read(task, path, tokenizer="whitespace").examples)
+        found.append(read_examples(task, path, tokenizer="whitespace").examples)
     assert found[0] == found[1]
 
 

@@ -11,9 +11,9 @@ from research.senses import (
     SenseOccurrence,
     SenseSentence,
     read_first_senses,
-    read_raganato,
     read_semcor,
-    word_senses,
+    read_wsd_evaluation,
+    score_word_senses,
 )
 
 SEMCOR = """# sent_id = brown1.br-a01.s1
@@ -49,7 +49,7 @@ def test_semcor_gives_tokens_words_and_documents(tmp_path: Path) -> None:
 def test_the_xml_of_the_evaluation_framework(tmp_path: Path) -> None:
     (tmp_path / "data.xml").write_text(XML)
     (tmp_path / "gold.txt").write_text("d000.s000.t000 art%1:04:00:: art%1:09:00::\n")
-    (sentence,) = read_raganato(tmp_path / "data.xml", tmp_path / "gold.txt")
+    (sentence,) = read_wsd_evaluation(tmp_path / "data.xml", tmp_path / "gold.txt")
     assert sentence.tokens == ("The", "art", "change-ringing", "of", "bells")
     assert sentence.occurrences == (
         SenseOccurrence(1, 2, ("art", "n"), ("art%1:04:00::", "art%1:09:00::")),
@@ -89,7 +89,7 @@ def test_context_decides_in_the_layers_above_the_first(tiny_model: Model) -> Non
         sentence("the gift for a bank", "bank%1:1::", first=True),
         sentence("he has a bank", "bank%1:2::", first=False),
     ]
-    scores = word_senses(Embedder(tiny_model).embed, TRAIN, test)
+    scores = score_word_senses(Embedder(tiny_model).embed, TRAIN, test)
     assert scores.layers[1:] == [1.0, 1.0]
     assert scores.layers[0] == 0.5  # the same vector in both
     assert scores.first_sense == scores.most_frequent == 0.5
@@ -99,7 +99,7 @@ def test_context_decides_in_the_layers_above_the_first(tiny_model: Model) -> Non
 
 def test_wrong_labels_are_not_right(tiny_model: Model) -> None:
     test = [sentence("he has a bank", "bank%1:1::", first=True)]
-    assert word_senses(Embedder(tiny_model).embed, TRAIN, test).layers[1:] == [0.0, 0.0]
+    assert score_word_senses(Embedder(tiny_model).embed, TRAIN, test).layers[1:] == [0.0, 0.0]
 
 
 def test_a_word_never_seen_has_its_first_sense(tiny_model: Model, tmp_path: Path) -> None:
@@ -107,11 +107,11 @@ def test_a_word_never_seen_has_its_first_sense(tiny_model: Model, tmp_path: Path
         sentence("a gift", "gift%1:1::", first=True, lemma="gift"),
         sentence("the gift", "gift%1:2::", first=False, lemma="gift"),
     ]
-    scores = word_senses(Embedder(tiny_model).embed, TRAIN, test)
+    scores = score_word_senses(Embedder(tiny_model).embed, TRAIN, test)
     assert scores.layers == [0.5] * 3 and scores.fallback == 1.0
     index = tmp_path / "index.sense"
     index.write_text("gift%1:2:: 00001 1 5\ngift%1:1:: 00002 2 1\n")
-    scores = word_senses(
+    scores = score_word_senses(
         Embedder(tiny_model).embed, TRAIN, test[1:], first_senses=read_first_senses(index)
     )
     assert scores.layers == [1.0] * 3

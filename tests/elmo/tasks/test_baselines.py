@@ -5,13 +5,17 @@ import pytest
 
 from elmo.tasks.baselines import baselines
 from elmo.tasks.examples import Classified, Example, Pair, Question, Tagged
-from elmo.tasks.readers.fields import Labelled
+from elmo.tasks.formats.fields import ExampleSet
 
 pytest.importorskip("sklearn")
 
 
-def splits(train: list[Example], test: list[Example]) -> dict[str, Labelled]:
-    return {"train": Labelled(train, {}), "dev": Labelled(train, {}), "test": Labelled(test, {})}
+def splits(train: list[Example], test: list[Example]) -> dict[str, ExampleSet]:
+    return {
+        "train": ExampleSet(train, {}),
+        "dev": ExampleSet(train, {}),
+        "test": ExampleSet(test, {}),
+    }
 
 
 def encode(words: list[str]) -> np.ndarray:

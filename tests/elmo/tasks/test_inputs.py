@@ -10,23 +10,25 @@ from elmo.errors import ElmoError
 from elmo.tasks.inputs import (
     PAD,
     UNKNOWN,
-    Inputs,
+    TaskInputs,
     WordTable,
-    read_vectors,
+    read_word_vectors,
     word_table,
 )
-from elmo.tasks.kinds import choose
+from elmo.tasks.kinds import task_settings
 from tests.elmo.tasks.toys import DIM, LAYERS, word_vectors
 
 SENTENCES = [("the", "cat"), ("a", "cat", "sees")]
 
 
 def test_x_and_elmo_stand_side_by_side_and_padding_is_zero() -> None:
-    settings = choose(
+    settings = task_settings(
         "tagging", {"word_dim": 3, "characters": 4, "elmo_output": True, "elmo_dropout": 0}
     )
     torch.manual_seed(0)
-    inputs = Inputs(settings, WordTable([PAD, UNKNOWN, "cat"], None), layers=LAYERS, dim=DIM).eval()
+    inputs = TaskInputs(
+        settings, WordTable([PAD, UNKNOWN, "cat"], None), layers=LAYERS, dim=DIM
+    ).eval()
     for mix in inputs.mixes:
         torch.nn.init.normal_(mix.weights)
     text = inputs(SENTENCES, word_vectors)
@@ -47,7 +49,7 @@ def test_x_and_elmo_stand_side_by_side_and_padding_is_zero() -> None:
 
 
 def test_words_are_those_seen_often_enough_in_training() -> None:
-    settings = choose("tagging", {"min_count": 2})
+    settings = task_settings("tagging", {"min_count": 2})
     table = word_table(settings, SENTENCES)
     assert table.words == [PAD, UNKNOWN, "cat"] and table.vectors is None
 
@@ -57,12 +59,12 @@ def test_vectors_of_a_text_file_are_kept_as_they_are(tmp_path: Path, header: str
     """GloVe's has no header, and words with spaces; word2vec's says how many and how wide."""
     path = tmp_path / "vectors.txt"
     path.write_text(f"{header}cat 1.0 2.0\n. . . 3 4\nthe -1 0\n")
-    words, vectors = read_vectors(path, {"cat"}, dim=2)
+    words, vectors = read_word_vectors(path, {"cat"}, dim=2)
     assert words == ["cat", ". . .", "the"]
     np.testing.assert_array_equal(vectors, [[1, 2], [3, 4], [-1, 0]])
-    settings = choose("tagging", {"words": "file", "word_file": str(path), "word_dim": 2})
+    settings = task_settings("tagging", {"words": "file", "word_file": str(path), "word_dim": 2})
     table = word_table(settings, SENTENCES)
-    inputs = Inputs(settings, table, layers=LAYERS, dim=DIM)
+    inputs = TaskInputs(settings, table, layers=LAYERS, dim=DIM)
     assert inputs.embedding is not None and not inputs.embedding.weight.requires_grad
     np.testing.assert_allclose(inputs.embedding.weight[1], [1, 2])  # the mean of all
     np.testing.assert_allclose(inputs.embedding.weight[2], [1, 2])
@@ -81,22 +83,22 @@ def test_broken_vectors_are_refused(tmp_path: Path, text: str, line: int, messag
     path = tmp_path / "v.txt"
     path.write_text(text)
     with pytest.raises(ElmoError) as refused:
-        read_vectors(path, set(), dim=3)
+        read_word_vectors(path, set(), dim=3)
     assert str(refused.value).startswith(f"{path}:{line}: ") and message in str(refused.value)
     with pytest.raises(ElmoError, match="is a pipe or a device"):
-        read_vectors(Path("/dev/zero"), set(), dim=3)
+        read_word_vectors(Path("/dev/zero"), set(), dim=3)
     with path.open("wb") as file:
         file.truncate(1 << 40)  # sparse: takes no room
     with pytest.raises(ElmoError, match="v.txt:1: the line has more than 16,777,216 bytes"):
-        read_vectors(path, set(), dim=3)
+        read_word_vectors(path, set(), dim=3)
     path.write_text("")
     with pytest.raises(ElmoError, match="holds no vectors"):
-        read_vectors(path, set(), dim=3)
+        read_word_vectors(path, set(), dim=3)
 
 
 def test_vectors_trained_on_the_text_are_the_same_each_time() -> None:
     pytest.importorskip("gensim")
-    settings = choose("tagging", {"words": "trained", "word_dim": 4, "min_count": 1})
+    settings = task_settings("tagging", {"words": "trained", "word_dim": 4, "min_count": 1})
     first, second = (word_table(settings, SENTENCES * 20) for _ in range(2))
     assert set(first.words) == {PAD, UNKNOWN, "the", "cat", "a", "sees"}
     assert first.vectors is not None and second.vectors is not None
@@ -104,11 +106,11 @@ def test_vectors_trained_on_the_text_are_the_same_each_time() -> None:
 
 
 def test_elmo_at_the_output_alone_leaves_the_input_to_the_words() -> None:
-    settings = choose(
+    settings = task_settings(
         "tagging", {"word_dim": 3, "characters": 4, "elmo_input": False, "elmo_output": True}
     )
     table = WordTable([PAD, UNKNOWN, "cat"], None)
-    inputs = Inputs(settings, table, layers=LAYERS, dim=DIM).eval()
+    inputs = TaskInputs(settings, table, layers=LAYERS, dim=DIM).eval()
     text = inputs(SENTENCES, word_vectors)
     assert (inputs.width, inputs.output_width, len(inputs.mixes)) == (7, DIM, 1)
     torch.testing.assert_close(text.x_BTW, text.words_BTW)
@@ -118,8 +120,8 @@ def test_elmo_at_the_output_alone_leaves_the_input_to_the_words() -> None:
 
 
 def test_an_average_learns_gamma_alone() -> None:
-    inputs = Inputs(
-        choose("tagging", {"mix": "average"}), WordTable([PAD], None), layers=LAYERS, dim=DIM
+    inputs = TaskInputs(
+        task_settings("tagging", {"mix": "average"}), WordTable([PAD], None), layers=LAYERS, dim=DIM
     )
     (mix,) = inputs.mixes
     assert mix.gamma.requires_grad and not mix.weights.requires_grad
@@ -139,15 +141,15 @@ def test_elmo_nowhere_or_alone_at_the_output_is_refused(
     changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ElmoError, match=message):
-        choose("tagging", changes)
+        task_settings("tagging", changes)
 
 
 @pytest.mark.parametrize("kind", ["pairs", "coreference"])
 def test_elmo_at_the_input_is_dropped_once_as_the_baseline_is(kind: str) -> None:
     """The model drops its whole input, so the mixed vector comes to it as it is."""
-    settings = choose(kind, {"characters": 4})
+    settings = task_settings(kind, {"characters": 4})
     torch.manual_seed(0)
-    inputs = Inputs(settings, WordTable([PAD, UNKNOWN], None), layers=LAYERS, dim=DIM).train()
+    inputs = TaskInputs(settings, WordTable([PAD, UNKNOWN], None), layers=LAYERS, dim=DIM).train()
     once, again = inputs(SENTENCES, word_vectors), inputs(SENTENCES, word_vectors)
     torch.testing.assert_close(once.x_BTW, again.x_BTW)
 
@@ -155,10 +157,10 @@ def test_elmo_at_the_input_is_dropped_once_as_the_baseline_is(kind: str) -> None
 def test_a_word_that_a_file_lacks_has_the_vector_of_its_lower_case(tmp_path: Path) -> None:
     path = tmp_path / "vectors.txt"
     path.write_text("cat 1 2\nNasa 5 6\nthe 3 4\n")
-    settings = choose(
+    settings = task_settings(
         "tagging", {"words": "file", "word_file": str(path), "word_dim": 2, "characters": 0}
     )
-    inputs = Inputs(settings, word_table(settings, SENTENCES), layers=LAYERS, dim=DIM)
+    inputs = TaskInputs(settings, word_table(settings, SENTENCES), layers=LAYERS, dim=DIM)
     words_TD = inputs([("The", "CAT", "Nasa", "NASA")], word_vectors).words_BTW[0]
     unknown = [3.0, 4.0]  # the mean of all
     assert words_TD.tolist() == [[3, 4], [1, 2], [5, 6], unknown]
@@ -170,7 +172,7 @@ def test_a_rare_word_of_training_has_the_vector_of_its_lower_case(
     monkeypatch.setattr("elmo.tasks.inputs.FILE_WORDS", 1)
     path = tmp_path / "vectors.txt"
     path.write_text("cat 1 2\nrare 5 6\nthe 3 4\n")
-    settings = choose("tagging", {"words": "file", "word_file": str(path), "word_dim": 2})
+    settings = task_settings("tagging", {"words": "file", "word_file": str(path), "word_dim": 2})
     assert word_table(settings, [("The",)]).words == [PAD, UNKNOWN, "cat", "the"]
 
 
@@ -178,5 +180,5 @@ def test_every_word_of_glove_is_known_to_text_that_comes_later(tmp_path: Path) -
     """GloVe's 400,000 words: of the test text as of that of dev."""
     path = tmp_path / "vectors.txt"
     path.write_text("".join(f"w{k} {k % 7}\n" for k in range(400_000)))
-    words, _ = read_vectors(path, set(), dim=1)
+    words, _ = read_word_vectors(path, set(), dim=1)
     assert len(words) == 400_000

@@ -11,19 +11,19 @@ from elmo.tasks.metrics import (
     DRAWS,
     Tally,
     answer_f1,
-    arguments,
-    coreference_scores,
-    link_scores,
+    interval_over_seeds,
     normalised_answer,
-    over_seeds_interval,
     paired_bootstrap,
-    role_f1,
-    span_f1,
-    squad_scores,
+    predicate_arguments,
+    tally_answers,
+    tally_coreference,
+    tally_links,
+    tally_role_f1,
+    tally_span_f1,
 )
 from elmo.tasks.schemes import (
     lenient_spans,
-    spans,
+    spans_of_tags,
     to_bio,
     to_bioes,
 )
@@ -32,10 +32,10 @@ from elmo.tasks.schemes import (
 def test_span_f1_counts_exact_spans_over_the_corpus() -> None:
     gold = [[Span(0, 2, "PER"), Span(4, 5, "LOC")], [Span(0, 1, "ORG")], []]
     guess = [[Span(0, 2, "PER"), Span(4, 5, "ORG")], [], [Span(1, 2, "PER")]]
-    scores = span_f1(gold, guess).scores()
+    scores = tally_span_f1(gold, guess).scores()
     assert scores["precision"] == pytest.approx(1 / 3)
     assert scores["recall"] == pytest.approx(1 / 3)
-    assert span_f1([[]], [[]]).scores()["f1"] == 0.0
+    assert tally_span_f1([[]], [[]]).scores()["f1"] == 0.0
 
 
 def test_span_f1_is_seqevals() -> None:
@@ -44,7 +44,9 @@ def test_span_f1_is_seqevals() -> None:
     choices = ["O", "B-A", "I-A", "B-B", "I-B"]
     gold = [draw.choices(choices, k=draw.randrange(1, 9)) for _ in range(200)]
     guess = [draw.choices(choices, k=len(tags)) for tags in gold]
-    ours = span_f1([lenient_spans(t) for t in gold], [lenient_spans(t) for t in guess]).scores()
+    ours = tally_span_f1(
+        [lenient_spans(t) for t in gold], [lenient_spans(t) for t in guess]
+    ).scores()
     assert ours["f1"] == pytest.approx(seqeval.f1_score(gold, guess))
 
 
@@ -53,8 +55,8 @@ def test_spans_and_tags_turn_into_each_other() -> None:
     for _ in range(200):
         cuts = sorted(draw.sample(range(12), draw.randrange(8)))
         marked = [Span(a, b, draw.choice("AB")) for a, b in itertools.pairwise(cuts)][::2]
-        assert spans(to_bio(marked, 12), "bio") == marked
-        assert spans(to_bioes(marked, 12), "bioes") == marked
+        assert spans_of_tags(to_bio(marked, 12), "bio") == marked
+        assert spans_of_tags(to_bioes(marked, 12), "bioes") == marked
         assert lenient_spans(to_bio(marked, 12)) == marked
 
 
@@ -67,14 +69,14 @@ def test_continued_arguments_are_one_and_the_predicate_is_none() -> None:
         Span(4, 5, "R-ARG1"),
         Span(5, 6, "C-ARG2"),
     ]
-    assert arguments(marked) == {
+    assert predicate_arguments(marked) == {
         ("ARG1", ((0, 1), (2, 3))),
         ("R-ARG1", ((4, 5),)),
         ("ARG2", ((5, 6),)),
     }
-    half = role_f1([marked], [marked[:2]]).scores()
+    half = tally_role_f1([marked], [marked[:2]]).scores()
     assert half == {"f1": 0.0, "precision": 0.0, "recall": 0.0}
-    scores = role_f1([marked, [Span(0, 1, "V")]], [[*marked[:5]], [Span(0, 1, "V")]]).scores()
+    scores = tally_role_f1([marked, [Span(0, 1, "V")]], [[*marked[:5]], [Span(0, 1, "V")]]).scores()
     assert (scores["precision"], scores["recall"]) == (1.0, pytest.approx(2 / 3))
 
 
@@ -83,7 +85,7 @@ def test_squad_normalisation_and_scores() -> None:
     assert normalised_answer("a") == ""
     assert answer_f1("the red house", "red houses") == pytest.approx(0.5)
     assert answer_f1("", "x") == 0.0
-    scores = squad_scores([["Rome", "the city"], ["1973"]], ["City!", "in 1973"]).scores()
+    scores = tally_answers([["Rome", "the city"], ["1973"]], ["City!", "in 1973"]).scores()
     assert scores["exact_match"] == 0.5
     assert scores["f1"] == pytest.approx((1 + 2 / 3) / 2)
 
@@ -98,8 +100,8 @@ def test_coreference_scores_of_the_muc_papers_and_b_cubeds_example() -> None:
     first = [m[1:6], m[6:13]]
     second = [[*m[1:6], *m[8:13]], m[6:8]]
     one, two = (
-        coreference_scores([key], [first]).scores(),
-        coreference_scores([key], [second]).scores(),
+        tally_coreference([key], [first]).scores(),
+        tally_coreference([key], [second]).scores(),
     )
     assert one["muc_f1"] == two["muc_f1"] == pytest.approx(2 * 0.9 / 1.9)
     precision = 16 / 21  # 76.2 % in the paper; recall 1
@@ -111,7 +113,7 @@ def test_coreference_scores_of_luos_example() -> None:
     """Luo 2005, figure 1 (a): CEAF-φ4 of truth {1-5} {6, 7} {8-12} and system (b)."""
     m = [(k, k + 1) for k in range(13)]
     truth = [m[1:6], m[6:8], m[8:13]]
-    scores = coreference_scores([truth], [[m[1:6], m[6:13]]]).scores()
+    scores = tally_coreference([truth], [[m[1:6], m[6:13]]]).scores()
     similarity = 1 + 2 * 5 / 12
     precision, recall = similarity / 2, similarity / 3
     assert scores["ceaf_e_f1"] == pytest.approx(2 * precision * recall / (precision + recall))
@@ -121,15 +123,15 @@ def test_coreference_scores_of_luos_example() -> None:
 def test_coreference_counts_are_pooled_over_documents() -> None:
     gold = [[[A, B]], [[A, B, C, D]]]
     guess = [[[A, B]], []]
-    scores = coreference_scores(gold, guess).scores()
+    scores = tally_coreference(gold, guess).scores()
     assert scores["muc_f1"] == pytest.approx(2 * 1 * 0.25 / 1.25)
-    assert coreference_scores(gold, gold).scores()["f1"] == pytest.approx(1)
-    assert coreference_scores([[]], [[]]).scores()["f1"] == 0.0
+    assert tally_coreference(gold, gold).scores()["f1"] == pytest.approx(1)
+    assert tally_coreference([[]], [[]]).scores()["f1"] == 0.0
 
 
 def test_gap_counts_links() -> None:
     links = [Link(A, B, True), Link(A, C, False)]
-    scores = link_scores([links, links, links], [[[A, B]], [[A, C]], []]).scores()
+    scores = tally_links([links, links, links], [[[A, B]], [[A, C]], []]).scores()
     assert (scores["precision"], scores["recall"]) == (0.5, pytest.approx(1 / 3))
 
 
@@ -158,13 +160,13 @@ def test_the_bootstrap_draws_test_units_and_averages_seeds() -> None:
 
 def test_equal_answers_gain_nothing_in_any_draw() -> None:
     gold = [[Span(0, 2, "PER")], [Span(1, 2, "LOC")], []]
-    tally = span_f1(gold, [gold[0], [], [Span(0, 1, "ORG")]])
+    tally = tally_span_f1(gold, [gold[0], [], [Span(0, 1, "ORG")]])
     assert paired_bootstrap([tally], [tally]) == (0.0, 0.0)
 
 
 def test_the_interval_over_seeds_is_students() -> None:
-    low, high = over_seeds_interval([0.7, 0.8, 0.9]) or (0, 0)
+    low, high = interval_over_seeds([0.7, 0.8, 0.9]) or (0, 0)
     assert (low, high) == pytest.approx(
         (0.8 - 4.302653 * 0.1 / 3**0.5, 0.8 + 4.302653 * 0.1 / 3**0.5)
     )
-    assert over_seeds_interval([0.7]) is None
+    assert interval_over_seeds([0.7]) is None

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from elmo.tasks.coreference import FEATURE_DIM, candidates, clusters_of
+from elmo.tasks.coreference import FEATURE_DIM, candidate_spans, clusters_of
 from elmo.tasks.examples import Document, Link
-from elmo.tasks.kinds import KINDS, choose
+from elmo.tasks.kinds import KINDS, task_settings
 from elmo.tasks.modules import (
     FORBIDDEN,
-    Recurrent,
+    BidirectionalRNN,
     SharedDropout,
     masked_softmax,
     viterbi,
@@ -96,7 +96,7 @@ def test_the_highway_lstm_is_its_formula_and_padding_changes_nothing(backward: b
 @pytest.mark.parametrize("gru", [False, True])
 def test_a_recurrent_layer_is_the_library_s_own_of_packed_sentences(gru: bool) -> None:
     torch.manual_seed(0)
-    ours = Recurrent(3, 4, depth=2, gru=gru)
+    ours = BidirectionalRNN(3, 4, depth=2, gru=gru)
     kind = nn.GRU if gru else nn.LSTM
     theirs = kind(3, 4, 2, batch_first=True, bidirectional=True)
     for name, weight in theirs.named_parameters():
@@ -145,26 +145,33 @@ def document(*sentences: str, links: tuple[Link, ...] = ()) -> Document:
 
 
 def test_candidates_stay_in_their_sentence() -> None:
-    assert candidates(document("a b c", "d"), 2) == [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3), (3, 4)]
+    assert candidate_spans(document("a b c", "d"), 2) == [
+        (0, 1),
+        (0, 2),
+        (1, 2),
+        (1, 3),
+        (2, 3),
+        (3, 4),
+    ]
     links = (Link((3, 4), (0, 2), True), Link((3, 4), (2, 3), False))
-    assert candidates(document("a b c", "d", links=links), 2) == [(0, 2), (2, 3), (3, 4)]
+    assert candidate_spans(document("a b c", "d", links=links), 2) == [(0, 2), (2, 3), (3, 4)]
 
 
 def test_kept_spans_do_not_cross_and_are_the_best() -> None:
-    settings = choose("coreference", {"words": "none", "characters": 0, "span_tokens": 3})
+    settings = task_settings("coreference", {"words": "none", "characters": 0, "span_tokens": 3})
     model: Any = network("coreference", settings, [])
     text = document("a b c d")
-    spans = candidates(text, 3)
+    spans = candidate_spans(text, 3)
     scores = torch.zeros(len(spans))
     for score, span in ((5, (0, 2)), (4, (1, 3)), (3, (1, 2)), (2, (0, 3))):
         scores[spans.index(span)] = score
     assert [spans[k] for k in model._prune(text, spans, scores)] == [(0, 2)]  # 0.4 of 4 tokens
-    model.settings = choose("coreference", {"spans_per_token": 0.75, "span_tokens": 3})
+    model.settings = task_settings("coreference", {"spans_per_token": 0.75, "span_tokens": 3})
     assert [spans[k] for k in model._prune(text, spans, scores)] == [(0, 2), (0, 3), (1, 2)]
 
 
 def test_the_pair_network_reads_both_spans_their_product_and_the_features() -> None:
-    settings = choose("coreference", {"words": "none", "characters": 0, "hidden": 6})
+    settings = task_settings("coreference", {"words": "none", "characters": 0, "hidden": 6})
     model: Any = network("coreference", settings, [])
     model.eval()
     features, width = FEATURE_DIM, (model.pair[0].in_features - FEATURE_DIM) // 3
@@ -185,7 +192,7 @@ def test_links_make_clusters() -> None:
 
 
 def test_a_document_trained_on_in_pieces_learns_from_spans_inside() -> None:
-    settings = choose("coreference", {"words": "none", "characters": 0, "sentences": 2})
+    settings = task_settings("coreference", {"words": "none", "characters": 0, "sentences": 2})
     (example,) = examples("coreference", 1)
     model: Any = network("coreference", settings, [example])
     torch.manual_seed(0)
@@ -206,9 +213,11 @@ def test_the_baseline_differs_in_the_width_of_its_input_alone(kind: str) -> None
     few = examples(kind, 5)
     shapes = []
     for elmo in ("frozen", "none"):
-        settings = choose(kind, {"elmo": elmo, "words": "none", "elmo_output": False, "hidden": 6})
+        settings = task_settings(
+            kind, {"elmo": elmo, "words": "none", "elmo_output": False, "hidden": 6}
+        )
         model = network(kind, settings, few)
-        assert isinstance(model, nn.Module) and isinstance(model, KINDS[kind].load_model())
+        assert isinstance(model, nn.Module) and isinstance(model, KINDS[kind].model_class())
         model.loss(few, word_vectors if elmo == "frozen" else None)
         shapes.append({name: p.shape for name, p in model.named_parameters()})
     extra = set(shapes[0]) - set(shapes[1])

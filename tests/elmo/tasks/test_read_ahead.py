@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from elmo.errors import ElmoError
 from elmo.tasks import train
 from elmo.tasks.examples import Tagged
-from elmo.tasks.train import TaskProgress, read_ahead
+from elmo.tasks.train import TaskProgress, batches_with_vectors
 
 SENTENCES = [("he", "has"), ("a", "gift"), ("he", "has"), ("for",)]
 
@@ -32,13 +32,13 @@ def test_the_vectors_of_a_batch_are_read_once_by_another_thread() -> None:
         return [np.full((1, len(s), 2), len(s[0]), np.float16) for s in sentences]
 
     batches = [tagged()[:3], tagged()[3:]]
-    for given, (batch, read) in zip(batches, read_ahead(batches, vectors), strict=True):
+    for given, (batch, read) in zip(batches, batches_with_vectors(batches, vectors), strict=True):
         assert batch == given and read is not None
         found = read([example.tokens for example in batch])
         assert [one.shape[1] for one in found] == [len(e.tokens) for e in batch]
     assert asked == [[("he", "has"), ("a", "gift")], [("for",)]]
     assert threading.current_thread() not in threads
-    assert [read for _, read in read_ahead(batches, None)] == [None, None]
+    assert [read for _, read in batches_with_vectors(batches, None)] == [None, None]
 
 
 class Losing(nn.Module):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from elmo.errors import ElmoError
+from elmo.tasks.example_files import read_examples
 from elmo.tasks.examples import (
     Classified,
     Document,
@@ -20,7 +21,6 @@ from elmo.tasks.examples import (
     Question,
     Tagged,
 )
-from elmo.tasks.reading import read
 
 DATA = Path(os.environ.get("ELMO_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
 
@@ -50,7 +50,7 @@ London NNP I-NP B-LOC
 
 
 def test_conll_2003_is_read_as_iob1(tmp_path: Path) -> None:
-    labels = read("tagging", written(tmp_path, "eng.conll", CONLL_2003))
+    labels = read_examples("tagging", written(tmp_path, "eng.conll", CONLL_2003))
     assert labels.scheme == "iob1"
     assert labels.counts == {"document_marks": 1, "spans": 4, "sentences": 2, "tokens": 7}
     first, second = labels.examples
@@ -76,18 +76,18 @@ def test_schemes_are_recognised_and_converted(
     tmp_path: Path, tags: str, scheme: str, bioes: str
 ) -> None:
     text = "".join(f"w\t{tag}\n" for tag in tags.split())
-    labels = read("tagging", written(tmp_path, "x.conll.gz", text))
+    labels = read_examples("tagging", written(tmp_path, "x.conll.gz", text))
     assert labels.scheme == scheme
     assert [e.tags for e in labels.examples if isinstance(e, Tagged)] == [tuple(bioes.split())]
 
 
 def test_columns_by_number_and_a_hash_that_is_a_token(tmp_path: Path) -> None:
     text = "# sent_id = 1\n1\t#\tO\t-\n2\tRome\tB-LOC\n\n"
-    (example,) = read("tagging", written(tmp_path, "x.iob2", text)).examples
+    (example,) = read_examples("tagging", written(tmp_path, "x.iob2", text)).examples
     assert isinstance(example, Tagged)
     assert (example.tokens, example.tags) == (("#", "Rome"), ("O", "S-LOC"))
     text = "# O\nRome B-LOC\n"
-    (example,) = read("tagging", written(tmp_path, "y.conll", text)).examples
+    (example,) = read_examples("tagging", written(tmp_path, "y.conll", text)).examples
     assert isinstance(example, Tagged) and example.tokens == ("#", "Rome")
 
 
@@ -102,12 +102,12 @@ CONLLU = """# text = dámelo
 
 def test_conllu_by_name_and_by_a_key_of_misc(tmp_path: Path) -> None:
     path = written(tmp_path, "x.conllu", CONLLU)
-    labels = read("tagging", path)
+    labels = read_examples("tagging", path)
     (example,) = labels.examples
     assert isinstance(example, Tagged) and example.tags == ("VERB", "PRON")
     assert labels.counts["ranges_and_empty_nodes"] == 1
     assert labels.counts["dropped_without_tags"] == 1
-    named = read("tagging", path, columns={"tag": "MISC.NER", "word": "LEMMA"}).examples
+    named = read_examples("tagging", path, columns={"tag": "MISC.NER", "word": "LEMMA"}).examples
     assert isinstance(named[0], Tagged)
     assert (named[0].tokens, named[0].tags) == (("dar", "yo"), ("O", "S-PER"))
 
@@ -115,7 +115,7 @@ def test_conllu_by_name_and_by_a_key_of_misc(tmp_path: Path) -> None:
 def test_texts_and_pairs_of_tsv_and_json_lines(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     sst = written(tmp_path, "sst.tsv", "label\ttext\n3\tgood film\n0\tbad, bad\n1\t \n")
-    labels = read("classification", sst)
+    labels = read_examples("classification", sst)
     assert [(e.label, e.tokens) for e in labels.examples if isinstance(e, Classified)] == [
         ("3", ("good", "film")),
         ("0", ("bad", ",", "bad")),
@@ -123,10 +123,10 @@ def test_texts_and_pairs_of_tsv_and_json_lines(tmp_path: Path) -> None:
     assert labels.counts == {"dropped_empty": 1, "texts": 2}
     bare = written(tmp_path, "bare.tsv", "3\tgood film\n")
     columns = {"label": "1", "text": "2"}
-    assert len(read("classification", bare, columns=columns).examples) == 1
+    assert len(read_examples("classification", bare, columns=columns).examples) == 1
     lines = '{"tokens": ["don\'t"], "gold": 1}\n\n{"text": "so so", "gold": "x"}\n'
     path = written(tmp_path, "x.jsonl", lines)
-    examples = read("classification", path, columns={"label": "gold"}).examples
+    examples = read_examples("classification", path, columns={"label": "gold"}).examples
     assert [(e.label, e.tokens) for e in examples if isinstance(e, Classified)] == [
         ("1", ("don't",)),
         ("x", ("so", "so")),
@@ -135,7 +135,7 @@ def test_texts_and_pairs_of_tsv_and_json_lines(tmp_path: Path) -> None:
         tmp_path, "p.tsv", "gold_label\tsentence1\tsentence2\n-\ta\tb\nneutral\ta man\tb c\n"
     )
     columns = {"label": "gold_label", "premise": "sentence1", "hypothesis": "sentence2"}
-    labels = read("pairs", pairs, columns=columns)
+    labels = read_examples("pairs", pairs, columns=columns)
     assert labels.examples == [Pair(f"{pairs}:3", ("a", "man"), ("b", "c"), "neutral")]
     assert labels.counts == {"dropped_without_agreed_label": 1, "pairs": 1}
 
@@ -147,7 +147,7 @@ def test_the_label_of_hugging_faces_pairs_without_agreement_is_none(tmp_path: Pa
         '{"premise": ["a"], "hypothesis": ["b"], "label": -1}\n'
         '{"premise": ["a"], "hypothesis": ["c"], "label": 2}\n',
     )
-    labels = read("pairs", path)
+    labels = read_examples("pairs", path)
     assert labels.examples == [Pair(f"{path}:2", ("a",), ("c",), "2")]
     assert labels.counts == {"dropped_without_agreed_label": 1, "pairs": 1}
 
@@ -165,15 +165,15 @@ def test_answers_map_back_to_the_text_exactly(tmp_path: Path) -> None:
         {"text": "(Paris-born) kings", "answer_start": 9},
         {"text": "(Paris-born) kings", "answer_start": 9},
     ]
-    labels = read("questions", written(tmp_path, "x.json", squad(answers)))
+    labels = read_examples("questions", written(tmp_path, "x.json", squad(answers)))
     (question,) = labels.examples
     assert isinstance(question, Question)
-    assert question.cut(*(question.answer or ())) == "(Paris-born) kings"
+    assert question.text_of(*(question.answer or ())) == "(Paris-born) kings"
     assert question.answers == ("Rome", "(Paris-born) kings", "(Paris-born) kings")
     inside = squad([{"text": "om", "answer_start": 4}])
-    labels = read("questions", written(tmp_path, "y.json", inside))
+    labels = read_examples("questions", written(tmp_path, "y.json", inside))
     (question,) = labels.examples
-    assert isinstance(question, Question) and question.cut(*(question.answer or ())) == "Rome"
+    assert isinstance(question, Question) and question.text_of(*(question.answer or ())) == "Rome"
     assert labels.counts["answers_wider_in_tokens"] == 1
 
 
@@ -186,7 +186,7 @@ def test_a_question_without_text_is_kept_and_counted(tmp_path: Path) -> None:
     }
     path = written(tmp_path, "x.json", json.dumps({"data": [{"paragraphs": [paragraph]}]}))
     for labelled in (True, False):
-        labels = read("questions", path, labelled=labelled)
+        labels = read_examples("questions", path, labelled=labelled)
         (question,) = labels.examples
         assert isinstance(question, Question) and question.question == ()
         assert labels.counts["questions_without_text"] == 1
@@ -201,12 +201,12 @@ def test_a_predicate_with_nested_arguments_is_kept_for_scoring(tmp_path: Path) -
         "2\ther\tPRP\t*\t-\t-\t(A1(A2*)\n"
         "3\tnow\tRB\t*\t-\t-\t*)\n",
     )
-    labels = read("roles", path)
+    labels = read_examples("roles", path)
     (example,) = labels.examples
     assert isinstance(example, Predicate) and example.tags is None
     assert example.nested == ((0, 1, "A0"), (1, 2, "V"), (2, 3, "A2"), (2, 4, "A1"))
     assert labels.counts["predicates"] == labels.counts["predicates_with_nested_arguments"] == 1
-    assert len(read("roles", path, labelled=False).examples) == 1
+    assert len(read_examples("roles", path, labelled=False).examples) == 1
 
 
 @pytest.mark.parametrize("gold", ["", "\t(A0*)"])
@@ -219,13 +219,15 @@ def test_roles_are_predicted_where_columns_have_no_gold(gold: str, tmp_path: Pat
         f"1\tsaw\tVB\t*\tsee\tsee.01{gold}\n"
         f"2\tgo\tVB\t*\tgo\tgo.01{gold}\n",
     )
-    examples = read("roles", path, labelled=False).examples
+    examples = read_examples("roles", path, labelled=False).examples
     assert [(e.predicate, e.tags) for e in examples if isinstance(e, Predicate)] == [
         (1, None),
         (2, None),
     ]
     ontonotes = "#begin document (a); part 000\na 0 0 He PRP * - - -\na 0 1 runs VB * run 01 -\n"
-    (example,) = read("roles", written(tmp_path, "o.conll", ontonotes), labelled=False).examples
+    (example,) = read_examples(
+        "roles", written(tmp_path, "o.conll", ontonotes), labelled=False
+    ).examples
     assert isinstance(example, Predicate) and example.predicate == 1
 
 
@@ -241,7 +243,7 @@ PROPBANK = """# sent_id = 1
 
 def test_roles_have_one_example_per_predicate(tmp_path: Path) -> None:
     path = written(tmp_path, "x.props", PROPBANK)
-    labels = read("roles", path)
+    labels = read_examples("roles", path)
     tokens = ("He", "likes", "to", "sing")
     assert labels.examples == [
         Predicate(f"{path}:3", tokens, 1, ("B-ARG0", "B-V", "B-ARG1", "I-ARG1")),
@@ -253,7 +255,7 @@ a 0 0 He PRP * - - - - * (ARG0*) (1)
 a 0 1 runs VB * run 01 - - * (V*) -
 #end document
 """
-    (example,) = read("roles", written(tmp_path, "o.conll", ontonotes)).examples
+    (example,) = read_examples("roles", written(tmp_path, "o.conll", ontonotes)).examples
     assert isinstance(example, Predicate) and example.tags == ("B-ARG0", "B-V")
 
 
@@ -270,7 +272,7 @@ nw/x\t0\t1\tshe\t(2)
 
 def test_clusters_that_share_a_span_are_one_and_lone_spans_are_dropped(tmp_path: Path) -> None:
     path = written(tmp_path, "x.conll", COREFERENCE)
-    labels = read("coreference", path)
+    labels = read_examples("coreference", path)
     assert labels.examples == [
         Document(
             f"{path}:1",
@@ -289,7 +291,7 @@ def test_gap_links_are_spans_of_tokens(tmp_path: Path) -> None:
     header = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL"
     row = "v-1\tJo Li met Eve. She left.\tShe\t15\tJo Li\t0\tTRUE\tEve\t10\tFALSE\thttp"
     path = written(tmp_path, "gap.tsv", f"{header}\n{row}\n")
-    (document,) = read("coreference", path).examples
+    (document,) = read_examples("coreference", path).examples
     assert isinstance(document, Document)
     assert document.sentences == [("Jo", "Li", "met", "Eve", "."), ("She", "left", ".")]
     assert document.links == (Link((5, 6), (0, 2), True), Link((5, 6), (3, 4), False))
@@ -299,21 +301,21 @@ def test_gap_links_are_spans_of_tokens(tmp_path: Path) -> None:
 def test_a_folder_is_all_its_files(tmp_path: Path) -> None:
     written(tmp_path, "b.conll", "x\tNOUN\n")
     written(tmp_path, "a.conll.gz", "y\tVERB\n")
-    labels = read("tagging", tmp_path)
+    labels = read_examples("tagging", tmp_path)
     assert [e.sentences[0] for e in labels.examples] == [("y",), ("x",)]
 
 
 def test_text_is_read_for_predicting_alone(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     path = written(tmp_path, "x.txt", "Hello there!\n\nBye.\n")
-    examples = read("tagging", path, labelled=False).examples
+    examples = read_examples("tagging", path, labelled=False).examples
     assert examples == [
         Tagged(f"{path}:1", ("Hello", "there", "!"), None),
         Tagged(f"{path}:3", ("Bye", "."), None),
     ]
     with pytest.raises(ElmoError, match="is read as plain text, which has no labels"):
-        read("tagging", path)
-    documents = read("coreference", path, labelled=False).examples
+        read_examples("tagging", path)
+    documents = read_examples("coreference", path, labelled=False).examples
     assert [d.sentences for d in documents] == [[("Hello", "there", "!")], [("Bye", ".")]]
 
 
@@ -356,7 +358,7 @@ def test_a_broken_line_is_refused_with_its_file_and_line(
     pytest.importorskip("tokenizers")
     path = written(tmp_path, name, text)
     with pytest.raises(ElmoError) as refused:
-        read(kind, path)
+        read_examples(kind, path)
     assert str(refused.value).startswith(f"{path}:{line}: ")
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -365,39 +367,41 @@ def test_a_broken_line_is_refused_with_its_file_and_line(
 def test_broken_files_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     with pytest.raises(ElmoError, match="no such file"):
-        read("tagging", tmp_path / "none.conll")
+        read_examples("tagging", tmp_path / "none.conll")
     with pytest.raises(ElmoError, match="pass --format"):
-        read("tagging", written(tmp_path, "x.data", "a\tb\n"))
+        read_examples("tagging", written(tmp_path, "x.data", "a\tb\n"))
     with pytest.raises(ElmoError, match="tagging is read from conll, conllu, jsonl, text"):
-        read("tagging", written(tmp_path, "x.json", "{}"))
+        read_examples("tagging", written(tmp_path, "x.json", "{}"))
     with pytest.raises(ElmoError, match="truncated or no gzip"):
-        read("tagging", written(tmp_path, "x.conll", "a\tb\n").rename(tmp_path / "x.conll.gz"))
+        read_examples(
+            "tagging", written(tmp_path, "x.conll", "a\tb\n").rename(tmp_path / "x.conll.gz")
+        )
     (tmp_path / "latin.conll").write_bytes("a\tO\né\tO\n".encode("latin-1"))
     with pytest.raises(ElmoError, match=r"latin.conll:2: byte 1 of the line is not UTF-8"):
-        read("tagging", tmp_path / "latin.conll")
+        read_examples("tagging", tmp_path / "latin.conll")
     with pytest.raises(ElmoError, match="holds no examples of tagging$"):
-        read("tagging", written(tmp_path, "empty.conll", ""))
+        read_examples("tagging", written(tmp_path, "empty.conll", ""))
     with pytest.raises(ElmoError, match="holds no examples of tagging; counted: document marks 1$"):
-        read("tagging", written(tmp_path, "mark.conll", "-DOCSTART- O\n"))
+        read_examples("tagging", written(tmp_path, "mark.conll", "-DOCSTART- O\n"))
     for name in ("p.conll", "p.jsonl", "p.conll.gz"):
         os.mkfifo(tmp_path / name)
         with pytest.raises(ElmoError, match=f"{name}: is a pipe or a device; a file is needed"):
-            read("tagging", tmp_path / name)
+            read_examples("tagging", tmp_path / name)
     os.mkfifo(tmp_path / "p.json")
     with pytest.raises(ElmoError, match="p.json: is a pipe or a device; a file is needed"):
-        read("questions", tmp_path / "p.json")
+        read_examples("questions", tmp_path / "p.json")
     damaged = bytearray(gzip.compress(b"a\tO\n" * 999))
     damaged[12] ^= 255
     (tmp_path / "d.conll.gz").write_bytes(damaged)
     with pytest.raises(ElmoError, match="d.conll.gz: truncated or no gzip file"):
-        read("tagging", tmp_path / "d.conll.gz")
+        read_examples("tagging", tmp_path / "d.conll.gz")
     with pytest.raises(ElmoError, match=r"tagging has no 'label'"):
-        read("tagging", written(tmp_path, "y.conll", "a\tO\n"), columns={"label": "1"})
+        read_examples("tagging", written(tmp_path, "y.conll", "a\tO\n"), columns={"label": "1"})
     moved = squad([{"text": "Rome", "answer_start": 2}])
     with pytest.raises(ElmoError, match=r"qas\[0\]: the answer 'Rome' is not at character 2"):
-        read("questions", written(tmp_path, "s.json", moved))
+        read_examples("questions", written(tmp_path, "s.json", moved))
     with pytest.raises(ElmoError, match=r"t.json: data\[0\]"):
-        read("questions", written(tmp_path, "t.json", '{"data": [{"paragraphs": 1}]}'))
+        read_examples("questions", written(tmp_path, "t.json", '{"data": [{"paragraphs": 1}]}'))
 
 
 EXAMPLES = re.findall(r"```text (\w+) (\S+)\n(.*?)```", DOCUMENTATION.read_text("utf-8"), re.DOTALL)
@@ -413,11 +417,11 @@ def test_what_windows_writes_is_read_alike(
     plain, marked = tmp_path / "plain", tmp_path / "marked"
     for folder in (plain, marked):
         folder.mkdir()
-    wanted = read(kind, written(plain, name, text))
+    wanted = read_examples(kind, written(plain, name, text))
     file = marked / name
     data = ("\ufeff" + text.replace("\n", ends)).encode()
     file.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    found = read(kind, file)
+    found = read_examples(kind, file)
     assert found.counts == wanted.counts
     assert [replace(one, source="") for one in found.examples] == [
         replace(one, source="") for one in wanted.examples
@@ -430,7 +434,7 @@ def test_the_documentations_examples_are_read(
 ) -> None:
     pytest.importorskip("tokenizers")
     pytest.importorskip("syntok")
-    labels = read(kind, written(tmp_path, name, text))
+    labels = read_examples(kind, written(tmp_path, name, text))
     assert not [
         count for count in labels.counts if count.startswith("dropped") and labels.counts[count]
     ]
@@ -458,18 +462,18 @@ def test_the_documentations_examples_are_read(
 def test_real_data_is_read_whole(
     kind: str, name: str, columns: dict[str, str], counts: dict[str, int]
 ) -> None:
-    labels = read(kind, DATA / name, columns=columns)
+    labels = read_examples(kind, DATA / name, columns=columns)
     assert counts.items() <= labels.counts.items()
 
 
 def test_csv_with_named_columns_and_lines_inside_fields(tmp_path: Path) -> None:
     text = '\ufeffid,review,stars\r\n1,"Good, he said:\n""yes""",5\r\n2,bad,1\r\n'
     path = written(tmp_path, "reviews.csv", text)
-    found = read("classification", path, columns={"text": "review", "label": "stars"})
+    found = read_examples("classification", path, columns={"text": "review", "label": "stars"})
     assert [(one.tokens, one.label) for one in found.examples] == [  # type: ignore[union-attr]
         (("Good", ",", "he", "said", ":", '"', "yes", '"'), "5"),
         (("bad",), "1"),
     ]
     path.write_text('text,label\n"a,b\n', encoding="utf-8")
     with pytest.raises(ElmoError, match="reviews.csv:2: a quotation mark .* is never closed"):
-        read("classification", path)
+        read_examples("classification", path)

@@ -34,19 +34,19 @@ from elmo.tasks.examples import (
     Span,
     Tagged,
     Tokens,
-    attention,
+    attention_pairs,
 )
-from elmo.tasks.inputs import Inputs, WordTable
-from elmo.tasks.kinds import choose
-from elmo.tasks.readers.fields import Labelled
+from elmo.tasks.formats.fields import ExampleSet
+from elmo.tasks.inputs import TaskInputs, WordTable
+from elmo.tasks.kinds import task_settings
 from elmo.tasks.settings import TaskSettings
-from elmo.tasks.task import Task, identity, train_task
+from elmo.tasks.task import Task, record_digest, train_task
 from elmo.tasks.train import (
     TaskModel,
     TaskProgress,
     _judge,
-    fit,
-    predictions,
+    fit_task,
+    predict_all,
 )
 from elmo.tasks.vectors import Vectors
 from tests.elmo.tasks.toys import DIM, LAYERS, examples, word_vectors
@@ -82,13 +82,13 @@ SOLVED = {
 
 
 def settings_of(kind: str, **changes: Any) -> TaskSettings:
-    return choose(kind, SMALL | RECIPES[kind] | changes)
+    return task_settings(kind, SMALL | RECIPES[kind] | changes)
 
 
 def network(kind: str, settings: TaskSettings, train: Sequence[Example]) -> TaskModel:
     torch.manual_seed(0)
-    inputs = Inputs(settings, WordTable(["<pad>", "<unk>"], None), layers=LAYERS, dim=DIM)
-    model_class = kinds.KINDS[kind].load_model()
+    inputs = TaskInputs(settings, WordTable(["<pad>", "<unk>"], None), layers=LAYERS, dim=DIM)
+    model_class = kinds.KINDS[kind].model_class()
     return model_class(inputs, model_class.labels_of(train), settings)
 
 
@@ -97,7 +97,7 @@ def learned(kind: str, train: Sequence[Example], folder: Path, **changes: Any) -
     settings = settings_of(kind, **changes)
     dev = examples(kind, 60, seed=1)
     model = network(kind, settings, train)
-    fit(
+    fit_task(
         model,
         train,
         dev,
@@ -108,7 +108,7 @@ def learned(kind: str, train: Sequence[Example], folder: Path, **changes: Any) -
         report=lambda kind, figures: None,
     )
     unseen = examples(kind, 60, seed=2)
-    scores = model.tally(unseen, predictions(model, unseen, word_vectors, 16)).scores()
+    scores = model.tally(unseen, predict_all(model, unseen, word_vectors, 16)).scores()
     return next(iter(scores.values()))
 
 
@@ -157,8 +157,8 @@ def test_a_prediction_does_not_depend_on_the_batch(kind: str) -> None:
     settings = settings_of(kind, elmo_output=True)
     few = examples(kind, 7)
     model = network(kind, settings, few)
-    together = predictions(model, few, word_vectors, 7)
-    assert predictions(model, few, word_vectors, 1) == together
+    together = predict_all(model, few, word_vectors, 7)
+    assert predict_all(model, few, word_vectors, 1) == together
     for example, prediction in zip(few, together, strict=True):
         assert json.loads(json.dumps(model.describe(example, prediction)))
 
@@ -196,7 +196,7 @@ def test_the_gradient_reaches_every_weight(kind: str) -> None:
 
 
 def test_patience_begins_when_something_is_learned() -> None:
-    settings = choose("pairs", {"lr": 1.0, "halve_after": 2})
+    settings = task_settings("pairs", {"lr": 1.0, "halve_after": 2})
     progress, seen = TaskProgress(lr=1.0), []
     for epoch, score in enumerate((0.0, 0.0, 0.3, 0.3, 0.2, 0.4), 1):
         progress.epoch = epoch
@@ -267,9 +267,9 @@ def test_what_no_model_can_read_stays_in_the_denominator(tmp_path: Path) -> None
     guessed = [guess for _, guess in task.predict([mute, *asked, mute])]
     assert guessed[0] == guessed[-1] == (0, 0)
     assert task.describe(mute, (0, 0)) == {"id": "0", "answer": "", "answer_start": -1}
-    both, alone = (task.evaluate(Labelled(e, {})) for e in ([mute, *asked, mute], asked))
+    both, alone = (task.evaluate(ExampleSet(e, {})) for e in ([mute, *asked, mute], asked))
     assert both["f1"] == pytest.approx(alone["f1"] * 3 / 5)
-    assert task.evaluate(Labelled([mute], {})) == {"f1": 0.0, "exact_match": 0.0}
+    assert task.evaluate(ExampleSet([mute], {})) == {"f1": 0.0, "exact_match": 0.0}
 
 
 def test_nested_arguments_are_scored_and_not_learned(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_nested_arguments_are_scored_and_not_learned(tmp_path: Path) -> None:
     assert isinstance(first, Predicate)
     spans = (Span(0, 1, "A0"), Span(2, 3, "A2"), Span(2, 4, "A1"))
     nested = replace(first, tags=None, nested=spans)
-    both = Labelled([nested, *data.examples], {}, "bio")
+    both = ExampleSet([nested, *data.examples], {}, "bio")
     task = Task.load(taught("roles", both, both, tmp_path, changes={"depth": 1}))
     found = ["B-A0", "O", "B-A1", "I-A1", *["O"] * 4]
     assert task.model.tally([nested], [found]).scores() == pytest.approx(
@@ -300,13 +300,13 @@ def test_a_text_too_long_for_attention_is_refused_before_any_work(
         case Pair():
             long = replace(long, premise=words, hypothesis=words)
     message = "x.jsonl:7: has 100,000 tokens, more than 8,192; .*cut it"
-    monkeypatch.setattr(Inputs, "forward", None)
+    monkeypatch.setattr(TaskInputs, "forward", None)
     with pytest.raises(ElmoError, match=message):
         list(Task.load(folder).predict([long]))
     few = labelled(kind, 1).examples
     for learned, dev in (([long], few), (few, [long])):
         with pytest.raises(ElmoError, match=message):
-            taught(kind, Labelled(learned, {}), Labelled(dev, {}), tmp_path / "other")
+            taught(kind, ExampleSet(learned, {}), ExampleSet(dev, {}), tmp_path / "other")
 
 
 @pytest.mark.parametrize("kind", ["classification", "pairs", "questions"])
@@ -319,14 +319,14 @@ def test_a_batch_of_long_texts_is_cut(kind: str, monkeypatch: pytest.MonkeyPatch
     predict = model.predict
 
     def spy(batch: Sequence[Any], vectors: Vectors | None) -> list[Any]:
-        sizes.append(len(batch) * max(attention(example) for example in batch))
+        sizes.append(len(batch) * max(attention_pairs(example) for example in batch))
         return predict(batch, vectors)
 
-    whole = predictions(model, few, word_vectors, 1)
+    whole = predict_all(model, few, word_vectors, 1)
     monkeypatch.setattr(model, "predict", spy)
-    assert predictions(model, few, word_vectors, 40) == whole
+    assert predict_all(model, few, word_vectors, 40) == whole
     cut = train.random_batches(few, 40, np.random.default_rng(0))
-    sizes += [len(batch) * max(attention(example) for example in batch) for batch in cut]
+    sizes += [len(batch) * max(attention_pairs(example) for example in batch) for batch in cut]
     assert max(sizes) <= 300 and sum(map(len, cut)) == 40
     assert sorted(e.source for batch in cut for e in batch) == sorted(e.source for e in few)
 
@@ -335,18 +335,18 @@ def test_nothing_to_learn_from_is_refused(tmp_path: Path) -> None:
     """No answer is made up: a span of the first token would be learned."""
     unlabelled = [replace(e, answer=None) for e in examples("questions", 4)]  # type: ignore[call-arg]
     with pytest.raises(ElmoError, match="toy:0: .*nothing to learn"):
-        taught("questions", Labelled(unlabelled, {}), labelled("questions", 4), tmp_path)
+        taught("questions", ExampleSet(unlabelled, {}), labelled("questions", 4), tmp_path)
 
 
-def labelled(kind: str, count: int, seed: int = 0) -> Labelled:
+def labelled(kind: str, count: int, seed: int = 0) -> ExampleSet:
     scheme = {"tagging": "bioes", "roles": "bio"}.get(kind, "plain")
-    return Labelled(examples(kind, count, seed), {"examples": count}, scheme)
+    return ExampleSet(examples(kind, count, seed), {"examples": count}, scheme)
 
 
 def taught(
     kind: str,
-    learned: Labelled,
-    dev: Labelled,
+    learned: ExampleSet,
+    dev: ExampleSet,
     folder: Path,
     model: Path | str | None = None,
     *,
@@ -354,7 +354,7 @@ def taught(
     **options: Any,
 ) -> Path:
     """Train a small task in `folder`, for one epoch without ELMo unless `changes` say more."""
-    settings = choose(kind, {"elmo": "none", "epochs": 1, "hidden": 8} | (changes or {}))
+    settings = task_settings(kind, {"elmo": "none", "epochs": 1, "hidden": 8} | (changes or {}))
     options = {"out": folder / "task", "work": folder / "runs"} | options
     train_task(kind, learned, dev, settings=settings, model=model, **options)
     return folder / "task"
@@ -459,7 +459,7 @@ def test_a_kill_inside_an_epoch_changes_nothing(killed_at: int, tmp_path: Path) 
 
     def run(work: Path, vectors: Vectors) -> dict[str, torch.Tensor]:
         model = network("questions", settings, train)
-        fit(
+        fit_task(
             model,
             train,
             dev,
@@ -493,7 +493,7 @@ def test_layers_and_the_learned_mix(tmp_path: Path, tiny_model_folder: Path) -> 
     folder = trained("tagging", tmp_path, tiny_model_folder, changes={"layers": (0, 2)})
     mix = Mix.load(folder / "seed-0" / "mix.json")
     assert len(mix.weights) == 2 and sum(mix.weights) == pytest.approx(1)
-    assert Task.load(folder).record.bilm == tasks.BiLMShape(
+    assert Task.load(folder).record.bilm == tasks.BiLMSource(
         tasks.model_digest(tiny_model_folder), 2, 8
     )
 
@@ -534,13 +534,13 @@ def test_one_altered_byte_of_a_trained_task_is_refused(
 def sealed(folder: Path, changes: dict[str, Any]) -> None:
     """Change the record, and its digest with it."""
     record = read_json(folder / "task.json") | changes
-    write_json(folder / "task.json", record | {"digest": identity(record)})
+    write_json(folder / "task.json", record | {"digest": record_digest(record)})
 
 
 def test_an_edited_record_of_a_task_is_refused(tmp_path: Path, tiny_model_folder: Path) -> None:
     folder = trained("tagging", tmp_path, tiny_model_folder, changes={"epochs": 1, "l2": 0})
     record = read_json(folder / "task.json")
-    assert Task.load(folder).record.digest == record["digest"] == identity(record)
+    assert Task.load(folder).record.digest == record["digest"] == record_digest(record)
     for changes in (
         {"labels": record["labels"][::-1]},
         {"labels": ["O"] * len(record["labels"])},
@@ -564,7 +564,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, tiny_model_folder: Path) -
     with pytest.raises(ElmoError, match="has no seed 7; it has"):
         Task.load(folder, seed=7)
     with pytest.raises(ElmoError, match="the tags are plain, the task learned bioes"):
-        Task.load(folder).evaluate(Labelled(examples("tagging", 2), {}, "plain"))
+        Task.load(folder).evaluate(ExampleSet(examples("tagging", 2), {}, "plain"))
     with pytest.raises(ElmoError, match="no such file"):
         Task.load(tmp_path)
     wide = {"settings": read_json(folder / "task.json")["settings"] | {"hidden": 9}}
@@ -580,7 +580,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, tiny_model_folder: Path) -
         trained("tagging", tmp_path / "new", tiny_model_folder, changes={"layers": "0,9"})
     assert not (tmp_path / "new").exists()
     with pytest.raises(ElmoError, match="^lr must be a number of at least 0 and at most 1e"):
-        choose("tagging", {"lr": "inf"})
+        task_settings("tagging", {"lr": "inf"})
 
 
 @pytest.mark.parametrize(
@@ -606,7 +606,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, tiny_model_folder: Path) -
 )
 def test_settings_are_checked(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ElmoError, match=message):
-        choose("tagging", changes)
+        task_settings("tagging", changes)
 
 
 @pytest.mark.parametrize("where", ["seed-0/notes.txt", "model/notes.txt", "notes.txt"])
@@ -635,7 +635,7 @@ def test_a_model_may_be_one_that_is_installed_or_lies_at_a_url(
     monkeypatch.syspath_prepend(tmp_path / "site")
     url = "memory://a-model"
     copy_model(tiny_model_folder, Location(url))
-    tokens = Labelled(examples("tagging", 4), {}, "plain")
+    tokens = ExampleSet(examples("tagging", 4), {}, "plain")
     changes = {"elmo": "frozen", "word_dim": 4, "characters": 0}
     for model in ("named", url):
         folder = tmp_path / model.replace("/", "-")

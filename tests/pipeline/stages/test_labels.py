@@ -8,8 +8,8 @@ import pytest
 
 from elmo.data.tokenizer import sentence_splitter
 from elmo.errors import ElmoError
-from elmo.tasks.readers.fields import TextTokens
-from elmo.tasks.reading import read
+from elmo.tasks.example_files import read_examples
+from elmo.tasks.formats.fields import TextSplitter
 from pipeline.settings.params import LabelsSettings
 from pipeline.stages import labels
 
@@ -21,7 +21,7 @@ DOCSTRING = """Return the mean of `values` along ``axis=0``, as :func:`~numpy.me
 
 
 def sentences(docstring: str) -> list[tuple[str, str]]:
-    cut, split = TextTokens("unicode"), sentence_splitter()[0]
+    cut, split = TextSplitter("unicode"), sentence_splitter()[0]
     pairs = labels.label_sentences(docstring, Counter(), cut=cut, split_text=split)
     return [(" ".join(tokens), " ".join(tags)) for tokens, tags in pairs]
 
@@ -42,7 +42,7 @@ def test_marks_become_tags_and_leave_the_text() -> None:
 def test_code_inside_a_token_or_of_many_tokens_is_left_out() -> None:
     counts: Counter[str] = Counter()
     text = "The values of the `array`s are added here.\n\nIt is `a(b, c)[d]` that is called then."
-    cut, split = TextTokens("unicode"), sentence_splitter()[0]
+    cut, split = TextSplitter("unicode"), sentence_splitter()[0]
     assert list(labels.label_sentences(text, counts, cut=cut, split_text=split)) == []
     assert counts["dropped_length"] == 2
 
@@ -57,7 +57,7 @@ def test_files_of_a_package_are_read_as_a_task(made: tuple[Path, dict[str, int]]
     out, counts = made
     seen: set[tuple[str, ...]] = set()
     for split in ("train", "dev", "test"):
-        examples = read("tagging", out / f"{split}.jsonl").examples
+        examples = read_examples("tagging", out / f"{split}.jsonl").examples
         assert len(examples) == counts[f"{split}_sentences"] > 4
         tokens = {example.tokens for example in examples}
         assert len(tokens) == len(examples) and seen.isdisjoint(tokens)

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from elmo.errors import ElmoError
+from elmo.tasks.example_files import read_examples
 from elmo.tasks.kinds import KINDS
-from elmo.tasks.reading import read
 from elmo.tasks.task import Task
 from pipeline import tracking
 from pipeline.commands.cli import cli
@@ -226,7 +226,7 @@ def test_the_example_of_every_kind_is_read(kind: str, tmp_path: Path) -> None:
     examples = KINDS[kind].examples
     lines = [json.dumps(item) for item in examples]
     (tmp_path / "items.jsonl").write_text("\n".join(lines))
-    assert read(kind, tmp_path / "items.jsonl", labelled=False).examples
+    assert read_examples(kind, tmp_path / "items.jsonl", labelled=False).examples
     names = {name for example in examples for name in example}
     assert set(task_pyfunc.signature(kind).inputs.input_names()) == names
 

@@ -6,19 +6,19 @@ import msgspec
 
 from elmo.errors import ElmoError
 from elmo.io.records import parse_record
+from elmo.io.text_files import read_bytes
 from elmo.tasks.examples import (
     Example,
     Question,
     Range,
     Tokens,
 )
-from elmo.tasks.readers.fields import (
-    Labelled,
-    Request,
-    covering,
-    field,
+from elmo.tasks.formats.fields import (
+    ExampleSet,
+    ReadRequest,
     json_records,
-    read_bytes,
+    tokens_covering,
+    typed_field,
 )
 
 
@@ -48,46 +48,48 @@ class _Squad(msgspec.Struct):
     version: str = ""
 
 
-def from_squad(request: Request) -> Labelled:
+def from_squad(request: ReadRequest) -> ExampleSet:
     """Read SQuAD 1.1."""
     squad = parse_record(read_bytes(request.path), _Squad, source=str(request.path))
     examples: list[Example] = []
     counts: Counter[str] = Counter()
     for a, article in enumerate(squad.data):
         for p, paragraph in enumerate(article.paragraphs):
-            cut = request.split.with_offsets(paragraph.context)
+            cut = request.split.tokens_and_offsets(paragraph.context)
             for q, asked in enumerate(paragraph.qas):
                 source = f"{request.path}: data[{a}].paragraphs[{p}].qas[{q}]"
                 question = _question(request, source, paragraph.context, cut, asked, counts)
                 if question is not None:
                     examples.append(question)
     counts["questions"] = len(examples)
-    return Labelled(examples, dict(counts))
+    return ExampleSet(examples, dict(counts))
 
 
-def from_jsonl(request: Request) -> Labelled:
+def from_jsonl(request: ReadRequest) -> ExampleSet:
     """Read JSON lines {"context": …, "question": …, "answers": [{"text": …, "answer_start":
     …}]}."""
     examples: list[Example] = []
     counts: Counter[str] = Counter()
     for number, record in json_records(request):
-        context = field(request, record, "context", str, number)
+        context = typed_field(request, record, "context", str, number)
         asked = _Asked(
             str(record.get("id", number)),
-            field(request, record, "question", str, number),
-            field(request, record, "answers", list[_Answer], number) if request.labelled else [],
+            typed_field(request, record, "question", str, number),
+            typed_field(request, record, "answers", list[_Answer], number)
+            if request.labelled
+            else [],
         )
         source = f"{request.path}:{number}"
-        cut = request.split.with_offsets(context)
+        cut = request.split.tokens_and_offsets(context)
         question = _question(request, source, context, cut, asked, counts)
         if question is not None:
             examples.append(question)
     counts["questions"] = len(examples)
-    return Labelled(examples, dict(counts))
+    return ExampleSet(examples, dict(counts))
 
 
 def _question(
-    request: Request,
+    request: ReadRequest,
     source: str,
     context: str,
     cut: tuple[Tokens, tuple[Range, ...]],
@@ -111,7 +113,7 @@ def _question(
             raise ElmoError(
                 f"{source}: the answer {answer.text!r} is not at character {start} of its context"
             )
-        ranges.append(covering(offsets, start, stop))
+        ranges.append(tokens_covering(offsets, start, stop))
     answer_range = Counter(ranges).most_common(1)[0][0]
     answers = tuple(answer.text for answer in asked.answers)
     first, last = offsets[answer_range[0]][0], offsets[answer_range[1] - 1][1]

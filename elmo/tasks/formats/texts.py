@@ -3,20 +3,23 @@
 from collections import Counter
 
 from elmo.tasks.examples import Classified, Example, Pair
-from elmo.tasks.readers.fields import (
-    Labelled,
-    Request,
+from elmo.tasks.formats.fields import (
+    ExampleSet,
+    ReadRequest,
     label_of,
-    records,
+    read_records,
     tokens_of,
 )
 
 
-def classified(request: Request) -> Labelled:
-    """Read texts with one label: the fields `text` (or `tokens`) and `label`."""
+def read_classified(request: ReadRequest) -> ExampleSet:
+    """Read texts with one label each: the fields `text` (or `tokens`) and `label`.
+
+    Texts without tokens or with an empty label are dropped and counted.
+    """
     examples: list[Example] = []
     counts: Counter[str] = Counter()
-    for number, record in records(request, ("text", "label")):
+    for number, record in read_records(request, ("text", "label")):
         tokens = tokens_of(request, record, number)
         label = label_of(request, record, number)
         if not tokens or label == "":
@@ -24,17 +27,18 @@ def classified(request: Request) -> Labelled:
             continue
         examples.append(Classified(f"{request.path}:{number}", tokens, label))
     counts["texts"] = len(examples)
-    return Labelled(examples, dict(counts))
+    return ExampleSet(examples, dict(counts))
 
 
-def paired(request: Request) -> Labelled:
+def read_pairs(request: ReadRequest) -> ExampleSet:
     """Read sentence pairs: the fields `premise`, `hypothesis` and `label`.
 
-    Pairs without an agreed label are dropped: SNLI marks them "-", Hugging Face's copy -1.
+    Pairs with an empty field or without an agreed label ("-" in SNLI, -1 in Hugging Face's copy)
+    are dropped and counted.
     """
     examples: list[Example] = []
     counts: Counter[str] = Counter()
-    for number, record in records(request, ("premise", "hypothesis", "label")):
+    for number, record in read_records(request, ("premise", "hypothesis", "label")):
         premise = tokens_of(request, record, number, "premise")
         hypothesis = tokens_of(request, record, number, "hypothesis")
         label = label_of(request, record, number)
@@ -45,4 +49,4 @@ def paired(request: Request) -> Labelled:
         else:
             examples.append(Pair(f"{request.path}:{number}", premise, hypothesis, label))
     counts["pairs"] = len(examples)
-    return Labelled(examples, dict(counts))
+    return ExampleSet(examples, dict(counts))

@@ -8,28 +8,29 @@ from pathlib import Path
 
 from elmo.tasks import schemes
 from elmo.tasks.examples import Example, Predicate, Span
-from elmo.tasks.readers.fields import (
-    Labelled,
-    Request,
-    blocks,
+from elmo.tasks.formats.fields import (
+    ExampleSet,
+    ReadRequest,
+    column_at,
     column_number,
-    field,
+    column_sentences,
     json_records,
     line_error,
     marks_documents,
-    pick,
     tokens_of,
+    typed_field,
 )
 
 _BRACKETS = re.compile(r"((?:\([^()*\s]+)*)\*(\)*)")
 
 
-def from_conll(request: Request) -> Labelled:
-    """Read columns of brackets, one per predicate: CoNLL-2012 if documents are marked, else
-    PropBank.
+def from_conll(request: ReadRequest) -> ExampleSet:
+    """Read semantic roles from columns: for each predicate of a sentence, a column that brackets
+    its arguments, such as (A0* … *).
 
-    PropBank: id, word, tag, parse, lemma, roleset, brackets…; CoNLL-2012: document, part, id, word,
-    tag, parse, lemma, frameset, sense, speaker, entity, brackets…, coreference.
+    The format is CoNLL-2012 if the file marks documents, else PropBank. PropBank: id, word, tag,
+    parse, lemma, roleset, brackets…; CoNLL-2012: document, part, id, word, tag, parse, lemma,
+    frameset, sense, speaker, entity, brackets…, coreference.
     """
     counts: Counter[str] = Counter()
     examples: list[Example] = []
@@ -37,15 +38,17 @@ def from_conll(request: Request) -> Labelled:
     word = request.column("word", "4" if ontonotes else "2")
     roleset = request.column("predicate", "8" if ontonotes else "6")
     first = column_number(request.column("arguments", "12" if ontonotes else "7"), "arguments") - 1
-    for block in blocks(request.path):
+    for block in column_sentences(request.path):
         width = len(block[0][1])
         for number, fields in block:
             if len(fields) != width:
                 raise line_error(
                     request.path, number, f"{len(fields)} columns, {width} before in the sentence"
                 )
-        tokens = tuple(pick(fields, word, request.path, n) for n, fields in block)
-        rows = [k for k, (n, f) in enumerate(block) if pick(f, roleset, request.path, n) != "-"]
+        tokens = tuple(column_at(fields, word, request.path, n) for n, fields in block)
+        rows = [
+            k for k, (n, f) in enumerate(block) if column_at(f, roleset, request.path, n) != "-"
+        ]
         columns = range(first, width - ontonotes)
         if not request.labelled and len(rows) != len(columns):
             columns = range(0)  # the file has no arguments, or not all
@@ -73,23 +76,23 @@ def from_conll(request: Request) -> Labelled:
                 examples.append(
                     Predicate(source, tokens, verb, schemes.to_bio(marked, len(tokens)))
                 )
-    return Labelled(examples, dict(counts), "bio")
+    return ExampleSet(examples, dict(counts), "bio")
 
 
-def from_jsonl(request: Request) -> Labelled:
+def from_jsonl(request: ReadRequest) -> ExampleSet:
     """Read JSON lines {"tokens": [...], "predicate": 3, "tags": [BIO...]}.
 
-    Unlabelled lines have "predicates": [3, 7] instead of the last two.
+    Unlabelled lines may have "predicates": [3, 7] in place of "predicate" and "tags".
     """
     examples: list[Example] = []
     for number, record in json_records(request):
         tokens = tokens_of(request, record, number)
         source = f"{request.path}:{number}"
         if request.labelled or "predicate" in record:
-            predicates = [field(request, record, "predicate", int, number)]
+            predicates = [typed_field(request, record, "predicate", int, number)]
         else:
-            predicates = field(request, record, "predicates", list[int], number)
-        tags = field(request, record, "tags", list[str], number) if request.labelled else None
+            predicates = typed_field(request, record, "predicates", list[int], number)
+        tags = typed_field(request, record, "tags", list[str], number) if request.labelled else None
         for predicate in predicates:
             if not 0 <= predicate < len(tokens):
                 raise line_error(
@@ -101,11 +104,11 @@ def from_jsonl(request: Request) -> Labelled:
                         request.path, number, f"{len(tokens)} tokens and {len(tags)} tags"
                     )
                 try:
-                    schemes.spans(tags, "bio")
+                    schemes.spans_of_tags(tags, "bio")
                 except schemes.TagError as error:
                     raise line_error(request.path, number, str(error)) from None
             examples.append(Predicate(source, tokens, predicate, tags and tuple(tags)))
-    return Labelled(examples, {"predicates": len(examples)}, "bio")
+    return ExampleSet(examples, {"predicates": len(examples)}, "bio")
 
 
 def _brackets(

@@ -6,29 +6,29 @@ from collections.abc import Sequence
 
 from elmo.tasks import schemes
 from elmo.tasks.examples import Example, Tagged, Tokens
-from elmo.tasks.readers.fields import (
+from elmo.tasks.formats.fields import (
     CONLLU,
-    Labelled,
+    ExampleSet,
     LineBlock,
-    Request,
-    blocks,
+    ReadRequest,
+    column_at,
+    column_sentences,
     conllu_field,
-    field,
     json_records,
     line_error,
-    pick,
     text_lines,
     tokens_of,
+    typed_field,
 )
 
 
-def from_conll(request: Request) -> Labelled:
+def from_conll(request: ReadRequest) -> ExampleSet:
     """Read columns separated by tabs or spaces: a token per line, a blank line after each
     sentence."""
     counts: Counter[str] = Counter()
     rows, numbers = [], []
     word, tag = request.column("word", "1"), request.column("tag", "-1")
-    for block in blocks(request.path):
+    for block in column_sentences(request.path):
         if block[0][1][0] == "-DOCSTART-":
             counts["document_marks"] += 1
             continue
@@ -40,18 +40,18 @@ def from_conll(request: Request) -> Labelled:
                 raise line_error(
                     request.path, number, f"{len(fields)} columns, {width} before in the sentence"
                 )
-        tags = [pick(f, tag, request.path, n) for n, f in block] if request.labelled else None
-        rows.append((tuple(pick(f, word, request.path, n) for n, f in block), tags))
+        tags = [column_at(f, tag, request.path, n) for n, f in block] if request.labelled else None
+        rows.append((tuple(column_at(f, word, request.path, n) for n, f in block), tags))
         numbers.append([number for number, _ in block])
     return _tagged(request, rows, numbers, counts)
 
 
-def from_conllu(request: Request) -> Labelled:
+def from_conllu(request: ReadRequest) -> ExampleSet:
     """Read CoNLL-U; ranges (1-2) and empty nodes (1.1) are skipped."""
     counts: Counter[str] = Counter()
     rows, numbers = [], []
     word, tag = request.column("word", "FORM"), request.column("tag", "UPOS")
-    for block in blocks(request.path):
+    for block in column_sentences(request.path):
         kept: LineBlock = []
         for number, fields in block:
             if len(fields) != len(CONLLU):
@@ -75,12 +75,12 @@ def from_conllu(request: Request) -> Labelled:
     return _tagged(request, rows, numbers, counts)
 
 
-def from_jsonl(request: Request) -> Labelled:
+def from_jsonl(request: ReadRequest) -> ExampleSet:
     """Read JSON lines {"tokens": [...], "tags": [...]}, or {"text": …} without tags."""
     rows, numbers = [], []
     for number, record in json_records(request):
         tokens = tokens_of(request, record, number)
-        tags = field(request, record, "tags", list[str], number) if request.labelled else None
+        tags = typed_field(request, record, "tags", list[str], number) if request.labelled else None
         if tags is not None and len(tags) != len(tokens):
             raise line_error(request.path, number, f"{len(tokens)} tokens and {len(tags)} tags")
         rows.append((tokens, tags))
@@ -88,7 +88,7 @@ def from_jsonl(request: Request) -> Labelled:
     return _tagged(request, rows, numbers, Counter())
 
 
-def from_text(request: Request) -> Labelled:
+def from_text(request: ReadRequest) -> ExampleSet:
     """Read plain text to be tagged, one sentence per line."""
     texts = text_lines(request)
     rows = [(request.split(text), None) for _, text in texts]
@@ -96,13 +96,13 @@ def from_text(request: Request) -> Labelled:
 
 
 def _tagged(
-    request: Request,
+    request: ReadRequest,
     rows: Sequence[tuple[Tokens, list[str] | None]],
     numbers: Sequence[Sequence[int]],
     counts: Counter[str],
-) -> Labelled:
+) -> ExampleSet:
     """Return sentences with their tags as BIOES, or unchanged if the tags mark no spans."""
-    scheme = request.scheme or schemes.find_scheme(tags for _, tags in rows if tags)
+    scheme = request.scheme or schemes.detect_scheme(tags for _, tags in rows if tags)
     examples: list[Example] = []
     for (tokens, tags), lines in zip(rows, numbers, strict=True):
         if not tokens:
@@ -112,7 +112,7 @@ def _tagged(
             raise line_error(request.path, lines[tags.index("")], "a token has an empty tag")
         if tags is not None and scheme != "plain":
             try:
-                marked = schemes.spans(tags, scheme)
+                marked = schemes.spans_of_tags(tags, scheme)
             except schemes.TagError as error:
                 raise line_error(
                     request.path,
@@ -125,4 +125,4 @@ def _tagged(
         examples.append(Tagged(f"{request.path}:{lines[0]}", tokens, given))
     counts["sentences"] = len(examples)
     counts["tokens"] = sum(len(e.tokens) for e in examples if isinstance(e, Tagged))
-    return Labelled(examples, dict(counts), scheme)
+    return ExampleSet(examples, dict(counts), scheme)

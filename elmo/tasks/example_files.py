@@ -1,9 +1,9 @@
-"""Reading of labelled data, in the usual file formats, as examples; docs/tasks.md shows each
-format.
+"""Labelled data, read from files in the usual formats as examples; docs/tasks.md shows each format.
 
-A reader counts what it reads and drops, and refuses a malformed line with its file and line number.
-Files may be gzipped. `columns` maps a field to a column, by its number from 1 or its name in the
-header (in CoNLL-U, such as XPOS, or MISC.NER for a key in MISC), or to a key of JSON lines.
+`read_examples` picks the reader in `formats` that fits a file. A reader counts what it reads and
+drops, and refuses a malformed line with its file and line number. Files may be gzipped. `columns`
+maps a field to a column, by its number from 1 or its name in the header (in CoNLL-U, such as XPOS,
+or MISC.NER for a key in MISC), or to a key of JSON lines.
 """
 
 from collections import Counter
@@ -14,8 +14,8 @@ from typing import Any
 from elmo.data.tokenizer import Tokenization, is_utf8
 from elmo.errors import ElmoError
 from elmo.tasks import schemes
+from elmo.tasks.formats.fields import Columns, ExampleSet, ReadRequest, TextSplitter
 from elmo.tasks.kinds import KINDS, RecordOfText
-from elmo.tasks.readers.fields import Columns, Labelled, Request, TextTokens
 
 SUFFIXES = {
     ".conll": "conll",
@@ -31,7 +31,7 @@ SUFFIXES = {
 }
 
 
-def read(
+def read_examples(
     kind: str,
     path: Path,
     *,
@@ -41,17 +41,18 @@ def read(
     tokenizer: str | Tokenization = "unicode",
     labelled: bool = True,
     empty: bool = False,
-) -> Labelled:
+) -> ExampleSet:
     """Read the examples of a kind of task from a file, or from all files of a folder in name order.
 
-    The format follows from the file's ending unless `format` is given. `scheme` is the tags'
-    scheme, detected by default. `tokenizer`, a name or a model's own, splits raw text. `ElmoError`
-    names a malformed line, or a file without examples unless `empty` is true.
+    The format follows from the file's ending unless `format` is given. `columns` maps fields to
+    columns or keys. `scheme` is the tags' scheme, detected by default. `tokenizer`, a name or a
+    model's own, splits raw text. With `labelled=False` labels may be absent. `ElmoError` names a
+    malformed line, or a file without examples unless `empty` is true.
     """
     if path.is_dir():
         files = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
         parts = [
-            read(
+            read_examples(
                 kind,
                 file,
                 format=format,
@@ -76,36 +77,40 @@ def read(
     if scheme not in (None, *schemes.SCHEMES):
         raise ElmoError(f"--scheme must be one of {', '.join(schemes.SCHEMES)}, found {scheme!r}")
     defaults = {"word": "2", "tag": "3"} if ".iob2" in path.suffixes else {}
-    request = Request(
-        path, chosen, {**defaults, **(columns or {})}, scheme, TextTokens(tokenizer), labelled
+    request = ReadRequest(
+        path, chosen, {**defaults, **(columns or {})}, scheme, TextSplitter(tokenizer), labelled
     )
     labels = readers[chosen](request)
     _check_examples(path, kind, labels, empty=empty)
     return labels
 
 
-def read_items(kind: str, items: Sequence[Any], *, tokenizer: str | Tokenization) -> Labelled:
+def examples_of_items(
+    kind: str, items: Sequence[Any], *, tokenizer: str | Tokenization
+) -> ExampleSet:
     """Return unlabelled examples made from texts, token lists, or records such as those of JSON
     lines.
 
     Their `source`, which error messages name, is `item:k`, with k counted from 0.
     """
-    split = TextTokens(tokenizer)
-    of_text = KINDS[kind].of_text
+    split = TextSplitter(tokenizer)
+    record_of_text = KINDS[kind].record_of_text
     for k, item in enumerate(items):
         if not all(map(is_utf8, _texts(item))):
             raise ElmoError(f"item:{k}: is not UTF-8; write it in UTF-8")
-    records = [_record(item, k, split, of_text) for k, item in enumerate(items)]
-    request = Request(Path("item"), "jsonl", {}, None, split, labelled=False, items=records)
+    records = [_record(item, k, split, record_of_text) for k, item in enumerate(items)]
+    request = ReadRequest(Path("item"), "jsonl", {}, None, split, labelled=False, items=records)
     labels = KINDS[kind].readers["jsonl"](request)
     _check_examples(request.path, kind, labels, empty=True)
     return labels
 
 
-def _record(item: Any, number: int, split: TextTokens, of_text: RecordOfText) -> dict[str, Any]:
+def _record(
+    item: Any, number: int, split: TextSplitter, record_of_text: RecordOfText
+) -> dict[str, Any]:
     """Return an item as a record: a text in the form of its kind of task, a list as `tokens`."""
     if isinstance(item, str):
-        return of_text(item, split)
+        return record_of_text(item, split)
     if isinstance(item, Mapping):
         cells = {name: _plain(value) for name, value in item.items()}
         return {name: value for name, value in cells.items() if value is not None}
@@ -136,7 +141,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and value != value else value
 
 
-def _check_examples(path: Path, kind: str, labels: Labelled, *, empty: bool) -> None:
+def _check_examples(path: Path, kind: str, labels: ExampleSet, *, empty: bool) -> None:
     """Raise `ElmoError` for a file without examples, unless allowed, and for tokens without
     text."""
     if not labels.examples and not empty:
@@ -150,7 +155,7 @@ def _check_examples(path: Path, kind: str, labels: Labelled, *, empty: bool) -> 
                 raise ElmoError(f"{example.source}: token {where} of its sentence is empty")
 
 
-def _joined(path: Path, parts: Sequence[Labelled]) -> Labelled:
+def _joined(path: Path, parts: Sequence[ExampleSet]) -> ExampleSet:
     """Return the examples of several files as one."""
     if not parts:
         raise ElmoError(f"{path}: holds no files")
@@ -159,7 +164,7 @@ def _joined(path: Path, parts: Sequence[Labelled]) -> Labelled:
     counts: Counter[str] = Counter()
     for part in parts:
         counts.update(part.counts)
-    return Labelled([e for part in parts for e in part.examples], dict(counts), parts[0].scheme)
+    return ExampleSet([e for part in parts for e in part.examples], dict(counts), parts[0].scheme)
 
 
 def _format(path: Path) -> str:

@@ -1,5 +1,6 @@
-"""Reading of text files, gzipped or not, line by line."""
+"""Text files, gzipped or not, read line by line or whole."""
 
+import codecs
 import gzip
 import zlib
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from typing import BinaryIO, cast
 from elmo.errors import Damaged, ElmoError
 from elmo.io.records import check_readable
 from elmo.settings import LONGEST_LINE
+
+_LARGEST_FILE = 1 << 30  # bytes of a file that is read whole
 
 
 @contextmanager
@@ -24,7 +27,7 @@ def open_data(path: Path) -> Iterator[BinaryIO]:
         raise Damaged(f"{path}: truncated or no gzip file ({error})") from None
 
 
-def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the lines of a UTF-8 file, gzipped or not, each with its number, counted from 1.
 
     `ElmoError` names a line that is not UTF-8 text or is too long.
@@ -51,3 +54,17 @@ def lines_of(path: Path) -> Iterator[tuple[int, str]]:
                     "have; save it with line feeds"
                 )
             yield number, text.removeprefix("\ufeff") if number == 1 else text
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file, decompressing gzip.
+
+    `ElmoError` is raised if the file is missing, too large or damaged.
+    """
+    with open_data(path) as file:
+        data = file.read(_LARGEST_FILE + 1)
+    if len(data) > _LARGEST_FILE:
+        raise ElmoError(
+            f"{path}: has over {_LARGEST_FILE:,} bytes; cut it into files, or JSON lines"
+        )
+    return data.removeprefix(codecs.BOM_UTF8)

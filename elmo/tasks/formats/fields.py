@@ -1,6 +1,5 @@
-"""Shared parts of readers: requests, sentence blocks, table rows, JSON lines and their fields."""
+"""What readers share: their arguments, and the sentences, rows, records and fields of files."""
 
-import codecs
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,8 +17,8 @@ from elmo.data.tokenizer import (
     sentence_splitter,
 )
 from elmo.errors import ElmoError
+from elmo.io.text_files import numbered_lines
 from elmo.tasks.examples import Example, Range, Tokens
-from elmo.tasks.lines import lines_of, open_data
 
 Columns = Mapping[str, str]
 
@@ -27,23 +26,22 @@ Columns = Mapping[str, str]
 CONLLU = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 
 
-_JSON_LIMIT = 1 << 30
-
-
 @dataclass(frozen=True)
-class Labelled:
-    """The examples of a file, with counts of what was read and dropped, and the scheme of its
-    tags."""
+class ExampleSet:
+    """The examples read from a file, labelled or not, with counts of what was read and dropped.
+
+    `scheme` is that of their tags; `plain` if the tags mark no spans, or there are none.
+    """
 
     examples: list[Example]
     counts: dict[str, int]
     scheme: str = "plain"
 
 
-class TextTokens:
-    """A callable that splits a text into tokens, and also gives their character offsets.
+class TextSplitter:
+    """A callable that splits a text into tokens, and can give their character offsets.
 
-    The tokenizer is loaded with the first text: data that is already tokenized needs none.
+    The tokenizer is loaded at the first text: data that is already tokenized needs none.
     """
 
     def __init__(self, tokenizer: str | Tokenization) -> None:
@@ -63,7 +61,7 @@ class TextTokens:
         cut = TextTokenizer(self._tokenizer)
         return lambda text: [token for sentence in cut(text) for token in sentence]
 
-    def with_offsets(self, text: str) -> tuple[Tokens, tuple[Range, ...]]:
+    def tokens_and_offsets(self, text: str) -> tuple[Tokens, tuple[Range, ...]]:
         """Return the tokens of a text, and the character range of each."""
         tokens, offsets, start = self(text), [], 0
         for token in tokens:
@@ -78,17 +76,19 @@ class TextTokens:
 
 
 @dataclass(frozen=True)
-class Request:
-    """The arguments of a reader. If `labelled` is false, labels may be absent.
+class ReadRequest:
+    """What a reader is asked to read: a file, its format, and how to read it.
 
-    `items` are records in memory, read instead of the lines of a JSON lines file.
+    `columns` says which columns or keys hold the fields, `scheme` which scheme the tags have, and
+    `split` splits raw text into tokens. If `labelled` is false, labels may be absent. `items` are
+    records in memory, read instead of the lines of a JSON lines file.
     """
 
     path: Path
     format: str
     columns: Columns
     scheme: str | None
-    split: TextTokens
+    split: TextSplitter
     labelled: bool
     items: Sequence[dict[str, Any]] | None = None
 
@@ -97,8 +97,8 @@ class Request:
         return self.columns.get(field, default)
 
 
-class Begin(NamedTuple):
-    """A line `#begin document`: its line number and the document's name."""
+class DocumentBegin(NamedTuple):
+    """A line `#begin document` of a CoNLL file: its line number and the document's name."""
 
     number: int
     name: str
@@ -107,24 +107,25 @@ class Begin(NamedTuple):
 LineBlock = list[tuple[int, list[str]]]
 
 
-def blocks(path: Path, *, documents: bool = False) -> Iterator[Any]:
-    """Yield sentences as lists of (line number, columns).
+def column_sentences(path: Path, *, documents: bool = False) -> Iterator[Any]:
+    """Yield the sentences of a file of columns, each as a list of (line number, columns), one per
+    token.
 
-    Columns are separated by tabs if the file has any, else by spaces. Before a sentence's first
-    token, a line that begins with # is a comment if it has no tab (in a file with tabs) or has " =
-    " (in a file without). With `documents`, a `Begin` is yielded for the beginning of each
-    document.
+    Columns are separated by tabs if the first token's line has one, else by spaces. Lines that
+    begin with # before a sentence are comments: in a file with tabs those without a tab, in another
+    those with " = ". With `documents`, the beginning of a document is yielded too, as a
+    `DocumentBegin`.
     """
-    tabs = "\t" in next((t for _, t in lines_of(path) if t.strip() and t[0] != "#"), "")
+    tabs = "\t" in next((t for _, t in numbered_lines(path) if t.strip() and t[0] != "#"), "")
     block: LineBlock = []
-    for number, text in lines_of(path):
+    for number, text in numbered_lines(path):
         mark = text.startswith(("#begin document", "#end document"))
         if not text.strip() or mark:
             if block:
                 yield block
             block = []
             if documents and text.startswith("#begin"):
-                yield Begin(number, text.removeprefix("#begin document").strip())
+                yield DocumentBegin(number, text.removeprefix("#begin document").strip())
         elif block or text[0] != "#" or ("\t" in text if tabs else " = " not in text):
             block.append((number, text.split("\t") if tabs else text.split()))
     if block:
@@ -132,13 +133,17 @@ def blocks(path: Path, *, documents: bool = False) -> Iterator[Any]:
 
 
 def marks_documents(path: Path) -> bool:
-    """Tell whether a file's first non-blank line begins a CoNLL document."""
-    return next((t for _, t in lines_of(path) if t.strip()), "").startswith("#begin document")
+    """Tell whether a CoNLL file marks its documents: its first non-blank line begins one."""
+    return next((t for _, t in numbered_lines(path) if t.strip()), "").startswith("#begin document")
 
 
-def table(request: Request, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the rows of a TSV or CSV file as dictionaries, keyed by its header, with line
-    numbers."""
+def table_rows(request: ReadRequest, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the rows of a TSV or CSV file with their line numbers, as dictionaries keyed by its
+    header.
+
+    `ElmoError` is raised if the header lacks one of the `needed` names or has a name twice, or if a
+    row has another number of columns.
+    """
     names: list[str] = []
     for number, fields in _rows(request):
         if not names:
@@ -164,17 +169,21 @@ def table(request: Request, needed: Sequence[str]) -> Iterator[tuple[int, dict[s
             yield number, dict(zip(names, fields, strict=True))
 
 
-def _rows(request: Request) -> Iterator[tuple[int, list[str]]]:
+def _rows(request: ReadRequest) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows of a TSV or CSV file, each with the number of the line where it begins."""
-    lines = lines_of(request.path)
+    lines = numbered_lines(request.path)
     if request.format == "csv":
         return read_table((f"{text}\n" for _, text in lines), delimiter=",", source=request.path)
     return ((number, text.split("\t")) for number, text in lines)
 
 
-def records(request: Request, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the records of a TSV, CSV, JSON lines or text file, keyed by `fields`, with line
-    numbers."""
+def read_records(
+    request: ReadRequest, fields: Sequence[str]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the records of a TSV, CSV, JSON lines or text file with their line numbers.
+
+    `fields` are the fields wanted of a table; a record of it has these keys.
+    """
     if request.format == "jsonl":
         yield from json_records(request)
         return
@@ -187,33 +196,35 @@ def records(request: Request, fields: Sequence[str]) -> Iterator[tuple[int, dict
         del wanted["label"]
     if all(value.isdecimal() for value in wanted.values()):
         for number, row in _rows(request):
-            yield number, {n: pick(row, c, request.path, number) for n, c in wanted.items()}
+            yield number, {n: column_at(row, c, request.path, number) for n, c in wanted.items()}
         return
-    for number, by_name in table(request, list(wanted.values())):
+    for number, by_name in table_rows(request, list(wanted.values())):
         yield number, {name: by_name[column] for name, column in wanted.items()}
 
 
-def text_lines(request: Request, *, blank: bool = False) -> list[tuple[int, str]]:
-    """Return the lines of a plain text with their numbers, blank lines too if `blank`.
+def text_lines(request: ReadRequest, *, blank: bool = False) -> list[tuple[int, str]]:
+    """Return the lines of a plain text with their numbers, with blank lines if `blank`.
 
-    `ElmoError` is raised if labels are required, which plain text has not.
+    `ElmoError` is raised if the request needs labels: plain text has none.
     """
     if request.labelled:
         raise ElmoError(
             f"{request.path}: is read as plain text, which has no labels; where it has, name its "
             "--format, such as conll or tsv"
         )
-    return [(n, text) for n, text in lines_of(request.path) if blank or text.strip()]
+    return [(n, text) for n, text in numbered_lines(request.path) if blank or text.strip()]
 
 
-def json_records(request: Request) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of JSON lines with their line numbers, with keys renamed as `columns`
-    says."""
+def json_records(request: ReadRequest) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of JSON lines with their line numbers, with keys renamed as `columns` says.
+
+    Records in memory (`items`) are numbered from 0.
+    """
     if request.items is not None:
         yield from enumerate(request.items)
         return
     renamed = {key: name for name, key in request.columns.items()}
-    for number, text in lines_of(request.path):
+    for number, text in numbered_lines(request.path):
         if text.strip():
             try:
                 record = msgspec.json.decode(text, type=dict[str, Any])
@@ -223,31 +234,39 @@ def json_records(request: Request) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def tokens_of(
-    request: Request, record: Mapping[str, Any], number: int, name: str = "text"
+    request: ReadRequest, record: Mapping[str, Any], number: int, name: str = "text"
 ) -> Tokens:
     """Return the tokens of a record's field: a list as it is, a text split by the tokenizer.
 
-    For the field `text`, a field `tokens` takes precedence.
+    For the field `text`, a field `tokens` takes precedence. `number` is the line's, for error
+    messages.
     """
     if name == "text" and "tokens" in record:
-        return tuple(field(request, record, "tokens", list[str], number))
-    value = field(request, record, name, str | list[str], number)
+        return tuple(typed_field(request, record, "tokens", list[str], number))
+    value = typed_field(request, record, name, str | list[str], number)
     if isinstance(value, str):
         return request.split(value)
     return tuple(value)
 
 
-def label_of(request: Request, record: Mapping[str, Any], number: int) -> str | None:
-    """Return the record's label as text, or None if the request does not require labels."""
+def label_of(request: ReadRequest, record: Mapping[str, Any], number: int) -> str | None:
+    """Return the record's label as text, or None if the request does not require labels.
+
+    `number` is the line's number, for error messages.
+    """
     if not request.labelled:
         return None
-    label = field(request, record, "label", str | int, number)
+    label = typed_field(request, record, "label", str | int, number)
     return str(label).strip()
 
 
-def field(request: Request, record: Mapping[str, Any], name: str, kind: Any, number: int) -> Any:
-    """Return a record's field as type `kind`; raise `ElmoError` with its line if it is of another
-    type."""
+def typed_field(
+    request: ReadRequest, record: Mapping[str, Any], name: str, kind: Any, number: int
+) -> Any:
+    """Return a record's field, converted to type `kind`.
+
+    `ElmoError` names line `number` if the field is missing or of another type.
+    """
     if name not in record:
         raise line_error(request.path, number, f"has no {name!r}; it has {', '.join(record)}")
     try:
@@ -256,8 +275,11 @@ def field(request: Request, record: Mapping[str, Any], name: str, kind: Any, num
         raise line_error(request.path, number, f"{name}: {error}") from None
 
 
-def pick(fields: Sequence[str], column: str, path: Path, number: int) -> str:
-    """Return the column with the given number, from 1, or from the end by -1, -2, …"""
+def column_at(fields: Sequence[str], column: str, path: Path, number: int) -> str:
+    """Return one of a line's columns by its position: from 1, or from the end by -1, -2, …
+
+    `ElmoError` names the line (`path`, `number`) if it has no such column.
+    """
     position = column_number(column, column)
     if not 1 <= abs(position) <= len(fields):
         raise line_error(path, number, f"has {len(fields)} columns, none is {position}")
@@ -265,12 +287,15 @@ def pick(fields: Sequence[str], column: str, path: Path, number: int) -> str:
 
 
 def conllu_field(fields: Sequence[str], column: str, path: Path, number: int) -> str:
-    """Return a column of CoNLL-U by its number or name, or the value of a key in it (MISC.NER)."""
+    """Return a column of CoNLL-U by its number or name, or the value of a key in it (MISC.NER).
+
+    `ElmoError` names the line (`path`, `number`) that lacks it.
+    """
     name, _, key = column.partition(".")
     if name in CONLLU:
         value = fields[CONLLU.index(name)]
     else:
-        value = pick(fields, name, path, number)
+        value = column_at(fields, name, path, number)
     if not key:
         return value
     values = dict(part.partition("=")[::2] for part in value.split("|"))
@@ -280,27 +305,19 @@ def conllu_field(fields: Sequence[str], column: str, path: Path, number: int) ->
 
 
 def column_number(column: str, name: str) -> int:
-    """Return a column number as an integer; raise `ElmoError` if it is not one."""
+    """Return a column number as an integer; raise `ElmoError`, naming field `name`, if it is not
+    one."""
     try:
         return int(column)
     except ValueError:
         raise ElmoError(f"--columns: {name} must be a column's number, found {column!r}") from None
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return the content of a file, decompressing gzip.
+def tokens_covering(offsets: Sequence[Range], start: int, stop: int) -> Range:
+    """Return the range of tokens that overlap the characters `start` to `stop - 1`.
 
-    `ElmoError` is raised if the file is missing, too large or damaged.
+    `offsets` are the tokens' character ranges.
     """
-    with open_data(path) as file:
-        data = file.read(_JSON_LIMIT + 1)
-    if len(data) > _JSON_LIMIT:
-        raise ElmoError(f"{path}: has over {_JSON_LIMIT:,} bytes; cut it into files, or JSON lines")
-    return data.removeprefix(codecs.BOM_UTF8)
-
-
-def covering(offsets: Sequence[Range], start: int, stop: int) -> Range:
-    """Return the range of tokens that overlap the characters `start` to `stop - 1`."""
     touched = [k for k, (first, last) in enumerate(offsets) if first < stop and last > start]
     return touched[0], touched[-1] + 1
 

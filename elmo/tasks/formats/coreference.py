@@ -13,31 +13,35 @@ from elmo.tasks.examples import (
     Range,
     Tokens,
 )
-from elmo.tasks.readers.fields import (
-    Begin,
-    Labelled,
-    Request,
-    TextTokens,
-    blocks,
-    covering,
-    field,
+from elmo.tasks.formats.fields import (
+    DocumentBegin,
+    ExampleSet,
+    ReadRequest,
+    TextSplitter,
+    column_at,
+    column_sentences,
     json_records,
     line_error,
-    pick,
-    table,
+    table_rows,
     text_lines,
+    tokens_covering,
+    typed_field,
 )
 
 _MENTION = re.compile(r"(\()?(\w+)(\))?")
 
 
-def of_text(text: str, split: TextTokens) -> dict[str, Any]:
-    """Return the record of a document from a text: its sentences, each as tokens."""
+def document_record(text: str, split: TextSplitter) -> dict[str, Any]:
+    """Return a text as the record of a document, as in JSON lines: its sentences, each a list of
+    tokens."""
     return {"sentences": [list(split(sentence)) for sentence in split.sentences(text)]}
 
 
-def from_conll(request: Request) -> Labelled:
-    """Read CoNLL-2012 (also LitBank): words in column 4, clusters such as (3|(4) in the last."""
+def from_conll(request: ReadRequest) -> ExampleSet:
+    """Read CoNLL-2012 columns (also LitBank): words in column 4, clusters in the last.
+
+    There (3 begins a mention of cluster 3, 3) ends it, and | separates several.
+    """
     documents: list[Example] = []
     counts: Counter[str] = Counter()
     word = request.column("word", "4")
@@ -58,20 +62,20 @@ def from_conll(request: Request) -> Labelled:
                 )
             )
 
-    for block in blocks(request.path, documents=True):
-        if isinstance(block, Begin):
+    for block in column_sentences(request.path, documents=True):
+        if isinstance(block, DocumentBegin):
             finish()
             name, first_line, sentences, clusters = block.name, block.number, [], {}
             continue
         if not name:
             raise line_error(request.path, block[0][0], "no '#begin document' before it")
         offset = sum(map(len, sentences))
-        sentences.append(tuple(pick(fields, word, request.path, n) for n, fields in block))
+        sentences.append(tuple(column_at(fields, word, request.path, n) for n, fields in block))
         if request.labelled:
             _mentions(block, cluster, offset, clusters, request.path)
     finish()
     counts["documents"] = len(documents)
-    return Labelled(documents, dict(counts))
+    return ExampleSet(documents, dict(counts))
 
 
 def _mentions(
@@ -84,7 +88,7 @@ def _mentions(
     """Add the spans of a sentence to their clusters."""
     open_spans: dict[str, list[int]] = {}
     for position, (number, fields) in enumerate(block):
-        value = pick(fields, column, path, number)
+        value = column_at(fields, column, path, number)
         for part in value.split("|") if value not in ("", "-", "_", "*") else []:
             match = _MENTION.fullmatch(part)
             if match is None or not (match[1] or match[3]):
@@ -102,7 +106,7 @@ def _mentions(
             raise line_error(path, block[starts[0]][0], f"({label} is not closed in its sentence")
 
 
-def from_jsonl(request: Request) -> Labelled:
+def from_jsonl(request: ReadRequest) -> ExampleSet:
     """Read JSON lines {"sentences": [[tokens]], "clusters": [[[start, stop], …]]}.
 
     Spans count the tokens of the whole document.
@@ -110,10 +114,10 @@ def from_jsonl(request: Request) -> Labelled:
     documents: list[Example] = []
     counts: Counter[str] = Counter()
     for number, record in json_records(request):
-        sentences = field(request, record, "sentences", list[list[str]], number)
+        sentences = typed_field(request, record, "sentences", list[list[str]], number)
         clusters = None
         if request.labelled:
-            clusters = field(request, record, "clusters", list[list[tuple[int, int]]], number)
+            clusters = typed_field(request, record, "clusters", list[list[tuple[int, int]]], number)
         ends = {0}
         for sentence in sentences:
             ends.add(max(ends) + len(sentence))
@@ -128,10 +132,10 @@ def from_jsonl(request: Request) -> Labelled:
         else:
             counts["dropped_empty"] += 1
     counts["documents"] = len(documents)
-    return Labelled(documents, dict(counts))
+    return ExampleSet(documents, dict(counts))
 
 
-def from_text(request: Request) -> Labelled:
+def from_text(request: ReadRequest) -> ExampleSet:
     """Read plain text to predict: one sentence per line, and a blank line between documents."""
     documents: list[Example] = []
     sentences: list[Tokens] = []
@@ -142,19 +146,22 @@ def from_text(request: Request) -> Labelled:
             source = f"{request.path}:{number - len(sentences)}" if number else str(request.path)
             documents.append(Document(source, str(len(documents)), tuple(sentences), None))
             sentences = []
-    return Labelled(documents, {"documents": len(documents)})
+    return ExampleSet(documents, {"documents": len(documents)})
 
 
-def from_gap(request: Request) -> Labelled:
-    """Read GAP's TSV: a pronoun and two names by character offset, and which name corefers."""
+def from_gap(request: ReadRequest) -> ExampleSet:
+    """Read the TSV of GAP, a corpus of ambiguous pronouns.
+
+    Each row has a text, a pronoun and two names by character offset, and which name corefers.
+    """
     documents: list[Example] = []
     counts: Counter[str] = Counter()
-    for number, row in table(request, ("Text", "Pronoun", "A", "B")):
+    for number, row in table_rows(request, ("Text", "Pronoun", "A", "B")):
         text = row["Text"]
         sentences, offsets = [], []
         position = 0
         for sentence in request.split.sentences(text):
-            tokens, ranges = request.split.with_offsets(sentence)
+            tokens, ranges = request.split.tokens_and_offsets(sentence)
             if tokens:
                 sentences.append(tokens)
                 offsets += [(position + a, position + b) for a, b in ranges]
@@ -173,7 +180,7 @@ def from_gap(request: Request) -> Labelled:
                 )
             if same not in ("TRUE", "FALSE"):
                 raise line_error(request.path, number, f"{role}-coref must be TRUE or FALSE")
-            span = covering(offsets, start, stop)
+            span = tokens_covering(offsets, start, stop)
             exact = (offsets[span[0]][0], offsets[span[1] - 1][1]) == (start, stop)
             counts["spans_wider_in_tokens"] += not exact
             spans[role] = span, same == "TRUE"
@@ -188,7 +195,7 @@ def from_gap(request: Request) -> Labelled:
             Document(source, row.get("ID", str(number)), tuple(sentences), clusters, links)
         )
     counts["documents"] = len(documents)
-    return Labelled(documents, dict(counts))
+    return ExampleSet(documents, dict(counts))
 
 
 def _document(

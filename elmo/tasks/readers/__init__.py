@@ -1,2 +1,0 @@
-"""Readers of labelled files, one module per family of formats; `kinds` lists each task's
-readers."""
