@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.machine import show
 from elmo.io.location import Location
-from elmo.train.checkpoints import Checkpoint, Checkpoints, TrainingProgress
+from elmo.train.checkpoints import Checkpoint, CheckpointFolder, TrainingProgress
 from pipeline.settings.params import load
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,13 +47,13 @@ def main() -> None:
 
 def _saved(home: Path, tensors: dict[str, torch.Tensor], size: int) -> dict[str, float]:
     """The second of two checkpoints: the first makes room for the copy."""
-    checkpoints = Checkpoints(Location(home), keep=1)
+    checkpoints = CheckpointFolder(Location(home), keep=1)
     settings = load(ROOT / "params.yaml").pretrain.training
     for step in (1, 2):
         progress = TrainingProgress(step, step, {"block": 0, "rows": []})
         checkpoint = Checkpoint(tensors, progress, settings, 2, "0" * 64)
         began = time.perf_counter()
-        checkpoints.save(checkpoint, named=[])
+        checkpoints.save(checkpoint, keep_steps=[])
         waited = time.perf_counter() - began
         checkpoints.wait()
         written = time.perf_counter() - began

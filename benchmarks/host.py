@@ -32,7 +32,7 @@ from elmo.nn.lstm import LSTMState
 from elmo.nn.softmax import Softmax
 from elmo.settings import OptimizerSettings, TrainingSettings
 from elmo.train.optimizer import Optimizer
-from elmo.train.step import WORD_MATRIX, Stepper, Workers
+from elmo.train.step import WORD_MATRIX, Stepper, WorkerGroup
 
 WINDOW = 20
 ADAMW = replace(ADAGRAD, name="adamw", lr=0.003, beta1=0.9, beta2=0.99, epsilon=1e-8)
@@ -98,7 +98,7 @@ def _stepper(options: argparse.Namespace, recipe: OptimizerSettings) -> Stepper:
     bilm, softmax = BiLM(NARROW, characters=Characters().size), Softmax(options.words, 1)
     named = {f"softmax.{name}": p.data for name, p in softmax.named_parameters()}
     optimizer = Optimizer(recipe, named, steps=10_000, lr_of={}, word_matrix=WORD_MATRIX)
-    stepper = Stepper(bilm, softmax, optimizer, settings, Workers())
+    stepper = Stepper(bilm, softmax, optimizer, settings, WorkerGroup())
     stepper.body = _Body()
     return stepper
 

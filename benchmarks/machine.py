@@ -46,7 +46,7 @@ def precisions() -> list[str]:
     from elmo.train import machine_speed  # a peer's environment lacks what elmo needs
     from pipeline.settings.precision import EMULATED
 
-    factor = machine_speed.speeds(torch.device("cpu")).factor("float32", "bfloat16")
+    factor = machine_speed.matrix_speeds(torch.device("cpu")).speedup("float32", "bfloat16")
     return ["float32"] + ["bfloat16"] * (factor < EMULATED)
 
 

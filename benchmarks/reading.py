@@ -19,7 +19,7 @@ from elmo.data.shards import Shards
 from elmo.data.stream import WindowStream
 from elmo.data.vocabulary import Vocabulary
 from elmo.nn.dropout import dropout_keys
-from elmo.train.step import Workers
+from elmo.train.step import WorkerGroup
 
 ROWS, WINDOW = 128, 20  # of each worker
 WARM = 20  # windows that are not counted: the first ones open shards
@@ -48,7 +48,7 @@ def main() -> None:
 def _windows(shards: Path, vocab: Path, size: int, count: int) -> list[float]:
     """Milliseconds of each window of the first of `size` workers."""
     rows = ROWS * size
-    mine = Workers(rank=0, size=size).mine(rows)
+    mine = WorkerGroup(rank=0, size=size).own_rows(rows)
     stream = WindowStream(
         Shards(shards),
         Vocabulary.load(vocab),

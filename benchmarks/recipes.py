@@ -40,7 +40,7 @@ from elmo.nn.lstm import LSTMStack
 from elmo.nn.softmax import new_softmax
 from elmo.settings import CheckpointSettings, ModelShape, OptimizerSettings, TrainingSettings
 from elmo.train.loop import TrainingJob, fit, heldout_perplexity
-from elmo.train.step import Workers
+from elmo.train.step import WorkerGroup
 from pipeline.settings.preset import overlaid_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -87,7 +87,7 @@ def main() -> None:
     seed = recipe.seed + 1
     softmax = new_softmax(len(vocabulary), network.projection, seed=seed)
     job = TrainingJob(bilm, softmax, vocabulary, characters, shards, recipe, options.out, {}, KEPT)
-    workers = Workers()
+    workers = WorkerGroup()
     began = time.monotonic()
     progress = fit(job, workers=workers, report=_show)
     seconds = round(time.monotonic() - began)

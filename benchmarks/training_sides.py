@@ -22,7 +22,7 @@ from elmo.nn.softmax import Softmax, sample_candidates
 from elmo.settings import ModelShape, TrainingSettings
 from elmo.settings import OptimizerSettings as Recipe
 from elmo.train.optimizer import Optimizer
-from elmo.train.step import WORD_MATRIX, Stepper, Workers
+from elmo.train.step import WORD_MATRIX, Stepper, WorkerGroup
 
 SMALL = ModelShape(
     char_dim=16,
@@ -79,7 +79,7 @@ def prepare(
     if words > len(vocabulary):
         more = [f"never-seen-{k}" for k in range(words - len(vocabulary))]
         vocabulary = Vocabulary([*vocabulary.words, *more], None)
-    workers = Workers(rank, size)
+    workers = WorkerGroup(rank, size)
     stream = WindowStream(
         shards,
         vocabulary,
@@ -90,7 +90,7 @@ def prepare(
         block_sentences=64,
         epochs=1,
         seed=1,
-        mine=workers.mine(rows),
+        mine=workers.own_rows(rows),
     )
     read = stream.windows(stream.first_position())
     windows = [next(read)[0] for _ in range(count)]
@@ -137,12 +137,12 @@ def count(step: Step, window: Window, number: int) -> int:
     return counter.get_total_flops()
 
 
-def _ours(bilm: BiLM, softmax: Softmax, recipe: TrainingSettings, workers: Workers) -> Step:
+def _ours(bilm: BiLM, softmax: Softmax, recipe: TrainingSettings, workers: WorkerGroup) -> Step:
     named = {f"bilm.{n}": p.data for n, p in bilm.named_parameters()}
     named |= {f"softmax.{n}": p.data for n, p in softmax.named_parameters()}
     optimizer = Optimizer(ADAGRAD, named, steps=1000, lr_of={}, word_matrix=WORD_MATRIX)
     stepper = Stepper(bilm, softmax, optimizer, recipe, workers)
-    state = bilm.lstm.zero_state(len(workers.mine(recipe.rows)))
+    state = bilm.lstm.zero_state(len(workers.own_rows(recipe.rows)))
 
     def step(window: Window, number: int) -> None:
         nonlocal state

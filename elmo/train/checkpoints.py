@@ -23,7 +23,7 @@ from elmo.io.location import Location
 from elmo.io.records import Count, Header, Sha256, check_sha256
 from elmo.model.weights import load_weights, save_weights
 from elmo.settings import TrainingSettings
-from elmo.train.curves import Means
+from elmo.train.curves import StepSums
 
 FORMAT = 1  # of state.json
 HIDDEN = 90.0  # seconds for which shared storage may hide what another machine wrote
@@ -31,13 +31,14 @@ HIDDEN = 90.0  # seconds for which shared storage may hide what another machine 
 
 @dataclass
 class TrainingProgress:
-    """The progress of a training: the content of a checkpoint apart from the tensors.
+    """How far a training has come: what a checkpoint holds besides tensors and settings.
 
     `best` is the lowest held-out perplexity, reached at `best_step`; `figures` are the other
     figures of that evaluation, if it read the whole held-out text. `stale` counts the evaluations
-    since then. `due` means that this step's evaluation is still to be done. `lowest` is the lowest
-    mean loss reported. `sound_step` is the newest checkpoint that later losses confirmed as good,
-    and `tried_step` the one that the next losses will judge.
+    since. `due` means that this step's evaluation is still to be done. The rest serves to name a
+    good checkpoint if training diverges: `lowest` is the lowest mean loss reported, `sound_step`
+    the newest checkpoint that later losses confirmed as good, and `tried_step` the one that the
+    next losses will judge.
     """
 
     step: int
@@ -52,7 +53,7 @@ class TrainingProgress:
     lowest: float | None = None
     sound_step: int | None = None
     tried_step: int | None = None
-    means: Means = field(default_factory=Means)
+    means: StepSums = field(default_factory=StepSums)
 
 
 class CheckpointRecord(msgspec.Struct, forbid_unknown_fields=True):
@@ -112,8 +113,8 @@ class Checkpoint:
             write_json(new / "state.json", record)
 
 
-class Checkpoints:
-    """The checkpoints of one training; the last `keep` are kept, and those that `save` is told to
+class CheckpointFolder:
+    """The folder of one training's checkpoints: the last `keep`, and those that `save` is told to
     keep."""
 
     def __init__(self, folder: Location, *, keep: int) -> None:
@@ -132,16 +133,16 @@ class Checkpoints:
             names = [name for name in names if (self.folder / name).exists("state.json")]
         return sorted(int(name.removeprefix("step-")) for name in names)
 
-    def save(self, checkpoint: Checkpoint, *, named: Iterable[int | None]) -> None:
-        """Copy the tensors, then write the checkpoint on another thread.
+    def save(self, checkpoint: Checkpoint, *, keep_steps: Iterable[int | None]) -> None:
+        """Copy the tensors, then write the checkpoint on another thread, after the previous one is
+        written.
 
-        It first waits for the previous checkpoint. Checkpoints of the steps in `named` are not
-        deleted.
+        Older checkpoints are deleted, but for the last `keep` and those of the steps `keep_steps`.
         """
         self.wait()
         copies = _copied(checkpoint.tensors)
         copied = replace(checkpoint, tensors=copies, progress=deepcopy(checkpoint.progress))
-        self._writing = self._thread.submit(self._write, copied, set(named))
+        self._writing = self._thread.submit(self._write, copied, set(keep_steps))
 
     def wait(self) -> None:
         """Wait until the last checkpoint is written; raise its exception if that failed."""
@@ -155,9 +156,12 @@ class Checkpoints:
         """Read the checkpoint of a step."""
         return Checkpoint.load(self.path(step))
 
-    def await_(self, step: int, digest: str) -> Checkpoint | None:
-        """Wait until a step's checkpoint with the given digest is visible; return it, or None in
-        the end."""
+    def wait_for(self, step: int, digest: str) -> Checkpoint | None:
+        """Wait until the checkpoint of a step with the given digest is visible; return it.
+
+        Shared storage may show it late. None is returned if it does not come within `HIDDEN` (90)
+        seconds.
+        """
         until = time.monotonic() + HIDDEN
         while True:
             try:
@@ -169,8 +173,8 @@ class Checkpoints:
                 return None
             time.sleep(0.2)
 
-    def newest(self) -> int | None:
-        """Return the step of the newest undamaged checkpoint, or None.
+    def recover_newest(self) -> int | None:
+        """Return the step of the newest undamaged checkpoint, or None, after cleaning up.
 
         Damaged ones are renamed, with a warning on standard error, and files left by killed writers
         are deleted: call this only when no other process writes to the folder.
@@ -195,10 +199,10 @@ class Checkpoints:
                 )
         return None
 
-    def _write(self, checkpoint: Checkpoint, named: set[int | None]) -> None:
+    def _write(self, checkpoint: Checkpoint, keep_steps: set[int | None]) -> None:
         checkpoint.save(self.path(checkpoint.progress.step))
         for old in self.steps()[: -self.keep]:
-            if old not in named:
+            if old not in keep_steps:
                 self.path(old).remove()
 
 
@@ -228,8 +232,11 @@ def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return copies
 
 
-def state_of(modules: dict[str, torch.nn.Module], slots: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of modules and of an optimizer, by name."""
+def state_tensors(
+    modules: dict[str, torch.nn.Module], slots: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return all tensors that a checkpoint holds, by name: those of the modules, and the
+    optimizer's state `slots`."""
     tensors = {
         f"{name}.{key}": value
         for name, module in modules.items()
@@ -238,19 +245,19 @@ def state_of(modules: dict[str, torch.nn.Module], slots: dict[str, Tensor]) -> d
     return tensors | {f"optimizer.{name}": slot for name, slot in slots.items()}
 
 
-def restore(
+def restore_tensors(
     tensors: dict[str, Tensor],
     modules: dict[str, torch.nn.Module],
     slots: dict[str, Tensor],
     *,
     source: Location,
 ) -> None:
-    """Copy a checkpoint's tensors back into modules and optimizer.
+    """Copy a checkpoint's tensors back into the modules and the optimizer's state `slots`.
 
-    `ElmoError` names `source` if they do not fit.
+    `ElmoError` names `source`, the checkpoint, if they do not fit.
     """
     with torch.no_grad():
-        for name, value in state_of(modules, slots).items():
+        for name, value in state_tensors(modules, slots).items():
             saved = tensors.get(name)
             if saved is None or saved.shape != value.shape:
                 shape = "is missing" if saved is None else f"has shape {tuple(saved.shape)}"

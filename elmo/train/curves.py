@@ -12,7 +12,7 @@ CURVES = {
 }
 
 
-def write_empty(out: Location) -> None:
+def write_empty_curves(out: Location) -> None:
     """Write curves without rows, for a model that was not trained."""
     with new_folder(out, ours=tuple(CURVES), also="") as new:
         for name, columns in CURVES.items():
@@ -20,8 +20,11 @@ def write_empty(out: Location) -> None:
 
 
 @dataclass
-class Means:
-    """Sums over the steps since the last report; they are part of a checkpoint."""
+class StepSums:
+    """The sums of the figures of all steps since the last report, from which its means follow.
+
+    They are part of a checkpoint, so that a resumed training reports the same.
+    """
 
     steps: int = 0
     nats: float = 0.0  # of both directions
@@ -30,7 +33,8 @@ class Means:
     clipped: int = 0
 
     def add(self, *, nats: float, predictions: int, norm: float, clipped: bool) -> None:
-        """Add the figures of one step."""
+        """Add the figures of one step: −log p of both directions in nats, predictions per
+        direction, gradient norm, and whether it was clipped."""
         self.steps += 1
         self.nats += nats
         self.predictions += predictions
@@ -39,10 +43,10 @@ class Means:
 
     @property
     def nats_per_prediction(self) -> float:
-        """Return the mean −log p of a prediction."""
+        """Return the mean −log p of a prediction, in nats, over both directions."""
         return self.nats / 2 / self.predictions
 
-    def row(self) -> dict[str, float]:
+    def curve_row(self) -> dict[str, float]:
         """Return the means over these steps, as a row of the training curve."""
         return {
             "perplexity": math.exp(self.nats_per_prediction),

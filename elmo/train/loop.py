@@ -33,25 +33,25 @@ from elmo.nn.softmax import Softmax
 from elmo.settings import PRECISIONS, CheckpointSettings, TrainingSettings
 from elmo.train.checkpoints import (
     Checkpoint,
-    Checkpoints,
+    CheckpointFolder,
     TrainingProgress,
-    restore,
-    state_of,
+    restore_tensors,
+    state_tensors,
 )
-from elmo.train.curves import Curves, Means
+from elmo.train.curves import Curves, StepSums
 from elmo.train.optimizer import Optimizer
 from elmo.train.perplexity import (
-    Evaluator,
-    HeldOut,
+    HeldOutText,
     NotFinite,
     Perplexity,
+    PerplexityEvaluator,
 )
 from elmo.train.step import (
     WORD_MATRIX,
-    Measured,
+    StepFigures,
     StepInput,
     Stepper,
-    Workers,
+    WorkerGroup,
 )
 
 _LOOK = 1.0  # seconds between two looks for the flag that stops a run
@@ -65,9 +65,9 @@ Reporter = Callable[[str, dict[str, float]], None]
 class TrainingJob:
     """A training job: the model, its data and settings, and the folder for its checkpoints.
 
-    `lr_of` multiplies the learning rate of parameters by name (0 freezes one). When the flag `stop`
-    exists, training saves a checkpoint and stops, on whatever machine it runs; use a new name each
-    time the job is started.
+    `lr_of` multiplies the learning rate of parameters by name (0 freezes one). `stop` is a file:
+    when it exists, training saves a checkpoint and stops, on whatever machine it runs. Give it a
+    new name each time the job is started.
     """
 
     bilm: BiLM
@@ -87,7 +87,7 @@ class TrainingJob:
         if self.settings.precision not in PRECISIONS:
             raise ElmoError(
                 "training.precision auto: choose one of the two before training, as "
-                "elmo.train.step_speed.fastest does"
+                "elmo.train.step_speed.training_precision does"
             )
 
     def modules(self) -> dict[str, torch.nn.Module]:
@@ -95,9 +95,13 @@ class TrainingJob:
         return {"bilm": self.bilm, "softmax": self.softmax}
 
     def stream(
-        self, split: str, workers: Workers, *, epochs: int, seed: int | None
+        self, split: str, workers: WorkerGroup, *, epochs: int, seed: int | None
     ) -> WindowStream:
-        """Return the stream of one split, for the rows of one worker."""
+        """Return the windows of text of a split, `train` or `heldout`, for `epochs` epochs.
+
+        Of the batch's parallel rows, they hold those that this worker reads. `seed` determines the
+        order; None keeps that of the text.
+        """
         return WindowStream(
             self.shards,
             self.vocabulary,
@@ -108,23 +112,24 @@ class TrainingJob:
             block_sentences=self.settings.block_sentences,
             epochs=epochs,
             seed=seed,
-            mine=workers.mine(self.settings.rows),
+            mine=workers.own_rows(self.settings.rows),
         )
 
-    def heldout(self, workers: Workers) -> HeldOut:
-        """Return the held-out split and its evaluator, which reads text as in training."""
-        evaluator = Evaluator(
+    def heldout(self, workers: WorkerGroup) -> HeldOutText:
+        """Return the held-out text with its evaluator, for this worker's rows; it is read as in
+        training."""
+        evaluator = PerplexityEvaluator(
             self.bilm,
             self.softmax,
             self.vocabulary,
             precision=getattr(torch, self.settings.precision),
-            total=workers.total,
+            total=workers.sum_over_workers,
         )
         stream = self.stream("heldout", workers, epochs=1, seed=None)
-        return HeldOut(stream, evaluator, reset=self.settings.reset == "sentence")
+        return HeldOutText(stream, evaluator, reset=self.settings.reset == "sentence")
 
 
-def fit(job: TrainingJob, *, workers: Workers, report: Reporter) -> TrainingProgress:
+def fit(job: TrainingJob, *, workers: WorkerGroup, report: Reporter) -> TrainingProgress:
     """Train for all epochs and leave the best weights in the job's model and softmax.
 
     The joint log likelihood of both directions is maximised (section 3.1 of the paper). After an
@@ -137,13 +142,13 @@ def fit(job: TrainingJob, *, workers: Workers, report: Reporter) -> TrainingProg
     return _Fit(job, workers, report).run()
 
 
-def heldout_perplexity(job: TrainingJob, *, workers: Workers) -> Perplexity:
+def heldout_perplexity(job: TrainingJob, *, workers: WorkerGroup) -> Perplexity:
     """Return the perplexity of a job's model on the whole held-out split, read as in training."""
     return job.heldout(workers).perplexity()[0]
 
 
 class _Fit:
-    def __init__(self, job: TrainingJob, workers: Workers, report: Reporter) -> None:
+    def __init__(self, job: TrainingJob, workers: WorkerGroup, report: Reporter) -> None:
         self.job, self.workers, self.settings = job, workers, job.settings
         self.report = report if workers.rank == 0 else _silent
         self.parameters: dict[str, torch.Tensor] = {}
@@ -161,13 +166,13 @@ class _Fit:
         self.steps = math.ceil(self.positions / (job.settings.rows * job.settings.window))
         self.optimizer = self._optimizer(job.settings, self.steps)
         self.stepper = Stepper(job.bilm, job.softmax, self.optimizer, job.settings, workers)
-        self.checkpoints = Checkpoints(job.folder / "checkpoints", keep=job.checkpointing.keep)
+        self.checkpoints = CheckpointFolder(job.folder / "checkpoints", keep=job.checkpointing.keep)
         self.curves = Curves(job.folder)
         self.heldout = job.heldout(workers)
         self.speed = _Speed()
         self.saved = time.monotonic()
         self.newest: int | None = None  # the step of the newest checkpoint
-        self.unread: Measured | None = None  # what a step showed, not read yet
+        self.unread: StepFigures | None = None  # what a step showed, not read yet
         self.ask_at = 0  # the step after which all workers next agree on what to do
         self.asked = 0, time.monotonic()  # after which step they last did, and when
 
@@ -243,7 +248,9 @@ class _Fit:
     def _begin(self) -> tuple[TrainingProgress, LSTMState]:
         """Start anew, resume from the newest checkpoint, or start from another training's
         checkpoint."""
-        checkpoint = self._chosen(self.checkpoints.newest() if self.workers.rank == 0 else None)
+        checkpoint = self._chosen(
+            self.checkpoints.recover_newest() if self.workers.rank == 0 else None
+        )
         carry = None
         if checkpoint is not None:
             progress, carry = checkpoint.progress, checkpoint.tensors
@@ -260,7 +267,7 @@ class _Fit:
         if carry is not None:
             # Copies: a tensor of a mapped file is not aligned, and a product may then round apart.
             whole = LSTMState(carry["carry.h"].clone(), carry["carry.c"].clone())
-        mine = self.workers.mine(rows)
+        mine = self.workers.own_rows(rows)
         state = whole.select_rows(slice(mine[0], mine[-1] + 1))
         return progress, LSTMState(*(part.to(self.workers.device) for part in state))
 
@@ -275,13 +282,13 @@ class _Fit:
         if first and step is not None:
             digest = Checkpoint.digest(self.checkpoints.path(step))
             choice = [float(step), *(float(int(digest[k : k + 8], 16)) for k in range(0, 64, 8))]
-        choice = self.workers.total(choice if first else 9 * [0.0])
+        choice = self.workers.sum_over_workers(choice if first else 9 * [0.0])
         if choice[0] < 0:
             return None
         digest = "".join(f"{int(part):08x}" for part in choice[1:])
-        checkpoint = self.checkpoints.await_(int(choice[0]), digest)
+        checkpoint = self.checkpoints.wait_for(int(choice[0]), digest)
         lacking = [float(checkpoint is None and k == self.workers.rank) for k in self.workers.ranks]
-        lacking = self.workers.total(lacking)
+        lacking = self.workers.sum_over_workers(lacking)
         if any(lacking):
             raise ElmoError(
                 f"{self.checkpoints.path(int(choice[0]))}: worker {lacking.index(1.0)} of "
@@ -291,7 +298,7 @@ class _Fit:
         return checkpoint
 
     def _restore(self, checkpoint: Checkpoint, source: Location) -> None:
-        restore(checkpoint.tensors, self.job.modules(), self.optimizer.slots, source=source)
+        restore_tensors(checkpoint.tensors, self.job.modules(), self.optimizer.slots, source=source)
 
     def _start_from(self, folder: str) -> tuple[TrainingProgress, dict[str, torch.Tensor]]:
         """Take over the weights, the position in the text and, if the optimizer is of the same
@@ -310,7 +317,7 @@ class _Fit:
         if progress.finished:
             raise ElmoError(f"training.start_from: {folder} is the end of a training")
         before = self._optimizer(theirs, checkpoint.steps)
-        restore(checkpoint.tensors, self.job.modules(), before.slots, source=source)
+        restore_tensors(checkpoint.tensors, self.job.modules(), before.slots, source=source)
         before.catch_up_all(step=progress.step)  # with the learning rates of then
         for name, slot in self.optimizer.slots.items():
             if name.endswith(".taken"):
@@ -346,15 +353,15 @@ class _Fit:
         steps_a_second = (step - self.asked[0]) / max(1e-9, clock - self.asked[1])
         mine = [float(late), min(AGREE_STEPS, steps_a_second)]
         mine = mine if self.workers.rank == 0 else [0.0, 0.0]
-        stopping, due, apart = self.workers.total([float(interrupted()), *mine])
+        stopping, due, apart = self.workers.sum_over_workers([float(interrupted()), *mine])
         self.asked, self.ask_at = (step, clock), step + max(1, int(apart))
         return stopping > 0, due > 0
 
     def _save(self, progress: TrainingProgress, state: LSTMState) -> None:
-        tensors = state_of(self.job.modules(), self.optimizer.slots)
+        tensors = state_tensors(self.job.modules(), self.optimizer.slots)
         # Nothing that is not finite may become what training resumes from.
         broken = not all(is_finite(value) for value in tensors.values())
-        if self.workers.total([float(broken)])[0] > 0:
+        if self.workers.sum_over_workers([float(broken)])[0] > 0:
             raise FloatingPointError
         whole = self._all_rows(state)
         self.saved, self.newest = time.monotonic(), progress.step
@@ -365,7 +372,8 @@ class _Fit:
                 tensors, progress, self.settings, self.steps, self.job.shards.digest
             )
             self.checkpoints.save(
-                checkpoint, named=(progress.best_step, progress.sound_step, progress.tried_step)
+                checkpoint,
+                keep_steps=(progress.best_step, progress.sound_step, progress.tried_step),
             )
 
     def _all_rows(self, state: LSTMState) -> LSTMState:
@@ -373,7 +381,7 @@ class _Fit:
         if self.workers.size == 1:
             return state
         counts = [
-            len(Workers(rank, self.workers.size).mine(self.settings.rows))
+            len(WorkerGroup(rank, self.workers.size).own_rows(self.settings.rows))
             for rank in range(self.workers.size)
         ]
         whole = []
@@ -393,10 +401,12 @@ class _Fit:
     def _evaluate(self, progress: TrainingProgress, interrupted: Callable[[], bool]) -> bool:
         """Evaluate the held-out perplexity; return false if that was interrupted."""
         try:
-            with self.optimizer.caught_up(step=progress.step):
+            with self.optimizer.temporarily_caught_up(step=progress.step):
                 measured, whole = self.heldout.perplexity(
                     tokens=self.settings.evaluate_tokens,
-                    interrupted=lambda: self.workers.total([float(interrupted())])[0] > 0,
+                    interrupted=lambda: (
+                        self.workers.sum_over_workers([float(interrupted())])[0] > 0
+                    ),
                 )
         except KeyboardInterrupt:
             return False
@@ -422,28 +432,28 @@ class _Fit:
         if measured is None:
             return
         progress.means.add(
-            nats=sum(measured.nats),
+            nats=sum(measured.nats_by_direction),
             predictions=measured.predictions,
-            norm=measured.norm,
+            norm=measured.gradient_norm,
             clipped=measured.clipped,
         )
         self.speed.add(measured.predictions)
         if progress.step % REPORT_STEPS:
             return
-        means, progress.means = progress.means, Means()
+        means, progress.means = progress.means, StepSums()
         self._judge(progress, means)
         row = {
             "step": progress.step,
             "tokens": progress.tokens,
             "lr": self.settings.optimizer.learning_rate_at(progress.step - 1, self.steps),
-            **means.row(),
+            **means.curve_row(),
         }
         self._add("train.tsv", row)
         left = max(0, self.positions - progress.tokens)
         live = {"tokens_per_second": self.speed.rate, "seconds_left": left / self.speed.rate}
         self.report("train", row | live | _memory(self.workers.device))
 
-    def _judge(self, progress: TrainingProgress, means: Means) -> None:
+    def _judge(self, progress: TrainingProgress, means: StepSums) -> None:
         """Raise an error if the loss is far above chance.
 
         If the loss is near the lowest, the newest checkpoint from before these steps counts as

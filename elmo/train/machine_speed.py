@@ -30,49 +30,55 @@ _CPU_INFO = Path("/proc/cpuinfo")
 _LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
 
 
-class Speeds(msgspec.Struct, forbid_unknown_fields=True):
+class MatrixSpeeds(msgspec.Struct, forbid_unknown_fields=True):
     """The speed of matrix products in GFLOP/s, by precision."""
 
     float32_gflops: float
     bfloat16_gflops: float
 
-    def factor(self, chosen: Precision, other: Precision) -> float:
-        """Return how many times as fast `chosen` is as `other`."""
+    def speedup(self, chosen: Precision, other: Precision) -> float:
+        """Return how many times as fast products are in precision `chosen` as in `other`."""
         rates = {"float32": self.float32_gflops, "bfloat16": self.bfloat16_gflops}
         return rates[chosen] / max(rates[other], 1e-9)
 
 
-def gflops(device: torch.device) -> dict[str, float]:
-    """Measure the GFLOP/s of a product (512, 1024) × (1024, 1024) in each precision."""
+def measure_gflops(device: torch.device) -> dict[str, float]:
+    """Measure the speed of a matrix product (512, 1024) × (1024, 1024) in each precision.
+
+    Return GFLOP/s, as the fields of `MatrixSpeeds`.
+    """
     return {f"{name}_gflops": _measure(getattr(torch, name), device) for name in PRECISIONS}
 
 
-def speeds(device: torch.device) -> Speeds:
-    """Return the speed of each precision, measured once and then cached in the user's cache folder.
+def matrix_speeds(device: torch.device) -> MatrixSpeeds:
+    """Return the speed of this machine's matrix products in each precision.
 
-    `ElmoError` names the cached file if it is damaged.
+    It is measured once and then cached in the user's cache folder; `ElmoError` names the cached
+    file if it is damaged.
     """
-    path = cached(device)
+    path = measurement_path(device)
     if path.exists():
-        return read_record(path, Speeds)
-    measured = Speeds(**gflops(device))
+        return read_record(path, MatrixSpeeds)
+    measured = MatrixSpeeds(**measure_gflops(device))
     with suppress(OSError, ElmoError):  # no home to write to: it is measured again
         write_json(path, msgspec.to_builtins(measured))
     return measured
 
 
-def fastest(measured: Speeds) -> Precision:
-    """Return the precision that `auto` selects for embedding: bfloat16 only if clearly faster."""
-    return "bfloat16" if measured.factor("bfloat16", "float32") >= WORTH else "float32"
+def embedding_precision(measured: MatrixSpeeds) -> Precision:
+    """Return the precision that `auto` means for embedding: bfloat16 if its matrix products are at
+    least `WORTH` (1.25) times as fast, else float32."""
+    return "bfloat16" if measured.speedup("bfloat16", "float32") >= WORTH else "float32"
 
 
-def cached(device: torch.device, what: str = "speeds", of: str = "") -> Path:
-    """Return the cache file of a measurement on this machine in its present state.
+def measurement_path(device: torch.device, what: str = "speeds", subject: str = "") -> Path:
+    """Return the file in which a measurement on this machine is cached.
 
     Its name depends on the CPU or GPU, the threads, the torch version and limits in the
-    environment. `what` names the measurement, and `of` distinguishes what is measured.
+    environment, so a change of these means a new measurement. `what` names the kind of measurement,
+    `subject` what was measured.
     """
-    lines: list[str] = [of] if of else []
+    lines: list[str] = [subject] if subject else []
     if device.type == "cuda":
         lines.append(torch.cuda.get_device_name(device))
     with suppress(OSError):

@@ -28,14 +28,19 @@ WORD_ROWS_AT_ONCE = 1 << 16  # so that catching up a large matrix needs little m
 
 @dataclass(frozen=True)
 class WordRows:
-    """The used rows of the word matrix, without repetition, on the host and on the device."""
+    """The numbers, each once, of the rows of the word matrix that a step uses, on the host and the
+    device.
+
+    The word matrix is the softmax's weights and biases, one row per word.
+    """
 
     numbers: npt.NDArray[np.int64]
     on_device: Tensor
 
     @classmethod
-    def of(cls, numbers: npt.NDArray[np.int64], device: torch.device) -> "WordRows":
-        """Copy row numbers to the device once, for all uses there."""
+    def from_numbers(cls, numbers: npt.NDArray[np.int64], device: torch.device) -> "WordRows":
+        """Return the rows with the given numbers; they are copied to the device once, for all uses
+        there."""
         return cls(numbers, device_tensor(numbers, device))
 
     def __len__(self) -> int:
@@ -43,11 +48,12 @@ class WordRows:
 
 
 class Optimizer:
-    """An optimizer that updates tensors in place; its state is `slots`, tensors by name.
+    """Adagrad or AdamW, updating tensors in place; its state is `slots`, tensors by name.
 
     A training takes `steps` steps. `lr_of[name]` multiplies a parameter's learning rate. Parameters
-    named in `word_matrix` have one row per word and get gradients of the used rows only; call
-    `catch_up` on these rows before they are read.
+    named in `word_matrix` have one row per word; a step reads and updates only the rows it uses.
+    Call `catch_up` on these before they are read: it applies what earlier steps would have done to
+    them.
     """
 
     def __init__(
@@ -71,17 +77,17 @@ class Optimizer:
             for name in word_matrix:
                 # How many steps each row has taken; on the CPU, where the rows are chosen.
                 self.slots[f"{name}.taken"] = torch.zeros(len(parameters[name]), dtype=torch.int64)
-                decay = settings.weight_decay if decays(name) else 0.0
+                decay = settings.weight_decay if has_weight_decay(name) else 0.0
                 self._missed[name] = _Missed(settings, decay, self._rate_of(name))
 
     @torch.no_grad()
     def update(
         self, gradients: dict[str, Tensor], *, step: int, word_rows: dict[str, WordRows]
     ) -> None:
-        """Take one step, counted from 0.
+        """Take step number `step`, from 0: move each parameter that has a gradient.
 
-        `word_rows[name]` are the rows of a parameter to which `gradients[name]` belongs, if not
-        all; they must have been caught up.
+        If a gradient covers only some rows of a parameter, `word_rows[name]` are these rows; call
+        `catch_up` on them first.
         """
         groups: dict[tuple[float, float], list[_Move]] = {}
         scattered = []
@@ -90,7 +96,7 @@ class Optimizer:
             if rate == 0:
                 continue
             tensors = [self.parameters[name], *(self.slots[f"{name}.{k}"] for k in self._kinds())]
-            decay = self.settings.weight_decay if decays(name) else 0.0
+            decay = self.settings.weight_decay if has_weight_decay(name) else 0.0
             used = tensors
             if name in word_rows:
                 chosen = word_rows[name].on_device
@@ -107,9 +113,11 @@ class Optimizer:
 
     @torch.no_grad()
     def catch_up(self, name: str, word_rows: WordRows, *, step: int) -> None:
-        """Apply to rows of a parameter the moves of the steps before `step` that did not use them.
+        """Bring rows of a parameter up to date for step `step`; call it before they are read in
+        that step.
 
-        Call it before the rows are read in that step.
+        AdamW moves and decays a row in every step: for the steps that did not use it, that is
+        applied here at once. With Adagrad or `row_updates: lazy` nothing is missed.
         """
         self._catch_up(name, word_rows.numbers, step, state=True)
 
@@ -119,7 +127,7 @@ class Optimizer:
         self._catch_up_all(step, state=True)
 
     @contextmanager
-    def caught_up(self, *, step: int) -> Iterator[None]:
+    def temporarily_caught_up(self, *, step: int) -> Iterator[None]:
         """Catch up all weights for the duration of the context, for an evaluation, then restore
         them.
 
@@ -275,8 +283,8 @@ class _Missed:
         self._steps = step + 1
 
 
-def decays(name: str) -> bool:
-    """Tell whether weight decay applies to a parameter, as to all but biases."""
+def has_weight_decay(name: str) -> bool:
+    """Tell whether weight decay applies to the parameter of that name: to all but biases."""
     return not any(part == "bias" or part.endswith("_bias") for part in name.split("."))
 
 

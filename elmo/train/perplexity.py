@@ -49,7 +49,8 @@ TOO_MANY_NATS = 700  # e to the power of more is no float
 
 
 class NotFinite(ElmoError):
-    """A perplexity is not finite: the model's weights are damaged or diverged."""
+    """The error that a perplexity or score is not finite: the model's weights are damaged, or its
+    training diverged."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,11 @@ class Perplexity:
         return {name: None if value != value else value for name, value in asdict(self).items()}
 
 
-class Evaluator:
-    """An evaluator of perplexity over windows; `total` sums the workers' totals."""
+class PerplexityEvaluator:
+    """Computes the perplexity of a model over windows, which are batches of parallel rows of text.
+
+    `total` adds up figures over all workers; by default there is one.
+    """
 
     def __init__(
         self,
@@ -99,13 +103,14 @@ class Evaluator:
     ) -> Perplexity:
         """Return the perplexity over all windows, in order, of all workers together.
 
-        With `reset=False` the state is carried across sentences, as in 2018. With `carry=False`
-        each window starts from zeros, and windows may differ in their number of rows.
+        With `reset`, the LSTM state is zeroed where a sentence begins; without, it is carried
+        across sentences, as in 2018. With `carry=False` each window starts from zeros, so windows
+        may differ in their number of rows.
         """
         totals = np.zeros(8)
         state: LSTMState | None = None
         for window in windows:
-            nats_STB, state = self.nats(window, state if carry else None, reset=reset)
+            nats_STB, state = self.nats_of_window(window, state if carry else None, reset=reset)
             totals += self._count(window, nats_STB)
         summed = self.total(totals.tolist())
         forward, backward, count, sentences, unk, size, *unigrams = summed
@@ -127,12 +132,13 @@ class Evaluator:
         )
 
     @torch.no_grad()
-    def nats(
+    def nats_of_window(
         self, window: Window, state: LSTMState | None, *, reset: bool
     ) -> tuple[Tensor, LSTMState]:
-        """Return −log p of each prediction of a window (S, T, B), and the state after it.
+        """Return −log p, in nats, of each prediction of a window, and the LSTM state after it.
 
-        Long rows are read in pieces, so that little memory is needed besides the window itself.
+        The shape is (directions, time steps, rows). With `reset`, the state is zeroed where a
+        sentence begins. Long rows are read in pieces, to save memory.
         """
         device = next(self.softmax.parameters()).device
         index_STB, targets_STB = window.index_STB, window.targets_STB
@@ -172,17 +178,19 @@ class Evaluator:
         return np.array([*nats, *sizes, window.bytes_N[inputs].sum() + len(inputs), *unigram])
 
 
-class HeldOut:
-    """A split of shards whose perplexity is evaluated repeatedly."""
+class HeldOutText:
+    """The held-out text of a training, whose perplexity is evaluated again and again."""
 
-    def __init__(self, stream: WindowStream, evaluator: Evaluator, *, reset: bool) -> None:
+    def __init__(
+        self, stream: WindowStream, evaluator: PerplexityEvaluator, *, reset: bool
+    ) -> None:
         self.stream, self.evaluator, self.reset = stream, evaluator, reset
 
     def perplexity(
         self, *, tokens: int = 0, interrupted: Callable[[], bool] | None = None
     ) -> tuple[Perplexity, bool]:
-        """Return the perplexity of about the first `tokens` tokens (0: all), and whether that was
-        all text.
+        """Return the perplexity of about the first `tokens` tokens (0: all), and whether they were
+        the whole text.
 
         `interrupted` is called once per window; if it returns true, `KeyboardInterrupt` is raised.
         """
@@ -204,8 +212,8 @@ class HeldOut:
         return self.evaluator.perplexity(windows(), reset=self.reset), whole
 
 
-class Score(NamedTuple):
-    """The −log p of a sentence in nats, per direction, summed over its tokens and its boundary."""
+class SentenceScore(NamedTuple):
+    """The −log p of a sentence in nats, per direction, summed over its tokens and one boundary."""
 
     forward: float
     backward: float
@@ -216,15 +224,17 @@ def perplexity(model: Model, sentences: Iterable[Sequence[str]]) -> Perplexity:
 
     Memory does not grow with their number.
     """
-    windows = (window for block in blocks(sentences, len) for _, window in _windows(model, block))
+    windows = (
+        window for block in token_blocks(sentences, len) for _, window in _windows(model, block)
+    )
     first = next(windows, None)
     if first is None:
         raise ElmoError("there are no tokens to take the perplexity of")
     return _evaluator(model).perplexity(chain([first], windows), reset=True, carry=False)
 
 
-def blocks(items: Iterable[Item], tokens: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Group items into lists of about `BLOCK_TOKENS` tokens.
+def token_blocks(items: Iterable[Item], tokens: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Group items into lists of about `BLOCK_TOKENS` tokens; `tokens` counts those of an item.
 
     A list is large enough for sorting by length to pay off, and small enough for memory.
     """
@@ -240,25 +250,25 @@ def blocks(items: Iterable[Item], tokens: Callable[[Item], int]) -> Iterator[lis
         yield block
 
 
-def scores(model: Model, sentences: Sequence[Sequence[str]]) -> list[Score]:
-    """Return the score of each sentence; that of an empty sentence is 0."""
-    scored = [Score(0.0, 0.0)] * len(sentences)
+def sentence_scores(model: Model, sentences: Sequence[Sequence[str]]) -> list[SentenceScore]:
+    """Return the −log p of each sentence in both directions; that of an empty sentence is 0."""
+    scored = [SentenceScore(0.0, 0.0)] * len(sentences)
     evaluator = _evaluator(model)
     for rows, window in _windows(model, sentences):
-        nats_STB, _ = evaluator.nats(window, None, reset=True)
+        nats_STB, _ = evaluator.nats_of_window(window, None, reset=True)
         mask_TB = torch.from_numpy(window.mask_TB)
         forward, backward = (nats_STB.cpu().double() * mask_TB).sum(1)[:, : len(rows)].tolist()
         for row, *both in zip(rows, forward, backward, strict=True):
-            scored[row] = Score(*both)
+            scored[row] = SentenceScore(*both)
     if not np.isfinite(scored).all():
         raise NotFinite("a score is not a finite number: the model's weights are damaged")
     return scored
 
 
-def _evaluator(model: Model) -> Evaluator:
+def _evaluator(model: Model) -> PerplexityEvaluator:
     if model.softmax is None:
         raise ElmoError("the model has no softmax (2018 files have none); fine-tune it to get one")
-    return Evaluator(
+    return PerplexityEvaluator(
         model.bilm,
         restored_softmax(model.softmax).to(model.bilm.lstm.weight[0].device),
         model.vocabulary,

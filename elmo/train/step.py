@@ -48,8 +48,11 @@ WORD_MATRIX = ("softmax.weight", "softmax.bias")  # a sampled step uses few of t
 
 
 @dataclass(frozen=True)
-class Workers:
-    """The place of this worker among all workers of a training, and its device."""
+class WorkerGroup:
+    """The workers of a training as one of them sees them: its rank, their number, and its device.
+
+    Its methods combine values of all workers.
+    """
 
     rank: int = 0
     size: int = 1
@@ -60,14 +63,17 @@ class Workers:
         """Return the ranks of all workers."""
         return range(self.size)
 
-    def mine(self, rows: int) -> list[int]:
-        """Return the rows that this worker reads; rows are divided as evenly as possible."""
+    def own_rows(self, rows: int) -> list[int]:
+        """Return which of the batch's `rows` parallel streams of text this worker reads.
+
+        They are divided as evenly as possible.
+        """
         if rows < self.size:
             raise ElmoError(f"{rows} rows are too few for {self.size} workers; raise training.rows")
         bounds = [rows * k // self.size for k in (self.rank, self.rank + 1)]
         return list(range(*bounds))
 
-    def total(self, values: Sequence[float]) -> list[float]:
+    def sum_over_workers(self, values: Sequence[float]) -> list[float]:
         """Return the element-wise sums of `values` over all workers."""
         if self.size == 1:
             return list(values)
@@ -75,9 +81,13 @@ class Workers:
         dist.all_reduce(shared)
         return shared.tolist()
 
-    def union(self, numbers: npt.NDArray[np.int64], *, most: int) -> npt.NDArray[np.int64]:
-        """Return the sorted union of all workers' `numbers`, which are at most `most` numbers ≥ 0
-        each."""
+    def union_over_workers(
+        self, numbers: npt.NDArray[np.int64], *, most: int
+    ) -> npt.NDArray[np.int64]:
+        """Return the sorted union of the `numbers` of all workers.
+
+        Each worker passes at most `most` numbers, none negative.
+        """
         if self.size == 1:
             return numbers
         padded = np.full(most, -1)
@@ -89,9 +99,9 @@ class Workers:
         return union[np.searchsorted(union, 0) :]
 
 
-class Measured:
-    """The figures of one step: −log p per direction, the number of predictions, and the gradient
-    norm.
+class StepFigures:
+    """The figures of one training step: −log p per direction, the number of predictions per
+    direction, and the gradient norm.
 
     They are on the device, so the first access waits for the step. It raises `FloatingPointError`
     if the loss or a gradient is not finite.
@@ -108,27 +118,28 @@ class Measured:
         return figures
 
     @property
-    def norm(self) -> float:
+    def gradient_norm(self) -> float:
         """Return the norm of all gradients together, before clipping."""
         return self._read[0]
 
     @property
-    def nats(self) -> tuple[float, float]:
+    def nats_by_direction(self) -> tuple[float, float]:
         """Return the summed −log p, forward and backward."""
         return self._read[1], self._read[2]
 
     @property
     def clipped(self) -> bool:
         """Tell whether the gradients were clipped."""
-        return 0 < self._clip < self.norm
+        return 0 < self._clip < self.gradient_norm
 
 
 class StepInput(NamedTuple):
     """All that a step needs besides the weights, as CPU tensors ready to be copied to the device.
 
-    `predictions` counts them per direction. `targets_SN` are the targets of the predictions
-    `chosen_N` (None: all). `draws` are the candidates of a sampled softmax. `used` are the word
-    matrix rows in use, or None if they depend on other workers' words.
+    The letters are explained at the head of this file. `predictions` counts them per direction.
+    `targets_SN` are the target words of the positions `chosen_N` (None: all positions). `draws` are
+    the candidates of a sampled softmax. `used` are the rows of the word matrix in use, or None if
+    they depend on other workers' words.
     """
 
     predictions: int
@@ -140,20 +151,23 @@ class StepInput(NamedTuple):
     keys_LB: Tensor | None
     words: npt.NDArray[np.int64]
     draws: list[CandidateDraw]
-    used: "Used | None"
+    used: "StepWordRows | None"
 
 
-class Used(NamedTuple):
-    """The rows of the word matrix that a step uses, and the indices of each draw's words among
-    them."""
+class StepWordRows(NamedTuple):
+    """The rows of the word matrix (one row per word) that a step uses: their numbers, the same on
+    the host, and where the words of each draw of candidates are among them."""
 
     numbers: npt.NDArray[np.int64]
     on_host: Tensor
     rows: list[UsedWordRows]
 
 
-class Body(nn.Module):
-    """The encoder and the LSTM stack in one forward pass, as DDP wraps them."""
+class EncoderAndLSTM(nn.Module):
+    """The token encoder and the LSTM stack as one module with one forward pass.
+
+    Torch's DistributedDataParallel needs that in order to average gradients.
+    """
 
     def __init__(self, bilm: BiLM, precision: torch.dtype) -> None:
         super().__init__()
@@ -167,7 +181,13 @@ class Body(nn.Module):
         reset_STB: Tensor | None,
         drop: Drop,
     ) -> tuple[Tensor, LSTMState]:
-        """Return the top layer after dropout (S, T, B, P), and the state after the window."""
+        """Return the top layer after dropout (directions, time steps, rows, width), and the state
+        after the window.
+
+        `characters_NK` are the characters of N distinct tokens, and `index_STB` says which token is
+        read where; `reset_STB` is true where a sentence begins (None: the state is carried on).
+        `drop(x, layer)` applies dropout.
+        """
         x_NP = self.bilm.encode(characters_NK, precision=self.precision)
         x_STBP = token_vectors(index_STB, x_NP)
         ys, state = self.bilm.lstm(x_STBP, state, reset_STB=reset_STB, drop=drop)
@@ -175,7 +195,10 @@ class Body(nn.Module):
 
 
 class Stepper:
-    """An object that takes training steps; all changes are in its model, softmax and optimizer."""
+    """Takes training steps.
+
+    It has no state of its own: a step changes its model, softmax and optimizer.
+    """
 
     def __init__(
         self,
@@ -183,11 +206,11 @@ class Stepper:
         softmax: Softmax,
         optimizer: Optimizer,
         settings: TrainingSettings,
-        workers: Workers,
+        workers: WorkerGroup,
     ) -> None:
         self.bilm, self.softmax, self.optimizer = bilm, softmax, optimizer
         self.settings, self.workers = settings, workers
-        body = Body(bilm, getattr(torch, settings.precision))
+        body = EncoderAndLSTM(bilm, getattr(torch, settings.precision))
         self.body: nn.Module = body
         self.predictions = 2 * settings.rows * settings.window
         if workers.size > 1 and any(p.requires_grad for p in bilm.parameters()):
@@ -207,7 +230,7 @@ class Stepper:
             chosen_N, targets_SN = host_tensor(on_N, device), targets_SN[:, on_N]
         keys_LB = None
         if settings.dropout > 0:
-            mine, layers = self.workers.mine(settings.rows), self.bilm.config.layers + 1
+            mine, layers = self.workers.own_rows(settings.rows), self.bilm.config.layers + 1
             keys = [dropout_keys(settings.seed, step, layer, rows=mine) for layer in range(layers)]
             keys_LB = host_tensor(torch.stack(keys).numpy(), device)
         draws = self._draws(targets_SN, step)
@@ -227,12 +250,12 @@ class Stepper:
 
     def step(
         self, given: Window | StepInput, state: LSTMState, *, step: int
-    ) -> tuple[Measured, LSTMState]:
-        """Take step number `step`, from 0; return its figures and the new state, without waiting
-        for a GPU.
+    ) -> tuple[StepFigures, LSTMState]:
+        """Take step number `step`, from 0; return its figures and the new LSTM state, without
+        waiting for a GPU.
 
-        `given` is a window, or better its prepared input. The weights are changed even if the loss
-        is not finite: check the figures before you keep the weights.
+        `given` is a window or, to save time, what `prepare` has made of it. The weights are changed
+        even if the loss is not finite: check the figures before you keep the weights.
         """
         prepared = self.prepare(given, step=step) if isinstance(given, Window) else given
         settings, device = self.settings, self.workers.device
@@ -267,10 +290,10 @@ class Stepper:
         if self.workers.size > 1:
             dist.all_reduce(nats_S)
         norm = global_norm(tensors)
-        clip_(tensors, norm, settings.optimizer.clip)
+        clip_gradients_(tensors, norm, settings.optimizer.clip)
         self.optimizer.update(gradients, step=step, word_rows=word_rows)
         figures = torch.cat([norm[None], nats_S])
-        return Measured(figures, prepared.predictions, settings.optimizer.clip), after
+        return StepFigures(figures, prepared.predictions, settings.optimizer.clip), after
 
     def _loss(
         self, h_STBP: Tensor, prepared: StepInput, step: int
@@ -300,7 +323,7 @@ class Stepper:
         draws, used = prepared.draws, prepared.used
         if used is None:
             most = 2 * settings.window * -(-settings.rows // self.workers.size)
-            words = self.workers.union(prepared.words, most=most)
+            words = self.workers.union_over_workers(prepared.words, most=most)
             used = self._used(words, prepared.targets_SN, draws)
         word_rows = WordRows(used.numbers, device_tensor(used.on_host, device))
         for name in WORD_MATRIX:
@@ -326,7 +349,7 @@ class Stepper:
         words: npt.NDArray[np.int64],
         targets_SN: npt.NDArray[np.int64],
         draws: list[CandidateDraw],
-    ) -> Used:
+    ) -> StepWordRows:
         """Return the used rows: the distinct targets `words` of all workers, and the candidates."""
         device = self.workers.device
         numbers = np.unique(np.concatenate([words, *(draw.words for draw in draws)]))
@@ -335,7 +358,7 @@ class Stepper:
             UsedWordRows.of(targets_N, draw.words, numbers, device)
             for targets_N, draw in zip(each, draws, strict=True)
         ]
-        return Used(numbers, host_tensor(numbers, device), rows)
+        return StepWordRows(numbers, host_tensor(numbers, device), rows)
 
     def _draws(self, targets_SN: npt.NDArray[np.int64], step: int) -> list[CandidateDraw]:
         """Return one draw for both directions or one for each, equal on all workers; None if not
@@ -369,9 +392,12 @@ class Stepper:
         return drop
 
 
-def clip_(gradients: list[Tensor], norm: Tensor, most: float) -> None:
-    """Scale gradients so that their norm is at most `most` (0: never), without waiting for a
-    GPU."""
+def clip_gradients_(gradients: list[Tensor], norm: Tensor, most: float) -> None:
+    """Scale gradients in place so that their joint norm, `norm`, becomes at most `most` (0: leave
+    them).
+
+    A GPU is not waited for.
+    """
     if most <= 0:
         return
     if prefers_large_operations(norm.device):

@@ -31,9 +31,9 @@ from elmo.model.config import read_config
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
 from elmo.settings import PRECISIONS, ModelShape, NetworkSettings, Precision, TrainingSettings
-from elmo.train.machine_speed import cached
+from elmo.train.machine_speed import measurement_path
 from elmo.train.optimizer import Optimizer
-from elmo.train.step import WORD_MATRIX, Stepper, Workers
+from elmo.train.step import WORD_MATRIX, Stepper, WorkerGroup
 
 WORTH = 1.05  # times as fast that steps in bfloat16 must be to be chosen
 SMALL = 2e9  # operations of the products of a step below which nothing is to be gained
@@ -51,7 +51,7 @@ class StepSeconds(msgspec.Struct, forbid_unknown_fields=True):
     tokens: int = 0
 
     @property
-    def factor(self) -> float:
+    def bfloat16_speedup(self) -> float:
         """Return how many times as fast steps are in bfloat16 as in float32."""
         return self.float32_s / max(self.bfloat16_s, 1e-9)
 
@@ -61,15 +61,16 @@ def step_seconds(
 ) -> StepSeconds:
     """Return the seconds of a training step of a network, timed once and then cached.
 
-    `ElmoError` names the cached file if it is damaged.
+    For a network so small that nothing is to be gained, both are given as 1 without timing.
+    `threads` is the number of CPU threads. `ElmoError` names the cached file if it is damaged.
     """
-    if operations(network, training) < SMALL:
+    if count_operations(network, training) < SMALL:
         return StepSeconds(1.0, 1.0)
     work = {"network": asdict(network), "training": asdict(training), "device": device.type}
     size = ("rows", "window", "reset", "softmax", "samples", "draws", "dropout")
     key = {name: work["training"][name] for name in size}  # type: ignore[index]
     described = json.dumps([work["network"], key, threads], sort_keys=True)
-    path = cached(device, "step", described)
+    path = measurement_path(device, "step", described)
     if path.exists():
         return read_record(path, StepSeconds)
     paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
@@ -106,23 +107,25 @@ def _timed_apart(work: str, variables: dict[str, str]) -> str:
     )
 
 
-def network_of(model: Folder) -> NetworkSettings:
-    """Return the shape of a model folder's network."""
+def read_network(model: Folder) -> NetworkSettings:
+    """Return the network settings (layers, widths …) of the model in a folder."""
     shape, names = read_config(model).model, [field.name for field in fields(NetworkSettings)]
     return msgspec.convert({name: shape[name] for name in names if name in shape}, NetworkSettings)
 
 
-def fastest(measured: StepSeconds) -> Precision:
-    """Return the precision that `precision: auto` selects for training."""
-    return "bfloat16" if measured.factor >= WORTH else "float32"
+def training_precision(measured: StepSeconds) -> Precision:
+    """Return the precision that `auto` means for training: bfloat16 if its steps are at least
+    `WORTH` (1.05) times as fast, else float32."""
+    return "bfloat16" if measured.bfloat16_speedup >= WORTH else "float32"
 
 
-def time_steps(
+def measure_step_seconds(
     network: NetworkSettings, training: TrainingSettings, device: torch.device
 ) -> StepSeconds:
-    """Time a training step in both precisions, in turn; return the best of several.
+    """Time a training step in each precision, in turn, several times; return the best seconds of
+    each.
 
-    Steps that would take long are shortened to fewer time steps.
+    If a step would take long, a shorter one (fewer tokens per row) is timed.
     """
     short = _Timed(network, replace(training, precision="float32", window=2), device)
     short.step()
@@ -159,7 +162,7 @@ class _Timed:
             named |= {f"{prefix}.{name}": p.data for name, p in module.named_parameters()}
         sampled = WORD_MATRIX if training.softmax == "sampled" else ()
         optimizer = Optimizer(training.optimizer, named, steps=1000, lr_of={}, word_matrix=sampled)
-        self.stepper = Stepper(bilm, softmax, optimizer, training, Workers(device=device))
+        self.stepper = Stepper(bilm, softmax, optimizer, training, WorkerGroup(device=device))
         self.state = bilm.lstm.zero_state(training.rows)
         self.prepared = self.stepper.prepare(_text(training, len(softmax.weight)), step=0)
 
@@ -169,13 +172,13 @@ class _Timed:
         began = clock()
         measured, _ = self.stepper.step(self.prepared, self.state, step=0)
         with suppress(FloatingPointError):  # steps of random text may well diverge
-            _ = measured.norm  # which waits for the step
+            _ = measured.gradient_norm  # which waits for the step
         return (clock() - began) / (1 if self.device.type == "cuda" else torch.get_num_threads())
 
 
-def operations(network: NetworkSettings, training: TrainingSettings) -> int:
-    """Return the number of operations of the LSTMs' matrix products in a step, forward and
-    backward."""
+def count_operations(network: NetworkSettings, training: TrainingSettings) -> int:
+    """Return the number of arithmetic operations in the LSTMs' matrix products of one training
+    step, for the forward and the backward pass of both directions."""
     gates = 8 * network.projection * network.cells + network.cells * network.projection
     return 6 * 2 * network.layers * gates * training.rows * training.window
 
@@ -207,7 +210,7 @@ def _main() -> None:
     work: dict[str, Any] = json.load(sys.stdin)
     network = msgspec.convert(work["network"], NetworkSettings)
     training = msgspec.convert(work["training"], TrainingSettings)
-    measured = time_steps(network, training, torch.device(work["device"]))
+    measured = measure_step_seconds(network, training, torch.device(work["device"]))
     print(msgspec.json.encode(measured).decode())
 
 

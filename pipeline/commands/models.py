@@ -171,8 +171,10 @@ def perplexity(
     tokenize = None if pretokenized else loaded.text_tokenizer()
     lines = _lines(source, tokenize, tokens=LONGEST_LINE)  # scored piece by piece: no bound
     if sentences:
-        for block in evaluation.blocks(lines, lambda line: sum(map(len, line))):
-            each = iter(evaluation.scores(loaded, [tokens for line in block for tokens in line]))
+        for block in evaluation.token_blocks(lines, lambda line: sum(map(len, line))):
+            each = iter(
+                evaluation.sentence_scores(loaded, [tokens for line in block for tokens in line])
+            )
             for line in block:
                 of_line = [next(each) for _ in line]
                 forward, backward = (sum(score[way] for score in of_line) for way in (0, 1))

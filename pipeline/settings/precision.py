@@ -16,7 +16,7 @@ from elmo.errors import BadSettings, ElmoError
 from elmo.model.embedder import check_precision
 from elmo.settings import EmbeddingPrecision, RequestedOfEmbedding
 from elmo.train import machine_speed, step_speed
-from elmo.train.step_speed import StepSeconds, network_of, step_seconds
+from elmo.train.step_speed import StepSeconds, read_network, step_seconds
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -48,24 +48,32 @@ def choose_precision(
         return requested
     if device == "cuda" and not torch.cuda.is_available():
         return "bfloat16"
-    measured = machine_speed.speeds(torch.device(device))
+    measured = machine_speed.matrix_speeds(torch.device(device))
     if requested == "auto":
-        chosen, factor = machine_speed.fastest(measured), measured.factor("bfloat16", "float32")
+        chosen, factor = (
+            machine_speed.embedding_precision(measured),
+            measured.speedup("bfloat16", "float32"),
+        )
         what = "matrix products"
         if time_steps is not None and chosen == "bfloat16":
             steps = time_steps()
-            chosen, factor, what = step_speed.fastest(steps), steps.factor, "its training steps"
+            chosen, factor, what = (
+                step_speed.training_precision(steps),
+                steps.bfloat16_speedup,
+                "its training steps",
+            )
         say(
             f"{setting}: auto is {chosen} here, where {what} are {_times(factor)} as fast "
             "in bfloat16 as in float32"
         )
         return chosen
     slow = _slow(measured, device)
-    emulated = measured.factor("float32", "bfloat16") >= EMULATED
+    emulated = measured.speedup("float32", "bfloat16") >= EMULATED
     if slow and emulated and os.environ.get(FORCE) != "1":
+        file = machine_speed.measurement_path(torch.device(device))
         raise BadSettings(
             f"{setting}: {slow}; set it to float32 or auto, or {FORCE}=1 to go on in bfloat16 "
-            f"(measured once: delete {machine_speed.cached(torch.device(device))} to measure again)"
+            f"(measured once: delete {file} to measure again)"
         )
     if slow:
         say(f"warning: {setting}: {slow}; float32 or auto would be faster")
@@ -80,7 +88,7 @@ def check_store_precision(precision: str, *, device: str, say: Say) -> None:
     if precision == "int8" and not os.environ.get("RAY_ADDRESS"):
         _check_int8("the store is of int8: append to it on another machine", device)
     if precision == "bfloat16" and (device == "cpu" or torch.cuda.is_available()):
-        slow = _slow(machine_speed.speeds(torch.device(device)), device)
+        slow = _slow(machine_speed.matrix_speeds(torch.device(device)), device)
         if slow:
             say(f"warning: {slow}; the store is of bfloat16: append to it on another machine")
 
@@ -92,9 +100,9 @@ def _check_int8(setting: str, device: str) -> None:
         raise BadSettings(f"{setting}: {error}") from None
 
 
-def _slow(measured: machine_speed.Speeds, device: str) -> str:
+def _slow(measured: machine_speed.MatrixSpeeds, device: str) -> str:
     """Say how slow bfloat16 is; empty where it is not, or on a cluster of unlike machines."""
-    factor = measured.factor("float32", "bfloat16")
+    factor = measured.speedup("float32", "bfloat16")
     if factor < machine_speed.WORTH or os.environ.get("RAY_ADDRESS"):
         return ""
     slow = f"matrix products here are {_times(factor)} as fast in float32 as in bfloat16"
@@ -116,7 +124,7 @@ def with_chosen_precision(
 
     def time_steps() -> StepSeconds:
         taken = params.pretrain.model
-        network = network_of(taken) if taken else params.pretrain.network
+        network = read_network(taken) if taken else params.pretrain.network
         where = torch.device(device)
         return step_seconds(network, holder, device=where, threads=max(1, cluster.cpus))
 

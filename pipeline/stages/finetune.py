@@ -176,10 +176,10 @@ def _taken(
 ) -> dict[str, float]:
     """Copy the model to `out`, with curves that hold nothing; return what pretraining measured."""
     from elmo.model.folder import copy_model
-    from elmo.train.curves import write_empty
+    from elmo.train.curves import write_empty_curves
 
     copy_model(model, out)
-    write_empty(Location(curves))
+    write_empty_curves(Location(curves))
     return {
         "domain_perplexity_after": heldout["average"],
         "domain_tokens": heldout["tokens"] or 0,

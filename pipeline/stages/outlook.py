@@ -125,7 +125,7 @@ def _seconds(
 
     network = _network(params)
     steps = tokens / (training.rows * training.window)
-    work = steps * training.epochs * step_speed.operations(network, training)
+    work = steps * training.epochs * step_speed.count_operations(network, training)
     if workers.elsewhere() or work < WORTH or (cluster.gpu and not workers.has_cuda()):
         return None
     device = torch.device("cuda" if cluster.gpu else "cpu")
@@ -142,6 +142,6 @@ def _seconds(
 
 
 def _network(params: "Params") -> NetworkSettings:
-    from elmo.train.step_speed import network_of
+    from elmo.train.step_speed import read_network
 
-    return network_of(params.pretrain.model) if params.pretrain.model else params.pretrain.network
+    return read_network(params.pretrain.model) if params.pretrain.model else params.pretrain.network

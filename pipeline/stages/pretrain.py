@@ -148,7 +148,7 @@ def _taken(
     """Copy the named model to `out`, with curves that hold nothing; measure it on the shards."""
     from elmo.data.shards import Shards
     from elmo.model.folder import copy_model, load_model
-    from elmo.train.curves import write_empty
+    from elmo.train.curves import write_empty_curves
     from elmo.train.perplexity import perplexity
 
     opened, model = Shards(shards), load_model(params.model)
@@ -160,7 +160,7 @@ def _taken(
     ]
     figures = {} if model.softmax is None else perplexity(model, heldout).to_dict()
     copy_model(params.model, out)
-    write_empty(Location(curves))
+    write_empty_curves(Location(curves))
     return _figures(figures)
 
 

@@ -26,7 +26,7 @@ from elmo.settings import CheckpointSettings, TrainingSettings
 from elmo.train.checkpoints import Checkpoint
 from elmo.train.curves import CURVES
 from elmo.train.loop import TrainingJob, fit, heldout_perplexity
-from elmo.train.step import Workers
+from elmo.train.step import WorkerGroup
 
 from .. import tracking
 from ..cluster import restarts
@@ -255,7 +255,7 @@ def _loop(
     A refusal is returned as its message: Ray would try again and again what raises.
     """
     try:
-        workers = Workers(rank, size, torch.device(device))
+        workers = WorkerGroup(rank, size, torch.device(device))
         return tuple(_work(config["job"], config["settings"], workers))
     except KeyboardInterrupt:
         return None
@@ -263,7 +263,7 @@ def _loop(
         return str(error)
 
 
-def _work(stage_job: StageJob, settings: RunSettings, workers: Workers) -> TrainingResult:
+def _work(stage_job: StageJob, settings: RunSettings, workers: WorkerGroup) -> TrainingResult:
     torch.set_num_threads(max(1, settings.threads))
     prepared = stage_job.prepare(settings)
     job = prepared.job
@@ -297,7 +297,7 @@ def _work(stage_job: StageJob, settings: RunSettings, workers: Workers) -> Train
 
 
 def _figures(
-    prepared: PreparedJob, workers: Workers, own: dict[str, float | None] | None
+    prepared: PreparedJob, workers: WorkerGroup, own: dict[str, float | None] | None
 ) -> TextFigures:
     """Perplexities on all of the held-out texts; those of the job's own text may be known."""
     own = own or heldout_perplexity(prepared.job, workers=workers).to_dict()
@@ -309,14 +309,14 @@ def _figures(
 
 
 def _remembered(
-    folder: Location, workers: Workers, compute: Callable[[], TextFigures]
+    folder: Location, workers: WorkerGroup, compute: Callable[[], TextFigures]
 ) -> TextFigures:
     """Return what was computed before the first step: its weights are gone after a restart.
 
     Only the first worker reads it, and only it needs it.
     """
     first = workers.rank == 0
-    if workers.total([float(first and folder.exists(_BEFORE))])[0] > 0:
+    if workers.sum_over_workers([float(first and folder.exists(_BEFORE))])[0] > 0:
         return folder.record(_BEFORE, TextFigures) if first else {}
     figures = compute()
     if first:

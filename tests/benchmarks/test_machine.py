@@ -28,8 +28,8 @@ def test_the_units_of_a_processor_are_named(
 def test_an_emulated_precision_is_not_timed(
     bfloat16: float, timed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    speeds = machine_speed.Speeds(float32_gflops=90, bfloat16_gflops=bfloat16)
-    monkeypatch.setattr(machine_speed, "speeds", lambda _device: speeds)
+    speeds = machine_speed.MatrixSpeeds(float32_gflops=90, bfloat16_gflops=bfloat16)
+    monkeypatch.setattr(machine_speed, "matrix_speeds", lambda _device: speeds)
     assert machine.precisions() == timed
 
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from benchmarks import scale
-from elmo.train.step import Stepper, Workers
+from elmo.train.step import Stepper, WorkerGroup
 from pipeline.cluster import workers
 from tests.elmo.train import test_launches as launches
 
@@ -92,7 +92,7 @@ def test_a_step_sends_what_the_formula_says(
     )
     monkeypatch.setattr(launches, "ORIGINAL", network)
     made = launches.stepper(rows=8, window=5, samples=50)
-    made = Stepper(made.bilm, made.softmax, made.optimizer, made.settings, Workers(0, 8))
+    made = Stepper(made.bilm, made.softmax, made.optimizer, made.settings, WorkerGroup(0, 8))
     sent: list[int] = []
     used: list[int] = []
 

@@ -18,9 +18,9 @@ from elmo.io.location import Location
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import new_softmax
 from elmo.settings import CheckpointSettings, ModelShape, OptimizerSettings, TrainingSettings
-from elmo.train.checkpoints import state_of
+from elmo.train.checkpoints import state_tensors
 from elmo.train.loop import TrainingJob, fit
-from elmo.train.step import Workers
+from elmo.train.step import WorkerGroup
 
 NETWORK = ModelShape(
     char_dim=4,
@@ -136,7 +136,7 @@ def make_job(
 def weights(job: TrainingJob) -> dict[str, Tensor]:
     """All weights by name, copied."""
     modules = {"bilm": job.bilm, "softmax": job.softmax}
-    return {name: tensor.clone() for name, tensor in state_of(modules, {}).items()}
+    return {name: tensor.clone() for name, tensor in state_tensors(modules, {}).items()}
 
 
 def main(folder: Path, rank: int, size: int, changes: dict[str, Any], stop_at: int) -> None:
@@ -144,7 +144,7 @@ def main(folder: Path, rank: int, size: int, changes: dict[str, Any], stop_at: i
     write `folder`/end.safetensors. With `stop_at`, a signal comes at that step."""
     torch.set_num_threads(1)
     job = make_job(folder, **changes)
-    workers = Workers(rank, size)
+    workers = WorkerGroup(rank, size)
     if size > 1:
         meeting = f"file://{folder.absolute()}/meeting"
         dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size)

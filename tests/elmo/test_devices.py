@@ -25,8 +25,8 @@ from elmo.tasks.inputs import TaskInputs
 from elmo.tasks.kinds import KINDS
 from elmo.tasks.task import Task
 from elmo.train.loop import fit
-from elmo.train.perplexity import perplexity, scores
-from elmo.train.step import Stepper, Workers
+from elmo.train.perplexity import perplexity, sentence_scores
+from elmo.train.step import Stepper, WorkerGroup
 from tests.elmo.pretended_device import OnDevice, pretended_gpu
 from tests.elmo.tasks.test_task import labelled, trained
 from tests.elmo.train.test_loop import SETTINGS, job
@@ -111,7 +111,7 @@ def perplexity_of(folder: Path, device: str) -> Any:
 
 
 def scores_of(folder: Path, device: str) -> Any:
-    return [list(score) for score in scores(load_model(folder, device=device), SENTENCES)]
+    return [list(score) for score in sentence_scores(load_model(folder, device=device), SENTENCES)]
 
 
 def elmo_frozen(folder: Path, device: str) -> Any:
@@ -184,10 +184,12 @@ def test_training_and_its_resumption(tmp_path: Path, device: str, changes: dict[
         folder.parent.mkdir()
         first = job(folder, replace(SETTINGS, epochs=1, dropout=0.1, **changes))
         with pytest.raises(KeyboardInterrupt):
-            fit(first, workers=Workers(device=torch.device(where[0])), report=interrupt)
+            fit(first, workers=WorkerGroup(device=torch.device(where[0])), report=interrupt)
         again = job(folder, first.settings)
         fit(
-            again, workers=Workers(device=torch.device(where[1])), report=lambda kind, figures: None
+            again,
+            workers=WorkerGroup(device=torch.device(where[1])),
+            report=lambda kind, figures: None,
         )
         ends.append({**again.bilm.state_dict(), **again.softmax.state_dict()})
     for end in ends[1:]:
@@ -238,7 +240,7 @@ def test_float32_is_float32_on_a_gpu_in_the_network_and_in_tasks(
     before = flags()
     with pretended_gpu(monkeypatch) as gpu:
         settings = replace(SETTINGS, epochs=1)
-        workers = Workers(device=torch.device(gpu))
+        workers = WorkerGroup(device=torch.device(gpu))
         fit(job(tmp_path / "run", settings), workers=workers, report=lambda kind, figures: None)
         steps = len(seen)
         trained("tagging", tmp_path, None, device=gpu, changes={"elmo": "none", "epochs": 1})

@@ -16,7 +16,7 @@ import torch
 
 from elmo.io.location import Location
 from elmo.train.loop import fit
-from elmo.train.step import Workers
+from elmo.train.step import WorkerGroup
 from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
 from tests.elmo.run_job import make_job
@@ -40,7 +40,7 @@ def loop(config: dict[str, Any], rank: int, size: int, device: str) -> int:
             time.sleep(0.3)
 
     try:
-        fit(job, workers=Workers(rank, size), report=report if rank == 0 else lambda *_: None)
+        fit(job, workers=WorkerGroup(rank, size), report=report if rank == 0 else lambda *_: None)
     except KeyboardInterrupt:
         return size
     raise AssertionError("no file said that it was enough")
@@ -138,7 +138,7 @@ def test_one_two_and_one_worker_take_the_steps_of_one(tmp_path: Path, nodes: Any
 
     with pytest.raises(KeyboardInterrupt):
         job = make_job(alone, epochs=EPOCHS, stop=alone / "enough")
-        fit(job, workers=Workers(), report=report)
+        fit(job, workers=WorkerGroup(), report=report)
     one = np.loadtxt(alone / "job" / "train.tsv", skiprows=1)[: len(elastic)]
     np.testing.assert_array_equal(elastic[:, :2], one[:, :2])  # steps, and tokens read until each
     np.testing.assert_allclose(elastic[:, 2], one[:, 2], rtol=1e-3)  # training perplexity

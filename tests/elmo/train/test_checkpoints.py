@@ -25,15 +25,15 @@ from elmo.errors import ElmoError, Mismatch
 from elmo.io.location import Location
 from elmo.nn.cell import cell_functions_for
 from elmo.train import checkpoints
-from elmo.train.checkpoints import Checkpoint, Checkpoints, TrainingProgress
+from elmo.train.checkpoints import Checkpoint, CheckpointFolder, TrainingProgress
 from elmo.train.loop import fit, heldout_perplexity
-from elmo.train.perplexity import Evaluator
-from elmo.train.step import Workers
+from elmo.train.perplexity import PerplexityEvaluator
+from elmo.train.step import WorkerGroup
 from tests.elmo import run_job
 from tests.elmo.run_job import make_job, weights
 from tests.forked import finish, forked
 
-ALONE = Workers()
+ALONE = WorkerGroup()
 EVERY_STEP = {"minutes": 0, "epochs": 3}
 ROOT = Path(__file__).parents[3]
 
@@ -111,7 +111,7 @@ def test_a_signal_saves_and_the_next_run_ends_as_one_never_stopped(
     job = make_job(tmp_path / "cut")
     with pytest.raises(KeyboardInterrupt):
         fit(job, workers=ALONE, report=Heard(10, lambda: os.kill(os.getpid(), number)))
-    assert Checkpoints(job.folder / "checkpoints", keep=2).steps() == [10]
+    assert CheckpointFolder(job.folder / "checkpoints", keep=2).steps() == [10]
     assert same(run(tmp_path / "cut"), whole)
     assert curves(tmp_path / "cut") == curves(tmp_path / "whole")
 
@@ -126,7 +126,7 @@ def test_a_signal_ends_an_evaluation_and_the_next_run_takes_it(
     at = int(evaluations[which].split("\t")[0])
     job = make_job(tmp_path / "cut")
     before = iter(evaluations)
-    perplexity = Evaluator.perplexity
+    perplexity = PerplexityEvaluator.perplexity
 
     def stopped(*given: Any, **named: Any) -> Any:
         if next(before) == evaluations[which]:
@@ -134,9 +134,9 @@ def test_a_signal_ends_an_evaluation_and_the_next_run_takes_it(
         return perplexity(*given, **named)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Evaluator, "perplexity", stopped)
+        patch.setattr(PerplexityEvaluator, "perplexity", stopped)
         fit(job, workers=ALONE, report=Heard())
-    assert Checkpoints(job.folder / "checkpoints", keep=2).steps()[-1] == at
+    assert CheckpointFolder(job.folder / "checkpoints", keep=2).steps()[-1] == at
     assert evaluations[which] not in curves(tmp_path / "cut")["heldout.tsv"]
     assert same(run(tmp_path / "cut"), whole)
     assert curves(tmp_path / "cut") == curves(tmp_path / "whole")
@@ -211,7 +211,7 @@ def test_two_workers_stopped_go_on_as_one_or_three_with_every_token_once(tmp_pat
 
 def test_more_workers_than_rows_are_refused() -> None:
     with pytest.raises(ElmoError, match="2 rows are too few for 3 workers"):
-        Workers(0, 3).mine(2)
+        WorkerGroup(0, 3).own_rows(2)
 
 
 @pytest.mark.slow
@@ -239,16 +239,16 @@ def test_a_checkpoint_says_its_format_and_one_from_before_is_read(tmp_path: Path
     settings = make_job(tmp_path / "job").settings
     progress = TrainingProgress(7, 70, {"block": 0, "rows": [[-1, 0]]})
     kept = Checkpoint({"x": torch.ones(2)}, progress, settings, steps=9, corpus="0" * 64)
-    checkpoints = Checkpoints(Location(tmp_path / "checkpoints"), keep=2)
+    checkpoints = CheckpointFolder(Location(tmp_path / "checkpoints"), keep=2)
     kept.save(checkpoints.path(7))
     state = tmp_path / "checkpoints" / "step-000000007" / "state.json"
     record = json.loads(state.read_text())
     assert record.pop("format") == 1
     state.write_text(json.dumps(record))
-    assert checkpoints.newest() == 7 and checkpoints.load(7).progress == progress
+    assert checkpoints.recover_newest() == 7 and checkpoints.load(7).progress == progress
     state.write_text(json.dumps(record | {"format": 2, "more": 0}))
     with pytest.raises(Mismatch, match=r"state\.json: has format 2, .* upgrade elmo-pipeline"):
-        checkpoints.newest()
+        checkpoints.recover_newest()
     assert checkpoints.steps() == [7]  # it is not set aside as damaged
 
 
@@ -260,7 +260,7 @@ def test_the_last_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
     heard = Heard()
     progress = fit(job, workers=ALONE, report=heard)
     best = min(heard.heldout, key=lambda figures: figures["average"])
-    steps = Checkpoints(job.folder / "checkpoints", keep=2).steps()
+    steps = CheckpointFolder(job.folder / "checkpoints", keep=2).steps()
     assert best["step"] == progress.best_step < progress.step - 8
     assert steps == sorted(
         {progress.best_step, progress.sound_step, progress.tried_step, 50, progress.step} - {None}
@@ -274,7 +274,7 @@ def test_evaluating_during_training_changes_nothing(tmp_path: Path) -> None:
     for every in (3, 1000):
         job = make_job(tmp_path / str(every), evaluate_every=every)
         progress = fit(job, workers=ALONE, report=Heard())
-        tensors = Checkpoints(job.folder / "checkpoints", keep=2).load(progress.step).tensors
+        tensors = CheckpointFolder(job.folder / "checkpoints", keep=2).load(progress.step).tensors
         last.append({name: t for name, t in tensors.items() if not name.startswith("carry")})
     assert same(*last)
 
@@ -308,12 +308,12 @@ import resource, sys
 from pathlib import Path
 from elmo.errors import ElmoError
 from elmo.train.loop import fit
-from elmo.train.step import Workers
+from elmo.train.step import WorkerGroup
 from tests.elmo.run_job import make_job
 job = make_job(Path(sys.argv[1]))
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 try:
-    fit(job, workers=Workers(), report=lambda kind, figures: None)
+    fit(job, workers=WorkerGroup(), report=lambda kind, figures: None)
 except ElmoError as error:
     print(error)
 """
@@ -350,7 +350,7 @@ def apart(folder: Path, rank: int, appears: bool) -> None:
     if rank == 1:
         Checkpoint.digest = staticmethod(late)  # type: ignore[method-assign]
     try:
-        said = f"step {fit(job, workers=Workers(rank, 2), report=Heard()).step}"
+        said = f"step {fit(job, workers=WorkerGroup(rank, 2), report=Heard()).step}"
     except ElmoError as error:
         said = str(error)
     (folder / f"said-{rank}").write_text(said)
@@ -393,9 +393,9 @@ def test_a_checkpoint_is_copied_once(tmp_path: Path) -> None:
     progress = TrainingProgress(3, 9, job.stream("train", ALONE, epochs=1, seed=1).first_position())
     tensors = {"a": torch.ones(300, 7), "b": torch.ones(5, 2, dtype=torch.int64)}
     size = sum(value.nbytes for value in tensors.values())
-    kept = Checkpoints(Location(tmp_path / "kept"), keep=1)
+    kept = CheckpointFolder(Location(tmp_path / "kept"), keep=1)
     with Made() as made:
-        kept.save(Checkpoint(tensors, progress, job.settings, 5, "x"), named=())
+        kept.save(Checkpoint(tensors, progress, job.settings, 5, "x"), keep_steps=())
         tensors["a"].zero_()  # training goes on
         kept.wait()
     assert made.bytes == size

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from elmo.io.location import Location
-from elmo.train.curves import CURVES, Curves, Means
+from elmo.train.curves import CURVES, Curves, StepSums
 
 
 def test_means_are_those_of_the_steps_since_the_last_report() -> None:
-    means = Means()
+    means = StepSums()
     means.add(nats=40.0, predictions=10, norm=1.0, clipped=True)
     means.add(nats=20.0, predictions=5, norm=2.0, clipped=False)
-    assert means.row() == {
+    assert means.curve_row() == {
         "perplexity": pytest.approx(math.exp(2.0)),  # 60 nats of 2 × 15 predictions
         "gradient_norm": 1.5,
         "clipped": 0.5,

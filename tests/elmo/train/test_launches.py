@@ -26,8 +26,8 @@ from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
 from elmo.settings import ModelShape, OptimizerSettings, TrainingSettings
 from elmo.train.optimizer import Optimizer, global_norm
-from elmo.train.perplexity import perplexity, scores
-from elmo.train.step import WORD_MATRIX, Stepper, Workers, clip_
+from elmo.train.perplexity import perplexity, sentence_scores
+from elmo.train.step import WORD_MATRIX, Stepper, WorkerGroup, clip_gradients_
 from tests.elmo.run_job import TRAINING
 
 # The original network, with few of everything but layers and filter widths.
@@ -120,7 +120,7 @@ def stepper(**changed: Any) -> Stepper:
     parameters = {f"bilm.{name}": p.data for name, p in bilm.named_parameters()}
     parameters |= {f"softmax.{name}": p.data for name, p in softmax.named_parameters()}
     adamw = Optimizer(optimizer, parameters, steps=10, lr_of={}, word_matrix=WORD_MATRIX)
-    return Stepper(bilm, softmax, adamw, settings, Workers())
+    return Stepper(bilm, softmax, adamw, settings, WorkerGroup())
 
 
 def window(seed: int = 0, *, rows: int = B, time_steps: int = T) -> Window:
@@ -189,10 +189,10 @@ def test_gradients_are_clipped_on_a_device_as_on_the_host(
     for most in (0.0, 0.01, 1e9):
         here = [torch.randn(50, generator=torch.Generator().manual_seed(k)) for k in range(3)]
         there = [gradient.clone() for gradient in here]
-        clip_(here, global_norm(here), most)
+        clip_gradients_(here, global_norm(here), most)
         with monkeypatch.context() as on_device:
             on_device.setattr("elmo.train.step.prefers_large_operations", lambda device: True)
-            clip_(there, global_norm(there), most)
+            clip_gradients_(there, global_norm(there), most)
         for one, other in zip(here, there, strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=0)
 
@@ -203,8 +203,8 @@ def test_a_step_as_on_a_gpu_is_the_step(as_on_a_gpu: None, monkeypatch: pytest.M
     monkeypatch.undo()
     other = stepper()
     expected, _ = other.step(window(), other.bilm.lstm.zero_state(B), step=0)
-    np.testing.assert_allclose(measured.nats, expected.nats, rtol=1e-6)
-    np.testing.assert_allclose(measured.norm, expected.norm, rtol=1e-5)
+    np.testing.assert_allclose(measured.nats_by_direction, expected.nats_by_direction, rtol=1e-6)
+    np.testing.assert_allclose(measured.gradient_norm, expected.gradient_norm, rtol=1e-5)
     for (name, p), (_, q) in zip(
         one.bilm.named_parameters(), other.bilm.named_parameters(), strict=True
     ):
@@ -320,11 +320,11 @@ def test_the_module_as_on_a_gpu_is_the_module(
 
 def test_a_perplexity_as_on_a_gpu_is_the_perplexity(launches: Launches) -> None:
     text = sentences(60)
-    as_on_gpu = perplexity(model(), text), scores(model(), text)
+    as_on_gpu = perplexity(model(), text), sentence_scores(model(), text)
     assert len(launches.shapes) <= 6
     with pytest.MonkeyPatch.context() as undone:
         undone.setattr("elmo.train.perplexity.prefers_large_operations", lambda device: False)
-        plain = perplexity(model(), text), scores(model(), text)
+        plain = perplexity(model(), text), sentence_scores(model(), text)
     found, expected = (figures for figures, _ in (as_on_gpu, plain))
     assert vars(found) == pytest.approx(vars(expected), rel=1e-5, nan_ok=True)
     np.testing.assert_allclose(as_on_gpu[1], plain[1], rtol=1e-4)

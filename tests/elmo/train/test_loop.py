@@ -28,10 +28,10 @@ from elmo.nn.softmax import Softmax
 from elmo.settings import CheckpointSettings, TrainingSettings
 from elmo.train import loop
 from elmo.train import perplexity as evaluation
-from elmo.train.checkpoints import Checkpoint, Checkpoints
+from elmo.train.checkpoints import Checkpoint, CheckpointFolder
 from elmo.train.loop import TrainingJob, fit, heldout_perplexity
-from elmo.train.perplexity import perplexity, scores
-from elmo.train.step import Body, Stepper, Workers
+from elmo.train.perplexity import perplexity, sentence_scores
+from elmo.train.step import EncoderAndLSTM, Stepper, WorkerGroup
 from tests.elmo.run_job import ADAGRAD, NETWORK, OPTIMIZER, TRAINING
 
 ADAMW = replace(OPTIMIZER, warmup_steps=2)
@@ -80,10 +80,10 @@ def ignore(kind: str, figures: dict[str, float]) -> None:
 @pytest.mark.slow
 def test_it_learns_a_pattern(tmp_path: Path, change: dict[str, str]) -> None:
     made = job(tmp_path / "run", replace(SETTINGS, epochs=12, **change))
-    before = heldout_perplexity(made, workers=Workers())
+    before = heldout_perplexity(made, workers=WorkerGroup())
     heard: list[str] = []
-    fit(made, workers=Workers(), report=lambda kind, figures: heard.append(kind))
-    after = heldout_perplexity(made, workers=Workers())
+    fit(made, workers=WorkerGroup(), report=lambda kind, figures: heard.append(kind))
+    after = heldout_perplexity(made, workers=WorkerGroup())
     assert after.average < before.average / 4
     assert after.average < after.unigram / 2
     assert {"train", "heldout"} <= set(heard)
@@ -95,8 +95,8 @@ def test_2018_settings_learn_too(tmp_path: Path) -> None:
         SETTINGS, epochs=20, optimizer=ADAGRAD, draws="separate", loss_scale=5.0, reset="never"
     )
     made = job(tmp_path / "run", settings)
-    fit(made, workers=Workers(), report=ignore)
-    found = heldout_perplexity(made, workers=Workers())
+    fit(made, workers=WorkerGroup(), report=ignore)
+    found = heldout_perplexity(made, workers=WorkerGroup())
     assert found.average < found.unigram / 2
 
 
@@ -104,11 +104,11 @@ def test_2018_settings_learn_too(tmp_path: Path) -> None:
 def test_a_finished_run_is_not_trained_again_and_knows_its_figures(tmp_path: Path) -> None:
     """Where the whole held-out text was read, it need not be read again."""
     made = job(tmp_path / "run")
-    progress = fit(made, workers=Workers(), report=ignore)
-    assert progress.figures == heldout_perplexity(made, workers=Workers()).to_dict()
+    progress = fit(made, workers=WorkerGroup(), report=ignore)
+    assert progress.figures == heldout_perplexity(made, workers=WorkerGroup()).to_dict()
     heard: list[str] = []
     again = job(tmp_path / "run")
-    found = fit(again, workers=Workers(), report=lambda kind, figures: heard.append(kind))
+    found = fit(again, workers=WorkerGroup(), report=lambda kind, figures: heard.append(kind))
     assert heard == [] and found.figures == progress.figures
     for name, value in weights(again).items():
         assert torch.equal(value, weights(made)[name])
@@ -124,15 +124,15 @@ def test_a_signal_before_the_first_step_saves_that_step(
             os.kill(os.getpid(), number)
 
     with pytest.raises(KeyboardInterrupt):
-        fit(job(tmp_path / "run"), workers=Workers(), report=interrupt)
-    assert Checkpoints(Location(tmp_path / "run" / "checkpoints"), keep=1).steps() == [1]
+        fit(job(tmp_path / "run"), workers=WorkerGroup(), report=interrupt)
+    assert CheckpointFolder(Location(tmp_path / "run" / "checkpoints"), keep=1).steps() == [1]
 
 
 @pytest.mark.slow
 def test_cadence_and_number_of_checkpoints_change_nothing(tmp_path: Path) -> None:
     often, rarely = (job(tmp_path / str(minutes), minutes=minutes) for minutes in (0, 1e4))
     for made in (often, rarely):
-        fit(made, workers=Workers(), report=ignore)
+        fit(made, workers=WorkerGroup(), report=ignore)
     for name, value in weights(often).items():
         assert torch.equal(value, weights(rarely)[name]), name
 
@@ -143,11 +143,11 @@ def test_a_stop_file_of_another_start_stops_nothing(tmp_path: Path) -> None:
     for name in ("stop", "stop-1"):
         (tmp_path / "run" / name).touch()
     made = replace(job(tmp_path / "run"), stop=tmp_path / "run" / "stop-2")
-    assert fit(made, workers=Workers(), report=ignore).finished
+    assert fit(made, workers=WorkerGroup(), report=ignore).finished
     with pytest.raises(KeyboardInterrupt):
         stopped = replace(job(tmp_path / "other"), stop=tmp_path / "run" / "stop-1")
-        fit(stopped, workers=Workers(), report=ignore)
-    assert Checkpoints(Location(tmp_path / "other" / "checkpoints"), keep=1).steps() == [1]
+        fit(stopped, workers=WorkerGroup(), report=ignore)
+    assert CheckpointFolder(Location(tmp_path / "other" / "checkpoints"), keep=1).steps() == [1]
 
 
 class Watched:
@@ -170,7 +170,9 @@ def test_no_step_waits_for_a_look_at_the_stop_flag(
     flag = Watched()
     endless = replace(SETTINGS, epochs=1000, evaluate_every=10**6)
     with pytest.raises(KeyboardInterrupt):
-        fit(replace(job(tmp_path / "run", endless), stop=flag), workers=Workers(), report=ignore)
+        fit(
+            replace(job(tmp_path / "run", endless), stop=flag), workers=WorkerGroup(), report=ignore
+        )
     assert len(flag.threads) == 2  # once at the beginning, and once beside the steps
     assert flag.threads[1] != threading.get_ident()
 
@@ -186,7 +188,7 @@ def test_steps_are_prepared_by_the_thread_that_prefetches(
         return prepare(self, *given, **named)
 
     monkeypatch.setattr(Stepper, "prepare", prepared)
-    fit(job(tmp_path / "run", replace(SETTINGS, epochs=1)), workers=Workers(), report=ignore)
+    fit(job(tmp_path / "run", replace(SETTINGS, epochs=1)), workers=WorkerGroup(), report=ignore)
     assert threads == {"stream_0"}
 
 
@@ -197,19 +199,19 @@ def test_workers_wait_for_each_other_s_word_every_ten_steps(
     clock = itertools.count()
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(clock) / 1000))
     asked: list[int] = []
-    total = Workers.total
+    total = WorkerGroup.sum_over_workers
 
-    def counted(self: Workers, values: Any) -> list[float]:
+    def counted(self: WorkerGroup, values: Any) -> list[float]:
         asked.append(len(values))
         return total(self, values)
 
-    monkeypatch.setattr(Workers, "total", counted)
+    monkeypatch.setattr(WorkerGroup, "sum_over_workers", counted)
     # The other worker is pretended, and averages nothing.
     monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", lambda body, **settings: body)
     settings = replace(SETTINGS, epochs=8, evaluate_every=10**6)
     dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
     try:
-        progress = fit(job(tmp_path / "run", settings), workers=Workers(0, 2), report=ignore)
+        progress = fit(job(tmp_path / "run", settings), workers=WorkerGroup(0, 2), report=ignore)
     finally:
         dist.destroy_process_group()
     assert progress.step > 60
@@ -228,22 +230,22 @@ def test_held_out_text_is_read_up_to_a_limit_and_spelled_once(
         lambda self, tokens: spelled.append(len(tokens)) or encode(self, tokens),
     )
     read: list[int] = []
-    nats = evaluation.Evaluator.nats
+    nats = evaluation.PerplexityEvaluator.nats_of_window
 
     def counting(self: Any, window: Any, *given: Any, **named: Any) -> Any:
         read.append(window.count // 2)
         return nats(self, window, *given, **named)
 
-    monkeypatch.setattr(evaluation.Evaluator, "nats", counting)
+    monkeypatch.setattr(evaluation.PerplexityEvaluator, "nats_of_window", counting)
     made = job(tmp_path / "run", replace(SETTINGS, evaluate_tokens=40))
-    progress = fit(made, workers=Workers(), report=ignore)
+    progress = fit(made, workers=WorkerGroup(), report=ignore)
     evaluations = len((tmp_path / "run" / "heldout.tsv").read_text().splitlines()) - 1
     assert evaluations > 2
     assert 40 * evaluations <= sum(read) < 80 * evaluations  # a window goes beyond
     assert spelled.count(len(WORDS)) == 2  # for the training text, and for all evaluations
     assert progress.figures is None
     read.clear()
-    whole = heldout_perplexity(made, workers=Workers())
+    whole = heldout_perplexity(made, workers=WorkerGroup())
     assert sum(read) == whole.tokens + whole.sentences > 80
 
 
@@ -263,8 +265,8 @@ def test_weights_that_are_not_finite_become_no_checkpoint(
 
     with monkeypatch.context() as patch, pytest.raises(ElmoError) as caught:
         patch.setattr(Stepper, "step", broken)
-        fit(made, workers=Workers(), report=ignore)
-    steps = Checkpoints(Location(tmp_path / "run" / "checkpoints"), keep=2).steps()
+        fit(made, workers=WorkerGroup(), report=ignore)
+    steps = CheckpointFolder(Location(tmp_path / "run" / "checkpoints"), keep=2).steps()
     assert steps == [9, 19, 20, 23, 24]  # 9 is sound, 19 to be judged, 20 the best
     assert str(caught.value).endswith(
         f"set training.start_from to {tmp_path}/run/checkpoints/step-000000020 as well"
@@ -277,7 +279,7 @@ def test_after_divergence_a_run_starts_from_the_checkpoint_that_was_named(tmp_pa
     rising = replace(ADAMW, lr=8.0, warmup_steps=1200, clip=0.0)
     wild = replace(SETTINGS, epochs=16, optimizer=rising, evaluate_every=1000)
     with pytest.raises(ElmoError, match="training diverged after step") as caught:
-        fit(job(tmp_path / "wild", wild, minutes=0), workers=Workers(), report=ignore)
+        fit(job(tmp_path / "wild", wild, minutes=0), workers=WorkerGroup(), report=ignore)
     named = re.search(r"start_from to (\S+) as well", str(caught.value))
     assert named is not None, caught.value
     good = Checkpoint.load(Location(Path(named[1])))
@@ -285,13 +287,15 @@ def test_after_divergence_a_run_starts_from_the_checkpoint_that_was_named(tmp_pa
     calm = replace(wild, optimizer=ADAMW, start_from=named[1])
     made = job(tmp_path / "calm", calm)
     heard: list[int] = []
-    fit(made, workers=Workers(), report=lambda kind, figures: heard.append(int(figures["step"])))
+    fit(
+        made, workers=WorkerGroup(), report=lambda kind, figures: heard.append(int(figures["step"]))
+    )
     assert min(heard) == good.progress.step
-    found = heldout_perplexity(made, workers=Workers())
+    found = heldout_perplexity(made, workers=WorkerGroup())
     assert found.average < found.unigram / 2
     other = replace(calm, rows=4)
     with pytest.raises(ElmoError, match="start_from: .* has rows 6, this run 4"):
-        fit(job(tmp_path / "other", other), workers=Workers(), report=ignore)
+        fit(job(tmp_path / "other", other), workers=WorkerGroup(), report=ignore)
 
 
 def test_damaged_shards_are_not_trained_on_nor_evaluated(tmp_path: Path) -> None:
@@ -305,7 +309,7 @@ def test_damaged_shards_are_not_trained_on_nor_evaluated(tmp_path: Path) -> None
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
         with pytest.raises(ElmoError, match=f"{path.name}: truncated or altered"):
-            fit(made, workers=Workers(), report=ignore)
+            fit(made, workers=WorkerGroup(), report=ignore)
 
 
 def test_a_perplexity_that_is_no_number_is_an_error(tmp_path: Path) -> None:
@@ -313,7 +317,7 @@ def test_a_perplexity_that_is_no_number_is_an_error(tmp_path: Path) -> None:
     made.bilm.lstm.weight[1].data.fill_(math.nan)
     softmax = {name: value.detach() for name, value in made.softmax.state_dict().items()}
     model = Model(made.bilm, made.vocabulary, made.characters, softmax, {}, "")
-    for take in (perplexity, scores):
+    for take in (perplexity, sentence_scores):
         with pytest.raises(ElmoError, match="is not a finite number: the model's weights"):
             take(model, [["the", "cat"]])
 
@@ -321,20 +325,20 @@ def test_a_perplexity_that_is_no_number_is_an_error(tmp_path: Path) -> None:
 def test_divergence_stops_and_says_what_to_change(tmp_path: Path) -> None:
     settings = replace(SETTINGS, optimizer=replace(ADAMW, lr=1e6, warmup_steps=0, clip=0.0))
     with pytest.raises(ElmoError, match=r"diverged after step \d+: .* lower optimizer\.lr"):
-        fit(job(tmp_path / "run", settings), workers=Workers(), report=ignore)
+        fit(job(tmp_path / "run", settings), workers=WorkerGroup(), report=ignore)
 
 
 def test_patience_stops_early(tmp_path: Path) -> None:
     still = replace(ADAMW, lr=1e-30)
     settings = replace(SETTINGS, epochs=50, evaluate_every=2, patience=2, optimizer=still)
-    progress = fit(job(tmp_path / "run", settings), workers=Workers(), report=ignore)
+    progress = fit(job(tmp_path / "run", settings), workers=WorkerGroup(), report=ignore)
     assert progress.step == 6
 
 
 def test_gradients_of_a_token_s_occurrences_add_up_in_float32() -> None:
     """A token that fills a third of a window: in bfloat16 its sum would be far off."""
     torch.manual_seed(0)
-    body = Body(BiLM(NETWORK, characters=Characters().size), torch.bfloat16)
+    body = EncoderAndLSTM(BiLM(NETWORK, characters=Characters().size), torch.bfloat16)
     body.bilm.reset_parameters(0)
     x_NP = torch.randn(40, NETWORK.projection).bfloat16().requires_grad_()
     body.bilm.encode = lambda characters, precision: x_NP  # type: ignore[method-assign]
@@ -370,10 +374,10 @@ def test_perplexity_of_shards_and_of_lists_agree(
     ]
     softmax = {name: value.detach() for name, value in made.softmax.state_dict().items()}
     model = Model(made.bilm, made.vocabulary, made.characters, softmax, {}, "")
-    ours, theirs = perplexity(model, lines), heldout_perplexity(made, workers=Workers())
+    ours, theirs = perplexity(model, lines), heldout_perplexity(made, workers=WorkerGroup())
     for name, value in ours.to_dict().items():
         assert value == pytest.approx(theirs.to_dict()[name], rel=1e-4), name
-    total = [sum(score[way] for score in scores(model, lines)) for way in (0, 1)]
+    total = [sum(score[way] for score in sentence_scores(model, lines)) for way in (0, 1)]
     count = ours.tokens + ours.sentences
     assert math.exp(total[0] / count) == pytest.approx(ours.forward, rel=1e-4)
     assert math.exp(total[1] / count) == pytest.approx(ours.backward, rel=1e-4)
@@ -425,5 +429,5 @@ def test_a_model_without_softmax_has_no_perplexity(tmp_path: Path) -> None:
 
 def test_rows_that_ran_dry_are_not_counted(tmp_path: Path) -> None:
     made = job(tmp_path / "run", replace(SETTINGS, rows=50))
-    found = heldout_perplexity(made, workers=Workers())
+    found = heldout_perplexity(made, workers=WorkerGroup())
     assert found.tokens == sum(info.tokens for info in made.shards.infos("heldout"))

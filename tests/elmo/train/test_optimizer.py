@@ -34,7 +34,7 @@ def make(
 
 
 def take(optimizer: Optimizer, gradient: Tensor, step: int, rows: Tensor | None = None) -> None:
-    used = {} if rows is None else {"w": WordRows.of(rows.numpy(), rows.device)}
+    used = {} if rows is None else {"w": WordRows.from_numbers(rows.numpy(), rows.device)}
     for name in used:
         optimizer.catch_up(name, used[name], step=step)
     optimizer.update({"w": gradient}, step=step, word_rows=used)
@@ -107,7 +107,7 @@ def test_adamw_on_sparse_rows_is_torchs_adamw_on_the_whole_matrix(
         for step, (rows, gradient) in enumerate(sparse_steps()):
             take(optimizer, gradient, step, rows)
         before = w.clone()
-        with optimizer.caught_up(step=STEPS):
+        with optimizer.temporarily_caught_up(step=STEPS):
             seen = w.clone()
         assert torch.equal(w, before)  # an evaluation leaves no trace
         optimizer.catch_up_all(step=STEPS)
@@ -128,7 +128,7 @@ def test_catching_up_after_a_restart_is_catching_up_without_one() -> None:
         used = torch.tensor([[0, 2], [2, 5], [1]][step % 3])
         for optimizer in (one, two):
             take(optimizer, matrix(step)[used], step, used)
-    with two.caught_up(step=40):
+    with two.temporarily_caught_up(step=40):
         pass  # what a later step needed does not count
     for optimizer in (one, two):
         optimizer.catch_up_all(step=9)

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from elmo.model.folder import Model
 from elmo.nn import cell
 from elmo.train import perplexity as module
-from elmo.train.perplexity import perplexity, scores
+from elmo.train.perplexity import perplexity, sentence_scores
 from tests.pipeline.command_line import elmo
 
 
@@ -45,12 +45,12 @@ def test_a_long_line_in_pieces_has_the_same_scores(
     tiny_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = [line(tiny_model, 700), ["a"], line(tiny_model, 5), line(tiny_model, 300)]
-    whole, whole_scores = perplexity(tiny_model, lines), scores(tiny_model, lines)
+    whole, whole_scores = perplexity(tiny_model, lines), sentence_scores(tiny_model, lines)
     monkeypatch.setattr(module, "TOKENS_AT_ONCE", 100)
     monkeypatch.setattr(module, "LEAST_TIME_STEPS", 64)
     pieces = perplexity(tiny_model, lines)
     assert vars(pieces) == pytest.approx(vars(whole), rel=1e-6, nan_ok=True)
-    np.testing.assert_allclose(scores(tiny_model, lines), whole_scores, rtol=1e-6)
+    np.testing.assert_allclose(sentence_scores(tiny_model, lines), whole_scores, rtol=1e-6)
 
 
 def test_memory_does_not_grow_with_a_line(
@@ -60,7 +60,7 @@ def test_memory_does_not_grow_with_a_line(
     largest = []
     for tokens in (128, 1280):
         with Largest() as seen:
-            scores(tiny_model, [line(tiny_model, tokens)])
+            sentence_scores(tiny_model, [line(tiny_model, tokens)])
         largest.append(seen.bytes)
     assert largest[0] == largest[1]
 

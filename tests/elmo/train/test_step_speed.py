@@ -13,7 +13,13 @@ import torch
 from elmo.errors import ElmoError
 from elmo.settings import NetworkSettings
 from elmo.train import step_speed
-from elmo.train.step_speed import StepSeconds, fastest, network_of, step_seconds, time_steps
+from elmo.train.step_speed import (
+    StepSeconds,
+    measure_step_seconds,
+    read_network,
+    step_seconds,
+    training_precision,
+)
 from tests.elmo.run_job import NETWORK, TRAINING
 
 CPU = torch.device("cpu")
@@ -46,11 +52,11 @@ def seconds(network: NetworkSettings = LARGE, threads: int = 2, **changes: Any) 
 def test_steps_are_timed_once_for_each_network_size_of_step_and_number_of_threads(
     runs: list[Any],
 ) -> None:
-    assert [seconds().factor for _ in range(3)] == [1.0] * 3
-    assert seconds(replace(LARGE, cells=1024)).factor == 2.0
-    assert seconds(threads=1).factor == 3.0
-    assert seconds(samples=99).factor == 4.0
-    assert seconds(epochs=7).factor == 1.0  # which change nothing of a step's time
+    assert [seconds().bfloat16_speedup for _ in range(3)] == [1.0] * 3
+    assert seconds(replace(LARGE, cells=1024)).bfloat16_speedup == 2.0
+    assert seconds(threads=1).bfloat16_speedup == 3.0
+    assert seconds(samples=99).bfloat16_speedup == 4.0
+    assert seconds(epochs=7).bfloat16_speedup == 1.0  # which change nothing of a step's time
     assert [run["threads"] for run in runs] == ["2", "2", "1", "2"]
 
 
@@ -68,7 +74,7 @@ def test_the_process_runs_wherever_the_command_does(
 
 
 def test_a_step_that_takes_no_time_is_not_timed(runs: list[Any]) -> None:
-    assert seconds(SHAPE).factor == 1.0 and not runs
+    assert seconds(SHAPE).bfloat16_speedup == 1.0 and not runs
 
 
 def test_a_process_that_fails_is_an_error_of_one_line(
@@ -82,8 +88,12 @@ def test_a_process_that_fails_is_an_error_of_one_line(
 
 
 def test_the_faster_precision_is_chosen() -> None:
-    assert fastest(StepSeconds(1.2, 1.0)) == "bfloat16"
-    assert fastest(StepSeconds(1.0, 1.0)) == fastest(StepSeconds(1.0, 9.0)) == "float32"
+    assert training_precision(StepSeconds(1.2, 1.0)) == "bfloat16"
+    assert (
+        training_precision(StepSeconds(1.0, 1.0))
+        == training_precision(StepSeconds(1.0, 9.0))
+        == "float32"
+    )
 
 
 @pytest.mark.parametrize("change", [{}, {"softmax": "full", "reset": "never"}])
@@ -98,15 +108,15 @@ def test_steps_are_taken_in_both_precisions(
         return step(self, prepared, *given, **named)
 
     monkeypatch.setattr(step_speed.Stepper, "step", counted)
-    measured = time_steps(SHAPE, replace(TRAINING, rows=4, window=3, **change), CPU)
+    measured = measure_step_seconds(SHAPE, replace(TRAINING, rows=4, window=3, **change), CPU)
     assert measured.float32_s > 0 and measured.bfloat16_s > 0
     assert taken.count(("float32", 3)) == taken.count(("bfloat16", 3)) == 4  # one to compile
     taken.clear()
     monkeypatch.setattr(step_speed, "LONGEST", 1e-9)
-    time_steps(SHAPE, replace(TRAINING, rows=4, window=30, **change), CPU)
+    measure_step_seconds(SHAPE, replace(TRAINING, rows=4, window=30, **change), CPU)
     assert {steps for _, steps in taken} == {2}
 
 
 def test_the_shape_of_a_model(tiny_model_folder: Path) -> None:
-    network = network_of(tiny_model_folder)
+    network = read_network(tiny_model_folder)
     assert network.cells > 0 and isinstance(network.filters, tuple)

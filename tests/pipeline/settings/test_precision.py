@@ -15,7 +15,7 @@ from elmo.errors import ElmoError
 from elmo.model.embedder import check_precision
 from elmo.settings import Precision
 from elmo.train import machine_speed
-from elmo.train.machine_speed import Speeds
+from elmo.train.machine_speed import MatrixSpeeds
 from elmo.train.step_speed import StepSeconds
 from pipeline.settings import params, precision
 from pipeline.settings.cluster import Cluster
@@ -27,7 +27,7 @@ from pipeline.settings.precision import (
 )
 from tests.pipeline.command_line import COMMANDS, ROOT, elmo
 
-EMULATES, HAS_UNITS = Speeds(100.0, 0.5), Speeds(100.0, 500.0)
+EMULATES, HAS_UNITS = MatrixSpeeds(100.0, 0.5), MatrixSpeeds(100.0, 500.0)
 
 
 @pytest.fixture(autouse=True)
@@ -35,8 +35,8 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
 
-def measured(monkeypatch: pytest.MonkeyPatch, speeds: Speeds) -> None:
-    monkeypatch.setattr(machine_speed, "speeds", lambda device: speeds)
+def measured(monkeypatch: pytest.MonkeyPatch, speeds: MatrixSpeeds) -> None:
+    monkeypatch.setattr(machine_speed, "matrix_speeds", lambda device: speeds)
 
 
 def commands(tmp_path: Path, requested: str) -> dict[str, tuple[list[object], str]]:
@@ -90,7 +90,7 @@ def test_a_slow_bfloat16_is_refused_before_anything_is_read_unless_forced(
     warning, missing = (line for line in printed() if line.startswith(("warning: ", "error: ")))
     assert warning.startswith(f"warning: {slow}") and str(tmp_path) in missing
     monkeypatch.delenv("ELMO_FORCE_BFLOAT16")
-    for speeds, warned in ((Speeds(200.0, 100.0), True), (HAS_UNITS, False)):
+    for speeds, warned in ((MatrixSpeeds(200.0, 100.0), True), (HAS_UNITS, False)):
         measured(monkeypatch, speeds)
         warnings = [line for line in printed() if line.startswith("warning: ")]
         assert len(warnings) == warned

@@ -107,5 +107,5 @@ def test_a_timed_step_knows_its_tokens(
     monkeypatch.undo()
     network = replace(params.pretrain.network, char_dim=2, filters=((1, 2),), cells=4, projection=2)
     training = replace(params.pretrain.training, rows=4, window=3, samples=8)
-    measured = step_speed.time_steps(network, training, torch.device("cpu"))
+    measured = step_speed.measure_step_seconds(network, training, torch.device("cpu"))
     assert measured.tokens == 12

@@ -23,8 +23,8 @@ from elmo.io.locks import locked
 from elmo.io.records import read_json
 from elmo.model.folder import load_model
 from elmo.settings import NetworkSettings
-from elmo.train.checkpoints import Checkpoint, Checkpoints
-from elmo.train.perplexity import HeldOut, perplexity
+from elmo.train.checkpoints import Checkpoint, CheckpointFolder
+from elmo.train.perplexity import HeldOutText, perplexity
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.fingerprint import fingerprint
 from pipeline.settings.params import PretrainSettings
@@ -199,9 +199,9 @@ def test_the_held_out_text_is_read_no_more_often_than_needed(
     inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
     asked: list[int] = []
-    take = HeldOut.perplexity
+    take = HeldOutText.perplexity
 
-    def counted(self: HeldOut, *, tokens: int = 0, **named: Any) -> Any:
+    def counted(self: HeldOutText, *, tokens: int = 0, **named: Any) -> Any:
         asked.append(tokens)
         return take(self, tokens=tokens, **named)
 
@@ -212,7 +212,7 @@ def test_the_held_out_text_is_read_no_more_often_than_needed(
         written.append(folder)
         return save(folder, **named)
 
-    monkeypatch.setattr(HeldOut, "perplexity", counted)
+    monkeypatch.setattr(HeldOutText, "perplexity", counted)
     monkeypatch.setattr(trainer, "save_model", saved)
     params = replace(PARAMS, training=replace(TRAINING, evaluate_tokens=limit))
     metrics = run(inputs, tmp_path, params)
@@ -309,7 +309,7 @@ def test_a_signal_reaches_the_workers_who_save_and_stop(inputs: Path, tmp_path: 
     with pytest.raises(KeyboardInterrupt):
         run(inputs, tmp_path / "cut", longer, cluster=two)
     (folder,) = tmp_path.glob("cut/runs/*/*/checkpoints")
-    assert Checkpoints(Location(folder), keep=1).steps()
+    assert CheckpointFolder(Location(folder), keep=1).steps()
     resumed = run(inputs, tmp_path / "cut", longer)
     whole = run(inputs, tmp_path / "whole", longer)
     assert resumed["steps"] == whole["steps"]
