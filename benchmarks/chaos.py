@@ -36,7 +36,7 @@ import yaml
 from benchmarks.machine import show
 from elmo.io.location import Location
 from elmo.io.records import read_record, sha256
-from pipeline.cluster.head import answers
+from pipeline.cluster.head import accepts_connections
 from pipeline.cluster.job import STORED
 from pipeline.cluster.storage import Pointer
 
@@ -326,7 +326,7 @@ class Cluster:
         command = [sys.executable, "-m", "benchmarks.s3", "127.0.0.1", str(port)]
         with self.log.open("w") as log:
             self.store = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
-        while not answers(f"127.0.0.1:{port}"):
+        while not accepts_connections(f"127.0.0.1:{port}"):
             time.sleep(LOOK)
         fsspec.filesystem("s3").mkdir(BUCKET)
 
@@ -360,7 +360,7 @@ class Cluster:
                 _kill_tree(process.pid)
                 self._down(name)
         for name in [name for name, at in self.due.items() if at < time.monotonic()]:
-            if name.startswith("node") and not answers(self.ray):
+            if name.startswith("node") and not accepts_connections(self.ray):
                 continue  # it would end: there is no head
             del self.due[name]
             self.since[name] = time.monotonic()

@@ -237,13 +237,16 @@ def measure_rest(home: Path) -> dict[str, dict[str, float]]:
     meter, run = Meter(), Location(f"{URL}/run")
     with quietly():
         for rank in range(NOTES):
-            restarts.began(run, rank, NOTES, f"10.0.0.{rank}")
+            restarts.record_worker_start(run, rank, NOTES, f"10.0.0.{rank}")
         for number in range(FILES):
             folder = Location(f"{URL}/project/.dvc/cache/files/md5/{number % 256:02x}")
             folder.write(str(number), b"cached")
     with meter.stage(f"a loss among {NOTES} workers"):
-        restarts.told({"0": restarts.LOSSES["health check (failed|timed out)"]}, run)
-    with meter.stage(f"notes of {NOTES} workers removed"), restarts.shown(run, label="run"):
+        restarts.describe_losses({"0": restarts.LOSSES["health check (failed|timed out)"]}, run)
+    with (
+        meter.stage(f"notes of {NOTES} workers removed"),
+        restarts.show_worker_count(run, label="run"),
+    ):
         pass
     with meter.stage(f"a project of {FILES} files fetched"):
         job._fetch(Location(f"{URL}/project"), home / "fetched")

@@ -22,22 +22,22 @@ def await_cores(ray: Any, cluster: Cluster, *, label: str, own: bool) -> None:
     also reaches an autoscaler; it is released for training to take.
     """
     needs = f"{cluster.workers} × {cluster.cpus} cores" + " and 1 GPU" * cluster.gpu
-    if own and placeable(ray, cpus=cluster.cpus, gpus=int(cluster.gpu)) < cluster.workers:
+    if own and placeable_workers(ray, cpus=cluster.cpus, gpus=int(cluster.gpu)) < cluster.workers:
         raise ElmoError(
-            f"{label}: {cluster.workers} workers need {needs}, and there are {there(ray)}; lower "
+            f"{label}: {cluster.workers} workers need {needs}, and there are {describe_resources(ray)}; lower "
             "workers or cpus"
         )
     worker = {"CPU": cluster.cpus, **({"GPU": 1} if cluster.gpu else {})}
     held = ray.util.placement_group([worker] * cluster.workers)
-    waiting = Waiting(label, cluster)
+    waiting = WaitReport(label, cluster)
     try:
         while not held.wait(PAUSE):
-            waiting.on(needs, ray)
+            waiting.still_missing(needs, ray)
     finally:
         ray.util.remove_placement_group(held)
 
 
-def placeable(ray: Any, *, cpus: float, gpus: int, memory: int = 0) -> int:
+def placeable_workers(ray: Any, *, cpus: float, gpus: int, memory: int = 0) -> int:
     """Return how many workers of `cpus` and `gpus` fit on the living nodes when they are idle.
 
     Nodes with less than `memory` bytes do not count.
@@ -51,13 +51,13 @@ def placeable(ray: Any, *, cpus: float, gpus: int, memory: int = 0) -> int:
     return many
 
 
-def there(ray: Any) -> str:
+def describe_resources(ray: Any) -> str:
     """Return the cores and GPUs of the living nodes as text, such as `8 cores and 2 GPUs`."""
     has = ray.cluster_resources()
     return f"{has.get('CPU', 0):.0f} cores and {has.get('GPU', 0):.0f} GPUs"
 
 
-class Waiting:
+class WaitReport:
     """Prints what work waits for, after ten seconds and then twice a minute, up to a limit."""
 
     def __init__(self, label: str, cluster: Cluster) -> None:
@@ -65,7 +65,7 @@ class Waiting:
         self.began: float | None = None
         self.reported = 0.0
 
-    def on(self, what: str, ray: Any) -> None:
+    def still_missing(self, what: str, ray: Any) -> None:
         """Note that `what` is still missing; raise `ElmoError` after `wait_minutes`."""
         now = time.monotonic()
         if self.began is None:
@@ -73,16 +73,16 @@ class Waiting:
         if now - self.began > self.limit:
             raise ElmoError(
                 f"{self.label}: waited {_duration(self.limit)} for {what}, and there are "
-                f"{there(ray)}, {_free(ray)}; add nodes, ask for less, or raise wait_minutes"
+                f"{describe_resources(ray)}, {_free(ray)}; add nodes, ask for less, or raise wait_minutes"
             )
         if now - self.reported > 30:
             self.reported = now
             say(
-                f"{self.label}: waiting for {what}: {there(ray)} are there, "
+                f"{self.label}: waiting for {what}: {describe_resources(ray)} are there, "
                 f"{_free(ray)}; {_duration(now - self.began)} of {_duration(self.limit)}"
             )
 
-    def over(self) -> None:
+    def reset(self) -> None:
         """Note that the wait is over, so that the next one starts from zero."""
         self.began = None
 

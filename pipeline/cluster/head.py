@@ -25,7 +25,7 @@ SOONER = 5.0  # seconds before Ray would abort the process
 
 
 @contextmanager
-def watched(ray: Any) -> Iterator[None]:
+def watch_head(ray: Any) -> Iterator[None]:
     """Report when Ray's head node stops answering; end the process if it does not come back.
 
     A head that comes back with its state is only reported. One that stays away for as long as Ray
@@ -51,7 +51,7 @@ def _watch(ray: Any, address: str, cluster_id: Any, over: threading.Event) -> No
     while not over.wait(LOOK):
         now = time.monotonic()
         # A head that has answered all the time can't have been replaced.
-        there = answers(address) and (_cluster_id(ray, address) if away else cluster_id)
+        there = accepts_connections(address) and (_cluster_id(ray, address) if away else cluster_id)
         if there:
             if there != cluster_id:
                 _end(address, "was restarted without its state; run", over)
@@ -85,7 +85,7 @@ def _cluster_id(ray: Any, address: str) -> Any:
     return None
 
 
-def answers(address: str) -> bool:
+def accepts_connections(address: str) -> bool:
     """Tell whether something accepts TCP connections at `address`, which is HOST:PORT."""
     host, _, port = address.rpartition(":")
     with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=5):

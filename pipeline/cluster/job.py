@@ -34,7 +34,7 @@ _KEEP = 15.0  # seconds between two looks at what has changed in the project
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of Linux's prctl
 
 
-def environment() -> None:
+def set_environment() -> None:
     """Set the environment variables sent with the job; Ray calls this in each of its processes.
 
     They come in a file and not in the job's runtime_env, which Ray shows and logs.
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
     there, and a temporary folder of this machine holds it while the command runs.
     """
     folder, *command = arguments
-    environment()
+    set_environment()
     try:
         return _run(folder, command)
     finally:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 
-def look(wanted: dict[str, Any]) -> list[str]:
+def check_node(wanted: dict[str, Any]) -> list[str]:
     """Return what this node lacks, a sentence for each thing."""
     causes = list(_environment(wanted))
     for check in (_code, _urls):  # each needs what was looked for before it

@@ -18,7 +18,7 @@ from elmo.errors import Damaged
 
 from ..settings.cluster import Cluster
 from ..terminal.progress import Progress, say
-from .free_cores import PAUSE, Waiting, placeable
+from .free_cores import PAUSE, WaitReport, placeable_workers
 
 RETRIES = 3  # of an item whose worker died
 LOOK = 5.0  # seconds between looks at the size of the cluster
@@ -80,22 +80,22 @@ def run_actors(
     Only actors that have started are given items, so one that can't be placed holds up nothing.
     """
     gpus = int(cluster.gpu)
-    waiting, room = Waiting(label, cluster), Room(ray, cluster, gpus=gpus)
+    waiting, room = WaitReport(label, cluster), ActorLimit(ray, cluster, gpus=gpus)
     remote = _actor_class(ray, kind, arguments, cluster, len(work))
-    actors = _Actors(ray, remote, Retries(label, name))
+    actors = _Actors(ray, remote, RetryCount(label, name))
     queue = deque(work)
     try:
         while queue or actors.busy:
-            wanted = min(room.many(), len(queue) + len(actors.busy))
+            wanted = min(room.count(), len(queue) + len(actors.busy))
             while len(actors) < wanted:
                 actors.start()
             while queue and actors.idle:
                 actors.give(queue.popleft())
             ready = actors.ready()
             if not ready and not actors.busy:
-                waiting.on("a core and a GPU" if gpus else "a core", ray)
+                waiting.still_missing("a core and a GPU" if gpus else "a core", ray)
             for reference in ready:
-                waiting.over()
+                waiting.reset()
                 if reference in actors.starting:
                     actors.started(reference)
                     continue
@@ -117,7 +117,7 @@ def run_actors(
 class _Actors:
     """Actors that are starting, idle, or busy with an item."""
 
-    def __init__(self, ray: Any, remote: Any, retries: "Retries") -> None:
+    def __init__(self, ray: Any, remote: Any, retries: "RetryCount") -> None:
         self.ray, self.remote, self.retries = ray, remote, retries
         self.starting: dict[Any, Any] = {}  # by what Ray gives back once they have started
         self.idle: list[Any] = []
@@ -147,7 +147,7 @@ class _Actors:
         """Make the actor that has started idle, or count it as lost."""
         actor = self.starting.pop(reference)
         try:
-            self.hosts[actor] = get(self.ray, reference)
+            self.hosts[actor] = get_result(self.ray, reference)
             self.idle.append(actor)
         except _lost(self.ray) as error:
             self.retries.count(None, error)
@@ -156,7 +156,7 @@ class _Actors:
         """Return the result of an item; where its actor was lost, count that and raise."""
         actor, item = self.busy.pop(reference)
         try:
-            result = get(self.ray, reference)
+            result = get_result(self.ray, reference)
         except _lost(self.ray) as error:
             self.ray.kill(actor)
             self.retries.count(item, error, host=self.hosts.pop(actor, ""))
@@ -175,7 +175,7 @@ class _Actors:
             self.ray.kill(actor)
 
 
-def get(ray: Any, reference: Any) -> Any:
+def get_result(ray: Any, reference: Any) -> Any:
     """Return `ray.get(reference)`; raise the remote function's own exception, not Ray's wrapper."""
     try:
         return ray.get(reference)
@@ -183,14 +183,14 @@ def get(ray: Any, reference: Any) -> Any:
         raise error.cause if isinstance(error.cause, Exception) else error from None
 
 
-class Room:
+class ActorLimit:
     """The number of a pool's actors that may work at a time: as set, or as there are cores."""
 
     def __init__(self, ray: Any, cluster: Cluster, *, gpus: int) -> None:
         self.ray, self.cluster, self.gpus = ray, cluster, gpus
         self.looked, self.fits = -LOOK, 0
 
-    def many(self) -> int:
+    def count(self) -> int:
         """Return `cluster.actors`, or how many fit on the cluster now, but at least 1.
 
         With none asked for, an autoscaler would not see that a core is wanted.
@@ -200,11 +200,11 @@ class Room:
     def _fits(self) -> int:
         if time.monotonic() - self.looked > LOOK:
             self.looked = time.monotonic()
-            self.fits = placeable(self.ray, cpus=1, gpus=self.gpus)
+            self.fits = placeable_workers(self.ray, cpus=1, gpus=self.gpus)
         return self.fits
 
 
-class Retries:
+class RetryCount:
     """A count of the deaths of each item's worker; an item that has too many is an error."""
 
     def __init__(self, label: str, name: Callable[[Any], str]) -> None:
@@ -243,7 +243,7 @@ def _actor_class(
         def do(self, item: Any) -> Any:
             return self.instance(item)
 
-    cores = placeable(ray, cpus=1, gpus=0)
+    cores = placeable_workers(ray, cpus=1, gpus=0)
     many = min(cluster.actors, items)
     share = min(1.0, int(1000 * cores / many) / 1000) if many and cores else 1.0
     if cluster.gpu or os.environ.get("RAY_ADDRESS"):

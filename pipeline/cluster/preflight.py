@@ -20,7 +20,7 @@ from elmo.errors import ElmoError
 from elmo.io.location import Location
 
 from .. import PACKAGE
-from .node import look
+from .node import check_node
 
 PACKAGES = ("torch", "numpy", "pyarrow", "safetensors", "fsspec", "msgspec")
 LEAST_FREE = 1_000_000_000  # bytes in each folder and in the temporary one
@@ -29,7 +29,7 @@ ASKED = 5  # times a node is asked where what it runs is lost
 STALE = 40.0  # seconds for which a network file system may hide what another node wrote
 
 
-def check(
+def check_nodes(
     ray: Any,
     folders: Iterable[Location],
     *,
@@ -44,12 +44,12 @@ def check(
     nodes = _alive(ray)
     if len(nodes) < 2:
         return 0
-    if found := problems(ray, folders, tracking_uri=tracking_uri, answer=answer):
+    if found := find_problems(ray, folders, tracking_uri=tracking_uri, answer=answer):
         raise ElmoError("; ".join(found))
     return len(_working(nodes))
 
 
-def problems(
+def find_problems(
     ray: Any,
     folders: Iterable[Location],
     *,
@@ -63,7 +63,7 @@ def problems(
     checked by this process, which runs on it.
     """
     folders = list(folders)
-    needed = packages([*map(str, folders), *urls])
+    needed = needed_packages([*map(str, folders), *urls])
     if absent := [name for name in needed if not needed[name]]:
         return [
             f"{socket.gethostname()}: {', '.join(absent)} is not installed; use one image for all"
@@ -83,7 +83,7 @@ def problems(
         }
         nodes = _alive(ray)
         if len(nodes) < 2:
-            return [f"{_name(node)}: {cause}" for node in nodes for cause in look(wanted)]
+            return [f"{_name(node)}: {cause}" for node in nodes for cause in check_node(wanted)]
         found = _ask(ray, _working(nodes), wanted, answer)
     finally:
         markers.remove()
@@ -105,10 +105,10 @@ def _working(nodes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [node for node in nodes if node["Resources"].keys() & {"CPU", "GPU"}]
 
 
-def packages(addresses: Iterable[str]) -> dict[str, str]:
+def needed_packages(addresses: Iterable[str]) -> dict[str, str]:
     """Return the versions, here, of the packages that a node needs, with those for these URLs."""
     names = [*PACKAGES, *filter(None, map(_package_of, addresses))]
-    return {name: version(name) for name in dict.fromkeys(names)}
+    return {name: package_version(name) for name in dict.fromkeys(names)}
 
 
 def _package_of(address: str) -> str:
@@ -127,8 +127,8 @@ def _ask(
     Where it was lost it is asked for again, and a node that is lost has nothing wrong.
     """
     pinned = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-    ray.cloudpickle.register_pickle_by_value(sys.modules[look.__module__])
-    remote = ray.remote(num_cpus=0, max_retries=0)(look)
+    ray.cloudpickle.register_pickle_by_value(sys.modules[check_node.__module__])
+    remote = ray.remote(num_cpus=0, max_retries=0)(check_node)
     problems = []
     for _ in range(ASKED):
         alive = {node["NodeID"] for node in _alive(ray)}
@@ -197,7 +197,7 @@ def _folder(path: Path) -> Path:
     return path
 
 
-def version(name: str) -> str:
+def package_version(name: str) -> str:
     """Return a package's version without its CPU or GPU suffix; empty if it is not installed."""
     try:
         return importlib.metadata.version(name).partition("+")[0]

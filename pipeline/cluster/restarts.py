@@ -29,18 +29,18 @@ _CONNECTION = re.compile(r"gloo|NCCL|by peer|Connection (closed|reset|refused)|B
 _ADDRESS = re.compile(r"\[(?:::ffff:)?(\d[\d.]+|[\da-f]*:[\da-f:]+)\]")
 
 
-def began(folder: Location, rank: int, size: int, ip: str) -> None:
+def record_worker_start(folder: Location, rank: int, size: int, ip: str) -> None:
     """Record this training worker's host, IP address and group size in the run's folder."""
     own = {"host": socket.gethostname(), "ip": ip, "size": size, "start": uuid.uuid4().hex}
     (folder / "workers").write_json(f"{rank}.json", own)
 
 
-def is_loss(error: BaseException) -> bool:
+def is_worker_loss(error: BaseException) -> bool:
     """Tell whether an error means a lost worker, or a lost peer, and not a failure of the code."""
-    return cause_of(error) in LOSSES.values() or bool(_CONNECTION.search(str(error)))
+    return loss_cause(error) in LOSSES.values() or bool(_CONNECTION.search(str(error)))
 
 
-def cause_of(error: BaseException) -> str:
+def loss_cause(error: BaseException) -> str:
     """Return the cause of a Ray error in a few words, such as `its node was lost`."""
     text = " ".join(str(error).split())
     for pattern, cause in LOSSES.items():
@@ -49,7 +49,7 @@ def cause_of(error: BaseException) -> str:
     return text[:200] or type(error).__name__
 
 
-class Losses:
+class LossCount:
     """A count of worker losses; prints each, gives up after `limit` without a new checkpoint."""
 
     def __init__(self, folder: Location, *, label: str, limit: int) -> None:
@@ -63,7 +63,9 @@ class Losses:
         """
         saved = self._checkpoints()
         self.count, self.saved = 1 if saved - self.saved else self.count + 1, saved
-        what = told({str(rank): cause_of(error) for rank, error in failures.items()}, self.folder)
+        what = describe_losses(
+            {str(rank): loss_cause(error) for rank, error in failures.items()}, self.folder
+        )
         if self.count > self.limit:
             raise ElmoError(
                 f"{self.label}: {what}; that is {self.count} losses without a new checkpoint "
@@ -76,7 +78,7 @@ class Losses:
         return set((self.folder / "checkpoints").folders())
 
 
-def told(causes: Mapping[str, str], folder: Location) -> str:
+def describe_losses(causes: Mapping[str, str], folder: Location) -> str:
     """Return one line that names the lost workers, their hosts and the causes.
 
     A lost worker breaks the connections of the others: these are not named, but the peer that they
@@ -100,7 +102,7 @@ def told(causes: Mapping[str, str], folder: Location) -> str:
     return "; ".join(f"worker {who} lost: {why}" for why, who in named.items())
 
 
-def why_silent(folder: Location, *, begun: bool) -> str:
+def silence_reason(folder: Location, *, begun: bool) -> str:
     """Return a likely reason why training prints nothing, from what its workers recorded.
 
     Without Ray there are no records; `begun` tells whether training has printed something before.
@@ -115,15 +117,15 @@ def why_silent(folder: Location, *, begun: bool) -> str:
 
 
 @contextmanager
-def shown(folder: Location, *, label: str) -> Iterator[None]:
+def show_worker_count(folder: Location, *, label: str) -> Iterator[None]:
     """Print the number of training workers each time it changes, while the block runs."""
     (folder / "workers").delete_all((folder / "workers").names())
-    with alongside(_watch, folder, label):
+    with run_alongside(_watch, folder, label):
         yield
 
 
 @contextmanager
-def alongside(function: Callable[..., None], *given: Any) -> Iterator[None]:
+def run_alongside(function: Callable[..., None], *given: Any) -> Iterator[None]:
     """Call `function(*given, done)` in a thread until the block ends: then `done` is set."""
     done = threading.Event()
     thread = threading.Thread(target=function, args=(*given, done), daemon=True)

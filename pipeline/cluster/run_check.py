@@ -16,7 +16,7 @@ from . import free_cores, preflight, workers
 TRAINING = ("pretrain", "finetune")
 
 
-def check(cluster: Cluster, stages: Iterable[str]) -> None:
+def check_run(cluster: Cluster, stages: Iterable[str]) -> None:
     """Check that the cluster at `cluster.address` can run these stages of this folder's project.
 
     Raises one `ElmoError` with all that is wrong. Too few nodes are only reported, since more may
@@ -28,7 +28,7 @@ def check(cluster: Cluster, stages: Iterable[str]) -> None:
         trains = not set(TRAINING).isdisjoint(stages)
         found = [
             *(_training(ray, cluster, params) if trains else ()),
-            *preflight.problems(
+            *preflight.find_problems(
                 ray,
                 [Location(cluster.storage or "dvc.yaml")],
                 urls=[*params.corpus.general, *params.corpus.domain],
@@ -45,15 +45,15 @@ def _training(ray: Any, cluster: Cluster, params: settings.Params) -> Iterator[s
         yield workers.NO_WORKERS
         return
     size = {"cpus": cluster.cpus, "gpus": int(cluster.gpu)}
-    fit = free_cores.placeable(ray, **size)
+    fit = free_cores.placeable_workers(ray, **size)
     if fit < cluster.workers:
         of = f"{cluster.workers} workers of {cluster.cpus} cores{' and 1 GPU' * cluster.gpu}"
         say(
-            f"{fit} of {of} have room on this cluster as it is ({free_cores.there(ray)}); training "
+            f"{fit} of {of} have room on this cluster as it is ({free_cores.describe_resources(ray)}); training "
             f"waits {cluster.wait_minutes:g} minutes for more (ELMO_WORKERS, ELMO_CPUS, ELMO_GPU)"
         )
     least = training_bytes(params)
-    if fit and not free_cores.placeable(ray, **size, memory=least):
+    if fit and not free_cores.placeable_workers(ray, **size, memory=least):
         yield (
             f"training takes {human_size(least)} of memory or more, and no node that has room for "
             "a worker has that; lower vocab.max_words or pretrain.network, or add larger nodes"

@@ -77,7 +77,7 @@ def session() -> Iterator[Any]:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, terminated)  # Ray has set its own
     try:
-        with head.watched(ray):
+        with head.watch_head(ray):
             yield ray
     finally:
         ray.shutdown()
@@ -92,7 +92,7 @@ def checked_nodes(folders: Sequence[Location]) -> Iterator[None]:
     from . import preflight
 
     with session() as ray:
-        preflight.check(ray, folders, tracking_uri=os.environ.get("MLFLOW_TRACKING_URI"))
+        preflight.check_nodes(ray, folders, tracking_uri=os.environ.get("MLFLOW_TRACKING_URI"))
         yield
 
 
@@ -205,15 +205,15 @@ def fit(
             raise ElmoError("gpu is set and this machine has no CUDA device; set --no-gpu")
         return trainer().fit().return_value
     with session() as ray:
-        losses = restarts.Losses(folder, label=label, limit=cluster.restarts)
+        losses = restarts.LossCount(folder, label=label, limit=cluster.restarts)
         while True:
             free_cores.await_cores(ray, cluster, label=label, own=not elsewhere())
             try:
-                with restarts.shown(folder, label=label):
+                with restarts.show_worker_count(folder, label=label):
                     return _stoppable(lambda: trainer().fit(), stop).return_value
             except (ControllerError, TrainingFailedError) as error:
                 failures = getattr(error, "worker_failures", None) or {0: error}
-                if not any(map(restarts.is_loss, failures.values())):
+                if not any(map(restarts.is_worker_loss, failures.values())):
                     cause = next(iter(failures.values()))
                     raise getattr(cause, "cause", cause) from None
                 losses.add(failures)
@@ -340,7 +340,7 @@ class _Entry:
         context = train.get_context()
         rank, size = context.get_world_rank(), context.get_world_size()
         if ray.is_initialized():  # else this is the driver's own process
-            restarts.began(self.folder, rank, size, ray.util.get_node_ip_address())
+            restarts.record_worker_start(self.folder, rank, size, ray.util.get_node_ip_address())
         return self.loop(self.config, rank, size, str(get_device()) if self.gpu else "cpu")
 
 

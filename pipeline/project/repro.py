@@ -103,7 +103,7 @@ def _check_cluster(options: argparse.Namespace) -> None:
     if any(load_stage(name).cluster for name in stages):
         from ..cluster import run_check
 
-        run_check.check(cluster, stages)
+        run_check.check_run(cluster, stages)
 
 
 def _changed(options: argparse.Namespace) -> set[str]:

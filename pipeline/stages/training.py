@@ -352,7 +352,7 @@ class _Live:
 def _shown(stage: str, folder: Location) -> Iterator[None]:
     """Show on the terminal how the training goes, from whichever worker it comes."""
     folder.delete(_LIVE)
-    with restarts.alongside(_show, stage, folder):
+    with restarts.run_alongside(_show, stage, folder):
         yield
 
 
@@ -369,7 +369,7 @@ def _show(stage: str, folder: Location, done: threading.Event) -> None:
             if text in ("", seen):
                 if now - shown_at > SILENCE:
                     shown_at = now
-                    why = restarts.why_silent(folder, begun=progress is not None)
+                    why = restarts.silence_reason(folder, begun=progress is not None)
                     say(f"{stage}: no figures for {now - heard:.0f} s: {why}")
                 continue
             seen, heard, shown_at = text, now, now

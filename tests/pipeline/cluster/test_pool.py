@@ -94,7 +94,7 @@ def test_two_gpus_train_two_workers_with_one_each(tmp_path: Path) -> None:
 
     here = Cluster(workers=2, cpus=1, gpu=True)
     with workers.session() as ray:
-        assert free_cores.placeable(ray, cpus=1, gpus=1) == 2
+        assert free_cores.placeable_workers(ray, cpus=1, gpus=1) == 2
     DataParallelTrainer(
         note_gpus,
         train_loop_config={"folder": str(tmp_path)},

@@ -12,7 +12,7 @@ import pytest
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from pipeline.cluster import preflight
-from pipeline.cluster.node import look
+from pipeline.cluster.node import check_node
 
 
 def wanted(folder: Path, **changed: Any) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def wanted(folder: Path, **changed: Any) -> dict[str, Any]:
 
     return {
         "python": list(sys.version_info[:2]),
-        "packages": {name: preflight.version(name) for name in preflight.PACKAGES},
+        "packages": {name: preflight.package_version(name) for name in preflight.PACKAGES},
         "module": preflight.__name__,
         "code": preflight.code_digest(),
         "markers": {},
@@ -36,7 +36,7 @@ def test_a_node_like_the_driver_has_no_problem(tmp_path: Path) -> None:
     folders = [Location(tmp_path / "data" / "shards"), Location(tmp_path / "new" / "out")]
     markers = preflight.Markers(folders)
     assert set(markers.contents) == {str(tmp_path), str(tmp_path / "data")}
-    assert look(wanted(tmp_path, markers=markers.contents)) == []
+    assert check_node(wanted(tmp_path, markers=markers.contents)) == []
     markers.remove()
     assert [p.name for p in tmp_path.rglob("*")] == ["data"]
 
@@ -55,7 +55,7 @@ def test_a_node_like_the_driver_has_no_problem(tmp_path: Path) -> None:
 def test_one_line_says_what_a_node_lacks(
     changed: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    (problem,) = look(wanted(tmp_path, **changed))
+    (problem,) = check_node(wanted(tmp_path, **changed))
     assert said in problem and "\n" not in problem
 
 
@@ -63,7 +63,7 @@ def test_all_that_a_node_lacks_is_one_answer(tmp_path: Path) -> None:
     lacks = {"python": [3, 7], "packages": {"torch": "1.0", "no-such-package": "1.0"}}
     folder = str(tmp_path / "no")
     asked = wanted(tmp_path, markers={folder: ("a", "b")}, tracking_uri="http://127.0.0.1:1")
-    found = look(asked | lacks | {"free": 10**18})
+    found = check_node(asked | lacks | {"free": 10**18})
     said = ["3.7", "has 1.0", "no-such-package", "is not there", "MB free in", "tracking server"]
     assert len(found) == len(said)
     assert all(word in problem for word, problem in zip(said, found, strict=True))
@@ -71,7 +71,7 @@ def test_all_that_a_node_lacks_is_one_answer(tmp_path: Path) -> None:
 
 def test_a_url_needs_the_package_that_reads_it() -> None:
     pytest.importorskip("s3fs")
-    assert preflight.packages(["s3://bucket/text", "/a/folder", "local:///b"]).keys() == {
+    assert preflight.needed_packages(["s3://bucket/text", "/a/folder", "local:///b"]).keys() == {
         *preflight.PACKAGES,
         "s3fs",
     }
@@ -81,10 +81,10 @@ def test_a_folder_that_is_not_shared(tmp_path: Path) -> None:
     name = preflight.Markers([Location(tmp_path / "out")]).contents[str(tmp_path)]
     other = tmp_path / "other"
     other.mkdir()
-    assert look(wanted(tmp_path, markers={str(tmp_path): name})) == []
-    (problem,) = look(wanted(tmp_path, markers={str(other): name}))
+    assert check_node(wanted(tmp_path, markers={str(tmp_path): name})) == []
+    (problem,) = check_node(wanted(tmp_path, markers={str(other): name}))
     assert problem == f"{other} is not the driver's folder; mount the shared storage there"
-    (problem,) = look(wanted(tmp_path, markers={str(tmp_path / "no"): name}))
+    (problem,) = check_node(wanted(tmp_path, markers={str(tmp_path / "no"): name}))
     assert problem == f"{tmp_path / 'no'} is not there; mount the shared storage there"
 
 
@@ -104,9 +104,9 @@ def test_a_tracking_server_that_answers(tmp_path: Path) -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         uri = f"http://127.0.0.1:{server.server_port}"
-        assert look(wanted(tmp_path, tracking_uri=uri)) == []
+        assert check_node(wanted(tmp_path, tracking_uri=uri)) == []
         with_login = uri.replace("//", "//me:hunter%402@")
-        assert look(wanted(tmp_path, tracking_uri=with_login)) == []
+        assert check_node(wanted(tmp_path, tracking_uri=with_login)) == []
         server.shutdown()
     assert logins == [None, "Basic bWU6aHVudGVyQDI="]  # me:hunter@2
 
@@ -124,15 +124,16 @@ def test_nodes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     try:
         monkeypatch.setenv("RAY_ADDRESS", whole.address)
         with workers.session() as ray:
-            assert preflight.check(ray, [Location(tmp_path / "out")], tracking_uri=None) == 0
+            assert preflight.check_nodes(ray, [Location(tmp_path / "out")], tracking_uri=None) == 0
             whole.add_node(num_cpus=1, object_store_memory=80 << 20)
             whole.wait_for_nodes()
             assert (
-                preflight.check(ray, [Location(tmp_path / "out")], tracking_uri="sqlite:///x") == 1
+                preflight.check_nodes(ray, [Location(tmp_path / "out")], tracking_uri="sqlite:///x")
+                == 1
             )
             monkeypatch.setattr(preflight, "LEAST_FREE", 10**18)
             with pytest.raises(ElmoError, match=r"^node \S+ \([\d.]+\): .* MB free in"):
-                preflight.check(ray, [Location(tmp_path / "out")], tracking_uri=None)
+                preflight.check_nodes(ray, [Location(tmp_path / "out")], tracking_uri=None)
         assert list(tmp_path.iterdir()) == []
     finally:
         whole.shutdown()
@@ -173,7 +174,9 @@ def test_a_check_whose_process_dies_is_made_again(
             threading.Thread(target=server.serve_forever, daemon=True).start()
             uri = f"http://127.0.0.1:{server.server_port}"
             with workers.session() as ray:
-                assert preflight.check(ray, [Location(tmp_path / "out")], tracking_uri=uri) == 1
+                assert (
+                    preflight.check_nodes(ray, [Location(tmp_path / "out")], tracking_uri=uri) == 1
+                )
             server.shutdown()
         assert killed
     finally:

@@ -37,7 +37,7 @@ def three(tmp_path: Path) -> Location:
 def test_one_line_names_what_was_lost_and_not_who_missed_it(
     three: Location, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    losses = restarts.Losses(three, label="pretrain", limit=3)
+    losses = restarts.LossCount(three, label="pretrain", limit=3)
     losses.add({1: GONE, 2: GONE, 0: RuntimeError(CLOSED)})
     assert capsys.readouterr().err.strip() == (
         "pretrain: worker 1 on b, 2 on c lost: its node was lost; resuming from the newest "
@@ -47,12 +47,14 @@ def test_one_line_names_what_was_lost_and_not_who_missed_it(
     said = capsys.readouterr().err
     assert "worker 2 on c lost: its connection closed; " in said and "gloo" not in said
     unhealthy = RuntimeError("A worker health check failed. x")
-    assert restarts.cause_of(unhealthy) == "it does not answer"
-    assert restarts.is_loss(RuntimeError(CLOSED)) and not restarts.is_loss(RuntimeError("a bug"))
+    assert restarts.loss_cause(unhealthy) == "it does not answer"
+    assert restarts.is_worker_loss(RuntimeError(CLOSED)) and not restarts.is_worker_loss(
+        RuntimeError("a bug")
+    )
 
 
 def test_losses_count_anew_with_each_checkpoint(three: Location) -> None:
-    losses = restarts.Losses(three, label="pretrain", limit=2)
+    losses = restarts.LossCount(three, label="pretrain", limit=2)
     assert three.local is not None
     for step in range(5):
         losses.add({1: GONE})
@@ -65,7 +67,7 @@ def test_losses_count_anew_with_each_checkpoint(three: Location) -> None:
 
 
 def test_silence_says_what_it_waits_for(three: Location) -> None:
-    why_silent = partial(restarts.why_silent, three, begun=False)
+    why_silent = partial(restarts.silence_reason, three, begun=False)
     assert why_silent().startswith("all workers have begun: ")
     (three / "workers").delete("2.json")
     assert why_silent().startswith("2 of 3 workers have begun")

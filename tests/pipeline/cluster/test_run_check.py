@@ -54,7 +54,7 @@ def project(**changed: dict[str, Any]) -> None:
 def test_a_cluster_that_can_do_the_stages(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_check.check(cluster, STAGES)
+    run_check.check_run(cluster, STAGES)
     assert capsys.readouterr().err == ""
 
 
@@ -63,7 +63,7 @@ def test_all_that_is_wrong_is_one_answer(cluster: Cluster, monkeypatch: pytest.M
     monkeypatch.setattr(preflight, "LEAST_FREE", 10**18)
     lacking = Cluster(address=cluster.address, cpus=1, tracking_uri="http://127.0.0.1:1")
     with pytest.raises(ElmoError) as raised:
-        run_check.check(lacking, STAGES)
+        run_check.check_run(lacking, STAGES)
     said = str(raised.value)
     for words in (
         "workers is 0",
@@ -73,7 +73,7 @@ def test_all_that_is_wrong_is_one_answer(cluster: Cluster, monkeypatch: pytest.M
     ):
         assert words in said
     with pytest.raises(ElmoError) as raised:
-        run_check.check(lacking, ["tokenize"])
+        run_check.check_run(lacking, ["tokenize"])
     assert "workers is 0" not in str(raised.value)  # nothing trains
 
 
@@ -82,14 +82,14 @@ def test_a_text_that_no_package_here_reads(cluster: Cluster) -> None:
     """fsspec knows LakeFS, and none of the project's extras installs its package."""
     project(corpus={"general": ["lakefs://repository/main/a.txt"]})
     with pytest.raises(ElmoError, match="lakefs_spec is not installed; use one image for all"):
-        run_check.check(cluster, STAGES)
+        run_check.check_run(cluster, STAGES)
 
 
 @pytest.mark.ray
 def test_what_training_waits_for_is_said_and_what_it_can_not_get_is_refused(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_check.check(Cluster(address=cluster.address, workers=2, cpus=1, gpu=True), STAGES)
+    run_check.check_run(Cluster(address=cluster.address, workers=2, cpus=1, gpu=True), STAGES)
     assert (
         "0 of 2 workers of 1 cores and 1 GPU have room on this cluster as it is (1 cores and 0 "
         "GPUs); training waits 10 minutes for more"
@@ -98,7 +98,7 @@ def test_what_training_waits_for_is_said_and_what_it_can_not_get_is_refused(
     with pytest.raises(
         ElmoError, match=r"^training takes \d+\.\d GB of memory or more, and no node"
     ):
-        run_check.check(cluster, STAGES)
+        run_check.check_run(cluster, STAGES)
 
 
 def test_the_memory_of_training_is_that_of_two_checkpoints(tmp_path: Path) -> None:
