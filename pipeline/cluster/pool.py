@@ -11,7 +11,6 @@ import socket
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from elmo.errors import Damaged
@@ -24,76 +23,33 @@ RETRIES = 3  # of an item whose worker died
 LOOK = 5.0  # seconds between looks at the size of the cluster
 
 
-def run_tasks(
-    ray: Any,
-    function: Callable[[Any], Any],
-    work: Sequence[Any],
-    *,
-    cluster: Cluster,
-    label: str,
-    name: Callable[[Any], str],
-    progress: Progress,
-) -> Iterator[Any]:
-    """Yield the result of `function` for each item of `work`, in the order of `work`."""
-    done: dict[int, Any] = {}
-    shown = 0
-    for number, result in run_actors(
-        ray,
-        _Numbered,
-        [function],
-        list(enumerate(work)),
-        cluster=replace(cluster, gpu=False),
-        label=label,
-        name=lambda numbered: name(numbered[1]),
-        progress=progress,
-    ):
-        done[number] = result
-        while shown in done:
-            yield done.pop(shown)
-            shown += 1
-
-
-class _Numbered:
-    """An actor that calls a function, and gives back the number of the item with the result."""
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self.function = function
-
-    def __call__(self, numbered: tuple[int, Any]) -> tuple[int, Any]:
-        number, item = numbered
-        return number, self.function(item)
-
-
 def run_actors(
     ray: Any,
     kind: Callable[..., Any],
     arguments: Sequence[Any],
     work: Sequence[Any],
-    *,
     cluster: Cluster,
-    label: str,
-    name: Callable[[Any], str],
+    retries: "Retries",
     progress: Progress,
 ) -> Iterator[Any]:
     """Yield what actors `kind(*arguments)` return for the items of `work`, in order of completion.
 
     Only actors that have started are given items, so one that can't be placed holds up nothing.
     """
-    gpus = int(cluster.gpu)
-    waiting, room = WaitReport(label, cluster), ActorLimit(ray, cluster, gpus=gpus)
-    remote = _actor_class(ray, kind, arguments, cluster, len(work))
-    actors = _Actors(ray, remote, RetryCount(label, name))
+    waiting, looked = WaitReport(retries.label, cluster), float("-inf")
+    actors = _Actors(ray, _actor_class(ray, kind, arguments, cluster, len(work)), retries)
     queue = deque(work)
     try:
         while queue or actors.busy:
-            wanted = min(room.count(), len(queue) + len(actors.busy))
-            while len(actors) < wanted:
+            if time.monotonic() - looked > LOOK:
+                looked, room = time.monotonic(), _room(ray, cluster)
+            while len(actors) < min(room, len(queue) + len(actors.busy)):
                 actors.start()
             while queue and actors.idle:
                 actors.give(queue.popleft())
             ready = actors.ready()
             if not ready and not actors.busy:
-                waiting.still_missing("a core and a GPU" if gpus else "a core", ray)
+                waiting.still_missing("a core" + " and a GPU" * cluster.gpu, ray)
             for reference in ready:
                 waiting.reset()
                 if reference in actors.starting:
@@ -183,25 +139,12 @@ def get_result(ray: Any, reference: Any) -> Any:
         raise error.cause if isinstance(error.cause, Exception) else error from None
 
 
-class ActorLimit:
-    """The number of a pool's actors that may work at a time: as set, or as there are cores."""
+def _room(ray: Any, cluster: Cluster) -> int:
+    """The number of actors that may work at a time: as set, or as fit on the cluster now.
 
-    def __init__(self, ray: Any, cluster: Cluster, *, gpus: int) -> None:
-        self.ray, self.cluster, self.gpus = ray, cluster, gpus
-        self.looked, self.fits = -LOOK, 0
-
-    def count(self) -> int:
-        """Return `cluster.actors`, or how many fit on the cluster now, but at least 1.
-
-        With none asked for, an autoscaler would not see that a core is wanted.
-        """
-        return self.cluster.actors or max(1, self._fits())
-
-    def _fits(self) -> int:
-        if time.monotonic() - self.looked > LOOK:
-            self.looked = time.monotonic()
-            self.fits = placeable_workers(self.ray, cpus=1, gpus=self.gpus)
-        return self.fits
+    It is at least 1: with none asked for, an autoscaler would not see that a core is wanted.
+    """
+    return cluster.actors or max(1, placeable_workers(ray, cpus=1, gpus=int(cluster.gpu)))
 
 
 class RetryCount:
@@ -216,7 +159,7 @@ class RetryCount:
 
         Raises `Damaged`, naming the item, after `RETRIES` retries.
         """
-        what = "a worker that was starting" if item is None else self.name(item)
+        what = "a worker that was starting" if item is None else self.name(item)[:200]
         self.deaths[what] += 1
         times = self.deaths[what]
         cause = type(error).__name__

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -110,16 +111,32 @@ def tasks(
     longer than starting Ray. An exception of `function` is raised as it is. `name` is what messages
     call an item.
     """
-    work = list(items)
-    if not work:
-        return
-    with Progress(label, len(work), unit="shards") as progress:
-        yield from _begun_here(function, work, cluster, progress)
-        if not work:
-            return
-        options: dict[str, Any] = {"cluster": cluster, "label": label, "name": _short(name)}
-        with session() as ray:
-            yield from pool.run_tasks(ray, function, work, progress=progress, **options)
+    done: dict[int, Result] = {}
+    shown = 0
+    for number, result in actors(
+        _Numbered,
+        [function],
+        enumerate(items),
+        cluster=replace(cluster, gpu=False),
+        label=label,
+        name=lambda numbered: name(numbered[1]),
+        unit="shards",
+    ):
+        done[number] = result
+        while shown in done:
+            yield done.pop(shown)
+            shown += 1
+
+
+class _Numbered:
+    """An actor that calls a function, and gives back the number of the item with the result."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+
+    def __call__(self, numbered: tuple[int, Any]) -> tuple[int, Any]:
+        number, item = numbered
+        return number, self.function(item)
 
 
 def actors(
@@ -130,6 +147,7 @@ def actors(
     cluster: Cluster,
     label: str,
     name: Callable[[Item], str] = repr,
+    unit: str = "parts",
 ) -> Iterator[Any]:
     """Call `actor(item)` for each item on Ray actors `kind(*arguments)`; yield the results.
 
@@ -140,14 +158,14 @@ def actors(
     work = list(items)
     if not work:
         return
-    with Progress(label, len(work), unit="parts") as progress:
+    with Progress(label, len(work), unit=unit) as progress:
         if _begins_here(work, cluster):
             yield from _begun_here(kind(*arguments), work, cluster, progress)
         if not work:
             return
-        options: dict[str, Any] = {"cluster": cluster, "label": label, "name": _short(name)}
+        retries = pool.Retries(label, name)
         with session() as ray:
-            yield from pool.run_actors(ray, kind, arguments, work, progress=progress, **options)
+            yield from pool.run_actors(ray, kind, arguments, work, cluster, retries, progress)
 
 
 def dataset(read: Callable[[Item], Iterable[dict[str, Any]]], items: Sequence[Item]) -> Any:
@@ -360,8 +378,6 @@ def _begun_here(
 
     The first item also pays for what is loaded once, so the second one tells how long others take.
     """
-    if not _begins_here(work, cluster):
-        return
     for number in itertools.count():
         began = time.monotonic()
         result = function(work[0])
@@ -377,10 +393,6 @@ def _begun_here(
 def elsewhere() -> bool:
     """Tell whether RAY_ADDRESS names a Ray cluster."""
     return bool(os.environ.get("RAY_ADDRESS"))
-
-
-def _short(name: Callable[[Any], str]) -> Callable[[Any], str]:
-    return lambda item: name(item)[:200]
 
 
 def _set_up() -> None:

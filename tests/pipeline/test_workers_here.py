@@ -27,11 +27,11 @@ def with_ray(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """What is left to Ray, at each start."""
     left: list[list[int]] = []
 
-    def run(ray: Any, function: Any, work: list[int], **_: Any) -> Iterator[int]:
-        left.append(list(work))
-        return iter([item * item for item in work])
+    def run(ray: Any, kind: Any, arguments: Any, work: Any, *_: Any) -> Iterator[tuple[int, int]]:
+        left.append([item for _, item in work])
+        return iter([(number, item * item) for number, item in work])
 
-    monkeypatch.setattr(pool, "run_tasks", run)
+    monkeypatch.setattr(pool, "run_actors", run)
     monkeypatch.setattr(workers, "session", lambda: contextlib.nullcontext())
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     return left
