@@ -70,7 +70,13 @@ def _run(folder: str, command: list[str]) -> int:
         paths = [str(PACKAGE), os.environ.get("PYTHONPATH", "")]
         own["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     if at_url:
-        return _run_at_url(folder.rstrip("/"), command, home, os.environ | own)
+        from elmo.errors import ElmoError  # of the package
+
+        try:
+            return _run_at_url(folder.rstrip("/"), command, home, os.environ | own)
+        except ElmoError as error:  # of the store, before the first stage
+            print(f"error: {error}", flush=True)
+            return 1
     if (PACKAGE / "elmo_pipeline").is_dir() and folder != "-":
         _prepare(home, os.environ | own)
     return run(command, home, os.environ | own)

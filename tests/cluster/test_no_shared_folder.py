@@ -34,22 +34,28 @@ for name in sys.argv[3:]:
 
 
 @pytest.fixture
-def servers(make_nodes: Callable[[int], Any], tmp_path: Path) -> Any:
-    """Three nodes, the head's with S3 and MLflow; the others see nothing of this test's folder."""
+def servers(
+    make_nodes: Callable[[int], Any], tmp_path: Path, request: pytest.FixtureRequest
+) -> Any:
+    """Three nodes, the head's with S3 and MLflow; the others see nothing of this test's folder.
+
+    The parameter is the options of `benchmarks.s3`.
+    """
     pytest.importorskip("moto.server")
     nodes = make_nodes(3)
     nodes.start(1, cpus=0)
     for k in (2, 3):
         nodes.start(k, cpus=1, hide=[tmp_path])
     nodes.await_nodes(3)
-    s3 = [sys.executable, "-m", "moto.server", "-H", "10.77.0.1", "-p", "5555"]
+    s3 = [sys.executable, "-m", "benchmarks.s3", "10.77.0.1", "5555", *request.param]
     store = f"sqlite:///{tmp_path}/mlflow.db"
     mlflow = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store]
     mlflow += ["--host", "10.77.0.1", "--port", "5001", "--workers", "1"]
     mlflow += ["--allowed-hosts", "*", "--artifacts-destination", str(tmp_path / "artifacts")]
     with (tmp_path / "servers.log").open("w") as log:
         for command in (s3, mlflow):
-            subprocess.Popen(nodes.on(1, *command), env=nodes.environment, stdout=log, stderr=log)
+            there = nodes.on(1, *command, PYTHONPATH=str(ROOT))
+            subprocess.Popen(there, env=nodes.environment, stdout=log, stderr=log)
     ask = "import urllib.request, sys; [urllib.request.urlopen(u, timeout=5) for u in sys.argv[1:]]"
     urls = [S3["AWS_ENDPOINT_URL"] + "/moto-api/", S3["MLFLOW_TRACKING_URI"] + "/health"]
     for _ in range(120):
@@ -63,9 +69,16 @@ def servers(make_nodes: Callable[[int], Any], tmp_path: Path) -> Any:
     return nodes
 
 
+@pytest.mark.parametrize(
+    ("servers", "stages"),
+    [([], []), (["--milliseconds", "30"], ["features"])],
+    ids=["near", "far"],
+    indirect=["servers"],
+)
 def test_the_pipeline_by_s3_alone_gives_what_this_machine_gives(
-    servers: Any, tmp_path: Path
+    servers: Any, stages: list[str], tmp_path: Path
 ) -> None:
+    """The whole graph; and the stages up to the store, where each request takes 30 ms."""
     nodes = servers
     here = project(tmp_path / "here", at="s3://bucket/text")
     local = project(tmp_path / "local")
@@ -100,17 +113,35 @@ def test_the_pipeline_by_s3_alone_gives_what_this_machine_gives(
         assert done.returncode == 0, done.stderr[-2000:]
         return copy
 
-    one = submit("one", 1)
+    one = submit("one", 1, *stages)
     assert digests(one) == expected
     kept = json.loads((one / "project" / "metrics" / "pretrain.json").read_text())
     assert kept == json.loads((local / "metrics" / "pretrain.json").read_text())
-    done = nodes.run(1, sys.executable, "-m", "dvc", "repro", cwd=here, limit=600, **S3)
+    repro = [sys.executable, "-m", "dvc", "repro", *stages]
+    done = nodes.run(1, *repro, cwd=here, limit=600, **S3)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     ran = set(re.findall("Running stage '([^']*)'", done.stdout))
-    assert ran == {"corpus", "register"}, ran  # which look whether texts or registry have changed
-    again = [sys.executable, "-m", "pipeline", "submit", "--address", ADDRESS]
+    looking = {"corpus"} if stages else {"corpus", "register"}  # for new text, for the registry
+    assert ran == looking
+    again = [sys.executable, "-m", "pipeline", "submit", *stages, "--address", ADDRESS]
     done = nodes.run(1, *again, cwd=here, limit=600, **S3)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert "pretrain: " not in done.stdout  # nothing has changed
-    two = submit("two", 2, "features")
-    assert losses(two / "project") == pytest.approx(losses(local), rel=1e-4)
+    assert {"pretrain: up to date", "features: up to date"} <= set(done.stdout.splitlines())
+    if not stages:
+        two = submit("two", 2, "features")
+        assert losses(two / "project") == pytest.approx(losses(local), rel=1e-4)
+
+
+@pytest.mark.parametrize("servers", [["--without-conditions"]], indirect=True)
+def test_a_store_that_gives_a_name_twice_is_refused_before_the_first_stage(
+    servers: Any, tmp_path: Path
+) -> None:
+    here = project(tmp_path / "here", at="s3://bucket/text")
+    submitted = ["submit", "--address", ADDRESS, "--folder", "s3://bucket/one"]
+    done = servers.run(1, sys.executable, "-m", "pipeline", *submitted, cwd=here, **S3)
+    assert done.returncode == 1, done.stdout[-4000:] + done.stderr[-2000:]
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
+    assert line.startswith("error: s3://bucket/one/project: this store gives a name twice")
+    assert "Traceback" not in done.stdout and "corpus: " not in done.stdout
+    left = "import fsspec; print(fsspec.filesystem('s3').find('bucket'))"
+    assert servers.run(1, sys.executable, "-c", left, **S3).stdout.strip() == "[]"

@@ -234,6 +234,16 @@ def test_a_job_keeps_its_project_at_the_url(
     assert job._run_at_url(bucket, ["fourth"], tmp_path / "fourth", {}) == 7
 
 
+def test_a_job_says_in_one_line_that_its_store_refuses(
+    bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file stands where the URL's folder would be."""
+    (tmp_path / "bucket").write_text("")
+    assert job._run(bucket, ["true"]) == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"error: {bucket}/project/at-work: ")
+
+
 def test_of_jobs_that_begin_at_once_one_has_the_lease(tmp_path: Path) -> None:
     """On a disk, whose `create` is one call of the system."""
     for attempt in range(20):
