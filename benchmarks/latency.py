@@ -30,7 +30,7 @@ from elmo.model.folder import save_model
 from elmo.nn.bilm import BiLM
 from elmo.settings import StoreSettings
 from elmo.store.build import build
-from pipeline.cluster import job, restarts, storage, workers
+from pipeline.cluster import restarts, storage, workers
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.params import TokenizeSettings, VocabSettings
 from pipeline.stages import tokenize, vocab
@@ -249,7 +249,8 @@ def measure_rest(home: Path) -> dict[str, dict[str, float]]:
     ):
         pass
     with meter.stage(f"a project of {FILES} files fetched"):
-        job._fetch(Location(f"{URL}/project"), home / "fetched")
+        kept = Location(f"{URL}/project")
+        kept.get_all(kept.tree(), home / "fetched")
     return meter.figures
 
 

@@ -95,7 +95,7 @@ def local_folder(location: Location) -> Iterator[Path]:
         yield location.local
         return
     with tempfile.TemporaryDirectory(dir=scratch()) as name:
-        in_parallel(lambda file: location.get(file, Path(name, file)), location.names())
+        location.get_all(location.names(), Path(name))
         try:
             yield Path(name)
         except ElmoError as error:

@@ -271,6 +271,13 @@ class Location:
         with self._remote.at(file) as (files, remote):
             files.get_file(remote, str(path))
 
+    def get_all(self, files: Iterable[str], folder: Path) -> None:
+        """Copy files of the folder into a local one, in parallel."""
+        copies = {file: folder / file for file in files}
+        for above in {copy.parent for copy in copies.values()}:
+            above.mkdir(parents=True, exist_ok=True)
+        in_parallel(lambda file: self.get(file, copies[file]), copies)
+
     def create(self, file: str, data: bytes) -> bool:
         """Write a whole small file unless one of that name exists; return whether it was written.
 

@@ -24,9 +24,7 @@ ENVIRONMENT = "environment.json"
 STORED = ".stored"  # a file of a project's folder whose data is at a URL, but for its manifests
 JOB = "ELMO_JOB"  # the id of a submitted job
 PROJECT = "ELMO_PROJECT"  # names whose work in progress it is, wherever the project lies
-LEASE = (
-    "at-work"  # a file at a URL with the id of the job that works there, rewritten while it runs
-)
+LEASE = "at-work"  # at a URL, the file with the id of the job that works there, which rewrites it
 # DVC's cache and the project share their files, since no stage changes a file in place.
 LINKS = ("cache.type", "hardlink,reflink,symlink,copy")  # of the first, DVC makes no copy
 _FORGET = 30.0  # seconds for all nodes to delete what was sent
@@ -66,7 +64,7 @@ def _run(folder: str, command: list[str]) -> int:
         return 1
     own = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     own["DVC_NO_ANALYTICS"] = "1"
-    if (PACKAGE / "elmo_pipeline").is_dir():
+    if code := (PACKAGE / "elmo_pipeline").is_dir():
         paths = [str(PACKAGE), os.environ.get("PYTHONPATH", "")]
         own["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     if at_url:
@@ -77,7 +75,7 @@ def _run(folder: str, command: list[str]) -> int:
         except ElmoError as error:  # of the store, before the first stage
             print(f"error: {error}", flush=True)
             return 1
-    if (PACKAGE / "elmo_pipeline").is_dir() and folder != "-":
+    if code and folder != "-":
         _prepare(home, os.environ | own)
     return run(command, home, os.environ | own)
 
@@ -111,7 +109,7 @@ def _run_at_url(url: str, command: list[str], home: Path, variables: dict[str, s
         print(f"error: {url}: {other} is at work here; wait for it, or elmo stop it", flush=True)
         return 1
     _init(home, variables)
-    _fetch(kept, home)
+    kept.get_all(kept.tree().keys() - {LEASE}, home)
     _prepare(home, variables)
     done, failed = threading.Event(), [""]
     keeper = threading.Thread(target=_keep, args=(home, kept, job, done, failed))
@@ -166,16 +164,6 @@ def _has_ended(job: str) -> bool:
         return False
 
 
-def _fetch(kept: Any, home: Path) -> None:
-    """Copy a folder at a URL with all in it."""
-    from elmo.io.location import in_parallel
-
-    names = [name for name in kept.tree() if name != LEASE]
-    for folder in {(home / name).parent for name in names}:
-        folder.mkdir(parents=True, exist_ok=True)
-    in_parallel(lambda name: kept.get(name, home / name), names)
-
-
 def _keep(home: Path, kept: Any, job: str, done: threading.Event, failed: list[str]) -> None:
     """Copy what changes in the project to the URL until all is done, and say who works there."""
     from elmo.io.location import in_parallel
@@ -186,7 +174,7 @@ def _keep(home: Path, kept: Any, job: str, done: threading.Event, failed: list[s
         last = done.wait(_KEEP)
         try:
             kept.write(LEASE, job.encode())
-            now = {str(path.relative_to(home)): _stamp(path) for path in _files(home)}
+            now = _files(home)
             new = [name for name in now if now[name] != sent.get(name)]
             in_parallel(lambda name: kept.put(name, home / name), new)
             kept.delete_all(sent.keys() - now.keys())
@@ -196,21 +184,18 @@ def _keep(home: Path, kept: Any, job: str, done: threading.Event, failed: list[s
             print(f"  {kept}: {failed[0]}", file=sys.stderr, flush=True)
 
 
-def _files(home: Path) -> list[Path]:
-    """The project's files, those in DVC's cache too, but for what is being written."""
-    paths = [path for path in sorted(home.rglob("*")) if path.is_file()]
-    return [path for path in paths if not _hidden(path.relative_to(home).parts)]
+def _files(home: Path) -> dict[str, tuple[float, int]]:
+    """Time and size of the project's files, those in DVC's cache too, but for what is being
+    written."""
+    names = [path.relative_to(home) for path in sorted(home.rglob("*")) if path.is_file()]
+    found = {str(name): (home / name).stat() for name in names if not _hidden(name.parts)}
+    return {name: (one.st_mtime, one.st_size) for name, one in found.items()}
 
 
 def _hidden(parts: tuple[str, ...]) -> bool:
     if parts[:3] == (".dvc", "cache", "files"):
         return parts[-1].startswith(".")
     return any(part.startswith(".") and part != STORED for part in parts)
-
-
-def _stamp(path: Path) -> tuple[float, int]:
-    status = path.stat()
-    return status.st_mtime, status.st_size
 
 
 def _prepare(home: Path, variables: dict[str, str]) -> None:

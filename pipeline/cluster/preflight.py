@@ -9,7 +9,8 @@ import importlib.metadata
 import secrets
 import socket
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,15 +69,14 @@ def find_problems(
         return [
             f"{socket.gethostname()}: {', '.join(absent)} is not installed; use one image for all"
         ]
-    markers = Markers(folders)
-    try:
+    with markers(folders) as (contents, marked):
         wanted = {
             "python": list(sys.version_info[:2]),
             "packages": needed,
             "module": __name__,
             "code": code_digest(),
-            "markers": markers.contents,
-            "urls": markers.urls,
+            "markers": contents,
+            "urls": marked,
             "free": LEAST_FREE,
             "stale": STALE,
             "tracking_uri": tracking_uri if (tracking_uri or "").startswith("http") else None,
@@ -85,8 +85,6 @@ def find_problems(
         if len(nodes) < 2:
             return [f"{_name(node)}: {cause}" for node in nodes for cause in check_node(wanted)]
         found = _ask(ray, _working(nodes), wanted, answer)
-    finally:
-        markers.remove()
     by_cause: dict[str, list[str]] = {}
     for node, cause in found:
         by_cause.setdefault(cause, []).append(node)
@@ -157,36 +155,32 @@ def _name(node: dict[str, Any]) -> str:
     return f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
 
 
-class Markers:
-    """Small files by which a node proves that it sees the driver's folders.
+@contextmanager
+def markers(
+    folders: Sequence[Location],
+) -> Iterator[tuple[dict[str, tuple[str, str]], dict[str, str]]]:
+    """Yield small files by which a node proves that it sees the driver's folders, until the end of
+    the block: name and content by local folder, and the name by URL.
 
-    One lies in each local folder. Where the driver may only read, the nodes check that the folder
-    exists.
+    Where the driver may only read, the name is empty, and the nodes check that the folder exists.
     """
-
-    def __init__(self, folders: Iterable[Location]) -> None:
-        self.contents: dict[str, tuple[str, str]] = {}
-        self.urls: dict[str, str] = {}
-        folders = list(folders)
+    contents: dict[str, tuple[str, str]] = {}
+    urls: dict[str, str] = {}
+    with ExitStack() as stack:
         for remote in [one for one in folders if one.local is None][-1:]:
-            self.urls[remote.url] = f".preflight-{secrets.token_hex(8)}"
-            remote.write(self.urls[remote.url], b"")
+            name = urls[remote.url] = f".preflight-{secrets.token_hex(8)}"
+            remote.write(name, b"")
+            stack.callback(remote.delete, name)
         local = [one.local for one in folders if one.local is not None]
         for folder in sorted({str(_folder(path)) for path in local}):
             name, content = f".preflight-{secrets.token_hex(8)}", secrets.token_hex(16)
             try:
                 Path(folder, name).write_text(content)
+                stack.callback(Path(folder, name).unlink, missing_ok=True)
             except OSError:
                 name = ""
-            self.contents[folder] = (name, content)
-
-    def remove(self) -> None:
-        """Delete the marker files."""
-        for url, name in self.urls.items():
-            Location(url).delete(name)
-        for folder, (name, _) in self.contents.items():
-            if name:
-                Path(folder, name).unlink(missing_ok=True)
+            contents[folder] = (name, content)
+        yield contents, urls
 
 
 def _folder(path: Path) -> Path:

@@ -84,10 +84,15 @@ def resolved(stage: "Stage", given: Mapping[str, Any], url: str) -> dict[str, An
     return made
 
 
-def check_left(named: Any, written: Any) -> None:
-    """Raise `ElmoError` where an output's local folder has files that `publish` did not write."""
+def begin(stage: "Stage", named: Any, written: Any) -> None:
+    """Delete what a killed run left of an output at the URL, unless the stage resumes from it.
+
+    Raises `ElmoError` where the output's local folder has files that `publish` did not write.
+    """
     if named != written:
-        check_folder(named, ours=_marks(named.local), also=_left(named.local))
+        check_folder(named, **_left(named.local))
+        if stage.name != "features":
+            written.remove()
 
 
 def published_location(out: Location, url: str | None = None) -> Location:
@@ -113,10 +118,8 @@ def publish(named: Any, written: Any, url: str) -> None:
             target.adopt_all({name: name for name in sorted(names)}, written)
     folder = target.url.removeprefix(f"{url}/")
     named.local.parent.mkdir(parents=True, exist_ok=True)
-    with new_folder(named, ours=_marks(named.local), also=_left(named.local)) as new:
-        for name in kept:
-            (new / name).parent.mkdir(parents=True, exist_ok=True)
-            target.get(name, new / name)
+    with new_folder(named, **_left(named.local)) as new:
+        target.get_all(kept, new)
         (new / STORED).write_bytes(json_bytes({"folder": folder, "files": kept}, source=STORED))
     written.remove()
 
@@ -167,12 +170,6 @@ def bring_back(url: str) -> int:
     return len(files)
 
 
-def start_afresh(stage: "Stage", written: Any, named: Any) -> None:
-    """Delete what a killed run left of an output at the URL, unless the stage resumes from it."""
-    if named != written and stage.name != "features":
-        written.remove()
-
-
 def _own(url: str) -> str:
     """The folder of what this project has in progress."""
     who = os.environ.get(PROJECT) or f"{socket.gethostname()}:{Path.cwd()}"
@@ -210,12 +207,9 @@ def _pointer(local: Path) -> Pointer:
         ) from None
 
 
-def _marks(local: Path) -> tuple[str, ...]:
-    return (STORED,) if (local / STORED).is_file() else ()
-
-
-def _left(local: Path) -> str:
-    """A regular expression of the files that were left in the project's folder the last time."""
-    if not _marks(local):
-        return ""
-    return "|".join(map(re.escape, _pointer(local).files)) or _MANIFESTS.pattern
+def _left(local: Path) -> dict[str, Any]:
+    """What `check_folder` is told of the files that were left in a pointer's folder."""
+    if not (local / STORED).is_file():
+        return {"ours": (), "also": ""}
+    files = "|".join(map(re.escape, _pointer(local).files))
+    return {"ours": (STORED,), "also": files or _MANIFESTS.pattern}

@@ -77,8 +77,7 @@ def _run(
         say = partial(click.echo, err=True)
         params = with_chosen_precision(params, stage.name, cluster=cluster, say=say)
     output = stage.outputs[0].name
-    storage.check_left(named[output], given[output])
-    storage.start_afresh(stage, given[output], named[output])
+    storage.begin(stage, named[output], given[output])
     made = stage.run(params=params, **given)
     summary = stage.summary(made, given)
     storage.publish(named[output], given[output], url)

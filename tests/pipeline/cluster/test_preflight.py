@@ -34,10 +34,9 @@ def wanted(folder: Path, **changed: Any) -> dict[str, Any]:
 def test_a_node_like_the_driver_has_no_problem(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     folders = [Location(tmp_path / "data" / "shards"), Location(tmp_path / "new" / "out")]
-    markers = preflight.Markers(folders)
-    assert set(markers.contents) == {str(tmp_path), str(tmp_path / "data")}
-    assert check_node(wanted(tmp_path, markers=markers.contents)) == []
-    markers.remove()
+    with preflight.markers(folders) as (contents, _):
+        assert set(contents) == {str(tmp_path), str(tmp_path / "data")}
+        assert check_node(wanted(tmp_path, markers=contents)) == []
     assert [p.name for p in tmp_path.rglob("*")] == ["data"]
 
 
@@ -78,13 +77,14 @@ def test_a_url_needs_the_package_that_reads_it() -> None:
 
 
 def test_a_folder_that_is_not_shared(tmp_path: Path) -> None:
-    name = preflight.Markers([Location(tmp_path / "out")]).contents[str(tmp_path)]
     other = tmp_path / "other"
     other.mkdir()
-    assert check_node(wanted(tmp_path, markers={str(tmp_path): name})) == []
-    (problem,) = check_node(wanted(tmp_path, markers={str(other): name}))
-    assert problem == f"{other} is not the driver's folder; mount the shared storage there"
-    (problem,) = check_node(wanted(tmp_path, markers={str(tmp_path / "no"): name}))
+    with preflight.markers([Location(tmp_path / "out")]) as (contents, _):
+        name = contents[str(tmp_path)]
+        assert check_node(wanted(tmp_path, markers={str(tmp_path): name})) == []
+        (problem,) = check_node(wanted(tmp_path, markers={str(other): name}))
+        assert problem == f"{other} is not the driver's folder; mount the shared storage there"
+        (problem,) = check_node(wanted(tmp_path, markers={str(tmp_path / "no"): name}))
     assert problem == f"{tmp_path / 'no'} is not there; mount the shared storage there"
 
 

@@ -349,8 +349,8 @@ def test_what_a_job_left_is_brought_back(
     repro = ["dvc", "repro", "vocab"]
     subprocess.run(repro, env=own, check=True, capture_output=True)
     kept = Location(f"{bucket}/project")
-    for path in job._files(project):
-        kept.put(str(path.relative_to(project)), path)
+    for name in job._files(project):
+        kept.put(name, project / name)
     for name in ("data", "metrics", "numbers", ".dvc/cache"):
         shutil.rmtree(name)
     Path("dvc.lock").unlink()
