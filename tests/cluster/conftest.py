@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,7 @@ class Nodes:
         self.home = Path(tempfile.mkdtemp(prefix="nodes", dir="/tmp"))
         (self.home / "tmp").mkdir()
         self.running: dict[int, subprocess.Popen[bytes]] = {}
+        self.started: dict[int, dict[str, Any]] = {}
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("RAY", "MLFLOW", "ELMO"))}
         path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
         self.environment = kept | {
@@ -65,6 +67,7 @@ class Nodes:
 
     def start(self, k: int, *, cpus: int, hide: Sequence[Path] = ()) -> None:
         """Start Ray on node `k`; the folders in `hide` are empty there."""
+        self.started[k] = {"cpus": cpus, "hide": hide}
         role = [f"--address={HEAD}:6379"]
         if k == 1:
             role = [
@@ -126,10 +129,13 @@ class Nodes:
         )
 
     def await_nodes(self, count: int) -> None:
-        """Wait until so many nodes are alive."""
+        """Wait until so many nodes are alive, starting again what has ended: Ray gives a node 30 s,
+        which are too few where much else runs."""
         code = "import ray; ray.init(address='auto', log_to_driver=False, logging_level='ERROR'); "
         code += "print('alive', sum(n['Alive'] for n in ray.nodes()))"
         for _ in range(90):
+            for k in [k for k, one in self.running.items() if one.poll() is not None]:
+                self.start(k, **self.started[k])
             if f"alive {count}" in self.run(1, sys.executable, "-c", code).stdout:
                 return
             time.sleep(1)
@@ -146,7 +152,7 @@ class Nodes:
 
     def down(self) -> None:
         """End all nodes."""
-        for k in list(self.running):
+        for k in [k for k, one in self.running.items() if one.poll() is None]:
             self.lose(k)
         for k in range(1, self.count + 1):
             subprocess.run(["ip", "netns", "del", self._name(k)], check=False)
