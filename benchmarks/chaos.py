@@ -1,17 +1,19 @@
 """The pipeline, corpus to features, on Ray nodes of this machine, while one thing at a time dies.
 
-    python -m benchmarks.chaos [--minutes 15] [--every 15] [--nodes 3] [--seed 1] [--text-kb 1500]
-                               [--s3]
+    python -m benchmarks.chaos [--minutes 15] [--every 15] [--each 4] [--nodes 3] [--seed 1]
+                               [--text-kb 1500] [--s3]
 
 `dvc repro features` runs again and again in an empty project on a Ray cluster with an MLflow
 server; with `--s3` the whole graph, whose data and models lie at moto's S3 server alone. Every few
-seconds one thing that is there is killed at once (SIGKILL), at random by the seed: a process that
-tokenizes or counts, an actor that embeds, a worker that trains, a node, a node's raylet alone,
-Ray's head, the tracking server, or the stage itself. What belongs to the cluster comes back after a
-few seconds, and the command is given again where it has ended, as a user would. At the end of each
-pass its files and losses are compared with those of a run that nobody disturbed. Prints a row for
-each kill: what it was, how much work was under way in it, how many training steps were taken again,
-and the seconds until more work was finished.
+seconds, once work is under way on the cluster, one thing that is there is killed at once (SIGKILL),
+at random by the seed: an actor that tokenizes, counts or embeds, a worker that trains, another task
+of Ray, a node, a node's raylet alone, Ray's head, the tracking server, or the stage itself; in one
+stage of a pass that happens `--each` times at most, so that the pass comes to the next. What
+belongs to the cluster comes back after a few seconds, and the command is given again where it has
+ended, as a user would. At the end of each pass its files and losses are compared with those of a
+run that nobody disturbed. Prints a row for each kill: in which stage, what it was, how much of the
+cluster's work was under way in it, how many training steps were taken again, and the seconds until
+more work was finished.
 """
 
 import argparse
@@ -25,7 +27,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,11 +60,14 @@ WORDS = "a cat sat on the mat while an old dog slept near my open door and rain 
 
 @dataclass
 class Kill:
-    """One kill: when, what, what was under way in it, steps taken again, when work went on."""
+    """One kill: when, in which stage, what, the work under way in it and on the whole cluster, the
+    steps taken again, and when work went on."""
 
     at: float
+    stage: str
     what: str
     under_way: int
+    at_work: int
     steps_again: int = 0
     silence: float | None = None
 
@@ -95,6 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--every", type=float, default=15.0, help="seconds between two kills")
+    parser.add_argument("--each", type=int, default=4, help="kills in one stage of a pass, at most")
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--text-kb", type=int, default=1500)
@@ -147,9 +154,9 @@ def _project(home: Path, name: str) -> Path:
     return folder
 
 
-def results(project: Path) -> set[str]:
-    """Name and SHA-256 of shards, weights and parts, and the perplexity of each step noted; a point
-    that is noted twice counts twice."""
+def results(project: Path) -> Counter[str]:
+    """Name and SHA-256 of shards, weights and parts, and the perplexity of each step noted, each
+    with how often it is there."""
     paths = [
         project / "models" / stage / "weights.safetensors" for stage in ("pretrain", "finetune")
     ]
@@ -161,16 +168,16 @@ def results(project: Path) -> set[str]:
         names = [name for name in out.tree() if RESULT.fullmatch(name.rpartition("/")[2])]
         files |= {f"{mark.parent.relative_to(project)}/{name} {out.sha256(name)}" for name in names}
     curves = (project / "curves").glob("*/train.tsv")
-    noted = {
+    noted = [
         f"{path.parent.name} " + " ".join(line.split("\t")[:3])
         for path in curves
         for line in path.read_text().splitlines()
-    }
-    return files | noted
+    ]
+    return Counter([*files, *noted])
 
 
 def disturb(
-    home: Path, cluster: "Cluster", expected: set[str], options: argparse.Namespace
+    home: Path, cluster: "Cluster", expected: Counter[str], options: argparse.Namespace
 ) -> Trial:
     """Passes with kills until the time is over; the last pass ends in peace."""
     draw, trial = random.Random(options.seed), Trial()
@@ -196,6 +203,7 @@ def _pass(
     variables = cluster.variables | cluster.storage_of(project)
     command = Command(project, variables, targets)
     next_kill = trial.now() + options.every * draw.uniform(0.5, 1.5)
+    struck: Counter[str] = Counter()
     url = variables.get("ELMO_STORAGE", "")
     done = _done(project, url)
     try:
@@ -214,31 +222,37 @@ def _pass(
                 time.sleep(BACK)
                 command = Command(project, variables, targets)
             elif next_kill < trial.now() < 60 * options.minutes:
-                if struck := strike(draw, cluster, command):
+                stage = command.label()
+                free = stage and struck[stage] < options.each
+                if free and (hit := strike(draw, cluster, command)):
                     next_kill = trial.now() + options.every * draw.uniform(0.5, 1.5)
-                    trial.kills.append(Kill(trial.now(), *struck))
-                    print("  {:6.0f} s: {}, {} under way".format(trial.now(), *struck), flush=True)
+                    struck[stage] += 1
+                    trial.kills.append(Kill(trial.now(), stage, *hit))
+                    print(f"  {trial.now():6.0f} s, {stage}:", *hit, flush=True)
         trial.heard()
     finally:
         _kill_tree(command.process.pid)
         command.process.wait()
 
 
-def strike(draw: random.Random, cluster: "Cluster", command: "Command") -> tuple[str, int] | None:
-    """Kill one thing of a kind that is there; its kind, and what was under way in it."""
+def strike(
+    draw: random.Random, cluster: "Cluster", command: "Command"
+) -> tuple[str, int, int] | None:
+    """Kill one thing of a kind that is there, if work is under way; its kind, and how much work was
+    under way in it and on all nodes."""
     working = {process: kind for node in cluster.nodes for process, kind in _working(node)}
     there = {*working.values(), *cluster.kinds(), *command.kinds()}
-    if not there:
+    if not {"actor", "trainer"} & there:
         return None
     kinds = [kind for kind in WEIGHTS if kind in there]
     kind = draw.choices(kinds, [WEIGHTS[kind] for kind in kinds])[0]
     if kind == "stage":
         _kill(command.stage())
-        return kind, len(working)
+        return kind, len(working), len(working)
     if kind in working.values():
         _kill(draw.choice([process for process in working if working[process] == kind]))
-        return kind, 1
-    return kind, cluster.lose(kind, draw)
+        return kind, 1, len(working)
+    return kind, cluster.lose(kind, draw), len(working)
 
 
 class Command:
@@ -270,6 +284,14 @@ class Command:
                 if "elmo_pipeline" in child.cmdline():
                     return child
         return own
+
+    def label(self) -> str:
+        """The name of the stage that runs, with the text that it is of; empty between two."""
+        with contextlib.suppress(psutil.Error, ValueError):
+            words = self.stage().cmdline()
+            of = words[words.index("elmo_pipeline") + 1 :]
+            return " ".join(of[:1] + [word for word in of[2:3] if word in ("general", "domain")])
+        return ""
 
     def error(self) -> str:
         """The line that says why it ended."""
@@ -457,14 +479,13 @@ def _environment() -> dict[str, str]:
 
 def table(trial: Trial, options: argparse.Namespace) -> None:
     """Print the table, a summary by kind, and the totals."""
-    print("| at, s | killed | under way in it | steps again | silence, s |\n|---|---|---|---|---|")
+    print("| at, s | stage | killed | under way in it | of | steps again | silence, s |")
+    print("|---|---|---|---|---|---|---|")
     for kill in trial.kills:
         silence = "-" if kill.silence is None else f"{kill.silence:.1f}"
-        cells = [f"{kill.at:.0f}", kill.what, kill.under_way, kill.steps_again, silence]
+        cells = [f"{kill.at:.0f}", kill.stage, kill.what, kill.under_way, kill.at_work]
+        cells += [kill.steps_again, silence]
         print("| " + " | ".join(map(str, cells)) + " |")
-    by_kind: dict[str, list[Kill]] = {}
-    for kill in trial.kills:
-        by_kind.setdefault(kill.what, []).append(kill)
     show(
         {
             "minutes": options.minutes,
@@ -473,9 +494,17 @@ def table(trial: Trial, options: argparse.Namespace) -> None:
             "passes_with_other_results": trial.wrong,
             "commands_that_ended": trial.ended,
             "longest_terminal_silence_s": round(trial.longest_silent, 1),
-            "by_kind": {kind: _summary(kills) for kind, kills in sorted(by_kind.items())},
+            "by_stage": _summaries(trial.kills, lambda kill: kill.stage),
+            "by_kind": _summaries(trial.kills, lambda kill: kill.what),
         }
     )
+
+
+def _summaries(kills: Sequence[Kill], key: Callable[[Kill], str]) -> dict[str, dict[str, float]]:
+    groups: dict[str, list[Kill]] = {}
+    for kill in kills:
+        groups.setdefault(key(kill), []).append(kill)
+    return {name: _summary(group) for name, group in groups.items()}
 
 
 def _summary(kills: Sequence[Kill]) -> dict[str, float]:
