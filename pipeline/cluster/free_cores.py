@@ -24,8 +24,8 @@ def await_cores(ray: Any, cluster: Cluster, *, label: str, own: bool) -> None:
     needs = f"{cluster.workers} × {cluster.cpus} cores" + " and 1 GPU" * cluster.gpu
     if own and placeable_workers(ray, cpus=cluster.cpus, gpus=int(cluster.gpu)) < cluster.workers:
         raise ElmoError(
-            f"{label}: {cluster.workers} workers need {needs}, and there are {describe_resources(ray)}; lower "
-            "workers or cpus"
+            f"{label}: {cluster.workers} workers need {needs}, and there are "
+            f"{describe_resources(ray)}; lower workers or cpus"
         )
     worker = {"CPU": cluster.cpus, **({"GPU": 1} if cluster.gpu else {})}
     held = ray.util.placement_group([worker] * cluster.workers)
@@ -73,7 +73,8 @@ class WaitReport:
         if now - self.began > self.limit:
             raise ElmoError(
                 f"{self.label}: waited {_duration(self.limit)} for {what}, and there are "
-                f"{describe_resources(ray)}, {_free(ray)}; add nodes, ask for less, or raise wait_minutes"
+                f"{describe_resources(ray)}, {_free(ray)}; add nodes, ask for less, or raise "
+                "wait_minutes"
             )
         if now - self.reported > 30:
             self.reported = now

@@ -29,7 +29,7 @@ def run_actors(
     arguments: Sequence[Any],
     work: Sequence[Any],
     cluster: Cluster,
-    retries: "Retries",
+    retries: "RetryCount",
     progress: Progress,
 ) -> Iterator[Any]:
     """Yield what actors `kind(*arguments)` return for the items of `work`, in order of completion.

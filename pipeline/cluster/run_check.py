@@ -49,8 +49,9 @@ def _training(ray: Any, cluster: Cluster, params: settings.Params) -> Iterator[s
     if fit < cluster.workers:
         of = f"{cluster.workers} workers of {cluster.cpus} cores{' and 1 GPU' * cluster.gpu}"
         say(
-            f"{fit} of {of} have room on this cluster as it is ({free_cores.describe_resources(ray)}); training "
-            f"waits {cluster.wait_minutes:g} minutes for more (ELMO_WORKERS, ELMO_CPUS, ELMO_GPU)"
+            f"{fit} of {of} have room on this cluster as it is "
+            f"({free_cores.describe_resources(ray)}); training waits {cluster.wait_minutes:g} "
+            "minutes for more (ELMO_WORKERS, ELMO_CPUS, ELMO_GPU)"
         )
     least = training_bytes(params)
     if fit and not free_cores.placeable_workers(ray, **size, memory=least):

@@ -208,7 +208,7 @@ def _pointer(local: Path) -> Pointer:
 
 
 def _left(local: Path) -> dict[str, Any]:
-    """What `check_folder` is told of the files that were left in a pointer's folder."""
+    """The arguments of `check_folder` for the files that were left in a pointer's folder."""
     if not (local / STORED).is_file():
         return {"ours": (), "also": ""}
     files = "|".join(map(re.escape, _pointer(local).files))

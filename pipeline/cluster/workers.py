@@ -163,7 +163,7 @@ def actors(
             yield from _begun_here(kind(*arguments), work, cluster, progress)
         if not work:
             return
-        retries = pool.Retries(label, name)
+        retries = pool.RetryCount(label, name)
         with session() as ray:
             yield from pool.run_actors(ray, kind, arguments, work, cluster, retries, progress)
 
