@@ -9,6 +9,8 @@ KOREAN := pretrained/korean
 STAMP := $(VENV)/.installed$(if $(EXTRAS),-$(EXTRAS))
 export PATH := $(abspath $(VENV)/bin):$(PATH)
 export DVC_NO_ANALYTICS := 1
+# A process more than two cores: one often waits for Ray, a server or a process that was killed.
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: repro demo check test fast docs setup clean distclean
 comma := ,
@@ -25,10 +27,10 @@ check: $(STAMP)
 	@mypy
 
 test: check
-	@python -m pytest -n 2 --dist loadfile
+	@python -m pytest $(PARALLEL)
 
 fast: $(STAMP)
-	@python -m pytest -n 2 --dist loadfile -m "not slow and not ray"
+	@python -m pytest $(PARALLEL) -m "not slow and not ray"
 
 docs: $(STAMP)
 	@sphinx-build -W --keep-going -q docs build/docs

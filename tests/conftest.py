@@ -14,17 +14,28 @@ os.environ["ELMO_COMPILE"] = "0"
 _COMMANDS = os.path.dirname(sys.executable)
 os.environ["PATH"] = os.pathsep.join([_COMMANDS, os.environ.get("PATH", os.defpath)])
 
+from collections import Counter  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
+from pathlib import Path  # noqa: E402
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes minutes is slow too: `-m "not slow"` replaces the choice of pyproject.toml."""
+    """What takes minutes is slow too: `-m "not slow"` replaces the choice of pyproject.toml.
+
+    The files that take longest begin first (those that start Ray, then those of many slow tests):
+    at the end no process works on a long one while the others have nothing left to do.
+    """
+    ray, slow = set[Path](), Counter[Path]()
     for item in items:
         if item.get_closest_marker("long") or item.get_closest_marker("cluster"):
             item.add_marker("slow")
+        if item.get_closest_marker("ray"):
+            ray.add(item.path)
+        slow[item.path] += item.get_closest_marker("slow") is not None
+    items.sort(key=lambda item: (item.path not in ray, -slow[item.path]))
 
 
 @pytest.fixture(autouse=True)
