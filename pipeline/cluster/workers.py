@@ -275,13 +275,15 @@ def has_cuda() -> bool:
 
 
 def _stoppable(function: Callable[[], Result], stop: Flag | Path) -> Result:
-    """Call `function` in a thread of its own; a first signal sets the flag `stop`, a second one
+    """Call `function` in a thread of its own; a first signal sets the flag `stop`, a second SIGINT
     interrupts."""
     stop.unlink(missing_ok=True)
 
-    def stopped(*_: object) -> None:
+    def stopped(number: int, _: object) -> None:
         if stop.exists():
-            raise KeyboardInterrupt
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            return
         stop.touch()
         say("stopping: saving a checkpoint")
 

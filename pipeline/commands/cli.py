@@ -193,4 +193,6 @@ def _written() -> bool:
 
 
 def _terminated(*_: object) -> None:
+    """Interrupt once: a stop may reach a stage itself and through `elmo run`."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt

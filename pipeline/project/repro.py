@@ -5,6 +5,7 @@ import io
 import logging
 import os
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
@@ -81,17 +82,36 @@ def repro(arguments: Sequence[str]) -> tuple[int, str]:
         return USAGE, lines.first
     if not options.dry:
         _check_cluster(options)
-    if options.dry or options.interactive or options.verbose:
-        code = main(words)
-    else:
-        _listen(lines, instead_of=logging.INFO)
-        with redirect_stdout(io.StringIO()):  # its hints; the stages' own output does not pass here
+    before = signal.signal(signal.SIGTERM, _pass_on)
+    try:
+        if options.dry or options.interactive or options.verbose:
             code = main(words)
-        if code == 0 and not options.targets:
-            _say_outcome()
+        else:
+            _listen(lines, instead_of=logging.INFO)
+            with redirect_stdout(io.StringIO()):  # its hints; what stages print does not pass here
+                code = main(words)
+            if code == 0 and not options.targets:
+                _say_outcome()
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if code == 252:
         raise KeyboardInterrupt
     return code, "" if lines.reported else lines.first
+
+
+def _pass_on(*_: object) -> None:
+    """Pass SIGTERM on to the stage that runs, which ends and says so; without one, end at once.
+
+    A terminal sends SIGINT to both; DVC then waits for the stage as well.
+    """
+    import psutil
+
+    stages = psutil.Process().children()
+    if not stages:
+        raise KeyboardInterrupt
+    for stage in stages:
+        with suppress(psutil.NoSuchProcess):
+            stage.terminate()
 
 
 def _check_cluster(options: argparse.Namespace) -> None:

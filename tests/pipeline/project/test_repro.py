@@ -2,8 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,6 +56,53 @@ def test_a_stage_prints_its_own_lines_alone(stages: Path) -> None:
     assert run(stages, "good", "--force") == (0, "made\n", "")
     code, out, error = run(stages, "good", "--dry", "--force")
     assert (code, error) == (0, "") and "Running stage 'good'" in out
+
+
+LONG = """
+import time
+from pathlib import Path
+import click
+from pipeline.commands import cli
+
+@click.group()
+def stages(): pass
+
+@stages.command()
+def long():
+    Path("running").touch()
+    time.sleep(600)
+
+cli.run(stages)
+"""
+
+
+@pytest.mark.parametrize(
+    ("send", "number"),
+    [(os.kill, signal.SIGTERM), (os.killpg, signal.SIGTERM), (os.killpg, signal.SIGINT)],
+)
+def test_an_interrupted_run_ends_its_stage_and_says_so_once(
+    project: Path, send: Callable[[int, int], None], number: int
+) -> None:
+    """The signal comes to the run alone, or to the stage too, as a terminal sends it."""
+    (project / "dvc.yaml").write_text(f"stages: {{one: {{cmd: {sys.executable} long.py long}}}}\n")
+    (project / "long.py").write_text(LONG)
+    (project / "running").unlink(missing_ok=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipeline", "run"],
+        cwd=project,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    while not (project / "running").exists() and process.poll() is None:
+        time.sleep(0.05)
+    send(process.pid, number)
+    _, error = process.communicate()  # the stage has ended too: it held the pipe
+    assert process.returncode == 1
+    assert error == "error: interrupted; run the same command again to go on\n"
 
 
 def test_a_skipped_stage_is_a_line_and_three_end_a_whole_run(project: Path) -> None:
