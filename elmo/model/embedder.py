@@ -26,35 +26,20 @@ from elmo.data.tokenizer import TextTokenizer
 from elmo.errors import ElmoError
 from elmo.io.atomic import new_file
 from elmo.io.location import Folder
+from elmo.model.batches import BatchReader, Carry, by_length
 from elmo.model.folder import Model, load_model, save_model
-from elmo.nn.device import (
-    check_device,
-    default_device,
-    device_tensor,
-    prefers_large_operations,
-    round_up_rows,
-    round_up_time_steps,
-)
+from elmo.nn.device import check_device, default_device, device_tensor
 from elmo.nn.int8 import Int8Weights, int8_is_supported
-from elmo.nn.lstm import LayerWeightsLike, LSTMState
+from elmo.nn.lstm import LSTMState
 from elmo.nn.packed import pack_if_faster
 from elmo.settings import EMBEDDING_PRECISIONS, EmbeddingPrecision
 
 ENCODE_TOKENS = 4096  # distinct tokens encoded at a time
-PADDED_TIME_STEPS = 32  # time steps read at once where launches count
-WINDOW_TOKENS = 512  # rows × time steps read at once: stays in cache, bounds a long sentence
 SEGMENT_TOKENS = 32768  # of a shard, embedded together
 ROWS = 256
 GROUP_BATCHES = 4  # batches per call, so that sentences of similar length share one
 COMPILE_TOKENS = 20_000  # tokens per embedder from which compiling the cell pays off
 GROUP_TOKENS = 16384  # a group of texts is embedded once it has this many tokens
-
-
-class Carry:
-    """The LSTM state that a caller passes from one `embed` call to the next, one state per row."""
-
-    def __init__(self) -> None:
-        self.state: LSTMState | None = None
 
 
 class Segment(NamedTuple):
@@ -104,19 +89,19 @@ class Embedder:
         held = torch.float32 if precision == "int8" else getattr(torch, precision)
         self.bilm = bilm.eval().requires_grad_(False).to(device, held)
         weights = self.bilm.lstm.inference_weights(held)
-        self._weights: Sequence[LayerWeightsLike] = (
+        self._reader = BatchReader(
+            self.bilm.lstm,
             [Int8Weights.of(layer) for layer in weights]
             if precision == "int8"
-            else pack_if_faster(weights)
+            else pack_if_faster(weights),
         )
         self._boundaries_2P: Tensor | None = None
-        self._start: LSTMState | None = None
         self._compiled, self._tokens_embedded = compiled, 0
         if warm_up:
             carry = Carry()
             for sentence in warm_up:
                 self.embed([sentence], state=carry)
-            self._start = carry.state
+            self._reader.start = carry.state
 
     @classmethod
     def load(
@@ -329,7 +314,7 @@ class Embedder:
         x_NP = self._with_boundaries(self._encode(types))
         embedded = [np.empty((len(chosen), 0, self.dim), np.float32)] * len(sentences)
         if state == "reset":
-            batches = _by_length([len(s) for s in ids], batch_size)
+            batches = by_length([len(s) for s in ids], batch_size)
             carry = None
         else:
             carry = Carry() if isinstance(state, str) else state
@@ -337,7 +322,7 @@ class Embedder:
             batches = [np.arange(start, min(start + batch_size, len(ids))) for start in starts]
         for rows in batches:
             batch = [ids[row] for row in rows]
-            outputs = self._read(x_NP, batch, carry, compiled=compiled)
+            outputs = self._reader.read(x_NP, batch, carry, compiled=compiled)
             x_TP = x_NP[device_tensor(np.concatenate(batch), x_NP.device)]
             all_layers = [torch.cat([x_TP, x_TP], 1), *outputs]
             # One copy to the host for a batch: on a GPU each is a wait.
@@ -374,8 +359,8 @@ class Embedder:
             first = int(offsets[start])
             tokens = int(offsets[stop]) - first
             layers = [np.empty((tokens, self.dim), np.float32) for _ in range(1, self.layers)]
-            for rows in _by_length([len(s) for s in sentences], ROWS):
-                outputs = self._read(table_NP, [sentences[row] for row in rows], None)
+            for rows in by_length([len(s) for s in sentences], ROWS):
+                outputs = self._reader.read(table_NP, [sentences[row] for row in rows], None)
                 token_rows = np.concatenate(
                     [np.arange(offsets[start + r], offsets[start + r + 1]) - first for r in rows]
                 )
@@ -399,7 +384,7 @@ class Embedder:
 
     def _encode(self, types: Sequence[str]) -> Tensor:
         """Return the context-free vectors (N, P) of tokens, in the embedder's precision."""
-        parts = [self._new(0, self.bilm.config.projection)]
+        parts = [self.bilm.lstm.weight[0].new_empty(0, self.bilm.config.projection)]
         with torch.inference_mode():
             for start in range(0, len(types), ENCODE_TOKENS):
                 inputs = self.model.inputs(list(types[start : start + ENCODE_TOKENS]))
@@ -411,99 +396,6 @@ class Embedder:
         if self._boundaries_2P is None:
             self._boundaries_2P = self._encode([SENTENCE_BEGIN, SENTENCE_END])
         return torch.cat([x_NP, self._boundaries_2P])
-
-    @torch.inference_mode()
-    def _read(
-        self, x_NP: Tensor, sentences: list[Ints], carry: Carry | None, *, compiled: bool = True
-    ) -> list[Tensor]:
-        """Read one batch; return each LSTM layer as (tokens of the batch, D), in the order given.
-
-        Rows are sorted by falling length, so the rows still being read at a time step are always
-        the first ones. A window of time steps is read at once, so memory does not grow with a
-        sentence.
-        """
-        if carry is None and prefers_large_operations(x_NP.device):
-            return self._read_padded(x_NP, sentences, compiled=compiled)
-        batch = _Batch(sentences)
-        index_STB = _index([sentences[row] for row in batch.order], x_NP.shape[0])
-        outputs = [self._new(batch.tokens, self.dim) for _ in range(1, self.layers)]
-        rows = torch.from_numpy(batch.order).to(x_NP.device)
-        whole = self._begin(carry, len(sentences))
-        state = whole.select_rows(rows)
-        start = 0
-        while start < batch.longest:
-            active = batch.active(start)
-            stop = min(batch.longest, start + max(1, WINDOW_TOKENS // active))
-            index = device_tensor(index_STB[:, start:stop, :active], x_NP.device)
-            ys, after = self.bilm.lstm(
-                x_NP[index],
-                state.select_rows(slice(active)),
-                sizes=[batch.active(t) for t in range(start, stop)],
-                weights=self._weights,
-                compiled=compiled,
-            )
-            state.h_LSBP[:, :, :active], state.c_LSBC[:, :, :active] = after
-            indices = device_tensor(batch.scattered(start, stop, active), x_NP.device)
-            for y_STBP, y_ND in zip(ys, outputs, strict=True):
-                _scatter(y_STBP, y_ND, indices)
-            start = stop
-        if carry is not None:
-            whole.h_LSBP[:, :, rows], whole.c_LSBC[:, :, rows] = state
-            self._keep(carry, whole)
-        return outputs
-
-    def _read_padded(self, x_NP: Tensor, sentences: list[Ints], *, compiled: bool) -> list[Tensor]:
-        """Read one batch as `_read` does, in few large operations, for a GPU.
-
-        Windows have few distinct shapes, so that each is captured once, and a batch takes two
-        copies to the device. All rows are read to the end of a window; output beyond a sentence is
-        ignored.
-        """
-        batch = _Batch(sentences)
-        longest, rows = round_up_time_steps(batch.longest), round_up_rows(len(sentences))
-        index_STB = np.zeros((2, longest, rows), np.int64)
-        index_STB[:, : batch.longest, : len(sentences)] = _index(
-            [sentences[row] for row in batch.order], x_NP.shape[0]
-        )
-        windows = []
-        for start in range(0, longest, PADDED_TIME_STEPS):
-            if active := batch.active(start):
-                stop, width = min(longest, start + PADDED_TIME_STEPS), round_up_rows(active)
-                windows.append((start, stop, width, batch.scattered(start, stop, width)))
-        index = device_tensor(index_STB, x_NP.device)
-        scattered = device_tensor(np.concatenate([part for *_, part in windows], -1), x_NP.device)
-        by_window = torch.split(scattered, [part.shape[-1] for *_, part in windows], -1)
-        outputs = [self._new(batch.tokens, self.dim) for _ in range(1, self.layers)]
-        state = self._begin(None, rows)
-        for (start, stop, width, _), indices in zip(windows, by_window, strict=True):
-            x_STBP = x_NP[index[:, start:stop, :width]]
-            ys, state = self.bilm.lstm(x_STBP, state.select_rows(slice(width)), compiled=compiled)
-            for y_STBP, y_ND in zip(ys, outputs, strict=True):
-                _scatter(y_STBP, y_ND, indices)
-        return outputs
-
-    def _begin(self, carry: Carry | None, rows: int) -> LSTMState:
-        """Return the state from which B rows start."""
-        if carry is None or carry.state is None:
-            if self._start is None or carry is not None:
-                return self.bilm.lstm.zero_state(rows)
-            return self._start.select_rows(torch.zeros(rows, dtype=torch.long))
-        kept = carry.state.h_LSBP.shape[2]
-        if kept >= rows:
-            return LSTMState(*(part.clone() for part in carry.state.select_rows(slice(rows))))
-        new = self.bilm.lstm.zero_state(rows - kept)
-        return LSTMState(*(torch.cat(both, 2) for both in zip(carry.state, new, strict=True)))
-
-    @staticmethod
-    def _keep(carry: Carry, state: LSTMState) -> None:
-        """Store the new state; rows beyond the batch keep their old one, as in 2018."""
-        if carry.state is not None:
-            beyond = carry.state.select_rows(slice(state.h_LSBP.shape[2], None))
-            state = LSTMState(*(torch.cat(both, 2) for both in zip(state, beyond, strict=True)))
-        carry.state = state
-
-    def _new(self, *shape: int) -> Tensor:
-        return self.bilm.lstm.weight[0].new_empty(shape)
 
     def _to_device(self, x_NP: Floats) -> Tensor:
         like = self.bilm.lstm.weight[0]
@@ -601,60 +493,3 @@ def _distinct(
     for sentence in sentences:
         ids.append(np.array([type_ids.setdefault(t, len(type_ids)) for t in sentence], np.int64))
     return list(type_ids), ids
-
-
-def _by_length(lengths: Sequence[int], rows: int) -> list[npt.NDArray[np.int64]]:
-    """Batches of at most `rows` sentences of like length, longest first, without empty ones."""
-    order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
-    order = order[: int(np.count_nonzero(lengths))]
-    return [order[start : start + rows] for start in range(0, len(order), rows)]
-
-
-def _index(sentences: list[Ints], rows: int) -> npt.NDArray[np.int64]:
-    """(S, T, B) indices into the table of vectors, whose last two rows are `<S>` and `</S>`."""
-    longest = max(len(s) for s in sentences) + 2
-    index_STB = np.zeros((2, longest, len(sentences)), np.int64)
-    for row, sentence in enumerate(sentences):
-        line = np.concatenate([[rows - 2], sentence, [rows - 1]])
-        index_STB[0, : len(line), row] = line
-        index_STB[1, : len(line), row] = line[::-1]
-    return index_STB
-
-
-class _Batch:
-    """Sentences read together, the longest first."""
-
-    def __init__(self, sentences: list[Ints]) -> None:
-        lengths = np.array([len(s) for s in sentences])
-        self.tokens = int(lengths.sum())
-        self.order = np.argsort(-lengths, kind="stable")
-        self.lengths = lengths[self.order]
-        self.longest = int(self.lengths[0]) + 2  # time steps, with the boundaries
-        self._starts = np.concatenate([[0], np.cumsum(lengths)])[self.order]
-
-    def active(self, time: int) -> int:
-        """Return the number of rows, counted from the first, that are still read at a time step."""
-        return int((self.lengths + 2 > time).sum())
-
-    def scattered(self, start: int, stop: int, width: int) -> npt.NDArray[np.int64]:
-        """Return which (time step, row) of a window hold tokens, and their output rows: (S, 2,
-        tokens).
-
-        The window has the first `width` rows. Time step t reads token t − 1 forward and token n − t
-        backward; 0 and n + 1 are boundaries.
-        """
-        lengths, starts = self.lengths[:width], self._starts[:width]
-        times = np.arange(start, stop)[:, None]
-        time, row = np.nonzero((times >= 1) & (times <= lengths[None]))
-        source = time * width + row
-        t = time + start
-        forward, backward = starts[row] + t - 1, starts[row] + lengths[row] - t
-        return np.array([[source, forward], [source, backward]])
-
-
-def _scatter(y_STBP: Tensor, y_ND: Tensor, indices_S2N: Tensor) -> None:
-    """Copy a window's outputs to the rows of their tokens."""
-    width = y_STBP.shape[-1]
-    for direction, (source, target) in enumerate(indices_S2N):
-        rows = y_STBP[direction].reshape(-1, width)[source]
-        y_ND[:, direction * width : (direction + 1) * width][target] = rows

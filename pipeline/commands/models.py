@@ -123,7 +123,7 @@ def _write_vectors(
     import numpy as np
 
     from elmo.io.atomic import new_output
-    from elmo.model.embedder import Carry
+    from elmo.model.batches import Carry
 
     carry: Carry | Literal["reset"] = "reset"
     if state == "carry":

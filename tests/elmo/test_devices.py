@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from elmo.data.shards import write_shards
-from elmo.model.embedder import Carry, Embedder
+from elmo.model.batches import Carry
+from elmo.model.embedder import Embedder
 from elmo.model.folder import load_model
 from elmo.model.mix import Elmo
 from elmo.settings import StoreSettings

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from elmo.model.embedder import Carry, Embedder
+from elmo.model.batches import Carry
+from elmo.model.embedder import Embedder
 from elmo.model.mix import ScalarMix
 from tests.golden.models import GOLDEN, import_golden
 

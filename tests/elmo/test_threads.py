@@ -33,7 +33,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(graphs, "_wanted", lambda tensors: True)
     monkeypatch.setattr(graphs, "_Captured", Pretended)
     monkeypatch.setattr(Pretended, "_replay", slowly)
-    monkeypatch.setattr("elmo.model.embedder.prefers_large_operations", lambda device: True)
+    monkeypatch.setattr("elmo.model.batches.prefers_large_operations", lambda device: True)
     monkeypatch.setattr("elmo.model.mix.prefers_large_operations", lambda device: True)
     yield
     graphs._devices.clear()

@@ -12,8 +12,10 @@ from elmo.data.characters import Characters
 from elmo.data.tokenizer import NONE
 from elmo.errors import ElmoError
 from elmo.interop.portable_model import ExportableBiLM
+from elmo.model import batches
 from elmo.model import embedder as module
-from elmo.model.embedder import Carry, Embedder
+from elmo.model.batches import Carry
+from elmo.model.embedder import Embedder
 from elmo.model.folder import Model, load_model
 from elmo.model.mix import Elmo
 from elmo.nn import cell, int8
@@ -68,7 +70,7 @@ def test_a_long_sentence_in_pieces_is_the_same(
 ) -> None:
     embedder = Embedder(tiny_model)
     whole = embedder.embed(SENTENCES)
-    monkeypatch.setattr(module, "WINDOW_TOKENS", 7)
+    monkeypatch.setattr(batches, "WINDOW_TOKENS", 7)
     for ours, reference in zip(embedder.embed(SENTENCES), whole, strict=True):
         np.testing.assert_allclose(ours, reference, atol=1e-6)
 

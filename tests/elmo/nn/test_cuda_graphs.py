@@ -167,7 +167,7 @@ def test_threads_get_the_vectors_of_their_own_calls(
     pretended: None, tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A graph has one place for its inputs: no other call may write there until it is read."""
-    monkeypatch.setattr("elmo.model.embedder.prefers_large_operations", lambda device: True)
+    monkeypatch.setattr("elmo.model.batches.prefers_large_operations", lambda device: True)
     embedder = Embedder.load(tiny_model_folder)
     texts = [[f"w{k}", "has", "a", f"gift{k}"] for k in range(40)]
     wanted = [embedder.embed([text])[0] for text in texts]

@@ -18,7 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from elmo.data.characters import Characters
 from elmo.data.stream import Window
 from elmo.data.vocabulary import Vocabulary
-from elmo.model.embedder import Carry, Embedder
+from elmo.model.batches import Carry
+from elmo.model.embedder import Embedder
 from elmo.model.folder import Model
 from elmo.model.mix import Elmo
 from elmo.nn import lstm
@@ -103,7 +104,7 @@ class Launches(TorchDispatchMode):
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     modules = ["elmo.nn.encoder", "elmo.nn.softmax", "elmo.train.step"]
-    for module in (*modules, "elmo.train.perplexity", "elmo.model.embedder", "elmo.model.mix"):
+    for module in (*modules, "elmo.train.perplexity", "elmo.model.batches", "elmo.model.mix"):
         monkeypatch.setattr(f"{module}.prefers_large_operations", lambda device: True)
     return
 
@@ -248,7 +249,7 @@ def launches(as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch) -> Launches:
         return torch.from_numpy(array)
 
     monkeypatch.setattr(lstm, "call_with_cuda_graph", counts.replay)
-    for module in ("elmo.model.embedder", "elmo.train.perplexity"):
+    for module in ("elmo.model.batches", "elmo.model.embedder", "elmo.train.perplexity"):
         monkeypatch.setattr(f"{module}.device_tensor", send)
     return counts
 
@@ -277,7 +278,7 @@ def test_embedding_as_on_a_gpu_is_embedding(
     for precision, near in (("float32", 1e-5), ("bfloat16", 0.05)):
         ours = Embedder(model(), precision=precision).embed(text, 16)  # type: ignore[arg-type]
         with monkeypatch.context() as undone:
-            undone.setattr("elmo.model.embedder.prefers_large_operations", lambda device: False)
+            undone.setattr("elmo.model.batches.prefers_large_operations", lambda device: False)
             reference = Embedder(model(), precision=precision).embed(text, 16)  # type: ignore[arg-type]
         for one, other in zip(ours, reference, strict=True):
             np.testing.assert_allclose(one, other, atol=near)

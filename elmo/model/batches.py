@@ -1,0 +1,197 @@
+"""Batches of sentences read by the LSTMs: in which order, from which state, in which windows.
+
+A sentence's vectors are the same whatever its batch mates: rows are independent, and no row is read
+beyond its end, or what is read there is ignored.
+
+Shapes: N tokens, S directions, T time steps, B rows, P projection, D = 2P, L LSTM layers, C cells.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from elmo.data.arrays import Ints
+from elmo.nn.device import (
+    device_tensor,
+    prefers_large_operations,
+    round_up_rows,
+    round_up_time_steps,
+)
+from elmo.nn.lstm import LayerWeightsLike, LSTMStack, LSTMState
+
+PADDED_TIME_STEPS = 32  # time steps read at once where launches count
+WINDOW_TOKENS = 512  # rows × time steps read at once: stays in cache, bounds a long sentence
+
+
+class Carry:
+    """The LSTM state that a caller passes from one `embed` call to the next, one state per row."""
+
+    def __init__(self) -> None:
+        self.state: LSTMState | None = None
+
+
+class BatchReader:
+    """A reader of batches with the LSTMs `lstm`, whose prepared weights are `weights`.
+
+    A sentence starts from the first row of `start`, or from zeros if it is None.
+    """
+
+    def __init__(self, lstm: LSTMStack, weights: Sequence[LayerWeightsLike]) -> None:
+        self.lstm, self.weights = lstm, weights
+        self.start: LSTMState | None = None
+
+    @torch.inference_mode()
+    def read(
+        self, x_NP: Tensor, sentences: list[Ints], carry: Carry | None, *, compiled: bool = True
+    ) -> list[Tensor]:
+        """Read one batch; return each LSTM layer as (tokens of the batch, D), in the order given.
+
+        Rows are sorted by falling length, so the rows still being read at a time step are always
+        the first ones. A window of time steps is read at once, so memory does not grow with a
+        sentence.
+        """
+        if carry is None and prefers_large_operations(x_NP.device):
+            return self._read_padded(x_NP, sentences, compiled=compiled)
+        batch = _Batch(sentences)
+        index_STB = _index([sentences[row] for row in batch.order], x_NP.shape[0])
+        outputs = self._outputs(batch)
+        rows = torch.from_numpy(batch.order).to(x_NP.device)
+        whole = self._begin(carry, len(sentences))
+        state = whole.select_rows(rows)
+        start = 0
+        while start < batch.longest:
+            active = batch.active(start)
+            stop = min(batch.longest, start + max(1, WINDOW_TOKENS // active))
+            index = device_tensor(index_STB[:, start:stop, :active], x_NP.device)
+            ys, after = self.lstm(
+                x_NP[index],
+                state.select_rows(slice(active)),
+                sizes=[batch.active(t) for t in range(start, stop)],
+                weights=self.weights,
+                compiled=compiled,
+            )
+            state.h_LSBP[:, :, :active], state.c_LSBC[:, :, :active] = after
+            indices = device_tensor(batch.scattered(start, stop, active), x_NP.device)
+            for y_STBP, y_ND in zip(ys, outputs, strict=True):
+                _scatter(y_STBP, y_ND, indices)
+            start = stop
+        if carry is not None:
+            whole.h_LSBP[:, :, rows], whole.c_LSBC[:, :, rows] = state
+            self._keep(carry, whole)
+        return outputs
+
+    def _read_padded(self, x_NP: Tensor, sentences: list[Ints], *, compiled: bool) -> list[Tensor]:
+        """Read one batch as `read` does, in few large operations, for a GPU.
+
+        Windows have few distinct shapes, so that each is captured once, and a batch takes two
+        copies to the device. All rows are read to the end of a window; output beyond a sentence is
+        ignored.
+        """
+        batch = _Batch(sentences)
+        longest, rows = round_up_time_steps(batch.longest), round_up_rows(len(sentences))
+        index_STB = np.zeros((2, longest, rows), np.int64)
+        index_STB[:, : batch.longest, : len(sentences)] = _index(
+            [sentences[row] for row in batch.order], x_NP.shape[0]
+        )
+        windows = []
+        for start in range(0, longest, PADDED_TIME_STEPS):
+            if active := batch.active(start):
+                stop, width = min(longest, start + PADDED_TIME_STEPS), round_up_rows(active)
+                windows.append((start, stop, width, batch.scattered(start, stop, width)))
+        index = device_tensor(index_STB, x_NP.device)
+        scattered = device_tensor(np.concatenate([part for *_, part in windows], -1), x_NP.device)
+        by_window = torch.split(scattered, [part.shape[-1] for *_, part in windows], -1)
+        outputs = self._outputs(batch)
+        state = self._begin(None, rows)
+        for (start, stop, width, _), indices in zip(windows, by_window, strict=True):
+            x_STBP = x_NP[index[:, start:stop, :width]]
+            ys, state = self.lstm(x_STBP, state.select_rows(slice(width)), compiled=compiled)
+            for y_STBP, y_ND in zip(ys, outputs, strict=True):
+                _scatter(y_STBP, y_ND, indices)
+        return outputs
+
+    def _begin(self, carry: Carry | None, rows: int) -> LSTMState:
+        """Return the state from which B rows start."""
+        if carry is None or carry.state is None:
+            if self.start is None or carry is not None:
+                return self.lstm.zero_state(rows)
+            return self.start.select_rows(torch.zeros(rows, dtype=torch.long))
+        kept = carry.state.h_LSBP.shape[2]
+        if kept >= rows:
+            return LSTMState(*(part.clone() for part in carry.state.select_rows(slice(rows))))
+        new = self.lstm.zero_state(rows - kept)
+        return LSTMState(*(torch.cat(both, 2) for both in zip(carry.state, new, strict=True)))
+
+    @staticmethod
+    def _keep(carry: Carry, state: LSTMState) -> None:
+        """Store the new state; rows beyond the batch keep their old one, as in 2018."""
+        if carry.state is not None:
+            beyond = carry.state.select_rows(slice(state.h_LSBP.shape[2], None))
+            state = LSTMState(*(torch.cat(both, 2) for both in zip(state, beyond, strict=True)))
+        carry.state = state
+
+    def _outputs(self, batch: "_Batch") -> list[Tensor]:
+        shape = (batch.tokens, 2 * self.lstm.projection)
+        return [self.lstm.weight[0].new_empty(shape) for _ in range(self.lstm.layer_count)]
+
+
+def by_length(lengths: Sequence[int], rows: int) -> list[npt.NDArray[np.int64]]:
+    """Return batches of at most `rows` sentences of similar length, longest first, without empty
+    ones."""
+    order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
+    order = order[: int(np.count_nonzero(lengths))]
+    return [order[start : start + rows] for start in range(0, len(order), rows)]
+
+
+def _index(sentences: list[Ints], rows: int) -> npt.NDArray[np.int64]:
+    """Return indices (S, T, B) into the table of vectors, whose last two rows are `<S>` and
+    `</S>`."""
+    longest = max(len(s) for s in sentences) + 2
+    index_STB = np.zeros((2, longest, len(sentences)), np.int64)
+    for row, sentence in enumerate(sentences):
+        line = np.concatenate([[rows - 2], sentence, [rows - 1]])
+        index_STB[0, : len(line), row] = line
+        index_STB[1, : len(line), row] = line[::-1]
+    return index_STB
+
+
+class _Batch:
+    """Sentences read together, the longest first."""
+
+    def __init__(self, sentences: list[Ints]) -> None:
+        lengths = np.array([len(s) for s in sentences])
+        self.tokens = int(lengths.sum())
+        self.order = np.argsort(-lengths, kind="stable")
+        self.lengths = lengths[self.order]
+        self.longest = int(self.lengths[0]) + 2  # time steps, with the boundaries
+        self._starts = np.concatenate([[0], np.cumsum(lengths)])[self.order]
+
+    def active(self, time: int) -> int:
+        """Return the number of rows, counted from the first, that are still read at a time step."""
+        return int((self.lengths + 2 > time).sum())
+
+    def scattered(self, start: int, stop: int, width: int) -> npt.NDArray[np.int64]:
+        """Return which (time step, row) of a window hold tokens, and their output rows: (S, 2,
+        tokens).
+
+        The window has the first `width` rows. Time step t reads token t − 1 forward and token n − t
+        backward; 0 and n + 1 are boundaries.
+        """
+        lengths, starts = self.lengths[:width], self._starts[:width]
+        times = np.arange(start, stop)[:, None]
+        time, row = np.nonzero((times >= 1) & (times <= lengths[None]))
+        source = time * width + row
+        t = time + start
+        forward, backward = starts[row] + t - 1, starts[row] + lengths[row] - t
+        return np.array([[source, forward], [source, backward]])
+
+
+def _scatter(y_STBP: Tensor, y_ND: Tensor, indices_S2N: Tensor) -> None:
+    """Copy a window's outputs to the rows of their tokens."""
+    width = y_STBP.shape[-1]
+    for direction, (source, target) in enumerate(indices_S2N):
+        rows = y_STBP[direction].reshape(-1, width)[source]
+        y_ND[:, direction * width : (direction + 1) * width][target] = rows
