@@ -5,7 +5,7 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -86,10 +86,11 @@ def mean_row(name: str, scores: Sequence[float], more: Mapping[str, float]) -> R
     return Row(name, statistics.fmean(scores), low, high, by_seed, dict(more))
 
 
-def over_sentences(name: str, right: npt.NDArray[np.bool_], lengths: Sequence[int]) -> Row:
+def over_sentences(name: str, right: npt.NDArray[Any], lengths: Sequence[int]) -> Row:
     """Return a row with the share of right answers and a bootstrap interval over sentences.
 
-    `right` has a value for each answer; `lengths` are the numbers of answers in each sentence.
+    `right` has a value for each answer: whether it is right, or the difference (-1, 0 or 1) of two
+    ways' answers. `lengths` are the numbers of answers in each sentence.
     """
     starts = np.cumsum([0, *lengths[:-1]])
     sums, sizes = np.add.reduceat(right.astype(np.int64), starts), np.asarray(lengths)

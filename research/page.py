@@ -73,6 +73,7 @@ def table(finding: Finding) -> str:
     columns |= {
         "gain": "mean gain of a seed",
         "gain_test_low": "its interval over test units",
+        "above": "above the layer below",
         "updates_to_baseline": "updates to the baseline's best",
         "minutes": "minutes a seed",
     }
@@ -108,8 +109,8 @@ def _cell(row: Row, key: str) -> str:
         return ""
     if key == "gain_test_low":
         return f"{value:+.3f} to {row.more['gain_test_high']:+.3f}"
-    if key == "gain":
-        low, high = row.more.get("gain_low"), row.more.get("gain_high")
+    if key in ("gain", "above"):
+        low, high = row.more.get(f"{key}_low"), row.more.get(f"{key}_high")
         return f"{value:+.3f}" + ("" if low is None else f" ({low:+.3f} to {high:+.3f})")
     return f"{value:,.0f}" if key == "updates_to_baseline" else f"{value:.2f}"
 

@@ -155,10 +155,17 @@ def _senses_by(
 
 
 def _layer_rows(right_LN: Any, lengths: Sequence[int]) -> list[Row]:
-    return [
+    """Rows of the layers, each with its gain over the layer below on the same answers."""
+    rows = [
         over_sentences(f"layer {number}", right_N, lengths)
         for number, right_N in enumerate(right_LN)
     ]
+    for number, row in enumerate(rows[1:], 1):
+        gained_N = right_LN[number].astype(int) - right_LN[number - 1].astype(int)
+        gain = over_sentences("", gained_N, lengths)
+        assert gain.low is not None and gain.high is not None
+        row.more |= {"above": gain.mean, "above_low": gain.low, "above_high": gain.high}
+    return rows
 
 
 def _senses_of(path: Path, gold: Path | None) -> list[senses.SenseSentence]:

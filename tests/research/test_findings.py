@@ -154,6 +154,9 @@ def test_word_senses_of_documents_held_out(folder: Path) -> None:
     rows = {row.name: row.mean for row in found.rows}
     assert list(rows)[:2] == ["first sense", "most frequent"]
     assert rows["layer 1"] == 1.0 and rows["layer 0"] == pytest.approx(0.8)
+    (gain,) = (row.more for row in found.rows if row.name == "layer 1")
+    assert 0 <= gain["above_low"] < gain["above"] < gain["above_high"] <= 0.5
+    assert gain["above"] == pytest.approx(0.2)
     assert found.examples["train"] + found.examples["test"] == 40
     assert found.rows[0].more["fallback"] == 0
     (folder / "senses.vec").write_text("2 2\ngift 1 0\nzoo 0 1\n")
