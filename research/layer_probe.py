@@ -28,8 +28,7 @@ TaggedTokens = tuple[Sequence[str], Sequence[str]]  # the tokens of a sentence a
 
 @dataclass(frozen=True)
 class ProbeScores:
-    """How well each layer's vectors predict tags: the accuracy of a linear classifier (a probe) on
-    the test text.
+    """The accuracy, on the test text, of a linear classifier of tags (a probe) on each layer.
 
     `most_frequent` is the accuracy of each word's most frequent tag, a baseline. `right` says which
     tokens each layer got right (layers, tokens), for confidence intervals.

@@ -28,7 +28,7 @@ DRAWS = 2000  # of the bootstrap
 
 
 class Tally(msgspec.Struct, forbid_unknown_fields=True):
-    """What a metric counts, for each test unit (a sentence, pair, question, predicate or document).
+    """The counts of a metric for each test unit: a sentence, pair, question, predicate or document.
 
     `counts` has a row per unit. The scores follow from the rows' sum, so any sample of the units
     can be scored.

@@ -73,7 +73,7 @@ CHUNK = 512  # examples predicted at a time
 
 
 class BiLMSource(msgspec.Struct, forbid_unknown_fields=True):
-    """Which biLM a task reads: the model's digest, and the number and width of the layers taken
+    """The biLM that a task reads: the model's digest, and the number and width of the layers taken
     from it."""
 
     digest: Sha256

@@ -31,7 +31,7 @@ HIDDEN = 90.0  # seconds for which shared storage may hide what another machine 
 
 @dataclass
 class TrainingProgress:
-    """How far a training has come: what a checkpoint holds besides tensors and settings.
+    """The progress of a training: all that a checkpoint holds besides tensors and settings.
 
     `best` is the lowest held-out perplexity, reached at `best_step`; `figures` are the other
     figures of that evaluation, if it read the whole held-out text. `stale` counts the evaluations

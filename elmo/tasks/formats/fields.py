@@ -1,4 +1,4 @@
-"""What readers share: their arguments, and the sentences, rows, records and fields of files."""
+"""Shared parts of readers: their arguments; sentences, rows, records and fields of files."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ class TextSplitter:
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """What a reader is asked to read: a file, its format, and how to read it.
+    """A request to a reader: a file, its format, and how to read it.
 
     `columns` says which columns or keys hold the fields, `scheme` which scheme the tags have, and
     `split` splits raw text into tokens. If `labelled` is false, labels may be absent. `items` are
