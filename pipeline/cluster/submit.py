@@ -173,7 +173,7 @@ def _send(client: Any, job: str, *, working_dir: Path, what: str, entrypoint: st
     runtime = {
         "working_dir": str(working_dir),
         "env_vars": variables,
-        "worker_process_setup_hook": "elmo_job.environment",
+        "worker_process_setup_hook": "elmo_job.set_environment",
     }
     try:
         client.submit_job(

@@ -8,6 +8,7 @@ import os
 import struct
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 DETACH = 2  # unmount at once, whoever is still in there
@@ -176,7 +177,8 @@ def serve(where: str, folder: str) -> None:
             failed, answer = 0, mirror.answer(operation, node, asked[HEADER.size : length])
         except OSError as error:
             failed, answer = error.errno or errno.EIO, NOTHING
-        os.write(device, struct.pack("<IiQ", 16 + len(answer), -failed, unique) + answer)
+        with suppress(OSError):  # who asked has gone, or it is unmounted
+            os.write(device, struct.pack("<IiQ", 16 + len(answer), -failed, unique) + answer)
 
 
 if __name__ == "__main__":

@@ -154,7 +154,7 @@ def test_a_check_whose_process_dies_is_made_again(
         def do_GET(self) -> None:
             for process in psutil.Process().children(recursive=True):
                 with contextlib.suppress(psutil.Error):
-                    if not killed and process.cmdline()[:1] == ["ray::look"]:
+                    if not killed and process.cmdline()[:1] == ["ray::check_node"]:
                         process.kill()
                         killed.append(process.pid)
             self.send_response(200)

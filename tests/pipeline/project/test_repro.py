@@ -72,7 +72,7 @@ def long():
     Path("running").touch()
     time.sleep(600)
 
-cli.run(stages)
+cli.run_cli(stages)
 """
 
 
