@@ -5,6 +5,7 @@ import io
 import logging
 import os
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -35,6 +36,7 @@ class _Lines(logging.Handler):
         self.out = out
         self.first = ""
         self.reported = False  # by a stage, on its own
+        self.interrupted = False
 
     def emit(self, record: logging.LogRecord) -> None:
         """Hear of a record; raise an error of the system, to which DVC would add advice."""
@@ -44,6 +46,7 @@ class _Lines(logging.Handler):
         while error is not None:
             parts.append(str(error).rstrip("."))
             self.reported |= parts[-1].endswith((", exited with 1", ", exited with 2"))
+            self.interrupted |= parts[-1].endswith((", exited with -2", ", exited with -15"))
             error = error.__cause__
         line = " ".join(": ".join(filter(None, parts)).split())
         if record.levelno < logging.WARNING:
@@ -70,6 +73,7 @@ def repro(arguments: Sequence[str]) -> tuple[int, str]:
     path = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), os.environ.get("PATH")]))
     os.environ.setdefault("DVC_NO_ANALYTICS", "1")
     os.environ["PATH"] = path
+    _let_stages_hear_signals()
     from dvc.cli import DvcParserError, main, parse_args
 
     words = ["repro", *arguments]
@@ -94,9 +98,19 @@ def repro(arguments: Sequence[str]) -> tuple[int, str]:
                 _say_outcome()
     finally:
         signal.signal(signal.SIGTERM, before)
-    if code == 252:
+    if code == 252 or lines.interrupted:
         raise KeyboardInterrupt
     return code, "" if lines.reported else lines.first
+
+
+def _let_stages_hear_signals() -> None:
+    """Let DVC start stages with bash, in whose place the stage's process then stands.
+
+    Another `sh` stays between the two: it dies of the signal, and the stage goes on unseen.
+    """
+    shell, bash = Path(os.environ.get("SHELL") or "/bin/sh").name, shutil.which("bash")
+    if shell in ("sh", "dash") and bash:
+        os.environ["SHELL"] = bash
 
 
 def _pass_on(*_: object) -> None:

@@ -76,12 +76,13 @@ cli.run_cli(stages)
 """
 
 
+@pytest.mark.parametrize("shell", ["/bin/bash", "/bin/sh", ""])
 @pytest.mark.parametrize(
     ("send", "number"),
     [(os.kill, signal.SIGTERM), (os.killpg, signal.SIGTERM), (os.killpg, signal.SIGINT)],
 )
 def test_an_interrupted_run_ends_its_stage_and_says_so_once(
-    project: Path, send: Callable[[int, int], None], number: int
+    project: Path, send: Callable[[int, int], None], number: int, shell: str
 ) -> None:
     """The signal comes to the run alone, or to the stage too, as a terminal sends it."""
     (project / "dvc.yaml").write_text(f"stages: {{one: {{cmd: {sys.executable} long.py long}}}}\n")
@@ -90,7 +91,7 @@ def test_an_interrupted_run_ends_its_stage_and_says_so_once(
     process = subprocess.Popen(
         [sys.executable, "-m", "pipeline", "run"],
         cwd=project,
-        env=ENVIRONMENT,
+        env=ENVIRONMENT | {"SHELL": shell},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
