@@ -195,17 +195,12 @@ def _timed(embed: object, sentences: list[list[str]]) -> dict[str, float]:
 
 
 def _peak(options: argparse.Namespace) -> dict[str, float]:
-    """The best of ten products of 2048 × 2048 matrices, in GFLOP/s."""
     import torch
 
+    from benchmarks.machine import matrix_peak
+
     torch.set_num_threads(options.threads)
-    one = torch.randn(2048, 2048).to(getattr(torch, options.precision))
-    times = []
-    for _ in range(12):
-        began = time.perf_counter()
-        one @ one
-        times.append(time.perf_counter() - began)
-    return {"gflops": round(2 * 2048**3 / min(times[2:]) / 1e9)}
+    return {"gflops": matrix_peak(options.precision)}
 
 
 def make_weights(folder: Path, size: str, *, gain: float = 1.0) -> None:

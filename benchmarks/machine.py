@@ -6,6 +6,8 @@ python -m benchmarks.machine
 import json
 import os
 import platform
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,27 @@ def precisions() -> list[str]:
 
     factor = machine_speed.matrix_speeds(torch.device("cpu")).speedup("float32", "bfloat16")
     return ["float32"] + ["bfloat16"] * (factor < EMULATED)
+
+
+def matrix_peak(precision: str, *, size: int = 4096, repeat: int = 10) -> float:
+    """GFLOP/s of the fastest product of two square matrices: torch's own, or oneDNN's.
+
+    In float32 torch takes MKL, which on some processors is the slower of the two by far.
+    """
+    a = torch.randn(size, size).to(getattr(torch, precision))
+    ways: list[Callable[[], object]] = [lambda: a @ a]
+    if precision == "float32" and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        packed = torch.ops.mkldnn._reorder_linear_weight(a.clone(), size)
+        ways.append(lambda: torch.ops.mkldnn._linear_pointwise(a, packed, None, "none", [], ""))
+    with torch.inference_mode():
+        best = min(_seconds(way) for way in ways for _ in range(repeat))
+    return round(2 * size**3 / best / 1e9)
+
+
+def _seconds(product: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    product()
+    return time.perf_counter() - began
 
 
 _LIMITS = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "OMP_NUM_THREADS")

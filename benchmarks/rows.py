@@ -145,6 +145,21 @@ def _spinning(figures: Figures) -> str:
     )
 
 
+def _freed(figures: Figures) -> str:
+    return ", ".join(
+        f"{kind} {found['ratio']:.2f} × (page faults a step: "
+        f"{found['kept']['page_faults_a_step']:,} for {found['returned']['page_faults_a_step']:,})"
+        for kind in ("float32", "bfloat16")
+        if (found := figures.get(kind))
+    )
+
+
+def _shares(work: str) -> Callable[[Figures], str]:
+    return lambda figures: ", ".join(
+        f"{kind} {found['share']:.0%}" for kind, found in figures.get(work, {}).items()
+    )
+
+
 def _differences(figures: Figures) -> str:
     return f"differ by at most {max(figures['largest_difference_by_layer']):.1e}"
 
@@ -179,6 +194,27 @@ BENCHMARKS: tuple[Benchmark, ...] = (
                 lambda f: f"{f['ours float32']['peak_memory_mb'] / 1000:.1f} GB",
             ),
         ),
+    ),
+    Benchmark(
+        "shares",
+        ("shares", "{text}"),
+        20,
+        tuple(
+            Row(f"{work}: share", "the matrix peak of the same run and precision", _shares(work))
+            for work in (
+                "embedding, small",
+                "embedding, original",
+                "training, small",
+                "training, original",
+                "training, default",
+            )
+        ),
+    ),
+    Benchmark(
+        "freed_memory",
+        ("freed_memory",),
+        4,
+        (Row("training, default network, freed memory kept", "returned to the system", _freed),),
     ),
     Benchmark(
         "training_workers",

@@ -1,7 +1,7 @@
 """A training step of ours against others', alone and with two workers, and by vocabulary size.
 
     python -m benchmarks.training TEXT steps|workers|words [--threads 2] [--repeat 3] [--steps 8]
-        [--rows 128] [--network small|original|default]
+        [--rows 128] [--network small|original|default] [--ours]
 
 TEXT has one sentence per line, tokens between spaces. The network is the small one (2 × 1024 cells,
 projection 128, 2048 filters, 1 highway), the original of 2018 (2 × 4096, 512, 2048, 2) or that of
@@ -10,7 +10,8 @@ params.yaml; the recipe is that of 2018 (128 × 20 tokens, 8192 candidates, Adag
 `steps`   our step in float32 and bfloat16, the same model under plain autograd (the character
           network on every token, and on distinct tokens), and torch.nn.LSTM(proj_size), which can't
           clip, both under autocast for bfloat16; with the matrix peak of the same run, and the
-          share of it that our step reaches (its matrix products, counted by shape)
+          share of it that our step reaches (its matrix products, counted by shape); with
+          `--ours` our step alone
 `workers` one worker with one core against two, and what a step sends
 `words`   time and peak memory of a step with 33, 300 and 800 thousand words
 
@@ -31,7 +32,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.machine import precisions, show
+from benchmarks.machine import matrix_peak, precisions, show
 
 WINDOW = 20
 SIDES = {
@@ -62,7 +63,7 @@ def main() -> None:
 
 
 def _steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
-    sides = _sides("steps")
+    sides = [side for side in _sides("steps") if side.startswith("ours") or not options.ours]
     runs: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
     for _ in range(options.repeat):
         for side, each in runs.items():
@@ -213,18 +214,7 @@ def _side(options: argparse.Namespace) -> dict[str, float]:
 
 
 def _peak() -> dict[str, float]:
-    import torch
-
-    figures = {}
-    for precision in precisions():
-        a = torch.ones(4096, 4096, dtype=getattr(torch, precision))
-        best = float("inf")
-        for _ in range(4):
-            began = time.perf_counter()
-            a @ a
-            best = min(best, time.perf_counter() - began)
-        figures[f"{precision}_gflops"] = round(2 * 4096**3 / best / 1e9)
-    return figures
+    return {f"{precision}_gflops": matrix_peak(precision) for precision in precisions()}
 
 
 def _text(text: Path, folder: Path) -> None:
@@ -244,6 +234,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--network", choices=["small", "original", "default"], default="small")
+    parser.add_argument("--ours", action="store_true", help="time our own step alone")
     for name in ("--rank", "--words"):
         parser.add_argument(name, type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--size", type=int, default=1, help=argparse.SUPPRESS)

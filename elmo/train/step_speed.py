@@ -29,6 +29,7 @@ from elmo.io.location import Folder
 from elmo.io.records import read_record
 from elmo.model.config import read_config
 from elmo.nn.bilm import BiLM
+from elmo.nn.memory import keep_freed_memory
 from elmo.nn.softmax import Softmax
 from elmo.settings import PRECISIONS, ModelShape, NetworkSettings, Precision, TrainingSettings
 from elmo.train.machine_speed import measurement_path
@@ -207,6 +208,7 @@ def _text(training: TrainingSettings, words: int) -> Window:
 
 
 def _main() -> None:
+    keep_freed_memory()  # as training does
     work: dict[str, Any] = json.load(sys.stdin)
     network = msgspec.convert(work["network"], NetworkSettings)
     training = msgspec.convert(work["training"], TrainingSettings)
