@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from elmo.data.arrays import Floats
 from elmo.errors import ElmoError
 from elmo.interop.hdf5 import create_hdf5, load_h5py
-from elmo.io.atomic import new_output
+from elmo.io.atomic import new_file_if_absent
 from elmo.io.folders import new_folder
 from elmo.io.location import Location
 from elmo.store import FeatureStore
@@ -52,7 +52,7 @@ def export_token_table(
     ]
     schema = pa.schema([*fields, *layers])
     written = 0
-    with new_output(out) as path, pq.ParquetWriter(path, schema) as writer:
+    with new_file_if_absent(out) as path, pq.ParquetWriter(path, schema) as writer:
         for number in store.numbers():
             part = store.part(number)
             for group in range(part.row_groups):

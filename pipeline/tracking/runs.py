@@ -131,7 +131,7 @@ def run(
     with catch_mlflow_errors():
         client = mlflow_client()
         if folder and folder.exists(_KEPT):
-            run_id = folder.record(_KEPT, dict[str, str]).get("run_id")
+            run_id = folder.read_record(_KEPT, dict[str, str]).get("run_id")
         parent = _repro_run(client)
         _end_killed(client, stage)
         if run_id is None or not run_exists(run_id):

@@ -23,7 +23,7 @@ from click.testing import CliRunner
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.model.folder import load_model
-from elmo.model.pretrained import folder_of
+from elmo.model.pretrained import pretrained_folder
 from pipeline import tracking
 from pipeline.commands.cli import cli
 from pipeline.terminal.urls import with_login, without_credentials
@@ -474,7 +474,7 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def models_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the champion of a project is read from, as a job that knows the database does."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
-    return folder_of("models:/tiny@champion")
+    return pretrained_folder("models:/tiny@champion")
 
 
 @pytest.mark.slow
