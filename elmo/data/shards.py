@@ -125,10 +125,6 @@ class Shards:
         """
         return open_shard_at(self.location, entry)
 
-    def sentences(self, split: str | None = None) -> int:
-        """Return the number of rows of a split (default: both), including blank lines."""
-        return sum(entry.sentences for entry in self.entries(split))
-
     def tokens(self, split: str | None = None) -> int:
         """Return the number of tokens of a split (default: both), without sentence boundaries."""
         return sum(entry.tokens for entry in self.entries(split))

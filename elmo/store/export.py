@@ -125,16 +125,13 @@ def write_vectors_hdf5(
     return count
 
 
-def sentence_records(
-    store: FeatureStore, *, numbers: Sequence[int] | None = None
-) -> Iterator[dict[str, Any]]:
+def sentence_records(store: FeatureStore) -> Iterator[dict[str, Any]]:
     """Yield each sentence of a store as a dictionary: `sentence_id`, `tokens`, and for each layer a
     float32 array (tokens, dim).
 
-    `numbers` selects parts of the store by their index (default: all). A sentence without tokens is
-    left out unless it was a blank line of the input.
+    A sentence without tokens is left out unless it was a blank line of the input.
     """
-    for number in store.numbers() if numbers is None else numbers:
+    for number in store.numbers():
         part = store.part(number)
         for group in range(part.row_groups):
             block = part.block(group, store.layers)

@@ -657,7 +657,7 @@ def test_blank_lines_are_no_sentences_where_sentences_are_split_out(tmp_path: Pa
     shards = make(tmp_path / "out", path, sentences="split", documents="blank")
     assert all(in_order(shards))
     assert shards.manifest.counts.blank_lines == 5
-    assert shards.manifest.counts.sentences == shards.sentences() == len(in_order(shards))
+    assert shards.manifest.counts.sentences == len(in_order(shards))
     assert accounted(shards) == shards.manifest.counts.bytes == path.stat().st_size
     lines = make(tmp_path / "lines", path, sentences="line", documents="blank")
     assert len(in_order(lines)) == len(LINES) + 3
