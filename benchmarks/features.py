@@ -36,8 +36,8 @@ from elmo.store.export import export_token_table
 from elmo.store.layout import Layout, choose_layers
 from elmo.store.manifest import (
     FIRST_MANIFEST,
-    MadeWith,
-    ModelOf,
+    ModelEntry,
+    ParamsEntry,
     PartEntry,
     StoreSource,
     count_parts,
@@ -217,8 +217,8 @@ def _publish(location: Location, layout: Layout, parts: list[PartEntry]) -> None
     )
     manifest = new_manifest(
         layout=layout,
-        model=ModelOf("0" * 64, Tokenization("none"), {}),
-        params=MadeWith(layers="all", precision="float32"),
+        model=ModelEntry("0" * 64, Tokenization("none"), {}),
+        params=ParamsEntry(layers="all", precision="float32"),
         sources=[source],
         parts=parts,
         made_by="benchmark",
@@ -410,7 +410,7 @@ def _ratios(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_memory(shards: Shards) -> Shard:
-    shard = shards.open(shards.infos()[0])
+    shard = shards.open(shards.entries()[0])
     return replace(
         shard,
         sentence_ids=shard.sentence_ids.copy(),

@@ -44,7 +44,7 @@ def _first(lines: list[list[str]], tokens: int) -> list[list[str]]:
 
 
 def _write(out: Path, texts: dict[str, list[list[str]]]) -> None:
-    infos, splits, totals, first_id = [], {}, Counter[str](), 0
+    entries, splits, totals, first_id = [], {}, Counter[str](), 0
     with new_folder(Location(out), ours=("manifest.json",)) as folder:
         for split, lines in texts.items():
             splits[split] = len(lines)
@@ -60,7 +60,7 @@ def _write(out: Path, texts: dict[str, list[list[str]]]) -> None:
                     offsets=np.cumsum([0, *map(len, chunk)], dtype=np.int32),
                     tokens=pa.array(tokens, pa.string()).dictionary_encode(),
                 )
-                infos.append(describe_shard(path, split=split))
+                entries.append(describe_shard(path, split=split))
                 size = sum(len(token.encode()) for token in tokens)
                 totals += Counter(
                     sentences=len(chunk), documents=len(chunk), tokens=len(tokens), bytes=size
@@ -68,7 +68,7 @@ def _write(out: Path, texts: dict[str, list[list[str]]]) -> None:
                 first_id += len(chunk)
         write_manifest(
             Location(folder),
-            shards=infos,
+            shards=entries,
             documents=splits,
             tokenizer=TokenizerEntry("whitespace"),
             counts=ShardsCounts(blank_lines=0, token_bytes=totals["bytes"], dropped={}, **totals),

@@ -94,8 +94,8 @@ def _write(counts: Counter[str], out: Path, min_count: int) -> None:
 
 
 def _rows(shards: Shards) -> Iterator[list[str]]:
-    for info in shards.infos("train"):
-        shard = shards.open(info)
+    for entry in shards.entries("train"):
+        shard = shards.open(entry)
         yield from (shard.tokens(row) for row in range(len(shard)))
 
 
@@ -113,7 +113,7 @@ def _report(
     return {
         "tokens": shards.tokens("train"),
         "words": len((folder / "from-text.txt").read_text(encoding="utf-8").splitlines()),
-        "shards": len(shards.infos("train")),
+        "shards": len(shards.entries("train")),
         "repeat": options.repeat,
         "stage_seconds": round(stage, 4),
         "python_from_shards_seconds": round(from_shards, 3),

@@ -10,14 +10,13 @@ from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
 from elmo.errors import BadSettings, ElmoError
 
-Value = TypeVar("Value")
 WholeNumber = Annotated[int, Meta(ge=0, le=2**31)]
 Positive = Annotated[int, Meta(ge=1, le=2**31)]
 Seed = Annotated[int, Meta(ge=0, le=2**31)]

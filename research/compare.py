@@ -13,7 +13,7 @@ import numpy as np
 
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
-from elmo.io.locks import locked
+from elmo.io.locks import work_folder_lock
 from elmo.io.records import digest, read_record
 from elmo.store import model_digest
 from elmo.tasks import RESULTS_VERSION
@@ -232,7 +232,7 @@ def _train(
     ]
     folder = work.absolute() / f"way-{digest(made_from)[:16]}"
     trained, kept = folder / "trained", folder / "tallies.json"
-    with locked(folder):
+    with work_folder_lock(folder):
         if not kept.exists():
             stopwatch = _Stopwatch(folder / "seconds.json")
             progress = tasks.TrainProgress(name=f"{name}, ")

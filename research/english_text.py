@@ -54,7 +54,7 @@ def without(lines: Iterable[str], shards: Shards) -> Iterator[str]:
 
     A line overlaps where `SHARED` tokens in a row, ignoring case, are in both.
     """
-    opened = [shards.open(info) for info in shards.infos("heldout")]
+    opened = [shards.open(entry) for entry in shards.entries("heldout")]
     sentences = (shard.tokens(k) for shard in opened for k in range(len(shard)))
     heldout = {ngram for tokens in sentences for ngram in _ngrams(tokens)}
     tokenizer = TextTokenizer(shards.tokenization)

@@ -138,11 +138,11 @@ def read_manifest(folder: Location) -> ShardsManifest:
     """Read `manifest.json` of a shards folder; raise `ElmoError` if it is none or contradicts
     itself."""
     path = folder.name("manifest.json")
-    header = folder.record("manifest.json", Header)
+    header = folder.read_record("manifest.json", Header)
     if header.kind != "shards":
         raise ElmoError(f"{path}: is not the manifest of a shards folder")
-    header.check(path, "schema", SCHEMA_VERSION, again="make the shards again")
-    manifest = folder.record("manifest.json", ShardsManifest)
+    header.check_version(path, "schema", SCHEMA_VERSION, again="make the shards again")
+    manifest = folder.read_record("manifest.json", ShardsManifest)
     _check_manifest(path, manifest)
     return manifest
 
@@ -170,8 +170,8 @@ def write_manifest(
         splits={
             split: SplitCounts(
                 documents=documents[split],
-                sentences=sum(info.sentences for info in shards if info.split == split),
-                tokens=sum(info.tokens for info in shards if info.split == split),
+                sentences=sum(entry.sentences for entry in shards if entry.split == split),
+                tokens=sum(entry.tokens for entry in shards if entry.split == split),
             )
             for split in SPLITS
         },
@@ -199,21 +199,21 @@ def check_size(out: Location, *, shards: int, inputs: Sequence[CorpusFile]) -> N
 
 def _check_manifest(path: str, manifest: ShardsManifest) -> None:
     """Check that a manifest's numbers agree with each other."""
-    names = [info.file for info in manifest.shards]
+    names = [entry.file for entry in manifest.shards]
     if len(set(names)) != len(names):
         raise ElmoError(f"{path}: shards: names a file twice; make the shards again")
     if set(manifest.splits) != set(SPLITS):
         raise ElmoError(f"{path}: splits: must be train and heldout; make the shards again")
     for split, counts in manifest.splits.items():
-        infos = [info for info in manifest.shards if info.split == split]
+        entries = [entry for entry in manifest.shards if entry.split == split]
         for what in ("sentences", "tokens"):
-            total = sum(getattr(info, what) for info in infos)
+            total = sum(getattr(entry, what) for entry in entries)
             if total != getattr(counts, what):
                 raise ElmoError(
                     f"{path}: splits.{split}.{what}: {getattr(counts, what)}, and its shards have "
                     f"{total}; make the shards again"
                 )
-        for one, two in pairwise(infos):
+        for one, two in pairwise(entries):
             if one.last_sentence_id >= two.first_sentence_id:
                 raise ElmoError(f"{path}: {two.file} does not follow {one.file}; make it again")
     for what in ("documents", "sentences", "tokens"):

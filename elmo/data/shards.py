@@ -28,13 +28,13 @@ from elmo.data.manifest import (
     read_manifest,
     write_manifest,
 )
-from elmo.data.tokenizer import NONE, Tokenization
+from elmo.data.tokenizer import NO_TOKENIZER, Tokenization
 from elmo.errors import ElmoError, altered_error, first_line, missing_error
-from elmo.io.folders import cached, new_folder
+from elmo.io.folders import cached_copy, new_folder
 from elmo.io.location import Folder, Location
 from elmo.io.records import check_sha256, digest, sha256
 
-NAMES = r"(train|heldout)-[\d-]+\.arrow"  # the shards that a folder holds, whoever wrote them
+FILE_PATTERN = r"(train|heldout)-[\d-]+\.arrow"  # the names of shards, whoever wrote them
 _METADATA = {"kind": "elmo.shard", "schema": str(SCHEMA_VERSION)}
 SCHEMA = pa.schema(
     [
@@ -109,77 +109,74 @@ class Shards:
         """Return how the text was split into sentences and tokens."""
         return self.manifest.tokenizer.tokenization()
 
-    def infos(self, split: str | None = None) -> list[ShardEntry]:
+    def entries(self, split: str | None = None) -> list[ShardEntry]:
         """Return the manifest entries of one split (default: both), in the order of their
         sentences."""
         if split not in (*SPLITS, None):
             raise ElmoError(f"{self.location}: no split {split!r}; there are train and heldout")
-        return [info for info in self.manifest.shards if split in (info.split, None)]
+        return [entry for entry in self.manifest.shards if split in (entry.split, None)]
 
-    def open(self, info: ShardEntry) -> Shard:
-        """Memory-map the shard that the manifest entry `info` describes.
+    def open(self, entry: ShardEntry) -> Shard:
+        """Memory-map the shard that the manifest entry `entry` describes.
 
         The first time a process opens a file, its SHA-256 is checked; `ElmoError` is raised if the
         file does not match its entry. A file at a URL is first copied to a local cache
-        (`elmo.io.folders.cached`).
+        (`elmo.io.folders.cached_copy`).
         """
-        return open_at(self.location, info)
-
-    def sentences(self, split: str | None = None) -> int:
-        """Return the number of rows of a split (default: both), including blank lines."""
-        return sum(info.sentences for info in self.infos(split))
+        return open_shard_at(self.location, entry)
 
     def tokens(self, split: str | None = None) -> int:
         """Return the number of tokens of a split (default: both), without sentence boundaries."""
-        return sum(info.tokens for info in self.infos(split))
+        return sum(entry.tokens for entry in self.entries(split))
 
     def check_sizes(self) -> None:
         """Raise `ElmoError` for the first shard that is missing or has the wrong size.
 
         No shard is read, so it is quick enough to run before the work begins.
         """
-        self.location.check_all((info.file, info.bytes) for info in self.infos())
+        self.location.check_all((entry.file, entry.bytes) for entry in self.entries())
 
 
-def open_at(location: Location, info: ShardEntry) -> Shard:
-    """Memory-map the shard `info` of the folder `location`; see `Shards.open`."""
-    path = cached(location, info.file, sha256=info.sha256)
+def open_shard_at(location: Location, entry: ShardEntry) -> Shard:
+    """Memory-map the shard that `entry` describes in a folder, which may be at a URL; see
+    `Shards.open`."""
+    path = cached_copy(location, entry.file, sha256=entry.sha256)
     try:
-        return open_shard(path, info=info)
+        return open_shard(path, entry=entry)
     except ElmoError:
         if location.local is not None or path.exists():
             raise
     # another process needed the room of the copy just then
-    return open_shard(cached(location, info.file, sha256=info.sha256), info=info)
+    return open_shard(cached_copy(location, entry.file, sha256=entry.sha256), entry=entry)
 
 
-def open_shard(path: Path, *, info: ShardEntry) -> Shard:
-    """Memory-map the shard file `path`, which `info` describes; see `Shards.open`."""
-    status = _check_size(path, info)
-    _check_once(path.absolute(), status.st_mtime_ns, info)
+def open_shard(path: Path, *, entry: ShardEntry) -> Shard:
+    """Memory-map a local shard file, which `entry` describes; see `Shards.open`."""
+    status = _check_size(path, entry)
+    _check_once(path.absolute(), status.st_mtime_ns, entry)
     batch = _read(path)
     tokens = batch.column("tokens")
     sentence_ids = batch.column("sentence_id").to_numpy()
     document_ids = batch.column("document_id").to_numpy()
     return Shard(
         path=path,
-        split=info.split,
-        digest=info.sha256,
-        sentence_ids=sentence_ids + info.sentence_offset,
-        document_ids=document_ids + info.document_offset,
+        split=entry.split,
+        digest=entry.sha256,
+        sentence_ids=sentence_ids + entry.sentence_offset,
+        document_ids=document_ids + entry.document_offset,
         offsets=tokens.offsets.to_numpy(),
         ids=tokens.values.indices.to_numpy(),
         dictionary=tokens.values.dictionary,
     )
 
 
-def _check_size(path: Path, info: ShardEntry) -> os.stat_result:
+def _check_size(path: Path, entry: ShardEntry) -> os.stat_result:
     try:
         status = path.stat()
     except FileNotFoundError:
         raise missing_error(path) from None
-    if status.st_size != info.bytes or not stat.S_ISREG(status.st_mode):
-        raise altered_error(path, f"{status.st_size} bytes, its manifest says {info.bytes}")
+    if status.st_size != entry.bytes or not stat.S_ISREG(status.st_mode):
+        raise altered_error(path, f"{status.st_size} bytes, its manifest says {entry.bytes}")
     return status
 
 
@@ -235,7 +232,7 @@ def write_shards(
     *,
     heldout_every: int = 0,
     shard_sentences: int = 1000,
-    tokenizer: Tokenization = NONE,
+    tokenizer: Tokenization = NO_TOKENIZER,
 ) -> "Shards":
     """Write a shards folder from token lists in memory, each sentence its own document.
 
@@ -251,13 +248,13 @@ def write_shards(
         "heldout": sorted(heldout),
     }
     location = Location.of(out)
-    with new_folder(location, ours=("manifest.json",), also=NAMES, kind="shards") as folder:
-        infos = []
+    with new_folder(location, ours=("manifest.json",), also=FILE_PATTERN, kind="shards") as folder:
+        entries = []
         for split, ids in split_ids.items():
             for number, start in enumerate(range(0, len(ids), shard_sentences)):
                 chosen = ids[start : start + shard_sentences]
                 path = folder / shard_name(split, number)
-                infos.append(_write_rows(path, split, chosen, [rows[i] for i in chosen]))
+                entries.append(_write_rows(path, split, chosen, [rows[i] for i in chosen]))
         size = sum(len(token.encode()) for row in rows for token in row)
         counts = ShardsCounts(
             documents=len(rows),
@@ -270,7 +267,7 @@ def write_shards(
         )
         write_manifest(
             Location(folder),
-            shards=infos,
+            shards=entries,
             documents={split: len(ids) for split, ids in split_ids.items()},
             tokenizer=TokenizerEntry(**msgspec.structs.asdict(tokenizer)),
             counts=counts,
@@ -289,9 +286,9 @@ def _write_rows(path: Path, split: Split, ids: list[int], rows: list[Sequence[st
 
 
 @lru_cache(maxsize=1 << 16)
-def _check_once(path: Path, modified: int, info: ShardEntry) -> None:
+def _check_once(path: Path, modified: int, entry: ShardEntry) -> None:
     """Check a file's bytes and counts; a file that is not `modified` since is checked only once."""
-    check_sha256(path, info.sha256)
+    check_sha256(path, entry.sha256)
     batch = _read(path)
     try:
         batch.validate(full=True)
@@ -299,9 +296,9 @@ def _check_once(path: Path, modified: int, info: ShardEntry) -> None:
         raise ElmoError(f"{path}: is no shard ({first_line(error)}); make it again") from None
     tokens = batch.column("tokens")
     counts = {
-        "sentences": (batch.num_rows, info.sentences),
-        "tokens": (len(tokens.values), info.tokens),
-        "types": (len(tokens.values.dictionary), info.types),
+        "sentences": (batch.num_rows, entry.sentences),
+        "tokens": (len(tokens.values), entry.tokens),
+        "types": (len(tokens.values.dictionary), entry.types),
     }
     for what, (actual, named) in counts.items():
         if actual != named:
@@ -310,8 +307,8 @@ def _check_once(path: Path, modified: int, info: ShardEntry) -> None:
             )
     nulls = sum(column.null_count for column in batch.columns)
     nulls += tokens.values.null_count + tokens.values.dictionary.null_count
-    ids = batch.column("sentence_id").to_numpy() + info.sentence_offset
-    ends = (info.first_sentence_id, info.last_sentence_id)
+    ids = batch.column("sentence_id").to_numpy() + entry.sentence_offset
+    ends = (entry.first_sentence_id, entry.last_sentence_id)
     if nulls:
         raise ElmoError(f"{path}: {nulls} of its values are missing; make it again")
     if not len(ids) or (ids[0], ids[-1]) != ends or (np.diff(ids) <= 0).any():

@@ -77,7 +77,7 @@ class TokenBlock(NamedTuple):
     starts_n: npt.NDArray[np.bool_]
 
 
-WindowAndAfter = tuple[Window, Callable[[], StreamPosition]]
+WindowAndPosition = tuple[Window, Callable[[], StreamPosition]]
 
 
 class WindowStream:
@@ -106,7 +106,7 @@ class WindowStream:
     ) -> None:
         if rows < 1 or window < 1 or block_sentences < 1:
             raise ElmoError("rows, window and block_sentences must be 1 or more")
-        self.shards, self.infos = shards, shards.infos(split)
+        self.shards, self.entries = shards, shards.entries(split)
         self.vocabulary, self.encode = vocabulary, encode
         self.rows, self.window, self.block = rows, window, block_sentences
         self.epochs, self.seed = epochs, seed
@@ -114,25 +114,25 @@ class WindowStream:
         self._tables: OrderedDict[int, _Table] = OrderedDict()
         self._orders: dict[int, npt.NDArray[np.int32]] = {}
         self._words: tuple[npt.NDArray[np.signedinteger], Int64s] | None = None
-        blocks = [-(-info.sentences // block_sentences) for info in self.infos]
+        blocks = [-(-entry.sentences // block_sentences) for entry in self.entries]
         self._blocks = np.array(blocks, np.int64)
         self._lengths: list[Any] = [None] * len(blocks)  # of each shard's blocks, once asked for
-        if not any(info.tokens for info in self.infos):
+        if not any(entry.tokens for entry in self.entries):
             raise ElmoError(f"{shards.location}: has no {split} tokens; raise tokenize.heldout")
 
     @property
     def predictions_per_epoch(self) -> int:
         """Return how many tokens each direction predicts in one epoch: all tokens, and one boundary
         per sentence that has tokens."""
-        opened = (self.shards.open(info) for info in self.infos)
+        opened = (self.shards.open(entry) for entry in self.entries)
         filled = sum(int(np.count_nonzero(np.diff(shard.offsets))) for shard in opened)
-        return sum(info.tokens for info in self.infos) + filled
+        return sum(entry.tokens for entry in self.entries) + filled
 
     def first_position(self) -> StreamPosition:
         """Return the position before the first window, from which `windows` reads everything."""
         return {"block": 0, "rows": [[-1, 0]] * self.rows}
 
-    def windows(self, position: StreamPosition) -> Iterator[WindowAndAfter]:
+    def windows(self, position: StreamPosition) -> Iterator[WindowAndPosition]:
         """Yield the windows from `position` onwards, each with a function that returns the position
         after it, from which a resumed training continues. It is a function because positions are
         costly and seldom needed."""
@@ -217,7 +217,7 @@ class WindowStream:
         included. `number` counts the blocks in reading order, over all epochs."""
         shard, block = self._shard_and_block(number)
         if self._lengths[shard] is None:
-            offsets = self.shards.open(self.infos[shard]).offsets.astype(np.int64)
+            offsets = self.shards.open(self.entries[shard]).offsets.astype(np.int64)
             lengths = np.diff(offsets)
             starts = np.arange(0, len(lengths), self.block)
             self._lengths[shard] = np.add.reduceat(lengths + (lengths > 0), starts)
@@ -236,7 +236,7 @@ class WindowStream:
         return self._orders[epoch]
 
     def _drawn_order(self, epoch: int) -> npt.NDArray[np.int32]:
-        shards = np.arange(len(self.infos))
+        shards = np.arange(len(self.entries))
         random = None if self.seed is None else np.random.default_rng([self.seed, epoch])
         if random is not None:
             random.shuffle(shards)
@@ -252,7 +252,7 @@ class WindowStream:
 
     def _table(self, number: int) -> "_Table":
         if number not in self._tables:
-            self._tables[number] = _Table.of(self.shards, self.infos, number, self.vocabulary)
+            self._tables[number] = _Table.of(self.shards, self.entries, number, self.vocabulary)
             if len(self._tables) > 2 * SHARDS_MIXED:
                 self._tables.popitem(last=False)
         self._tables.move_to_end(number)
@@ -325,9 +325,9 @@ class _Table:
 
     @classmethod
     def of(
-        cls, shards: Shards, infos: list[ShardEntry], number: int, vocabulary: Vocabulary
+        cls, shards: Shards, entries: list[ShardEntry], number: int, vocabulary: Vocabulary
     ) -> "_Table":
-        shard = shards.open(infos[number])
+        shard = shards.open(entries[number])
         words = vocabulary.ids(shard.types).astype(np.int64)
         unknown = words == vocabulary.unk
         own = (number + 1) * _OOV + np.arange(len(words))

@@ -60,14 +60,14 @@ class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
         `other` is the tokenization of the shards; `model` and `shards` name both in the message.
         Shards made from token lists have no tokenizer and are always accepted.
         """
-        if other.name != NONE.name and not self.same_tokens(other):
+        if other.name != NO_TOKENIZER.name and not self.same_tokens(other):
             raise Mismatch(
                 f"{shards}: was tokenized by {other}, and the model {model} reads tokens of "
                 f"{self}; tokenize the text anew with that one, or choose another model"
             )
 
 
-NONE = Tokenization("none")
+NO_TOKENIZER = Tokenization("none")  # of token lists that a program supplied
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class TextTokenizer:
     """
 
     def __init__(self, tokenization: Tokenization) -> None:
-        if tokenization.name == NONE.name:
+        if tokenization.name == NO_TOKENIZER.name:
             raise ElmoError(
                 "the model was trained on token lists and has no tokenizer of its own; give it "
                 "token lists (on the command line: --pretokenized)"

@@ -12,7 +12,7 @@ from typing import Any
 
 from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
-from elmo.model.pretrained import folder_of
+from elmo.model.pretrained import pretrained_folder
 from elmo.store import model_digest
 
 
@@ -52,7 +52,7 @@ class BatchEncoder:
             raise ElmoError("pooling 'none' gives tables of several lengths; choose another")
         self.model, self.column, self.into = str(model), column, into
         self.device, self.options = device, options
-        self.digest = model_digest(folder_of(model))
+        self.digest = model_digest(pretrained_folder(model))
         self._embedder: Embedder | None = None
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,14 +20,14 @@ from elmo.data.tokenizer import installed_tokenization
 from elmo.data.vocabulary import MARKS, Vocabulary
 from elmo.errors import ElmoError
 from elmo.interop.hdf5 import create_hdf5, open_hdf5
-from elmo.io.atomic import new_output, write_json
+from elmo.io.atomic import new_file_if_absent, write_json
 from elmo.io.location import Location
 from elmo.io.outputs import check_folder
 from elmo.io.records import read_json, sha256
 from elmo.model.config import CONFIG
 from elmo.model.embedder import Embedder
 from elmo.model.folder import (
-    NAMES,
+    OTHER_FILE_PATTERN,
     WEIGHTS,
     load_model,
     save_model,
@@ -62,7 +62,7 @@ def import_2018(
     files do not say how text was tokenized, so `tokenizer` is recorded. `ElmoError` names an option
     or dataset that is missing or does not fit.
     """
-    check_folder(Location(out), ours=(CONFIG, WEIGHTS), also=NAMES)
+    check_folder(Location(out), ours=(CONFIG, WEIGHTS), also=OTHER_FILE_PATTERN)
     if files := Location(out).names():
         raise ElmoError(
             f"{out}: holds {files[0]}, and is not replaced; choose another folder, or delete it"
@@ -122,7 +122,7 @@ def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> 
             f"{loaded.characters.max_characters}; the 2018 files know bytes and 50 alone"
         )
     state = loaded.bilm.state_dict()
-    with new_output(Path(options)) as new:  # both files, or neither
+    with new_file_if_absent(Path(options)) as new:  # both files, or neither
         write_json(new, _options(config))
         # Killed between the two, it left the weights; the next export finds them the same.
         with create_hdf5(Path(weights), same=True) as (file, check):

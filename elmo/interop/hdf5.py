@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from elmo.errors import Damaged, ElmoError, NotFound
-from elmo.io.atomic import new_output
+from elmo.io.atomic import new_file_if_absent
 
 
 def load_h5py() -> Any:
@@ -41,7 +41,7 @@ def create_hdf5(out: Path, *, same: bool = False) -> Iterator[tuple[Any, Callabl
     bytes are the same.
     """
     h5py = load_h5py()
-    with new_output(out, same=same) as path, path.open("w+b", buffering=0) as file:
+    with new_file_if_absent(out, same=same) as path, path.open("w+b", buffering=0) as file:
         stream = _Unfailing(file)
         try:
             with h5py.File(stream, "w") as hdf5:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END
 from elmo.errors import ElmoError
-from elmo.io.atomic import new_output
+from elmo.io.atomic import new_file_if_absent
 from elmo.model.folder import Model, load_model
 from elmo.nn.encoder import CharacterEncoder
 
@@ -48,7 +48,7 @@ def export_portable_model(model: str | Path, out: str | Path) -> None:
         0: torch.export.Dim("sentences", max=LONGEST),
         1: torch.export.Dim("tokens", max=LONGEST),
     }
-    with torch.no_grad(), new_output(out) as beside, warnings.catch_warnings():
+    with torch.no_grad(), new_file_if_absent(out) as beside, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the exporters' own insides
         write(served, ids_BTK, {"ids": axes}, beside, model_metadata(loaded))
 

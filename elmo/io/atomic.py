@@ -26,13 +26,13 @@ def new_file(out: Path) -> Iterator[Path]:
     deleted.
     """
     check_file(out)
-    with beside(out) as folder:
+    with hidden_folder(out) as folder:
         yield folder / out.name
         os.replace(folder / out.name, out)
 
 
 @contextmanager
-def new_output(out: Path, *, same: bool = False) -> Iterator[Path]:
+def new_file_if_absent(out: Path, *, same: bool = False) -> Iterator[Path]:
     """Yield a temporary path that becomes `out` on success, like `new_file`, but never replaces a
     file.
 
@@ -41,7 +41,7 @@ def new_output(out: Path, *, same: bool = False) -> Iterator[Path]:
     """
     if not same:
         check_absent(out)
-    with beside(out) as folder:
+    with hidden_folder(out) as folder:
         yield folder / out.name
         if not (same and out.is_file() and filecmp.cmp(folder / out.name, out, shallow=False)):
             check_absent(out)
@@ -61,14 +61,14 @@ def check_absent(out: Path) -> None:
     """
     check_file(out)
     if out.exists() and out.stat().st_size:
-        sweep_beside(out)
+        sweep_hidden_folders(out)
         raise ElmoError(
             f"{out}: exists, and is not replaced; delete it, choose another or pass --overwrite"
         )
 
 
 @contextmanager
-def beside(out: Path) -> Iterator[Path]:
+def hidden_folder(out: Path) -> Iterator[Path]:
     """Yield a hidden folder beside `out`, locked while its writer lives.
 
     It is deleted in the end unless it was renamed. Hidden folders left by killed writers of `out`
@@ -84,11 +84,11 @@ def beside(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def _locked_folder(out: Path) -> Iterator[Path]:
-    """Create the locked folder of `beside`, and delete parent folders that were created in vain.
+    """Create the folder of `hidden_folder`, and delete parent folders that were created in vain.
 
     An interrupt may come between any two lines.
     """
-    sweep_beside(out)
+    sweep_hidden_folders(out)
     made = [path for path in out.absolute().parents if not path.exists()]
     folder, lock, left = hidden_name(out), -1, _TRIES
     try:
@@ -116,7 +116,7 @@ def _locked_folder(out: Path) -> Iterator[Path]:
                 path.rmdir()
 
 
-def sweep_beside(out: Path) -> None:
+def sweep_hidden_folders(out: Path) -> None:
     """Delete the hidden folders that killed writers of `out` left: their locks are free."""
     hidden = re.compile(_hidden(out))
     for path in out.parent.iterdir() if out.parent.is_dir() else ():

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from elmo.errors import BadSettings, ElmoError, altered_error, missing_error
 from elmo.io import records
-from elmo.io.atomic import beside, hidden_name
+from elmo.io.atomic import hidden_folder, hidden_name
 from elmo.io.location import Location, in_parallel, scratch
 from elmo.io.outputs import check_folder
 
@@ -47,7 +47,7 @@ def new_folder(
             yield Path(name)
             _put_all(Path(name), out, last=ours[:1])
         return
-    with beside(out.local) as new:
+    with hidden_folder(out.local) as new:
         yield new
         check_folder(out, ours=ours, also=also, kind=kind)
         old = hidden_name(out.local)
@@ -69,10 +69,10 @@ def _put_all(folder: Path, out: Location, *, last: Sequence[str]) -> None:
 
 
 @contextmanager
-def empty_folder(
+def output_location(
     out: Location, *, ours: Sequence[str] = (), also: str = ".*", kind: str | None = None
 ) -> Iterator[Location]:
-    """Yield the location in which to write the files of `out`.
+    """Yield the empty location in which to write the files of the folder `out`.
 
     Locally it is a new folder that replaces `out` on success. At a URL, where nothing is replaced,
     it is `out` itself; write its manifest last.
@@ -121,7 +121,7 @@ def link_folder(source: Path, target: Path) -> None:
         link_or_copy(path, there)
 
 
-def cached(location: Location, file: str, *, sha256: str) -> Path:
+def cached_copy(location: Location, file: str, *, sha256: str) -> Path:
     """Return a local path of a file: its own, or that of a copy cached by SHA-256.
 
     A process that needs the space may delete a copy that is not open; call this again then.

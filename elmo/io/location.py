@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from elmo.errors import ElmoError, NotFound, altered_error, missing_error, reason_of
-from elmo.io.locks import MODE, delete_abandoned, folder_lock, locked_file
+from elmo.io.locks import FILE_MODE, delete_abandoned, folder_lock, locked_file
 from elmo.io.records import (
     Record,
     check_json_size,
@@ -120,7 +120,7 @@ class Location:
                     return sorted(entry.name for entry in entries if entry.is_file())
             except FileNotFoundError:
                 return []
-        return sorted(name for name, _ in self._remote.listed("file"))
+        return sorted(name for name, _ in self._remote.listing("file"))
 
     def tree(self) -> dict[str, int]:
         """Return the size in bytes of each file, in subfolders too, by its path below the folder.
@@ -144,7 +144,7 @@ class Location:
         """Return the sorted names of the subfolders."""
         if self.local is not None:
             return sorted(path.name for path in self.local.glob("*") if path.is_dir())
-        return sorted(name for name, _ in self._remote.listed("directory"))
+        return sorted(name for name, _ in self._remote.listing("directory"))
 
     def entries(self) -> list[str]:
         """Return the sorted names of everything in a local folder; at a URL, of files only."""
@@ -183,7 +183,7 @@ class Location:
         with self._remote.at(file) as (files, path):
             return cast(BufferedReader, files.open(path, "rb"))
 
-    def record(self, file: str, kind: type[Record], *, limit: int | None = None) -> Record:
+    def read_record(self, file: str, kind: type[Record], *, limit: int | None = None) -> Record:
         """Read a JSON file as type `kind`, as `elmo.io.records.read_record` does."""
         if self.local is not None:
             return read_record(self.local / file, kind, limit=limit)
@@ -452,7 +452,7 @@ class Location:
     def _copy(self, written: Path, path: Path) -> bool:
         """Create a file by copying, on a file system without hard links."""
         try:
-            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, MODE)
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE)
         except FileExistsError:
             return False
         try:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from elmo.errors import ElmoError, reason_of
 
-LOCK = ".lock"  # the file in a work folder that its owner holds
-MODE = 0o644  # less the umask: readable by the group
+LOCK_FILE = ".lock"  # in a work folder, locked by the process that works there
+FILE_MODE = 0o644  # of new files, less the umask: readable by the group
 _ABANDONED = 24 * 3600.0  # seconds after which a file whose lock tells nothing has no writer
 
 
@@ -38,7 +38,7 @@ def take_lock(file: int, *, shared: bool = False, wait: bool = True) -> bool | N
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def work_folder_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of a work folder; raise `ElmoError` naming the owner if another process holds
     it.
 
@@ -47,7 +47,7 @@ def locked(folder: Path) -> Iterator[None]:
     """
     while True:
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / LOCK).open("a+", encoding="utf-8") as file:
+        with (folder / LOCK_FILE).open("a+", encoding="utf-8") as file:
             held = take_lock(file.fileno(), wait=False)
             if held is None:
                 raise ElmoError(f"{folder}: its file system has no locks; choose another folder")
@@ -62,7 +62,7 @@ def locked(folder: Path) -> Iterator[None]:
                 yield
             except BaseException:
                 with suppress(OSError):
-                    if os.listdir(folder) == [LOCK]:  # nothing to resume from
+                    if os.listdir(folder) == [LOCK_FILE]:  # nothing to resume from
                         shutil.rmtree(folder)
                         folder.parent.rmdir()  # unless it holds other work
                 raise
@@ -84,7 +84,7 @@ def locked_file(folder: Path, prefix: str) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{prefix}{secrets.token_hex(8)}"
         try:
-            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, MODE)
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, FILE_MODE)
         except FileNotFoundError:  # the folder was removed in between
             continue
         take_lock(descriptor)
@@ -100,7 +100,7 @@ def locked_file(folder: Path, prefix: str) -> Iterator[Path]:
 
 @contextmanager
 def folder_lock(folder: Path, *, exclusive: bool) -> Iterator[bool | None]:
-    """Hold a folder's own lock, shared or exclusive; yield the result of `take_lock`.
+    """Lock a folder itself, not a file in it, shared or exclusive; yield the result of `take_lock`.
 
     An exclusive lock is not waited for.
     """

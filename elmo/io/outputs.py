@@ -56,13 +56,13 @@ def check_record(out: Path, kind: Any) -> None:
     written."""
     check_output(out, ours=rb"\s*[{\[]")
     if out.exists() and out.stat().st_size:
-        with replaceable(out):
+        with refuse_to_replace(out):
             read_record(out, kind)
 
 
 @contextmanager
-def replaceable(out: Path | str) -> Iterator[None]:
-    """Reword an `ElmoError` about an unreadable file to say that the file is not replaced."""
+def refuse_to_replace(out: Path | str) -> Iterator[None]:
+    """Reword an `ElmoError` about an unreadable output file to say that it is not replaced."""
     try:
         yield
     except ElmoError as error:
@@ -96,7 +96,7 @@ def check_folder(
         )
     _check_names(str(out), files, ours=ours, also=also)  # at a URL, of a writer that was killed
     if kind is not None and out.local is not None and files:
-        written = out.record("manifest.json", Header).kind
+        written = out.read_record("manifest.json", Header).kind
         if written != kind:
             raise ElmoError(
                 f"{out}: holds {written}, not {kind}; choose another folder, or empty it"
@@ -137,14 +137,14 @@ def _check_names(out: str, names: Iterable[str], *, ours: Sequence[str], also: s
 
 
 def _check_path(out: Path) -> None:
-    check_above(out)
+    check_parent(out)
     if out.is_symlink():
         raise ElmoError(
             f"{out}: is a symbolic link to {os.readlink(out)}; use that path, or delete the link"
         )
 
 
-def check_above(out: Path) -> None:
+def check_parent(out: Path) -> None:
     """Raise `ElmoError` if the nearest existing parent of an output path is not a folder."""
     above = next((path for path in out.parents if os.path.lexists(path)), Path())
     if not above.is_dir():

@@ -34,7 +34,7 @@ FileName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9._-]*\Z", max_l
 
 
 class Header(msgspec.Struct):
-    """The head of a JSON file of ours: what it is, and the version of its form.
+    """The head of a JSON file of ours: what kind of file it is, and the version of its form.
 
     That version is `schema` in manifests and `format` in other files: their digests cover the name.
     """
@@ -43,7 +43,7 @@ class Header(msgspec.Struct):
     schema: Any = None
     format: Any = None
 
-    def check(self, source: object, key: str, wanted: int, *, again: str) -> None:
+    def check_version(self, source: object, key: str, wanted: int, *, again: str) -> None:
         """Raise `Mismatch` if the version, in the field `key`, is not the one that is read.
 
         `again` is the advice for an older file.

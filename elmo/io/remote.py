@@ -29,7 +29,7 @@ class Remote:
         """Yield the file system of a URL and the path of a file in it; errors become one-line
         messages."""
         try:
-            files, root = self.files()
+            files, root = self.file_system()
             yield files, f"{root}/{file}"
         except (FileNotFoundError, FileExistsError, ElmoError):
             raise
@@ -38,8 +38,11 @@ class Remote:
             reason = without_login(reason_of(error), self.url)
             raise ElmoError(f"{name}: {type(error).__name__}: {reason}") from error
 
-    def listed(self, kind: str) -> list[tuple[str, Any]]:
-        """Return the names of the files or folders at a URL, with their properties."""
+    def listing(self, kind: str) -> list[tuple[str, Any]]:
+        """Return the names of the files or folders at the URL, with their properties.
+
+        `kind` is `file` or `directory`.
+        """
         try:
             with self.at("") as (files, path):
                 entries = files.ls(path.rstrip("/"), detail=True)
@@ -49,8 +52,11 @@ class Remote:
         return [(entry["name"].rstrip("/").rpartition("/")[2], entry) for entry in entries]
 
     def check_creates(self) -> None:
-        """Check, once per process, that a store refuses to create a name a second time."""
-        files, root = self.files()
+        """Raise `ElmoError` unless the service at the URL refuses to create a name a second time.
+
+        It is asked once per process.
+        """
+        files, root = self.file_system()
         store = f"{type(files).__name__} {files._fs_token} {root.lstrip('/').partition('/')[0]}"
         if store in _CREATING:
             return
@@ -70,7 +76,7 @@ class Remote:
                 "as S3, Google Cloud Storage, Azure or a newer version of your server"
             )
 
-    def files(self) -> tuple[Any, str]:
+    def file_system(self) -> tuple[Any, str]:
         """Return fsspec's file system and the root path in it, opened by this process.
 
         Listings are not cached, since other processes write too.

@@ -16,7 +16,7 @@ _LARGEST_FILE = 1 << 30  # bytes of a file that is read whole
 
 
 @contextmanager
-def open_data(path: Path) -> Iterator[BinaryIO]:
+def open_decompressed(path: Path) -> Iterator[BinaryIO]:
     """Open a file to read its bytes, decompressing gzip; raise `ElmoError` if it is missing or
     damaged."""
     check_readable(path)
@@ -33,7 +33,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     `ElmoError` names a line that is not UTF-8 text or is too long.
     """
     number = 0
-    with open_data(path) as file:
+    with open_decompressed(path) as file:
         while line := file.readline(LONGEST_LINE + 1):
             number += 1
             if len(line) > LONGEST_LINE:
@@ -61,7 +61,7 @@ def read_bytes(path: Path) -> bytes:
 
     `ElmoError` is raised if the file is missing, too large or damaged.
     """
-    with open_data(path) as file:
+    with open_decompressed(path) as file:
         data = file.read(_LARGEST_FILE + 1)
     if len(data) > _LARGEST_FILE:
         raise ElmoError(

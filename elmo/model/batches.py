@@ -22,7 +22,7 @@ from elmo.nn.device import (
 )
 from elmo.nn.lstm import LayerWeightsLike, LSTMStack, LSTMState
 
-PADDED_TIME_STEPS = 32  # time steps read at once where launches count
+PADDED_TIME_STEPS = 32  # of a window on a GPU, where few large operations are faster
 WINDOW_TOKENS = 512  # rows × time steps read at once: stays in cache, bounds a long sentence
 
 
@@ -34,9 +34,10 @@ class Carry:
 
 
 class BatchReader:
-    """A reader of batches with the LSTMs `lstm`, whose prepared weights are `weights`.
+    """A reader that runs batches of sentences through the LSTMs `lstm`.
 
-    A sentence starts from the first row of `start`, or from zeros if it is None.
+    `weights` are those of the LSTMs in the form that inference uses, packed or in 8 bits. A
+    sentence starts from the first row of `start`, or from zeros if it is None.
     """
 
     def __init__(self, lstm: LSTMStack, weights: Sequence[LayerWeightsLike]) -> None:
@@ -138,9 +139,9 @@ class BatchReader:
         return [self.lstm.weight[0].new_empty(shape) for _ in range(self.lstm.layer_count)]
 
 
-def by_length(lengths: Sequence[int], rows: int) -> list[npt.NDArray[np.int64]]:
-    """Return batches of at most `rows` sentences of similar length, longest first, without empty
-    ones."""
+def batches_by_length(lengths: Sequence[int], rows: int) -> list[npt.NDArray[np.int64]]:
+    """Return the indices of the sentences that are not empty in batches of at most `rows`, longest
+    first."""
     order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
     order = order[: int(np.count_nonzero(lengths))]
     return [order[start : start + rows] for start in range(0, len(order), rows)]

@@ -21,9 +21,9 @@ from elmo.io.location import Folder, Location
 from elmo.io.records import FileName, Header, Sha256, digest
 from elmo.settings import ModelShape
 
-FORMAT = 2
+FORMAT = 2  # the version of the form of `config.json`
 CONFIG, TRAINING = "config.json", "training.json"
-GROUP = "elmo.models"  # entry points of installed models
+ENTRY_POINTS = "elmo.models"  # the group of entry points by which packages install models
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
@@ -40,8 +40,8 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: Sha256
     training: Sha256 | UnsetType = UNSET
 
-    def identity(self) -> str:
-        """Compute the digest of the recorded values; it must equal `digest`."""
+    def compute_digest(self) -> str:
+        """Return the digest of the recorded values, which must equal `digest`."""
         named = {
             "format": self.format,
             "model": self.model,
@@ -57,7 +57,7 @@ def write_config(
     """Write `config.json` to a model folder; return the model's digest."""
     shape = msgspec.to_builtins(config.to_dict())
     record = ModelConfig(FORMAT, shape, tokenizer, pieces, "")
-    record = msgspec.structs.replace(record, digest=record.identity())
+    record = msgspec.structs.replace(record, digest=record.compute_digest())
     write_json(folder / CONFIG, msgspec.to_builtins(record))
     return record.digest
 
@@ -69,18 +69,18 @@ def write_training(folder: Path, training: dict[str, Any]) -> None:
 
 def read_training(folder: Folder) -> dict[str, Any]:
     """Read `training.json` of a model folder; raise `ElmoError` if it is missing or was altered."""
-    location = located(folder)
+    location = model_location(folder)
     if not location.exists(TRAINING):
         raise missing_error(location.name(TRAINING))
-    training = location.record(TRAINING, dict[str, Any])
+    training = location.read_record(TRAINING, dict[str, Any])
     signed = training.pop("digest", None)
     if read_config(location).training is UNSET and digest(training) != signed:
         raise altered_error(location.name(TRAINING), "its digest is another")
     return training
 
 
-def located(folder: Folder) -> Location:
-    """Return the location of the installed model called `folder`, or of the folder itself.
+def model_location(folder: Folder) -> Location:
+    """Return the location of a model folder, or of the installed model of that name.
 
     A package installs a model by an entry point in the group `elmo.models`, whose value is the
     Python package that holds the model's files. A model folder with that path takes precedence.
@@ -88,7 +88,7 @@ def located(folder: Folder) -> Location:
     name = str(folder)
     if not _NAME.fullmatch(name) or (Path(name) / CONFIG).exists():
         return Location.of(folder)
-    for point in entry_points(group=GROUP, name=name):
+    for point in entry_points(group=ENTRY_POINTS, name=name):
         spec = find_spec(point.module)
         if spec is not None and spec.origin is not None:
             return Location(Path(spec.origin).parent)
@@ -100,16 +100,16 @@ def read_config(folder: Folder) -> ModelConfig:
 
     `ElmoError` is raised if it is missing, has another format or was edited.
     """
-    location = located(folder)
+    location = model_location(folder)
     if not (location.exists(CONFIG) or (location.local and location.local.is_dir())):
         raise NotFound(f"{folder}: no such model folder{_or_name(str(folder))}")
     source = location.name(CONFIG)
     again = "make the model again with this version"
-    location.record(CONFIG, Header).check(source, "format", FORMAT, again=again)
-    record = location.record(CONFIG, ModelConfig)
-    if record.identity() != record.digest:
+    location.read_record(CONFIG, Header).check_version(source, "format", FORMAT, again=again)
+    record = location.read_record(CONFIG, ModelConfig)
+    if record.compute_digest() != record.digest:
         raise Damaged(
-            f"{source}: was altered (its digest is {record.identity()[:12]}…, it says "
+            f"{source}: was altered (its digest is {record.compute_digest()[:12]}…, it says "
             f"{record.digest[:12]}…); restore it or make the model again"
         )
     return record
@@ -119,6 +119,6 @@ def _or_name(name: str) -> str:
     """Return advice for a missing model folder whose name could be that of an installed model."""
     if not _NAME.fullmatch(name):
         return ""
-    found = sorted(point.name for point in entry_points(group=GROUP))
+    found = sorted(point.name for point in entry_points(group=ENTRY_POINTS))
     there = f"there are {', '.join(found)}" if found else "there are none"
     return f", and no installed model of that name ({there}); pip install the model's package"

@@ -26,7 +26,7 @@ from elmo.data.tokenizer import TextTokenizer
 from elmo.errors import ElmoError
 from elmo.io.atomic import new_file
 from elmo.io.location import Folder
-from elmo.model.batches import BatchReader, Carry, by_length
+from elmo.model.batches import BatchReader, Carry, batches_by_length
 from elmo.model.folder import Model, load_model, save_model
 from elmo.nn.device import check_device, default_device, device_tensor
 from elmo.nn.int8 import Int8Weights, int8_is_supported
@@ -36,7 +36,7 @@ from elmo.settings import EMBEDDING_PRECISIONS, EmbeddingPrecision
 
 ENCODE_TOKENS = 4096  # distinct tokens encoded at a time
 SEGMENT_TOKENS = 32768  # of a shard, embedded together
-ROWS = 256
+BATCH_ROWS = 256  # sentences of a segment read together
 GROUP_BATCHES = 4  # batches per call, so that sentences of similar length share one
 COMPILE_TOKENS = 20_000  # tokens per embedder from which compiling the cell pays off
 GROUP_TOKENS = 16384  # a group of texts is embedded once it has this many tokens
@@ -131,9 +131,9 @@ class Embedder:
 
         Registry models are named like `models:/elmo@champion` or `models:/elmo/3`.
         """
-        from elmo.model.pretrained import folder_of
+        from elmo.model.pretrained import pretrained_folder
 
-        folder = folder_of(name)
+        folder = pretrained_folder(name)
         return cls(folder, device=device, precision=precision, warm_up=warm_up, compiled=compiled)
 
     def save_pretrained(
@@ -149,7 +149,7 @@ class Embedder:
         The digest is that of the loaded model. `licence` and `language` are values for the Hugging
         Face card, such as apache-2.0 and en.
         """
-        from elmo.model.pretrained import CARD, card
+        from elmo.model.pretrained import CARD_FILE, model_card
 
         if next(self.bilm.parameters()).dtype != torch.float32:
             raise ElmoError(
@@ -164,8 +164,8 @@ class Embedder:
             training=self.model.training,
             tokenizer=self.model.tokenizer,
         )
-        text = card(self.model, licence=licence, title=title, language=language)
-        with new_file(Path(folder) / CARD) as new:
+        text = model_card(self.model, licence=licence, title=title, language=language)
+        with new_file(Path(folder) / CARD_FILE) as new:
             new.write_text(text, encoding="utf-8")
         return digest
 
@@ -314,7 +314,7 @@ class Embedder:
         x_NP = self._with_boundaries(self._encode(types))
         embedded = [np.empty((len(chosen), 0, self.dim), np.float32)] * len(sentences)
         if state == "reset":
-            batches = by_length([len(s) for s in ids], batch_size)
+            batches = batches_by_length([len(s) for s in ids], batch_size)
             carry = None
         else:
             carry = Carry() if isinstance(state, str) else state
@@ -359,7 +359,7 @@ class Embedder:
             first = int(offsets[start])
             tokens = int(offsets[stop]) - first
             layers = [np.empty((tokens, self.dim), np.float32) for _ in range(1, self.layers)]
-            for rows in by_length([len(s) for s in sentences], ROWS):
+            for rows in batches_by_length([len(s) for s in sentences], BATCH_ROWS):
                 outputs = self._reader.read(table_NP, [sentences[row] for row in rows], None)
                 token_rows = np.concatenate(
                     [np.arange(offsets[start + r], offsets[start + r + 1]) - first for r in rows]

@@ -18,7 +18,7 @@ from msgspec import UNSET
 from torch import Tensor
 
 from elmo.data.characters import Characters
-from elmo.data.tokenizer import NONE, TextTokenizer, Tokenization
+from elmo.data.tokenizer import NO_TOKENIZER, TextTokenizer, Tokenization
 from elmo.data.vocabulary import LARGEST, Vocabulary
 from elmo.errors import ElmoError, Mismatch
 from elmo.io.folders import link_or_copy, local_folder, new_folder
@@ -28,7 +28,7 @@ from elmo.model.config import (
     CONFIG,
     TRAINING,
     ModelConfig,
-    located,
+    model_location,
     read_config,
     read_training,
     write_config,
@@ -47,9 +47,9 @@ from elmo.settings import ModelShape
 WEIGHTS = "weights.safetensors"
 _PIECES = (WEIGHTS, "words.txt", "characters.json")
 _OPTIONAL = "counts.txt"
-# What a model folder holds besides its marks, and the card of `save_pretrained`.
-NAMES = r"words\.txt|counts\.txt|characters\.json|training\.json|README\.md"
-ALL_NAMES = rf"config\.json|weights\.safetensors|{NAMES}"
+# The names of files in a model folder, other than its configuration and weights, and of all.
+OTHER_FILE_PATTERN = r"words\.txt|counts\.txt|characters\.json|training\.json|README\.md"
+FILE_PATTERN = rf"config\.json|weights\.safetensors|{OTHER_FILE_PATTERN}"
 Shapes = Mapping[str, tuple[int, ...]]
 WeightPrecision = Literal["float32", "float16"]  # in a file
 
@@ -69,7 +69,7 @@ class Model:
     softmax: dict[str, Tensor] | None
     training: dict[str, Any]
     digest: str
-    tokenizer: Tokenization = NONE
+    tokenizer: Tokenization = NO_TOKENIZER
 
     def inputs(self, tokens: list[str]) -> npt.NDArray[np.int32]:
         """Return the encoder's input for N tokens: character ids (N, K), or word ids (N,)."""
@@ -93,7 +93,7 @@ def save_model(
     characters: Characters,
     softmax: dict[str, Tensor] | None,
     training: dict[str, Any],
-    tokenizer: Tokenization = NONE,
+    tokenizer: Tokenization = NO_TOKENIZER,
     precision: WeightPrecision = "float32",
 ) -> str:
     """Write a model folder, completely or not at all; return the model's digest.
@@ -101,10 +101,10 @@ def save_model(
     `tokenizer` records how the training text was split. `precision` is that of the weights in the
     file; they are always read as float32. An existing folder is replaced only if it is a model.
     """
-    check_widths(bilm.config, characters, where=str(folder))
+    check_filter_widths(bilm.config, characters, where=str(folder))
     weights = {f"bilm.{name}": value for name, value in bilm.state_dict().items()}
     weights |= {f"softmax.{name}": value for name, value in (softmax or {}).items()}
-    with new_folder(Location.of(folder), ours=(CONFIG, WEIGHTS), also=NAMES) as new:
+    with new_folder(Location.of(folder), ours=(CONFIG, WEIGHTS), also=OTHER_FILE_PATTERN) as new:
         floats = {name: _in(precision, name, value) for name, value in weights.items()}
         pieces = {WEIGHTS: save_weights(new / WEIGHTS, floats)}
         vocabulary.save(new)
@@ -126,21 +126,21 @@ def copy_model(model: Folder, out: Location) -> None:
     """Copy a model folder, or an installed model given by name, to `out`; the copy is the same
     model."""
     with (
-        local_folder(located(model)) as source,
-        new_folder(out, ours=(CONFIG, WEIGHTS), also=NAMES) as new,
+        local_folder(model_location(model)) as source,
+        new_folder(out, ours=(CONFIG, WEIGHTS), also=OTHER_FILE_PATTERN) as new,
     ):
         for name in _files(source):
             shutil.copyfile(source / name, new / name)
 
 
-def put_model(model: Folder, out: Path) -> None:
+def link_model(model: Folder, out: Path) -> None:
     """Create the folder `out` with the files of a model, as hard links if the file system allows
     it.
 
     Sharing the bytes is safe because model files never change.
     """
     out.mkdir()
-    with local_folder(located(model)) as source:
+    with local_folder(model_location(model)) as source:
         for name in _files(source):
             link_or_copy(source / name, out / name)
 
@@ -156,7 +156,7 @@ def load_model(folder: Folder, *, device: str | torch.device = "cpu") -> Model:
     `ElmoError` is raised if a file is missing, altered or does not match the others.
     """
     check_device(device)
-    location = located(folder)
+    location = model_location(folder)
     read_config(location)  # before anything is copied from a URL
     with local_folder(location) as local:
         return _load(local, device=device)
@@ -167,7 +167,7 @@ def _load(folder: Path, *, device: str | torch.device) -> Model:
     config = ModelShape.from_dict(record.model, source=folder / CONFIG)
     _check_pieces(folder, record)
     characters = Characters.load(folder / "characters.json")
-    check_widths(config, characters, where=str(folder))
+    check_filter_widths(config, characters, where=str(folder))
     vocabulary = Vocabulary.load(folder)
     if config.input_words not in (None, len(vocabulary)):
         raise Mismatch(
@@ -207,7 +207,7 @@ def _check_pieces(folder: Path, record: ModelConfig) -> None:
         check_sha256(folder / TRAINING, record.training)
 
 
-def check_widths(config: ModelShape, characters: Characters, *, where: str) -> None:
+def check_filter_widths(config: ModelShape, characters: Characters, *, where: str) -> None:
     """Raise `ElmoError` if a convolution filter is wider than the longest token.
 
     `where` begins the message.

@@ -10,19 +10,19 @@ from typing import Any
 from elmo.errors import ElmoError, NotFound
 from elmo.io.folders import new_folder
 from elmo.io.location import Folder, Location
-from elmo.model.config import CONFIG, GROUP, located
+from elmo.model.config import CONFIG, ENTRY_POINTS, model_location
 from elmo.model.folder import (
-    ALL_NAMES,
+    FILE_PATTERN,
     Model,
     WeightPrecision,
     load_model,
     save_model,
 )
 
-CARD = "README.md"
+CARD_FILE = "README.md"  # the model card
 
 
-def folder_of(name: str | Path) -> Path:
+def pretrained_folder(name: str | Path) -> Path:
     """Return the local folder of a pretrained model.
 
     `name` is a model folder, an installed model's name, a Hugging Face snapshot or cache folder, or
@@ -33,7 +33,7 @@ def folder_of(name: str | Path) -> Path:
         return _registered(text)
     if "://" in text:
         raise ElmoError(f"{text}: is no folder and no models:/ URI; download it first")
-    folder = Path(located(text).url)
+    folder = Path(model_location(text).url)
     if (folder / CONFIG).is_file():
         return folder
     if (folder / "snapshots").is_dir():  # models--OWNER--NAME in the cache of Hugging Face
@@ -92,7 +92,7 @@ def write_package(
     if not re.fullmatch(r"\d+(\.\d+)*", version):
         raise ElmoError(f"a version has numbers and dots, as 1.0; found {version!r}")
     loaded, package = load_model(model), f"elmo_{name}"
-    made = rf"README\.md|{package}/(__init__\.py|{ALL_NAMES})|(build|dist|[^/]*\.egg-info)/.*"
+    made = rf"README\.md|{package}/(__init__\.py|{FILE_PATTERN})|(build|dist|[^/]*\.egg-info)/.*"
     with new_folder(Location(out), ours=("pyproject.toml", package), also=made) as new:
         digest = save_model(
             new / package,
@@ -113,7 +113,7 @@ def write_package(
             "name": name,
             "about": about,
         }
-        _write(new / CARD, card(written, title=f"ELMo: {name}", **said))
+        _write(new / CARD_FILE, model_card(written, title=f"ELMo: {name}", **said))
         _write(new / "pyproject.toml", _project(name, version, licence, written))
     return digest
 
@@ -134,7 +134,7 @@ readme = "README.md"
 license = {{ text = {json.dumps(licence)} }}
 dependencies = {json.dumps(requires)}
 
-[project.entry-points."{GROUP}"]
+[project.entry-points."{ENTRY_POINTS}"]
 {name} = "elmo_{name}"
 
 [tool.setuptools]
@@ -147,7 +147,7 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def card(
+def model_card(
     model: Model,
     *,
     licence: str,

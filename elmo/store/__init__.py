@@ -152,7 +152,8 @@ class FeatureStore:
         return np.array(lines, bool)[np.searchsorted(firsts, ids, side="right") - 1]
 
     def numbers(self, split: str | None = None) -> list[int]:
-        """Return the indices, in the manifest, of the parts that hold a split (default: both)."""
+        """Return the numbers of the parts that hold a split (default: both), to be passed to
+        `part`."""
         if split is not None and split not in SPLITS:
             raise ElmoError(f"split must be {' or '.join(SPLITS)}, found {split!r}")
         parts = self.manifest.parts

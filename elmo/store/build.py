@@ -20,9 +20,9 @@ from elmo.data.manifest import ShardEntry
 from elmo.data.shards import Shards
 from elmo.errors import ElmoError, Mismatch
 from elmo.io.location import Folder, Location
-from elmo.io.outputs import check_above
+from elmo.io.outputs import check_parent
 from elmo.io.records import digest
-from elmo.model.config import CONFIG, located, read_config, read_training
+from elmo.model.config import CONFIG, model_location, read_config, read_training
 from elmo.model.embedder import Embedder
 from elmo.nn.memory import keep_freed_memory
 from elmo.nn.threads import one_thread
@@ -34,10 +34,10 @@ from elmo.store.layout import (
     choose_layers,
 )
 from elmo.store.manifest import (
-    INSIDE,
-    WRITTEN,
-    MadeWith,
-    ModelOf,
+    INNER_FOLDER,
+    STORE_FILE,
+    ModelEntry,
+    ParamsEntry,
     PartEntry,
     SourceShard,
     StoreManifest,
@@ -45,7 +45,7 @@ from elmo.store.manifest import (
     check_size,
     files_of,
     new_manifest,
-    next_number,
+    next_part_number,
     publish,
     read_manifest,
     sizes_of,
@@ -82,7 +82,7 @@ class EmbedJob:
 
 
 class ShardEmbedder:
-    """A worker that embeds jobs one after another, each by a call with the job.
+    """A callable that embeds one job and returns the manifest entry of its part.
 
     Parts are written to the first of `locations`; complete parts in any of them are reused.
     """
@@ -143,6 +143,8 @@ class ShardEmbedder:
         return self._embedder
 
 
+# It gives the jobs to workers, each made by calling the first argument with the second, wherever it
+# likes, and returns the manifest entries of the parts in any order.
 JobRunner = Callable[
     [Callable[..., ShardEmbedder], Sequence[Any], Sequence[EmbedJob]], Iterable[PartEntry]
 ]
@@ -165,7 +167,7 @@ def build(
     `run(kind, arguments, jobs)` executes the jobs with workers `kind(*arguments)`; by default they
     run one by one in this process.
     """
-    location, shards, model = Location.of(out), Location.of(shards), located(model)
+    location, shards, model = Location.of(out), Location.of(shards), model_location(model)
     before = _store_or_nothing(location)
     corpus = _corpus(shards, model)
     layout = make_layout(model, settings)
@@ -177,7 +179,7 @@ def build(
         new_manifest,
         layout=layout,
         model=made_by,
-        params=MadeWith(layers=settings.layers, precision=settings.precision),
+        params=ParamsEntry(layers=settings.layers, precision=settings.precision),
         sources=[_source(corpus, kind, sentences=0, documents=0)],
         made_by="build",
     )
@@ -190,11 +192,11 @@ def build(
         with unfinished.writing():
             locations = (unfinished,) if unfinished == location else (unfinished, location)
             arguments = (model, shards, locations, layout, settings.precision, device)
-            parts = list((run or run_in_process)(ShardEmbedder, arguments, jobs))
+            parts = list((run or run_serially)(ShardEmbedder, arguments, jobs))
             manifest = _publish(location, described(parts=parts), before, unfinished)
     except BaseException:
         for folder in (unfinished, *(() if existed else (location,))):
-            (folder / INSIDE).remove_folder()  # unless files are in it
+            (folder / INNER_FOLDER).remove_folder()  # unless files are in it
             folder.remove_folder()
         raise
     if unfinished != location:
@@ -215,7 +217,7 @@ def append(
     Their ids follow those of the store's last sentence and document. Readers of the old version are
     not affected.
     """
-    location, shards, model = Location.of(store), Location.of(shards), located(model)
+    location, shards, model = Location.of(store), Location.of(shards), model_location(model)
     before, corpus = check_append(location, shards=shards, model=model)
     kind = torch.device(device).type
     jobs = _jobs(
@@ -224,7 +226,7 @@ def append(
         before.model.digest,
         before.params.precision,
         kind,
-        first_number=next_number(before.parts),
+        first_number=next_part_number(before.parts),
         sentences=before.counts.sentences,
         documents=sum(source.documents for source in before.sources),
     )
@@ -248,7 +250,7 @@ def append(
     check_size(location, described(parts=[]), shards_of, remedy=remedy)
     with location.writing():
         arguments = (model, shards, (location,), before.layout, before.params.precision, device)
-        parts = list((run or run_in_process)(ShardEmbedder, arguments, jobs))
+        parts = list((run or run_serially)(ShardEmbedder, arguments, jobs))
         manifest = described(parts=[*before.parts, *parts])
         publish(location, manifest)
     return manifest
@@ -315,7 +317,7 @@ def _corpus(shards: Location, model: Location) -> Shards:
     requires."""
     corpus = Shards(shards)
     read_config(model).tokenizer.check_shards(corpus.tokenization, model=model, shards=shards)
-    if not corpus.infos():
+    if not corpus.entries():
         raise ElmoError(f"{shards}: holds no sentences; tokenize a corpus first")
     corpus.check_sizes()
     return corpus
@@ -379,18 +381,18 @@ def _ranges(corpus: Shards) -> Iterator[tuple[ShardEntry, int, int]]:
     so that its store's manifest stays small enough to read.
     """
     part_tokens = max(PART_TOKENS, -(-corpus.tokens() // MOST_PARTS))
-    for shard in corpus.infos():
+    for shard in corpus.entries():
         many = min(-(-shard.tokens // part_tokens), shard.sentences) or 1
         for k in range(many):
             yield shard, shard.sentences * k // many, shard.sentences * (k + 1) // many
 
 
-def _model(folder: Location) -> ModelOf:
+def _model(folder: Location) -> ModelEntry:
     """Return the manifest's record of the model: its digest, tokenizer and training."""
     record = read_config(folder)
     training = read_training(folder)
     training.pop("run_id", None)  # of one training; an equal one gives an equal store
-    return ModelOf(record.digest, record.tokenizer, training)
+    return ModelEntry(record.digest, record.tokenizer, training)
 
 
 def _source(corpus: Shards, device: str, *, sentences: int, documents: int) -> StoreSource:
@@ -410,10 +412,13 @@ def _source(corpus: Shards, device: str, *, sentences: int, documents: int) -> S
     )
 
 
-def run_in_process(
+def run_serially(
     kind: Callable[..., ShardEmbedder], arguments: Sequence[Any], jobs: Sequence[EmbedJob]
 ) -> Iterable[PartEntry]:
-    """Run jobs one after another in this process."""
+    """Embed jobs one after another in this process; yield the manifest entry of each part.
+
+    `kind` is called with `arguments` once, its result with each job.
+    """
     embedder = kind(*arguments)
     return (embedder(job) for job in jobs)
 
@@ -424,7 +429,7 @@ def _store_or_nothing(location: Location) -> StoreManifest | None:
     `ElmoError` is raised if there are files that do not belong to a store.
     """
     if location.local is not None:
-        check_above(location.local)
+        check_parent(location.local)
         if os.path.lexists(location.local) and not location.local.is_dir():
             raise ElmoError(f"{location}: is no folder; choose a folder for the store")
     names = location.names()
@@ -432,11 +437,11 @@ def _store_or_nothing(location: Location) -> StoreManifest | None:
         return read_manifest(location)
     if location.local is not None and location.local.is_dir():
         names = [path.name for path in location.local.iterdir()]
-    names += [f"{INSIDE}/{name}" for name in (location / INSIDE).entries()]
+    names += [f"{INNER_FOLDER}/{name}" for name in (location / INNER_FOLDER).entries()]
     others = [
         name
         for name in names
-        if name != INSIDE and not name.startswith(".") and not WRITTEN.fullmatch(name)
+        if name != INNER_FOLDER and not name.startswith(".") and not STORE_FILE.fullmatch(name)
     ]
     if others:
         raise ElmoError(
@@ -478,7 +483,7 @@ def _clear(unfinished: Location) -> None:
     there."""
     if unfinished.being_written():
         return
-    unfinished.delete_all(name for name in files_of(unfinished) if WRITTEN.fullmatch(name))
+    unfinished.delete_all(name for name in files_of(unfinished) if STORE_FILE.fullmatch(name))
     unfinished.sweep()
-    (unfinished / INSIDE).remove_folder()
+    (unfinished / INNER_FOLDER).remove_folder()
     unfinished.remove_folder()

@@ -21,11 +21,12 @@ import pyarrow.parquet as pq
 from elmo.data.arrays import Floats
 from elmo.errors import ElmoError
 from elmo.interop.hdf5 import create_hdf5, load_h5py
-from elmo.io.atomic import new_output
+from elmo.io.atomic import new_file_if_absent
 from elmo.io.folders import new_folder
 from elmo.io.location import Location
 from elmo.store import FeatureStore
 from elmo.store.layout import layer_names, narrow
+from elmo.store.reader import Part, VectorBlock
 
 if TYPE_CHECKING:
     import datasets
@@ -52,24 +53,29 @@ def export_token_table(
     ]
     schema = pa.schema([*fields, *layers])
     written = 0
-    with new_output(out) as path, pq.ParquetWriter(path, schema) as writer:
-        for number in store.numbers():
-            part = store.part(number)
-            for group in range(part.row_groups):
-                block = part.block(group, store.layers)
-                first, last = part.block_rows(group)
-                lengths = np.diff(block.offsets)
-                starts = np.repeat(block.offsets[:-1], lengths)
-                columns = [
-                    pa.array(np.repeat(block.sentence_ids, lengths)),
-                    pa.array(np.repeat(part.document_ids[first:last], lengths)),
-                    pa.array((np.arange(len(block.type_ids)) - starts).astype(np.int32)),
-                    part.types.tokens.take(pa.array(block.type_ids)),
-                    *(_lists(vectors, dtype) for vectors in block.vectors),
-                ]
-                writer.write_table(pa.Table.from_arrays(columns, schema=schema), _ROWS)
-                written += len(block.type_ids)
+    with new_file_if_absent(out) as path, pq.ParquetWriter(path, schema) as writer:
+        for part, block, (first, last) in _row_groups(store):
+            lengths = np.diff(block.offsets)
+            starts = np.repeat(block.offsets[:-1], lengths)
+            columns = [
+                pa.array(np.repeat(block.sentence_ids, lengths)),
+                pa.array(np.repeat(part.document_ids[first:last], lengths)),
+                pa.array((np.arange(len(block.type_ids)) - starts).astype(np.int32)),
+                part.types.tokens.take(pa.array(block.type_ids)),
+                *(_lists(vectors, dtype) for vectors in block.vectors),
+            ]
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema), _ROWS)
+            written += len(block.type_ids)
     return written
+
+
+def _row_groups(store: FeatureStore) -> Iterator[tuple[Part, VectorBlock, tuple[int, int]]]:
+    """Yield the row groups of a store: the part, the vectors, and the first row in the part and the
+    row after the last."""
+    for number in store.numbers():
+        part = store.part(number)
+        for group in range(part.row_groups):
+            yield part, part.block(group, store.layers), part.block_rows(group)
 
 
 def export_hdf5(store: FeatureStore, out: Path, *, layout: str = "all") -> int:
@@ -125,30 +131,22 @@ def write_vectors_hdf5(
     return count
 
 
-def sentence_records(
-    store: FeatureStore, *, numbers: Sequence[int] | None = None
-) -> Iterator[dict[str, Any]]:
+def sentence_records(store: FeatureStore) -> Iterator[dict[str, Any]]:
     """Yield each sentence of a store as a dictionary: `sentence_id`, `tokens`, and for each layer a
     float32 array (tokens, dim).
 
-    `numbers` selects parts of the store by their index (default: all). A sentence without tokens is
-    left out unless it was a blank line of the input.
+    A sentence without tokens is left out unless it was a blank line of the input.
     """
-    for number in store.numbers() if numbers is None else numbers:
-        part = store.part(number)
-        for group in range(part.row_groups):
-            block = part.block(group, store.layers)
-            first, _ = part.block_rows(group)
-            lines = store.lines(block.sentence_ids)
-            for row, k in enumerate(block.sentence_ids):
-                start, stop = block.offsets[row], block.offsets[row + 1]
-                if start == stop and not lines[row]:
-                    continue
-                vectors = {
-                    name: block.vectors[layer, start:stop]
-                    for layer, name in enumerate(store.layers)
-                }
-                yield {"sentence_id": int(k), "tokens": part.tokens(first + row), **vectors}
+    for part, block, (first, _) in _row_groups(store):
+        lines = store.lines(block.sentence_ids)
+        for row, k in enumerate(block.sentence_ids):
+            start, stop = block.offsets[row], block.offsets[row + 1]
+            if start == stop and not lines[row]:
+                continue
+            vectors = {
+                name: block.vectors[layer, start:stop] for layer, name in enumerate(store.layers)
+            }
+            yield {"sentence_id": int(k), "tokens": part.tokens(first + row), **vectors}
 
 
 def to_dataset(store: FeatureStore, *, cache_dir: Path | None = None) -> "datasets.Dataset":

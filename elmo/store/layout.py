@@ -30,9 +30,9 @@ from elmo.settings import MOST_LAYERS, Codec
 
 SCHEMA_VERSION = 3
 DTYPES = {"float16": "<f2", "float32": "<f4", "int8": "|i1"}
-SCALE = "<f4"
-ENTRY = "<i4"
-MOST_ENTRIES = MOST_LAYERS + 1  # layer 0 is the char-CNN's
+SCALE_DTYPE = "<f4"  # of the factor by which an int8 vector is multiplied
+TYPE_ID_DTYPE = "<i4"  # of a token's number in its part's table of distinct tokens
+MOST_STORED_LAYERS = MOST_LAYERS + 1  # layer 0 is the char-CNN's
 MAX_DIM = 2**20
 MAX_VALUE_BYTES = 2**31 - 2**20  # bytes of one value: Arrow's binary has 32-bit offsets
 
@@ -40,7 +40,7 @@ MAX_VALUE_BYTES = 2**31 - 2**20  # bytes of one value: Arrow's binary has 32-bit
 class Mix(Struct, frozen=True, forbid_unknown_fields=True):
     """The mix of layers that a task has learned: gamma · Σ_j weights[j] · layer j."""
 
-    weights: Annotated[tuple[float, ...], Meta(min_length=1, max_length=MOST_ENTRIES)]
+    weights: Annotated[tuple[float, ...], Meta(min_length=1, max_length=MOST_STORED_LAYERS)]
     gamma: float
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Mix(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _MixFile(Struct):
-    weights: Annotated[tuple[float, ...], Meta(min_length=1, max_length=MOST_ENTRIES)]
+    weights: Annotated[tuple[float, ...], Meta(min_length=1, max_length=MOST_STORED_LAYERS)]
     gamma: float
 
 
@@ -72,9 +72,9 @@ class Layout(Struct, frozen=True, forbid_unknown_fields=True):
     `average` or `mix` alone. `dim` is D; `model_layers` is L + 1.
     """
 
-    layers: Annotated[tuple[str, ...], Meta(min_length=1, max_length=MOST_ENTRIES)]
+    layers: Annotated[tuple[str, ...], Meta(min_length=1, max_length=MOST_STORED_LAYERS)]
     dim: Annotated[int, Meta(ge=2, le=MAX_DIM)]
-    model_layers: Annotated[int, Meta(ge=1, le=MOST_ENTRIES)]
+    model_layers: Annotated[int, Meta(ge=1, le=MOST_STORED_LAYERS)]
     dtype: str
     codec: str
     row_group_tokens: Annotated[int, Meta(ge=1, le=2**31)]
@@ -192,7 +192,7 @@ def to_stored(vectors_TD: Floats, layout: Layout) -> tuple[npt.NDArray[Any], Flo
     if not np.isfinite(vectors_TD).all():
         raise ElmoError("the model gave a vector that is not finite; train it again")
     if layout.dtype == "int8":
-        scale_T = np.abs(vectors_TD).max(1, initial=0).astype(SCALE) / np.float32(127)
+        scale_T = np.abs(vectors_TD).max(1, initial=0).astype(SCALE_DTYPE) / np.float32(127)
         safe_T = np.where(scale_T > 0, scale_T, np.float32(1))
         return np.rint(vectors_TD / safe_T[:, None]).astype("|i1"), scale_T
     if layout.dtype == "float32":
@@ -222,13 +222,15 @@ def part_schema(layout: Layout, *, types_file: str, metadata: dict[str, str]) ->
         pa.field("tokens", pa.list_(pa.field("element", pa.string(), False)), nullable=False),
         pa.field("types", pa.binary(), nullable=False),
     ]
-    columns: dict[str, Any] = {"types": {"dtype": ENTRY, "shape": ["length"], "of": types_file}}
+    type_ids = {"dtype": TYPE_ID_DTYPE, "shape": ["length"], "of": types_file}
+    columns: dict[str, Any] = {"types": type_ids}
     for name in layout.contextual:
         fields.append(pa.field(name, pa.binary(), nullable=False))
         columns[name] = {"dtype": DTYPES[layout.dtype], "shape": ["length", layout.dim]}
         if layout.dtype == "int8":
             fields.append(pa.field(f"{name}_scale", pa.binary(), nullable=False))
-            columns[f"{name}_scale"] = {"dtype": SCALE, "shape": ["length"], "multiplies": name}
+            scales = {"dtype": SCALE_DTYPE, "shape": ["length"], "multiplies": name}
+            columns[f"{name}_scale"] = scales
     return pa.schema(fields, metadata=_describe(layout, columns, "elmo.store.part", metadata))
 
 

@@ -17,16 +17,16 @@ from elmo.io.location import Folder, Location
 from elmo.io.records import digest, sha256
 from elmo.store.layout import (
     DTYPES,
-    ENTRY,
-    SCALE,
+    SCALE_DTYPE,
+    TYPE_ID_DTYPE,
     Layout,
     layout_metadata,
     part_schema,
     types_schema,
 )
 from elmo.store.manifest import (
-    CARE_LIMIT,
-    WRITTEN,
+    MAINTENANCE_LIMIT,
+    STORE_FILE,
     PartEntry,
     SourceShard,
     StoreManifest,
@@ -34,13 +34,13 @@ from elmo.store.manifest import (
     check_size,
     files_of,
     new_manifest,
-    next_number,
+    next_part_number,
     publish,
     read_manifest,
     sizes_of,
     versions,
 )
-from elmo.store.reader import check_layout, flat, open_parquet
+from elmo.store.reader import check_layout, flat_values, open_parquet
 from elmo.store.writer import (
     Origin,
     Rows,
@@ -119,7 +119,7 @@ def compact(store: Folder, *, part_tokens: int) -> StoreManifest:
     if part_tokens < 1:
         raise ElmoError(f"part_tokens must be 1 or more, found {part_tokens}")
     location = Location.of(store)
-    before = read_manifest(location, limit=CARE_LIMIT)
+    before = read_manifest(location, limit=MAINTENANCE_LIMIT)
     runs = _runs(before.parts, part_tokens)
     if len(runs) == len(before.parts):
         location.sweep()
@@ -136,7 +136,7 @@ def compact(store: Folder, *, part_tokens: int) -> StoreManifest:
     shards_of = [_shards(run) for run in runs]
     check_size(location, described(parts=[]), shards_of, remedy="join more: raise --part-tokens")
     location.check_all(sizes_of(before.parts))  # also those that stay: the new version names them
-    number = next_number(before.parts)
+    number = next_part_number(before.parts)
     parts = []
     new: list[str] = []
     with location.writing():
@@ -173,12 +173,12 @@ def prune(store: Folder, *, keep: int = 1) -> list[str]:
             raise ElmoError(f"{location.url}: has no manifest of a store; pass a store's folder")
         kept, dropped = list(present)[-keep:], list(present)[:-keep]
         for version in kept:  # before what they came from is deleted
-            manifest = read_manifest(location, version=version, limit=CARE_LIMIT)
+            manifest = read_manifest(location, version=version, limit=MAINTENANCE_LIMIT)
             location.check_all(sizes_of(manifest.parts))
         named, unneeded = _files(location, kept), _files(location, dropped)
         deleted = [present[version] for version in dropped]
         for name in files_of(location):
-            if not WRITTEN.fullmatch(name) or name in named:
+            if not STORE_FILE.fullmatch(name) or name in named:
                 continue
             if name in unneeded or not _unfinished(location, name, not alone):
                 deleted.append(name)
@@ -190,7 +190,7 @@ def prune(store: Folder, *, keep: int = 1) -> list[str]:
 
 def _files(location: Location, chosen: Iterable[int]) -> set[str]:
     """Return the paths of the files that the given versions name."""
-    manifests = [read_manifest(location, version=v, limit=CARE_LIMIT) for v in chosen]
+    manifests = [read_manifest(location, version=v, limit=MAINTENANCE_LIMIT) for v in chosen]
     parts = [part for manifest in manifests for part in manifest.parts]
     return {path for part in parts for path in (part.path, part.types.path)}
 
@@ -210,7 +210,7 @@ def _broken_chain(location: Location) -> Iterator[str]:
     older: StoreManifest | None = None
     for version, path in versions(location).items():
         try:
-            manifest = read_manifest(location, version=version, limit=CARE_LIMIT)
+            manifest = read_manifest(location, version=version, limit=MAINTENANCE_LIMIT)
         except ElmoError as error:
             yield str(error)
             older = None
@@ -271,7 +271,7 @@ def _mismatches(
         own.append(table["sentence_id"].to_numpy())
         documents.append(table["document_id"].to_numpy())
         tokens += int(lengths.sum())
-        largest = max(largest, int(flat(table["types"], ENTRY).max(initial=-1)))
+        largest = max(largest, int(flat_values(table["types"], TYPE_ID_DTYPE).max(initial=-1)))
         for column, width in widths.items():
             sizes = pc.binary_length(table[column]).to_numpy()
             if (sizes != lengths * width).any():
@@ -387,7 +387,7 @@ def _join_types(
             len(known), layout.dim // 2
         )
         if layout.dtype == "int8":
-            columns["layer_0_scale"] = np.array([row[2] for row in known], SCALE)
+            columns["layer_0_scale"] = np.array([row[2] for row in known], SCALE_DTYPE)
     return pa.array([row[0] for row in known], pa.string()), columns, rows_of
 
 
@@ -403,12 +403,12 @@ def _copy(
         table["sentence_id"].to_numpy(),
         table["document_id"].to_numpy(),
         np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
-        new_type_ids[flat(table["types"], ENTRY)],
+        new_type_ids[flat_values(table["types"], TYPE_ID_DTYPE)],
         types,
     )
     columns: dict[str, npt.NDArray[Any]] = {}
     for name in layout.contextual:
-        columns[name] = flat(table[name], DTYPES[layout.dtype]).reshape(-1, layout.dim)
+        columns[name] = flat_values(table[name], DTYPES[layout.dtype]).reshape(-1, layout.dim)
         if layout.dtype == "int8":
-            columns[f"{name}_scale"] = flat(table[f"{name}_scale"], SCALE)
+            columns[f"{name}_scale"] = flat_values(table[f"{name}_scale"], SCALE_DTYPE)
     add_rows(writer, rows, columns, layout)

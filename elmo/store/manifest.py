@@ -28,8 +28,8 @@ from elmo.io.records import (
 )
 from elmo.store.layout import SCHEMA_VERSION, Layout
 
-INSIDE = "__elmo"  # the folder of all but parts: what reads a folder of Parquet passes it by
-FIRST_MANIFEST = f"{INSIDE}/manifest-000001.json"
+INNER_FOLDER = "__elmo"  # of all files but parts; readers of a folder of Parquet pass it by
+FIRST_MANIFEST = f"{INNER_FOLDER}/manifest-000001.json"
 PartName = Annotated[str, Meta(pattern=r"\Apart-[0-9]{5,9}-[0-9a-f]{12}\.parquet\Z")]
 TypesName = Annotated[
     str,
@@ -37,15 +37,15 @@ TypesName = Annotated[
         pattern=r"\A(_types-[0-9]{5,9}-[0-9a-f]{12}\.parquet|types-[0-9]{5,9}-[0-9a-f]{12}\.types)\Z"
     ),
 ]
-WRITTEN = re.compile(
+STORE_FILE = re.compile(
     rf"(part|_types)-[0-9]{{5,9}}-[0-9a-f]{{12}}\.parquet|"
-    rf"{INSIDE}/types-[0-9]{{5,9}}-[0-9a-f]{{12}}\.types"
-)  # paths that only writers of stores give
-_MANIFEST = re.compile(rf"(?:_|{INSIDE}/)manifest-([0-9]{{6}})\.json")
+    rf"{INNER_FOLDER}/types-[0-9]{{5,9}}-[0-9a-f]{{12}}\.types"
+)  # the path of a part or table of types, within the store's folder
+_MANIFEST = re.compile(rf"(?:_|{INNER_FOLDER}/)manifest-([0-9]{{6}})\.json")
 _OLD_SCHEMA = 2
 _OLD_MANIFEST = "manifest.json"  # of schema 1
 _AGAIN = "make the store again from its shards and model (elmo features), in another folder"
-CARE_LIMIT = 1 << 29  # bytes of a manifest that maintenance reads, to make it smaller
+MAINTENANCE_LIMIT = 1 << 29  # bytes of a manifest that maintenance reads, to make it smaller
 _PART_BYTES = 832  # in a manifest: at most those of a part, without its shards
 _SHARD_BYTES = 128  # and at most those of a shard's entry there, without its name
 
@@ -68,7 +68,7 @@ class TypesEntry(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def path(self) -> str:
         """Return the path of the table within the store's folder."""
-        return self.file if self.file.startswith("_") else f"{INSIDE}/{self.file}"
+        return self.file if self.file.startswith("_") else f"{INNER_FOLDER}/{self.file}"
 
 
 class PartEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,16 +115,16 @@ class StoreSource(Struct, frozen=True, forbid_unknown_fields=True):
     device: str
 
 
-class ModelOf(Struct, frozen=True, forbid_unknown_fields=True):
-    """The model that made the vectors: its digest, tokenizer and training record."""
+class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """The manifest entry of the model that made the vectors, with its training record."""
 
     digest: Sha256
     tokenizer: Tokenization
     training: dict[str, Any]
 
 
-class MadeWith(Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings that are not part of the layout."""
+class ParamsEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """The manifest entry of the settings that the store was made with, but for the layout."""
 
     layers: str
     precision: str
@@ -149,8 +149,8 @@ class StoreManifest(Struct, frozen=True, forbid_unknown_fields=True):
     made_by: str
     before: Sha256 | None
     layout: Layout
-    model: ModelOf
-    params: MadeWith
+    model: ModelEntry
+    params: ParamsEntry
     sources: tuple[StoreSource, ...]
     parts: tuple[PartEntry, ...]
     counts: StoreCounts
@@ -183,8 +183,8 @@ class StoreManifest(Struct, frozen=True, forbid_unknown_fields=True):
 def new_manifest(
     *,
     layout: Layout,
-    model: ModelOf,
-    params: MadeWith,
+    model: ModelEntry,
+    params: ParamsEntry,
     sources: Sequence[StoreSource],
     parts: Sequence[PartEntry],
     made_by: str,
@@ -233,14 +233,15 @@ def versions(location: Location) -> dict[int, str]:
     silently fall back to an older version.
     """
     paths = location.entries()
-    paths += [f"{INSIDE}/{name}" for name in (location / INSIDE).entries()]
+    paths += [f"{INNER_FOLDER}/{name}" for name in (location / INNER_FOLDER).entries()]
     matches = [_MANIFEST.fullmatch(path) for path in paths]
     return dict(sorted((int(match[1]), match[0]) for match in matches if match))
 
 
 def files_of(location: Location) -> list[str]:
     """Return the paths of all files in a store's folder."""
-    return [*location.names(), *(f"{INSIDE}/{name}" for name in (location / INSIDE).names())]
+    inner = (location / INNER_FOLDER).names()
+    return [*location.names(), *(f"{INNER_FOLDER}/{name}" for name in inner)]
 
 
 def check_size(
@@ -318,7 +319,7 @@ def publish(location: Location, manifest: StoreManifest) -> None:
         )
 
 
-def next_number(parts: Sequence[PartEntry]) -> int:
+def next_part_number(parts: Sequence[PartEntry]) -> int:
     """Return the number of the part that follows `parts`."""
     return max(map(_number, parts), default=-1) + 1
 
@@ -330,13 +331,13 @@ def _number(part: PartEntry) -> int:
 def version_path(version: int, *, schema: int = SCHEMA_VERSION) -> str:
     """Return the path of a version's manifest within the store's folder."""
     name = f"manifest-{version:06d}.json"
-    return f"_{name}" if schema == _OLD_SCHEMA else f"{INSIDE}/{name}"
+    return f"_{name}" if schema == _OLD_SCHEMA else f"{INNER_FOLDER}/{name}"
 
 
 def _read(location: Location, version: int, name: str, limit: int | None) -> StoreManifest:
     source = location.name(name)
     try:
-        head = location.record(name, Header, limit=limit)
+        head = location.read_record(name, Header, limit=limit)
     except ElmoError as error:
         if limit is None and location.exists(name) and location.size(name) > records.JSON_LIMIT:
             raise ElmoError(f"{error}; join its parts: elmo compact {location}") from None
@@ -344,9 +345,9 @@ def _read(location: Location, version: int, name: str, limit: int | None) -> Sto
     if head.kind != "store":
         raise ElmoError(f"{source}: is not the manifest of a store")
     if not (head.schema == _OLD_SCHEMA and name.startswith("_m")):
-        head.check(source, "schema", SCHEMA_VERSION, again=_AGAIN)
+        head.check_version(source, "schema", SCHEMA_VERSION, again=_AGAIN)
     try:
-        manifest = location.record(name, StoreManifest, limit=limit)
+        manifest = location.read_record(name, StoreManifest, limit=limit)
     except ElmoError as error:
         text = str(error)
         raise ElmoError(text if text.startswith(source) else f"{source}: layout: {text}") from None
@@ -361,7 +362,7 @@ def _read(location: Location, version: int, name: str, limit: int | None) -> Sto
 def _no_store(location: Location) -> ElmoError:
     """Return the exception for a folder without a store, or raise that for one of schema 1."""
     if location.exists(_OLD_MANIFEST):
-        head = location.record(_OLD_MANIFEST, Header)
+        head = location.read_record(_OLD_MANIFEST, Header)
         if head.kind == "store":
-            head.check(location.name(_OLD_MANIFEST), "schema", SCHEMA_VERSION, again=_AGAIN)
+            head.check_version(location.name(_OLD_MANIFEST), "schema", SCHEMA_VERSION, again=_AGAIN)
     return ElmoError(f"{location.name(FIRST_MANIFEST)}: no such file; {location} is not a store")

@@ -21,7 +21,7 @@ from elmo.store.layout import layer_name, layer_number
 from elmo.store.reader import VectorBlock
 
 Tokens = tuple[str, ...]
-Entry = tuple[float, int, int]  # of a sentence: −cosine, its id, the position of the token
+Candidate = tuple[float, int, int]  # −cosine, the sentence's id, the token's position there
 _SENTENCES = 300  # sampled to estimate the mean cosine of unrelated tokens
 
 
@@ -154,12 +154,12 @@ class Nearest:
 
     def __init__(self, k: int) -> None:
         self._k = k
-        self._best: dict[Tokens, Entry] = {}
-        self.last: Entry = (np.inf, 0, 0)  # no greater entry can be among the k
+        self._best: dict[Tokens, Candidate] = {}
+        self.last: Candidate = (np.inf, 0, 0)  # no later candidate can be among the k
 
-    def add(self, tokens: Tokens, entry: Entry) -> None:
+    def add(self, tokens: Tokens, candidate: Candidate) -> None:
         """Add a sentence; of equal ones the nearest is kept, then the first in the store."""
-        self._best[tokens] = min(entry, self._best.get(tokens, entry))
+        self._best[tokens] = min(candidate, self._best.get(tokens, candidate))
         if len(self._best) >= 2 * self._k:
             self._trim()
 
@@ -202,8 +202,8 @@ def _compare(
             texts[key] = text
         if text != without:
             position = int(np.argmax(cosine_T[start:stop]))
-            entry = -float(cosine_T[start + position]), int(block.sentence_ids[row]), position
-            nearest.add(text, entry)
+            candidate = -float(cosine_T[start + position]), int(block.sentence_ids[row]), position
+            nearest.add(text, candidate)
 
 
 def _occurrences(types: pa.StringArray, word: str) -> npt.NDArray[np.int64]:

@@ -28,8 +28,8 @@ from elmo.errors import Damaged, ElmoError, altered_error, first_line
 from elmo.io.location import Location
 from elmo.store.layout import (
     DTYPES,
-    ENTRY,
-    SCALE,
+    SCALE_DTYPE,
+    TYPE_ID_DTYPE,
     Layout,
     layout_metadata,
 )
@@ -85,7 +85,7 @@ class ParquetColumns:
         except (pa.ArrowException, OSError) as error:
             raise altered_error(self.name, first_line(error)) from None
 
-    def base(self, group: int, column: str, size: int) -> int:
+    def value_offset(self, group: int, column: str, size: int) -> int:
         """Return the offset in the mapped file of the values of a row group's column, or -1.
 
         `size` is the expected size of the values in bytes, with their lengths. The column is one
@@ -169,7 +169,7 @@ class Types:
     def _table(self, group: int, rows: int) -> npt.NDArray[Any]:
         shape = (rows, self._layout.dim // 2)
         if self._parquet.map is not None:
-            offset = self._parquet.base(group, "layer_0", rows * self._layout.x_width)
+            offset = self._parquet.value_offset(group, "layer_0", rows * self._layout.x_width)
             if offset >= 0:
                 flat = np.frombuffer(self._parquet.map, self._dtype, shape[0] * shape[1], offset)
                 return flat.reshape(shape)
@@ -231,7 +231,7 @@ class Part:
 
     def ids(self, row: int) -> npt.NDArray[np.int32]:
         """Return the type ids of a row's tokens, int32 (T,)."""
-        return self._value(row, "types", ENTRY, 1)[:, 0]
+        return self._value(row, "types", TYPE_ID_DTYPE, 1)[:, 0]
 
     def tokens(self, row: int) -> list[str]:
         """Return the tokens of a row."""
@@ -255,7 +255,7 @@ class Part:
             else:
                 widen(self.raw(row, layer), vectors_LTD[index])
                 if self._layout.dtype == "int8":
-                    vectors_LTD[index] *= self._value(row, f"{layer}_scale", SCALE, 1)
+                    vectors_LTD[index] *= self._value(row, f"{layer}_scale", SCALE_DTYPE, 1)
         return vectors_LTD
 
     def block(self, group: int, layers: Sequence[str]) -> VectorBlock:
@@ -265,16 +265,16 @@ class Part:
         columns = [layer for layer in layers if layer != "layer_0"]
         columns += [f"{layer}_scale" for layer in columns if scaled]
         table = self._parquet.read(["types", *columns], group)
-        ids = flat(table["types"], ENTRY)
+        ids = flat_values(table["types"], TYPE_ID_DTYPE)
         vectors_LTD = np.empty((len(layers), len(ids), self._layout.dim), np.float32)
         for index, layer in enumerate(layers):
             if layer == "layer_0":
                 _fill_twice(vectors_LTD[index], self.types.x(ids))
                 continue
-            values = flat(table[layer], DTYPES[self._layout.dtype])
+            values = flat_values(table[layer], DTYPES[self._layout.dtype])
             widen(values.reshape(len(ids), self._layout.dim), vectors_LTD[index])
             if scaled:
-                vectors_LTD[index] *= flat(table[f"{layer}_scale"], SCALE)[:, None]
+                vectors_LTD[index] *= flat_values(table[f"{layer}_scale"], SCALE_DTYPE)[:, None]
         offsets = self.offsets[start : stop + 1] - self.offsets[start]
         return VectorBlock(self.sentence_ids[start:stop], offsets, ids, vectors_LTD)
 
@@ -306,7 +306,7 @@ class Part:
                 row_TD = vectors_LTD[index, offsets[row - start] : offsets[row - start + 1]]
                 widen(self.raw(row, layer), row_TD)
                 if self._layout.dtype == "int8":
-                    row_TD *= self._value(row, f"{layer}_scale", SCALE, 1)
+                    row_TD *= self._value(row, f"{layer}_scale", SCALE_DTYPE, 1)
         return VectorBlock(self.sentence_ids[start:stop], offsets, ids, vectors_LTD)
 
     def block_rows(self, group: int) -> tuple[int, int]:
@@ -322,7 +322,7 @@ class Part:
         mapped = self._parquet.map
         if mapped is not None:
             size = 4 * (last - first) + item * int(self.offsets[last] - self.offsets[first])
-            base = self._parquet.base(group, column, size)
+            base = self._parquet.value_offset(group, column, size)
             offset = base + 4 * (row - first) + item * int(self.offsets[row] - self.offsets[first])
             if base >= 0 and int.from_bytes(mapped[offset : offset + 4], "little") == length * item:
                 return np.frombuffer(mapped, dtype, length * width, offset + 4).reshape(
@@ -367,7 +367,7 @@ def _fill_twice(layer_TD: Floats, x_TP: Floats) -> None:
     layer_TD[:, half:] = x_TP
 
 
-def flat(column: pa.ChunkedArray, dtype: str) -> npt.NDArray[Any]:
+def flat_values(column: pa.ChunkedArray, dtype: str) -> npt.NDArray[Any]:
     """Return the values of a binary column end to end, as an array of `dtype`.
 
     If the column has one chunk, the array is a view of it.

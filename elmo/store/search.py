@@ -63,10 +63,10 @@ def search(
             ids.append(own_ids)
             means.append(mean_SD)
             if sum(map(len, ids)) >= _SENTENCES:
-                compare(nearest, store, np.concatenate(ids), np.concatenate(means), query_D)
+                add_nearest(nearest, store, np.concatenate(ids), np.concatenate(means), query_D)
                 ids, means = [], []
     if ids:
-        compare(nearest, store, np.concatenate(ids), np.concatenate(means), query_D)
+        add_nearest(nearest, store, np.concatenate(ids), np.concatenate(means), query_D)
     return [Hit(one.cosine, one.sentence_id, one.tokens) for one in nearest.neighbors()]
 
 
@@ -82,20 +82,22 @@ def _means(block: VectorBlock) -> tuple[npt.NDArray[np.int64], Floats]:
     return block.sentence_ids[rows], np.asarray(sums_SD / lengths[rows, None], np.float32)
 
 
-def compare(
+def add_nearest(
     nearest: Nearest,
     store: FeatureStore,
     ids: npt.NDArray[np.int64],
     mean_SD: Floats,
     query_D: Floats,
 ) -> None:
-    """Compare sentences with the query; texts are read only for those that may be among the
-    nearest."""
+    """Add to `nearest` those of S sentences that may be among the nearest to the query.
+
+    Only their tokens are read. `ids` and `mean_SD` are the sentences' ids and mean vectors.
+    """
     norm_S = np.maximum(np.sqrt(np.einsum("sd,sd->s", mean_SD, mean_SD)), 1e-12)
     # Not by BLAS, whose sums depend on a row's position: equal sentences have equal cosines.
     cosine_S = np.einsum("sd,d->s", mean_SD, query_D) / norm_S
     for index in np.lexsort((ids, -cosine_S)):
-        entry = -float(cosine_S[index]), int(ids[index]), 0
-        if entry > nearest.last:
+        candidate = -float(cosine_S[index]), int(ids[index]), 0
+        if candidate > nearest.last:
             break
-        nearest.add(tuple(store.tokens(entry[1])), entry)
+        nearest.add(tuple(store.tokens(candidate[1])), candidate)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from elmo.data.arrays import Floats
 from elmo.errors import ElmoError, NotFound
-from elmo.io.atomic import new_output
+from elmo.io.atomic import new_file_if_absent
 from elmo.store import FeatureStore
 
 _ROWS = 1024  # lines that are formatted at a time
@@ -114,7 +114,7 @@ def export_word2vec(
     """
     static = static_vectors(store, kind=kind)
     kept = [i for i, word in enumerate(static.words) if word and not _spaced(word)]
-    with new_output(out) as path, path.open("w", encoding="utf-8", newline="\n") as file:
+    with new_file_if_absent(out) as path, path.open("w", encoding="utf-8", newline="\n") as file:
         file.write(f"{len(kept)} {static.vectors.shape[1]}\n")
         for start in range(0, len(kept), _ROWS):
             for i in kept[start : start + _ROWS]:

@@ -28,8 +28,8 @@ from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.io.records import sha256
 from elmo.store.layout import (
-    ENTRY,
     MAX_VALUE_BYTES,
+    TYPE_ID_DTYPE,
     Layout,
     contextual_columns,
     part_schema,
@@ -178,7 +178,7 @@ def add_rows(
     """
     schema = writer.schema
     offsets = rows.offsets.astype(np.int64)
-    ids = rows.ids.astype(ENTRY)
+    ids = rows.ids.astype(TYPE_ID_DTYPE)
     max_tokens = min(layout.row_group_tokens, MAX_VALUE_BYTES // layout.width)
     for start, stop in split_into_runs(offsets, max_tokens, max_sentences=MAX_ROWS):
         first, last = int(offsets[start]), int(offsets[stop])

@@ -18,12 +18,12 @@ import msgspec
 import torch
 from msgspec import Meta
 
-from elmo.data.tokenizer import NONE, Tokenization
+from elmo.data.tokenizer import NO_TOKENIZER, Tokenization
 from elmo.errors import Damaged, ElmoError, Mismatch, first_line
 from elmo.io.atomic import check_writable, write_json
 from elmo.io.folders import new_folder
 from elmo.io.location import Location
-from elmo.io.locks import locked
+from elmo.io.locks import work_folder_lock
 from elmo.io.outputs import check_folder
 from elmo.io.records import (
     Count,
@@ -37,7 +37,7 @@ from elmo.io.records import (
 )
 from elmo.model.config import read_config
 from elmo.model.embedder import Embedder
-from elmo.model.folder import ALL_NAMES, load_model, put_model
+from elmo.model.folder import FILE_PATTERN, link_model, load_model
 from elmo.model.weights import load_weights, save_weights
 from elmo.nn.device import check_device
 from elmo.settings import MOST_LAYERS, ModelShape
@@ -67,8 +67,10 @@ from elmo.tasks.vectors import (
 )
 
 FORMAT = 3  # of task.json
-# What a task folder holds besides task.json.
-NAMES = rf"words\.json|model/({ALL_NAMES})|seed-\d+/(weights\.safetensors|curve\.jsonl|mix\.json)"
+# The names of files in a task folder other than task.json.
+OTHER_FILE_PATTERN = (
+    rf"words\.json|model/({FILE_PATTERN})|seed-\d+/(weights\.safetensors|curve\.jsonl|mix\.json)"
+)
 CHUNK = 512  # examples predicted at a time
 
 
@@ -226,7 +228,7 @@ def train_task(
     seeds: Sequence[int] = (0,),
     work: Path,
     store: Path | None = None,
-    tokenizer: Tokenization = NONE,
+    tokenizer: Tokenization = NO_TOKENIZER,
     device: str = "cpu",
     report: ReportEpoch = lambda kind, figures: None,
 ) -> TaskRecord:
@@ -240,7 +242,7 @@ def train_task(
     """
     _check(settings, model, train, dev)
     check_lengths([*train.examples, *dev.examples])
-    check_folder(Location(out), ours=("task.json",), also=NAMES)
+    check_folder(Location(out), ours=("task.json",), also=OTHER_FILE_PATTERN)
     check_writable(out)
     learned = learnable_examples(train.examples)
     if not learned:
@@ -271,12 +273,12 @@ def train_task(
 
     for seed in seeds:
         report("seed", {"seed": seed})
-        with locked(folders[seed]):
+        with work_folder_lock(folders[seed]):
             trained(seed)
-    with new_folder(Location(out), ours=("task.json",), also=NAMES) as new:
+    with new_folder(Location(out), ours=("task.json",), also=OTHER_FILE_PATTERN) as new:
         write_json(new / "words.json", words.words)
         if model is not None:
-            put_model(model, new / "model")
+            link_model(model, new / "model")
         for seed in seeds:
             record.scores[str(seed)] = _write_seed(new / f"seed-{seed}", *trained(seed))
         written = [new / "words.json", *sorted(new.glob("seed-*/*"))]
@@ -369,7 +371,7 @@ def read_task(folder: Path) -> TaskRecord:
     file = folder / "task.json"
     given = read_json(file)
     again = "train the task again with this version"
-    msgspec.convert(given, Header).check(file, "format", FORMAT, again=again)
+    msgspec.convert(given, Header).check_version(file, "format", FORMAT, again=again)
     record = read_record(file, TaskRecord)
     known = record.kind in KINDS and record.scheme in schemes.SCHEMES
     if not known or not record.seeds:

@@ -207,11 +207,11 @@ class CheckpointFolder:
 
 
 def _record(folder: Location) -> CheckpointRecord:
-    header = folder.record("state.json", Header)
+    header = folder.read_record("state.json", Header)
     if header.format is not None:
         again = "train again with this version"
-        header.check(folder.name("state.json"), "format", FORMAT, again=again)
-    return folder.record("state.json", CheckpointRecord)
+        header.check_version(folder.name("state.json"), "format", FORMAT, again=again)
+    return folder.read_record("state.json", CheckpointRecord)
 
 
 def _name(step: int) -> str:

@@ -37,12 +37,6 @@ class WordRows:
     numbers: npt.NDArray[np.int64]
     on_device: Tensor
 
-    @classmethod
-    def from_numbers(cls, numbers: npt.NDArray[np.int64], device: torch.device) -> "WordRows":
-        """Return the rows with the given numbers; they are copied to the device once, for all uses
-        there."""
-        return cls(numbers, device_tensor(numbers, device))
-
     def __len__(self) -> int:
         return len(self.numbers)
 

@@ -57,10 +57,11 @@ class StepSeconds(msgspec.Struct, forbid_unknown_fields=True):
         return self.float32_s / max(self.bfloat16_s, 1e-9)
 
 
-def step_seconds(
+def cached_step_seconds(
     network: NetworkSettings, training: TrainingSettings, *, device: torch.device, threads: int
 ) -> StepSeconds:
-    """Return the seconds of a training step of a network, timed once and then cached.
+    """Return the seconds of a training step of a network, timed once per machine and then read from
+    a cache.
 
     For a network so small that nothing is to be gained, both are given as 1 without timing.
     `threads` is the number of CPU threads. `ElmoError` names the cached file if it is damaged.

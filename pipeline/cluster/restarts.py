@@ -142,7 +142,7 @@ def _watch(folder: Location, label: str, done: threading.Event) -> None:
     while not ended:
         ended = done.wait(0.5 if folder.local else 5)
         try:
-            first = (folder / "workers").record("0.json", dict[str, Any])
+            first = (folder / "workers").read_record("0.json", dict[str, Any])
         except NotFound:
             first = {"start": "", "size": 0}
         if start and first["start"] != start:
@@ -153,5 +153,5 @@ def _watch(folder: Location, label: str, done: threading.Event) -> None:
 def _workers(folder: Location) -> dict[str, Any]:
     own = folder / "workers"
     names = [name for name in own.names() if name.endswith(".json")]
-    notes = in_parallel(lambda name: own.record(name, dict[str, Any]), names)
+    notes = in_parallel(lambda name: own.read_record(name, dict[str, Any]), names)
     return {name.removesuffix(".json"): note for name, note in zip(names, notes, strict=True)}

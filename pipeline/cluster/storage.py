@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..stages.stage import Stage
 
 UNFINISHED = "unfinished"
-_INSIDE = "__elmo"  # `elmo.store.manifest.INSIDE`, whose import takes as long as pyarrow's
+_INSIDE = "__elmo"  # `elmo.store.manifest.INNER_FOLDER`, whose import takes as long as pyarrow's
 _MANIFESTS = re.compile(rf"(config|manifest|_manifest-[^/]*|{_INSIDE}/manifest-[^/]*)\.json")
 
 

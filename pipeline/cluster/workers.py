@@ -168,19 +168,6 @@ def actors(
             yield from pool.run_actors(ray, kind, arguments, work, cluster, retries, progress)
 
 
-def dataset(read: Callable[[Item], Iterable[dict[str, Any]]], items: Sequence[Item]) -> Any:
-    """Return a Ray Data dataset of the rows that `read` yields for each item.
-
-    It is read by the caller's Ray: open a `session` around whatever consumes it.
-    """
-    import ray.data
-
-    work = ray.data.from_items(
-        [{"item": item} for item in items], override_num_blocks=max(1, len(items))
-    )
-    return work.flat_map(lambda row: read(row["item"]))
-
-
 def fit(
     loop: Callable[[dict[str, Any], int, int, str], Any],
     config: dict[str, Any],

@@ -122,7 +122,7 @@ def _write_vectors(
 
     import numpy as np
 
-    from elmo.io.atomic import new_output
+    from elmo.io.atomic import new_file_if_absent
     from elmo.model.batches import Carry
 
     carry: Carry | Literal["reset"] = "reset"
@@ -130,7 +130,7 @@ def _write_vectors(
         carry = Carry()
         lines = ([[token for tokens in line for token in tokens]] for line in lines)
     count = 0
-    with new_output(out) as new, zipfile.ZipFile(new, "w", allowZip64=True) as archive:
+    with new_file_if_absent(out) as new, zipfile.ZipFile(new, "w", allowZip64=True) as archive:
         for vectors in embedder.embed_stream(lines, batch_size, layers=layers, state=carry):
             with archive.open(zipfile.ZipInfo(f"{count}.npy"), "w", force_zip64=True) as entry:
                 np.lib.format.write_array(cast(BinaryIO, entry), vectors.astype(dtype))

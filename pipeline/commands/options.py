@@ -125,9 +125,6 @@ SET = click.option(
     callback=_remember,
     help="Another value for this run alone, as -S pretrain.training.epochs=3; DVC does not see it.",
 )
-CURVES = click.option(
-    "--curves", type=PATH, required=True, help="The folder for the training curves."
-)
 METRICS = click.option(
     "--metrics", type=PATH, help="Write the few numbers that people compare to this JSON file."
 )

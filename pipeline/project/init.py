@@ -14,7 +14,7 @@ from pathlib import Path
 from elmo.data.tokenizer import TOKENIZERS, TextTokenizer, Tokenization, installed_tokenization
 from elmo.errors import ElmoError
 from elmo.io.location import Location
-from elmo.model.config import located, read_config
+from elmo.model.config import model_location, read_config
 from elmo.settings import check_value
 from elmo.store.neighbors import parse_query
 
@@ -124,7 +124,9 @@ def _named_model(folder: Path, name: str) -> tuple[str, Tokenization]:
     config = read_config(name)
     if config.tokenizer.name not in TOKENIZERS:
         raise ElmoError(f"--from {name}: has no tokenizer; a project needs one to cut its text")
-    return (_from(folder, name) if located(name) == Location(name) else name), config.tokenizer
+    return (
+        _from(folder, name) if model_location(name) == Location(name) else name
+    ), config.tokenizer
 
 
 def _listing(inputs: Sequence[InputFile]) -> str:

@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
 
 from .page import Picture
 from .plots import BLUE, GREY, ORANGE, PALE, Curve, Target, save
-from .results import TEXTS, FileFigures, Results
+from .results import TEXTS, JsonObject, Results
 
 KINDS = {"unigram model": GREY, "pretrained": BLUE, "fine-tuned": ORANGE}
 
@@ -42,7 +42,7 @@ def _unigram(results: Results) -> dict[str, float]:
     return unigram
 
 
-def _bars(scores: FileFigures) -> dict[str, dict[str, float]]:
+def _bars(scores: JsonObject) -> dict[str, dict[str, float]]:
     after = scores.under("after")
     if "before" not in scores:
         one = after.under("general")

@@ -29,8 +29,9 @@ SENTENCES = 300
 TEXTS = {"general": "general text", "domain": "domain text"}
 
 
-class FileFigures(dict[str, Any]):
-    """The figures of a JSON file; a missing one is an `ElmoError` that names the file."""
+class JsonObject(dict[str, Any]):
+    """An object read from a JSON file: a dictionary whose missing keys raise an `ElmoError` that
+    names the file."""
 
     def __init__(self, path: Path, values: dict[str, Any]) -> None:
         super().__init__(values)
@@ -39,25 +40,25 @@ class FileFigures(dict[str, Any]):
     def __missing__(self, key: str) -> Any:
         raise ElmoError(f"{self.path}: has no {key}; run the stage that writes it again")
 
-    def under(self, key: str) -> "FileFigures":
-        """Return the figures of the object at `key`."""
-        return FileFigures(self.path, self[key])
+    def under(self, key: str) -> "JsonObject":
+        """Return the object at `key` of this one."""
+        return JsonObject(self.path, self[key])
 
 
 @dataclass(frozen=True)
 class Results:
     """All that a run of the pipeline has left behind, but for its runs in MLflow."""
 
-    figures: Mapping[str, FileFigures]
+    figures: Mapping[str, JsonObject]
     """The figures of each stage."""
-    tasks: Mapping[str, FileFigures]
+    tasks: Mapping[str, JsonObject]
     """The figures of each task."""
-    texts: FileFigures | None
+    texts: JsonObject | None
     """The texts of the corpus with their files; None where the corpus is not named."""
-    training: FileFigures
+    training: JsonObject
     """The model's `training.json`."""
-    network: FileFigures
-    registered: FileFigures
+    network: JsonObject
+    registered: JsonObject
     """The file that register wrote."""
     curves: "dict[str, dict[str, Curve]]"
     """The curves of each stage that trained, by the name of their file."""
@@ -68,7 +69,7 @@ class Results:
     """The statistics of each layer (`layer_statistics`)."""
 
     @property
-    def scores(self) -> FileFigures:
+    def scores(self) -> JsonObject:
         """Return the held-out perplexities."""
         return self.training.under("perplexity")
 
@@ -154,11 +155,11 @@ def layer_statistics(store: "FeatureStore") -> dict[str, dict[str, float]]:
     }
 
 
-def _read(path: Path) -> FileFigures:
-    return FileFigures(path, read_json(path))
+def _read(path: Path) -> JsonObject:
+    return JsonObject(path, read_json(path))
 
 
-def _registered(path: Path, store: "FeatureStore") -> FileFigures:
+def _registered(path: Path, store: "FeatureStore") -> JsonObject:
     registered = _read(path)
     model = store.manifest.model.digest
     if registered["model_digest"] != model:
@@ -181,7 +182,7 @@ def _counts(vocab: Path) -> "np.ndarray[Any, np.dtype[np.int64]]":
 
 
 def _curves(
-    folder: Path, scores: FileFigures, *, trained: bool, tuned: bool
+    folder: Path, scores: JsonObject, *, trained: bool, tuned: bool
 ) -> dict[str, dict[str, "Curve"]]:
     """The curves of the stages that trained; the held-out one of fine-tuning begins before the
     first step."""

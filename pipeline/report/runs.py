@@ -10,7 +10,7 @@ from .. import tracking
 from ..settings.fingerprint import to_plain
 from ..settings.params import Params
 from .page import Block, Details, Paragraph, Table, code_html
-from .results import TEXTS, FileFigures, Results
+from .results import TEXTS, JsonObject, Results
 
 INPUTS = {"corpus": "Domain text", "general": "General text", "parent": "Pretrained model"}
 
@@ -38,7 +38,7 @@ def what_was_run(
     return [Table(rows), Details("Digests", [Table(digests)]), *_settings(settings)]
 
 
-def _version(registered: FileFigures) -> str:
+def _version(registered: JsonObject) -> str:
     if not registered["version"]:
         return "nothing: it is an experiment"
     return Markup("{}, version {}").format(code_html(registered["uri"]), registered["version"])
@@ -56,7 +56,7 @@ def _described(facts: tracking.RunFacts) -> str:
     return ", ".join(parts)
 
 
-def _pretrained_on(pretrain: FileFigures) -> str:
+def _pretrained_on(pretrain: JsonObject) -> str:
     if "steps" not in pretrain:
         return "another text, elsewhere: the model was taken as it is (pretrain.model)"
     return (
@@ -64,7 +64,7 @@ def _pretrained_on(pretrain: FileFigures) -> str:
     )
 
 
-def _network(network: FileFigures) -> str:
+def _network(network: JsonObject) -> str:
     filters = sum(count for _, count in network["filters"])
     return (
         f"{filters} character filters, {network['highways']} highway, {network['layers']} layers "
@@ -73,7 +73,7 @@ def _network(network: FileFigures) -> str:
     )
 
 
-def _tuned_on(figures: FileFigures) -> str:
+def _tuned_on(figures: JsonObject) -> str:
     if "steps" not in figures:
         return "nothing: the domain text is the general text"
     return f"{figures['tokens_seen']:,} tokens of domain text, read in {figures['steps']:,} steps"

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from .page import Block, Details, Heading, Paragraph, Picture, Table
 from .phrases import ARMS, SIMPLE, UNKNOWN, interval_text, score_order, versus_unigram
-from .results import SENTENCES, TEXTS, FileFigures
+from .results import SENTENCES, TEXTS, JsonObject
 
 if TYPE_CHECKING:
     from elmo.store import FeatureStore
@@ -17,7 +17,7 @@ SAMPLES = 6  # sentences of the text that are shown
 FILES = 12  # of a text whose names are shown; the others are folded away
 
 
-def summary(figures: Mapping[str, FileFigures]) -> str:
+def summary(figures: Mapping[str, JsonObject]) -> str:
     """Return the sentences at the head of the page."""
     pretrain, tuned = figures["pretrain"], figures["finetune"]
     general = ""
@@ -34,7 +34,7 @@ def summary(figures: Mapping[str, FileFigures]) -> str:
     )
 
 
-def perplexities(figures: Mapping[str, FileFigures], scores: FileFigures) -> list[Block]:
+def perplexities(figures: Mapping[str, JsonObject], scores: JsonObject) -> list[Block]:
     """Return a table of the held-out perplexities, and a paragraph that explains it."""
     if "before" not in scores:
         return [_perplexity_of_one(scores.under("after").under("general"))]
@@ -92,7 +92,7 @@ def perplexities(figures: Mapping[str, FileFigures], scores: FileFigures) -> lis
     return blocks
 
 
-def _perplexity_of_one(figures: FileFigures) -> Table:
+def _perplexity_of_one(figures: JsonObject) -> Table:
     """The table of a project of one text, whose model was pretrained alone."""
     row = (
         TEXTS["general"].capitalize(),
@@ -115,7 +115,7 @@ def training() -> Paragraph:
     )
 
 
-def files(texts: FileFigures | None) -> list[Block]:
+def files(texts: JsonObject | None) -> list[Block]:
     """Return the names of the files that were read, and what was left out of them, by reason."""
     if texts is None:
         return []
@@ -132,7 +132,7 @@ def files(texts: FileFigures | None) -> list[Block]:
     return blocks
 
 
-def _left_out(text: FileFigures) -> list[tuple[str, str, str]]:
+def _left_out(text: JsonObject) -> list[tuple[str, str, str]]:
     """Return why paragraphs were left out, of how many that is so, and a few of them."""
     counts, samples = text.get("dropped_paragraphs", {}), text.get("dropped_samples", {})
     return [
@@ -142,7 +142,7 @@ def _left_out(text: FileFigures) -> list[tuple[str, str, str]]:
     ]
 
 
-def text_figures(figures: Mapping[str, FileFigures]) -> list[Block]:
+def text_figures(figures: Mapping[str, JsonObject]) -> list[Block]:
     """Return the counts of both texts; those that are zero are folded away."""
     both = [figures[f"tokenize-{text}"] for text in TEXTS]
     names = {
@@ -205,7 +205,7 @@ def _hardly_text(tokens: Sequence[str]) -> bool:
     return 2 * sum(not any(map(str.isalpha, token)) for token in tokens) > len(tokens)
 
 
-def vocabulary(vocab: FileFigures) -> Table:
+def vocabulary(vocab: JsonObject) -> Table:
     """Return the counts of the vocabulary."""
     rows = [
         ("Words", f"{vocab['words']:,}"),
@@ -251,7 +251,7 @@ def store(opened: "FeatureStore") -> Table:
     return Table(rows, numbers=True)
 
 
-def tasks(by_task: Mapping[str, FileFigures], pictures: Path) -> list[Block]:
+def tasks(by_task: Mapping[str, JsonObject], pictures: Path) -> list[Block]:
     """Return what each task scored on its test file with ELMo and without."""
     titles = ARMS | SIMPLE
 
@@ -273,12 +273,12 @@ def tasks(by_task: Mapping[str, FileFigures], pictures: Path) -> list[Block]:
     return blocks
 
 
-def _seeds(figures: FileFigures) -> str:
+def _seeds(figures: JsonObject) -> str:
     seeds = figures["seeds"]
     return "One seed" if seeds == 1 else f"Mean of {seeds} seeds ± the standard deviation"
 
 
-def _gain(figures: FileFigures) -> str:
+def _gain(figures: JsonObject) -> str:
     """Return what ELMo gains, with both intervals; nothing where one arm was trained alone."""
     if "gain" not in figures:
         return ""
@@ -293,6 +293,6 @@ def _gain(figures: FileFigures) -> str:
     )
 
 
-def _score(figures: FileFigures, name: str) -> str:
+def _score(figures: JsonObject, name: str) -> str:
     deviation = f" ± {figures[name + '_sd']:.3f}" if name + "_sd" in figures else ""
     return f"{figures[name]:.3f}{deviation}"

@@ -16,7 +16,7 @@ from elmo.errors import BadSettings, ElmoError
 from elmo.model.embedder import check_precision
 from elmo.settings import EmbeddingPrecision, RequestedOfEmbedding
 from elmo.train import machine_speed, step_speed
-from elmo.train.step_speed import StepSeconds, read_network, step_seconds
+from elmo.train.step_speed import StepSeconds, cached_step_seconds, read_network
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -126,7 +126,7 @@ def with_chosen_precision(
         taken = params.pretrain.model
         network = read_network(taken) if taken else params.pretrain.network
         where = torch.device(device)
-        return step_seconds(network, holder, device=where, threads=max(1, cluster.cpus))
+        return cached_step_seconds(network, holder, device=where, threads=max(1, cluster.cpus))
 
     chosen = choose_precision(
         holder.precision,

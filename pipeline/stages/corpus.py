@@ -168,9 +168,9 @@ def summary(figures: dict[str, float], out: Location) -> str:
 
 def read_manifest(folder: Location) -> CorpusManifest:
     """Read the manifest of a corpus folder; `ElmoError` where a name in it leaves the folder."""
-    path, header = folder.name("manifest.json"), folder.record("manifest.json", Header)
-    header.check(path, "schema", SCHEMA_VERSION, again="run the corpus stage")
-    manifest = folder.record("manifest.json", CorpusManifest)
+    path, header = folder.name("manifest.json"), folder.read_record("manifest.json", Header)
+    header.check_version(path, "schema", SCHEMA_VERSION, again="run the corpus stage")
+    manifest = folder.read_record("manifest.json", CorpusManifest)
     for name, text in manifest.texts.items():
         for source in text.inputs:
             inside = source.name.split("/")

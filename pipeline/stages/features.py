@@ -5,10 +5,8 @@ depend on the actors, is in `elmo.store.build`; this module assigns the ranges.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elmo.errors import ElmoError
@@ -22,18 +20,13 @@ from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
 from ..settings.params import Params
 from ..terminal import progress
-from ..tracking import champion
 from . import outlook
 from .stage import OUT, Argument, Numbers, Stage
 
 if TYPE_CHECKING:
-    import ray.data
-
     from elmo.store.build import EmbedJob, JobRunner
     from elmo.store.layout import Layout
     from elmo.store.manifest import PartEntry, StoreManifest
-
-STAGES = ("features", "append")
 
 STAGE = Stage(
     name="features",
@@ -167,57 +160,6 @@ def append(
         )
         _record(log, manifest, store)
     return store_metrics(manifest)
-
-
-def stores_of_model(model: str | Path, *, name: str) -> list[dict[str, str]]:
-    """Return the stores made from a model, newest first: digest, location and MLflow run of each.
-
-    `model` is a folder, a digest, or the number of a version of the registered model `name`.
-    """
-    from elmo.errors import ElmoError
-    from elmo.store import model_digest
-
-    if isinstance(model, str) and model.isdecimal() and len(model) < 10:
-        matching = [row for row in champion.versions(name) if row.version == int(model)]
-        if not matching:
-            raise ElmoError(f"the registry has no version {model} of {name}")
-        model = matching[0].tags["model_digest"]
-    digest = model_digest(model)
-    listed: dict[tuple[str, ...], dict[str, str]] = {}
-    for stage in STAGES:
-        for row in tracking.runs_of(stage):
-            if row.tags.get("model_digest") == digest and "store" in row.tags:
-                entry = {"store": row.tags["store"], "location": row.tags["store_place"]}
-                listed.setdefault(tuple(entry.values()), entry | {"run_id": row.run_id})
-    return list(listed.values())
-
-
-def store_dataset(
-    store: str | Path, *, layers: Sequence[int | str] | None = None, split: str | None = None
-) -> "ray.data.Dataset":
-    """Return a store as a Ray Data dataset with one row per sentence.
-
-    Columns are sentence_id, tokens, and for each of `layers` (default: all) a float32 array
-    (tokens, dim). `split` is "train" or "heldout"; None is both. Workers read it part by part.
-    """
-    from elmo.store import FeatureStore
-
-    numbers = FeatureStore(store).numbers(split)
-    return workers.dataset(_PartRows(str(store), layers), numbers)
-
-
-@dataclass(frozen=True)
-class _PartRows:
-    """Reads the rows of one part, on whichever machine."""
-
-    store: str
-    layers: Sequence[int | str] | None
-
-    def __call__(self, number: int) -> Iterator[dict[str, Any]]:
-        from elmo.store import FeatureStore
-        from elmo.store.export import sentence_records
-
-        return sentence_records(FeatureStore(self.store, layers=self.layers), numbers=[number])
 
 
 def store_metrics(manifest: "StoreManifest") -> dict[str, float]:

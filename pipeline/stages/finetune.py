@@ -246,8 +246,8 @@ def _average(figures: dict[str, float | None]) -> float:
 def _counts(shards: "Shards") -> Counter[str]:
     """Count each type in the training split."""
     counts: Counter[str] = Counter()
-    for info in shards.infos("train"):
-        shard = shards.open(info)
+    for entry in shards.entries("train"):
+        shard = shards.open(entry)
         counts.update(dict(zip(shard.types, shard.counts().tolist(), strict=True)))
     return counts
 

@@ -130,7 +130,9 @@ def _seconds(
         return None
     device = torch.device("cuda" if cluster.gpu else "cpu")
     try:
-        timed = step_speed.step_seconds(network, training, device=device, threads=cluster.cpus)
+        timed = step_speed.cached_step_seconds(
+            network, training, device=device, threads=cluster.cpus
+        )
     except ElmoError as error:  # what this is to foresee may go all the same
         say(f"how long training takes is not known: {error}")
         return None

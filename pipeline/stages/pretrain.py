@@ -155,7 +155,7 @@ def _taken(
     model.tokenizer.check_shards(opened.tokenization, model=params.model, shards=shards)
     heldout = [
         shard.tokens(k)
-        for shard in map(opened.open, opened.infos("heldout"))
+        for shard in map(opened.open, opened.entries("heldout"))
         for k in range(len(shard))
     ]
     figures = {} if model.softmax is None else perplexity(model, heldout).to_dict()
@@ -194,11 +194,11 @@ def score(figures: dict[str, float]) -> str:
 
 def _check(vocab: Location, network: NetworkSettings) -> None:
     """Refuse what no worker could train with, before a run is opened for it."""
-    from elmo.model.folder import check_widths
+    from elmo.model.folder import check_filter_widths
     from elmo.settings import ModelShape
 
     characters, _ = _read_vocabulary(vocab)
-    check_widths(
+    check_filter_widths(
         ModelShape(**asdict(network), input_words=None),
         characters,
         where="pretrain.network.filters",

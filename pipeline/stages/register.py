@@ -92,7 +92,7 @@ def run(
 
     check_record(out, RegisterRecord)
     content = model_digest(model)
-    lineage = model.record("training.json", Lineage)
+    lineage = model.read_record("training.json", Lineage)
     opened = FeatureStore(store, model=content)
     shards = {"general": Shards(general), "domain": Shards(domain)}
     scores = _scores(lineage)
@@ -172,7 +172,7 @@ def _new_version(
 
 def heldout_digest(shards: Any) -> str:
     """Return a digest of the held-out split of shards; empty where nothing is held out."""
-    held = [info.sha256 for info in shards.infos("heldout")]
+    held = [entry.sha256 for entry in shards.entries("heldout")]
     return digest(held) if held else ""
 
 

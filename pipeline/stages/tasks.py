@@ -16,7 +16,7 @@ from elmo.errors import ElmoError, NotFound
 from elmo.io.atomic import check_writable, new_file
 from elmo.io.folders import link_folder, local_folder, new_folder
 from elmo.io.location import Location
-from elmo.io.locks import locked
+from elmo.io.locks import work_folder_lock
 from elmo.io.outputs import check_folder, check_output
 from elmo.store import model_digest
 from elmo.tasks import RESULTS_VERSION
@@ -84,12 +84,12 @@ def run(
     is its plot. An interrupted run is resumed from `work`.
     """
     from elmo.model.config import read_config
-    from elmo.tasks.task import NAMES
+    from elmo.tasks.task import OTHER_FILE_PATTERN
 
     from ..report import plots
 
     arms = _arms(params)
-    written = rf"({'|'.join(ARMS)})/(task\.json|{NAMES})"
+    written = rf"({'|'.join(ARMS)})/(task\.json|{OTHER_FILE_PATTERN})"
     ours: dict[str, Any] = {"ours": tuple(arms)[:1], "also": written}
     check_folder(Location(out), **ours)
     check_writable(out)
@@ -114,7 +114,7 @@ def run(
         arm: TaskRuns(name, params.kind, settings, read, work) for arm, settings in arms.items()
     }
     epochs = params.seeds * sum(settings.epochs for settings in arms.values())
-    with locked(kept), Progress(f"tasks {name}", epochs, unit="epochs") as bar:
+    with work_folder_lock(kept), Progress(f"tasks {name}", epochs, unit="epochs") as bar:
         tallies = {
             arm: _train(kept / arm, data, tracked, params.seeds, model, device, bar)
             for arm, tracked in tracked_arms.items()

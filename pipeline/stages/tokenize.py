@@ -23,10 +23,10 @@ from elmo.data.manifest import (
     check_size,
     write_manifest,
 )
-from elmo.data.shards import NAMES
+from elmo.data.shards import FILE_PATTERN
 from elmo.data.tokenizer import TextTokenizer, installed_tokenization
 from elmo.errors import BadSettings, ElmoError
-from elmo.io.folders import empty_folder
+from elmo.io.folders import output_location
 from elmo.io.location import Location
 from elmo.io.outputs import check_folder
 
@@ -144,7 +144,7 @@ def tokenize(
 
     Finished pieces wait in `work` until all are done; the next run resumes from them.
     """
-    check_folder(out, ours=("manifest.json",), also=NAMES, kind="shards")
+    check_folder(out, ours=("manifest.json",), also=FILE_PATTERN, kind="shards")
     description = _description(params)
     files = [CorpusFile(input_.name, input_.bytes, input_.sha256) for input_ in inputs]
     inputs = check_inputs(inputs)
@@ -171,7 +171,7 @@ def tokenize(
             "heldout": total.heldout_documents,
         }
         ours = ("manifest.json",)
-        with empty_folder(out, ours=ours, also=NAMES, kind="shards") as folder:
+        with output_location(out, ours=ours, also=FILE_PATTERN, kind="shards") as folder:
             shards = _publish(kept, folder, results)
             write_manifest(
                 folder,
@@ -214,16 +214,16 @@ def _publish(work: Location, folder: Location, results: Sequence[PieceResult]) -
     """
     sentences = accumulate((r.accounting.sentences for r in results), initial=0)
     documents = accumulate((r.accounting.document_ids for r in results), initial=0)
-    infos, names = [], {}
+    entries, names = [], {}
     for number, (result, sentence, document) in enumerate(
         zip(results, sentences, documents, strict=False)
     ):
-        for index, info in enumerate(result.shards):
-            name = f"{info.split}-{number:05d}-{index:03d}.arrow"
-            names[info.file] = name
-            infos.append(info.published(name, sentences=sentence, documents=document))
+        for index, entry in enumerate(result.shards):
+            name = f"{entry.split}-{number:05d}-{index:03d}.arrow"
+            names[entry.file] = name
+            entries.append(entry.published(name, sentences=sentence, documents=document))
     folder.adopt_all(names, work)
-    return [info for split in SPLITS for info in infos if info.split == split]
+    return [entry for split in SPLITS for entry in entries if entry.split == split]
 
 
 def _check_splits(
@@ -283,6 +283,6 @@ def _metrics(
         "token_bytes": counts.token_bytes,
         **{f"dropped_{name}_bytes": reason.bytes for name, reason in counts.dropped.items()},
         **numbers,
-        "heldout_tokens": sum(info.tokens for info in shards if info.split == "heldout"),
+        "heldout_tokens": sum(entry.tokens for entry in shards if entry.split == "heldout"),
         "shards": len(shards),
     }

@@ -19,9 +19,9 @@ from elmo.errors import ElmoError
 from elmo.io.atomic import sweep
 from elmo.io.folders import Flag, new_folder
 from elmo.io.location import Location
-from elmo.io.locks import locked
+from elmo.io.locks import work_folder_lock
 from elmo.io.outputs import check_folder, check_output
-from elmo.model.folder import NAMES, save_model
+from elmo.model.folder import OTHER_FILE_PATTERN, save_model
 from elmo.settings import CheckpointSettings, TrainingSettings
 from elmo.train.checkpoints import Checkpoint
 from elmo.train.curves import CURVES
@@ -125,7 +125,11 @@ def train(
     folder = work / stage.name / fingerprint(stage.name, stage.version, params, inputs)
     tracking.check_mlflow()
     run = tracking.run(stage.name, params, inputs=inputs, sources=sources, folder=folder)
-    with locked(folder.local) if folder.local else nullcontext(), _kept(folder), run as log:
+    with (
+        work_folder_lock(folder.local) if folder.local else nullcontext(),
+        _kept(folder),
+        run as log,
+    ):
         _sweep(folder)
         settings = RunSettings(
             stage=stage.name,
@@ -160,7 +164,7 @@ def _check_outputs(out: Location, curves: Path) -> None:
     """Refuse outputs that are each other's, or would replace what is not a stage's own."""
     if out == Location(curves):
         raise ElmoError(f"{out}: is named for the model and for its curves; name two folders")
-    check_folder(out, ours=("config.json", "weights.safetensors"), also=NAMES)
+    check_folder(out, ours=("config.json", "weights.safetensors"), also=OTHER_FILE_PATTERN)
     check_folder(Location(curves), ours=tuple(CURVES), also="")
     for name, columns in CURVES.items():
         check_output(curves / name, ours="\t".join(columns).encode() + b"\n")
@@ -317,7 +321,7 @@ def _remembered(
     """
     first = workers.rank == 0
     if workers.sum_over_workers([float(first and folder.exists(_BEFORE))])[0] > 0:
-        return folder.record(_BEFORE, TextFigures) if first else {}
+        return folder.read_record(_BEFORE, TextFigures) if first else {}
     figures = compute()
     if first:
         folder.write_json(_BEFORE, figures)

@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 
 from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END, Characters
 from elmo.data.manifest import SPLITS, ShardEntry
-from elmo.data.shards import Shards, open_at
+from elmo.data.shards import Shards, open_shard_at
 from elmo.data.vocabulary import MARKS, NOT_WORDS
 from elmo.errors import ElmoError
 from elmo.io.folders import local_folder, new_folder
 from elmo.io.location import Location, in_parallel
-from elmo.io.outputs import check_folder, replaceable
+from elmo.io.outputs import check_folder, refuse_to_replace
 
 from ..cluster import workers
 from ..settings.cluster import Cluster
@@ -89,7 +89,7 @@ def run(
         )
     check_folder(out, ours=_FILES, also=_ALSO, never="config.json")  # a model has words too
     if out.exists("characters.json"):
-        with replaceable(str(out)), local_folder(out) as old:
+        with refuse_to_replace(str(out)), local_folder(out) as old:
             Characters.load(old / "characters.json")
     with work_folder(work, "vocab", out) as kept:
         train, heldout = count_types(Shards(shards), work=kept, cluster=cluster)
@@ -136,16 +136,16 @@ def count_types(
     `work` keeps the counts of each shard.
     """
     jobs = [
-        (shards.location, info, work, f"{info.sha256}-{STAGE.version}-by-hash.arrow")
+        (shards.location, entry, work, f"{entry.sha256}-{STAGE.version}-by-hash.arrow")
         for split in SPLITS
-        for info in shards.infos(split)
+        for entry in shards.entries(split)
     ]
     present = set(work.names())
     missing = [job for job in jobs if job[3] not in present]
     for _ in workers.tasks(count_shard, missing, cluster=cluster, label="vocab"):
         pass
     counted = in_parallel(lambda job: _read_counts(work, job[3]), jobs)
-    trained_on = len(shards.infos("train"))
+    trained_on = len(shards.entries("train"))
     return sum_counts(counted[:trained_on]), sum_counts(counted[trained_on:])
 
 
@@ -155,8 +155,8 @@ def count_shard(job: tuple[Location, ShardEntry, Location, str]) -> None:
     `job` is the shards' folder, the shard's entry, the work folder and the file name to write. The
     shard's bytes are checked first.
     """
-    shards, info, work, name = job
-    shard = open_at(shards, info)
+    shards, entry, work, name = job
+    shard = open_shard_at(shards, entry)
     sentences = int(np.count_nonzero(np.diff(shard.offsets)))
     types = pa.concat_arrays([shard.dictionary])
     hashes = hash_strings(types)

@@ -101,11 +101,11 @@ def read_finished(pieces: Sequence[Piece]) -> list[PieceResult | None]:
 def _finished(piece: Piece, present: Mapping[str, int]) -> PieceResult | None:
     if piece.result_name not in present:
         return None
-    result = piece.folder.record(piece.result_name, PieceResult)
-    for info in result.shards:
-        if present.get(info.file) != info.bytes:
+    result = piece.folder.read_record(piece.result_name, PieceResult)
+    for entry in result.shards:
+        if present.get(entry.file) != entry.bytes:
             return None
-        if piece.folder.local is not None and piece.folder.sha256(info.file) != info.sha256:
+        if piece.folder.local is not None and piece.folder.sha256(entry.file) != entry.sha256:
             return None
     return result
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from elmo.io.atomic import sweep_beside
+from elmo.io.atomic import sweep_hidden_folders
 from elmo.io.location import Location
-from elmo.io.locks import LOCK, locked
+from elmo.io.locks import LOCK_FILE, work_folder_lock
 
 
 @contextmanager
@@ -26,9 +26,9 @@ def work_folder(parent: Location, stage: str, out: Location) -> Iterator[Locatio
         yield work
         work.remove()
         return
-    with locked(work.local):
+    with work_folder_lock(work.local):
         if out.local is not None:
-            sweep_beside(out.local)
+            sweep_hidden_folders(out.local)
         work.sweep()
         yield work
         _remove(work.local)
@@ -36,7 +36,7 @@ def work_folder(parent: Location, stage: str, out: Location) -> Iterator[Locatio
 
 def discard_pieces(work: Location) -> None:
     """Delete the finished pieces in `work`, which no later run can use."""
-    work.delete_all(name for name in work.names() if name != LOCK)
+    work.delete_all(name for name in work.names() if name != LOCK_FILE)
 
 
 def _remove(folder: Path) -> None:

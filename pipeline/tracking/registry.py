@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from elmo.data.tokenizer import NONE
+from elmo.data.tokenizer import NO_TOKENIZER
 from elmo.errors import ElmoError
 from elmo.io.locks import take_lock
 
@@ -110,7 +110,7 @@ def _log_checked(folder: Path, run_id: str, content: str) -> str:
     from . import pyfunc
 
     tokenizer = load_model(folder).tokenizer
-    given = pyfunc.example_input(text=tokenizer != NONE)
+    given = pyfunc.example_input(text=tokenizer != NO_TOKENIZER)
 
     def check(answer: Any) -> None:
         if len(answer) != len(given) or not all(np.isfinite(one).all() for one in answer):

@@ -131,7 +131,7 @@ def run(
     with catch_mlflow_errors():
         client = mlflow_client()
         if folder and folder.exists(_KEPT):
-            run_id = folder.record(_KEPT, dict[str, str]).get("run_id")
+            run_id = folder.read_record(_KEPT, dict[str, str]).get("run_id")
         parent = _repro_run(client)
         _end_killed(client, stage)
         if run_id is None or not run_exists(run_id):
@@ -310,11 +310,8 @@ def _log_inputs(client: Any, run_id: str, datasets: list[Any]) -> None:
 
 
 def _repro_run(client: Any) -> str | None:
-    """The run of this pass of the pipeline: of the `dvc repro` that runs this stage, if one does.
-
-    `ELMO_PASS` names a pass where its stages have no common parent process.
-    """
-    key = os.environ.get("ELMO_PASS") or origin.repro_key()
+    """Return the run of the `dvc repro` that runs this stage, or None."""
+    key = origin.repro_key()
     if key is None:
         return None
     experiment = experiment_id(client)
@@ -326,23 +323,6 @@ def _repro_run(client: Any) -> str | None:
     tags["mlflow.source.name"] = "dvc repro"
     tags["mlflow.note.content"] = "One pass of the pipeline; its stages are nested in it."
     return str(client.create_run(experiment, run_name=title, tags=tags).info.run_id)
-
-
-@dataclass(frozen=True)
-class RunTags:
-    """An MLflow run of a stage: its id and its tags."""
-
-    run_id: str
-    tags: dict[str, str]
-
-
-def runs_of(stage: str) -> list[RunTags]:
-    """Return the MLflow runs of a stage, newest first."""
-    check_mlflow()
-    with catch_mlflow_errors():
-        client = mlflow_client()
-        found = client.search_runs([experiment_id(client, stage)], f"tags.stage = '{stage}'")
-    return [RunTags(run.info.run_id, run.data.tags) for run in found]
 
 
 @dataclass(frozen=True)

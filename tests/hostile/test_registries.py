@@ -33,7 +33,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracking.client, "ANSWER", 1.0)
     monkeypatch.setattr(tracking.database, "LOCKED", 0.1)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    for name in ("MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID", "DVC_STAGE", "ELMO_PASS"):
+    for name in ("MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID", "DVC_STAGE"):
         monkeypatch.delenv(name, raising=False)
 
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from elmo.io.location import Location
-from elmo.io.locks import locked
+from elmo.io.locks import work_folder_lock
 from elmo.store import FeatureStore
 from elmo.store.maintenance import verify
 from tests.hostile.commands import COMMANDS
@@ -57,7 +57,7 @@ def test_a_work_folder_has_one_owner(
         monkeypatch.setattr("pipeline.cluster.workers.fit", fit)
         assert elmo(*COMMANDS[name], cwd=copy)[0] == 1
         work[name] = f"{name}/{folders[0].name}"
-    with locked(case / "work" / work[name]):
+    with work_folder_lock(case / "work" / work[name]):
         line = refused(*COMMANDS[name], cwd=case, names="is at work here")
     assert "process" in line
 

@@ -10,7 +10,7 @@ import msgspec
 
 from elmo.data.tables import read_table
 from elmo.data.tokenizer import (
-    NONE,
+    NO_TOKENIZER,
     TextTokenizer,
     Tokenization,
     load_tokenizer,
@@ -56,7 +56,7 @@ class TextSplitter:
         if isinstance(self._tokenizer, str):
             split = load_tokenizer(self._tokenizer).split
             return lambda text: split([text])[0]
-        if self._tokenizer.name == NONE.name:
+        if self._tokenizer.name == NO_TOKENIZER.name:
             raise ElmoError("the model has no tokenizer to cut text with; pass --tokenizer")
         cut = TextTokenizer(self._tokenizer)
         return lambda text: [token for sentence in cut(text) for token in sentence]

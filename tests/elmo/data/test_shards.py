@@ -22,8 +22,8 @@ SENTENCES = [["the", "cat", "the"], [], ["naïve", "고양이", "<S>"], ["🙂"]
 def test_every_sentence_comes_back_with_its_place(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "s", SENTENCES, heldout_every=3, shard_sentences=2)
     found = {}
-    for info in shards.infos():
-        shard = shards.open(info)
+    for entry in shards.entries():
+        shard = shards.open(entry)
         for row in range(len(shard)):
             found[int(shard.sentence_ids[row])] = (shard.split, shard.tokens(row))
     assert [found[i][1] for i in range(len(SENTENCES))] == SENTENCES
@@ -32,14 +32,14 @@ def test_every_sentence_comes_back_with_its_place(tmp_path: Path) -> None:
 
 def test_a_blank_line_keeps_its_place_and_is_counted(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "s", SENTENCES)
-    shard = shards.open(shards.infos("train")[0])
+    shard = shards.open(shards.entries("train")[0])
     assert shard.tokens(1) == [] and shard.sentence_ids[1] == 1
     assert shards.manifest.counts.blank_lines == 1
 
 
 def test_types_are_the_distinct_tokens_in_order_of_occurrence(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "s", SENTENCES)
-    shard = shards.open(shards.infos("train")[0])
+    shard = shards.open(shards.entries("train")[0])
     assert shard.types == ["the", "cat", "naïve", "고양이", "<S>", "🙂", "x" * 60]
     assert shard.counts().tolist() == [3, 1, 1, 1, 1, 1, 1]
 
@@ -47,7 +47,7 @@ def test_types_are_the_distinct_tokens_in_order_of_occurrence(tmp_path: Path) ->
 def test_columns_are_mapped_from_the_file_and_not_copied(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "s", [["a", "b"]] * 20_000)
     before = pa.total_allocated_bytes()
-    shard = shards.open(shards.infos("train")[0])
+    shard = shards.open(shards.entries("train")[0])
     assert pa.total_allocated_bytes() - before < 4096
     assert not shard.ids.flags.owndata and not shard.offsets.flags.owndata
 
@@ -57,9 +57,9 @@ def test_the_same_sentences_give_the_same_bytes_and_digest(tmp_path: Path) -> No
     two = write_shards(tmp_path / "two", SENTENCES, heldout_every=2)
     other = write_shards(tmp_path / "other", [*SENTENCES[:-1], ["y"]], heldout_every=2)
     assert one.digest == two.digest != other.digest
-    for info in one.infos():
-        assert (one.location.local / info.file).read_bytes() == (
-            two.location.local / info.file
+    for entry in one.entries():
+        assert (one.location.local / entry.file).read_bytes() == (
+            two.location.local / entry.file
         ).read_bytes()
 
 
@@ -75,7 +75,6 @@ def test_any_arrow_reader_opens_a_shard(tmp_path: Path) -> None:
 def test_counts_of_a_split_are_its_own(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "s", SENTENCES, heldout_every=3)
     assert (shards.tokens("train"), shards.tokens("heldout"), shards.tokens()) == (5, 4, 9)
-    assert (shards.sentences("train"), shards.sentences("heldout")) == (4, 2)
     assert shards.manifest.splits["heldout"] == SplitCounts(documents=2, sentences=2, tokens=4)
 
 
@@ -83,11 +82,11 @@ def test_offsets_of_the_manifest_are_added_to_the_ids_and_the_file_stays(tmp_pat
     shards = write_shards(tmp_path / "s", SENTENCES)
     path = shards.location.local / "train-00000.arrow"
     before = path.read_bytes()
-    info = describe_shard(path, split="train").published(path.name, sentences=1000, documents=70)
-    shard = open_shard(path, info=info)
+    entry = describe_shard(path, split="train").published(path.name, sentences=1000, documents=70)
+    shard = open_shard(path, entry=entry)
     assert shard.sentence_ids.tolist() == list(range(1000, 1006))
     assert shard.document_ids.tolist() == list(range(70, 76))
-    assert (info.first_sentence_id, info.last_sentence_id) == (1000, 1005)
+    assert (entry.first_sentence_id, entry.last_sentence_id) == (1000, 1005)
     assert [shard.tokens(i) for i in range(6)] == SENTENCES
     assert path.read_bytes() == before
 
@@ -107,7 +106,7 @@ def test_damage_is_named(tmp_path: Path, damage: str) -> None:
     else:
         path.unlink()
     with pytest.raises(ElmoError, match=r"train-00000\.arrow: .*") as error:
-        shards.open(shards.infos("train")[0])
+        shards.open(shards.entries("train")[0])
     assert "\n" not in str(error.value)
 
 
@@ -136,12 +135,12 @@ def test_a_folder_of_another_kind_or_schema_is_refused(tmp_path: Path) -> None:
 
 def test_no_split_but_train_and_heldout(tmp_path: Path) -> None:
     with pytest.raises(ElmoError, match="no split 'test'"):
-        write_shards(tmp_path / "s", SENTENCES).infos("test")
+        write_shards(tmp_path / "s", SENTENCES).entries("test")
 
 
 def test_a_shard_of_blank_lines_alone_is_a_shard(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "s", [[], []])
-    shard = shards.open(shards.infos("train")[0])
+    shard = shards.open(shards.entries("train")[0])
     assert len(shard) == 2 and shard.types == [] and np.diff(shard.offsets).tolist() == [0, 0]
 
 
@@ -190,9 +189,9 @@ def test_a_shard_that_is_not_as_its_entry_says_is_refused_when_opened(
     tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
     shards = write_shards(tmp_path / "s", SENTENCES)
-    info = structs.replace(shards.infos()[0], **change)
+    entry = structs.replace(shards.entries()[0], **change)
     with pytest.raises(ElmoError, match=rf"train-00000\.arrow: .*{message}"):
-        shards.open(info)
+        shards.open(entry)
 
 
 def test_tokens_outside_the_list_of_types_are_refused(tmp_path: Path) -> None:
@@ -202,7 +201,7 @@ def test_tokens_outside_the_list_of_types_are_refused(tmp_path: Path) -> None:
     ids = np.arange(1)
     write_shard(path, sentence_ids=ids, document_ids=ids, offsets=np.array([0, 2]), tokens=bad)
     with pytest.raises(ElmoError, match=r"train-00000\.arrow: is no shard"):
-        open_shard(path, info=describe_shard(path, split="train"))
+        open_shard(path, entry=describe_shard(path, split="train"))
 
 
 def test_a_process_checks_a_files_bytes_once_and_again_when_it_was_changed(
@@ -217,8 +216,8 @@ def test_a_process_checks_a_files_bytes_once_and_again_when_it_was_changed(
         lambda path, sha: checked.append(path.name) or real(path, sha),
     )
     for _ in range(3):
-        for info in Shards(shards.location).infos():
-            shards.open(info)
+        for entry in Shards(shards.location).entries():
+            shards.open(entry)
     assert checked == ["train-00000.arrow", "train-00001.arrow"]
     path = shards.location.local / "train-00001.arrow"
     data = path.read_bytes()
@@ -226,7 +225,7 @@ def test_a_process_checks_a_files_bytes_once_and_again_when_it_was_changed(
     path.write_bytes(data[:start] + b"y" + data[start + 1 :])
     os.utime(path, ns=(1, 1))  # another time, however coarse the clock of the disk
     with pytest.raises(ElmoError, match=r"train-00001\.arrow: truncated or altered"):
-        shards.open(shards.infos()[1])
+        shards.open(shards.entries()[1])
 
 
 def test_the_size_of_a_manifest_is_known_before() -> None:

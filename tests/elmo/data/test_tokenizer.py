@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from elmo.data.tokenizer import (
-    NONE,
+    NO_TOKENIZER,
     TOKENIZERS,
     TextTokenizer,
     Tokenization,
@@ -68,7 +68,7 @@ def other(**changes: Any) -> Tokenization:
 @pytest.mark.parametrize(
     ("tokenization", "message"),
     [
-        (NONE, r"has no tokenizer of its own; give it token lists .*--pretokenized"),
+        (NO_TOKENIZER, r"has no tokenizer of its own; give it token lists .*--pretokenized"),
         (
             other(name="nltk"),
             "config.json: tokenizer: no 'nltk'; there are whitespace, unicode, korean, japanese",
@@ -96,7 +96,7 @@ def test_what_cannot_be_done_here_is_refused(tokenization: Tokenization, message
 
 def test_shards_of_another_tokenizer_are_refused() -> None:
     ours = Tokenization("korean", {"kiwipiepy": "1"})
-    ours.check_shards(NONE, model="m", shards="s")
+    ours.check_shards(NO_TOKENIZER, model="m", shards="s")
     ours.check_shards(
         Tokenization("korean", {"kiwipiepy": "1"}, "", "split"), model="m", shards="s"
     )

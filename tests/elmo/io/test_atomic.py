@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from elmo.errors import ElmoError
-from elmo.io.atomic import new_file, new_output, sweep, write_json
+from elmo.io.atomic import new_file, new_file_if_absent, sweep, write_json
 from elmo.io.folders import new_folder
 from elmo.io.location import Location
-from elmo.io.locks import locked
+from elmo.io.locks import work_folder_lock
 from elmo.io.records import (
     check_sha256,
     digest,
@@ -70,7 +70,7 @@ def test_what_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
         ),
         (file_link, "file_link: is a symbolic link to .*notes.txt"),
     ):
-        with pytest.raises(ElmoError, match=message), new_output(out):
+        with pytest.raises(ElmoError, match=message), new_file_if_absent(out):
             raise AssertionError("no work starts")
     with pytest.raises(ElmoError, match=r"notes\.txt: is a file of another kind"):
         write_json(file, {})
@@ -81,11 +81,11 @@ def test_what_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
 def test_an_empty_file_is_replaced_and_one_that_came_meanwhile_is_not(tmp_path: Path) -> None:
     out = tmp_path / "vectors.npz"
     out.touch()
-    with new_output(out) as new:
+    with new_file_if_absent(out) as new:
         new.write_bytes(b"vectors")
     assert out.read_bytes() == b"vectors" and list(tmp_path.iterdir()) == [out]
     out.unlink()
-    with pytest.raises(ElmoError, match="exists"), new_output(out) as new:
+    with pytest.raises(ElmoError, match="exists"), new_file_if_absent(out) as new:
         new.write_bytes(b"vectors")
         out.write_bytes(b"theirs")
     assert out.read_bytes() == b"theirs" and list(tmp_path.iterdir()) == [out]
@@ -94,11 +94,11 @@ def test_an_empty_file_is_replaced_and_one_that_came_meanwhile_is_not(tmp_path: 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from elmo.io.atomic import new_output
+from elmo.io.atomic import new_file_if_absent
 from elmo.io.folders import new_folder
 from elmo.io.location import Location
 out = Path(sys.argv[1])
-with new_folder(Location(out / "folder")) as folder, new_output(out / "file") as file:
+with new_folder(Location(out / "folder")) as folder, new_file_if_absent(out / "file") as file:
     (folder / "half").touch()
     file.write_bytes(b"PK half")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -113,7 +113,7 @@ def test_what_a_killed_writer_left_goes_and_what_a_living_one_writes_stays(tmp_p
         (first / "a").touch()
         with pytest.raises(KeyboardInterrupt), new_folder(Location(tmp_path / "folder")):
             raise KeyboardInterrupt
-        with new_output(tmp_path / "file") as new:
+        with new_file_if_absent(tmp_path / "file") as new:
             new.write_bytes(b"PK")
         assert (first / "a").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
@@ -126,7 +126,7 @@ def test_an_interrupt_while_a_hidden_folder_is_made_leaves_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("elmo.io.locks.fcntl.flock", interrupted)
-    for new in (new_folder(Location(tmp_path / "out")), new_output(tmp_path / "out")):
+    for new in (new_folder(Location(tmp_path / "out")), new_file_if_absent(tmp_path / "out")):
         with pytest.raises(KeyboardInterrupt), new:
             raise AssertionError("unreachable")
         assert list(tmp_path.iterdir()) == []
@@ -191,20 +191,19 @@ def test_the_next_writer_of_a_file_removes_what_a_killed_one_left(tmp_path: Path
 def test_a_refused_output_has_nothing_beside_it_that_a_killed_writer_left(tmp_path: Path) -> None:
     code = "import os, sys, pathlib, shutil; from elmo.io import atomic\n"
     code += "shutil.rmtree = lambda *_, **__: os.kill(os.getpid(), 9)\n"
-    code += "with atomic.new_output(pathlib.Path(sys.argv[1])) as new: new.write_text('whole')\n"
+    code += "out = pathlib.Path(sys.argv[1])\n"
+    code += "with atomic.new_file_if_absent(out) as new: new.write_text('whole')\n"
     out = tmp_path / "vectors.npz"
     subprocess.run([sys.executable, "-c", code, str(out)], check=False)
     assert out.read_text() == "whole" and len(list(tmp_path.iterdir())) == 2
-    with pytest.raises(ElmoError, match="exists, and is not replaced"), new_output(out):
+    with pytest.raises(ElmoError, match="exists, and is not replaced"), new_file_if_absent(out):
         raise AssertionError
     assert list(tmp_path.iterdir()) == [out]
 
 
 def test_a_work_folder_has_one_owner_who_is_named(tmp_path: Path) -> None:
-    code = "import sys, pathlib; from elmo.io.locks import locked\n"
-    code += (
-        f"with locked(pathlib.Path({str(tmp_path / 'work')!r})): print('in', flush=True); input()"
-    )
+    code = "import sys, pathlib; from elmo.io.locks import work_folder_lock\n"
+    code += "with work_folder_lock(pathlib.Path(sys.argv[1])): print('in', flush=True); input()"
     owner = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "work")],
         stdin=subprocess.PIPE,
@@ -214,12 +213,12 @@ def test_a_work_folder_has_one_owner_who_is_named(tmp_path: Path) -> None:
     assert owner.stdout is not None and owner.stdout.readline() == "in\n"
     with (
         pytest.raises(ElmoError, match=rf"work: process {owner.pid} on \S+ is at work here"),
-        locked(tmp_path / "work"),
+        work_folder_lock(tmp_path / "work"),
     ):
         raise AssertionError
     owner.kill()  # which releases it
     owner.communicate()
-    with locked(tmp_path / "work"):
+    with work_folder_lock(tmp_path / "work"):
         pass
 
 
@@ -275,4 +274,4 @@ def test_json_that_nobody_could_read_is_not_written(
         write({"a": "x" * 50})
         with pytest.raises(ElmoError, match=r"a.json: takes 1,\d+ bytes; .* at most 100"):
             write({"a": "x" * 1000})
-        assert location.record("a.json", dict[str, str]) == {"a": "x" * 50}
+        assert location.read_record("a.json", dict[str, str]) == {"a": "x" * 50}

@@ -7,7 +7,7 @@ import pytest
 
 from elmo.data.shards import Shards, write_shards
 from elmo.errors import BadSettings
-from elmo.io.folders import cached
+from elmo.io.folders import cached_copy
 from elmo.io.location import Location
 from elmo.io.records import sha256
 
@@ -19,7 +19,7 @@ def shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shards:
     """Four shards at a URL; the copies lie in `copies`."""
     local = write_shards(tmp_path / "s", [[f"word{k}"] for k in range(40)], shard_sentences=10)
     url = Location(f"memory://{tmp_path.name}")
-    for name in ("manifest.json", *(info.file for info in local.infos())):
+    for name in ("manifest.json", *(entry.file for entry in local.entries())):
         url.put(name, tmp_path / "s" / name)
     monkeypatch.setenv("ELMO_CACHE", str(tmp_path / "copies"))
     return Shards(url)
@@ -28,14 +28,14 @@ def shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shards:
 def test_copies_take_what_they_may_and_the_least_used_are_removed(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copies, infos = tmp_path / "copies", shards.infos()
-    monkeypatch.setenv("ELMO_CACHE_GB", str(2.5 * max(info.bytes for info in infos) / 1e9))
-    first, second, third, fourth = infos
+    copies, entries = tmp_path / "copies", shards.entries()
+    monkeypatch.setenv("ELMO_CACHE_GB", str(2.5 * max(entry.bytes for entry in entries) / 1e9))
+    first, second, third, fourth = entries
     shards.open(first)
     mapped = shards.open(second)
     (copies / "mine.txt").write_text("no copy")
-    for number, info in enumerate((second, first)):  # the first was used after the second
-        path = copies / info.sha256
+    for number, entry in enumerate((second, first)):  # the first was used after the second
+        path = copies / entry.sha256
         os.utime(path, ns=(1000 + number, path.stat().st_mtime_ns))
     shards.open(third)
     assert set(os.listdir(copies)) == {first.sha256, third.sha256, "mine.txt"}
@@ -54,16 +54,16 @@ def test_a_copy_that_another_process_removes_is_fetched_again(
 ) -> None:
     from elmo.data import shards as module
 
-    (info, *_) = shards.infos()
+    (entry, *_) = shards.entries()
     times = []
 
     def removed(location: Location, file: str, *, sha256: str) -> Path:
-        path = cached(location, file, sha256=sha256)
+        path = cached_copy(location, file, sha256=sha256)
         times.append(path)
         if len(times) == 1:
             path.unlink()
         return path
 
-    monkeypatch.setattr(module, "cached", removed)
-    assert shards.open(info).tokens(0) == ["word0"]
-    assert len(times) == 2 and sha256(times[1]) == info.sha256
+    monkeypatch.setattr(module, "cached_copy", removed)
+    assert shards.open(entry).tokens(0) == ["word0"]
+    assert len(times) == 2 and sha256(times[1]) == entry.sha256

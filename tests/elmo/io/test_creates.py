@@ -70,7 +70,7 @@ def forgetful(server: int) -> Iterator[int]:
 def bucket(port: int) -> Location:
     options = {"key": "k", "secret": "s", "endpoint_url": f"http://127.0.0.1:{port}"}
     location = Location("s3://bucket/folder", options)
-    files, _ = location._remote.files()
+    files, _ = location._remote.file_system()
     files.makedirs("bucket", exist_ok=True)
     location.delete("name")
     return location

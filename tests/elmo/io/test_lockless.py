@@ -13,7 +13,7 @@ from elmo.errors import ElmoError
 from elmo.io.atomic import new_file
 from elmo.io.folders import new_folder
 from elmo.io.location import Location
-from elmo.io.locks import locked, take_lock
+from elmo.io.locks import take_lock, work_folder_lock
 from tests.elmo.io import lockless
 
 
@@ -40,7 +40,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_a_work_folder_needs_a_lock(served: Path) -> None:
     with (
         pytest.raises(ElmoError, match=r"work: its file system has no locks; choose another"),
-        locked(served / "work"),
+        work_folder_lock(served / "work"),
     ):
         raise AssertionError
 

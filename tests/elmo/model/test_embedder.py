@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from elmo.data.characters import Characters
-from elmo.data.tokenizer import NONE
+from elmo.data.tokenizer import NO_TOKENIZER
 from elmo.errors import ElmoError
 from elmo.interop.portable_model import ExportableBiLM
 from elmo.model import batches
@@ -115,7 +115,7 @@ def test_segments_of_a_shard_are_the_same_vectors(
     tiny_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SEGMENT_TOKENS", 6)
-    monkeypatch.setattr(module, "ROWS", 2)
+    monkeypatch.setattr(module, "BATCH_ROWS", 2)
     embedder = Embedder(tiny_model)
     types = sorted({token for sentence in SENTENCES for token in sentence})
     ids = np.array([types.index(token) for sentence in SENTENCES for token in sentence], np.int32)
@@ -237,7 +237,7 @@ def test_encode_shows_its_progress(tiny_model: Model, capsys: pytest.CaptureFixt
         (lambda e: e.encode([["a"]]), "text 0: must be a string; give token lists to embed"),
         (lambda e: e.ids(["He has"]), "sentence 0: must be a list of tokens"),
         (
-            lambda e: Embedder(replace(e.model, tokenizer=NONE)).encode(TEXTS),
+            lambda e: Embedder(replace(e.model, tokenizer=NO_TOKENIZER)).encode(TEXTS),
             "trained on token lists and has no tokenizer",
         ),
     ],

@@ -16,7 +16,7 @@ from elmo.store import FeatureStore
 from elmo.store.build import append, build
 from elmo.store.export import export_token_table
 from elmo.store.maintenance import compact, prune, verify
-from elmo.store.manifest import INSIDE, files_of
+from elmo.store.manifest import INNER_FOLDER, files_of
 
 SENTENCES = [["a", f"w{k}", "gift"][: 1 + k % 3] for k in range(40)]
 OLD = Path(__file__).parents[2] / "golden" / "store-2"
@@ -147,7 +147,7 @@ def test_a_store_of_schema_2_is_read_and_kept(tmp_path: Path) -> None:
     assert "_manifest-000001.json" in prune(old)
     from elmo.io.location import Location
 
-    assert all(path.startswith((f"{INSIDE}/", "part-")) for path in files_of(Location(old)))
+    assert all(path.startswith((f"{INNER_FOLDER}/", "part-")) for path in files_of(Location(old)))
     for k, vectors in enumerate(before):
         np.testing.assert_array_equal(FeatureStore(old)[k], vectors)
 
@@ -164,8 +164,8 @@ def test_a_new_version_of_a_store_of_schema_2(tmp_path: Path) -> None:
 
 
 def test_a_store_without_its_inner_folder_says_so(store: Path) -> None:
-    shutil.rmtree(store / INSIDE)
-    with pytest.raises(ElmoError, match=f"{INSIDE}/manifest-000001.json: no such file"):
+    shutil.rmtree(store / INNER_FOLDER)
+    with pytest.raises(ElmoError, match=f"{INNER_FOLDER}/manifest-000001.json: no such file"):
         FeatureStore(store)
 
 

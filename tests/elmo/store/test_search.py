@@ -14,7 +14,7 @@ from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import build
 from elmo.store.neighbors import Nearest
-from elmo.store.search import compare, search
+from elmo.store.search import add_nearest, search
 from elmo.store.static import export_word2vec, static_vectors
 from tests.elmo.conftest import save_tiny_model
 
@@ -86,7 +86,7 @@ def test_of_equal_sentences_the_first_is_listed_wherever_they_lie() -> None:
         for width in (8, 100, 512):
             mean_D, query_D = draw.normal(size=(2, width)).astype(np.float32)
             nearest = Nearest(1)
-            compare(nearest, store, np.arange(count), np.tile(mean_D, (count, 1)), query_D)
+            add_nearest(nearest, store, np.arange(count), np.tile(mean_D, (count, 1)), query_D)
             assert [one.sentence_id for one in nearest.neighbors()] == [0], (count, width)
 
 

@@ -208,7 +208,7 @@ def test_the_mapped_way_is_taken_and_agrees_with_parquet(
     monkeypatch.setattr("elmo.store.reader.ParquetColumns.decoded", None)
     found = [mapped[k] for k in range(len(mapped))]
     monkeypatch.undo()
-    monkeypatch.setattr("elmo.store.reader.ParquetColumns.base", lambda *_: -1)
+    monkeypatch.setattr("elmo.store.reader.ParquetColumns.value_offset", lambda *_: -1)
     slow = FeatureStore(made)
     for k, vectors in enumerate(found):
         np.testing.assert_array_equal(slow[k], vectors)

@@ -15,7 +15,7 @@ from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore, maintenance
-from elmo.store.build import append, build, run_in_process
+from elmo.store.build import append, build, run_serially
 from elmo.store.maintenance import compact, prune, verify
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -24,13 +24,13 @@ WRITER = """
 import sys
 from pathlib import Path
 from elmo.errors import ElmoError
-from elmo.store.build import append, build, run_in_process
+from elmo.store.build import append, build, run_serially
 from elmo.settings import StoreSettings
 
 command, store, shards, model, work = sys.argv[1:]
 
 def run(kind, arguments, jobs):
-    parts = list(run_in_process(kind, arguments, jobs))
+    parts = list(run_serially(kind, arguments, jobs))
     print("ready", flush=True)
     sys.stdin.readline()
     return parts
@@ -230,7 +230,7 @@ def test_another_kind_of_device_resumes_nothing(
         def run(kind, arguments, jobs):
             seen[device] = jobs
             if device == "cpu":
-                list(run_in_process(kind, arguments, jobs))
+                list(run_serially(kind, arguments, jobs))
             raise KeyboardInterrupt
 
         return run

@@ -303,8 +303,8 @@ def test_damaged_shards_are_not_trained_on_nor_evaluated(tmp_path: Path) -> None
         folder = tmp_path / split
         folder.mkdir()
         made = job(folder / "run")
-        (info, *_) = made.shards.infos(split)
-        path = made.shards.location.local / info.file
+        (entry, *_) = made.shards.entries(split)
+        path = made.shards.location.local / entry.file
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
@@ -369,7 +369,7 @@ def test_perplexity_of_shards_and_of_lists_agree(
     shards = made.shards
     lines = [
         shard.tokens(k)
-        for shard in map(shards.open, shards.infos("heldout"))
+        for shard in map(shards.open, shards.entries("heldout"))
         for k in range(len(shard))
     ]
     softmax = {name: value.detach() for name, value in made.softmax.state_dict().items()}
@@ -430,4 +430,4 @@ def test_a_model_without_softmax_has_no_perplexity(tmp_path: Path) -> None:
 def test_rows_that_ran_dry_are_not_counted(tmp_path: Path) -> None:
     made = job(tmp_path / "run", replace(SETTINGS, rows=50))
     found = heldout_perplexity(made, workers=WorkerGroup())
-    assert found.tokens == sum(info.tokens for info in made.shards.infos("heldout"))
+    assert found.tokens == sum(entry.tokens for entry in made.shards.entries("heldout"))

@@ -34,7 +34,7 @@ def make(
 
 
 def take(optimizer: Optimizer, gradient: Tensor, step: int, rows: Tensor | None = None) -> None:
-    used = {} if rows is None else {"w": WordRows.from_numbers(rows.numpy(), rows.device)}
+    used = {} if rows is None else {"w": WordRows(rows.numpy(), rows)}
     for name in used:
         optimizer.catch_up(name, used[name], step=step)
     optimizer.update({"w": gradient}, step=step, word_rows=used)

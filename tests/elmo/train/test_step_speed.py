@@ -15,9 +15,9 @@ from elmo.settings import NetworkSettings
 from elmo.train import step_speed
 from elmo.train.step_speed import (
     StepSeconds,
+    cached_step_seconds,
     measure_step_seconds,
     read_network,
-    step_seconds,
     training_precision,
 )
 from tests.elmo.run_job import NETWORK, TRAINING
@@ -46,7 +46,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def seconds(network: NetworkSettings = LARGE, threads: int = 2, **changes: Any) -> StepSeconds:
     training = replace(TRAINING, rows=64, window=20, **changes)
-    return step_seconds(network, training, device=CPU, threads=threads)
+    return cached_step_seconds(network, training, device=CPU, threads=threads)
 
 
 def test_steps_are_timed_once_for_each_network_size_of_step_and_number_of_threads(
@@ -68,7 +68,7 @@ def test_the_process_runs_wherever_the_command_does(
     monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.chdir(tmp_path)
     training = replace(TRAINING, rows=4, window=3)
-    measured = step_seconds(SHAPE, training, device=CPU, threads=1)
+    measured = cached_step_seconds(SHAPE, training, device=CPU, threads=1)
     assert measured.float32_s > 0 and measured.bfloat16_s > 0
     assert len(list((tmp_path / "cache" / "elmo").iterdir())) == 1
 

@@ -136,11 +136,11 @@ def test_what_an_earlier_commit_names_is_still_there(
     second = storage.read_from(Location("data/shards/general"))
     assert first != second
     assert Shards(second).digest != reader.digest == Shards(first).digest
-    assert all(reader.open(info).tokens(0) for info in reader.infos("train"))  # goes on reading
+    assert all(reader.open(entry).tokens(0) for entry in reader.entries("train"))  # goes on reading
     shutil.rmtree("data/shards/general")
     shutil.copytree("first", "data/shards/general")  # as `dvc checkout` of the first commit
     run("vocab", "data/shards/general", "data/vocab", *own)
-    train = [reader.open(info) for info in reader.infos("train")]
+    train = [reader.open(entry) for entry in reader.entries("train")]
     sentences = sum(bool(shard.tokens(k)) for shard in train for k in range(len(shard)))
     counts = storage.read_from(Location("data/vocab")).read("counts.txt").split()
     assert int(counts[0]) == sentences  # of the first revision's training text

@@ -17,7 +17,7 @@ import torch
 from click.testing import CliRunner
 
 from elmo.data.tokenizer import installed_tokenization
-from elmo.model.config import GROUP
+from elmo.model.config import ENTRY_POINTS
 from elmo.model.embedder import Embedder
 from pipeline.commands.cli import cli
 from pipeline.stages import STAGES
@@ -25,7 +25,7 @@ from tests.elmo.conftest import save_tiny_model
 from tests.pipeline.command_line import elmo
 
 ROOT = Path(__file__).resolve().parents[3]
-INSTALLED = ", ".join(sorted(point.name for point in entry_points(group=GROUP))) or "none"
+INSTALLED = ", ".join(sorted(point.name for point in entry_points(group=ENTRY_POINTS))) or "none"
 
 
 @pytest.fixture(scope="module")

@@ -138,7 +138,7 @@ def sentences_of(folder: Path) -> list[list[str]]:
     from elmo.data.shards import Shards
 
     shards = Shards(folder)
-    opened = [shards.open(info) for info in shards.infos()]
+    opened = [shards.open(entry) for entry in shards.entries()]
     return [shard.tokens(row) for shard in opened for row in range(len(shard))]
 
 

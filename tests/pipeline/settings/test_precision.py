@@ -102,7 +102,9 @@ def test_auto_is_settled_before_anything_is_read(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments, setting = commands(tmp_path, "auto")[name]
-    monkeypatch.setattr(precision, "step_seconds", lambda *given, **named: StepSeconds(1.2, 1.0))
+    monkeypatch.setattr(
+        precision, "cached_step_seconds", lambda *given, **named: StepSeconds(1.2, 1.0)
+    )
     for speeds, chosen in ((EMULATES, "float32"), (HAS_UNITS, "bfloat16")):
         measured(monkeypatch, speeds)
         _, _, error = elmo(name, *arguments)
@@ -119,7 +121,7 @@ def test_auto_in_training_goes_by_steps_of_the_network_not_by_products(
         timed.append((network.cells, training.rows, named["threads"]))
         return StepSeconds(1.0, 0.98)
 
-    monkeypatch.setattr(precision, "step_seconds", seconds)
+    monkeypatch.setattr(precision, "cached_step_seconds", seconds)
     given = params.load(ROOT / "params.yaml", ["pretrain.training.rows=32"])
     said: list[str] = []
     for stage in ("pretrain", "finetune", "features"):
@@ -140,7 +142,9 @@ def test_what_auto_was_is_part_of_the_params_that_a_stage_gets(
     marks = set()
     for speeds in (EMULATES, HAS_UNITS):
         measured(monkeypatch, speeds)
-        monkeypatch.setattr(precision, "step_seconds", lambda *one, **two: StepSeconds(2.0, 1.0))
+        monkeypatch.setattr(
+            precision, "cached_step_seconds", lambda *one, **two: StepSeconds(2.0, 1.0)
+        )
         found = with_chosen_precision(given, "pretrain", cluster=Cluster(), say=lambda line: None)
         marks.add(fingerprint("pretrain", 1, found.pretrain, {}))
     assert len(marks) == 2

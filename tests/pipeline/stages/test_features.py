@@ -31,6 +31,7 @@ from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
 from pipeline.stages import features
 from tests.elmo.run_job import NETWORK
+from tests.pipeline.stage_runs import runs_of
 
 pytestmark = pytest.mark.usefixtures("own_mlflow")
 PARAMS = StoreSettings(
@@ -219,9 +220,9 @@ def test_counts_are_the_metrics_and_the_model_is_named(
     assert found["bytes"] == sum(p.stat().st_size for p in (tmp_path / "store").rglob("*-?????-*"))
     store = FeatureStore(tmp_path / "store", model=given / "model")
     assert store.manifest.model.training == {}  # the run is no part of what a store is
-    made = features.stores_of_model(given / "model", name="elmo")
-    assert made[0]["location"] == str(tmp_path / "store")
-    assert {row["store"] for row in made} == {store.digest}
+    tags = runs_of("features")[0].data.tags
+    assert tags["model_digest"] == store.manifest.model.digest
+    assert (tags["store"], tags["store_place"]) == (store.digest, str(tmp_path / "store"))
     write_shards(tmp_path / "more", [["w1", "w2"]])
     features.append(
         Location(tmp_path / "store"),
@@ -231,22 +232,8 @@ def test_counts_are_the_metrics_and_the_model_is_named(
     )
     appended = FeatureStore(tmp_path / "store")
     assert len(appended) == 321
-    made = features.stores_of_model(store.manifest.model.digest, name="elmo")
-    assert {row["store"] for row in made} == {store.digest, appended.digest}
-    with pytest.raises(ElmoError, match="has no version 7 of elmo"):
-        features.stores_of_model("7", name="elmo")
-
-
-@pytest.mark.ray
-@pytest.mark.usefixtures("one_ray")
-def test_ray_data_reads_each_sentence_once(given: Path, expected: dict[str, bytes]) -> None:
-    store = FeatureStore(given / "expected")
-    with workers.session():
-        found = features.store_dataset(given / "expected", layers=[2], split="heldout").take_all()
-    assert sorted(row["sentence_id"] for row in found) == list(range(7, 320, 8))
-    for row in found:
-        assert list(row["tokens"]) == store.tokens(row["sentence_id"])
-        assert (row["layer_2"] == store[row["sentence_id"]][2]).all()
+    tags = runs_of("append")[0].data.tags
+    assert (tags["model_digest"], tags["store"]) == (store.manifest.model.digest, appended.digest)
 
 
 @pytest.mark.ray

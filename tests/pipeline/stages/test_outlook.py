@@ -33,7 +33,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         asked.append((given, named))
         return StepSeconds(2.0, 1.0, 1280)
 
-    monkeypatch.setattr(step_speed, "step_seconds", seconds)
+    monkeypatch.setattr(step_speed, "cached_step_seconds", seconds)
     yield asked
 
 

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from elmo.data.shards import Shards, write_shards
-from elmo.data.tokenizer import NONE, Tokenization
+from elmo.data.tokenizer import NO_TOKENIZER, Tokenization
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 from elmo.io.location import Location
-from elmo.io.locks import locked
+from elmo.io.locks import work_folder_lock
 from elmo.io.records import read_json
 from elmo.model.folder import load_model
 from elmo.settings import NetworkSettings
@@ -56,14 +56,14 @@ def inputs(own_mlflow: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_trained_model_is_taken_as_it_is(inputs: Path, tmp_path: Path) -> None:
     """Equal files, so equal vectors; only its perplexity on the text is measured."""
     given = tmp_path / "given"
-    save_tiny_model(given, tokenizer=NONE)
+    save_tiny_model(given, tokenizer=NO_TOKENIZER)
     metrics = run(inputs, tmp_path, replace(PARAMS, model=str(given)))
     files = sorted(path.name for path in given.iterdir())
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == files
     for name in files:
         assert (tmp_path / "model" / name).read_bytes() == (given / name).read_bytes()
     shards = Shards(inputs / "shards")
-    heldout = [list(s) for i in shards.infos("heldout") for s in sentences_of(shards.open(i))]
+    heldout = [list(s) for i in shards.entries("heldout") for s in sentences_of(shards.open(i))]
     measured = perplexity(load_model(given), heldout).average
     assert metrics["heldout_perplexity"] == measured and "steps" not in metrics
     assert (tmp_path / "curves" / "train.tsv").read_text().count("\n") == 1
@@ -187,7 +187,10 @@ def test_what_a_killed_start_left_stops_nothing_and_is_swept(inputs: Path, tmp_p
 @pytest.mark.slow
 def test_two_runs_in_one_work_folder_are_one_too_many(inputs: Path, tmp_path: Path) -> None:
     folder = work_folder(inputs, tmp_path)
-    with locked(folder), pytest.raises(ElmoError, match=rf"process {os.getpid()} on .* is at work"):
+    with (
+        work_folder_lock(folder),
+        pytest.raises(ElmoError, match=rf"process {os.getpid()} on .* is at work"),
+    ):
         run(inputs, tmp_path)
     assert [path.name for path in folder.iterdir()] == [".lock"]
     run(inputs, tmp_path)

@@ -19,6 +19,7 @@ from pipeline.settings.params import ProjectTask
 from pipeline.stages import tasks
 from pipeline.tracking import task_pyfunc
 from tests.elmo.conftest import save_tiny_model
+from tests.pipeline.stage_runs import runs_of
 
 ROOT = Path(__file__).resolve().parents[3]
 SENTENCE = [("Ann", "B-PER"), ("Lee", "I-PER"), ("sees", "O"), ("Rome", "B-LOC")]
@@ -97,10 +98,8 @@ def test_with_and_without_elmo(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     records = Task.load(folder / "out" / "elmo").record.scores.values()
     best = sum(record["f1"] for record in records) / len(records)
     assert columns[1][-1] == pytest.approx(best, abs=1e-5)  # not another of the scores
-    runs = tracking.runs_of("tasks")
-    assert len(runs) == 4
-    client = tracking.mlflow_client()
-    logged = [client.get_run(one.run_id).data for one in runs]
+    logged = [one.data for one in runs_of("tasks")]
+    assert len(logged) == 4
     assert {data.params["settings.elmo"] for data in logged} == {"none", "frozen"}
     assert {data.params["seed"] for data in logged} == {"0", "1"}
     assert all({"test.f1", "loss"} <= data.metrics.keys() for data in logged)
@@ -146,7 +145,7 @@ def test_an_arm_that_is_done_is_not_trained_again(
     assert not (folder / "out").exists()
     run(folder, seeds=1)
     assert trained == ["frozen", "none", "none"]
-    assert len(tracking.runs_of("tasks")) == 2
+    assert len(runs_of("tasks")) == 2
 
 
 @pytest.mark.slow
@@ -200,11 +199,10 @@ def test_wrong_settings_are_named(change: str, message: str) -> None:
 
 def test_the_model_in_mlflow_predicts_as_the_task_does(folder: Path) -> None:
     run(folder, seeds=1, baseline=False)
-    (row,) = tracking.runs_of("tasks")
+    (row,) = runs_of("tasks")
     client = tracking.mlflow_client()
-    experiment = client.get_run(row.run_id).info.experiment_id
-    (logged,) = client.search_logged_models([experiment])
-    assert logged.source_run_id == row.run_id
+    (logged,) = client.search_logged_models([row.info.experiment_id])
+    assert logged.source_run_id == row.info.run_id
     import mlflow
     import pandas as pd
 

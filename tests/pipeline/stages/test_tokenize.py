@@ -80,8 +80,8 @@ def make(out: Path, *paths: Path, column: str = "text", **changes: object) -> Sh
 def rows(shards: Shards) -> dict[int, list[str]]:
     """Every sentence by its place in the corpus."""
     found = {}
-    for info in shards.infos():
-        shard = shards.open(info)
+    for entry in shards.entries():
+        shard = shards.open(entry)
         for row, place in enumerate(shard.sentence_ids.tolist()):
             assert place not in found
             found[place] = shard.tokens(row)
@@ -91,10 +91,10 @@ def rows(shards: Shards) -> dict[int, list[str]]:
 def documents(shards: Shards) -> dict[int, tuple[int, str]]:
     """The document and split of every sentence."""
     found = {}
-    for info in shards.infos():
-        shard = shards.open(info)
+    for entry in shards.entries():
+        shard = shards.open(entry)
         pairs = zip(shard.sentence_ids.tolist(), shard.document_ids.tolist(), strict=True)
-        found.update({place: (document, info.split) for place, document in pairs})
+        found.update({place: (document, entry.split) for place, document in pairs})
     return dict(sorted(found.items()))
 
 
@@ -187,7 +187,7 @@ def test_pieces_of_a_large_file_join_up_to_the_whole(tmp_path: Path) -> None:
     path, text = long_text(tmp_path)
     small = make(tmp_path / "small", path, shard_bytes=1024)
     large = make(tmp_path / "large", path, shard_bytes=1 << 20)
-    assert len(small.infos()) > 30 and len(large.infos()) == 1
+    assert len(small.entries()) > 30 and len(large.entries()) == 1
     assert in_order(small) == in_order(large) == [line.split() for line in text]
     assert small.manifest.counts == large.manifest.counts
 
@@ -207,7 +207,7 @@ def test_a_compressed_file_is_the_text_in_it(tmp_path: Path, ending: str) -> Non
     assert in_order(shards) == [line.split() for line in text]
     assert accounted(shards) == len(data)
     assert shards.manifest.inputs[0].bytes == packed.stat().st_size
-    assert len(shards.infos()) > 10  # a stream is cut in shards too
+    assert len(shards.entries()) > 10  # a stream is cut in shards too
 
 
 def _halves(data: bytes) -> tuple[bytes, bytes]:
@@ -238,7 +238,7 @@ def test_parquet_gives_its_column_whatever_its_row_groups(tmp_path: Path) -> Non
     shards = make(tmp_path / "out", path, column="review")
     flat = [line for line in text] + ["", "two", "lines"]
     assert in_order(shards) == [line.split() for line in flat]
-    assert len(shards.infos()) > 5
+    assert len(shards.entries()) > 5
     whole = sum(len(t.encode()) for t in texts if t)
     assert accounted(shards) == shards.manifest.counts.bytes == whole
 
@@ -276,7 +276,7 @@ def test_files_follow_each_other_by_name_and_small_ones_share_a_shard(tmp_path: 
     assert in_order(shards) == [["in", "a.txt"], ["in", "b.txt"], ["in", "sub/c.txt"]]
     assert [i.name for i in shards.manifest.inputs] == ["a.txt", "b.txt", "sub/c.txt"]
     assert [found[0] for found in documents(shards).values()] == [0, 1, 2]
-    assert len(shards.infos()) == 1
+    assert len(shards.entries()) == 1
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
@@ -293,7 +293,7 @@ def test_a_large_corpus_has_larger_shards(
     small = make(tmp_path / "small", path)
     monkeypatch.setattr("pipeline.text.spans.MOST_PIECES", 8)
     large = make(tmp_path / "large", path)
-    assert len(small.infos()) > 20 and len(large.infos()) <= 9
+    assert len(small.entries()) > 20 and len(large.entries()) <= 9
     assert in_order(large) == in_order(small) == [line.split() for line in lines]
 
 
@@ -389,8 +389,8 @@ def test_the_same_document_twice_is_on_one_side(tmp_path: Path) -> None:
 def test_the_dictionary_of_a_shard_holds_exactly_its_own_tokens(tmp_path: Path) -> None:
     path, _ = long_text(tmp_path)
     shards = make(tmp_path / "out", path, heldout=0.3)
-    for info in shards.infos():
-        shard = shards.open(info)
+    for entry in shards.entries():
+        shard = shards.open(entry)
         assert shard.types == list(
             dict.fromkeys(t for i in range(len(shard)) for t in shard.tokens(i))
         )
@@ -657,7 +657,7 @@ def test_blank_lines_are_no_sentences_where_sentences_are_split_out(tmp_path: Pa
     shards = make(tmp_path / "out", path, sentences="split", documents="blank")
     assert all(in_order(shards))
     assert shards.manifest.counts.blank_lines == 5
-    assert shards.manifest.counts.sentences == shards.sentences() == len(in_order(shards))
+    assert shards.manifest.counts.sentences == len(in_order(shards))
     assert accounted(shards) == shards.manifest.counts.bytes == path.stat().st_size
     lines = make(tmp_path / "lines", path, sentences="line", documents="blank")
     assert len(in_order(lines)) == len(LINES) + 3

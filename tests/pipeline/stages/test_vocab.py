@@ -198,7 +198,7 @@ def stage(shards: Shards, out: Path, killed_at: int = -1) -> list[str]:
 @pytest.mark.slow
 def test_killed_and_run_again_counts_no_shard_twice(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "s", SENTENCES, heldout_every=7, shard_sentences=2)
-    names = [info.file for info in shards.infos()]
+    names = [entry.file for entry in shards.entries()]
     assert stage(shards, tmp_path / "whole/out") == names
     assert stage(shards, tmp_path / "killed/out", 2) == names[:2]
     assert stage(shards, tmp_path / "killed/out") == names[2:]
@@ -210,12 +210,12 @@ def test_killed_and_run_again_counts_no_shard_twice(tmp_path: Path) -> None:
 
 def test_two_shards_of_the_same_bytes_count_twice(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "s", [["a"], ["a"]], shard_sentences=1)
-    infos = [shards.infos()[0], structs.replace(shards.infos()[0], file="train-00001.arrow")]
-    again = infos[1].published("train-00001.arrow", sentences=1, documents=1)
+    entries = [shards.entries()[0], structs.replace(shards.entries()[0], file="train-00001.arrow")]
+    again = entries[1].published("train-00001.arrow", sentences=1, documents=1)
     shutil.copy(
         shards.location.local / "train-00000.arrow", shards.location.local / "train-00001.arrow"
     )
-    manifest = structs.replace(shards.manifest, shards=(infos[0], again))
+    manifest = structs.replace(shards.manifest, shards=(entries[0], again))
     write_json(shards.location.local / "manifest.json", to_builtins(manifest))
     count(shards, tmp_path / "out")
     assert Vocabulary.load(tmp_path / "out").counts == [2, 2, 0, 2]

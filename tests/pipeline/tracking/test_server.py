@@ -117,7 +117,7 @@ def server(postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "300")  # of a busy machine
     monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", f"http://127.0.0.1:{s3}")
-    for name in ("DVC_STAGE", "ELMO_PASS", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"):
+    for name in ("DVC_STAGE", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"):
         monkeypatch.delenv(name, raising=False)
     objects = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=s3)
     with ExitStack() as stack:

@@ -23,12 +23,13 @@ from click.testing import CliRunner
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.model.folder import load_model
-from elmo.model.pretrained import folder_of
+from elmo.model.pretrained import pretrained_folder
 from pipeline import tracking
 from pipeline.commands.cli import cli
 from pipeline.terminal.urls import with_login, without_credentials
-from pipeline.tracking import champion, moved, registry, unfinished
+from pipeline.tracking import champion, moved, origin, registry, unfinished
 from tests.elmo.conftest import save_tiny_model
+from tests.pipeline.stage_runs import runs_of
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -46,7 +47,7 @@ def database(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPat
     path = tmp_path / "mlflow.db"
     path.write_bytes(empty_database.read_bytes())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
-    for name in ("DVC_STAGE", "ELMO_PASS", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"):
+    for name in ("DVC_STAGE", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"):
         monkeypatch.delenv(name, raising=False)
     return path
 
@@ -453,7 +454,7 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
-    for name in ("DVC_STAGE", "ELMO_PASS", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"):
+    for name in ("DVC_STAGE", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"):
         monkeypatch.delenv(name, raising=False)
     save_tiny_model(folder / "model")
     with tracking.run("test", Params(), inputs={}, sources={}) as log:
@@ -474,7 +475,7 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def models_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the champion of a project is read from, as a job that knows the database does."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
-    return folder_of("models:/tiny@champion")
+    return pretrained_folder("models:/tiny@champion")
 
 
 @pytest.mark.slow
@@ -489,8 +490,8 @@ def test_a_moved_project_keeps_its_registered_model(
     tracking.check_mlflow()  # as the stage `register` does in each `elmo run`
     assert f"was in {finished};" in capsys.readouterr().err
     assert models_of(new, monkeypatch).is_relative_to(new)
-    (run,) = tracking.runs_of("test")
-    assert run.tags["store_place"] == str(new / "store")
+    (run,) = runs_of("test")
+    assert run.data.tags["store_place"] == str(new / "store")
     tracking.check_mlflow()
     assert capsys.readouterr().err == ""  # once
 
@@ -528,7 +529,7 @@ def test_only_what_a_project_has_written_is_found_again(
 def test_the_run_of_a_pass_has_the_figures_that_people_compare(
     database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ELMO_PASS", "one")
+    monkeypatch.setattr(origin, "repro_key", lambda: "one")
     for stage, folder in (("finetune", Location(tmp_path / "work" / "run")), ("tasks", None)):
         with tracking.run(stage, Params(), inputs={}, folder=folder) as log:
             log.log_to_parent(
@@ -540,10 +541,10 @@ def test_the_run_of_a_pass_has_the_figures_that_people_compare(
     whole = client.get_run(log.parent).data
     assert whole.metrics == {"finetune.gain": 0.25, "tasks.gain": 0.25}
     assert whole.params == {"finetune.lr": "0.001", "tasks.lr": "0.001"}
-    (of_tasks,) = tracking.runs_of("tasks")
-    home = client.get_experiment(client.get_run(of_tasks.run_id).info.experiment_id)
+    (of_tasks,) = runs_of("tasks")
+    home = client.get_experiment(of_tasks.info.experiment_id)
     assert home.name == "elmo-tasks"
-    monkeypatch.delenv("ELMO_PASS")
+    monkeypatch.setattr(origin, "repro_key", lambda: None)
     with tracking.run("report", Params(), inputs={}) as log:
         log.log_to_parent({"gain": 1.0}, {})  # outside a pass: nobody would look there
     assert client.get_run(log.run_id).data.metrics == {}
