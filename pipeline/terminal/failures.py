@@ -32,6 +32,8 @@ _LIBRARIES = {
     "zipfile": "a zip file",
     "zstandard": "Zstandard",
 }
+# What Ray says where its head, or a process of its own beside the work, is gone.
+_RAY_IS_LOST = ("is unavailable", "temporarily unavailable", "Socket closed")
 _NO_MEMORY = ("can't allocate memory", "out of memory", "Unable to allocate", "bad_alloc")
 
 
@@ -41,6 +43,8 @@ def user_message(error: BaseException) -> str | None:
         return f"out of memory ({first_line(error)}); use smaller batches, or a machine with more"
     for kind in type(error).__mro__:
         package = kind.__module__.split(".")[0]
+        if package == "ray" and any(words in str(error) for words in _RAY_IS_LOST):
+            return "Ray lost a process that this work needs; run the same command again to go on"
         if package in _LIBRARIES:
             return f"{_LIBRARIES[package]}: {first_line(error)}"
     if isinstance(error, OSError):

@@ -94,6 +94,14 @@ def test_a_first_line_that_only_announces_the_reason_brings_it() -> None:
     )
 
 
+def test_a_part_of_ray_that_is_gone_says_what_to_do() -> None:
+    from ray.exceptions import ActorUnavailableError
+
+    error = ActorUnavailableError("RpcError: RPC error: Socket closed", b"0" * 16)
+    line = user_message(error)
+    assert line == "Ray lost a process that this work needs; run the same command again to go on"
+
+
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     assert user_message(KeyError("x")) is None and user_message(AttributeError("y")) is None
     with pytest.raises(KeyError):
