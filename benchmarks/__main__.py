@@ -5,9 +5,9 @@
     python -m benchmarks --only embedding_small --text TEXT
 
 TEXT of `--text` has one sentence per line, tokens between spaces; of `--raw` it is any text.
-AllenNLP runs in an environment of its own, which `--peers FOLDER` makes once. A benchmark whose
-options are not given keeps the figures it had; the page says of each row the processor, the date
-and the commit. Leave the machine alone meanwhile.
+AllenNLP and bilm-tf run in environments of their own, which `--peers FOLDER` makes once. A
+benchmark whose options are not given keeps the figures it had; the page says of each row the
+processor, the date and the commit. Leave the machine alone meanwhile.
 """
 
 import argparse
@@ -17,18 +17,17 @@ import re
 import subprocess
 import sys
 import time
-import venv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import peers
 from benchmarks.rows import BENCHMARKS, Benchmark
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
 _MARK = re.compile(r"(<!-- rows -->\n).*(<!-- end -->)", re.DOTALL)
-PEER = ("torch==2.13.0", "numpy<2.4", "h5py", "overrides")  # what ELMo uses of AllenNLP
 
 
 def main() -> None:
@@ -36,9 +35,12 @@ def main() -> None:
     options = _options()
     given = {name.replace("_", "-"): value for name, value in vars(options).items() if value}
     if options.peers:
-        given["peer"] = str(_peer(options.peers))
+        given |= peers.interpreters(options.peers)
     for benchmark in BENCHMARKS:
         if _is_run(benchmark, given, only=options.only):
+            for name in benchmark.needs:
+                if name in peers.PEERS:
+                    peers.make(name, Path(given[name]))
             keep(benchmark, _measure(benchmark, given))
     text = draw(PAGE.read_text(encoding="utf-8"), _kept())
     PAGE.write_text(text, encoding="utf-8")
@@ -48,9 +50,9 @@ def main() -> None:
 def _is_run(benchmark: Benchmark, given: Mapping[str, Any], *, only: Sequence[str]) -> bool:
     if only:
         if benchmark.name in only and (lacking := set(benchmark.needs) - given.keys()):
-            sys.exit(
-                f"error: {benchmark.name} needs --{sorted(lacking)[0].replace('peer', 'peers')}"
-            )
+            first = sorted(lacking)[0]
+            option = f"--{'peers' if first in peers.PEERS else first}"
+            sys.exit(f"error: {benchmark.name} needs {first if option[2:] in given else option}")
         return benchmark.name in only
     measured = any(name in given for name in ("text", "raw", "model"))
     return measured and given.keys() >= set(benchmark.needs)
@@ -119,18 +121,6 @@ def _measured_on(figures: Mapping[str, Any]) -> str:
 def _commit() -> str:
     git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
-
-
-def _peer(folder: Path) -> Path:
-    """The interpreter of an environment with AllenNLP, made where it is not there yet."""
-    python = folder / "allennlp" / "bin" / "python"
-    if not python.exists():
-        print(f"allennlp: making {folder / 'allennlp'}", file=sys.stderr)
-        venv.create(folder / "allennlp", with_pip=True)
-        pip = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
-        subprocess.run([*pip, *PEER], check=True)
-        subprocess.run([*pip, "--no-deps", "allennlp==2.10.1"], check=True)
-    return python
 
 
 def _options() -> argparse.Namespace:

@@ -49,11 +49,11 @@ def main() -> None:
         ways = [f"ours {precision}" for precision in here] + ["ours int8"] * int8_is_supported()
         ways += ["peer float32"] * bool(options.peer)
         runs: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
-        peaks = {p: _run(options, folder, "peak", p)["gflops"] for p in here}
+        peaks = {p: run(options, folder, "peak", p)["gflops"] for p in here}
         for _ in range(options.repeat):
             for way in ways:
                 side, precision = way.split()
-                runs[way].append(_run(options, folder, side, precision))
+                runs[way].append(run(options, folder, side, precision))
     show(_figures(options, runs, peaks))
 
 
@@ -73,7 +73,7 @@ def _figures(
     return figures
 
 
-def _run(options: argparse.Namespace, folder: str, side: str, precision: str) -> dict[str, float]:
+def run(options: argparse.Namespace, folder: str, side: str, precision: str) -> dict[str, float]:
     python = options.peer if side == "peer" else sys.executable
     command = [
         python,

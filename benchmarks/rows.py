@@ -71,7 +71,7 @@ def _embedding(size: str, shape: scale.Shape) -> Benchmark:
 
     return Benchmark(
         f"embedding_{size}",
-        ("embedding", "{text}", "--size", size, "--peer", "{peer}"),
+        ("embedding", "{text}", "--size", size, "--peer", "{allennlp}"),
         10 if size == "small" else 40,
         (
             Row(
@@ -81,6 +81,35 @@ def _embedding(size: str, shape: scale.Shape) -> Benchmark:
             ),
             Row(f"… tokens a second, {size}", "", rates),
             Row(f"… share, {size}", "the matrix peak of the same run and precision", share),
+        ),
+    )
+
+
+def _against_bilm_tf(name: str, *words: str, what: str, minutes: int) -> Benchmark:
+    """Ours against the package of 2018, on the TensorFlow it was made for and on a later one."""
+    peers = [f"bilm-tf on TensorFlow {version}" for version in ("1.15", "2.15")]
+    firsts = (what, "…")
+
+    def memory(figures: Figures) -> str:
+        ours, *theirs = (
+            f"{figures[side]['peak_memory_mb'] / 1000:.1f}" for side in ("ours float32", *peers)
+        )
+        return f"{ours} GB against {', '.join(theirs)} GB"
+
+    return Benchmark(
+        name,
+        ("bilm_tf", "{text}", *words, "--peer", "{bilm-tf}", "{bilm-tf-2}"),
+        minutes,
+        (
+            *(
+                Row(
+                    first,
+                    f"{peer}, float32",
+                    _times(*(f"ours {kind} / {peer}" for kind in ("float32", "bfloat16"))),
+                )
+                for first, peer in zip(firsts, peers, strict=True)
+            ),
+            Row("… peak memory", ", ".join(peers), memory),
         ),
     )
 
@@ -168,6 +197,12 @@ _OTHERS = "counts (TF-IDF), fastText of the text that the model read, static vec
 BENCHMARKS: tuple[Benchmark, ...] = (
     _embedding("small", scale.SMALL),
     _embedding("original", scale.ORIGINAL),
+    _against_bilm_tf(
+        "embedding_bilm_tf", "embedding", what="embedding, small, batched", minutes=10
+    ),
+    _against_bilm_tf(
+        "training_bilm_tf", "training", what="training step, small, recipe of 2018", minutes=15
+    ),
     Benchmark(
         "training_steps",
         ("training", "{text}", "steps"),
@@ -354,7 +389,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     *(
         Benchmark(
             f"interop_{size}",
-            ("interop_allennlp", "{text}", "--size", size, "--peer", "{peer}"),
+            ("interop_allennlp", "{text}", "--size", size, "--peer", "{allennlp}"),
             2,
             (Row(f"exported weights in AllenNLP, {size}", "our vectors", _differences),),
         )

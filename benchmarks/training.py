@@ -58,7 +58,7 @@ def main() -> None:
         return
     compare = {"steps": _steps, "workers": _workers, "words": _words}[options.what]
     with tempfile.TemporaryDirectory() as folder:
-        _text(options.text, Path(folder))
+        prepare_text(options.text, Path(folder))
         show(compare(options, folder))
 
 
@@ -67,19 +67,19 @@ def _steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     runs: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
     for _ in range(options.repeat):
         for side, each in runs.items():
-            each.append(_run(options, folder, side)[0])
-    peak = _run(options, folder, "peak float32")[0]
+            each.append(run(options, folder, side)[0])
+    peak = run(options, folder, "peak float32")[0]
     figures: dict[str, Any] = {"peak_gflops": peak}
-    figures["mflop_a_token"] = _run(options, folder, "count float32")[0]["mflop_a_token"]
+    figures["mflop_a_token"] = run(options, folder, "count float32")[0]["mflop_a_token"]
     for side, each in runs.items():
-        figures[side] = _figures(each)
+        figures[side] = figures_of(each)
     for precision in precisions():
         rate = figures[f"ours {precision}"]["tokens_per_second"] * figures["mflop_a_token"] / 1000
         figures[f"ours {precision} / matrix peak"] = round(rate / peak[f"{precision}_gflops"], 2)
     all_ours = [side for side in sides if side.startswith("ours")]
     for side in sides[len(all_ours) :]:
         ours = f"ours {side.split()[1]}"
-        figures[f"{ours} / {side}"] = _ratio(runs[ours], runs[side])
+        figures[f"{ours} / {side}"] = ratio(runs[ours], runs[side])
     return figures
 
 
@@ -89,9 +89,9 @@ def _workers(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     for side in _sides("words"):
         one, two = [], []
         for _ in range(options.repeat):
-            one.append(_run(options, folder, side)[0])
-            two.append(_run(options, folder, side, size=2)[0])
-        figures[side] = {"one": _figures(one), "two": _figures(two), "ratio": _ratio(two, one)}
+            one.append(run(options, folder, side)[0])
+            two.append(run(options, folder, side, size=2)[0])
+        figures[side] = {"one": figures_of(one), "two": figures_of(two), "ratio": ratio(two, one)}
         figures[side]["mb_sent_a_step"] = {k: round(two[0][k], 1) for k in two[0] if "mb_" in k}
     return figures
 
@@ -102,10 +102,10 @@ def _words(options: argparse.Namespace, folder: str) -> dict[str, Any]:
         runs: dict[int, list[dict[str, float]]] = {33: [], 300: [], 800: []}
         for _ in range(options.repeat):
             for thousand, each in runs.items():
-                each.append(_run(options, folder, side, words=1000 * thousand)[0])
+                each.append(run(options, folder, side, words=1000 * thousand)[0])
         for thousand, each in runs.items():
-            figures[f"{side}, {thousand} thousand words"] = _figures(each) | {
-                "time against 33 thousand": _ratio(runs[33], each)
+            figures[f"{side}, {thousand} thousand words"] = figures_of(each) | {
+                "time against 33 thousand": ratio(runs[33], each)
             }
     return figures
 
@@ -115,7 +115,7 @@ def _sides(what: str) -> list[str]:
     return [side for side in SIDES[what] if side.split()[1] in here]
 
 
-def _figures(runs: list[dict[str, float]]) -> dict[str, Any]:
+def figures_of(runs: list[dict[str, float]]) -> dict[str, Any]:
     return {
         "tokens_per_second": round(median(run["rate"] for run in runs)),
         "runs": [round(run["rate"]) for run in runs],
@@ -123,11 +123,11 @@ def _figures(runs: list[dict[str, float]]) -> dict[str, Any]:
     }
 
 
-def _ratio(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> float:
+def ratio(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> float:
     return round(median(a["rate"] / b["rate"] for a, b in zip(ours, theirs, strict=True)), 2)
 
 
-def _run(
+def run(
     options: argparse.Namespace, folder: str, side: str, *, size: int = 1, words: int = 0
 ) -> list[dict[str, float]]:
     meeting = Path(folder, "meeting")
@@ -217,7 +217,7 @@ def _peak() -> dict[str, float]:
     return {f"{precision}_gflops": matrix_peak(precision) for precision in precisions()}
 
 
-def _text(text: Path, folder: Path) -> None:
+def prepare_text(text: Path, folder: Path) -> None:
     """The text and its shards, once for all sides."""
     from benchmarks.lm_text import prepare
 

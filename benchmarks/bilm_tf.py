@@ -1,0 +1,184 @@
+"""Training and embedding, small, against bilm-tf, the implementation of 2018.
+
+    python -m benchmarks.bilm_tf TEXT training|embedding --peer PYTHON … [--repeat 3] [--threads 2]
+
+TEXT has one sentence per line, tokens between spaces. PYTHON is the interpreter of an environment
+with bilm 0.1.post5 and TensorFlow 1.15, or 2.15 with the interface of 1; of several, each is
+measured. All sides read the same text with the same words and threads, in turn, each pass a process
+of its own.
+
+`training`  `bilm.training.train` as it is, with the recipe of 2018 (128 × 20 tokens, 8192
+            candidates, Adagrad, dropout 0.1), against our step
+`embedding` its Batcher and BidirectionalLanguageModel, 64 sentences at once, against our embedder;
+            random weights, which `elmo.interop.bilm_tf` exports
+
+The peer computes in float32; ours in bfloat16 too where the machine has units for it. Prints JSON:
+tokens a second (medians; those of a training step count once for both directions), ratios pair by
+pair, peak memory.
+"""
+
+from __future__ import annotations  # the peer's Python is 3.7, and lacks torch and elmo
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+BATCH = 64
+WARM_UP = 3  # steps
+
+
+def main() -> None:
+    """Run both sides in turn and print the figures."""
+    options = _options()
+    if options.folder:
+        print(json.dumps({"training": _train, "embedding": _embed}[options.what](options)))
+        return
+    from benchmarks import embedding, lm_text, training
+    from benchmarks.machine import precisions, show
+
+    ours = [f"ours {precision}" for precision in precisions()]
+    runs = {side: [] for side in (*options.peer, *ours)}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        embedding.make_weights(folder, options.size)
+        training.prepare_text(options.text, folder)
+        text = folder / "text"
+        _, vocabulary = lm_text.prepare(folder / "shards", train=text, heldout=text)
+        (folder / "words").write_text("\n".join(vocabulary.words) + "\n", encoding="utf-8")
+        steps = argparse.Namespace(**vars(options) | {"what": "steps"})
+        for _ in range(options.repeat):
+            for side, each in runs.items():
+                if side in options.peer:
+                    each.append(_run_peer(side, options, name))
+                elif options.what == "training":
+                    each.append(training.run(steps, name, side)[0])
+                else:
+                    each.append(embedding.run(options, name, *side.split()))
+    figures = {}
+    for python in options.peer:
+        peer = f"bilm-tf on TensorFlow {runs[python][0]['tensorflow']}"
+        figures[peer] = training.figures_of(runs[python])
+        for side in ours:
+            figures[side] = training.figures_of(runs[side])
+            figures[f"{side} / {peer}"] = training.ratio(runs[side], runs[python])
+    show(figures)
+
+
+def _run_peer(python: str, options: argparse.Namespace, folder: str) -> dict[str, Any]:
+    command = [python, __file__, str(options.text), options.what, "--folder", folder]
+    for name in ("rows", "steps", "sentences"):
+        command += [f"--{name}", str(getattr(options, name))]
+    threads = {
+        name: str(options.threads)
+        for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+    }
+    environment = os.environ | threads | {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        sys.exit(f"error: bilm-tf failed: {done.stderr.strip().splitlines()[-1]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def _train(options: argparse.Namespace) -> dict[str, Any]:
+    """Its own training, stopped by a text that ends; a step is what it does between two batches."""
+    _tensorflow()
+    from bilm.data import BidirectionalLMDataset
+    from bilm.training import load_vocab, train
+
+    vocabulary = load_vocab(str(options.folder / "words"), 50)
+    text = BidirectionalLMDataset(str(options.folder / "text"), vocabulary, shuffle_on_load=True)
+    recipe = json.loads((options.folder / "options.json").read_text(encoding="utf-8"))
+    recipe["char_cnn"]["n_characters"] = 261  # without the padding that embedding adds
+    recipe.update(
+        bidirectional=True,
+        dropout=0.1,
+        all_clip_norm_val=10.0,
+        batch_size=options.rows,
+        unroll_steps=20,
+        n_negative_samples_batch=8192,
+        n_tokens_vocab=vocabulary.size,
+        n_epochs=1,
+        n_train_tokens=10**9,
+    )
+    seconds = []
+
+    class Timed:
+        def iter_batches(self, rows: int, window: int) -> object:
+            for batch in islice(text.iter_batches(rows, window), WARM_UP + options.steps):
+                began = time.perf_counter()
+                yield batch
+                seconds.append(time.perf_counter() - began)
+
+    with tempfile.TemporaryDirectory() as saved:
+        train(recipe, Timed(), n_gpus=1, tf_save_dir=saved, tf_log_dir=saved)
+    return _figures(options.rows * 20 / median(seconds[WARM_UP:]))
+
+
+def _embed(options: argparse.Namespace) -> dict[str, Any]:
+    tf = _tensorflow()
+    from bilm import Batcher, BidirectionalLanguageModel
+
+    lines = options.text.read_text(encoding="utf-8").splitlines()
+    sentences = [line.split()[:60] for line in lines if line.strip()][: options.sentences]
+    batcher = Batcher(str(options.folder / "words"), 50)
+    ids = tf.placeholder("int32", (None, None, 50))
+    files = [str(options.folder / name) for name in ("options.json", "weights.hdf5")]
+    layers = BidirectionalLanguageModel(*files)(ids)["lm_embeddings"]
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+
+        def embed(some: list[list[str]]) -> None:
+            for start in range(0, len(some), BATCH):
+                batch = batcher.batch_sentences(some[start : start + BATCH])
+                session.run(layers, {ids: batch})
+
+        embed(sentences[: 2 * BATCH])
+        began = time.perf_counter()
+        embed(sentences)
+        return _figures(sum(map(len, sentences)) / (time.perf_counter() - began))
+
+
+def _tensorflow() -> Any:
+    """TensorFlow 1, or the interface of it in TensorFlow 2, under the name that bilm imports."""
+    import tensorflow as tf
+
+    if tf.__version__.startswith("2."):
+        tf.compat.v1.disable_v2_behavior()
+        sys.modules["tensorflow"] = tf.compat.v1
+    return sys.modules["tensorflow"]
+
+
+def _figures(rate: float) -> dict[str, Any]:
+    import tensorflow
+
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    version = ".".join(tensorflow.version.VERSION.split(".")[:2])
+    return {"rate": rate, "memory": memory, "tensorflow": version}
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("text", type=Path)
+    parser.add_argument("what", choices=["training", "embedding"])
+    parser.add_argument("--peer", nargs="+", help="interpreters of environments with bilm")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--rows", type=int, default=128)
+    parser.add_argument("--sentences", type=int, default=2000)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.set_defaults(size="small", network="small")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

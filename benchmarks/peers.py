@@ -1,0 +1,69 @@
+"""Other implementations that benchmarks run beside ours, each in an environment of its own."""
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Peer:
+    """The Python that makes its environment, what pip installs there first, and its own package,
+    which is installed without what it asks for."""
+
+    python: str
+    first: tuple[str, ...]
+    package: str
+
+
+PEERS = {
+    "allennlp": Peer(
+        sys.executable, ("torch==2.13.0", "numpy<2.4", "h5py", "overrides"), "allennlp==2.10.1"
+    ),
+    "bilm-tf": Peer(
+        "python3.7",
+        ("tensorflow==1.15.5", "protobuf<3.21", "h5py==2.10.0", "numpy==1.18.5"),
+        "bilm==0.1.post5",
+    ),
+    "bilm-tf-2": Peer(
+        "python3.11", ("tensorflow-cpu==2.15.1", "numpy<2", "h5py"), "bilm==0.1.post5"
+    ),
+}
+
+
+def interpreters(folder: Path) -> dict[str, str]:
+    """Return by name the interpreter of each peer whose environment is in `folder` or can be made
+    there; say in one line which cannot."""
+    found = {}
+    for name, peer in PEERS.items():
+        python = folder.absolute() / name / "bin" / "python"
+        if python.exists() or _runs(peer.python):
+            found[name] = str(python)
+        else:
+            print(f"{name}: needs {peer.python}; its rows keep their figures", file=sys.stderr)
+    return found
+
+
+def make(name: str, python: Path) -> None:
+    """Make the environment of a peer where it is not there yet; exit with one line if pip fails."""
+    if python.exists():
+        return
+    folder, peer = python.parents[1], PEERS[name]
+    print(f"{name}: making {folder}", file=sys.stderr)
+    pip = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+    try:
+        subprocess.run([peer.python, "-m", "venv", str(folder)], check=True)
+        subprocess.run([*pip, *peer.first], check=True)
+        subprocess.run([*pip, "--no-deps", peer.package], check=True)
+    except subprocess.CalledProcessError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        sys.exit(f"error: {name} was not installed: {error}; the words of pip are above")
+
+
+def _runs(python: str) -> bool:
+    """Whether it is there and runs: a shim on the path may stand for a Python that is not."""
+    try:
+        return subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
