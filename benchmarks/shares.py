@@ -1,6 +1,6 @@
 """Which share of the machine's matrix peak our embedding and our training step reach.
 
-    python -m benchmarks.shares TEXT [--repeat 2] [--steps 6] [--sentences 800]
+    python -m benchmarks.shares TEXT [--repeat 1] [--steps 5] [--sentences 800]
 
 TEXT has one sentence per line, tokens between spaces. The networks are those of
 `benchmarks.training`, each in float32 and, where the machine has units for it, in bfloat16; the
@@ -68,8 +68,8 @@ def _run(module: str, *words: str) -> dict[str, Any]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("text", type=Path)
-    parser.add_argument("--repeat", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--sentences", type=int, default=800)
     return parser.parse_args()
 
