@@ -285,10 +285,15 @@ def test_every_command_of_the_readme_on_text(project: Path) -> None:
 
 
 def test_an_experiment_changes_only_what_follows(project: Path) -> None:
-    """Last, since it leaves its result in the workspace."""
+    """Last, since it leaves its result in the workspace; what was run before DVC remembers."""
+    before = yaml.safe_load((project / "params.yaml").read_text())["features"]["dtype"]
+    figures = (project / "numbers" / "features.json").read_bytes()
     done = call(project, "dvc", "exp", "run", "-S", "features.dtype=float32")
     assert ran(done) == ["corpus", "features", "register", "report"]
     assert FeatureStore(project / "data" / "features")[0].dtype == np.float32
+    done = call(project, "dvc", "exp", "run", "-S", f"features.dtype={before}")
+    assert "features" not in ran(done) and "Stage 'features' is cached" in done
+    assert (project / "numbers" / "features.json").read_bytes() == figures
 
 
 def test_a_new_version_of_the_labelled_package_is_seen(project: Path) -> None:
