@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 import torch
 
@@ -107,7 +108,10 @@ def test_a_model_by_its_name_tells_two_senses_apart(tmp_path: Path) -> None:
     assert picture.stat().st_size > 10_000
 
 
-@pytest.mark.parametrize(("name", "licence"), [("english", "CC BY-SA"), ("korean", "CC0 1.0")])
+@pytest.mark.parametrize(
+    ("name", "licence"),
+    [("english", "CC BY-SA"), ("korean", "CC0 1.0"), ("japanese", "CC0-1.0")],
+)
 def test_a_shipped_model_is_small_and_its_card_names_it(name: str, licence: str) -> None:
     package = ROOT / "pretrained" / name
     model = package / f"elmo_{name}"
@@ -124,6 +128,20 @@ def test_the_korean_model_reads_raw_reviews() -> None:
     texts = ["정말 재미있게 봤다!", "아주 재미있게 보았습니다.", "음악이 너무 시끄러웠다."]
     praise, more_praise, complaint = embedder.encode(texts, normalize=True)
     assert praise @ more_praise > max(praise @ complaint, more_praise @ complaint)
+
+
+def test_the_japanese_model_reads_raw_text() -> None:
+    pytest.importorskip("fugashi")
+    embedder = Embedder.load(ROOT / "pretrained" / "japanese" / "elmo_japanese")
+    (in_tokyo, to_kyoto, of_books) = embedder.embed(
+        [embedder.tokenize(text)[0] for text in ("東京に住む。", "京都に行く。", "本を読む。")]
+    )
+    first, second, third = (vectors[1, 0] for vectors in (in_tokyo, to_kyoto, of_books))
+    assert _cosine(first, second) > _cosine(first, third)
+
+
+def _cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 
 def _python(step: Step, names: dict[str, object]) -> str:

@@ -1,0 +1,1 @@
+"""The model japanese: `elmo.Embedder.load("japanese")`."""
