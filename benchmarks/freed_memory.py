@@ -14,7 +14,6 @@ import resource
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -60,25 +59,18 @@ def _run(options: argparse.Namespace, side: str, precision: str) -> dict[str, fl
 
 
 def _side(options: argparse.Namespace) -> dict[str, float]:
-    import torch
-
+    from benchmarks.training_sides import default_steps
     from elmo.nn.memory import keep_freed_memory
-    from elmo.train.step_speed import _Timed
-    from pipeline.settings import params
 
     if options.side == "kept":
         keep_freed_memory()
-    given = params.load(ROOT / "params.yaml", []).pretrain
-    training = replace(given.training, precision=options.precision)
-    timed = _Timed(given.network, training, torch.device("cpu"))
-    for _ in range(3):
-        timed.step()
+    step, tokens = default_steps(options.precision)
     faults, began = _faults(), time.perf_counter()
     for _ in range(options.steps):
-        timed.step()
+        step()
     seconds = time.perf_counter() - began
     return {
-        "rate": options.steps * training.rows * training.window / seconds,
+        "rate": options.steps * tokens / seconds,
         "faults": (_faults() - faults) / options.steps,
     }
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks import scale
-
 Figures = Mapping[str, Any]
 
 
@@ -54,16 +52,8 @@ def _times(*keys: str) -> Callable[[Figures], str]:
     return cell
 
 
-def _embedding(size: str, shape: scale.Shape) -> Benchmark:
+def _embedding(size: str) -> Benchmark:
     kinds = ("float32", "bfloat16", "int8")
-    mflop = scale.embedding_flop(shape) / 1e6
-
-    def share(figures: Figures) -> str:
-        peaks = figures["matrix_peak_gflops"]
-        return ", ".join(
-            f"{kind} {figures[f'ours {kind}']['tokens_per_second'] * mflop / 1e3 / peak:.0%}"
-            for kind, peak in peaks.items()
-        )
 
     def rates(figures: Figures) -> str:
         found = [kind for kind in kinds if f"ours {kind}" in figures]
@@ -80,7 +70,6 @@ def _embedding(size: str, shape: scale.Shape) -> Benchmark:
                 _times(*(f"ours {kind} / peer" for kind in kinds)),
             ),
             Row(f"… tokens a second, {size}", "", rates),
-            Row(f"… share, {size}", "the matrix peak of the same run and precision", share),
         ),
     )
 
@@ -118,11 +107,6 @@ def _steps(figures: Figures) -> str:
     """Our step against plain autograd on distinct tokens, at the same precision."""
     pairs = {kind: f"ours {kind} / autograd-distinct {kind}" for kind in ("float32", "bfloat16")}
     return ", ".join(f"{k} {figures[key]:.1f} ×" for k, key in pairs.items() if key in figures)
-
-
-def _share_of_peak(figures: Figures) -> str:
-    keys = {kind: f"ours {kind} / matrix peak" for kind in ("float32", "bfloat16")}
-    return ", ".join(f"{kind} {figures[key]:.0%}" for kind, key in keys.items() if key in figures)
 
 
 def _words(figures: Figures) -> str:
@@ -195,8 +179,8 @@ def _differences(figures: Figures) -> str:
 
 _OTHERS = "counts (TF-IDF), fastText of the text that the model read, static vectors (layer 0)"
 BENCHMARKS: tuple[Benchmark, ...] = (
-    _embedding("small", scale.SMALL),
-    _embedding("original", scale.ORIGINAL),
+    _embedding("small"),
+    _embedding("original"),
     _against_bilm_tf(
         "embedding_bilm_tf", "embedding", what="embedding, small, batched", minutes=10
     ),
@@ -222,7 +206,6 @@ BENCHMARKS: tuple[Benchmark, ...] = (
                     if (key := f"ours {k} / nn.LSTM {k}") in f
                 ),
             ),
-            Row("… share", "the matrix peak of the same run and precision", _share_of_peak),
             Row(
                 "… peak memory",
                 "",

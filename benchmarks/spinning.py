@@ -16,10 +16,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from benchmarks.machine import show
 
@@ -74,21 +72,14 @@ def _busy(wanted: bool) -> Iterator[None]:
         other.wait()
 
 
-def _tokens_per_second(steps: int, precision: Any) -> float:
-    import torch
+def _tokens_per_second(steps: int, precision: str) -> float:
+    from benchmarks.training_sides import default_steps
 
-    from elmo.train.step_speed import _Timed
-    from pipeline.settings import params
-
-    given = params.load(ROOT / "params.yaml", []).pretrain
-    training = replace(given.training, precision=precision)
-    timed = _Timed(given.network, training, torch.device("cpu"))
-    for _ in range(3):
-        timed.step()
+    step, tokens = default_steps(precision)
     began = time.perf_counter()
     for _ in range(steps):
-        timed.step()
-    return steps * training.rows * training.window / (time.perf_counter() - began)
+        step()
+    return steps * tokens / (time.perf_counter() - began)
 
 
 def _options() -> argparse.Namespace:

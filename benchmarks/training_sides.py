@@ -124,6 +124,19 @@ def prepare(
     return windows, _plain(body, softmax, recipe), {}
 
 
+def default_steps(precision: Any) -> tuple[Callable[[], float], int]:
+    """A warm function that takes a step of the network of params.yaml, and the tokens of a step."""
+    from elmo.train.step_speed import _Timed
+    from pipeline.settings import params
+
+    given = params.load(Path(__file__).resolve().parents[1] / "params.yaml", []).pretrain
+    training = replace(given.training, precision=precision)
+    timed = _Timed(given.network, training, torch.device("cpu"))
+    for _ in range(3):
+        timed.step()
+    return timed.step, training.rows * training.window
+
+
 def count(step: Step, window: Window, number: int) -> int:
     """Floating-point operations of the matrix products of one step, backward pass included."""
 

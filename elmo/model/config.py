@@ -116,7 +116,10 @@ def read_config(folder: Folder) -> ModelConfig:
 
 
 def _or_name(name: str) -> str:
-    """Return advice for a missing model folder whose name could be that of an installed model."""
+    """Return advice for a missing model folder whose name could be that of an installed or
+    registered model."""
+    if name.startswith("models:/"):
+        return "; load a model of MLflow's registry by Embedder.from_pretrained"
     if not _NAME.fullmatch(name):
         return ""
     found = sorted(point.name for point in entry_points(group=ENTRY_POINTS))

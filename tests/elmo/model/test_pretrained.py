@@ -122,6 +122,8 @@ def test_an_installed_model_is_loaded_by_its_name(
     card = (package / "README.md").read_text(encoding="utf-8")
     assert "Made of [two] novels; not for *verse*." in card and digest in card
     assert 'elmo.Embedder.load("tiny")' in card
+    with pytest.raises(ElmoError, match=r"models:/elmo/1: .*; load .* Embedder.from_pretrained"):
+        Embedder.load("models:/elmo/1")
     with pytest.raises(ElmoError, match=r"finnish: no such model folder.*\(there are .*tiny\)"):
         load_model("finnish")
 
