@@ -152,7 +152,7 @@ def _answers(task: str) -> Callable[[Figures], str]:
 
 def _spinning(figures: Figures) -> str:
     return ", ".join(
-        f"{where} {sides['1000 spins']['tokens_per_second'] / other['tokens_per_second']:.2f} ×"
+        f"{where} {sides['10000 spins']['tokens_per_second'] / other['tokens_per_second']:.2f} ×"
         for where, sides in figures.items()
         if isinstance(sides, dict) and (other := sides.get("as OpenMP does"))
     )

@@ -1,6 +1,6 @@
 """Two threads that wait for each other by spinning: alone, and beside a process that keeps a core.
 
-    python -m benchmarks.spinning [--steps 8] [--repeat 3] [--counts 1000]
+    python -m benchmarks.spinning [--steps 8] [--repeat 3] [--counts 10000]
 
 A thread of a product that is done early waits for the others; OpenMP lets it spin for milliseconds,
 which is a core that the slower one may need. `elmo` bounds that (`GOMP_SPINCOUNT`). Each side takes
@@ -86,7 +86,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--counts", type=int, nargs="+", default=[1000])
+    parser.add_argument("--counts", type=int, nargs="+", default=[10000])
     parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--side", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()

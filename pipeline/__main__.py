@@ -8,7 +8,7 @@ import sys
 # milliseconds, longer than a scheduler leaves a core to one process: beside a busy process the
 # threads then take turns at waiting for each other. After this many rounds, some tens of
 # microseconds, it sleeps.
-SPIN, SPINS = "GOMP_SPINCOUNT", "1000"
+SPIN, SPINS = "GOMP_SPINCOUNT", "10000"
 # Importing torch and MLflow makes many objects that stay. Python looks for garbage among them after
 # each 700 new ones, and once more as it ends: a quarter of the processor time of `elmo run` with
 # nothing to do (6.6 to 7.2 s before, 5.0 to 5.1 s after; 2 cores, 2026-11-25).

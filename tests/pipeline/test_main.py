@@ -19,7 +19,7 @@ EMBED = ["-m", "pipeline", "embed", "absent", "--input", "-", "--output", "out"]
 @pytest.mark.skipif(sys.platform != "linux", reason="torch has another OpenMP elsewhere")
 @pytest.mark.parametrize(
     ("given", "spins"),
-    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, "0")],
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, "0")],
 )
 def test_openmp_spins_for_a_while_and_not_for_milliseconds(
     given: dict[str, str], spins: str, tmp_path: Path
