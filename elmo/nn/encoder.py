@@ -1,11 +1,12 @@
 """Token encoders: a char-CNN (convolution, max, highway, projection), or a table of word vectors.
 
-The convolution is one matrix product per filter width, over windows cut to the longest token of a
-chunk plus the widest filter. The result is exact, since all windows beyond a token contain only
-padding, and one of them represents the rest. Weights have the 2018 layout.
+The convolution is one matrix product for the filters of all widths, over windows as wide as the
+widest of them: a narrower filter multiplies the rest of its window by zero. They are cut to the
+longest token of a chunk plus the widest filter. The result is exact, since all windows beyond a
+token contain only padding, and one of them represents the rest. Weights have the 2018 layout.
 
-Shapes: N tokens, n of a chunk, K characters, E character vector, F filters of all widths, P
-projection.
+Shapes: N tokens, n of a chunk, K characters, E character vector, W = E × the widest filter's
+width, F filters of all widths, P projection.
 """
 
 from collections.abc import Iterable
@@ -104,18 +105,29 @@ class CharacterEncoder(nn.Module):
             )
         if len(characters_NK) == 0:
             return self.char_embedding.new_empty((0, self.projection), dtype=precision)
+        weight_WF = self._joined_filters(precision)
         if prefers_large_operations(characters_NK.device):
             chunks = torch.split(characters_NK, GPU_CHUNK)
-            x_NF = torch.cat([self._pool(chunk_nK, precision) for chunk_nK in chunks])
+            x_NF = torch.cat(
+                [self._pool(chunk_nK, weight_WF, ends_in_padding=False) for chunk_nK in chunks]
+            )
         else:
-            x_NF = self._pool_by_length(characters_NK, precision)
+            x_NF = self._pool_by_length(characters_NK, weight_WF)
         for highway in self.highway:
             x_NF = highway(x_NF)
         if self.project_weight is None or self.project_bias is None:
             return x_NF
         return torch.addmm(self.project_bias.to(precision), x_NF, self.project_weight.to(precision))
 
-    def _pool_by_length(self, characters_NK: Tensor, precision: torch.dtype) -> Tensor:
+    def _joined_filters(self, precision: torch.dtype) -> Tensor:
+        """Return the filters of all widths as one weight (widest × character vector, filters), in
+        `precision`; what a narrower filter does not read has weight zero."""
+        rows = max(self.widths) * self.char_embedding.shape[1]
+        pad = nn.functional.pad
+        joined = [pad(weight, (0, 0, 0, rows - len(weight))) for weight in self.conv_weight]
+        return torch.cat(joined, 1).to(precision)
+
+    def _pool_by_length(self, characters_NK: Tensor, weight_WF: Tensor) -> Tensor:
         """Apply `_pool` to chunks of tokens of similar length, each cut to its longest token."""
         pad = self.char_embedding.shape[0] - 1
         lengths_N = (characters_NK != pad).sum(1)
@@ -124,8 +136,9 @@ class CharacterEncoder(nn.Module):
         pooled = []
         for k, chosen in enumerate(torch.split(order_N, CHUNK)):
             length = longest[k] if k < len(longest) else int(lengths_N.max())
-            cut = min(characters_NK.shape[1], length + max(self.widths))
-            pooled.append(self._pool(characters_NK[chosen, :cut], precision))
+            cut = length + max(self.widths)
+            short = cut <= characters_NK.shape[1]
+            pooled.append(self._pool(characters_NK[chosen, :cut], weight_WF, ends_in_padding=short))
         return torch.cat(pooled)[torch.argsort(order_N)]
 
     def pad_to_few_shapes(self, characters_NK: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
@@ -145,18 +158,38 @@ class CharacterEncoder(nn.Module):
         padded_NK[:N] = characters_NK[:, :columns]
         return padded_NK
 
-    def _pool(self, characters_NK: Tensor, precision: torch.dtype) -> Tensor:
+    def _pool(self, characters_NK: Tensor, weight_WF: Tensor, *, ends_in_padding: bool) -> Tensor:
+        """Return the largest output of each filter over each token (tokens, filters).
+
+        `ends_in_padding` says that the widest filter reads only padding at the end of each token.
+        Otherwise the narrower filters' last windows, for which the widest has no room, are added.
+        """
         # Rounded after the lookup, so that the gradients of a character's occurrences add up in
         # float32.
-        x_NKE = nn.functional.embedding(characters_NK, self.char_embedding).to(precision)
-        N, K, E = x_NKE.shape
+        x_NKE = nn.functional.embedding(characters_NK, self.char_embedding).to(weight_WF.dtype)
+        widest = max(self.widths)
+        largest_NF = _convolve(x_NKE, weight_WF, widest).amax(1)
+        if not ends_in_padding and widest > 1:
+            end_NKE = nn.functional.pad(x_NKE[:, 1 - widest :], (0, 0, 0, widest - 1))
+            room_K = torch.arange(widest - 1, 0, -1, device=x_NKE.device)
+            beyond_KF = torch.cat(
+                [
+                    (room_K < width)[:, None].expand(-1, weight.shape[1])
+                    for width, weight in zip(self.widths, self.conv_weight, strict=True)
+                ],
+                1,
+            )
+            end_NKF = _convolve(end_NKE, weight_WF, widest).masked_fill(beyond_KF, -torch.inf)
+            largest_NF = torch.maximum(largest_NF, end_NKF.amax(1))
         activate = torch.relu if self.activation == "relu" else torch.tanh
-        maxima = []
-        for width, weight in zip(self.widths, self.conv_weight, strict=True):
-            windows: Tensor = _Windows.apply(x_NKE, width)  # type: ignore[no-untyped-call]
-            convolved = windows.view(-1, width * E) @ weight.to(precision)
-            maxima.append(convolved.view(N, K - width + 1, -1).amax(1))
-        return activate(torch.cat(maxima, 1) + torch.cat(tuple(self.conv_bias)).to(precision))
+        return activate(largest_NF + torch.cat(tuple(self.conv_bias)).to(weight_WF.dtype))
+
+
+def _convolve(x_NKE: Tensor, weight_WF: Tensor, width: int) -> Tensor:
+    """Return the product of every window of `width` characters with the weight (tokens, windows,
+    filters)."""
+    windows_NKW: Tensor = _Windows.apply(x_NKE, width)  # type: ignore[no-untyped-call]
+    return windows_NKW @ weight_WF
 
 
 class _Windows(torch.autograd.Function):

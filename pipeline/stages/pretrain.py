@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 STAGE = Stage(
     name="pretrain",
-    version=3,
+    version=4,
     help="Train a bidirectional language model on SHARDS.",
     inputs=(Argument("shards"), Argument("vocab")),
     outputs=(OUT, CURVES),
