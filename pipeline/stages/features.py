@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 STAGE = Stage(
     name="features",
-    version=6,
+    version=7,
     help="Store MODEL's vectors of every token of SHARDS.",
     inputs=(Argument("shards"), Argument("model")),
     outputs=(OUT,),
