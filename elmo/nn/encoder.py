@@ -21,7 +21,7 @@ from elmo.errors import ElmoError
 from elmo.nn.device import prefers_large_operations
 
 CHUNK = 128  # tokens convolved at a time: bounds memory and keeps the products in cache
-GPU_CHUNK = 4096  # tokens convolved at a time where launches count: bounds memory alone
+GPU_CHUNK = 2048  # tokens convolved at a time where launches count: bounds memory alone
 
 
 class Highway(nn.Module):
@@ -161,8 +161,8 @@ class CharacterEncoder(nn.Module):
     def _pool(self, characters_NK: Tensor, weight_WF: Tensor, *, ends_in_padding: bool) -> Tensor:
         """Return the largest output of each filter over each token (tokens, filters).
 
-        `ends_in_padding` says that the widest filter reads only padding at the end of each token.
-        Otherwise the narrower filters' last windows, for which the widest has no room, are added.
+        With `ends_in_padding`, the last windows hold padding alone, so that narrower filters have
+        no windows beyond them to look at.
         """
         # Rounded after the lookup, so that the gradients of a character's occurrences add up in
         # float32.
@@ -170,19 +170,26 @@ class CharacterEncoder(nn.Module):
         widest = max(self.widths)
         largest_NF = _convolve(x_NKE, weight_WF, widest).amax(1)
         if not ends_in_padding and widest > 1:
-            end_NKE = nn.functional.pad(x_NKE[:, 1 - widest :], (0, 0, 0, widest - 1))
-            room_K = torch.arange(widest - 1, 0, -1, device=x_NKE.device)
-            beyond_KF = torch.cat(
-                [
-                    (room_K < width)[:, None].expand(-1, weight.shape[1])
-                    for width, weight in zip(self.widths, self.conv_weight, strict=True)
-                ],
-                1,
-            )
-            end_NKF = _convolve(end_NKE, weight_WF, widest).masked_fill(beyond_KF, -torch.inf)
-            largest_NF = torch.maximum(largest_NF, end_NKF.amax(1))
+            end_NF = self._pool_end(x_NKE[:, 1 - widest :], weight_WF)
+            largest_NF = torch.maximum(largest_NF, end_NF)
         activate = torch.relu if self.activation == "relu" else torch.tanh
         return activate(largest_NF + torch.cat(tuple(self.conv_bias)).to(weight_WF.dtype))
+
+    def _pool_end(self, x_NKE: Tensor, weight_WF: Tensor) -> Tensor:
+        """Return the largest output of each filter over the last characters, fewer than the widest
+        filter reads (tokens, filters); −∞ for a filter with no window there."""
+        characters, widest = x_NKE.shape[1], max(self.widths)
+        left_K = torch.arange(characters, 0, -1, device=x_NKE.device)  # from here to the end
+        beyond_KF = torch.cat(
+            [
+                (left_K < width)[:, None].expand(-1, len(bias))
+                for width, bias in zip(self.widths, self.conv_bias, strict=True)
+            ],
+            1,
+        )
+        padded_NKE = nn.functional.pad(x_NKE, (0, 0, 0, widest - 1))
+        y_NKF = _convolve(padded_NKE, weight_WF, widest)
+        return y_NKF.masked_fill(beyond_KF, -torch.inf).amax(1)
 
 
 def _convolve(x_NKE: Tensor, weight_WF: Tensor, width: int) -> Tensor:
