@@ -2,7 +2,6 @@
 
 import json
 import random
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,6 +32,7 @@ from elmo.store.export import (
 )
 from elmo.store.maintenance import compact, prune, verify
 from elmo.store.manifest import files_of
+from tests.ports import free_port
 from tests.small_disk import small_disk
 
 SENTENCES = 150
@@ -253,9 +253,7 @@ def s3() -> Iterator[dict[str, object]]:
     """The options of a bucket on a server of our own."""
     server = pytest.importorskip("moto.server")
     pytest.importorskip("s3fs")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=port)
     running.start()
     yield {"key": "k", "secret": "s", "endpoint_url": f"http://127.0.0.1:{port}"}

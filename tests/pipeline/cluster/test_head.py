@@ -1,16 +1,15 @@
 """Ray's head gone: lines while it is waited for, then one that says what to do."""
 
 import os
-import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
+
+from tests.pipeline.cluster.heads import Head
 
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = os.environ | {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT)}
@@ -24,42 +23,10 @@ with workers.session():
 """
 
 
-class Head:
-    """A head of Ray in processes of its own."""
-
-    def __init__(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.start()
-
-    def start(self) -> None:
-        ray = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block"]
-        ray += [f"--port={self.port}", "--num-cpus=1", "--include-dashboard=false"]
-        ray += ["--object-store-memory=100000000", "--disable-usage-stats"]
-        quiet = subprocess.DEVNULL
-        self.process = subprocess.Popen(
-            ray, env=ENVIRONMENT, stdout=quiet, stderr=quiet, start_new_session=True
-        )
-        for _ in range(600):
-            with socket.socket() as client:
-                if client.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            time.sleep(0.1)
-        raise AssertionError("the head did not start")
-
-    def kill(self) -> None:
-        own = psutil.Process(self.process.pid)
-        for process in [own, *own.children(recursive=True)]:
-            process.kill()
-        self.process.wait()
-
-
 @pytest.fixture
 def head() -> Iterator[Head]:
-    started = Head()
-    yield started
-    os.killpg(started.process.pid, signal.SIGKILL) if started.process.poll() is None else None
+    with Head(ENVIRONMENT, cpus=1) as started:
+        yield started
 
 
 @pytest.mark.ray
@@ -68,7 +35,7 @@ def head() -> Iterator[Head]:
 def test_a_head_that_is_gone_is_told_and_ends_the_process(
     head: Head, tmp_path: Path, comes_back: bool
 ) -> None:
-    own = ENVIRONMENT | {"RAY_ADDRESS": f"127.0.0.1:{head.port}"}
+    own = ENVIRONMENT | {"RAY_ADDRESS": head.address}
     own |= {"RAY_gcs_rpc_server_reconnect_timeout_s": "600" if comes_back else "14"}
     with (tmp_path / "said").open("w") as said:
         driver = subprocess.Popen(
@@ -79,7 +46,7 @@ def test_a_head_that_is_gone_is_told_and_ends_the_process(
         head.kill()
         time.sleep(3)
         if comes_back:
-            head.start()
+            assert head.start()
         assert driver.wait(100) == 1
     finally:
         driver.kill()

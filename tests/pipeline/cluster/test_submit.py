@@ -21,6 +21,7 @@ from elmo.errors import ElmoError
 from pipeline.cluster import submit
 from tests.cluster.projects import digests
 from tests.cluster.projects import project as tiny_project
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 TOKEN = "a-token-of-this-test-that-is-long-enough-0123456789"
@@ -103,13 +104,6 @@ def test_a_job_waits_for_what_saves_after_its_parent_died(tmp_path: Path) -> Non
     os.killpg(whole.pid, signal.SIGINT)
     assert whole.wait(60) != 0
     assert (tmp_path / "saved").exists()
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 class Cluster:

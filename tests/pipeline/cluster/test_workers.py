@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from elmo.io.location import Location
 from elmo.io.records import sha256
 from pipeline.cluster import workers as cluster
 from pipeline.settings.cluster import Cluster
+from tests.pipeline.cluster.heads import Head
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Cluster(workers=0, cpus=1, gpu=False, actors=2)
@@ -159,39 +159,15 @@ def test_a_ray_that_does_not_start_is_tried_once_more_and_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
-
-
 def test_stages_run_on_the_cluster_that_ray_address_names(tmp_path: Path) -> None:
     """The bytes are those of the embedded Ray."""
-    port = free_port()
     environment = os.environ | {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT)}
-    ray = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block"]
-    options = [
-        f"--port={port}",
-        "--num-cpus=2",
-        "--include-dashboard=false",
-        "--object-store-memory=100000000",
-        "--disable-usage-stats",
-        f"--temp-dir={short_folder()}",
-    ]
-    head = subprocess.Popen(
-        [*ray, *options],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        text = tmp_path / "text.txt"
-        lines = [f"a line of text number {k} ." + "\n" * (k % 5 == 0) for k in range(600)]
-        text.write_text("\n".join(lines))
-        digests = []
-        for name, address in (("there", f"127.0.0.1:{port}"), ("here", None)):
+    text = tmp_path / "text.txt"
+    lines = [f"a line of text number {k} ." + "\n" * (k % 5 == 0) for k in range(600)]
+    text.write_text("\n".join(lines))
+    digests = []
+    with Head(environment, cpus=2) as head:
+        for name, address in (("there", head.address), ("here", None)):
             out = tmp_path / name
             own = environment | ({"RAY_ADDRESS": address} if address else {})
             code = CODE.format(text=str(text), out=str(out))
@@ -199,12 +175,9 @@ def test_stages_run_on_the_cluster_that_ray_address_names(tmp_path: Path) -> Non
                 [sys.executable, "-c", code], env=own, capture_output=True, text=True, timeout=200
             )
             assert done.returncode == 0, done.stderr[-2000:]
-            assert done.stdout.strip().endswith(f":{port}" if address else "None")
+            assert done.stdout.strip().endswith(f":{head.port}" if address else "None")
             digests.append(sha256(out / "manifest.json"))
-        assert digests[0] == digests[1]
-    finally:
-        os.killpg(head.pid, signal.SIGTERM)
-        head.wait(60)
+    assert digests[0] == digests[1]
 
 
 CODE = """
@@ -224,13 +197,6 @@ with cluster.session() as ray:
     out, work = Location({out!r}), Location({out!r} + "/../runs")
     tokenize.tokenize(inputs, out, params, column="text", work=work, cluster=here)
 """
-
-
-def short_folder() -> str:
-    """Ray's sockets live there, and a socket's path may have 107 bytes."""
-    import tempfile
-
-    return tempfile.mkdtemp(prefix="ray", dir="/tmp")
 
 
 def test_a_training_is_called_by_its_stage_and_shown_by_its_job(

@@ -19,6 +19,7 @@ import pytest
 
 from elmo.io.location import Location
 from pipeline import tracking
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 STEPS = 250
@@ -39,13 +40,6 @@ class Params:
     """The params of a stage."""
 
     rows: int = 4
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 def program(name: str) -> str:

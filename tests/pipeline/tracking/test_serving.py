@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from pipeline.settings.params import RegisterSettings
 from pipeline.stages import register
 from pipeline.tracking import pyfunc
 from tests.elmo.conftest import save_tiny_model
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = "He has a gift. The gift!"
@@ -63,9 +63,7 @@ def test_a_text_model_is_served_where_only_its_requirements_are_installed(
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "env"], check=True)
     python = tmp_path / "env" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "-q", "-r", listed], check=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     bare["PATH"] = os.pathsep.join([str(python.parent), bare["PATH"]])
     server = subprocess.Popen(
