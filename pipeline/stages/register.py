@@ -80,15 +80,14 @@ def run(
 ) -> dict[str, str | int]:
     """Register `model` under the name in `params`, unless it is registered; return its version.
 
-    The tags of the version name its MLflow run, the digests of corpus, held-out texts, vocabulary
-    and store, and its perplexities. `pipeline/tracking/champion.py` decides whether it becomes
-    champion. A DVC experiment registers nothing unless `ELMO_REGISTER` is set: the version is 0
-    then. The result is written to `out` too.
+    A version belongs to the run that trained it; its tags hold what is looked up by them: the
+    model's digest, its stores, its perplexities, and what these are comparable by, the held-out
+    texts and the words. `pipeline/tracking/champion.py` decides whether it becomes champion. A DVC
+    experiment registers nothing unless `ELMO_REGISTER` is set: the version is 0 then. The result
+    is written to `out` too.
     """
     from elmo.data.shards import Shards
     from elmo.store import FeatureStore, model_digest
-
-    from .pretrain import vocabulary_digest
 
     check_record(out, RegisterRecord)
     content = model_digest(model)
@@ -98,13 +97,12 @@ def run(
     scores = _scores(lineage)
     tags = {
         "model_digest": content,
-        "corpus": shards["general"].digest,
-        "domain": shards["domain"].digest,
-        "vocabulary": vocabulary_digest(model),
-        "words": model.sha256("words.txt"),
-        "training_run": lineage.run_id,
-        f"store.{opened.digest[:12]}": without_credentials(str(store)),
-        **{f"heldout.{text}": heldout_digest(held_shards) for text, held_shards in shards.items()},
+        "words": champion.shortened(model.sha256("words.txt")),
+        f"store.{champion.shortened(opened.digest)}": without_credentials(str(store)),
+        **{
+            f"heldout.{text}": champion.shortened(heldout_digest(one))
+            for text, one in shards.items()
+        },
         **{name: f"{value:.6g}" for name, value in scores.items() if ".after." in name},
     }
     version = champion.find_version(params.name, content)
@@ -112,8 +110,9 @@ def run(
         write_json(out, to_builtins(RegisterRecord(content, params.name, "", 0)))
         return {"version": 0, "uri": "", "decision": _NOTHING}
     if version is None:
-        inputs = {"model": content, "store": opened.digest}
-        sources = {"model": model, "store": store}
+        texts = {text: one.digest for text, one in shards.items()}
+        inputs = {"model": content, "store": opened.digest, **texts}
+        sources = {"model": model, "store": store, "general": general, "domain": domain}
         with tracking.run("register", params, inputs=inputs, sources=sources) as log:
             version, decision = _new_version(model, lineage, log, tags, scores, params)
     else:

@@ -14,6 +14,7 @@ from .. import tracking
 
 CANDIDATE = "candidate"
 TEXTS = ("domain", "general")  # the first that a version was measured on is the one compared
+SHOWN = 12  # characters of a digest in a tag that people read
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,11 @@ def versions(name: str) -> list[ModelVersion]:
         for one in page
     ]
     return sorted(rows, key=lambda row: -row.version)
+
+
+def shortened(digest: str) -> str:
+    """Return as much of a digest as a tag shows."""
+    return digest[:SHOWN]
 
 
 def _renamed(tag: str) -> str:
@@ -120,7 +126,8 @@ def is_better(champion: ModelVersion, other: ModelVersion, *, margin: float) -> 
         (f"heldout.{text}", f"held-out {text} text"),
         ("words", "words, and perplexity depends on them"),
     ):
-        if not other.tags.get(key) or other.tags[key] != champion.tags.get(key):
+        digests = [shortened(one.tags.get(key, "")) for one in (champion, other)]
+        if not digests[1] or digests[0] != digests[1]:
             return False, f"it was measured on other {what}"
     key = f"perplexity.after.{text}"
     old, new = (float(one.tags.get(key, "nan")) for one in (champion, other))

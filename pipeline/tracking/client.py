@@ -25,6 +25,7 @@ _DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
 }
+_KIND = {"mlflow.experimentKind": "custom_model_development"}  # its page shows runs, not traces
 _CLIENTS: dict[str, Any] = {}
 
 
@@ -247,8 +248,8 @@ def experiment_id(client: Any, stage: str = "") -> str:
 
     try:
         if root is None:
-            return str(client.create_experiment(name))
-        tags = {moved.HOME: str(root.parent)}
+            return str(client.create_experiment(name, tags=_KIND))
+        tags = _KIND | {moved.HOME: str(root.parent)}
         return str(client.create_experiment(name, root.as_uri(), tags))
     except MlflowException:  # another process was first
         experiment = client.get_experiment_by_name(name)
