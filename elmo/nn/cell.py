@@ -115,9 +115,19 @@ def _forward_int8(
 
 
 def _forward_kept(
-    gates_SBG: Tensor, c_SBC: Tensor, clip: float | None, kept_SBC: Tensor, hidden_SBC: Tensor
+    gates_SBG: Tensor,
+    c_SBC: Tensor,
+    keep_SB1: Tensor | None,
+    clip: float | None,
+    kept_SBC: Tensor,
+    hidden_SBC: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Compute `_forward` and store the new state and hidden state for the backward pass."""
+    """Compute `_forward` and store the new state and hidden state for the backward pass.
+
+    The old state counts as 0 where `keep_SB1` is 0.
+    """
+    if keep_SB1 is not None:
+        c_SBC = c_SBC * keep_SB1
     c_SBC, hidden = _forward(gates_SBG, c_SBC, clip)
     kept_SBC.copy_(c_SBC)
     hidden_SBC.copy_(hidden)
@@ -130,10 +140,13 @@ def _backward(
     gates_SBG: Tensor,
     c_SBC: Tensor,
     before_SBC: Tensor,
+    keep_SB1: Tensor | None,
     clip: float | None,
     dgates_SBG: Tensor,
 ) -> Tensor:
     """Write the gradient of the gates before their activation; return that of the old cell state.
+
+    The old state, `before_SBC`, counted as 0 where `keep_SB1` is 0.
 
     The activations are recomputed, which is cheaper than keeping them. As in TensorFlow, no
     gradient passes through a clipped state.
@@ -142,13 +155,15 @@ def _backward(
     i, j, f, o = torch.sigmoid(i), _tanh(j), torch.sigmoid(f), torch.sigmoid(o)
     tanh_c = _tanh(c_SBC)
     dhidden_SBC = dhidden_SBC.float()
+    if keep_SB1 is not None:
+        before_SBC = before_SBC * keep_SB1
     do = dhidden_SBC * tanh_c * o * (1 - o)
     dc = dc_SBC + dhidden_SBC * o * (1 - tanh_c * tanh_c)
     if clip is not None:
         dc = torch.where(c_SBC.abs() < clip, dc, 0)
     di, dj, df = dc * j * i * (1 - i), dc * i * (1 - j * j), dc * before_SBC * f * (1 - f)
     dgates_SBG.copy_(torch.cat([di, dj, df, do], -1))
-    return dc * f
+    return dc * f if keep_SB1 is None else dc * f * keep_SB1
 
 
 EAGER = CellFunctions(

@@ -274,15 +274,19 @@ def _read(
     for t in range(T):
         n = B if sizes is None else sizes[t]
         h_SnP, c_SnC = h_SBP[:, :n], c_SBC[:, :n]
-        if keep_STB1 is not None:
-            h_SnP, c_SnC = h_SnP * keep_STB1[:, t], c_SnC * keep_STB1[:, t]
+        keep_SB1 = None if keep_STB1 is None else keep_STB1[:, t]
+        if keep_SB1 is not None:
+            h_SnP = h_SnP * keep_SB1
         if kept is None:
+            if keep_SB1 is not None:
+                c_SnC = c_SnC * keep_SB1
             h_SnP, c_SnC = weights.step(gates, t, h_SnP, c_SnC, cell_clip, cell)
         else:
             assert isinstance(weights, LayerWeights)
             c_SnC, hidden_SnC = cell.forward_kept(
                 gates[:, t].baddbmm_(h_SnP, weights.recurrent_SPG),
                 c_SnC,
+                keep_SB1,
                 cell_clip,
                 kept.cells_STBC[:, t],
                 kept.hidden_STBC[:, t],
@@ -397,29 +401,28 @@ def _backward(
     recurrent_SGP = _halves(weight_SKG, inputs)[1].mT
     dgates_STBG = torch.empty_like(gates_STBG)
     dm_STBP = torch.empty_like(y_STBP)
+    clipped_STBP = None if projection_clip is None else ~(y_STBP.abs() < projection_clip)
     dh_SBP, dc_SBC = torch.zeros_like(h_SBP), torch.zeros_like(c_SBC)
     for t in reversed(range(T)):
-        dm_SBP = dy_STBP[:, t] + dh_SBP
-        if projection_clip is not None:
-            dm_SBP = torch.where(y_STBP[:, t].abs() < projection_clip, dm_SBP, 0)
-        dm_STBP[:, t] = dm_SBP
+        dm_SBP = torch.add(dy_STBP[:, t], dh_SBP, out=dm_STBP[:, t])
+        if clipped_STBP is not None:
+            dm_SBP.masked_fill_(clipped_STBP[:, t], 0)
         dhidden_SBC = dm_SBP if project_SCP is None else torch.bmm(dm_SBP, project_SCP.mT)
-        before_SBC = cells_STBC[:, t - 1] if t > 0 else c_SBC
-        if keep_STB1 is not None:
-            before_SBC = before_SBC * keep_STB1[:, t]
+        keep_SB1 = None if keep_STB1 is None else keep_STB1[:, t]
         dc_SBC = cell.backward(
             dhidden_SBC,
             dc_SBC,
             gates_STBG[:, t],
             cells_STBC[:, t],
-            before_SBC,
+            cells_STBC[:, t - 1] if t > 0 else c_SBC,
+            keep_SB1,
             cell_clip,
             dgates_STBG[:, t],
         )
         if t > 0:
             dh_SBP = torch.bmm(dgates_STBG[:, t], recurrent_SGP)
-            if keep_STB1 is not None:
-                dh_SBP, dc_SBC = dh_SBP * keep_STB1[:, t], dc_SBC * keep_STB1[:, t]
+            if keep_SB1 is not None:
+                dh_SBP = dh_SBP * keep_SB1
     h_STBP = torch.cat([h_SBP[:, None], y_STBP[:, :-1]], 1)
     if keep_STB1 is not None:
         h_STBP = h_STBP * keep_STB1
