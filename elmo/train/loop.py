@@ -57,6 +57,7 @@ from elmo.train.step import (
 _LOOK = 1.0  # seconds between two looks for the flag that stops a run
 REPORT_STEPS = 10
 AGREE_STEPS = 10  # steps after which workers agree whether to stop, at most
+HELDOUT_BLOCKS = 8  # of held-out sentences for each row
 SOUND = 0.5  # nats above the lowest mean loss up to which the weights count as sound
 Reporter = Callable[[str, dict[str, float]], None]
 
@@ -109,15 +110,27 @@ class TrainingJob:
             split=split,
             rows=self.settings.rows,
             window=self.settings.window,
-            block_sentences=self.settings.block_sentences,
+            block_sentences=self._block_sentences(split),
             epochs=epochs,
             seed=seed,
             mine=workers.own_rows(self.settings.rows),
         )
 
+    def _block_sentences(self, split: str) -> int:
+        """Return how many neighbouring sentences a row reads at a time.
+
+        Held-out text is short: where sentences don't depend on each other, each row is given about
+        `HELDOUT_BLOCKS` blocks, so that few rows wait for the others.
+        """
+        block = self.settings.block_sentences
+        if split == "train" or self.settings.reset != "sentence":
+            return block
+        sentences = sum(entry.sentences for entry in self.shards.entries(split))
+        return max(1, min(block, sentences // (self.settings.rows * HELDOUT_BLOCKS)))
+
     def heldout(self, workers: WorkerGroup) -> HeldOutText:
         """Return the held-out text with its evaluator, for this worker's rows; it is read as in
-        training."""
+        training, in blocks that may be smaller."""
         evaluator = PerplexityEvaluator(
             self.bilm,
             self.softmax,

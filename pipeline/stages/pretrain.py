@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 STAGE = Stage(
     name="pretrain",
-    version=4,
+    version=5,
     help="Train a bidirectional language model on SHARDS.",
     inputs=(Argument("shards"), Argument("vocab")),
     outputs=(OUT, CURVES),
