@@ -46,7 +46,7 @@ class BatchReader:
 
     @torch.inference_mode()
     def read(
-        self, x_NP: Tensor, sentences: list[Ints], carry: Carry | None, *, compiled: bool = True
+        self, x_NP: Tensor, sentences: list[Ints], carry: Carry | None, *, compiled: bool
     ) -> list[Tensor]:
         """Read one batch; return each LSTM layer as (tokens of the batch, D), in the order given.
 
