@@ -10,6 +10,7 @@ Shapes: N examples or tokens, W words, D the width of a word's vector.
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -153,7 +154,8 @@ def _linear(
     x = features(train)
     scale = _sklearn("preprocessing").MaxAbsScaler().fit(x)
     known = [example for example in dev if example.label is not None]
-    with warnings.catch_warnings():
+    # Small products, whose bits and time are better on one thread.
+    with warnings.catch_warnings(), import_module("threadpoolctl").threadpool_limits(1, "blas"):
         warnings.simplefilter("ignore")  # of what is nearly converged
         models = [
             logistic(C=strength, max_iter=200).fit(scale.transform(x), labels)
@@ -172,8 +174,6 @@ def _linear(
 
 
 def _sklearn(module: str) -> Any:
-    from importlib import import_module
-
     try:
         return import_module(f"sklearn.{module}")
     except ImportError:

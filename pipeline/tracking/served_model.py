@@ -56,6 +56,7 @@ def log_and_check_model(served: ServedModel, run_id: str) -> str:
         tracking.silenced("mlflow"),
         quiet,
         _experiment_of(run.info.experiment_id),
+        _nothing_compiled(),
     ):
         warnings.simplefilter("ignore")  # what they may mean is tried below
         info = Model.log(
@@ -93,6 +94,23 @@ def _experiment_of(experiment_id: str) -> Iterator[None]:
     finally:
         del os.environ["MLFLOW_EXPERIMENT_ID"]
         os.environ.update({name: value for name, value in before.items() if value is not None})
+
+
+@contextmanager
+def _nothing_compiled() -> Iterator[None]:
+    """Models that are loaded to try an example don't compile for it, as a server would."""
+    from elmo.nn.cell import cell_functions_for
+
+    before = os.environ.get("ELMO_COMPILE")
+    os.environ["ELMO_COMPILE"] = "0"
+    cell_functions_for.cache_clear()
+    try:
+        yield
+    finally:
+        os.environ.pop("ELMO_COMPILE")
+        if before is not None:
+            os.environ["ELMO_COMPILE"] = before
+        cell_functions_for.cache_clear()
 
 
 def _try(model_uri: str, served: ServedModel) -> None:
