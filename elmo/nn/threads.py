@@ -1,7 +1,9 @@
 """Single-threaded computation, whose sums do not depend on how torch divides them among threads."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
@@ -16,3 +18,18 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+@contextmanager
+def one_thread_each(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Yield a pool of `count` threads, in each of which torch computes on one thread.
+
+    Where the block ends by an exception, what has not begun is given up.
+    """
+    own = partial(torch.set_num_threads, 1)
+    with one_thread(), ThreadPoolExecutor(count, initializer=own) as pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

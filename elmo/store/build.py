@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from threading import Event, Lock
 from typing import Any, cast
 
 import msgspec
@@ -23,7 +24,7 @@ from elmo.io.location import Folder, Location
 from elmo.io.outputs import check_parent
 from elmo.io.records import digest
 from elmo.model.config import CONFIG, model_location, read_config, read_training
-from elmo.model.embedder import Embedder
+from elmo.model.embedder import Embedder, Segment
 from elmo.nn.memory import keep_freed_memory
 from elmo.nn.threads import one_thread
 from elmo.settings import EMBEDDING_PRECISIONS, EmbeddingPrecision, ModelShape, StoreSettings
@@ -81,10 +82,15 @@ class EmbedJob:
     origin: Origin
 
 
+class Stopped(Exception):
+    """Raised by calls of a `ShardEmbedder` that was stopped."""
+
+
 class ShardEmbedder:
     """A callable that embeds one job and returns the manifest entry of its part.
 
-    Parts are written to the first of `locations`; complete parts in any of them are reused.
+    Parts are written to the first of `locations`; complete parts in any of them are reused. Several
+    threads may call it; after `stop()` their calls raise `Stopped` within seconds.
     """
 
     def __init__(
@@ -101,6 +107,7 @@ class ShardEmbedder:
         self.locations, self.layout = locations, layout
         self._loading = (model, device, precision)
         self._embedder: Embedder | None = None
+        self._lock, self._stopped = Lock(), Event()
         self._names = [location.names() for location in locations]
 
     def __call__(self, job: EmbedJob) -> PartEntry:
@@ -130,17 +137,30 @@ class ShardEmbedder:
                 shard.dictionary,
             ),
             x_NP=x_NP,
-            segments=embedder.segments(shard.types, shard.ids, shard.offsets, x_NP=x_NP),
+            segments=self._unless_stopped(
+                embedder.segments(shard.types, shard.ids, shard.offsets, x_NP=x_NP)
+            ),
             layout=self.layout,
             origin=job.origin,
         )
 
+    def stop(self) -> None:
+        """Let the calls of other threads end."""
+        self._stopped.set()
+
+    def _unless_stopped(self, segments: Iterable[Segment]) -> Iterator[Segment]:
+        for segment in segments:
+            if self._stopped.is_set():
+                raise Stopped
+            yield segment
+
     def _load(self) -> Embedder:
-        if self._embedder is None:
-            model, device, precision = self._loading
-            chosen = cast(EmbeddingPrecision, precision)
-            self._embedder = Embedder.load(model, device=device, precision=chosen)
-        return self._embedder
+        with self._lock:
+            if self._embedder is None:
+                model, device, precision = self._loading
+                chosen = cast(EmbeddingPrecision, precision)
+                self._embedder = Embedder.load(model, device=device, precision=chosen)
+            return self._embedder
 
 
 # It gives the jobs to workers, each made by calling the first argument with the second, wherever it

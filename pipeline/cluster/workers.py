@@ -4,14 +4,12 @@ With `RAY_ADDRESS` set, that cluster is used; without, Ray is started on this ma
 it is needed.
 """
 
-import itertools
 import json
 import logging
 import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -27,6 +25,7 @@ from .. import PACKAGE
 from ..settings.cluster import Cluster
 from ..terminal.progress import Progress, say, show_activity
 from . import free_cores, head, pool, restarts
+from .in_process import results_here
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -48,7 +47,6 @@ NO_WORKERS = (
     "workers is 0, which trains on no cluster; set workers in cluster.yaml to 1 or more, or "
     "ELMO_WORKERS (elmo submit --env ELMO_WORKERS=1)"
 )
-_WORTH_RAY = 15.0  # seconds of work that pay for starting Ray
 
 
 @contextmanager
@@ -148,19 +146,27 @@ def actors(
     label: str,
     name: Callable[[Item], str] = repr,
     unit: str = "parts",
+    threads: int = 1,
 ) -> Iterator[Any]:
     """Call `actor(item)` for each item on Ray actors `kind(*arguments)`; yield the results.
 
     They come in order of completion. An actor that dies is replaced and its item retried. On one
     machine an actor in this process starts, and does all that would not take longer than starting
-    Ray.
+    Ray. With `threads` above 1, that many threads call it there, and it has a method `stop`, after
+    which its calls end early.
     """
     work = list(items)
     if not work:
         return
     with Progress(label, len(work), unit=unit) as progress:
         if _begins_here(work, cluster):
-            yield from _begun_here(kind(*arguments), work, cluster, progress)
+            yield from results_here(
+                kind(*arguments),
+                work,
+                progress,
+                threads=1 if cluster.actors == 1 else min(threads, len(work)),
+                hands_over=cluster.actors == 0,
+            )
         if not work:
             return
         retries = pool.RetryCount(label, name)
@@ -358,25 +364,6 @@ def _begins_here(work: Sequence[Any], cluster: Cluster) -> bool:
     running = ray is not None and ray.is_initialized()
     alone = len(work) < 2 or cluster.actors == 1
     return not elsewhere() and (alone or (cluster.actors == 0 and not running))
-
-
-def _begun_here(
-    function: Callable[[Item], Result], work: list[Item], cluster: Cluster, progress: Progress
-) -> Iterator[Result]:
-    """Yield the results of the first items, taking them from `work`; of all that last seconds.
-
-    The first item also pays for what is loaded once, so the second one tells how long others take.
-    """
-    for number in itertools.count():
-        began = time.monotonic()
-        result = function(work[0])
-        seconds = time.monotonic() - began
-        del work[0]
-        progress.advance()
-        yield result
-        telling = number > 0 or seconds > _WORTH_RAY
-        if not work or (not cluster.actors and telling and len(work) * seconds > _WORTH_RAY):
-            return
 
 
 def elsewhere() -> bool:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from elmo.store.layout import Layout
     from elmo.store.manifest import PartEntry, StoreManifest
 
+THREADS = 4  # of one process, which embed side by side at most: Python is shared by all of them
+
 STAGE = Stage(
     name="features",
     version=7,
@@ -184,10 +186,20 @@ def _clear(work: Location) -> None:
 
 
 def _on(cluster: Cluster) -> "JobRunner":
+    import torch
+
     def run(
         kind: Callable[..., Any], arguments: Sequence[Any], jobs: "Sequence[EmbedJob]"
     ) -> "Iterable[PartEntry]":
-        return workers.actors(kind, arguments, jobs, cluster=cluster, label="features", name=_name)
+        return workers.actors(
+            kind,
+            arguments,
+            jobs,
+            cluster=cluster,
+            label="features",
+            name=_name,
+            threads=1 if cluster.gpu else min(THREADS, torch.get_num_threads()),
+        )
 
     return run
 

@@ -1,5 +1,8 @@
 """What the docs say may be shared by threads: each call gets its own answer."""
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -79,3 +82,20 @@ def test_a_trained_task_answers_each_thread_its_own(
 
     wanted = [read(k) for k in range(4)]
     assert from_threads(read, 24) == [wanted[k % 4] for k in range(24)]
+
+
+def test_each_thread_of_the_pool_computes_on_one() -> None:
+    """Where torch would take several: sums then don't depend on what other threads do."""
+    code = """
+import torch
+from elmo.nn.threads import one_thread_each
+torch.set_num_threads(3)
+with one_thread_each(2) as pool:
+    print(*pool.map(lambda _: torch.get_num_threads(), range(8)), torch.get_num_threads())
+print(torch.get_num_threads())
+"""
+    own = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["1"] * 9 + ["3"]

@@ -1,13 +1,16 @@
 """Work of seconds never starts Ray: what begins in this process goes on there while it is short."""
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
-from pipeline.cluster import pool, workers
+from elmo.errors import ElmoError
+from pipeline.cluster import in_process, pool, workers
 from pipeline.settings.cluster import Cluster
 
 
@@ -71,3 +74,54 @@ def test_a_named_cluster_does_all_of_it(
     cluster = Cluster(workers=0, cpus=1, gpu=False, actors=0)
     assert list(workers.tasks(Clock([]).work, [3], cluster=cluster, label="work")) == [9]
     assert with_ray == [[3]]
+
+
+class Pair:
+    """An actor whose calls end only when two are at work, or when it is stopped."""
+
+    def __init__(self) -> None:
+        self.both, self.stopped = threading.Barrier(2), threading.Event()
+
+    def __call__(self, item: int) -> int:
+        if item < 0:
+            raise ElmoError("bad")
+        if item == 9:
+            assert self.stopped.wait(60), "nothing stopped it"
+            raise RuntimeError("stopped")
+        self.both.wait(60)
+        assert torch.get_num_threads() == 1, "each computes on one"
+        return item * item
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+HERE = Cluster(workers=0, cpus=1, gpu=False, actors=0)
+
+
+def test_several_threads_of_this_process_work_side_by_side(with_ray: list[list[int]]) -> None:
+    found = workers.actors(Pair, [], range(4), cluster=HERE, label="work", threads=2)
+    assert sorted(found) == [0, 1, 4, 9]
+    assert with_ray == []
+
+
+def test_an_error_in_one_thread_ends_the_work_of_the_others(with_ray: list[list[int]]) -> None:
+    found = workers.actors(Pair, [], [9, -1, 2, 3], cluster=HERE, label="work", threads=2)
+    with pytest.raises(ElmoError, match="bad"):
+        list(found)
+
+
+def test_threads_hand_over_what_is_worth_ray(
+    with_ray: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_process, "WORTH_RAY", 0.0)
+    left: list[list[int]] = []
+
+    def run(ray: Any, kind: Any, arguments: Any, work: Any, *_: Any) -> Iterator[int]:
+        left.append(work)
+        return iter([item * item for item in work])
+
+    monkeypatch.setattr(pool, "run_actors", run)
+    found = workers.actors(Pair, [], range(8), cluster=HERE, label="work", threads=2)
+    assert sorted(found) == [item * item for item in range(8)]
+    assert len(left) == 1 and 0 < len(left[0]) < 8

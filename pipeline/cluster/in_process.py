@@ -1,0 +1,73 @@
+"""Work that begins in this process and ends in it, unless the rest is worth a start of Ray."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+from ..terminal.progress import Progress
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+WORTH_RAY = 15.0  # seconds of work that pay for starting Ray
+
+
+def results_here(
+    function: Callable[[Item], Result],
+    work: list[Item],
+    progress: Progress,
+    *,
+    threads: int,
+    hands_over: bool,
+) -> Iterator[Result]:
+    """Yield the results of the first items, taking them from `work`; of all that last seconds.
+
+    With `hands_over`, items are left in `work` once they are known to be worth a start of Ray. The
+    first ones also pay for what is loaded once; those that begin later tell how long the others
+    take. Several threads call `function` side by side; if they are to end early, its `stop()` is
+    called.
+    """
+    running: dict[Future[tuple[Result, float]], bool] = {}  # whether an item tells of the others
+    told, enough = False, False
+    with _executor(threads) as executor:
+        try:
+            while work or running:
+                while work and not enough and len(running) < threads:
+                    running[executor.submit(_timed, function, work.pop(0))] = told
+                if not running:
+                    return
+                for done in wait(running, return_when=FIRST_COMPLETED).done:
+                    tells = running.pop(done)
+                    result, seconds = done.result()
+                    tells, told = tells or seconds > WORTH_RAY, True
+                    if hands_over and tells and len(work) * seconds > WORTH_RAY * threads:
+                        enough = True
+                    progress.advance()
+                    yield result
+        except BaseException:
+            if running:
+                function.stop()  # type: ignore[attr-defined]
+            raise
+
+
+def _timed(function: Callable[[Item], Result], item: Item) -> tuple[Result, float]:
+    began = time.monotonic()
+    return function(item), time.monotonic() - began
+
+
+def _executor(threads: int) -> AbstractContextManager[Any]:
+    if threads == 1:
+        return nullcontext(_Inline())
+    from elmo.nn.threads import one_thread_each
+
+    return one_thread_each(threads)
+
+
+class _Inline:
+    """An executor that calls a function at once: a signal then interrupts it."""
+
+    def submit(self, function: Callable[..., Result], *arguments: Any) -> "Future[Result]":
+        done: Future[Result] = Future()
+        done.set_result(function(*arguments))
+        return done
