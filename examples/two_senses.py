@@ -28,7 +28,7 @@ The directors of the bank met to raise the rate of interest.
 His father is a clerk in a bank in London.
 """.strip().splitlines()
 WORD = "bank"
-STYLE: dict[str, Any] = {"fontsize": 7, "ha": "center"}
+STYLE: dict[str, Any] = {"fontsize": 11, "ha": "center"}
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def draw(vectors: "np.ndarray[tuple[int, int], np.dtype[np.float32]]", path: str
     from matplotlib.figure import Figure
 
     directions = np.linalg.svd(vectors, full_matrices=False)[2][:2]
-    figure = Figure(figsize=(9, 5), layout="constrained")
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
     axes = figure.subplots()
     plane = vectors @ directions.T
     for number, (x, y) in enumerate(plane):
@@ -62,12 +62,21 @@ def draw(vectors: "np.ndarray[tuple[int, int], np.dtype[np.float32]]", path: str
         where: dict[str, Any] = {"xytext": (0, 5), "va": "bottom"}
         if near.any():  # its text stands below, where that of the other stands above
             where = {"xytext": (0, -5), "va": "top"}
-        axes.annotate(SENTENCES[number], (x, y), textcoords="offset points", **where, **STYLE)
+        text = around_the_word(SENTENCES[number])
+        axes.annotate(text, (x, y), textcoords="offset points", **where, **STYLE)
     axes.set(title=f"{WORD}: of a river (blue), of money (orange)", xticks=[], yticks=[])
-    axes.margins(0.3, 0.12)
+    axes.margins(0.28, 0.12)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=90)
     print(f"drawn: {path}")
+
+
+def around_the_word(sentence: str) -> str:
+    """Return a few words of a sentence, those next to the one in question."""
+    words = sentence.rstrip(".").split()
+    place = words.index(WORD)
+    first, last = max(0, place - 3), min(len(words), place + 4)
+    return "…" * (first > 0) + " ".join(words[first:last]) + "…" * (last < len(words))
 
 
 if __name__ == "__main__":
