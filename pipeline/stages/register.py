@@ -1,4 +1,4 @@
-"""register: a model folder registered in MLflow as a version, with its lineage as tags.
+"""register: a model folder registered in MLflow, as a version of the run that trained it.
 
 It runs in each `dvc repro`, since nothing in the project tells what a registry holds: after a clone
 and `dvc pull` the registry may be empty. A model that is registered already takes little time.
