@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from elmo.store.layout import Layout
     from elmo.store.manifest import PartEntry, StoreManifest
 
-THREADS = 4  # of one process, which embed side by side at most: Python is shared by all of them
+THREADS = 4  # that embed in one process, at most: they share Python's lock
 
 STAGE = Stage(
     name="features",

@@ -98,7 +98,7 @@ def _experiment_of(experiment_id: str) -> Iterator[None]:
 
 @contextmanager
 def _nothing_compiled() -> Iterator[None]:
-    """Models that are loaded to try an example don't compile for it, as a server would."""
+    """Load models without compiling their cell: trying one example does not repay it."""
     from elmo.nn.cell import cell_functions_for
 
     before = os.environ.get("ELMO_COMPILE")
