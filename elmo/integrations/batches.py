@@ -6,7 +6,7 @@
 Neither library is imported here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,22 @@ from elmo.store import model_digest
 def model_input_items(model_input: Any) -> list[Any]:
     """Return the input of an MLflow model as a list with one item per prediction: a single text as
     a list of one, a table (a dictionary of columns or a data frame) as one dictionary per row, any
-    other sequence as a list."""
+    other sequence as a list; `ElmoError` names what is none of these."""
     if isinstance(model_input, str):
         return [model_input]
     if isinstance(model_input, dict):
+        for name, column in model_input.items():
+            if isinstance(column, str | Mapping) or not hasattr(column, "__len__"):
+                raise ElmoError(f"the column {name} must be a list, found {column!r:.80}")
+        if len(set(map(len, model_input.values()))) > 1:
+            counts = ", ".join(f"{name} {len(column)}" for name, column in model_input.items())
+            raise ElmoError(f"the columns must have equally many rows, found {counts}")
         rows = zip(*model_input.values(), strict=True)
         return [dict(zip(model_input, row, strict=True)) for row in rows]
     if hasattr(model_input, "iloc"):
         return list(model_input.to_dict(orient="records"))
+    if not isinstance(model_input, Iterable):
+        raise ElmoError(f"the input must be a text, a list or a table, found {model_input!r:.80}")
     return list(model_input)
 
 

@@ -8,8 +8,6 @@ comma-separated weights, one for each layer, of a mix as learned (before their s
 `gamma`. With `pooling: mean` it is the mean over the tokens, one vector for each text.
 """
 
-import json
-import sys
 from typing import Any
 
 import mlflow
@@ -22,6 +20,7 @@ from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import Array
 
 EXAMPLE = ["He has a gift for music", ["They", "wrapped", "the", "gift"]]
+COLUMNS = ("text", "tokens")
 PARAMS: dict[str, Any] = {
     "layers": "average",
     "gamma": 1.0,
@@ -44,8 +43,8 @@ def signature() -> ModelSignature:
     model_signature = ModelSignature(
         inputs=Schema(
             [
-                ColSpec(DataType.string, "text", required=False),
-                ColSpec(Array(DataType.string), "tokens", required=False),
+                ColSpec(DataType.string, COLUMNS[0], required=False),
+                ColSpec(Array(DataType.string), COLUMNS[1], required=False),
             ]
         ),
         outputs=Schema([ColSpec(Array(Array(DataType.float)))]),
@@ -67,9 +66,10 @@ class ServedEmbedder(PythonModel):
 
     def load_context(self, context: Any) -> None:
         """Load the weights, and embed a little, so that the first request is not slow."""
+        from elmo.integrations.scoring_server import adapt_scoring_server
         from elmo.model.embedder import Embedder
 
-        _accept_tables()
+        adapt_scoring_server()
         self.embedder = Embedder.load(context.artifacts["model"], compiled=True)
         for lengths in ((1,), (2,), (3,), (3, 1), (5, 4, 2)):
             self.embedder.embed([["warm"] * length for length in lengths])
@@ -86,7 +86,8 @@ class ServedEmbedder(PythonModel):
         try:
             return self._embedded(model_input, PARAMS | (params or {}))
         except (ElmoError, ValueError) as error:  # a server shows no stack trace of this
-            raise MlflowException(str(error), error_code=BAD_REQUEST) from None
+            message = " ".join(str(error).split())
+            raise MlflowException(message, error_code=BAD_REQUEST) from None
 
     def _embedded(self, model_input: Any, settings: dict[str, Any]) -> list[np.ndarray]:
         from elmo.integrations.batches import model_input_items
@@ -103,41 +104,28 @@ class ServedEmbedder(PythonModel):
 
     def _sentences(self, item: Any) -> list[list[str]]:
         if isinstance(item, dict):
-            given = [one for one in item.values() if isinstance(one, str | list | np.ndarray)]
-            item = given[0] if len(given) == 1 else item
+            item = _cell(item)
         if isinstance(item, str):
             return self.embedder.tokenize(item)
         listed = isinstance(item, list | tuple | np.ndarray)
         if not listed or not all(isinstance(token, str) for token in item):
-            raise ValueError(f"a sentence must be text or a list of tokens, found {item!r}")
+            raise ValueError(f"a sentence must be text or a list of tokens, found {item!r:.80}")
         return [list(item)]
 
 
-def _accept_tables() -> None:
-    """Let MLflow's server, where this runs in one, take tables as its clients send them.
+def _cell(row: dict[str, Any]) -> Any:
+    """Return the one sentence of a table's row; its other columns are not read."""
+    if not any(name in row for name in COLUMNS):
+        found = ", ".join(map(str, row)) or "none"
+        raise ValueError(f"the columns must be {' or '.join(COLUMNS)}, found {found}")
+    given = [row[name] for name in COLUMNS if not _is_empty(row.get(name))]
+    if len(given) != 1:
+        raise ValueError(f"a row must have either {' or '.join(COLUMNS)}, found {row!r:.80}")
+    return given[0]
 
-    It refuses them of a model that checks its input itself, though the rows are items as well. The
-    functions are private to MLflow: where a version lacks them, tables stay refused.
-    """
-    server = sys.modules.get("mlflow.pyfunc.scoring_server")
-    needed = ("_parse_json_data", "_decode_json_input")
-    if server is None or hasattr(server, "takes_tables"):
-        return
-    if not all(hasattr(server, name) for name in needed):
-        return
-    parse = server._parse_json_data
 
-    def parse_rows(data: Any, metadata: Any, schema: Any) -> Any:
-        body = server._decode_json_input(data)
-        if metadata._is_signature_from_type_hint():
-            if (table := body.pop("dataframe_split", None)) is not None:
-                rows = table["data"]
-                body["inputs"] = [dict(zip(table["columns"], row, strict=True)) for row in rows]
-            elif "dataframe_records" in body:
-                body["inputs"] = body.pop("dataframe_records")
-        return parse(json.dumps(body), metadata, schema)
-
-    server._parse_json_data, server.takes_tables = parse_rows, True  # type: ignore[attr-defined]
+def _is_empty(cell: Any) -> bool:
+    return cell is None or (isinstance(cell, float) and cell != cell)
 
 
 def _chosen(vectors: np.ndarray, layers: str, gamma: float) -> np.ndarray:

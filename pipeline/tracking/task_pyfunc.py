@@ -45,8 +45,10 @@ class ServedTask(PythonModel):
 
     def load_context(self, context: Any) -> None:
         """Load the weights of one seed."""
+        from elmo.integrations.scoring_server import adapt_scoring_server
         from elmo.tasks.task import Task
 
+        adapt_scoring_server()
         seed = (context.model_config or {}).get("seed")
         self.task = Task.load(Path(context.artifacts["task"]), seed=seed)
 
@@ -63,7 +65,8 @@ class ServedTask(PythonModel):
         try:
             answers: list[Any] = self.task(model_input_items(model_input))
         except ElmoError as error:  # a server shows the message alone, without a stack trace
-            raise MlflowException(str(error), error_code=BAD_REQUEST) from None
+            message = " ".join(str(error).split())
+            raise MlflowException(message, error_code=BAD_REQUEST) from None
         return answers
 
 

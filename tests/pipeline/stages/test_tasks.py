@@ -205,6 +205,7 @@ def test_the_model_in_mlflow_predicts_as_the_task_does(folder: Path) -> None:
     assert logged.source_run_id == row.info.run_id
     import mlflow
     import pandas as pd
+    from mlflow.pyfunc import scoring_server
 
     paths = list(sys.path)
     model = mlflow.pyfunc.load_model(f"models:/{logged.model_id}")
@@ -217,6 +218,22 @@ def test_the_model_in_mlflow_predicts_as_the_task_does(folder: Path) -> None:
     assert model.predict([list(tokens)]) == [expected]
     with pytest.raises(Exception, match="item:0: tokens: Expected"):
         model.predict([{"tokens": [1, 2]}])
+
+    def post(body: object) -> Any:
+        schema = model.metadata.get_input_schema()
+        sent = json.dumps(body), "application/json", model, schema
+        return json.loads(scoring_server.invocations(*sent).response)["predictions"]
+
+    table = {"columns": ["tokens"], "data": [[list(tokens)]]}
+    assert post({"dataframe_split": table})[0]["tags"] == expected["tags"]
+    for wrong, said in (
+        ({"inputs": [{"tokns": list(tokens)}]}, "item:0: has no 'text'; it has tokns"),
+        ({"inputs": [list(tokens)], "params": {"seed": 1}}, "params must hold nothing, found seed"),
+    ):
+        with pytest.raises(mlflow.MlflowException) as error:
+            post(wrong)
+        assert error.value.get_http_status_code() == 400
+        assert error.value.message == said
 
 
 @pytest.mark.parametrize("kind", KINDS)
