@@ -88,9 +88,7 @@ def _rows(table: Any) -> list[dict[str, Any]]:
         table.get(name) if isinstance(table, dict) else None for name in ("columns", "data")
     )
     if not isinstance(columns, list) or not isinstance(data, list):
-        raise ElmoError(
-            f"dataframe_split must hold the lists columns and data, found {table!r:.80}"
-        )
+        raise ElmoError(f"dataframe_split must hold columns and data, found {table!r:.80}")
     for row in data:
         if not isinstance(row, list) or len(row) != len(columns):
             raise ElmoError(f"a row must have a cell for each column, found {row!r:.80}")

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from ..stages.stage import Stage
 
 
-def outcome_lines(commands: Iterable[str], tracked: Sequence[str]) -> list[str]:
+def outcome_lines(
+    commands: Iterable[str], tracked: Sequence[str], *, started_from: str = ""
+) -> list[str]:
     """Return the three lines at the end of `elmo run`: what was made, its scores, what to do next.
 
     `commands` are those of the stages that ran, as in dvc.yaml; `tracked` are the files that the
-    user should commit to git.
+    user should commit to git; `started_from` is the model that the settings name, if any.
     """
     made: list[str] = []
     scored: list[str] = []
@@ -29,7 +31,7 @@ def outcome_lines(commands: Iterable[str], tracked: Sequence[str]) -> list[str]:
         words, stage = shlex.split(command), load_stage(name)
         if stage.product and Path(product := stage.product.format(out=_out(words))).name:
             made += [product] if Path(product.split(" ", 1)[1]).exists() else []
-        if score := _score(stage, words):
+        if score := _score(stage, words, started_from):
             scored.append(score)
     return [
         f"made:   {', '.join(made) or 'nothing yet'}",
@@ -51,7 +53,7 @@ def _out(words: Sequence[str]) -> str:
     return words[min(options, default=len(words)) - 1]
 
 
-def _score(stage: "Stage", words: Sequence[str]) -> str:
+def _score(stage: "Stage", words: Sequence[str], started_from: str) -> str:
     """The score among the numbers of a stage, which stand in the file that its command names."""
     if stage.score is None or "--numbers" not in words:
         return ""
@@ -61,7 +63,7 @@ def _score(stage: "Stage", words: Sequence[str]) -> str:
     subject = [
         word for one, word in zip(stage.inputs, words[4:], strict=False) if one.kind == "word"
     ]
-    return " ".join([*subject, stage.score(read_record(file, stage.numbers))])
+    return " ".join([*subject, stage.score(read_record(file, stage.numbers), started_from)])
 
 
 def _next(made: Sequence[str], tracked: Sequence[str]) -> list[str]:

@@ -16,6 +16,7 @@ from typing import TextIO
 from elmo.errors import NotFound
 
 from ..settings import cluster as execution
+from ..settings import params
 from ..stages import load_stage
 from . import outcome
 
@@ -177,5 +178,8 @@ def _say_outcome() -> None:
             Path(str(out)).parts[0] for stage in stages for out in stage.outs if not out.use_cache
         }
         commands = [str(stage.cmd) for stage in stages]
-    for line in outcome.outcome_lines(commands, ["dvc.lock", *sorted(tracked)]):
+    ours = {outcome.stage_of(command) for command in commands}
+    model = params.load(Path("params.yaml")).pretrain.model if "pretrain" in ours else ""
+    files = ["dvc.lock", *sorted(tracked)]
+    for line in outcome.outcome_lines(commands, files, started_from=model):
         print(line, flush=True)

@@ -1,5 +1,6 @@
 """The report's sections on runs: what was run, by which settings, beside the run before."""
 
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -16,13 +17,22 @@ INPUTS = {"corpus": "Domain text", "general": "General text", "parent": "Pretrai
 
 
 def what_was_run(
-    results: Results, runs: Mapping[str, tracking.RunFacts], settings: Params | None
+    results: Results,
+    runs: Mapping[str, tracking.RunFacts],
+    settings: Params | None,
+    started_from: str = "",
 ) -> list[Block]:
-    """Return the version, the network, the training runs and digests, and `settings` if given."""
+    """Return the version, the network, the training runs and digests, and `settings` if given.
+
+    `started_from` names a model that was trained elsewhere.
+    """
+    origin = ("Started from", f"{started_from}, trained elsewhere")
+    if not started_from:
+        origin = ("Pretrained on", _trained_on(results.figures["pretrain"], "general"))
     rows = [
         ("Registered as", _version(results.registered)),
         ("Network", _network(results.network)),
-        ("Pretrained on", _pretrained_on(results.figures["pretrain"])),
+        origin,
         ("Fine-tuned on", _tuned_on(results.figures["finetune"])),
         *((f"{stage.capitalize()}", _described(facts)) for stage, facts in runs.items()),
     ]
@@ -35,7 +45,7 @@ def what_was_run(
         ),
         ("Digest of the store", code_html(results.store.digest)),
     ]
-    return [Table(rows), Details("Digests", [Table(digests)]), *_settings(settings)]
+    return [Table(rows), Details("Digests", [Table(digests)]), *_settings(settings, results)]
 
 
 def _version(registered: JsonObject) -> str:
@@ -56,11 +66,10 @@ def _described(facts: tracking.RunFacts) -> str:
     return ", ".join(parts)
 
 
-def _pretrained_on(pretrain: JsonObject) -> str:
-    if "steps" not in pretrain:
-        return "another text, elsewhere: the model was taken as it is (pretrain.model)"
+def _trained_on(figures: JsonObject, text: str) -> str:
     return (
-        f"{pretrain['tokens_seen']:,} tokens of general text, read in {pretrain['steps']:,} steps"
+        f"{text} text in {figures['steps']:,} steps: {figures['tokens_seen']:,} tokens and ends of "
+        "sentences, those of each reading counted"
     )
 
 
@@ -75,25 +84,40 @@ def _network(network: JsonObject) -> str:
 
 def _tuned_on(figures: JsonObject) -> str:
     if "steps" not in figures:
-        return "nothing: the domain text is the general text"
-    return f"{figures['tokens_seen']:,} tokens of domain text, read in {figures['steps']:,} steps"
+        return "nothing: the domain text is what the model has read"
+    return _trained_on(figures, "domain")
 
 
-def _settings(settings: Params | None) -> list[Block]:
+def _settings(settings: Params | None, results: Results) -> list[Block]:
+    """Return the settings that were used, as they are written in params.yaml."""
     if settings is None:
         return []
+    unused = _unused(settings, tuned=results.tuned)
     rows = [
         (code_html(name), code_html(value))
         for name, value in _flat(to_plain(settings))
-        if value != ""
+        if value != "" and not name.startswith(unused)
     ]
     return [Details("Settings", [Table(rows)])]
 
 
+def _unused(settings: Params, *, tuned: bool) -> tuple[str, ...]:
+    """Return how the names of settings begin that changed nothing in this run."""
+    unused = {
+        "vocab.": settings.pretrain.model,
+        "pretrain.network.": settings.pretrain.model,
+        "pretrain.training.": settings.pretrain.model,
+        "finetune.": not tuned,
+        "corpus.domain_package": settings.corpus.domain,
+        "labels.": not settings.labels.package,
+    }
+    return tuple(name for name, reason in unused.items() if reason)
+
+
 def _flat(value: Any, name: str = "") -> list[tuple[str, str]]:
-    """Settings by their whole names, as on the command line."""
+    """Settings by their whole names, as on the command line, with values as YAML has them."""
     if not isinstance(value, dict) or not value:
-        return [(name, str(value))]
+        return [(name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))]
     rows = ((f"{name}.{key}" if name else str(key), one) for key, one in value.items())
     return [row for key, one in rows for row in _flat(one, key)]
 

@@ -17,9 +17,17 @@ SAMPLES = 6  # sentences of the text that are shown
 FILES = 12  # of a text whose names are shown; the others are folded away
 
 
-def summary(figures: Mapping[str, JsonObject]) -> str:
-    """Return the sentences at the head of the page."""
+def summary(figures: Mapping[str, JsonObject], started_from: str = "") -> str:
+    """Return the sentences at the head of the page.
+
+    `started_from` names a model that was trained elsewhere, whose figures are not this project's.
+    """
     pretrain, tuned = figures["pretrain"], figures["finetune"]
+    if started_from and "steps" in tuned:
+        return (
+            f"Held-out perplexity {tuned['domain_perplexity_before']:.1f} on domain text before "
+            f"fine-tuning {started_from}, {tuned['domain_perplexity_after']:.1f} after."
+        )
     general = ""
     if "times_below_unigram" in pretrain:
         general = (
@@ -34,12 +42,17 @@ def summary(figures: Mapping[str, JsonObject]) -> str:
     )
 
 
-def perplexities(figures: Mapping[str, JsonObject], scores: JsonObject) -> list[Block]:
-    """Return a table of the held-out perplexities, and a paragraph that explains it."""
+def perplexities(
+    figures: Mapping[str, JsonObject], scores: JsonObject, started_from: str = ""
+) -> list[Block]:
+    """Return a table of the held-out perplexities, and a paragraph that explains it.
+
+    `started_from` names a model that was trained elsewhere: then the domain text comes first.
+    """
     if "before" not in scores:
         return [_perplexity_of_one(scores.under("after").under("general"))]
     rows = []
-    for text, title in TEXTS.items():
+    for text, title in reversed(TEXTS.items()) if started_from else TEXTS.items():
         before, after = scores.under("before").under(text), scores.under("after").under(text)
         change = after["average"] / before["average"] - 1
         rows.append(
@@ -71,7 +84,7 @@ def perplexities(figures: Mapping[str, JsonObject], scores: JsonObject) -> list[
     note = ""
     if "times_below_unigram" in pretrain:
         note = (
-            f"With its own vocabulary the pretrained model has "
+            f"With its own vocabulary {started_from or 'the pretrained model'} has "
             f"{pretrain['heldout_perplexity']:.1f} on general text (forward "
             f"{pretrain['heldout_forward']:.1f}, backward {pretrain['heldout_backward']:.1f}; "
             f"unigram model {pretrain['unigram_perplexity']:.1f}). "

@@ -38,7 +38,7 @@ STAGE = Stage(
         "gain_share_higher_better": "domain_gain",
     },
     product="model {out}",
-    score=lambda figures: score(figures),
+    score=lambda figures, started_from: score(figures, started_from),
     cluster=True,
     settles_precision=lambda given: _trains(given["model"], given["domain"]),
 )
@@ -203,16 +203,20 @@ def summary(figures: dict[str, float]) -> str:
     )
 
 
-def score(figures: dict[str, float]) -> str:
-    """Return the domain perplexity after and before, in a few words for the end of `elmo run`.
+def score(figures: dict[str, float], started_from: str = "") -> str:
+    """Return the domain perplexity before and after, in a few words for the end of `elmo run`.
 
-    Empty if nothing was fine-tuned.
+    `started_from` names a model that was trained elsewhere. Empty if the project's own was not
+    fine-tuned: pretraining has said its perplexity.
     """
-    if "steps" not in figures:
-        return ""
-    before, after = (figures[f"domain_perplexity_{when}"] for when in ("before", "after"))
     unknown = unknown_words_remark(figures.get("domain_unk_rate"))
-    return f"{after:.1f} on domain text, {before:.1f} before fine-tuning{unknown}"
+    after = f"{figures['domain_perplexity_after']:.1f}"
+    if "steps" not in figures:
+        taken = f"domain perplexity {after}, by {started_from} as it is{unknown}"
+        return taken if started_from else ""
+    origin = f", started from {started_from}" if started_from else ""
+    before = f"{figures['domain_perplexity_before']:.1f}"
+    return f"domain perplexity {before} → {after}{origin}{unknown}"
 
 
 def _metrics(trained: "TrainingResult") -> dict[str, float]:

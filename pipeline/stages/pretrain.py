@@ -28,7 +28,7 @@ STAGE = Stage(
     outputs=(OUT, CURVES),
     run=lambda params, **given: run(params=params.pretrain, **given),
     summary=lambda figures, _: summary(figures),
-    score=lambda figures: score(figures),
+    score=lambda figures, started_from: score(figures, started_from),
     metrics={
         "perplexity_lower_better": "heldout_perplexity",
         "times_below_unigram": "times_below_unigram",
@@ -181,12 +181,12 @@ def summary(figures: dict[str, float]) -> str:
     )
 
 
-def score(figures: dict[str, float]) -> str:
+def score(figures: dict[str, float], started_from: str = "") -> str:
     """Return the held-out perplexity in a few words for the end of `elmo run`.
 
-    Empty for a model without a softmax.
+    Empty for a model without a softmax, and for one that was trained elsewhere.
     """
-    if "heldout_perplexity" not in figures:
+    if "heldout_perplexity" not in figures or started_from:
         return ""
     unknown = unknown_words_remark(figures.get("heldout_unk_rate"))
     return f"perplexity {figures['heldout_perplexity']:.1f} on held-out general text{unknown}"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STAGE = Stage(
     name="report",
-    version=7,
+    version=8,
     help="Write one HTML page with the figures and plots of all stages.",
     inputs=(
         Argument("numbers_in", "path", "The folder of the stages' figures."),
@@ -80,6 +80,8 @@ def run(
             corpus=corpus,
             tasks=tasks,
         )
+        named = settings.pretrain.model if settings is not None else ""
+        model_name = "" if results.trained else named or "a pretrained model"
         digests = {"model": results.registered["model_digest"], "store": results.store.digest}
         sources = {"model": model, "store": store}
         with tracking.run("report", params, inputs=digests, sources=sources) as log:
@@ -88,12 +90,14 @@ def run(
             with new_folder(Location(out), ours=marks, also=r"\w+\.png") as folder:
                 drawn = pictures(results, folder)
                 about_runs = {
-                    "What was run": runs.what_was_run(results, facts, settings),
+                    "What was run": runs.what_was_run(results, facts, settings, model_name),
                     "The run before": runs.run_before(facts),
                 }
                 embedder = Embedder.load(local_model, device="cpu")
-                content = about_runs | _figures(results, drawn, curves / "tasks", params, embedder)
-                page = render(params.title, sections.summary(results.figures), content)
+                figures = _figures(results, drawn, curves / "tasks", params, embedder, model_name)
+                content = about_runs | figures
+                head = sections.summary(results.figures, model_name)
+                page = render(params.title, head, content)
                 (folder / "index.html").write_text(page, encoding="utf-8")
             log.log_artifact(out / "index.html")
     return {"pictures": len(drawn)}
@@ -105,18 +109,26 @@ def _figures(
     task_pictures: Path,
     params: ReportSettings,
     embedder: "Embedder",
+    started_from: str,
 ) -> dict[str, list[Block]]:
-    """The sections on figures, in order."""
+    """The sections on figures, in order; `started_from` names a model that was trained elsewhere.
+
+    Such a model has a vocabulary of its own: that of the general text goes unread.
+    """
     figures, store = results.figures, results.store
+    words: list[Block] = [sections.vocabulary(figures["vocab"]), drawn["vocabulary"]]
     return {
-        "Perplexity": [*sections.perplexities(figures, results.scores), drawn["perplexity"]],
+        "Perplexity": [
+            *sections.perplexities(figures, results.scores, started_from),
+            drawn["perplexity"],
+        ],
         "Training": [sections.training(), drawn["curves"], drawn["steps"]],
         "Text": [
             *sections.files(results.texts),
             *sections.text_figures(figures),
             *sections.samples(store),
         ],
-        "Vocabulary": [sections.vocabulary(figures["vocab"]), drawn["vocabulary"]],
+        "Vocabulary": [] if started_from else words,
         "Layers": [*sections.layers(results.layers), drawn["layers"]],
         "Neighbours": uses.neighbors(params, store, embedder),
         "Uses of a word": uses.uses(params.neighbors_of, store, embedder),

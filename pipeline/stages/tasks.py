@@ -61,7 +61,7 @@ STAGE = Stage(
     run=_run,
     summary=lambda figures, _: summary(figures),
     metrics={"score_higher_better": "score", "gain_over_without_elmo": "gain"},
-    score=lambda figures: score_text(figures),
+    score=lambda figures, _: score_text(figures),
     work=replace(WORK, kind="path"),
     cluster=True,
 )

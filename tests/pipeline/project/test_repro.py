@@ -145,9 +145,11 @@ def test_the_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     made, scored, following = outcome.outcome_lines(commands, ["numbers"])
     assert made == "made:   model models/finetune, vectors data/features, report report/index.html"
     assert scored == (
-        "scored: perplexity 96.7 on held-out general text; 92.6 on domain text, 164.3 before "
-        "fine-tuning; ner f1 0.695 with ELMo, 0.600 without ELMo"
+        "scored: perplexity 96.7 on held-out general text; domain perplexity 164.3 → 92.6; "
+        "ner f1 0.695 with ELMo, 0.600 without ELMo"
     )
+    _, taken, _ = outcome.outcome_lines(commands, ["numbers"], started_from="english")
+    assert taken.startswith("scored: domain perplexity 164.3 → 92.6, started from english; ner f1")
     assert following == (
         "next:   open report/index.html; keep these numbers: git add numbers && git commit -m "
         "Results; compare runs: dvc metrics diff, dvc exp show"

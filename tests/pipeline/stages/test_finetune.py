@@ -284,6 +284,7 @@ def test_one_text_alone_tunes_nothing(inputs: Path, tmp_path: Path) -> None:
     assert not {name for name in figures if "gain" in name or "before" in name or "loss" in name}
     assert finetune.summary(figures).startswith("nothing is tuned: the domain text is the general")
     assert finetune.score(figures) == ""
+    assert finetune.score(figures, "given").endswith(", by given as it is")
     assert not (tmp_path / "runs").exists()
     for name in ("train.tsv", "heldout.tsv"):
         assert len((tmp_path / "curves" / name).read_text().splitlines()) == 1

@@ -33,7 +33,7 @@ from elmo.store import FeatureStore, model_digest
 from elmo.store import build as store_build
 from pipeline import tracking
 from pipeline.report import occurrences, results
-from pipeline.settings.params import ReportSettings, load
+from pipeline.settings.params import Params, ReportSettings, load
 from pipeline.stages import report
 from tests.elmo.run_job import NETWORK
 
@@ -181,7 +181,9 @@ def given(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "given"))
 
 
-def run(given: Path, out: Path, params: ReportSettings = PARAMS) -> dict[str, int]:
+def run(
+    given: Path, out: Path, params: ReportSettings = PARAMS, *, settings: Params | None = None
+) -> dict[str, int]:
     return report.run(
         out,
         params,
@@ -192,6 +194,7 @@ def run(given: Path, out: Path, params: ReportSettings = PARAMS) -> dict[str, in
         store=Location(given / "store"),
         registered=given / "registered.json",
         corpus=given / "corpus",
+        settings=settings,
     )
 
 
@@ -214,7 +217,7 @@ def text_of(page: str) -> str:
     "said",
     [
         "models:/elmo@champion , version 7",
-        "1,083,132 tokens of general text, read in 870 steps",
+        "general text in 870 steps: 1,083,132 tokens and ends of sentences, those of each reading",
         "General text 414.4 86.0 115.0 +33.7% 3.60 × 1.313 9,467 2.9%",
         "Domain text 473.0 150.0 85.1 −43.3% 5.56 ×",
         "81.8 on general text (forward 82.7, backward 80.9; unigram model 399.1)",
@@ -417,7 +420,10 @@ def test_settings_are_folded_away(given: Path, tmp_path: Path) -> None:
     )
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     fold = page.split("<summary>Settings</summary>")[1].split("</details>")[0]
-    assert "pretrain.training.optimizer.lr 0.003" in text_of(fold)
+    said = text_of(fold)
+    assert "pretrain.training.optimizer.lr 0.003" in said and "pretrain.network.skip true" in said
+    assert "corpus.general [] " in said and "pretrain.network.filters [[1, 32], [2, 32]," in said
+    assert "finetune.freeze [] " in said and "labels.package numpy" in said
 
 
 MISSING = [
@@ -512,5 +518,20 @@ def test_a_model_taken_as_it_is_has_no_panel_of_pretraining(
     for name in ("train.tsv", "heldout.tsv"):
         curve = given / "curves" / "pretrain" / name
         curve.write_text(curve.read_text().splitlines()[0] + "\n")
-    assert run(given, tmp_path / "report") == {"pictures": 5}
+    settings = load(Path(__file__).resolve().parents[3] / "params.yaml")
+    settings = replace(
+        settings,
+        corpus=replace(settings.corpus, domain=("texts/*.md",)),
+        pretrain=replace(settings.pretrain, model="english"),
+        labels=replace(settings.labels, package=""),
+    )
+    assert run(given, tmp_path / "report", settings=settings) == {"pictures": 5}
     assert drawn == [["fine-tuning on domain text"]] * 2  # wide and narrow
+    said = text_of((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
+    head = "Held-out perplexity 150.0 on domain text before fine-tuning english, 85.1 after."
+    assert head in said and "Started from english, trained elsewhere" in said
+    assert said.index("Domain text 473.0") < said.index("General text 414.4")
+    assert 'corpus.domain ["texts/*.md"]' in said and "finetune.training.seed 2" in said
+    for unused in ("vocab.", "pretrain.training.", "pretrain.network.", "labels.", "_package"):
+        assert unused not in said
+    assert "Training tokens covered" not in said
