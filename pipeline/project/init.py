@@ -3,12 +3,14 @@
 import glob
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from elmo.data.tokenizer import TOKENIZERS, TextTokenizer, Tokenization, installed_tokenization
@@ -33,8 +35,10 @@ from ..text.text_blocks import check_readable, read_blocks
 
 TEMPLATE = PACKAGE / "project"
 _LINE = 200  # characters of a line that may be an example for neighbours
-_LINES = 200  # that are looked at for them
+_LINES = 2000  # that are looked at for them
 _EXAMPLES = 3
+_FEW = 5  # a token that occurs less often than this has hardly neighbours
+_COMMONEST = 0.4  # share of the text that tokens make up which are too common to tell much
 
 
 def create_project(
@@ -172,7 +176,7 @@ def _settings(
             own["corpus"]["domain"] = domain
         if column is not None:
             own["corpus"]["column"] = column
-        if example_of and (examples := _examples(example_of[0], params.load(file), column)):
+        if example_of and (examples := _examples(example_of, params.load(file), column)):
             own["report"] = {"neighbors_of": examples}
         lines = [
             line
@@ -208,10 +212,13 @@ def _without_tasks(file: Path) -> str:
     return f"{kept} {{}}\n\n{text[end:]}"
 
 
-def _examples(input_: InputFile, settings: params.Params, column: str | None) -> list[str]:
+def _examples(
+    inputs: Sequence[InputFile], settings: params.Params, column: str | None
+) -> list[str]:
     """Lines of the text with one token in brackets each, for the report's neighbours.
 
-    The tokens differ, and those that occur most often in the head of the text come first.
+    The tokens differ, and have content as far as their form and number tell (`_has_content`); those
+    that occur most often come first, after them the rare ones, then the commonest of all.
     """
     how = settings.tokenize
     try:
@@ -219,22 +226,72 @@ def _examples(input_: InputFile, settings: params.Params, column: str | None) ->
     except ElmoError:  # its library is not installed: the stage that needs it will say so
         return []
     counts: Counter[str] = Counter()
-    marked: dict[str, str] = {}
-    for line in _head(input_, how.documents, column):
-        line = line.strip()
+    prose: list[str] = []
+    for line in islice(_lines(inputs, how.documents, column), _LINES):
         if len(line) > _LINE:
-            line = line[:_LINE].rpartition(" ")[0]
-        sentences = [tokens for tokens in tokenize(line) if len(tokens) > 3]
-        counts.update(token for tokens in sentences for token in tokens)
-        if not sentences or "[" in line or "]" in line or not line.isprintable():
-            continue
-        for token in sorted(filter(str.isalpha, sentences[0]), key=len, reverse=True)[:3]:
-            if token not in marked and _asks(
-                candidate := line.replace(token, f"[{token}]", 1), tokenize
-            ):
-                marked[token] = candidate
-    often = sorted(marked, key=lambda token: (len(token) < 4, -counts[token]))
-    return [marked[token] for token in often[:_EXAMPLES]]
+            line = line[:_LINE].rpartition(" ")[0] or line[:_LINE]
+        tokens = [token for sentence in tokenize(line) for token in sentence]
+        counts.update(tokens)
+        if len(tokens) > 3 and _is_prose(line, tokens):
+            prose.append(line)
+    prose.sort(key=lambda line: len(line) > _LINE // 2)  # the shorter ones read better
+    commonest = _commonest(counts)
+    words = [token for token in counts if _has_content(token)]
+    words.sort(key=lambda token: (token in commonest, counts[token] < _FEW, -counts[token]))
+    marked: list[str] = []
+    for word in words:
+        line = next((one for text in prose if (one := _marked(text, word, tokenize))), "")
+        marked += [line] if line and line not in marked else []
+        if len(marked) == _EXAMPLES:
+            break
+    return marked
+
+
+def _is_prose(line: str, tokens: Sequence[str]) -> bool:
+    """Tell whether a line is text of words, and not a row of a table, code or an address."""
+    if not line.isprintable() or any(mark in line for mark in ("[", "]", "://", "www.", "|", "`")):
+        return False
+    return 3 * sum(map(str.isalpha, tokens)) >= 2 * len(tokens)
+
+
+def _commonest(counts: Counter[str]) -> set[str]:
+    """Return the tokens of letters that are the commonest and make up `_COMMONEST` of the text."""
+    words = [(word, count) for word, count in counts.most_common() if word.isalpha()]
+    left = _COMMONEST * sum(count for _, count in words)
+    commonest = set()
+    for word, count in words:
+        if count < _FEW or (left := left - count) < 0:
+            break
+        commonest.add(word)
+    return commonest
+
+
+def _has_content(token: str) -> bool:
+    """Tell whether a token looks like a word with content, in any language.
+
+    Not so are stop words of English; words of few letters, where letters are sounds and not
+    syllables; and words in hiragana alone, which in Japanese are mostly grammar.
+    """
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+    if not token.isalpha() or token.lower() in ENGLISH_STOP_WORDS:
+        return False
+    if all("\u3041" <= character <= "\u309f" for character in token):
+        return False
+    return len(token) >= (4 if token.lower() != token.upper() else 2)
+
+
+def _marked(line: str, word: str, tokenize: TextTokenizer) -> str:
+    """Return a line with a token in brackets; empty where it is no token of the line.
+
+    Where spaces divide words the token begins one: in Korean that is no ending and no particle.
+    """
+    spaced = " " in line and not re.match("[\u3040-\u30ff\u3400-\u9fff]", word)
+    found = re.search(rf"(?<!\S){word}" if spaced else word, line)
+    if found is None:
+        return ""
+    candidate = f"{line[: found.start()]}[{word}]{line[found.end() :]}"
+    return candidate if _asks(candidate, tokenize) else ""
 
 
 def _asks(text: str, tokenize: TextTokenizer) -> bool:
@@ -246,20 +303,21 @@ def _asks(text: str, tokenize: TextTokenizer) -> bool:
     return True
 
 
-def _head(input_: InputFile, documents: str, column: str | None) -> list[str]:
-    """The first lines of a file."""
-    pieces = plan_pieces([input_], shard_bytes=1 << 16, documents=documents)
-    if not pieces:
-        return []
-    blocks = read_blocks(
-        pieces[0][0],
-        column=column or "text",
-        documents="line",
-        size=1 << 16,
-        accounting=Accounting(),
-    )
-    block = next(blocks, None)
-    return block.text.decode("utf-8").splitlines()[:_LINES] if block else []
+def _lines(inputs: Sequence[InputFile], documents: str, column: str | None) -> Iterator[str]:
+    """Yield the lines at the heads of files."""
+    for input_ in inputs:
+        pieces = plan_pieces([input_], shard_bytes=1 << 16, documents=documents)
+        if not pieces:
+            continue
+        blocks = read_blocks(
+            pieces[0][0],
+            column=column or "text",
+            documents="line",
+            size=1 << 16,
+            accounting=Accounting(),
+        )
+        if (block := next(blocks, None)) is not None:
+            yield from filter(None, map(str.strip, block.text.decode("utf-8").splitlines()))
 
 
 def _ignored(path: Path) -> str:

@@ -87,6 +87,47 @@ def test_records_by_their_column(tmp_path: Path) -> None:
     assert not (tmp_path / "q").exists()
 
 
+ENGLISH = [
+    "See https://example.org/page for this and for that and for all of these",
+    "| [storm] | this | table | of | numbers | storm |",
+    "this was 1 of the 12 storms of 1987",
+    *(f"they say that this harbour is quiet in the {when}" for when in ("day", "night", "rain")),
+    *(f"which of the ships left this harbour with {what}" for what in ("coal", "salt", "wool")),
+    *["these are those which were there and which are to be there"] * 9,
+]
+KOREAN = [
+    *(f"{when} 봤는데 음악이 정말 {how}습니다" for when in ("어제", "오늘") for how in "좋많같"),
+    *["정말 좋고 정말 좋은 것이 정말 좋습니다"] * 9,
+]
+JAPANESE = [
+    *(f"これは{where}で聞いた音楽であるということです" for where in ("海", "山", "川", "町")),
+    *(f"その音楽は{how}と言われています" for how in ("古い", "新しい")),
+    *["それはそれであるということですから"] * 9,
+]
+
+
+@pytest.mark.parametrize(
+    ("preset_name", "library", "lines", "word"),
+    [
+        (None, "tokenizers", ENGLISH, "harbour"),
+        ("korean-small", "kiwipiepy", KOREAN, "음악"),
+        ("japanese-small", "fugashi", JAPANESE, "音楽"),
+    ],
+)
+def test_neighbours_are_asked_of_words_with_content(
+    tmp_path: Path, preset_name: str | None, library: str, lines: list[str], word: str
+) -> None:
+    """Of no stop word, ending, address or cell of a table, and first of one that is frequent."""
+    pytest.importorskip(library, reason="the tokenizer is not installed")
+    Path("t.txt").write_text("\n".join(lines), encoding="utf-8")
+    new(tmp_path / "p", text=["t.txt"], preset_name=preset_name)
+    asked = params.load(tmp_path / "p" / "params.yaml").report.neighbors_of
+    words = re.findall(r"\[(.*?)\]", " ".join(asked))
+    assert words[0] == word
+    assert not {"this", "which", "these", "storm", "습니다", "정말", "これ", "こと"} & {*words[:2]}
+    assert not any("http" in text or "|" in text for text in asked)
+
+
 def test_a_project_that_fine_tunes_a_trained_model(tmp_path: Path) -> None:
     """The text is cut as the model's was, nothing is pretrained, and no task of English is made."""
     Path("t.txt").write_text(TEXT)
