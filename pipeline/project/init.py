@@ -139,7 +139,10 @@ def _listing(inputs: Sequence[InputFile]) -> str:
 
 
 def _from(folder: Path, name: str) -> str:
-    """A name as `folder` sees it: below it as it is there, elsewhere absolute, a URL as it is."""
+    """A name as `folder` sees it: below it as it is there, elsewhere absolute, a URL as it is.
+
+    Not relative, be it near: DVC runs an experiment of its queue in a copy of the project.
+    """
     if "://" in name:
         return name
     if not os.path.exists(name) and not glob.has_magic(name):
