@@ -230,29 +230,28 @@ def _examples(
         return []
     counts: Counter[str] = Counter()
     prose: list[str] = []
+    others: list[str] = []  # where there is no prose
     for line in islice(_lines(inputs, how.documents, column), _LINES):
         if len(line) > _LINE:
             line = line[:_LINE].rpartition(" ")[0] or line[:_LINE]
         tokens = [token for sentence in tokenize(line) for token in sentence]
         counts.update(tokens)
-        if len(tokens) > 3 and _is_prose(line, tokens):
-            prose.append(line)
+        if len(tokens) > 3 and line.isprintable() and "[" not in line and "]" not in line:
+            (prose if _is_prose(line, tokens) else others).append(line)
     prose.sort(key=lambda line: len(line) > _LINE // 2)  # the shorter ones read better
     commonest = _commonest(counts)
-    words = [token for token in counts if _has_content(token)]
+    words = [*filter(_has_content, counts)] or [*filter(str.isalpha, counts)]
     words.sort(key=lambda token: (token in commonest, counts[token] < _FEW, -counts[token]))
-    marked: list[str] = []
-    for word in words:
-        line = next((one for text in prose if (one := _marked(text, word, tokenize))), "")
-        marked += [line] if line and line not in marked else []
-        if len(marked) == _EXAMPLES:
-            break
-    return marked
+    for lines in (prose, others):
+        found = (_first_marked(lines, word, tokenize) for word in words)
+        if marked := [*islice(filter(None, found), _EXAMPLES)]:
+            return marked
+    return []
 
 
 def _is_prose(line: str, tokens: Sequence[str]) -> bool:
     """Tell whether a line is text of words, and not a row of a table, code or an address."""
-    if not line.isprintable() or any(mark in line for mark in ("[", "]", "://", "www.", "|", "`")):
+    if any(mark in line for mark in ("://", "www.", "|", "`")):
         return False
     return 3 * sum(map(str.isalpha, tokens)) >= 2 * len(tokens)
 
@@ -284,17 +283,19 @@ def _has_content(token: str) -> bool:
     return len(token) >= (4 if token.lower() != token.upper() else 2)
 
 
-def _marked(line: str, word: str, tokenize: TextTokenizer) -> str:
-    """Return a line with a token in brackets; empty where it is no token of the line.
+def _first_marked(lines: Iterable[str], word: str, tokenize: TextTokenizer) -> str:
+    """Return the first line of which a word is a token, with it in brackets; empty if none is.
 
     Where spaces divide words the token begins one: in Korean that is no ending and no particle.
     """
-    spaced = " " in line and not re.match("[\u3040-\u30ff\u3400-\u9fff]", word)
-    found = re.search(rf"(?<!\S){word}" if spaced else word, line)
-    if found is None:
-        return ""
-    candidate = f"{line[: found.start()]}[{word}]{line[found.end() :]}"
-    return candidate if _asks(candidate, tokenize) else ""
+    unspaced = re.match("[\u3040-\u30ff\u3400-\u9fff]", word)
+    begins = re.compile(word if unspaced else rf"(?<!\S){word}")
+    for line in lines:
+        if (found := begins.search(line)) is not None:
+            candidate = f"{line[: found.start()]}[{word}]{line[found.end() :]}"
+            if _asks(candidate, tokenize):
+                return candidate
+    return ""
 
 
 def _asks(text: str, tokenize: TextTokenizer) -> bool:

@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
 
 from .page import Picture
 from .plots import BLUE, GREY, ORANGE, PALE, Curve, Target, save
-from .results import TEXTS, JsonObject, Results
+from .results import TEXTS, Results
 
 KINDS = {"unigram model": GREY, "pretrained": BLUE, "fine-tuned": ORANGE}
 
@@ -22,7 +22,7 @@ def pictures(results: Results, folder: Path) -> dict[str, Picture]:
     draw: dict[str, Callable[..., None]] = {
         "curves": lambda file, **how: draw_curves(file, results.curves, _unigram(results), **how),
         "steps": lambda file, **how: draw_steps(file, results.curves, **how),
-        "perplexity": lambda file, **how: draw_perplexity(file, _bars(results.scores), **how),
+        "perplexity": lambda file, **how: draw_perplexity(file, _bars(results), **how),
         "layers": lambda file, **how: draw_layers(file, results.layers, **how),
         "vocabulary": lambda file, **how: draw_vocabulary(
             file, results.counts, tokens=results.figures["vocab"]["tokens"], **how
@@ -42,7 +42,9 @@ def _unigram(results: Results) -> dict[str, float]:
     return unigram
 
 
-def _bars(scores: JsonObject) -> dict[str, dict[str, float]]:
+def _bars(results: Results) -> dict[str, dict[str, float]]:
+    """The perplexities by text; the domain text first where the model was trained elsewhere."""
+    scores = results.scores
     after = scores.under("after")
     if "before" not in scores:
         one = after.under("general")
@@ -54,7 +56,7 @@ def _bars(scores: JsonObject) -> dict[str, dict[str, float]]:
             "pretrained": before.under(text)["average"],
             "fine-tuned": after.under(text)["average"],
         }
-        for text, title in TEXTS.items()
+        for text, title in (TEXTS.items() if results.trained else reversed(TEXTS.items()))
     }
 
 

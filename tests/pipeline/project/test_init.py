@@ -128,6 +128,13 @@ def test_neighbours_are_asked_of_words_with_content(
     assert not any("http" in text or "|" in text for text in asked)
 
 
+def test_text_that_is_no_prose_is_asked_of_too(tmp_path: Path) -> None:
+    Path("t.txt").write_text("| harbour | 17 | 3 |\n| storm | 4 | 12 |\n")
+    new(tmp_path / "p", text=["t.txt"])
+    asked = params.load(tmp_path / "p" / "params.yaml").report.neighbors_of
+    assert asked == ("| [harbour] | 17 | 3 |", "| [storm] | 4 | 12 |")
+
+
 def test_a_project_that_fine_tunes_a_trained_model(tmp_path: Path) -> None:
     """The text is cut as the model's was, nothing is pretrained, and no task of English is made."""
     Path("t.txt").write_text(TEXT)
