@@ -126,7 +126,9 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
 
     A bug keeps its traceback; with --verbose, so does every error.
     """
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, _stopped)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _stopped)
     if instruction := os.environ.get("_ELMO_COMPLETE"):
         from click.shell_completion import shell_complete
 
@@ -192,7 +194,7 @@ def _written() -> bool:
     return True
 
 
-def _terminated(*_: object) -> None:
-    """Interrupt once: a stop may reach a stage itself and through `elmo run`."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def _stopped(*_: object) -> None:
+    """Interrupt; a SIGTERM after that is of the same stop, which `elmo run` has passed on."""
+    signal.signal(signal.SIGTERM, lambda *_: None)
     raise KeyboardInterrupt

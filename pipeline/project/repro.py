@@ -11,7 +11,10 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
-from typing import TextIO
+from types import SimpleNamespace
+from typing import Any, TextIO
+
+import psutil
 
 from elmo.errors import NotFound
 
@@ -20,7 +23,7 @@ from ..stages import load_stage
 from . import outcome
 
 USAGE = 254  # how DVC ends where its options are wrong
-
+_STOPS = (signal.SIGTERM, signal.SIGINT)
 
 _SKIPPED = {"didn't change, skipping": "up to date", "is cached": "taken from DVC's cache"}
 
@@ -37,6 +40,7 @@ class _Lines(logging.Handler):
         self.first = ""
         self.reported = False  # by a stage, on its own
         self.interrupted = False
+        self.stopping = False  # a signal was passed on to the stage that runs
 
     def emit(self, record: logging.LogRecord) -> None:
         """Hear of a record; raise an error of the system, to which DVC would add advice."""
@@ -50,6 +54,8 @@ class _Lines(logging.Handler):
             error = error.__cause__
         line = " ".join(": ".join(filter(None, parts)).split())
         if record.levelno < logging.WARNING:
+            if self.stopping:  # the stage had ended well by then
+                raise KeyboardInterrupt
             skipped = re.match(r"Stage '([^']+)' (didn't change, skipping|is cached)", line)
             if skipped:
                 print(
@@ -86,7 +92,7 @@ def repro(arguments: Sequence[str]) -> tuple[int, str]:
         return USAGE, lines.first
     if not options.dry:
         _check_cluster(options)
-    before = signal.signal(signal.SIGTERM, _pass_on)
+    before = _pass_signals_on(lines)
     try:
         if options.dry or options.interactive or options.verbose:
             code = main(words)
@@ -97,7 +103,8 @@ def repro(arguments: Sequence[str]) -> tuple[int, str]:
             if code == 0 and not options.targets:
                 _say_outcome()
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if code == 252 or lines.interrupted:
         raise KeyboardInterrupt
     return code, "" if lines.reported else lines.first
@@ -113,19 +120,43 @@ def _let_stages_hear_signals() -> None:
         os.environ["SHELL"] = bash
 
 
-def _pass_on(*_: object) -> None:
-    """Pass SIGTERM on to the stage that runs, which ends and says so; without one, end at once.
+def _pass_signals_on(lines: _Lines) -> dict[signal.Signals, Any]:
+    """Pass SIGTERM and SIGINT on to the stage that runs; return the handlers before.
 
-    A terminal sends SIGINT to both; DVC then waits for the stage as well.
+    The stage ends and says so; where none runs, this process ends at once. A signal that is ignored
+    here stays so, as SIGINT in the background of a script.
     """
-    import psutil
+    from dvc.stage import run
 
-    stages = psutil.Process().children()
-    if not stages:
-        raise KeyboardInterrupt
-    for stage in stages:
-        with suppress(psutil.NoSuchProcess):
-            stage.terminate()
+    def pass_on(number: int, _: object) -> None:
+        stages = [one for one in psutil.Process().children() if _lives(one)]
+        if not stages:
+            raise KeyboardInterrupt
+        lines.stopping = True
+        told = number == signal.SIGINT and _in_foreground()
+        for stage in stages:
+            with suppress(psutil.NoSuchProcess):
+                # For our own stages both signals are one stop; for others they may not be.
+                if not told or stage.cmdline()[1:3] == ["-m", "elmo_pipeline"]:
+                    stage.terminate()
+
+    # DVC would ignore SIGINT while a stage runs: None is no handler that it could restore.
+    run.signal = SimpleNamespace(SIGINT=0, SIG_IGN=0, signal=lambda number, handler: None)
+    heard = [one for one in _STOPS if signal.getsignal(one) != signal.SIG_IGN]
+    return {number: signal.signal(number, pass_on) for number in heard}
+
+
+def _lives(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def _in_foreground() -> bool:
+    """Tell whether a terminal sends SIGINT to this process, and so to the stage as well."""
+    with suppress(OSError), open("/dev/tty", "rb") as terminal:
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    return False
 
 
 def _check_cluster(options: argparse.Namespace) -> None:

@@ -1,13 +1,17 @@
 """`elmo run`: what DVC refuses is one line and exit code 1, or 2 for wrong usage."""
 
+import fcntl
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,40 +74,95 @@ def stages(): pass
 @stages.command()
 def long():
     Path("running").touch()
-    time.sleep(600)
+    try:
+        time.sleep(600)
+    finally:
+        time.sleep(0.5)
+        Path("saved").touch()
 
 cli.run_cli(stages)
 """
+# What is not ours: a second signal ends it before it has saved.
+OTHER = """
+import time
+from pathlib import Path
+
+Path("running").touch()
+try:
+    time.sleep(600)
+finally:
+    time.sleep(0.5)
+    Path("saved").touch()
+"""
+STOPPED = "error: interrupted; run the same command again to go on\n"
 
 
-@pytest.mark.parametrize("shell", ["/bin/bash", "/bin/sh", ""])
-@pytest.mark.parametrize(
-    ("send", "number"),
-    [(os.kill, signal.SIGTERM), (os.killpg, signal.SIGTERM), (os.killpg, signal.SIGINT)],
-)
-def test_an_interrupted_run_ends_its_stage_and_says_so_once(
-    project: Path, send: Callable[[int, int], None], number: int, shell: str
-) -> None:
-    """The signal comes to the run alone, or to the stage too, as a terminal sends it."""
-    (project / "dvc.yaml").write_text(f"stages: {{one: {{cmd: {sys.executable} long.py long}}}}\n")
+def start(project: Path, command: str, **options: Any) -> "subprocess.Popen[str]":
+    """`elmo run` of one stage, which runs."""
+    (project / "dvc.yaml").write_text(f"stages: {{one: {{cmd: {sys.executable} {command}}}}}\n")
     (project / "long.py").write_text(LONG)
-    (project / "running").unlink(missing_ok=True)
+    (project / "other.py").write_text(OTHER)
+    for name in ("running", "saved"):
+        (project / name).unlink(missing_ok=True)
+    given = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "env": ENVIRONMENT,
+        "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    } | options
     process = subprocess.Popen(
         [sys.executable, "-m", "pipeline", "run"],
         cwd=project,
-        env=ENVIRONMENT | {"SHELL": shell},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        **given,
     )
     while not (project / "running").exists() and process.poll() is None:
         time.sleep(0.05)
+    return process
+
+
+@pytest.mark.parametrize("shell", ["/bin/bash", "/bin/sh", ""])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_an_interrupted_run_ends_its_stage_and_says_so_once(
+    project: Path, send: Callable[[int, int], None], number: int, shell: str
+) -> None:
+    """The signal comes to the run alone, or to the stage too, as a supervisor may send it."""
+    process = start(project, "long.py long", env=ENVIRONMENT | {"SHELL": shell})
     send(process.pid, number)
     _, error = process.communicate()  # the stage has ended too: it held the pipe
-    assert process.returncode == 1
-    assert error == "error: interrupted; run the same command again to go on\n"
+    assert (process.returncode, error) == (1, STOPPED)
+    assert (project / "saved").exists()
+
+
+@pytest.mark.parametrize("command", ["long.py long", "other.py"])
+def test_a_terminals_interrupt_comes_to_a_stage_once(project: Path, command: str) -> None:
+    ours, theirs = pty.openpty()
+
+    def take_terminal() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    process = start(project, command, stdin=theirs, preexec_fn=take_terminal)
+    os.write(ours, b"\x03")
+    _, error = process.communicate()
+    os.close(ours)
+    os.close(theirs)
+    assert process.returncode == 1 and error.endswith(STOPPED)
+    assert (project / "saved").exists()
+
+
+def test_an_interrupt_that_is_ignored_stays_ignored(project: Path) -> None:
+    """A script's shell ignores it for what it starts in the background."""
+    process = start(
+        project, "long.py long", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)
+    )
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None and not (project / "saved").exists()
+    process.terminate()
+    assert process.communicate()[1] == STOPPED
 
 
 def test_a_skipped_stage_is_a_line_and_three_end_a_whole_run(project: Path) -> None:
