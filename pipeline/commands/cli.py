@@ -136,6 +136,10 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
     if sys.stdout is None:
         sys.exit("error: standard output is closed; open it, or send it to /dev/null")
     try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        sys.exit("error: this folder is gone; go to one that is there")
+    try:
         with commands.make_context(name, sys.argv[1:]) as context:
             commands.invoke(context)
         sys.stdout.flush()
@@ -152,10 +156,10 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
     except KeyboardInterrupt:
         sys.exit("error: interrupted; run the same command again to go on")
     except Exception as error:
-        _end(error)
+        _end(error, here)
 
 
-def _end(error: Exception) -> None:
+def _end(error: Exception, here: str) -> None:
     """End with one line where the error is the user's or the world's; a bug keeps its traceback."""
     from ..terminal.failures import user_message
 
@@ -166,6 +170,8 @@ def _end(error: Exception) -> None:
         if isinstance(error, BrokenPipeError):
             sys.exit(1)
     message = str(error) if isinstance(error, ElmoError) else user_message(error)
+    if not (os.path.exists(here) and os.path.samefile(here, ".")):
+        message = f"{here}: was moved or deleted meanwhile; run the command again where it is now"
     if message is None or os.environ.get("ELMO_VERBOSE"):
         raise error
     sys.exit(f"error: {_shown(message)}")

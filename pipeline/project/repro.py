@@ -44,6 +44,8 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Hear of a record; raise an error of the system, to which DVC would add advice."""
+        from dvc.lock import LockError
+
         parts, error = [record.getMessage()], record.exc_info[1] if record.exc_info else None
         if isinstance(error, OSError):
             raise error
@@ -51,6 +53,8 @@ class _Lines(logging.Handler):
             parts.append(str(error).rstrip("."))
             self.reported |= parts[-1].endswith((", exited with 1", ", exited with 2"))
             self.interrupted |= parts[-1].endswith((", exited with -2", ", exited with -15"))
+            if isinstance(error, LockError):
+                self.first = self.first or _other_run(str(error))
             error = error.__cause__
         line = " ".join(": ".join(filter(None, parts)).split())
         if record.levelno < logging.WARNING:
@@ -64,9 +68,34 @@ class _Lines(logging.Handler):
                     flush=True,
                 )
         elif record.levelno < logging.ERROR:
-            print(f"warning: {line}", file=sys.stderr)
+            if not line.endswith("Auto removed it from the lock file."):  # of a run that was killed
+                print(f"warning: {line}", file=sys.stderr)
         else:
             self.first = self.first or line
+
+
+def _other_run(said: str) -> str:
+    """Return a line about the run that has a lock, of which DVC has said `said`."""
+    if found := re.search(r"\(PID (\d+)\): (.*)", said):
+        pid, command = found.groups()
+        if not _runs(int(pid), command):
+            return (
+                f".dvc/tmp/rwlock: names process {pid}, which is no run any more; delete that "
+                "file, and run the same command again"
+            )
+        which = f" (PID {pid})"
+    else:
+        which = ""
+        with suppress(OSError):  # where the project is a part of DVC's
+            which = f" (PID {Path('.dvc/tmp/lock').read_text(encoding='ascii').strip()})"
+    return f"another run{which} is at work in this project; wait for it, or stop it"
+
+
+def _runs(pid: int, command: str) -> bool:
+    """Tell whether a process runs a command; another program may have its number by now."""
+    with suppress(psutil.Error):
+        return bool(words := psutil.Process(pid).cmdline()) and command.endswith(words[-1])
+    return False
 
 
 def repro(arguments: Sequence[str]) -> tuple[int, str]:

@@ -4,16 +4,19 @@ import fcntl
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
 import termios
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zc.lockfile
 
 from elmo.errors import ElmoError
 from pipeline.project import outcome, repro
@@ -94,14 +97,24 @@ finally:
     time.sleep(0.5)
     Path("saved").touch()
 """
+WAIT = """
+import time
+from pathlib import Path
+
+Path("running").touch()
+while not Path("go").exists():
+    time.sleep(0.05)
+Path("saved").touch()
+"""
 STOPPED = "error: interrupted; run the same command again to go on\n"
 
 
 def start(project: Path, command: str, **options: Any) -> "subprocess.Popen[str]":
     """`elmo run` of one stage, which runs."""
-    (project / "dvc.yaml").write_text(f"stages: {{one: {{cmd: {sys.executable} {command}}}}}\n")
-    (project / "long.py").write_text(LONG)
-    (project / "other.py").write_text(OTHER)
+    stage = {"cmd": f"{sys.executable} {command}", "outs": [{"saved": {"cache": False}}]}
+    (project / "dvc.yaml").write_text(json.dumps({"stages": {"one": stage}}))
+    for name, code in {"long.py": LONG, "other.py": OTHER, "wait.py": WAIT}.items():
+        (project / name).write_text(code)
     for name in ("running", "saved"):
         (project / name).unlink(missing_ok=True)
     given = {
@@ -163,6 +176,45 @@ def test_an_interrupt_that_is_ignored_stays_ignored(project: Path) -> None:
     assert process.poll() is None and not (project / "saved").exists()
     process.terminate()
     assert process.communicate()[1] == STOPPED
+
+
+def test_another_run_at_work_is_one_line(project: Path) -> None:
+    process = start(project, "long.py long")
+    line = "error: another run (PID {}) is at work in this project; wait for it, or stop it\n"
+    assert run(project) == (1, "", line.format(process.pid))
+    process.terminate()
+    process.communicate()
+    with closing(zc.lockfile.LockFile(str(project / ".dvc/tmp/lock"))):  # as between two stages
+        assert run(project) == (1, "", line.format(os.getpid()))
+
+
+def test_a_killed_run_leaves_nothing_that_stops_the_next(project: Path) -> None:
+    process = start(project, "other.py")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    lock = (project / ".dvc/tmp/rwlock").read_text()
+    assert str(process.pid) in lock
+    assert run(project, "one", "--dry")[::2] == (0, "")
+    again = lock.replace(f'"pid": {process.pid}', f'"pid": {os.getpid()}')  # it is ours by now
+    (project / ".dvc/tmp/rwlock").write_text(again)
+    code, _, error = run(project)
+    (project / ".dvc/tmp/rwlock").unlink()
+    assert code == 1 and error == (
+        f"error: .dvc/tmp/rwlock: names process {os.getpid()}, which is no run any more; delete "
+        "that file, and run the same command again\n"
+    )
+
+
+def test_a_project_that_is_moved_while_it_runs_is_one_line(project: Path, tmp_path: Path) -> None:
+    there = tmp_path / "project"
+    shutil.copytree(project, there)
+    process = start(there, "wait.py")
+    there.rename(tmp_path / "moved")
+    (tmp_path / "moved" / "go").touch()
+    assert process.communicate()[1] == (
+        f"error: {there}: was moved or deleted meanwhile; run the command again where it is now\n"
+    )
+    assert process.returncode == 1 and os.listdir(tmp_path) == ["moved"]
 
 
 def test_a_skipped_stage_is_a_line_and_three_end_a_whole_run(project: Path) -> None:
