@@ -16,9 +16,10 @@ from typing import Any, TextIO
 
 import psutil
 
-from elmo.errors import NotFound
+from elmo.errors import ElmoError, NotFound
 
 from ..settings import cluster as execution
+from ..settings import strict_yaml
 from ..stages import load_stage
 from . import outcome
 
@@ -71,7 +72,25 @@ class _Lines(logging.Handler):
             if not line.endswith("Auto removed it from the lock file."):  # of a run that was killed
                 print(f"warning: {line}", file=sys.stderr)
         else:
-            self.first = self.first or line
+            self.first = self.first or _said_of_yaml(line)
+
+
+def _said_of_yaml(line: str) -> str:
+    """Return what is wrong with a file of YAML that DVC can't read, or the line as it is."""
+    wrong = re.match(r"(?:unable to read: )?'([^']+)'(, YAML| validation failed)", line)
+    if not wrong:
+        return line
+    file, lost = Path(wrong[1]), wrong[1].endswith("dvc.lock")
+    marks = b"\n<<<<<<< " in b"\n" + file.read_bytes()
+    if marks or lost:
+        what = "holds the marks of a git merge" if marks else "is damaged"
+        remedy = "delete it: what is unchanged comes from DVC's cache" if lost else "settle it"
+        return f"{file}: {what}; {remedy}, and run the same command again"
+    try:
+        strict_yaml.parse_nodes(file)
+    except ElmoError as error:
+        return str(error)
+    return line
 
 
 def _other_run(said: str) -> str:

@@ -27,6 +27,7 @@ STAGES = """stages:
   bad: {cmd: "python -c \\"import sys; sys.exit('error: mine')\\"", params: [x]}
   killed: {cmd: kill -9 $$}
 """
+MARK = "<<<<<<< HEAD"
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "40", "GIT_DIR": "none"}
 
 
@@ -44,6 +45,7 @@ def stages(project: Path) -> Path:
     """The same, as it was."""
     (project / "dvc.yaml").write_text(STAGES)
     (project / "params.yaml").write_text("x: 1\n")
+    (project / "dvc.lock").unlink(missing_ok=True)
     return project
 
 
@@ -270,7 +272,11 @@ def test_the_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     [
         ("x", "", ["nope"], 1, "nope"),
         ("x", "", ["--nope"], 2, "unrecognized arguments: --nope See elmo run --help"),
-        ("dvc.yaml", "stages: [", [], 1, "unable to read: 'dvc.yaml'"),
+        ("dvc.yaml", "stages: [", [], 1, "error: dvc.yaml:1: not valid YAML ("),
+        ("params.yaml", "x: 1\n\ty: 2\n", ["bad"], 1, "params.yaml:2: not valid YAML (found"),
+        ("params.yaml", f"{MARK}\nx: 1\n", ["bad"], 1, "params.yaml: holds the marks of a git"),
+        ("dvc.lock", f"schema: '2.0'\n{MARK}\n", [], 1, "dvc.lock: holds the marks of a git merge"),
+        ("dvc.lock", "stages: {}\n", [], 1, "dvc.lock: is damaged; delete it: what is unchanged"),
         ("dvc.yaml", "stages: {a: {cmdd: x}}", [], 1, "dvc.yaml' validation failed"),
         ("params.yaml", "x: [", ["bad"], 1, "params.yaml"),
         ("x", "", ["bad"], 1, "error: mine"),
