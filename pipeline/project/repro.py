@@ -59,7 +59,7 @@ class _Lines(logging.Handler):
             error = error.__cause__
         line = " ".join(": ".join(filter(None, parts)).split())
         if record.levelno < logging.WARNING:
-            if self.stopping:  # the stage had ended well by then
+            if self.stopping and line.startswith("Running stage"):  # one had ended well by then
                 raise KeyboardInterrupt
             skipped = re.match(r"Stage '([^']+)' (didn't change, skipping|is cached)", line)
             if skipped:
@@ -112,9 +112,13 @@ def _other_run(said: str) -> str:
 
 def _runs(pid: int, command: str) -> bool:
     """Tell whether a process runs a command; another program may have its number by now."""
-    with suppress(psutil.Error):
-        return bool(words := psutil.Process(pid).cmdline()) and command.endswith(words[-1])
-    return False
+    try:
+        words = psutil.Process(pid).cmdline()
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:  # another user's
+        return True
+    return bool(words) and command.endswith(words[-1])
 
 
 def repro(arguments: Sequence[str]) -> tuple[int, str]:
