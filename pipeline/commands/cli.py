@@ -126,13 +126,19 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
 
     A bug keeps its traceback; with --verbose, so does every error.
     """
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, _stopped)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _stopped)
     if instruction := os.environ.get("_ELMO_COMPLETE"):
         from click.shell_completion import shell_complete
 
         sys.exit(shell_complete(cli, {}, "elmo", "_ELMO_COMPLETE", instruction))
     if sys.stdout is None:
         sys.exit("error: standard output is closed; open it, or send it to /dev/null")
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        sys.exit("error: this folder is gone; go to one that is there")
     try:
         with commands.make_context(name, sys.argv[1:]) as context:
             commands.invoke(context)
@@ -150,10 +156,10 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
     except KeyboardInterrupt:
         sys.exit("error: interrupted; run the same command again to go on")
     except Exception as error:
-        _end(error)
+        _end(error, here)
 
 
-def _end(error: Exception) -> None:
+def _end(error: Exception, here: str) -> None:
     """End with one line where the error is the user's or the world's; a bug keeps its traceback."""
     from ..terminal.failures import user_message
 
@@ -164,6 +170,8 @@ def _end(error: Exception) -> None:
         if isinstance(error, BrokenPipeError):
             sys.exit(1)
     message = str(error) if isinstance(error, ElmoError) else user_message(error)
+    if not (os.path.exists(here) and os.path.samefile(here, ".")):
+        message = f"{here}: was moved or deleted meanwhile; run the command again where it is now"
     if message is None or os.environ.get("ELMO_VERBOSE"):
         raise error
     sys.exit(f"error: {_shown(message)}")
@@ -192,7 +200,7 @@ def _written() -> bool:
     return True
 
 
-def _terminated(*_: object) -> None:
-    """Interrupt once: a stop may reach a stage itself and through `elmo run`."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def _stopped(*_: object) -> None:
+    """Interrupt; a SIGTERM after that is of the same stop, which `elmo run` has passed on."""
+    signal.signal(signal.SIGTERM, lambda *_: None)
     raise KeyboardInterrupt

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from shlex import quote
 
 import click
 
@@ -78,7 +79,7 @@ def init(
     print_done(f"init: {folder}: {lines[0]}")
     for line in lines[1:]:
         print_done(f"  {line}")
-    print_done(f"  next: {'' if folder == Path('.') else f'cd {folder}; '}elmo run")
+    print_done(f"  next: {'' if folder == Path('.') else f'cd {quote(str(folder))}; '}elmo run")
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True})

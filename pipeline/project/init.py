@@ -31,7 +31,7 @@ from ..settings import (
 from ..text.accounting import Accounting
 from ..text.input_files import InputFile, find_inputs
 from ..text.spans import plan_pieces
-from ..text.text_blocks import check_readable, read_blocks
+from ..text.text_blocks import check_texts, read_blocks
 
 TEMPLATE = PACKAGE / "project"
 _LINE = 200  # characters of a line that may be an example for neighbours
@@ -58,6 +58,8 @@ def create_project(
     tokenizer cuts the text. git and DVC are set up if they are not. Everything is checked before
     anything is written.
     """
+    if folder.exists() and not folder.is_dir():
+        raise ElmoError(f"{folder}: is a file; name a folder for the project, a new one")
     for name in ("dvc.yaml", "params.yaml", schema.FILE):
         if (folder / name).exists():
             raise ElmoError(f"{folder / name}: is there already; choose a new folder, or delete it")
@@ -65,8 +67,8 @@ def create_project(
         check_value("--column", column, params.Line)
     if model is not None:
         check_value("--from", model, params.ModelName)
-    general_inputs = _readable(text, column)
-    domain_inputs = _readable(domain, column) or general_inputs
+    general_inputs = _readable("--text", text, column)
+    domain_inputs = _readable("--domain", domain, column) or general_inputs
     if model is not None and not domain:
         raise ElmoError("--from: pass --domain, the text of your domain: that is what it learns")
     own_model = None if model is None else _named_model(folder, model)
@@ -111,15 +113,15 @@ def create_project(
     return lines
 
 
-def _readable(patterns: Sequence[str], column: str | None) -> list[InputFile]:
-    """The files that names, folders, globs and URLs stand for, each looked at."""
-    inputs = find_inputs(patterns) if patterns else []
-    for input_ in inputs:
-        try:
-            check_readable(input_, column or "text")
-        except ElmoError as error:
-            remedy = "pass --column"
-            raise ElmoError(str(error).replace("set corpus.column", remedy)) from None
+def _readable(option: str, patterns: Sequence[str], column: str | None) -> list[InputFile]:
+    """The files that names, folders, globs and URLs of an option stand for, each looked at."""
+    if not patterns:
+        return []
+    inputs = find_inputs(patterns, where := f"as {option}")
+    try:
+        check_texts(inputs, column or "text", where)
+    except ElmoError as error:
+        raise ElmoError(str(error).replace("set corpus.column", "pass --column")) from None
     return inputs
 
 

@@ -11,17 +11,20 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
-from typing import TextIO
+from types import SimpleNamespace
+from typing import Any, TextIO
 
-from elmo.errors import NotFound
+import psutil
+
+from elmo.errors import ElmoError, NotFound
 
 from ..settings import cluster as execution
-from ..settings import params
+from ..settings import params, strict_yaml
 from ..stages import load_stage
 from . import outcome
 
 USAGE = 254  # how DVC ends where its options are wrong
-
+_STOPS = (signal.SIGTERM, signal.SIGINT)
 
 _SKIPPED = {"didn't change, skipping": "up to date", "is cached": "taken from DVC's cache"}
 
@@ -38,9 +41,12 @@ class _Lines(logging.Handler):
         self.first = ""
         self.reported = False  # by a stage, on its own
         self.interrupted = False
+        self.stopping = False  # a signal was passed on to the stage that runs
 
     def emit(self, record: logging.LogRecord) -> None:
         """Hear of a record; raise an error of the system, to which DVC would add advice."""
+        from dvc.lock import LockError
+
         parts, error = [record.getMessage()], record.exc_info[1] if record.exc_info else None
         if isinstance(error, OSError):
             raise error
@@ -48,9 +54,13 @@ class _Lines(logging.Handler):
             parts.append(str(error).rstrip("."))
             self.reported |= parts[-1].endswith((", exited with 1", ", exited with 2"))
             self.interrupted |= parts[-1].endswith((", exited with -2", ", exited with -15"))
+            if isinstance(error, LockError):
+                self.first = self.first or _other_run(str(error))
             error = error.__cause__
         line = " ".join(": ".join(filter(None, parts)).split())
         if record.levelno < logging.WARNING:
+            if self.stopping and line.startswith("Running stage"):  # one had ended well by then
+                raise KeyboardInterrupt
             skipped = re.match(r"Stage '([^']+)' (didn't change, skipping|is cached)", line)
             if skipped:
                 print(
@@ -59,9 +69,56 @@ class _Lines(logging.Handler):
                     flush=True,
                 )
         elif record.levelno < logging.ERROR:
-            print(f"warning: {line}", file=sys.stderr)
+            if not line.endswith("Auto removed it from the lock file."):  # of a run that was killed
+                print(f"warning: {line}", file=sys.stderr)
         else:
-            self.first = self.first or line
+            self.first = self.first or _said_of_yaml(line)
+
+
+def _said_of_yaml(line: str) -> str:
+    """Return what is wrong with a file of YAML that DVC can't read, or the line as it is."""
+    wrong = re.match(r"(?:unable to read: )?'([^']+)'(, YAML| validation failed)", line)
+    if not wrong:
+        return line
+    file, lost = Path(wrong[1]), wrong[1].endswith("dvc.lock")
+    marks = b"\n<<<<<<< " in b"\n" + file.read_bytes()
+    if marks or lost:
+        what = "holds the marks of a git merge" if marks else "is damaged"
+        remedy = "delete it: what is unchanged comes from DVC's cache" if lost else "settle it"
+        return f"{file}: {what}; {remedy}, and run the same command again"
+    try:
+        strict_yaml.parse_nodes(file)
+    except ElmoError as error:
+        return str(error)
+    return line
+
+
+def _other_run(said: str) -> str:
+    """Return a line about the run that has a lock, of which DVC has said `said`."""
+    if found := re.search(r"\(PID (\d+)\): (.*)", said):
+        pid, command = found.groups()
+        if not _runs(int(pid), command):
+            return (
+                f".dvc/tmp/rwlock: names process {pid}, which is no run any more; delete that "
+                "file, and run the same command again"
+            )
+        which = f" (PID {pid})"
+    else:
+        which = ""
+        with suppress(OSError):  # where the project is a part of DVC's
+            which = f" (PID {Path('.dvc/tmp/lock').read_text(encoding='ascii').strip()})"
+    return f"another run{which} is at work in this project; wait for it, or stop it"
+
+
+def _runs(pid: int, command: str) -> bool:
+    """Tell whether a process runs a command; another program may have its number by now."""
+    try:
+        words = psutil.Process(pid).cmdline()
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:  # another user's
+        return True
+    return bool(words) and command.endswith(words[-1])
 
 
 def repro(arguments: Sequence[str]) -> tuple[int, str]:
@@ -87,7 +144,7 @@ def repro(arguments: Sequence[str]) -> tuple[int, str]:
         return USAGE, lines.first
     if not options.dry:
         _check_cluster(options)
-    before = signal.signal(signal.SIGTERM, _pass_on)
+    before = _pass_signals_on(lines)
     try:
         if options.dry or options.interactive or options.verbose:
             code = main(words)
@@ -98,7 +155,8 @@ def repro(arguments: Sequence[str]) -> tuple[int, str]:
             if code == 0 and not options.targets:
                 _say_outcome()
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if code == 252 or lines.interrupted:
         raise KeyboardInterrupt
     return code, "" if lines.reported else lines.first
@@ -114,19 +172,43 @@ def _let_stages_hear_signals() -> None:
         os.environ["SHELL"] = bash
 
 
-def _pass_on(*_: object) -> None:
-    """Pass SIGTERM on to the stage that runs, which ends and says so; without one, end at once.
+def _pass_signals_on(lines: _Lines) -> dict[signal.Signals, Any]:
+    """Pass SIGTERM and SIGINT on to the stage that runs; return the handlers before.
 
-    A terminal sends SIGINT to both; DVC then waits for the stage as well.
+    The stage ends and says so; where none runs, this process ends at once. A signal that is ignored
+    here stays so, as SIGINT in the background of a script.
     """
-    import psutil
+    from dvc.stage import run
 
-    stages = psutil.Process().children()
-    if not stages:
-        raise KeyboardInterrupt
-    for stage in stages:
-        with suppress(psutil.NoSuchProcess):
-            stage.terminate()
+    def pass_on(number: int, _: object) -> None:
+        stages = [one for one in psutil.Process().children() if _lives(one)]
+        if not stages:
+            raise KeyboardInterrupt
+        lines.stopping = True
+        told = number == signal.SIGINT and _in_foreground()
+        for stage in stages:
+            with suppress(psutil.NoSuchProcess):
+                # For our own stages both signals are one stop; for others they may not be.
+                if not told or stage.cmdline()[1:3] == ["-m", "elmo_pipeline"]:
+                    stage.terminate()
+
+    # DVC would ignore SIGINT while a stage runs: None is no handler that it could restore.
+    run.signal = SimpleNamespace(SIGINT=0, SIG_IGN=0, signal=lambda number, handler: None)
+    heard = [one for one in _STOPS if signal.getsignal(one) != signal.SIG_IGN]
+    return {number: signal.signal(number, pass_on) for number in heard}
+
+
+def _lives(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def _in_foreground() -> bool:
+    """Tell whether a terminal sends SIGINT to this process, and so to the stage as well."""
+    with suppress(OSError), open("/dev/tty", "rb") as terminal:
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    return False
 
 
 def _check_cluster(options: argparse.Namespace) -> None:

@@ -19,7 +19,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs, to_builtins
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
 from elmo.io.folders import link_folder, new_folder
-from elmo.io.location import Location, in_parallel
+from elmo.io.location import Location
 from elmo.io.outputs import check_record
 from elmo.io.records import Count, Header, Sha256, sha256
 from elmo.model.config import read_config
@@ -29,7 +29,7 @@ from ..terminal.progress import human_size
 from ..terminal.urls import with_login, without_credentials
 from ..text.docstrings import LeftOut, folder_docstrings, package_docstrings, plain_paragraphs
 from ..text.input_files import InputFile, find_inputs
-from ..text.text_blocks import check_readable
+from ..text.text_blocks import check_texts
 from ..text.work_folder import work_folder
 from . import results_versions
 from .stage import OUT, Argument, Numbers, Stage
@@ -287,7 +287,7 @@ def _documents(sources: Iterable[str], seen: set[str], dropped: LeftOut) -> Iter
 def _own(patterns: tuple[str, ...], column: str) -> CorpusText:
     """The manifest's entry of the user's own files: names and digests, nothing copied."""
     inputs = find_inputs(patterns)
-    in_parallel(lambda input_: check_readable(input_, column), inputs)
+    check_texts(inputs, column)
     sources = tuple(TextFile(i.name, i.bytes, i.sha256, without_credentials(i.url)) for i in inputs)
     counts = {"files": len(inputs), "bytes": sum(i.bytes for i in inputs)}
     return CorpusText(column, sources, counts, {})

@@ -70,7 +70,7 @@ def catch_read_errors(url: str, what: str = "cannot be read") -> Iterator[None]:
     except ElmoError:
         raise
     except FileNotFoundError:
-        raise NotFound(f"{url}: no such file; name an existing one in params.yaml") from None
+        raise NotFound(f"{url}: no such file; name an existing one") from None
     except Exception as error:
         reason = without_login(reason_of(error), url)
         raise ElmoError(f"{url}: {what} ({reason})") from error

@@ -59,20 +59,21 @@ class InputFile(Struct, frozen=True, forbid_unknown_fields=True):
         return BY_ENDING.get(_ending(self.url), "text")
 
 
-def find_inputs(patterns: Sequence[str]) -> list[InputFile]:
+def find_inputs(patterns: Sequence[str], where: str = "in params.yaml") -> list[InputFile]:
     """Find and digest the files of a list of names, folders, globs and fsspec URLs, in order.
 
+    `where` is what a message calls the place of the list: "in params.yaml", "as --text".
     Raises `ElmoError` for a pattern without files, a file that comes twice or is no text, and where
     all files are empty. Unchanged files are not read again.
     """
     files: dict[str, tuple[str, str, FileState | None]] = {}
     for pattern in patterns:
-        for name, url, seen in _expand(pattern):
+        for name, url, seen in _expand(pattern, where):
             identity = url if "://" in url else os.path.realpath(url)
             if identity in files:
                 raise ElmoError(
-                    f"{url}: named twice in params.yaml, the second time by {pattern!r}; name "
-                    "each file once"
+                    f"{url}: named twice {where}, the second time by {pattern!r}; name each file "
+                    "once"
                 )
             files[identity] = name, url, seen
     listed = sum(_ENTRY + len(name) + len(url) for name, url, _ in files.values())
@@ -90,7 +91,7 @@ def find_inputs(patterns: Sequence[str]) -> list[InputFile]:
         for (name, url, _), (size, sha256) in zip(files.values(), sums, strict=True)
     ]
     if not any(input_.bytes for input_ in inputs):
-        raise ElmoError(f"{patterns[0]}: is empty; name files with text in params.yaml")
+        raise ElmoError(f"{patterns[0]}: is empty; name files with text {where}")
     return inputs
 
 
@@ -150,15 +151,14 @@ def read_bytes(input_: InputFile, file: BinaryIO, size: int) -> bytes:
         return file.read(size)
 
 
-def _expand(pattern: str) -> list[tuple[str, str, FileState | None]]:
+def _expand(pattern: str, where: str) -> list[tuple[str, str, FileState | None]]:
     """The name and URL of each file that a pattern stands for, sorted, and how a listing shows it.
 
     Names are relative to what was given.
     """
     if not pattern.strip():
         raise ElmoError(
-            "corpus: an empty name among the files of params.yaml; name a file, or . for all that "
-            "is in this folder"
+            f"corpus: an empty name {where}; name a file, or . for all that is in this folder"
         )
     whole_folder = False
     found: list[tuple[str, str, FileState | None]]
@@ -186,7 +186,7 @@ def _expand(pattern: str) -> list[tuple[str, str, FileState | None]]:
             found = [(Path(p).name, p, None) for p in names if Path(p).is_file()]
     found = [one for one in found if not any(p.startswith(".") for p in Path(one[0]).parts)]
     if not found:
-        raise NotFound(f"{pattern}: no such file or folder of text; name one in params.yaml")
+        raise NotFound(f"{pattern}: no such file or folder of text; name one {where}")
     for _, url, _ in found:
         _check_name(url, whole_folder)
     return sorted(found, key=lambda one: one[1])

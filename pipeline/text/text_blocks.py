@@ -4,13 +4,16 @@ Each format accounts for the bytes of a file that are not text (JSON around it, 
 and for newlines that are in a block but not in the file.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from elmo.errors import ElmoError
+from elmo.io.location import in_parallel
 
 from .accounting import Accounting
 from .formats import FORMATS, Records
 from .input_files import InputFile
-from .spans import FileSpan
+from .spans import FileSpan, whole_file
 from .utf8_lines import block_end
 
 
@@ -27,10 +30,26 @@ class TextBlock:
     begins: bool
 
 
-def check_readable(input_: InputFile, column: str) -> None:
-    """Read the head of a file; raise `ElmoError` if it is binary or lacks the column."""
-    if input_.bytes:
-        FORMATS[input_.format].load().check_head(input_, column)
+def check_texts(inputs: Sequence[InputFile], column: str, where: str = "in params.yaml") -> None:
+    """Read the heads of files; raise `ElmoError` if one is binary or lacks the column, or none has
+    text.
+
+    `where` is what a message calls the place that names the files.
+    """
+    files = [input_ for input_ in inputs if input_.bytes]
+    in_parallel(lambda one: FORMATS[one.format].load().check_head(one, column), files)
+    if not any(_has_text(one, column) for one in files):
+        has_column = FORMATS[files[0].format].documents == "line"
+        what = f"no text in column {column!r}" if has_column else "has no text"
+        raise ElmoError(f"{files[0].url}: {what}; name files with text {where}")
+
+
+def _has_text(input_: InputFile, column: str) -> bool:
+    (span,) = whole_file(input_, 0)
+    blocks = read_blocks(
+        span, column=column, documents="line", size=1 << 16, accounting=Accounting()
+    )
+    return any(block.text.strip() for block in blocks)
 
 
 def read_blocks(

@@ -38,6 +38,7 @@ def mlflow_client() -> Any:
         os.environ.setdefault(name, value)
     for name in ("urllib3.connectionpool", "mlflow.utils.databricks_utils"):  # their errors follow
         logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # as do its tracebacks
     with silenced("alembic"), silenced("mlflow"):
         import mlflow
 
@@ -146,6 +147,8 @@ def explain(error: BaseException) -> str:
     """Return a message for the user, in one line, about an exception of MLflow."""
     text, line = str(error), shorten_error(error)
     where = f"MLflow at {shown_uri()}"
+    if (file := database_of(uri_with_login())) is not None and not file.exists():
+        return f"{where} is gone; run the same command again where its folder is now"
     status = re.search(r"error code (\d{3})", text)
     if (
         "UNAUTHENTICATED" in text

@@ -23,7 +23,7 @@ COMMANDS = {
 
 def elmo(*arguments: object, stdin: bytes = b"", cwd: Path = ROOT) -> tuple[int, str, str]:
     """The exit code, the output and the errors of `elmo ARGUMENTS`."""
-    terminated = signal.getsignal(signal.SIGTERM)
+    stops = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as own:
         out, err = (Path(own) / name for name in ("out", "err"))
         patch.chdir(cwd)
@@ -44,7 +44,8 @@ def elmo(*arguments: object, stdin: bytes = b"", cwd: Path = ROOT) -> tuple[int,
             except SystemExit as end:
                 code = end.code or 0
             finally:
-                signal.signal(signal.SIGTERM, terminated)
+                for number, handler in stops.items():
+                    signal.signal(number, handler)
                 os.environ.pop("ELMO_VERBOSE", None)
         text = err.read_text()
         if isinstance(code, str):  # as Python itself ends

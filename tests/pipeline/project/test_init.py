@@ -1,5 +1,6 @@
 """`elmo init` and `elmo run`; from the wheel in an empty folder: test_pages.py."""
 
+import gzip
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from elmo.errors import ElmoError
 from pipeline.project import init
 from pipeline.settings import params
 from tests.elmo.conftest import save_tiny_model
+from tests.pipeline.command_line import elmo
 from tests.pipeline.installed import ROOT, built_wheel
 
 TEXT = "the cat sat on the carpet\nanother dog slept here\n\nmore text of the world\n"
@@ -165,16 +167,52 @@ def test_what_can_not_be_fine_tuned_is_said(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"text": ["no.txt"]}, "no.txt: no such file"),
+        ({"text": ["no.txt"]}, "^no.txt: no such file or folder of text; name one as --text$"),
+        ({"domain": ["no*"]}, r"^no\*: no such file or folder of text; name one as --domain$"),
+        ({"text": [""]}, "^corpus: an empty name as --text"),
+        ({"text": ["a.csv", "a.csv"]}, "^a.csv: named twice as --text"),
+        ({"text": ["a.csv"]}, "^a.csv: no text in column 'text'; name files with text as --text$"),
+        ({"text": ["a.tsv"], "column": "y"}, "^a.tsv: no text in column 'y'"),
+        ({"domain": ["empty.txt"]}, "^empty.txt: is empty; name files with text as --domain$"),
+        ({"text": ["blank.txt"]}, "^blank.txt: has no text; name files with text as --text$"),
+        ({"text": ["null.jsonl"]}, "^null.jsonl: no text in column 'text'"),
+        ({"text": ["empty.txt.gz"]}, "^empty.txt.gz: has no text"),
         ({"preset_name": "huge"}, "^no preset huge; there are japanese-small, korean"),
     ],
 )
 def test_nothing_is_written_where_something_is_wrong(
     tmp_path: Path, given: dict[str, object], message: str
 ) -> None:
+    Path("a.csv").write_text("text,label\n")
+    Path("a.tsv").write_text("x\ty\n1\t\n")
+    Path("empty.txt").touch()
+    Path("blank.txt").write_text("\ufeff\n \n")
+    Path("null.jsonl").write_text('{"text": null}\n{"text": ""}\n')
+    Path("empty.txt.gz").write_bytes(gzip.compress(b""))
     with pytest.raises(ElmoError, match=message):
         new(tmp_path / "p", **given)
     assert not (tmp_path / "p").exists()
+
+
+def test_an_empty_table_beside_others_is_read(tmp_path: Path) -> None:
+    Path("a.csv").write_text("text\n")
+    Path("b.csv").write_text("text\nthe cat sat on the carpet\n")
+    assert new(tmp_path / "p", text=["a.csv", "b.csv"])[1] == "general text: 2 files, 36 bytes"
+
+
+def test_a_file_is_no_folder_for_a_project(tmp_path: Path) -> None:
+    Path("p").write_text("mine")
+    with pytest.raises(ElmoError, match="^p: is a file; name a folder for the project"):
+        new(Path("p"))
+
+
+def test_the_next_command_can_be_pasted(tmp_path: Path) -> None:
+    code, out, _ = elmo("init", "my project's", cwd=tmp_path)
+    assert code == 0
+    next_ = out.splitlines()[-1].removeprefix("  next: ").removesuffix("elmo run")
+    assert subprocess.check_output(f"{next_} pwd", shell=True, text=True).strip() == str(
+        tmp_path / "my project's"
+    )
 
 
 def test_a_project_is_not_overwritten_and_other_files_stay(tmp_path: Path) -> None:

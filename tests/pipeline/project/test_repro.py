@@ -1,15 +1,22 @@
 """`elmo run`: what DVC refuses is one line and exit code 1, or 2 for wrong usage."""
 
+import fcntl
 import json
 import os
+import pty
+import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+import zc.lockfile
 
 from elmo.errors import ElmoError
 from pipeline.project import outcome, repro
@@ -20,6 +27,7 @@ STAGES = """stages:
   bad: {cmd: "python -c \\"import sys; sys.exit('error: mine')\\"", params: [x]}
   killed: {cmd: kill -9 $$}
 """
+MARK = "<<<<<<< HEAD"
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "40", "GIT_DIR": "none"}
 
 
@@ -37,6 +45,7 @@ def stages(project: Path) -> Path:
     """The same, as it was."""
     (project / "dvc.yaml").write_text(STAGES)
     (project / "params.yaml").write_text("x: 1\n")
+    (project / "dvc.lock").unlink(missing_ok=True)
     return project
 
 
@@ -70,40 +79,144 @@ def stages(): pass
 @stages.command()
 def long():
     Path("running").touch()
-    time.sleep(600)
+    try:
+        time.sleep(600)
+    finally:
+        time.sleep(0.5)
+        Path("saved").touch()
 
 cli.run_cli(stages)
 """
+# What is not ours: a second signal ends it before it has saved.
+OTHER = """
+import time
+from pathlib import Path
+
+Path("running").touch()
+try:
+    time.sleep(600)
+finally:
+    time.sleep(0.5)
+    Path("saved").touch()
+"""
+WAIT = """
+import time
+from pathlib import Path
+
+Path("running").touch()
+while not Path("go").exists():
+    time.sleep(0.05)
+Path("saved").touch()
+"""
+STOPPED = "error: interrupted; run the same command again to go on\n"
 
 
-@pytest.mark.parametrize("shell", ["/bin/bash", "/bin/sh", ""])
-@pytest.mark.parametrize(
-    ("send", "number"),
-    [(os.kill, signal.SIGTERM), (os.killpg, signal.SIGTERM), (os.killpg, signal.SIGINT)],
-)
-def test_an_interrupted_run_ends_its_stage_and_says_so_once(
-    project: Path, send: Callable[[int, int], None], number: int, shell: str
-) -> None:
-    """The signal comes to the run alone, or to the stage too, as a terminal sends it."""
-    (project / "dvc.yaml").write_text(f"stages: {{one: {{cmd: {sys.executable} long.py long}}}}\n")
-    (project / "long.py").write_text(LONG)
-    (project / "running").unlink(missing_ok=True)
+def start(project: Path, command: str, **options: Any) -> "subprocess.Popen[str]":
+    """`elmo run` of one stage, which runs."""
+    stage = {"cmd": f"{sys.executable} {command}", "outs": [{"saved": {"cache": False}}]}
+    (project / "dvc.yaml").write_text(json.dumps({"stages": {"one": stage}}))
+    for name, code in {"long.py": LONG, "other.py": OTHER, "wait.py": WAIT}.items():
+        (project / name).write_text(code)
+    for name in ("running", "saved"):
+        (project / name).unlink(missing_ok=True)
+    given = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "env": ENVIRONMENT,
+        "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    } | options
     process = subprocess.Popen(
         [sys.executable, "-m", "pipeline", "run"],
         cwd=project,
-        env=ENVIRONMENT | {"SHELL": shell},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        **given,
     )
     while not (project / "running").exists() and process.poll() is None:
         time.sleep(0.05)
+    return process
+
+
+@pytest.mark.parametrize("shell", ["/bin/bash", "/bin/sh", ""])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_an_interrupted_run_ends_its_stage_and_says_so_once(
+    project: Path, send: Callable[[int, int], None], number: int, shell: str
+) -> None:
+    """The signal comes to the run alone, or to the stage too, as a supervisor may send it."""
+    process = start(project, "long.py long", env=ENVIRONMENT | {"SHELL": shell})
     send(process.pid, number)
     _, error = process.communicate()  # the stage has ended too: it held the pipe
-    assert process.returncode == 1
-    assert error == "error: interrupted; run the same command again to go on\n"
+    assert (process.returncode, error) == (1, STOPPED)
+    assert (project / "saved").exists()
+
+
+@pytest.mark.parametrize("command", ["long.py long", "other.py"])
+def test_a_terminals_interrupt_comes_to_a_stage_once(project: Path, command: str) -> None:
+    ours, theirs = pty.openpty()
+
+    def take_terminal() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    process = start(project, command, stdin=theirs, preexec_fn=take_terminal)
+    os.write(ours, b"\x03")
+    _, error = process.communicate()
+    os.close(ours)
+    os.close(theirs)
+    assert process.returncode == 1 and error.endswith(STOPPED)
+    assert (project / "saved").exists()
+
+
+def test_an_interrupt_that_is_ignored_stays_ignored(project: Path) -> None:
+    """A script's shell ignores it for what it starts in the background."""
+    process = start(
+        project, "long.py long", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)
+    )
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None and not (project / "saved").exists()
+    process.terminate()
+    assert process.communicate()[1] == STOPPED
+
+
+def test_another_run_at_work_is_one_line(project: Path) -> None:
+    process = start(project, "long.py long")
+    line = "error: another run (PID {}) is at work in this project; wait for it, or stop it\n"
+    assert run(project) == (1, "", line.format(process.pid))
+    process.terminate()
+    process.communicate()
+    with closing(zc.lockfile.LockFile(str(project / ".dvc/tmp/lock"))):  # as between two stages
+        assert run(project) == (1, "", line.format(os.getpid()))
+
+
+def test_a_killed_run_leaves_nothing_that_stops_the_next(project: Path) -> None:
+    process = start(project, "other.py")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    lock = (project / ".dvc/tmp/rwlock").read_text()
+    assert str(process.pid) in lock
+    assert run(project, "one", "--dry")[::2] == (0, "")
+    again = lock.replace(f'"pid": {process.pid}', f'"pid": {os.getpid()}')  # it is ours by now
+    (project / ".dvc/tmp/rwlock").write_text(again)
+    code, _, error = run(project)
+    (project / ".dvc/tmp/rwlock").unlink()
+    assert code == 1 and error == (
+        f"error: .dvc/tmp/rwlock: names process {os.getpid()}, which is no run any more; delete "
+        "that file, and run the same command again\n"
+    )
+
+
+def test_a_project_that_is_moved_while_it_runs_is_one_line(project: Path, tmp_path: Path) -> None:
+    there = tmp_path / "project"
+    shutil.copytree(project, there)
+    process = start(there, "wait.py")
+    there.rename(tmp_path / "moved")
+    (tmp_path / "moved" / "go").touch()
+    assert process.communicate()[1] == (
+        f"error: {there}: was moved or deleted meanwhile; run the command again where it is now\n"
+    )
+    assert process.returncode == 1 and os.listdir(tmp_path) == ["moved"]
 
 
 def test_a_skipped_stage_is_a_line_and_three_end_a_whole_run(project: Path) -> None:
@@ -161,7 +274,11 @@ def test_the_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     [
         ("x", "", ["nope"], 1, "nope"),
         ("x", "", ["--nope"], 2, "unrecognized arguments: --nope See elmo run --help"),
-        ("dvc.yaml", "stages: [", [], 1, "unable to read: 'dvc.yaml'"),
+        ("dvc.yaml", "stages: [", [], 1, "error: dvc.yaml:1: not valid YAML ("),
+        ("params.yaml", "x: 1\n\ty: 2\n", ["bad"], 1, "params.yaml:2: not valid YAML (found"),
+        ("params.yaml", f"{MARK}\nx: 1\n", ["bad"], 1, "params.yaml: holds the marks of a git"),
+        ("dvc.lock", f"schema: '2.0'\n{MARK}\n", [], 1, "dvc.lock: holds the marks of a git merge"),
+        ("dvc.lock", "stages: {}\n", [], 1, "dvc.lock: is damaged; delete it: what is unchanged"),
         ("dvc.yaml", "stages: {a: {cmdd: x}}", [], 1, "dvc.yaml' validation failed"),
         ("params.yaml", "x: [", ["bad"], 1, "params.yaml"),
         ("x", "", ["bad"], 1, "error: mine"),

@@ -191,6 +191,20 @@ def test_a_server_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "can't be reached (connection refused)" in line and "hunter2" not in line
 
 
+def test_a_database_that_is_moved_away_is_one_line(
+    database: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with tracking.client.catch_mlflow_errors():
+        client = tracking.client.mlflow_client()
+        run = client.create_run(tracking.client.experiment_id(client)).info.run_id
+    database.rename(database.with_name("moved.db"))
+    with pytest.raises(ElmoError) as error, tracking.client.catch_mlflow_errors():
+        client.log_metric(run, "loss", 1.0)
+    gone = "is gone; run the same command again where its folder is now"
+    assert str(error.value) == f"MLflow at sqlite:///{database} {gone}"
+    assert capfd.readouterr().err == ""
+
+
 def test_a_registered_name_may_hold_quotes(database: Path) -> None:
     for name in ("o'neil", 'the "best"'):
         mlflow.MlflowClient().create_registered_model(name)
