@@ -47,9 +47,10 @@ def warn_of_long_work(
     training: TrainingSettings = getattr(params, name).training
     if not _taken(name, params) and (seconds := _seconds(train_tokens, training, params, cluster)):
         hours = seconds * training.epochs / HOUR
+        times = f" × {training.epochs} epochs" if training.epochs > 1 else ""
         if hours >= 1:
             say(
-                f"{name}: {train_tokens:,} tokens × {training.epochs} epochs take about "
+                f"{name}: {train_tokens:,} tokens{times} take about "
                 f"{hours:,.0f} hours: {train_tokens / seconds:,.0f} tokens/s, by steps timed on "
                 f"this machine; {name}.training.epochs, pretrain.network, less text make it shorter"
             )

@@ -48,7 +48,7 @@ def test_hours_are_those_of_the_timed_steps(
     ahead(params, "general", BILLION, tmp_path)
     hours = BILLION / 1280 * params.pretrain.training.epochs / 3600
     line = capsys.readouterr().err
-    assert f"1,000,000,000 tokens × 2 epochs take about {hours:,.0f} hours: 1,280 tokens/s" in line
+    assert f"1,000,000,000 tokens take about {hours:,.0f} hours: 1,280 tokens/s" in line
     slow = replace(
         params,
         pretrain=replace(
@@ -57,6 +57,9 @@ def test_hours_are_those_of_the_timed_steps(
     )
     ahead(slow, "general", BILLION, tmp_path)
     assert f"about {2 * hours:,.0f} hours: 640 tokens/s" in capsys.readouterr().err
+    pretrain = replace(params.pretrain, training=replace(params.pretrain.training, epochs=3))
+    ahead(replace(params, pretrain=pretrain), "general", BILLION, tmp_path)
+    assert f"tokens × 3 epochs take about {3 * hours:,.0f} hours" in capsys.readouterr().err
     ahead(params, "general", BILLION, tmp_path, cluster=replace(HERE, workers=4))
     assert f"about {hours / 4:,.0f} hours" in capsys.readouterr().err
 
