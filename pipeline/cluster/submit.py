@@ -110,7 +110,9 @@ def submit(
     job = f"elmo-{'-'.join(stages) or 'job'}-{secrets.token_hex(4)}".replace("@", "-")
     with tempfile.TemporaryDirectory() as parent:
         package = Path(parent) / "package"
-        pack(package, sent, code=not checkout, params=params)
+        # With its job's id each package is another, to Ray too, which keeps equal ones as they are
+        # on its nodes; there the variables of the last job are deleted.
+        pack(package, sent | {on_cluster.JOB: job}, code=not checkout, params=params)
         client = connect(address)
         with _answers(client):
             _send(
@@ -168,7 +170,6 @@ def _send(client: Any, job: str, *, working_dir: Path, what: str, entrypoint: st
     variables = {
         "RAY_JOB_STOP_SIGNAL": "SIGINT",  # DVC waits for its stage on this one
         "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
-        on_cluster.JOB: job,
     }
     runtime = {
         "working_dir": str(working_dir),

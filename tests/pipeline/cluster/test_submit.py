@@ -287,6 +287,16 @@ def test_the_exit_code_the_log_and_the_variables_are_the_jobs(
     assert not list(cluster.session.rglob("environment.json"))
 
 
+@pytest.mark.ray
+def test_the_same_command_sent_again_has_its_variables_too(cluster: Cluster) -> None:
+    """Ray keeps what it unpacked for a job, and takes it again for an equal package."""
+    command = "python -c 'import os; print(os.environ[\"AWS_SECRET_ACCESS_KEY\"][:6])'"
+    for _ in range(2):
+        done = cluster.call("submit", "--command", command, AWS_SECRET_ACCESS_KEY=SECRET)
+        assert done.returncode == 0, done.stderr
+        assert SECRET[:6] in done.stdout
+
+
 def details(cluster: Cluster, job: str) -> str:
     import urllib.request
 
