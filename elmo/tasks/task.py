@@ -43,7 +43,7 @@ from elmo.nn.device import check_device
 from elmo.settings import MOST_LAYERS, ModelShape
 from elmo.store import FeatureStore, model_digest
 from elmo.store.layout import Mix
-from elmo.tasks import RESULTS_VERSION, schemes
+from elmo.tasks import RESULTS_VERSION, TASK_FILE, schemes
 from elmo.tasks.example_files import examples_of_items
 from elmo.tasks.examples import Example, distinct_sentences, learnable_examples
 from elmo.tasks.formats.fields import ExampleSet, TextSplitter
@@ -232,7 +232,8 @@ def train_task(
     device: str = "cpu",
     report: ReportEpoch = lambda kind, figures: None,
 ) -> TaskRecord:
-    """Train a task once per seed and write its folder `out`; return its record.
+    """Train a task once per seed and write its folder `out`, in place of a task that is there;
+    return its record.
 
     `work` holds checkpoints, from which an interrupted training resumes, and a store of the
     sentences' vectors, which later trainings on the same data reuse. If `store` is given, vectors
@@ -242,7 +243,7 @@ def train_task(
     """
     _check(settings, model, train, dev)
     check_lengths([*train.examples, *dev.examples])
-    check_folder(Location(out), ours=("task.json",), also=OTHER_FILE_PATTERN)
+    check_folder(Location(out), ours=(TASK_FILE,), also=OTHER_FILE_PATTERN)
     check_writable(out)
     learned = learnable_examples(train.examples)
     if not learned:
@@ -275,7 +276,7 @@ def train_task(
         report("seed", {"seed": seed})
         with work_folder_lock(folders[seed]):
             trained(seed)
-    with new_folder(Location(out), ours=("task.json",), also=OTHER_FILE_PATTERN) as new:
+    with new_folder(Location(out), ours=(TASK_FILE,), also=OTHER_FILE_PATTERN) as new:
         write_json(new / "words.json", words.words)
         if model is not None:
             link_model(model, new / "model")
@@ -284,7 +285,7 @@ def train_task(
         written = [new / "words.json", *sorted(new.glob("seed-*/*"))]
         record.files = {path.relative_to(new).as_posix(): sha256(path) for path in written}
         record.digest = record_digest(msgspec.to_builtins(record))
-        write_json(new / "task.json", msgspec.to_builtins(record))
+        write_json(new / TASK_FILE, msgspec.to_builtins(record))
     for folder in folders.values():
         shutil.rmtree(folder, ignore_errors=True)
     return record
@@ -368,7 +369,7 @@ def evaluate_seeds(folder: Path, labelled: ExampleSet, *, device: str = "cpu") -
 def read_task(folder: Path) -> TaskRecord:
     """Read `task.json` of a task folder; raise `ElmoError` if it is missing, outdated or was
     edited."""
-    file = folder / "task.json"
+    file = folder / TASK_FILE
     given = read_json(file)
     again = "train the task again with this version"
     msgspec.convert(given, Header).check_version(file, "format", FORMAT, again=again)

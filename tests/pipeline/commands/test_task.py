@@ -161,6 +161,33 @@ def test_what_is_wrong_is_said_and_nothing_is_written(
     assert not Path("ner").exists()
 
 
+def test_a_trained_task_is_replaced_where_that_is_asked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without being asked nothing is read; what was interrupted goes on by the same command."""
+    small = [*TRAIN, "--without-elmo", "--epochs", 1]
+    run(*small)
+    first = Path("ner/task.json").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("elmo.tasks.example_files.read_examples", None)
+        with pytest.raises(ElmoError, match="^ner: exists, and is not replaced; .*--overwrite$"):
+            run(*small)
+    again = [*small, "--hidden", 4, "--overwrite"]
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):  # as click ends it
+        patch.setattr("elmo.tasks.task.write_json", _interrupted)
+        run(*again)
+    assert Path("ner/task.json").read_bytes() == first and list(Path("work/tasks").iterdir())
+    trained = []
+    monkeypatch.setattr("pipeline.stages.tasks.log_detail", trained.append)
+    run(*again)
+    assert trained == []  # no epoch: the training was whole
+    assert json.loads(Path("ner/task.json").read_text())["settings"]["hidden"] == 4
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_each_seed_is_a_run_of_its_own(
     folder: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
