@@ -321,10 +321,10 @@ def _lines(
 ) -> Iterator[LineSentences]:
     """The sentences of each line, or one of its tokens between spaces where `tokenize` is None.
 
-    `ElmoError` names a line that is not UTF-8 or too long.
+    `ElmoError` names a line that is not UTF-8 or too long, or a text without any token.
     """
     name = getattr(source, "name", "-")
-    number = 0
+    number = total = 0
     while line := source.readline(LONGEST_LINE + 1):
         number += 1
         if progress is not None:
@@ -348,4 +348,7 @@ def _lines(
                 f"{name}:{number}: the line has {count:,} tokens, at most {tokens:,} are "
                 "read; cut it into sentences, one on each line"
             )
+        total += count
         yield sentences
+    if not total:
+        raise ElmoError(f"{name}: no sentences; the text is empty or blank")

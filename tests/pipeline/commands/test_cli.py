@@ -88,7 +88,17 @@ def test_embed_pretokenized_layers_dtype_and_carry(model: Path, tmp_path: Path) 
         (
             ["perplexity", "MODEL", "--input", "-"],
             b"\n\n",
-            "error: there are no tokens to take the perplexity of\n",
+            "error: <stdin>: no sentences; the text is empty or blank\n",
+        ),
+        (
+            ["embed", "MODEL", "--input", "-", "--output", "o.npz"],
+            b"",
+            "error: <stdin>: no sentences; the text is empty or blank\n",
+        ),
+        (
+            ["embed", "MODEL", "--input", "-", "--output", "o.npz", "--pretokenized"],
+            b" \n\n",
+            "error: <stdin>: no sentences; the text is empty or blank\n",
         ),
         (
             ["corpus", "out", "--work", "work", "--params", "absent.yaml"],
