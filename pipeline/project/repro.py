@@ -45,7 +45,7 @@ class _Lines(logging.Handler):
             raise error
         while error is not None:
             parts.append(str(error).rstrip("."))
-            self.reported |= parts[-1].endswith((", exited with 1", ", exited with 2"))
+            self.reported |= parts[-1].endswith(", exited with 1")
             self.interrupted |= parts[-1].endswith((", exited with -2", ", exited with -15"))
             error = error.__cause__
         line = " ".join(": ".join(filter(None, parts)).split())

@@ -263,7 +263,7 @@ def test_json_is_one_option_with_one_meaning() -> None:
 )
 def test_a_mistyped_command_is_answered_with_the_one_that_is_meant(typed: str, meant: str) -> None:
     code, _, error = elmo(typed, "x")
-    assert code == 2
+    assert code == 1
     assert error == f"error: No such command '{typed}'. Did you mean '{meant}'? See elmo --help\n"
 
 

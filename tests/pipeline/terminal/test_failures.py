@@ -119,13 +119,14 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         (["embde"], "error: No such command 'embde'."),
         (["verify"], "error: Missing argument 'STORE'. See elmo verify --help"),
         (["embed", "m", "--output", "o"], "error: Missing option '--input'. See elmo embed --help"),
+        (["task", "train"], "roles, coreference. See elmo task train --help\n"),
         (["corpus", "o", "--workers", "many"], "error: No such option '--workers'."),
         (["perplexity", "m", "--input", "no/such"], "No such file or directory"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+def test_wrong_usage_is_one_line_and_exit_code_1(arguments: list[str], message: str) -> None:
     code, out, error = elmo(*arguments)
-    assert (code, out) == (2, "")
+    assert (code, out) == (1, "")
     assert message in error and error.count("\n") == 1
 
 
