@@ -19,7 +19,7 @@ import torch
 from msgspec import Meta
 
 from elmo.data.tokenizer import NO_TOKENIZER, Tokenization
-from elmo.errors import Damaged, ElmoError, Mismatch, first_line
+from elmo.errors import Damaged, ElmoError, Mismatch, NotFound, did_you_mean, first_line
 from elmo.io.atomic import check_writable, write_json
 from elmo.io.folders import new_folder
 from elmo.io.location import Location
@@ -370,6 +370,9 @@ def read_task(folder: Path) -> TaskRecord:
     """Read `task.json` of a task folder; raise `ElmoError` if it is missing, outdated or was
     edited."""
     file = folder / TASK_FILE
+    if not folder.exists():
+        beside = [path.parent.name for path in sorted(folder.parent.glob(f"*/{TASK_FILE}"))]
+        raise NotFound(f"{folder}: no such task folder{did_you_mean(folder.name, beside)}")
     given = read_json(file)
     again = "train the task again with this version"
     msgspec.convert(given, Header).check_version(file, "format", FORMAT, again=again)

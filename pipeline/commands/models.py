@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 import click
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, not_utf8_error
 from elmo.settings import LONGEST_LINE, MOST_TOKENS
 
 from ..terminal.progress import Progress, say
@@ -337,10 +337,7 @@ def _lines(
         try:
             text = line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise ElmoError(
-                f"{name}:{number}: byte {error.start + 1} of the line is not UTF-8; "
-                "convert the file to UTF-8"
-            ) from None
+            raise not_utf8_error(name, number, line, error.start) from None
         text = text.removeprefix("\ufeff") if number == 1 else text
         sentences = [[t for t in text.split(" ") if t]] if tokenize is None else tokenize(text)
         if (count := sum(map(len, sentences))) > tokens:

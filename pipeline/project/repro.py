@@ -13,7 +13,7 @@ from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import TextIO
 
-from elmo.errors import NotFound
+from elmo.errors import NotFound, did_you_mean
 
 from ..settings import cluster as execution
 from ..stages import load_stage
@@ -100,7 +100,19 @@ def repro(arguments: Sequence[str]) -> tuple[int, str]:
         signal.signal(signal.SIGTERM, before)
     if code == 252 or lines.interrupted:
         raise KeyboardInterrupt
-    return code, "" if lines.reported else lines.first
+    return code, "" if lines.reported else lines.first + _near(options.targets, lines.first)
+
+
+def _near(targets: Sequence[str], error: str) -> str:
+    """Return the stage that is meant where DVC's `error` is that one of `targets` is no stage."""
+    unknown = [target for target in targets if f"Stage '{target}' not found" in error]
+    if not unknown:
+        return ""
+    from dvc.repo import Repo
+
+    with Repo() as repo:
+        names = {stage.addressing for stage in repo.index.stages}
+    return did_you_mean(unknown[0], sorted(names | {name.split("@")[0] for name in names}))
 
 
 def _let_stages_hear_signals() -> None:

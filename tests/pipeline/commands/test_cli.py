@@ -67,7 +67,7 @@ def test_embed_pretokenized_layers_dtype_and_carry(model: Path, tmp_path: Path) 
         (
             ["embed", "MODEL", "--input", "-", "--output", "o.npz"],
             b"good\n\xff bad\n",
-            "error: <stdin>:2: byte 1 of the line is not UTF-8; convert the file to UTF-8\n",
+            "error: <stdin>:2: byte 1 of the line (0xff) is not UTF-8; save the file as UTF-8\n",
         ),
         (
             ["embed", "absent", "--input", "-", "--output", "o.npz"],

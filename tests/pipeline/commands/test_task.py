@@ -10,7 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, NotFound
 from pipeline.commands.cli import cli
 from tests.elmo.conftest import save_tiny_model
 
@@ -182,6 +182,18 @@ def test_a_trained_task_is_replaced_where_that_is_asked_for(
     run(*again)
     assert trained == []  # no epoch: the training was whole
     assert json.loads(Path("ner/task.json").read_text())["settings"]["hidden"] == 4
+
+
+def test_the_task_that_is_meant_is_named(folder: Path) -> None:
+    (folder / "models" / "ner").mkdir(parents=True)
+    (folder / "models" / "ner" / "task.json").write_text("{}")
+    (folder / "models" / "nerrr").mkdir()  # no task
+    message = r"^models/nerr: no such task folder; did you mean 'ner'\?$"
+    for words in (["evaluate", "models/nerr", "--data"], ["predict", "models/nerr", "--input"]):
+        with pytest.raises(NotFound, match=message):
+            run(*words, "ner.conll")
+    with pytest.raises(NotFound, match=r"^other: no such task folder$"):
+        run("evaluate", "other", "--data", "ner.conll")
 
 
 def _interrupted(*_: object) -> None:

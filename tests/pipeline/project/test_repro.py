@@ -158,6 +158,7 @@ def test_the_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ("file", "text", "arguments", "words"),
     [
         ("x", "", ["nope"], "nope"),
+        ("x", "", ["goood"], "'goood' not found inside 'dvc.yaml' file; did you mean 'good'?"),
         ("x", "", ["--nope"], "unrecognized arguments: --nope. See elmo run --help"),
         ("dvc.yaml", "stages: [", [], "unable to read: 'dvc.yaml'"),
         ("dvc.yaml", "stages: {a: {cmdd: x}}", [], "dvc.yaml' validation failed"),
