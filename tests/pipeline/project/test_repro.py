@@ -115,7 +115,7 @@ def test_a_skipped_stage_is_a_line_and_three_end_a_whole_run(project: Path) -> N
     assert run(project)[:2] == (
         0,
         "made:   nothing yet\nscored: nothing yet\n"
-        "next:   compare runs: dvc metrics diff, dvc exp show; "
+        "next:   compare runs: dvc metrics diff; "
         "curves: mlflow ui --backend-store-uri sqlite:///mlflow.db\n",
     )
     assert run(project, "one")[1] == "one: up to date\n"
@@ -150,7 +150,7 @@ def test_the_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     )
     assert following == (
         "next:   open report/index.html; keep these numbers: git add numbers && git commit -m "
-        "Results; compare runs: dvc metrics diff, dvc exp show"
+        "Results; compare runs: dvc metrics diff"
     )
 
 
