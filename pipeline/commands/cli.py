@@ -104,7 +104,7 @@ def cli(verbose: bool, quiet: bool) -> None:
 
     `elmo init FOLDER` starts a project; `elmo run` there runs the stages of dvc.yaml, in order.
 
-    Completion of commands and options, for this shell alone: eval "$(_ELMO_COMPLETE=bash_source
+    Completion of commands, options, presets and stages, for this shell alone: eval "$(_ELMO_COMPLETE=bash_source
     elmo)", in zsh zsh_source; for good, put that line into ~/.bashrc or ~/.zshrc.
 
     \b
