@@ -9,7 +9,6 @@ import hashlib
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -45,8 +44,14 @@ from elmo.store import FeatureStore, model_digest
 from elmo.store.layout import Mix
 from elmo.tasks import RESULTS_VERSION, TASK_FILE, schemes
 from elmo.tasks.example_files import examples_of_items
-from elmo.tasks.examples import Example, distinct_sentences, learnable_examples
-from elmo.tasks.formats.fields import ExampleSet, TextSplitter
+from elmo.tasks.examples import (
+    Example,
+    Predicate,
+    Tagged,
+    distinct_sentences,
+    learnable_examples,
+)
+from elmo.tasks.formats.fields import ExampleSet, token_offsets
 from elmo.tasks.inputs import TaskInputs, WordTable, word_table
 from elmo.tasks.kinds import KINDS
 from elmo.tasks.metrics import Scores, Tally
@@ -157,8 +162,7 @@ class Task:
         prints them.
 
         An item is a text, which is split as the training text was, a list of tokens within the list
-        of items, or a record with the fields of JSON lines. Spans have their `text` and, for a text
-        item, their range of `characters`. An item of the task `roles` gives a list, one object per
+        of items, or a record with the fields of JSON lines. An item of the task `roles` gives a list, one object per
         predicate. An item without tokens gives None. `ElmoError` names a bad item by its index.
         """
         if isinstance(items, str | Mapping):
@@ -169,33 +173,29 @@ class Task:
         labelled = examples_of_items(self.record.kind, several, tokenizer=self.record.tokenizer)
         answers: list[list[Any]] = [[] for _ in several]
         for example, prediction in self.predict(labelled.examples):
-            item = several[number := int(example.source.rpartition(":")[2])]
-            text = item.get("text") if isinstance(item, Mapping) else item
-            described = self.describe(example, prediction)
-            self._add_texts(described, text if isinstance(text, str) else None)
-            answers[number].append(described)
+            number = int(example.source.rpartition(":")[2])
+            answers[number].append(self.describe(example, prediction))
         if KINDS[self.record.kind].several:
             return answers
         return [answer[0] if answer else None for answer in answers]
 
-    def _add_texts(self, described: dict[str, Any], text: str | None) -> None:
-        """Add to the spans of a prediction their text, and their range of characters in `text`."""
+    def describe(self, example: Example, prediction: Any) -> dict[str, Any]:
+        """Return a prediction of `predict` as a dictionary that can be written as JSON.
+
+        Spans have their `text` and, in an example that was split from a text, their range of
+        `characters` there.
+        """
+        described = self.model.describe(example, prediction)
         spans = [*described.get("spans", ()), *described.get("arguments", ())]
-        offsets = self._split.tokens_and_offsets(text)[1] if spans and text is not None else ()
+        text = example.text if isinstance(example, Tagged | Predicate) else None
+        offsets = token_offsets(text, described["tokens"]) if spans and text is not None else ()
         for span in spans:
             start, stop = span["start"], span["stop"]
             span["text"] = " ".join(described["tokens"][start:stop])
             if text is not None:
                 first, last = offsets[start][0], offsets[stop - 1][1]
                 span |= {"text": text[first:last], "characters": [first, last]}
-
-    @cached_property
-    def _split(self) -> TextSplitter:
-        return TextSplitter(self.record.tokenizer)
-
-    def describe(self, example: Example, prediction: Any) -> dict[str, Any]:
-        """Return a prediction of `predict` as a dictionary that can be written as JSON."""
-        return self.model.describe(example, prediction)
+        return described
 
     def evaluate(self, labelled: ExampleSet) -> Scores:
         """Return the scores of the task's metric on labelled examples."""

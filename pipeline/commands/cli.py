@@ -104,8 +104,9 @@ def cli(verbose: bool, quiet: bool) -> None:
 
     `elmo init FOLDER` starts a project; `elmo run` there runs the stages of dvc.yaml, in order.
 
-    Completion of commands, options, presets and stages, for this shell alone: eval "$(_ELMO_COMPLETE=bash_source
-    elmo)", in zsh zsh_source; for good, put that line into ~/.bashrc or ~/.zshrc.
+    Completion of commands, options, presets and stages, for this shell alone: eval
+    "$(_ELMO_COMPLETE=bash_source elmo)", in zsh zsh_source; for good, put that line into ~/.bashrc
+    or ~/.zshrc.
 
     \b
     Example: elmo init my-project --text my-text.txt; cd my-project; elmo run

@@ -81,14 +81,14 @@ def test_train_evaluate_and_predict(folder: Path) -> None:
     assert figures["f1"] == 1.0 and figures["f1_sd"] == 0.0
     assert figures["seeds"]["1"]["recall"] == 1.0
     assert run("evaluate", "ner", "--data", "ner.conll").startswith("ner.conll: spans 4")
-    (folder / "text.txt").write_text("Ann Lee sees Rome\n")
+    (folder / "text.txt").write_text("Ann  Lee sees Rome\n")
     assert json.loads(run("predict", "ner", "--input", "text.txt")) == {
         "source": "text.txt:1",
         "tokens": ["Ann", "Lee", "sees", "Rome"],
         "tags": ["B-PER", "I-PER", "O", "B-LOC"],
         "spans": [
-            {"start": 0, "stop": 2, "label": "PER"},
-            {"start": 3, "stop": 4, "label": "LOC"},
+            {"start": 0, "stop": 2, "label": "PER", "text": "Ann  Lee", "characters": [0, 8]},
+            {"start": 3, "stop": 4, "label": "LOC", "text": "Rome", "characters": [14, 18]},
         ],
     }
     assert {p.name for p in Path("ner").iterdir()} == {
