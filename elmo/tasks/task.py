@@ -162,8 +162,9 @@ class Task:
         prints them.
 
         An item is a text, which is split as the training text was, a list of tokens within the list
-        of items, or a record with the fields of JSON lines. An item of the task `roles` gives a list, one object per
-        predicate. An item without tokens gives None. `ElmoError` names a bad item by its index.
+        of items, or a record with the fields of JSON lines. An item of the task `roles` gives a
+        list, one object per predicate. An item without tokens gives None. `ElmoError` names a bad
+        item by its index.
         """
         if isinstance(items, str | Mapping):
             return self([items])[0]
