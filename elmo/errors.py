@@ -1,8 +1,10 @@
 """The exceptions for bad input, and helpers that quote a library's error in one line."""
 
+import difflib
 import errno
 import os
 import re
+from collections.abc import Iterable
 
 
 class ElmoError(ValueError):
@@ -48,6 +50,22 @@ def format_error(
     remedy = "a newer version wrote it: upgrade elmo-pipeline" if newer else again
     return Mismatch(
         f"{source}: has {name} {str(found)[:20]}, this version reads {wanted}; {remedy}"
+    )
+
+
+def did_you_mean(name: str, among: Iterable[str]) -> str:
+    """Return the end of a message about a name that was not found: the name `among` others that is
+    most like it, as a question; empty if none is."""
+    near = difflib.get_close_matches(name, list(among), 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def not_utf8_error(source: object, number: int, line: bytes, start: int) -> ElmoError:
+    """Return the exception for line `number` of a text, whose byte `start`, from 0, is not
+    UTF-8."""
+    return ElmoError(
+        f"{source}:{number}: byte {start + 1} of the line (0x{line[start]:02x}) is not UTF-8; "
+        "save the file as UTF-8"
     )
 
 

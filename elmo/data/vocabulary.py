@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, not_utf8_error
 from elmo.io.atomic import new_file
 from elmo.io.records import check_readable
 
@@ -102,10 +102,9 @@ def _read_lines(path: Path) -> list[str]:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ElmoError(
-            f"{path}:{line}: byte {error.start} is not UTF-8; save it as UTF-8"
-        ) from None
+        number = data.count(b"\n", 0, error.start) + 1
+        start = data.rfind(b"\n", 0, error.start) + 1
+        raise not_utf8_error(path, number, data[start:], error.start - start) from None
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from elmo.errors import Damaged, ElmoError
+from elmo.errors import Damaged, ElmoError, not_utf8_error
 from elmo.io.records import check_readable
 from elmo.settings import LONGEST_LINE
 
@@ -45,9 +45,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
             try:
                 text = line.decode("utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
-                raise ElmoError(
-                    f"{path}:{number}: byte {error.start + 1} of the line is not UTF-8"
-                ) from None
+                raise not_utf8_error(path, number, line, error.start) from None
             if "\r" in text:
                 raise ElmoError(
                     f"{path}:{number}: has a carriage return within the line, as files of old Macs "

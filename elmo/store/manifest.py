@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from elmo.data.manifest import TokenizerEntry
 from elmo.data.tokenizer import Tokenization
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, NotFound
 from elmo.io import records
 from elmo.io.location import Location
 from elmo.io.records import (
@@ -359,10 +359,10 @@ def _read(location: Location, version: int, name: str, limit: int | None) -> Sto
     return manifest
 
 
-def _no_store(location: Location) -> ElmoError:
+def _no_store(location: Location) -> NotFound:
     """Return the exception for a folder without a store, or raise that for one of schema 1."""
     if location.exists(_OLD_MANIFEST):
         head = location.read_record(_OLD_MANIFEST, Header)
         if head.kind == "store":
             head.check_version(location.name(_OLD_MANIFEST), "schema", SCHEMA_VERSION, again=_AGAIN)
-    return ElmoError(f"{location.name(FIRST_MANIFEST)}: no such file; {location} is not a store")
+    return NotFound(f"{location.name(FIRST_MANIFEST)}: no such file; {location} is not a store")

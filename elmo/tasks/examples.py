@@ -24,11 +24,15 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class Tagged:
-    """An example of tagging: a sentence with one tag per token; tags of spans are BIOES."""
+    """An example of tagging: a sentence with one tag per token; tags of spans are BIOES.
+
+    `text` is the text that the tokens of an unlabelled example were cut from, if there was one.
+    """
 
     source: str
     tokens: Tokens
     tags: Tokens | None
+    text: str | None = field(default=None, repr=False, compare=False)
 
     @property
     def sentences(self) -> list[Tokens]:
@@ -101,7 +105,7 @@ class Predicate:
     """An example of semantic roles: one predicate of a sentence and its roles, as BIO tags.
 
     `B-V` marks the predicate. If arguments nest, tags cannot express them: they are in the spans
-    `nested`, which are scored but not learned.
+    `nested`, which are scored but not learned. `text` is as in `Tagged`.
     """
 
     source: str
@@ -109,6 +113,7 @@ class Predicate:
     predicate: int
     tags: Tokens | None
     nested: tuple[Span, ...] = ()
+    text: str | None = field(default=None, repr=False, compare=False)
 
     @property
     def sentences(self) -> list[Tokens]:

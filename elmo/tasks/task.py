@@ -9,7 +9,6 @@ import hashlib
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -19,7 +18,7 @@ import torch
 from msgspec import Meta
 
 from elmo.data.tokenizer import NO_TOKENIZER, Tokenization
-from elmo.errors import Damaged, ElmoError, Mismatch, first_line
+from elmo.errors import Damaged, ElmoError, Mismatch, NotFound, did_you_mean, first_line
 from elmo.io.atomic import check_writable, write_json
 from elmo.io.folders import new_folder
 from elmo.io.location import Location
@@ -43,10 +42,16 @@ from elmo.nn.device import check_device
 from elmo.settings import MOST_LAYERS, ModelShape
 from elmo.store import FeatureStore, model_digest
 from elmo.store.layout import Mix
-from elmo.tasks import RESULTS_VERSION, schemes
+from elmo.tasks import RESULTS_VERSION, TASK_FILE, schemes
 from elmo.tasks.example_files import examples_of_items
-from elmo.tasks.examples import Example, distinct_sentences, learnable_examples
-from elmo.tasks.formats.fields import ExampleSet, TextSplitter
+from elmo.tasks.examples import (
+    Example,
+    Predicate,
+    Tagged,
+    distinct_sentences,
+    learnable_examples,
+)
+from elmo.tasks.formats.fields import ExampleSet, token_offsets
 from elmo.tasks.inputs import TaskInputs, WordTable, word_table
 from elmo.tasks.kinds import KINDS
 from elmo.tasks.metrics import Scores, Tally
@@ -157,9 +162,9 @@ class Task:
         prints them.
 
         An item is a text, which is split as the training text was, a list of tokens within the list
-        of items, or a record with the fields of JSON lines. Spans have their `text` and, for a text
-        item, their range of `characters`. An item of the task `roles` gives a list, one object per
-        predicate. An item without tokens gives None. `ElmoError` names a bad item by its index.
+        of items, or a record with the fields of JSON lines. An item of the task `roles` gives a
+        list, one object per predicate. An item without tokens gives None. `ElmoError` names a bad
+        item by its index.
         """
         if isinstance(items, str | Mapping):
             return self([items])[0]
@@ -169,33 +174,29 @@ class Task:
         labelled = examples_of_items(self.record.kind, several, tokenizer=self.record.tokenizer)
         answers: list[list[Any]] = [[] for _ in several]
         for example, prediction in self.predict(labelled.examples):
-            item = several[number := int(example.source.rpartition(":")[2])]
-            text = item.get("text") if isinstance(item, Mapping) else item
-            described = self.describe(example, prediction)
-            self._add_texts(described, text if isinstance(text, str) else None)
-            answers[number].append(described)
+            number = int(example.source.rpartition(":")[2])
+            answers[number].append(self.describe(example, prediction))
         if KINDS[self.record.kind].several:
             return answers
         return [answer[0] if answer else None for answer in answers]
 
-    def _add_texts(self, described: dict[str, Any], text: str | None) -> None:
-        """Add to the spans of a prediction their text, and their range of characters in `text`."""
+    def describe(self, example: Example, prediction: Any) -> dict[str, Any]:
+        """Return a prediction of `predict` as a dictionary that can be written as JSON.
+
+        Spans have their `text` and, in an example that was split from a text, their range of
+        `characters` there.
+        """
+        described = self.model.describe(example, prediction)
         spans = [*described.get("spans", ()), *described.get("arguments", ())]
-        offsets = self._split.tokens_and_offsets(text)[1] if spans and text is not None else ()
+        text = example.text if isinstance(example, Tagged | Predicate) else None
+        offsets = token_offsets(text, described["tokens"]) if spans and text is not None else ()
         for span in spans:
             start, stop = span["start"], span["stop"]
             span["text"] = " ".join(described["tokens"][start:stop])
             if text is not None:
                 first, last = offsets[start][0], offsets[stop - 1][1]
                 span |= {"text": text[first:last], "characters": [first, last]}
-
-    @cached_property
-    def _split(self) -> TextSplitter:
-        return TextSplitter(self.record.tokenizer)
-
-    def describe(self, example: Example, prediction: Any) -> dict[str, Any]:
-        """Return a prediction of `predict` as a dictionary that can be written as JSON."""
-        return self.model.describe(example, prediction)
+        return described
 
     def evaluate(self, labelled: ExampleSet) -> Scores:
         """Return the scores of the task's metric on labelled examples."""
@@ -232,7 +233,8 @@ def train_task(
     device: str = "cpu",
     report: ReportEpoch = lambda kind, figures: None,
 ) -> TaskRecord:
-    """Train a task once per seed and write its folder `out`; return its record.
+    """Train a task once per seed and write its folder `out`, in place of a task that is there;
+    return its record.
 
     `work` holds checkpoints, from which an interrupted training resumes, and a store of the
     sentences' vectors, which later trainings on the same data reuse. If `store` is given, vectors
@@ -242,7 +244,7 @@ def train_task(
     """
     _check(settings, model, train, dev)
     check_lengths([*train.examples, *dev.examples])
-    check_folder(Location(out), ours=("task.json",), also=OTHER_FILE_PATTERN)
+    check_folder(Location(out), ours=(TASK_FILE,), also=OTHER_FILE_PATTERN)
     check_writable(out)
     learned = learnable_examples(train.examples)
     if not learned:
@@ -275,7 +277,7 @@ def train_task(
         report("seed", {"seed": seed})
         with work_folder_lock(folders[seed]):
             trained(seed)
-    with new_folder(Location(out), ours=("task.json",), also=OTHER_FILE_PATTERN) as new:
+    with new_folder(Location(out), ours=(TASK_FILE,), also=OTHER_FILE_PATTERN) as new:
         write_json(new / "words.json", words.words)
         if model is not None:
             link_model(model, new / "model")
@@ -284,7 +286,7 @@ def train_task(
         written = [new / "words.json", *sorted(new.glob("seed-*/*"))]
         record.files = {path.relative_to(new).as_posix(): sha256(path) for path in written}
         record.digest = record_digest(msgspec.to_builtins(record))
-        write_json(new / "task.json", msgspec.to_builtins(record))
+        write_json(new / TASK_FILE, msgspec.to_builtins(record))
     for folder in folders.values():
         shutil.rmtree(folder, ignore_errors=True)
     return record
@@ -368,7 +370,10 @@ def evaluate_seeds(folder: Path, labelled: ExampleSet, *, device: str = "cpu") -
 def read_task(folder: Path) -> TaskRecord:
     """Read `task.json` of a task folder; raise `ElmoError` if it is missing, outdated or was
     edited."""
-    file = folder / "task.json"
+    file = folder / TASK_FILE
+    if not folder.exists():
+        beside = [path.parent.name for path in sorted(folder.parent.glob(f"*/{TASK_FILE}"))]
+        raise NotFound(f"{folder}: no such task folder{did_you_mean(folder.name, beside)}")
     given = read_json(file)
     again = "train the task again with this version"
     msgspec.convert(given, Header).check_version(file, "format", FORMAT, again=again)

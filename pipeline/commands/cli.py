@@ -104,8 +104,9 @@ def cli(verbose: bool, quiet: bool) -> None:
 
     `elmo init FOLDER` starts a project; `elmo run` there runs the stages of dvc.yaml, in order.
 
-    Completion of commands and options, for this shell alone: eval "$(_ELMO_COMPLETE=bash_source
-    elmo)", in zsh zsh_source; for good, put that line into ~/.bashrc or ~/.zshrc.
+    Completion of commands, options, presets and stages, for this shell alone: eval
+    "$(_ELMO_COMPLETE=bash_source elmo)", in zsh zsh_source; for good, put that line into ~/.bashrc
+    or ~/.zshrc.
 
     \b
     Example: elmo init my-project --text my-text.txt; cd my-project; elmo run
@@ -122,7 +123,7 @@ for commands in SECTIONS.values():
 
 
 def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
-    """Run the command line and exit: wrong usage is one line and code 2, another error one and 1.
+    """Run the command line and exit; an error, wrong usage too, is one line and exit code 1.
 
     A bug keeps its traceback; with --verbose, so does every error.
     """
@@ -147,12 +148,12 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
         sys.exit(done.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
-        sys.exit(2)
+        sys.exit(1)
     except click.ClickException as error:
         command = getattr(getattr(error, "ctx", None), "command_path", name)
         message = _shown(" ".join(error.format_message().split()))
-        click.echo(f"error: {message} See {command} --help", err=True)
-        sys.exit(error.exit_code)
+        stop = "" if message.endswith((".", "?", "?)")) else "."
+        sys.exit(f"error: {message}{stop} See {command} --help")
     except KeyboardInterrupt:
         sys.exit("error: interrupted; run the same command again to go on")
     except Exception as error:

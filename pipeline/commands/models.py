@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 import click
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, not_utf8_error
 from elmo.settings import LONGEST_LINE, MOST_TOKENS
 
 from ..terminal.progress import Progress, say
@@ -321,10 +321,10 @@ def _lines(
 ) -> Iterator[LineSentences]:
     """The sentences of each line, or one of its tokens between spaces where `tokenize` is None.
 
-    `ElmoError` names a line that is not UTF-8 or too long.
+    `ElmoError` names a line that is not UTF-8 or too long, or a text without any token.
     """
     name = getattr(source, "name", "-")
-    number = 0
+    number = total = 0
     while line := source.readline(LONGEST_LINE + 1):
         number += 1
         if progress is not None:
@@ -337,10 +337,7 @@ def _lines(
         try:
             text = line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise ElmoError(
-                f"{name}:{number}: byte {error.start + 1} of the line is not UTF-8; "
-                "convert the file to UTF-8"
-            ) from None
+            raise not_utf8_error(name, number, line, error.start) from None
         text = text.removeprefix("\ufeff") if number == 1 else text
         sentences = [[t for t in text.split(" ") if t]] if tokenize is None else tokenize(text)
         if (count := sum(map(len, sentences))) > tokens:
@@ -348,4 +345,7 @@ def _lines(
                 f"{name}:{number}: the line has {count:,} tokens, at most {tokens:,} are "
                 "read; cut it into sentences, one on each line"
             )
+        total += count
         yield sentences
+    if not total:
+        raise ElmoError(f"{name}: no sentences; the text is empty or blank")

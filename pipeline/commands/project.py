@@ -9,7 +9,22 @@ import click
 
 from elmo.errors import ElmoError
 
+from ..stages import STAGES
 from .options import PARAMS, PATH, print_done
+
+
+def _presets(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
+    """Return the presets whose names begin so; in a project also its own."""
+    from ..settings.preset import find_presets
+
+    params_file: Path | None = context.params.get("params_file")
+    found = find_presets(params_file.parent if params_file is not None else None)
+    return sorted(name for name in found if name.startswith(begun))
+
+
+def _stages(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
+    """Return the stages whose names begin so."""
+    return [name for name in STAGES if name.startswith(begun)]
 
 
 class _SeveralFiles(click.Command):
@@ -44,7 +59,12 @@ class _SeveralFiles(click.Command):
     help="The text of your domain, whose vectors are stored; default: TEXT again.",
 )
 @click.option("--column", help="The column of CSV, TSV, JSON lines and Parquet; default: text.")
-@click.option("--preset", "preset_name", help="The size or language: small, original, korean, …")
+@click.option(
+    "--preset",
+    "preset_name",
+    shell_complete=_presets,
+    help="The size or language: small, original, korean, …",
+)
 @click.option(
     "--from",
     "model",
@@ -83,7 +103,7 @@ def init(
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True})
-@click.argument("stages", nargs=-1, type=click.UNPROCESSED)
+@click.argument("stages", nargs=-1, type=click.UNPROCESSED, shell_complete=_stages)
 def run_stages(stages: tuple[str, ...]) -> None:
     """Run STAGES and what they need (default: all) where they are not up to date.
 
@@ -106,7 +126,7 @@ def run_stages(stages: tuple[str, ...]) -> None:
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=_presets)
 @PARAMS
 def preset(name: str, params_file: Path) -> None:
     """Write the values of presets/NAME.yaml into params.yaml; all other lines stay as they are.

@@ -9,9 +9,10 @@ import click
 
 from elmo.data.tokenizer import TOKENIZERS
 from elmo.errors import ElmoError
+from elmo.tasks import TASK_FILE
 from elmo.tasks.kinds import KINDS
 
-from .options import DEVICE, JSON, PATH, print_done
+from .options import DEVICE, JSON, OVERWRITE, PATH, print_done
 from .run_stage import check_outside
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def task() -> None:
     show_default=True,
     help="Where unfinished work and the vectors are kept.",
 )
+@OVERWRITE
 @_reading
 def train(
     kind: str,
@@ -109,6 +111,7 @@ def train(
     tokenizer: str | None,
     track: bool,
     work: Path,
+    overwrite: bool,
     format_: str | None,
     columns: str | None,
     scheme: str | None,
@@ -120,14 +123,18 @@ def train(
     Example: elmo task train tagging --train train.conll --dev dev.conll \\
         --model models/finetune --out models/ner
     """
+    from elmo.io.atomic import check_unfinished
+
+    _check_paths(model, without_elmo=without_elmo, store=store)
+    check_outside(work, filter(None, (out, model, train, dev, store)))
+    if not overwrite:
+        check_unfinished(out, mark=TASK_FILE)
     from elmo.tasks.example_files import read_examples
     from elmo.tasks.task import train_task
 
     from ..stages import tasks
     from ..tracking.task_runs import TaskRuns
 
-    _check_paths(model, without_elmo=without_elmo, store=store)
-    check_outside(work, filter(None, (out, model, train, dev, store)))
     options: dict[str, Any] = {"layers": layers, "epochs": epochs, "batch_size": batch_size}
     options |= {"hidden": hidden, "lr": lr, "elmo": "none" if without_elmo else None}
     settings = _chosen(kind, options, changes)

@@ -25,7 +25,8 @@ from .options import JSON, PARAMS, PATH
 def work(folder: Path, send: bool, as_json: bool) -> None:
     """List unfinished stages, and metrics that MLflow has not been sent yet.
 
-    Runs and versions are shown by `mlflow ui`, experiments by `dvc exp show`.
+    Runs and versions are shown by `mlflow ui`, experiments by `dvc exp
+    show --only-changed`.
 
     \b
     Example: elmo work --send

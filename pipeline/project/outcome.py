@@ -71,7 +71,7 @@ def _next(made: Sequence[str], tracked: Sequence[str]) -> list[str]:
     steps = [f"open {one.removeprefix('report ')}" for one in made if one.startswith("report ")]
     if _changed(tracked):
         steps.append(f"keep these numbers: git add {' '.join(tracked)} && git commit -m Results")
-    steps.append("compare runs: dvc metrics diff, dvc exp show")
+    steps.append("compare runs: dvc metrics diff")
     if not os.environ.get("MLFLOW_TRACKING_URI"):
         steps.append("curves: mlflow ui --backend-store-uri sqlite:///mlflow.db")
     return steps

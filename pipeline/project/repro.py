@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 import psutil
 
-from elmo.errors import ElmoError, NotFound
+from elmo.errors import ElmoError, NotFound, did_you_mean
 
 from ..settings import cluster as execution
 from ..settings import params, strict_yaml
@@ -52,7 +52,7 @@ class _Lines(logging.Handler):
             raise error
         while error is not None:
             parts.append(str(error).rstrip("."))
-            self.reported |= parts[-1].endswith((", exited with 1", ", exited with 2"))
+            self.reported |= parts[-1].endswith(", exited with 1")
             self.interrupted |= parts[-1].endswith((", exited with -2", ", exited with -15"))
             if isinstance(error, LockError):
                 self.first = self.first or _other_run(str(error))
@@ -159,7 +159,19 @@ def repro(arguments: Sequence[str]) -> tuple[int, str]:
             signal.signal(number, handler)
     if code == 252 or lines.interrupted:
         raise KeyboardInterrupt
-    return code, "" if lines.reported else lines.first
+    return code, "" if lines.reported else lines.first + _near(options.targets, lines.first)
+
+
+def _near(targets: Sequence[str], error: str) -> str:
+    """Return the stage that is meant where DVC's `error` is that one of `targets` is no stage."""
+    unknown = [target for target in targets if f"Stage '{target}' not found" in error]
+    if not unknown:
+        return ""
+    from dvc.repo import Repo
+
+    with Repo() as repo:
+        names = {stage.addressing for stage in repo.index.stages}
+    return did_you_mean(unknown[0], sorted(names | {name.split("@")[0] for name in names}))
 
 
 def _let_stages_hear_signals() -> None:

@@ -21,6 +21,12 @@ _LIST = r"^( *)[^\s#][^\n]*:[ \t]*(?:#[^\n]*)?\n(?: *#[^\n]*\n|\n)*( *)- "
 OURS = PACKAGE / "project" / "presets"
 
 
+def find_presets(project: Path | None = None) -> dict[str, Path]:
+    """Return the files of this package's presets and of a project's own, by name."""
+    folders = [OURS] if project is None else [OURS, project / "presets"]
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
+
+
 def apply_preset(name: str, params_file: Path) -> list[str]:
     """Write a preset's values into `params_file`; return a line for each value that changed.
 
@@ -28,8 +34,7 @@ def apply_preset(name: str, params_file: Path) -> list[str]:
     has. Raises `BadSettings` where there is no such preset or the result is invalid; nothing is
     written then.
     """
-    own = params_file.parent / "presets"
-    presets = {path.stem: path for folder in (OURS, own) for path in folder.glob("*.yaml")}
+    presets = find_presets(params_file.parent)
     if name not in presets:
         raise BadSettings(f"no preset {name}; there are {', '.join(sorted(presets))}")
     source = presets[name]

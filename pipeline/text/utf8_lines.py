@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, not_utf8_error
 from elmo.settings import LONGEST_LINE
 
 from .formats import Records
@@ -106,10 +106,7 @@ def check_utf8(span: FileSpan, text: bytes, offset: int) -> None:
     except UnicodeDecodeError as error:
         line = line_number(span, offset + error.start)
         start = text.rfind(b"\n", 0, error.start) + 1
-        raise ElmoError(
-            f"{span.input.url}:{line}: byte {error.start - start + 1} of the line "
-            f"(0x{text[error.start]:02x}) is not UTF-8; save the file as UTF-8"
-        ) from None
+        raise not_utf8_error(span.input.url, line, text[start:], error.start - start) from None
 
 
 def check_no_nul(input_: InputFile, text: bytes, line: int) -> None:

@@ -1,6 +1,7 @@
 """Unfinished stages, and records that MLflow has not been sent yet, as `elmo work` lists them.
 
-MLflow's runs and versions are in `mlflow ui`, the project's experiments in `dvc exp show`.
+MLflow's runs and versions are in `mlflow ui`, the project's experiments in
+`dvc exp show --only-changed`.
 """
 
 import time

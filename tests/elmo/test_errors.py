@@ -17,6 +17,8 @@ from tests.elmo.conftest import save_tiny_model
 def test_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(elmo.NotFound, match="nowhere: no such model folder"):
         elmo.Embedder.load(tmp_path / "nowhere")
+    with pytest.raises(elmo.NotFound, match=r"no such file; .*nowhere is not a store"):
+        elmo.FeatureStore(tmp_path / "nowhere")
 
 
 def test_what_is_damaged(tmp_path: Path, tiny_model_folder: Path) -> None:

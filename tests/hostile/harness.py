@@ -48,13 +48,11 @@ def listing(folder: Path, *, work: bool = False) -> dict[str, str]:
     return entries
 
 
-def refused(
-    *arguments: object, cwd: Path, names: str = "", usage: bool = False, work: bool = False
-) -> str:
+def refused(*arguments: object, cwd: Path, names: str = "", work: bool = False) -> str:
     """Run a command that must be refused; return its line. It may leave `work` to resume from."""
     before = listing(cwd, work=not work)
     code, out, err = elmo(*arguments, cwd=cwd)
-    assert code == (2 if usage else 1), f"exit code {code}\n{out}{err}"
+    assert code == 1, f"exit code {code}\n{out}{err}"
     (line,) = [row for row in err.splitlines() if not row.startswith(("  ", "warning: "))]
     assert line.startswith("error: "), line
     assert not INNER.search(line), line

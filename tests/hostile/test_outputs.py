@@ -365,7 +365,7 @@ def test_vectors_that_are_not_there_are_found_before_any_work(task_case: Path) -
 def test_a_task_takes_of_a_model_what_is_the_model_s(task_case: Path) -> None:
     (task_case / "model" / "notes").mkdir()
     (task_case / "model" / "notes" / "mine.txt").write_text("years of work")
-    for _ in range(2):  # the second would refuse to replace a file that is not a task's
-        code, _, error = elmo(*WORKING["task train"], cwd=task_case)
+    for more in ((), ("--overwrite",)):  # it replaces no file that is not a task's
+        code, _, error = elmo(*WORKING["task train"], *more, cwd=task_case)
         assert code == 0, error
     assert not (task_case / "o" / "model" / "notes").exists()

@@ -29,7 +29,7 @@ def test_standard_input_is_closed(
         run()
 
     monkeypatch.setattr(cli, "run_cli", closed)
-    refused(*READING[command], cwd=case, names="standard input is closed", usage=True)
+    refused(*READING[command], cwd=case, names="standard input is closed")
 
 
 @pytest.mark.parametrize("command", ["verify", "lineage", "embed", "neighbors", "compact"])

@@ -63,12 +63,8 @@ class TextSplitter:
 
     def tokens_and_offsets(self, text: str) -> tuple[Tokens, tuple[Range, ...]]:
         """Return the tokens of a text, and the character range of each."""
-        tokens, offsets, start = self(text), [], 0
-        for token in tokens:
-            start = text.index(token, start)
-            offsets.append((start, start + len(token)))
-            start += len(token)
-        return tokens, tuple(offsets)
+        tokens = self(text)
+        return tokens, token_offsets(text, tokens)
 
     def sentences(self, text: str) -> list[str]:
         """Return the sentences of a text; joined, they are the text."""
@@ -311,6 +307,23 @@ def column_number(column: str, name: str) -> int:
         return int(column)
     except ValueError:
         raise ElmoError(f"--columns: {name} must be a column's number, found {column!r}") from None
+
+
+def text_of(request: ReadRequest, record: Mapping[str, Any]) -> str | None:
+    """Return the text that `tokens_of` splits for a record to be predicted; None if it splits
+    none, or for training."""
+    text = None if request.labelled or "tokens" in record else record.get("text")
+    return text if isinstance(text, str) else None
+
+
+def token_offsets(text: str, tokens: Sequence[str]) -> tuple[Range, ...]:
+    """Return the character range in `text` of each of the tokens it was split into."""
+    offsets, start = [], 0
+    for token in tokens:
+        start = text.index(token, start)
+        offsets.append((start, start + len(token)))
+        start += len(token)
+    return tuple(offsets)
 
 
 def tokens_covering(offsets: Sequence[Range], start: int, stop: int) -> Range:

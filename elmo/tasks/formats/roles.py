@@ -17,6 +17,7 @@ from elmo.tasks.formats.fields import (
     json_records,
     line_error,
     marks_documents,
+    text_of,
     tokens_of,
     typed_field,
 )
@@ -87,7 +88,7 @@ def from_jsonl(request: ReadRequest) -> ExampleSet:
     examples: list[Example] = []
     for number, record in json_records(request):
         tokens = tokens_of(request, record, number)
-        source = f"{request.path}:{number}"
+        source, text = f"{request.path}:{number}", text_of(request, record)
         if request.labelled or "predicate" in record:
             predicates = [typed_field(request, record, "predicate", int, number)]
         else:
@@ -107,7 +108,7 @@ def from_jsonl(request: ReadRequest) -> ExampleSet:
                     schemes.spans_of_tags(tags, "bio")
                 except schemes.TagError as error:
                     raise line_error(request.path, number, str(error)) from None
-            examples.append(Predicate(source, tokens, predicate, tags and tuple(tags)))
+            examples.append(Predicate(source, tokens, predicate, tags and tuple(tags), text=text))
     return ExampleSet(examples, {"predicates": len(examples)}, "bio")
 
 

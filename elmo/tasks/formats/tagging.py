@@ -17,6 +17,7 @@ from elmo.tasks.formats.fields import (
     json_records,
     line_error,
     text_lines,
+    text_of,
     tokens_of,
     typed_field,
 )
@@ -77,7 +78,7 @@ def from_conllu(request: ReadRequest) -> ExampleSet:
 
 def from_jsonl(request: ReadRequest) -> ExampleSet:
     """Read JSON lines {"tokens": [...], "tags": [...]}, or {"text": …} without tags."""
-    rows, numbers = [], []
+    rows, numbers, raw = [], [], []
     for number, record in json_records(request):
         tokens = tokens_of(request, record, number)
         tags = typed_field(request, record, "tags", list[str], number) if request.labelled else None
@@ -85,14 +86,16 @@ def from_jsonl(request: ReadRequest) -> ExampleSet:
             raise line_error(request.path, number, f"{len(tokens)} tokens and {len(tags)} tags")
         rows.append((tokens, tags))
         numbers.append([number] * len(tokens))
-    return _tagged(request, rows, numbers, Counter())
+        raw.append(text_of(request, record))
+    return _tagged(request, rows, numbers, Counter(), raw)
 
 
 def from_text(request: ReadRequest) -> ExampleSet:
     """Read plain text to be tagged, one sentence per line."""
-    texts = text_lines(request)
-    rows = [(request.split(text), None) for _, text in texts]
-    return _tagged(request, rows, [[number] for number, _ in texts], Counter())
+    lines = text_lines(request)
+    raw = [text for _, text in lines]
+    rows = [(request.split(text), None) for text in raw]
+    return _tagged(request, rows, [[number] for number, _ in lines], Counter(), raw)
 
 
 def _tagged(
@@ -100,11 +103,16 @@ def _tagged(
     rows: Sequence[tuple[Tokens, list[str] | None]],
     numbers: Sequence[Sequence[int]],
     counts: Counter[str],
+    raw: Sequence[str | None] | None = None,
 ) -> ExampleSet:
-    """Return sentences with their tags as BIOES, or unchanged if the tags mark no spans."""
+    """Return sentences with their tags as BIOES, or unchanged if the tags mark no spans.
+
+    `raw` has the text of each sentence, if it was split from one.
+    """
     scheme = request.scheme or schemes.detect_scheme(tags for _, tags in rows if tags)
     examples: list[Example] = []
-    for (tokens, tags), lines in zip(rows, numbers, strict=True):
+    raw = raw or [None] * len(rows)
+    for (tokens, tags), lines, text in zip(rows, numbers, raw, strict=True):
         if not tokens:
             counts["dropped_empty"] += 1
             continue
@@ -122,7 +130,7 @@ def _tagged(
             counts["spans"] += len(marked)
             tags = list(schemes.to_bioes(marked, len(tags)))
         given = None if tags is None else tuple(tags)
-        examples.append(Tagged(f"{request.path}:{lines[0]}", tokens, given))
+        examples.append(Tagged(f"{request.path}:{lines[0]}", tokens, given, text))
     counts["sentences"] = len(examples)
     counts["tokens"] = sum(len(e.tokens) for e in examples if isinstance(e, Tagged))
     return ExampleSet(examples, dict(counts), scheme)

@@ -37,7 +37,7 @@ def test_the_marks_are_found_by_name(tmp_path: Path) -> None:
         (b"<S>\n</S>\nthe\n", r"words\.txt: the vocabulary has no <UNK>"),
         (b"<S>\n</S>\n<UNK>\na\na\n", r"words\.txt: the word 'a' stands twice"),
         (b"<S>\n</S>\n<UNK>\na\n\nb\n", r"words\.txt:5: is blank, and no word"),
-        (b"<S>\n</S>\n<UNK>\n\xff\n", r"words\.txt:4: byte 15 is not UTF-8"),
+        (b"<S>\n</S>\n<UNK>\n\xff\n", r"words\.txt:4: byte 1 of the line \(0xff\) is not UTF-8"),
     ],
 )
 def test_a_bad_file_is_refused(tmp_path: Path, content: bytes, message: str) -> None:

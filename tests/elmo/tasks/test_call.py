@@ -49,17 +49,27 @@ def test_texts_tokens_and_records_are_read_alike(tmp_path: Path) -> None:
 
 
 def test_spans_have_their_text_and_where_it_stands(tmp_path: Path) -> None:
+    """The text that was cut into the tokens, and not one that stands beside them."""
     loaded = task("tagging", tmp_path)
-    described: dict[str, Any] = {
-        "tokens": ("Ann", "Lee", "sings"),
-        "spans": [{"start": 0, "stop": 2, "label": "PER"}],
-    }
-    loaded._add_texts(described, "Ann  Lee sings")
-    assert described["spans"] == [
-        {"start": 0, "stop": 2, "label": "PER", "text": "Ann  Lee", "characters": [0, 8]}
+    loaded.model.predict = lambda batch, _: [  # type: ignore[method-assign]
+        ["B-PER", "E-PER", "O"] for _ in batch
     ]
-    loaded._add_texts(described := {**described, "spans": [{"start": 1, "stop": 3}]}, None)
-    assert described["spans"] == [{"start": 1, "stop": 3, "text": "Lee sings"}]
+    span = {"start": 0, "stop": 2, "label": "PER"}
+    raw, tokens = "Ann  Lee sings", ["Ann", "Lee", "sings"]
+    in_raw = span | {"text": "Ann  Lee", "characters": [0, 8]}
+    items = [raw, {"text": raw}, tokens, {"tokens": tokens, "text": "Ann"}]
+    found = [answer["spans"] for answer in loaded(items)]
+    assert found == [[in_raw], [in_raw], *[[span | {"text": "Ann Lee"}]] * 2]
+
+
+def test_arguments_have_their_text_and_where_it_stands(tmp_path: Path) -> None:
+    loaded = task("roles", tmp_path)
+    loaded.model.predict = lambda batch, _: [  # type: ignore[method-assign]
+        ["B-A0", "B-V"] for _ in batch
+    ]
+    (answer,) = loaded({"text": " Ann  sings", "predicates": [1]})
+    argument = {"start": 0, "stop": 1, "label": "A0", "text": "Ann", "characters": [1, 4]}
+    assert answer["arguments"] == [argument]
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_embed_pretokenized_layers_dtype_and_carry(model: Path, tmp_path: Path) 
         (
             ["embed", "MODEL", "--input", "-", "--output", "o.npz"],
             b"good\n\xff bad\n",
-            "error: <stdin>:2: byte 1 of the line is not UTF-8; convert the file to UTF-8\n",
+            "error: <stdin>:2: byte 1 of the line (0xff) is not UTF-8; save the file as UTF-8\n",
         ),
         (
             ["embed", "absent", "--input", "-", "--output", "o.npz"],
@@ -88,7 +88,17 @@ def test_embed_pretokenized_layers_dtype_and_carry(model: Path, tmp_path: Path) 
         (
             ["perplexity", "MODEL", "--input", "-"],
             b"\n\n",
-            "error: there are no tokens to take the perplexity of\n",
+            "error: <stdin>: no sentences; the text is empty or blank\n",
+        ),
+        (
+            ["embed", "MODEL", "--input", "-", "--output", "o.npz"],
+            b"",
+            "error: <stdin>: no sentences; the text is empty or blank\n",
+        ),
+        (
+            ["embed", "MODEL", "--input", "-", "--output", "o.npz", "--pretokenized"],
+            b" \n\n",
+            "error: <stdin>: no sentences; the text is empty or blank\n",
         ),
         (
             ["corpus", "out", "--work", "work", "--params", "absent.yaml"],
@@ -253,7 +263,7 @@ def test_json_is_one_option_with_one_meaning() -> None:
 )
 def test_a_mistyped_command_is_answered_with_the_one_that_is_meant(typed: str, meant: str) -> None:
     code, _, error = elmo(typed, "x")
-    assert code == 2
+    assert code == 1
     assert error == f"error: No such command '{typed}'. Did you mean '{meant}'? See elmo --help\n"
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, NotFound
 from pipeline.commands.cli import cli
 from tests.elmo.conftest import save_tiny_model
 
@@ -81,14 +81,14 @@ def test_train_evaluate_and_predict(folder: Path) -> None:
     assert figures["f1"] == 1.0 and figures["f1_sd"] == 0.0
     assert figures["seeds"]["1"]["recall"] == 1.0
     assert run("evaluate", "ner", "--data", "ner.conll").startswith("ner.conll: spans 4")
-    (folder / "text.txt").write_text("Ann Lee sees Rome\n")
+    (folder / "text.txt").write_text("Ann  Lee sees Rome\n")
     assert json.loads(run("predict", "ner", "--input", "text.txt")) == {
         "source": "text.txt:1",
         "tokens": ["Ann", "Lee", "sees", "Rome"],
         "tags": ["B-PER", "I-PER", "O", "B-LOC"],
         "spans": [
-            {"start": 0, "stop": 2, "label": "PER"},
-            {"start": 3, "stop": 4, "label": "LOC"},
+            {"start": 0, "stop": 2, "label": "PER", "text": "Ann  Lee", "characters": [0, 8]},
+            {"start": 3, "stop": 4, "label": "LOC", "text": "Rome", "characters": [14, 18]},
         ],
     }
     assert {p.name for p in Path("ner").iterdir()} == {
@@ -159,6 +159,45 @@ def test_what_is_wrong_is_said_and_nothing_is_written(
         run(*TRAIN, *words)
     assert message in str(refused.value)
     assert not Path("ner").exists()
+
+
+def test_a_trained_task_is_replaced_where_that_is_asked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without being asked nothing is read; what was interrupted goes on by the same command."""
+    small = [*TRAIN, "--without-elmo", "--epochs", 1]
+    run(*small)
+    first = Path("ner/task.json").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("elmo.tasks.example_files.read_examples", None)
+        with pytest.raises(ElmoError, match="^ner: exists, and is not replaced; .*--overwrite$"):
+            run(*small)
+    again = [*small, "--hidden", 4, "--overwrite"]
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):  # as click ends it
+        patch.setattr("elmo.tasks.task.write_json", _interrupted)
+        run(*again)
+    assert Path("ner/task.json").read_bytes() == first and list(Path("work/tasks").iterdir())
+    trained = []
+    monkeypatch.setattr("pipeline.stages.tasks.log_detail", trained.append)
+    run(*again)
+    assert trained == []  # no epoch: the training was whole
+    assert json.loads(Path("ner/task.json").read_text())["settings"]["hidden"] == 4
+
+
+def test_the_task_that_is_meant_is_named(folder: Path) -> None:
+    (folder / "models" / "ner").mkdir(parents=True)
+    (folder / "models" / "ner" / "task.json").write_text("{}")
+    (folder / "models" / "nerrr").mkdir()  # no task
+    message = r"^models/nerr: no such task folder; did you mean 'ner'\?$"
+    for words in (["evaluate", "models/nerr", "--data"], ["predict", "models/nerr", "--input"]):
+        with pytest.raises(NotFound, match=message):
+            run(*words, "ner.conll")
+    with pytest.raises(NotFound, match=r"^other: no such task folder$"):
+        run("evaluate", "other", "--data", "ner.conll")
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_each_seed_is_a_run_of_its_own(

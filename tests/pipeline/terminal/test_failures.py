@@ -1,5 +1,8 @@
 """Exceptions that libraries really raise, each one line; a bug keeps its traceback."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +11,7 @@ import pytest
 from elmo.errors import ElmoError
 from pipeline.commands import cli
 from pipeline.terminal.failures import user_message
-from tests.pipeline.command_line import COMMANDS, elmo
+from tests.pipeline.command_line import COMMANDS, ROOT, elmo
 
 
 def arrow(folder: Path) -> None:
@@ -119,13 +122,14 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         (["embde"], "error: No such command 'embde'."),
         (["verify"], "error: Missing argument 'STORE'. See elmo verify --help"),
         (["embed", "m", "--output", "o"], "error: Missing option '--input'. See elmo embed --help"),
+        (["task", "train"], "roles, coreference. See elmo task train --help\n"),
         (["corpus", "o", "--workers", "many"], "error: No such option '--workers'."),
         (["perplexity", "m", "--input", "no/such"], "No such file or directory"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+def test_wrong_usage_is_one_line_and_exit_code_1(arguments: list[str], message: str) -> None:
     code, out, error = elmo(*arguments)
-    assert (code, out) == (2, "")
+    assert (code, out) == (1, "")
     assert message in error and error.count("\n") == 1
 
 
@@ -138,8 +142,38 @@ def test_help_lists_the_stages_first_in_order_and_every_command_once() -> None:
     assert "Stages, in order:" in text and "\nMore:" not in text
 
 
-def test_the_shell_completes_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = {"_ELMO_COMPLETE": "bash_complete", "COMP_WORDS": "elmo pre", "COMP_CWORD": "1"}
-    for name, value in own.items():
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("elmo pre", ["preset", "pretrain"]),
+        ("elmo preset ori", ["original", "original-2018"]),
+        ("elmo preset mi", ["mine"]),  # the project's own
+        ("elmo init new --preset korean", ["korean", "korean-small"]),
+        ("elmo init new --preset mi", []),
+        ("elmo run pretrain f", ["features", "finetune"]),
+    ],
+)
+def test_the_shell_completes(
+    typed: str, completed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "presets").mkdir()
+    (tmp_path / "presets" / "mine.yaml").touch()
+    own = {"_ELMO_COMPLETE": "bash_complete", "COMP_WORDS": typed}
+    for name, value in {**own, "COMP_CWORD": str(len(typed.split()) - 1)}.items():
         monkeypatch.setenv(name, value)
-    assert "plain,pretrain" in elmo()[1]
+    found = elmo(cwd=tmp_path)[1].split()
+    assert sorted(line.removeprefix("plain,") for line in found) == completed
+
+
+def test_completing_loads_nothing_heavy() -> None:
+    own = {"_ELMO_COMPLETE": "bash_complete", "COMP_WORDS": "elmo preset s", "COMP_CWORD": "2"}
+    code = (
+        "import atexit, sys; from pipeline.commands import cli; "
+        "atexit.register(lambda: print(*sys.modules)); cli.run_cli()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=os.environ | own, capture_output=True, text=True
+    )
+    first, *loaded = done.stdout.split()
+    assert first == "plain,small"
+    assert not {"torch", "numpy", "pyarrow", "ray", "mlflow", "dvc"} & {*loaded}
