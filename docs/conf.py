@@ -4,6 +4,7 @@ The pages under reference/generated are written here, from the command line and 
 """
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
@@ -22,6 +23,8 @@ myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
+# Libraries that are integrated, where they are absent: their pages are written all the same.
+autodoc_mock_imports = [name for name in ("flair", "sklearn", "spacy") if find_spec(name) is None]
 autodoc_default_options = {"members": True, "show-inheritance": False}
 nitpicky = False
 html_show_sphinx = False

@@ -1,5 +1,6 @@
 """The report's sections on runs: what was run, by which settings, beside the run before."""
 
+import ast
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -117,21 +118,31 @@ def _unused(settings: Params, *, tuned: bool) -> tuple[str, ...]:
 def _flat(value: Any, name: str = "") -> list[tuple[str, str]]:
     """Settings by their whole names, as on the command line, with values as YAML has them."""
     if not isinstance(value, dict) or not value:
-        return [(name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))]
+        return [(name, _yaml(value))]
     rows = ((f"{name}.{key}" if name else str(key), one) for key, one in value.items())
     return [row for key, one in rows for row in _flat(one, key)]
 
 
+def _yaml(value: Any) -> str:
+    """Return a setting as it is written in params.yaml."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def run_before(runs: Mapping[str, tracking.RunFacts]) -> list[Block]:
-    """Return the run of finetune before this one, beside it; nothing where there is none."""
-    now = runs.get("finetune")
-    then = now and tracking.previous_facts("finetune", now)
+    """Return the run of finetune before this one, beside it; nothing where there is none.
+
+    Where nothing was fine-tuned, it is the run of pretrain.
+    """
+    stage = "finetune" if "finetune" in runs else "pretrain"
+    now = runs.get(stage)
+    then = now and tracking.previous_facts(stage, now)
     if now is None or then is None:
         return []
+    trained = "fine-tuned" if stage == "finetune" else "pretrained"
     names = {
         f"{when}.{text}.average": f"{TEXTS[text].capitalize()}, {title}"
         for text in ("domain", "general")
-        for when, title in (("before", "pretrained"), ("after", "fine-tuned"))
+        for when, title in (("before", "pretrained"), ("after", trained))
     }
     names["train.tokens_per_second"] = "Tokens per second"
     rows = [
@@ -141,7 +152,7 @@ def run_before(runs: Mapping[str, tracking.RunFacts]) -> list[Block]:
     ]
     rows.append(("Minutes", f"{then.minutes:,.1f}", f"{now.minutes:,.1f}"))
     changed = [
-        (code_html(name), then.params.get(name, "–"), now.params.get(name, "–"))
+        (code_html(name), *(_logged(one.params.get(name, "–")) for one in (then, now)))
         for name in sorted(then.params.keys() | now.params.keys())
         if then.params.get(name) != now.params.get(name)
     ]
@@ -151,6 +162,14 @@ def run_before(runs: Mapping[str, tracking.RunFacts]) -> list[Block]:
         Table(rows, head=head),
     ]
     return blocks + ([Table(changed, head=("changed setting", *head[1:]))] if changed else [])
+
+
+def _logged(value: str) -> str:
+    """Return a setting as it is written in params.yaml, from MLflow, where it is as in Python."""
+    try:
+        return _yaml(ast.literal_eval(value))
+    except (ValueError, SyntaxError):
+        return value
 
 
 def _day(facts: tracking.RunFacts) -> str:

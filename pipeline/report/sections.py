@@ -11,9 +11,11 @@ from .phrases import ARMS, SIMPLE, UNKNOWN, interval_text, score_order, versus_u
 from .results import SENTENCES, TEXTS, JsonObject
 
 if TYPE_CHECKING:
+    from elmo.data.shards import Shards
     from elmo.store import FeatureStore
 
-SAMPLES = 6  # sentences of the text that are shown
+SAMPLES = 6  # sentences of a text that are shown
+SHARDS = 4  # of the general text that are read for them: at a URL each is fetched whole
 FILES = 12  # of a text whose names are shown; the others are folded away
 
 
@@ -197,20 +199,39 @@ def _reason(name: str) -> str:
     return f"{reason.replace('_', ' ')} ({unit})"
 
 
-def samples(store: "FeatureStore") -> list[Block]:
-    """Return sentences of the domain text as they were cut, and some that are hardly text."""
-    spread = range(0, len(store), max(1, len(store) // SENTENCES))
-    texts = [tokens for k in spread if (tokens := store.tokens(k))]
-    odd = [tokens for tokens in texts if _hardly_text(tokens)]
-    usual = [tokens for tokens in texts if not _hardly_text(tokens)]
-    titles = {"Domain text as it was cut": usual, "Sentences that hardly look like text": odd}
-    return [
-        Details(
-            title, [Table([(" ".join(one)[:300],) for one in some[:: len(some) // SAMPLES + 1]])]
-        )
-        for title, some in titles.items()
-        if some
-    ]
+def samples(store: "FeatureStore", general: "Shards | None" = None) -> list[Block]:
+    """Return sentences of each text as they were cut, and some that are hardly text.
+
+    The domain text is that of the store; of `general`, if it is another, a few shards are read.
+    """
+    texts = {"domain": [store.tokens(k) for k in _spread(len(store), SENTENCES)]}
+    if general is not None and general.digest not in {one.digest for one in store.manifest.sources}:
+        entries = general.entries("train")
+        opened = [general.open(entries[k]) for k in _spread(len(entries), SHARDS)]
+        texts["general"] = [
+            one.tokens(k) for one in opened for k in _spread(len(one), SENTENCES // len(opened))
+        ]
+    blocks: list[Block] = []
+    for text, title in TEXTS.items():
+        sentences = [tokens for tokens in texts.get(text, ()) if tokens]
+        odd = [tokens for tokens in sentences if _hardly_text(tokens)]
+        usual = [tokens for tokens in sentences if not _hardly_text(tokens)]
+        blocks += [
+            Details(
+                title, [Table([(" ".join(some[k])[:300],) for k in _spread(len(some), SAMPLES)])]
+            )
+            for title, some in (
+                (f"{title.capitalize()} as it was cut", usual),
+                (f"Sentences of the {title} that hardly look like text", odd),
+            )
+            if some
+        ]
+    return blocks
+
+
+def _spread(count: int, most: int) -> range:
+    """Return at most `most` of the numbers below `count`, spread evenly."""
+    return range(0, count, -(-count // most) or 1)
 
 
 def _hardly_text(tokens: Sequence[str]) -> bool:

@@ -31,7 +31,7 @@ STAGE = Stage(
     score=lambda figures, started_from: score(figures, started_from),
     metrics={
         "perplexity_lower_better": "heldout_perplexity",
-        "times_below_unigram": "times_below_unigram",
+        "times_below_unigram_higher_better": "times_below_unigram",
     },
     cluster=True,
     settles_precision=lambda _: True,

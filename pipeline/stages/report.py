@@ -33,6 +33,7 @@ STAGE = Stage(
         Argument("store", help="The store."),
         Argument("registered", "path", "What register wrote."),
         Argument("corpus", "path", "The corpus, whose files are named.", required=False),
+        Argument("general", help="Shards of the general text, for samples.", required=False),
     ),
     outputs=(Argument("out", "path"),),
     run=lambda params, **given: run(
@@ -55,16 +56,19 @@ def run(
     store: Location,
     registered: Path,
     corpus: Path | None = None,
+    general: Location | None = None,
     tasks: Sequence[str] = (),
     settings: Params | None = None,
 ) -> dict[str, int]:
     """Write `index.html` and its PNGs to `out`, and log the page to MLflow; return their number.
 
-    `tasks` are the names of tasks that have figures and pictures. `settings`, if given, are listed
+    `tasks` are the names of tasks that have figures and pictures. Of the shards `general`, if
+    given, samples are shown, as of the store. `settings`, if given, are listed
     on the page, and what MLflow knows of the training runs and of the previous run is added. Raises
     `ElmoError` where a figure is missing, or `store` was not made from `model`. Equal inputs, and
     equal runs in MLflow, give equal bytes.
     """
+    from elmo.data.shards import Shards
     from elmo.model.embedder import Embedder
 
     from ..report.pictures import pictures
@@ -94,7 +98,11 @@ def run(
                     "The run before": runs.run_before(facts),
                 }
                 embedder = Embedder.load(local_model, device="cpu")
-                figures = _figures(results, drawn, curves / "tasks", params, embedder, model_name)
+                shards = None if general is None else Shards(general)
+                samples = sections.samples(results.store, shards)
+                figures = _figures(
+                    results, drawn, curves / "tasks", params, embedder, model_name, samples
+                )
                 content = about_runs | figures
                 head = sections.summary(results.figures, model_name)
                 page = render(params.title, head, content)
@@ -110,6 +118,7 @@ def _figures(
     params: ReportSettings,
     embedder: "Embedder",
     started_from: str,
+    samples: list[Block],
 ) -> dict[str, list[Block]]:
     """The sections on figures, in order; `started_from` names a model that was trained elsewhere.
 
@@ -126,7 +135,7 @@ def _figures(
         "Text": [
             *sections.files(results.texts),
             *sections.text_figures(figures),
-            *sections.samples(store),
+            *samples,
         ],
         "Vocabulary": [] if started_from else words,
         "Layers": [*sections.layers(results.layers), drawn["layers"]],

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from elmo.tasks.train import ReportEpoch
 
 NOT_SCORES = ("epoch", "loss", "lr")  # what an epoch has besides its scores
+MAIN_SCORES = ("f1", "accuracy")  # one of them is the first score of each task
 
 
 def _run(params: Params, name: str, model: Location, cluster: Cluster, **given: Any) -> Numbers:
@@ -60,7 +61,8 @@ STAGE = Stage(
     ),
     run=_run,
     summary=lambda figures, _: summary(figures),
-    metrics={"score_higher_better": "score", "gain_over_without_elmo": "gain"},
+    metrics={f"{metric}_higher_better": metric for metric in MAIN_SCORES}
+    | {"gain_over_without_elmo_higher_better": "gain"},
     score=lambda figures, _: score_text(figures),
     work=replace(WORK, kind="path"),
     cluster=True,
@@ -129,8 +131,11 @@ def run(
         figures = _figures(tallies, data)
         with tracked.open(0) as log:
             log.log_to_parent(
-                {f"tasks.{name}.{_metric(figures)}": figures["score"]}
-                | {f"tasks.{name}.{key}": figures[key] for key in ("gain",) if key in figures},
+                {
+                    f"tasks.{name}.{key}": figures[key]
+                    for key in (_metric(figures), "gain")
+                    if key in figures
+                },
                 {f"tasks.{name}.seeds": params.seeds},
             )
     for tracked in tracked_arms.values():
@@ -453,7 +458,7 @@ def _figures(
         for arm, row in means.items()
     }
     metric = _metric(figures)
-    figures["score"] = next(figures[arm][metric] for arm in ARMS if arm in figures)
+    figures[metric] = next(figures[arm][metric] for arm in ARMS if arm in figures)
     if means.keys() >= ARMS.keys():
         figures |= gain_of(tallies["elmo"], tallies["baseline"])
     figures["seeds"] = len(tallies[next(arm for arm in ARMS if arm in tallies)])

@@ -43,7 +43,7 @@ STAGE = Stage(
     outputs=(OUT,),
     run=lambda params, **given: run(params=params.vocab, **given),
     summary=lambda figures, _: summary(figures),
-    metrics={"words": "words", "heldout_covered_share": "heldout_coverage"},
+    metrics={"words": "words", "heldout_covered_share_higher_better": "heldout_coverage"},
     cluster=True,
 )
 

@@ -18,7 +18,7 @@ from elmo.io.locks import take_lock
 
 from .. import tracking
 from ..terminal.progress import say
-from .champion import decide_champion, find_version
+from .champion import CANDIDATE, decide_champion, find_version
 from .served_model import ServedModel, log_and_check_model
 
 _LOCK_WAIT = 600.0  # seconds to wait for another process that registers
@@ -55,7 +55,7 @@ def register(
         if number is None:
             _sweep(name, run_id, content)
             logged = _log_checked(folder, run_id, content)
-            number = _publish(name, logged, run_id, tags, description)
+            number = _publish(name, logged, run_id, tags, description, alias)
         kept, number = number, find_version(name, content) or number
         if kept != number:  # another process was first: one version for each content
             tracking.mlflow_client().delete_model_version(name, str(kept))
@@ -64,13 +64,17 @@ def register(
 
 
 def _publish(
-    name: str, model_uri: str, run_id: str, tags: Mapping[str, str], description: str
+    name: str, model_uri: str, run_id: str, tags: Mapping[str, str], description: str, alias: str
 ) -> int:
     from mlflow.exceptions import MlflowException
 
     client = tracking.mlflow_client()
     try:
-        client.create_registered_model(name)
+        client.create_registered_model(
+            name,
+            description=f"ELMo models that give words vectors in their sentences: models:/{name}@"
+            f"{alias} is the one to use, @{CANDIDATE} the newest.",
+        )
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise

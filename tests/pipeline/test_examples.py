@@ -55,7 +55,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         training={},
         tokenizer=installed_tokenization("unicode", "split"),
     )
-    sentences = [f"it makes a new array of shape {k} .".split() for k in range(20)]
+    sentences = [
+        f"it makes a new array of the given shape and type {k} .".split() for k in range(20)
+    ]
     write_shards(
         folder / "shards",
         sentences,

@@ -121,6 +121,8 @@ def test_the_same_content_is_registered_once(inputs: Path, monkeypatch: pytest.M
     done = CliRunner().invoke(cli, ["stores", "tiny", "--json"])
     assert json.loads(done.stdout) == {"version": 1, "stores": version.stores()}
     assert list(version.stores().values()) == [str(inputs / "store")]
+    described = mlflow.MlflowClient().get_registered_model("tiny").description
+    assert "models:/tiny@champion is the one to use" in described
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{inputs}/two.db")
     assert run(inputs)["version"] == 1, "an empty registry gets the model anew"
     assert aliases() == {1: ["candidate", "champion"]}

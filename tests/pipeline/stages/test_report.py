@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from elmo.data.characters import Characters
-from elmo.data.shards import write_shards
+from elmo.data.shards import Shards, write_shards
 from elmo.data.tokenizer import Tokenization
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
@@ -32,7 +32,8 @@ from elmo.settings import StoreSettings
 from elmo.store import FeatureStore, model_digest
 from elmo.store import build as store_build
 from pipeline import tracking
-from pipeline.report import occurrences, results
+from pipeline.report import occurrences, results, runs, sections
+from pipeline.report.page import Details, Table
 from pipeline.settings.params import Params, ReportSettings, load
 from pipeline.stages import report
 from tests.elmo.run_job import NETWORK
@@ -141,6 +142,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     draw = random.Random(0)
     sentences = [draw.choices(words, k=draw.randrange(12)) for _ in range(60)]
     write_shards(folder / "shards", sentences, heldout_every=6, shard_sentences=30)
+    others = [["a", f"general{k}", "<i>"] for k in range(50)] + [["+", "-", "%"]]
+    write_shards(folder / "general", others, heldout_every=7, shard_sentences=5)
     settings = StoreSettings(
         layers="all",
         mix="",
@@ -194,6 +197,7 @@ def run(
         store=Location(given / "store"),
         registered=given / "registered.json",
         corpus=given / "corpus",
+        general=Location(given / "general"),
         settings=settings,
     )
 
@@ -236,6 +240,7 @@ def text_of(page: str) -> str:
         "Paragraphs left out of the domain text Reason paragraphs such as "
         "code 2,718 if a < b: return a directive 5",
         "What did not occur general text domain text Dropped, space (bytes) 0 0",
+        "General text as it was cut a general",
         "Domain text as it was cut",
         "; two random tokens have 0.",
     ],
@@ -392,6 +397,45 @@ def test_what_mlflow_knows_of_the_runs_is_on_the_page(given: Path, tmp_path: Pat
         text,
     )
     assert "Domain text, fine-tuned 91.5 85.1" in text and "neighbors 3 4" in text
+
+
+def test_of_one_text_alone_pretraining_is_shown_beside_the_one_before() -> None:
+    """Finetune has trained nothing; settings are written as in params.yaml, not as in Python."""
+
+    @dataclass
+    class Settings:
+        freeze: list[str]
+        skip: bool
+        title: str
+
+    digests = ("1" * 64, "2" * 64)
+    before, now = Settings([], True, "one"), Settings(["softmax"], False, "None of them")
+    for average, params, model in zip((91.5, 85.1), (before, now), digests, strict=True):
+        with tracking.run("pretrain", params, inputs={}) as log:
+            log.log_metrics({"after.general.average": average})
+            log.set_tag("model_digest", model)
+        time.sleep(0.01)  # MLflow's times have milliseconds
+    facts = tracking.training_facts("pretrain", digests[1])
+    assert facts is not None
+    perplexity, changed = (
+        one for one in runs.run_before({"pretrain": facts}) if isinstance(one, Table)
+    )
+    assert perplexity.rows[0] == ("General text, pretrained", "91.5", "85.1")
+    assert [row[1:] for row in changed.rows] == [
+        ("[]", '["softmax"]'),
+        ("true", "false"),
+        ("one", "None of them"),
+    ]
+    assert runs.run_before({}) == []
+
+
+def test_the_general_text_is_not_shown_twice_where_it_is_the_domain_text(made: Path) -> None:
+    store = FeatureStore(made / "store")
+    (alone,) = sections.samples(store, Shards(made / "shards"))
+    assert isinstance(alone, Details) and alone.title == "Domain text as it was cut"
+    for block in sections.samples(store, Shards(made / "general")):
+        assert isinstance(block, Details) and isinstance(block.blocks[0], Table)
+        assert len(block.blocks[0].rows) <= sections.SAMPLES
 
 
 def test_many_unknown_words_are_noted(given: Path, tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from elmo.errors import ElmoError
+from elmo.tasks import metrics
 from elmo.tasks.example_files import read_examples
 from elmo.tasks.kinds import KINDS
 from elmo.tasks.task import Task
 from pipeline import tracking
 from pipeline.commands.cli import cli
+from pipeline.report.phrases import score_order
 from pipeline.settings import params
 from pipeline.settings.params import ProjectTask
 from pipeline.stages import tasks
@@ -80,11 +82,11 @@ def test_with_and_without_elmo(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     figures = run(folder)
     gains = ["gain", "gain_low", "gain_high", "gain_test_low", "gain_test_high"]
     simple = ["majority", "static"]
-    assert list(figures) == ["elmo", "baseline", *simple, "score", *gains, "seeds", "examples"]
+    assert list(figures) == ["elmo", "baseline", *simple, "f1", *gains, "seeds", "examples"]
     assert figures["majority"].keys() == {"f1", "precision", "recall", "accuracy"}
     assert figures["gain_low"] <= figures["gain"] <= figures["gain_high"]
     assert figures["gain_test_low"] == figures["gain_test_high"]  # of one example
-    assert figures["score"] == figures["elmo"]["f1"]
+    assert figures["f1"] == figures["elmo"]["f1"]
     assert figures["gain"] == pytest.approx(figures["elmo"]["f1"] - figures["baseline"]["f1"])
     assert figures["examples"] == {"train": 1, "dev": 1, "test": 1}
     said = tasks.summary(figures)
@@ -171,7 +173,7 @@ def test_the_command_of_the_stage(folder: Path) -> None:
     assert done.stdout.startswith("tasks ner: f1 ")
     figures = json.loads(Path("f.json").read_text())
     assert figures["examples"]["test"] == 1
-    assert json.loads(Path("m.json").read_text()) == {"score_higher_better": figures["elmo"]["f1"]}
+    assert json.loads(Path("m.json").read_text()) == {"f1_higher_better": figures["elmo"]["f1"]}
     other = CliRunner().invoke(cli, ["tasks", "pos", *words])
     assert str(other.exception) == "tasks.pos: no such task in the params; there are: ner"
 
@@ -265,3 +267,10 @@ def test_labels_that_training_lacks_are_said(
     run(folder, seeds=1, settings={**SETTINGS, "elmo": "none", "epochs": 1})
     printed = capfd.readouterr().err
     assert said.format("dev") in printed and said.format("test") in printed
+
+
+def test_a_column_names_the_first_score_of_every_metric() -> None:
+    """Else `dvc metrics show` would lack it."""
+    for metric, columns in metrics._COLUMNS.items():
+        scores = metrics.Tally(metric, [(1.0,) * columns]).scores()
+        assert f"{min(scores, key=score_order)}_higher_better" in tasks.STAGE.metrics
