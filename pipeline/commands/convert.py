@@ -11,6 +11,7 @@ from elmo.interop.export_formats import EXPORT_FORMATS, format_for
 
 from .options import (
     FOLDER,
+    NEW_FILE,
     OVERWRITE,
     PATH,
     TEXT,
@@ -64,8 +65,8 @@ def import_(
 
 @click.command()
 @click.argument("model", type=PATH)
-@click.argument("options", type=PATH)
-@click.argument("weights", type=PATH)
+@click.argument("options", type=NEW_FILE)
+@click.argument("weights", type=NEW_FILE)
 @OVERWRITE
 def export(model: Path, options: Path, weights: Path, overwrite: bool) -> None:
     """Write a model as the 2018 pair OPTIONS.json and WEIGHTS.hdf5.
@@ -143,7 +144,7 @@ def package(
 
 @click.command()
 @click.argument("model", type=PATH)
-@click.argument("out", type=PATH)
+@click.argument("out", type=NEW_FILE)
 @OVERWRITE
 def export_serving(model: Path, out: Path, overwrite: bool) -> None:
     """Write MODEL as one file that serves without this package: OUT.pt2 (torch.export) or OUT.onnx.
@@ -177,7 +178,7 @@ def _dump_help() -> str:
 
 @click.command(help=_dump_help())
 @click.argument("store", type=FOLDER)
-@click.argument("out", type=PATH)
+@click.argument("out", type=NEW_FILE)
 @click.option(
     "--layout",
     type=click.Choice([*EXPORT_FORMATS]),
@@ -205,7 +206,7 @@ def dump(store: "Location", out: Path, layout: str | None, dtype: str, overwrite
 @click.command()
 @click.argument("model", type=PATH)
 @click.argument("vocabulary", type=PATH)
-@click.argument("out", type=PATH)
+@click.argument("out", type=NEW_FILE)
 @OVERWRITE
 def dump_tokens(model: Path, vocabulary: Path, out: Path, overwrite: bool) -> None:
     """Write MODEL's context-free vectors of a word list, a line each, to OUT.hdf5 as in 2018.

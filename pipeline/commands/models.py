@@ -19,7 +19,7 @@ from elmo.errors import ElmoError
 from elmo.settings import LONGEST_LINE, MOST_TOKENS
 
 from ..terminal.progress import Progress, say
-from .options import DEVICE, FOLDER, JSON, OVERWRITE, PATH, TEXT, output_file, print_done
+from .options import DEVICE, FOLDER, JSON, NEW_FILE, OVERWRITE, PATH, TEXT, output_file, print_done
 
 if TYPE_CHECKING:
     from elmo.data.tokenizer import TextTokenizer
@@ -43,7 +43,9 @@ STORE_MODEL = click.option(
 @click.command()
 @click.argument("model", type=PATH)
 @INPUT
-@click.option("--output", type=PATH, required=True, help="An .npz file: key k is line k, from 0.")
+@click.option(
+    "--output", type=NEW_FILE, required=True, help="An .npz file: key k is line k, from 0."
+)
 @PRETOKENIZED
 @click.option("--batch-size", default=256, show_default=True, help="Sentences read at a time.")
 @click.option("--state", type=click.Choice(["reset", "carry"]), default="reset", show_default=True)

@@ -46,6 +46,24 @@ class _Path(click.Path):
 PATH = _Path(path_type=Path)
 
 
+class _NewFile(_Path):
+    """A file to be written: the folder that it goes to must be there, or its name is mistyped."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Make it a `Path`; what is wrong with a path that is no folder, its writer says."""
+        from elmo.errors import NotFound
+        from elmo.io.outputs import check_parent
+
+        path = super().convert(value, param, ctx)
+        check_parent(path)
+        if not path.parent.is_dir():
+            raise NotFound(f"{path}: no folder {path.parent}; make it, or choose another output")
+        return path
+
+
+NEW_FILE = _NewFile(path_type=Path)
+
+
 class _Folder(click.ParamType):  # type: ignore[type-arg]
     """A folder of the project as it is named, or the URL of one, which a path would spoil."""
 
