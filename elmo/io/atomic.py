@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from elmo.errors import ElmoError, reason_of
 from elmo.io.locks import take_lock
@@ -61,10 +61,21 @@ def check_absent(out: Path) -> None:
     """
     check_file(out)
     if out.exists() and out.stat().st_size:
-        sweep_hidden_folders(out)
-        raise ElmoError(
-            f"{out}: exists, and is not replaced; delete it, choose another or pass --overwrite"
-        )
+        _refuse(out)
+
+
+def check_unfinished(out: Path, *, mark: str) -> None:
+    """Raise `ElmoError`, as `check_absent` does, if an output folder is whole: it has the file
+    `mark`."""
+    if (out / mark).exists():
+        _refuse(out)
+
+
+def _refuse(out: Path) -> NoReturn:
+    sweep_hidden_folders(out)
+    raise ElmoError(
+        f"{out}: exists, and is not replaced; delete it, choose another or pass --overwrite"
+    )
 
 
 @contextmanager

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="The tokenizer of its training text: the files do not record it.",
 )
+@OVERWRITE
 def import_(
     options: Path,
     weights: Path,
@@ -46,6 +47,7 @@ def import_(
     vocabulary: Path | None,
     embedding: Path | None,
     tokenizer: str,
+    overwrite: bool,
 ) -> None:
     """Make a model folder of a 2018 OPTIONS.json and WEIGHTS.hdf5.
 
@@ -53,9 +55,19 @@ def import_(
     Example: elmo import options.json weights.hdf5 models/original --vocabulary words.txt
     """
     from elmo.interop.bilm_tf import import_2018
+    from elmo.io.atomic import check_unfinished
+    from elmo.model.config import CONFIG
 
+    if not overwrite:
+        check_unfinished(model, mark=CONFIG)
     digest = import_2018(
-        options, weights, model, vocabulary=vocabulary, embedding=embedding, tokenizer=tokenizer
+        options,
+        weights,
+        model,
+        vocabulary=vocabulary,
+        embedding=embedding,
+        tokenizer=tokenizer,
+        overwrite=overwrite,
     )
     print_done(
         f"import: {model} (digest {digest[:12]}), tokenizer {tokenizer}; it has no softmax: 2018 "
@@ -107,6 +119,7 @@ def export(model: Path, options: Path, weights: Path, overwrite: bool) -> None:
     show_default=True,
     help="The precision of the file; float16 halves it.",
 )
+@OVERWRITE
 def package(
     model: Path,
     out: Path,
@@ -116,6 +129,7 @@ def package(
     language: str | None,
     about: Any,
     weights: "WeightPrecision",
+    overwrite: bool,
 ) -> None:
     """Make a Python package of MODEL, which others install and load by NAME.
 
@@ -123,8 +137,11 @@ def package(
     Example: elmo package models/pretrain pretrained/english --name english --language en
              pip install ./pretrained/english; elmo embed english --input text.txt --output out.npz
     """
-    from elmo.model.pretrained import write_package
+    from elmo.io.atomic import check_unfinished
+    from elmo.model.pretrained import PROJECT_FILE, write_package
 
+    if not overwrite:
+        check_unfinished(out, mark=PROJECT_FILE)
     try:
         text = about.read().decode("utf-8") if about else ""
     except UnicodeDecodeError:
@@ -194,9 +211,13 @@ def _dump_help() -> str:
 @OVERWRITE
 def dump(store: "Location", out: Path, layout: str | None, dtype: str, overwrite: bool) -> None:
     """Write STORE for other tools."""
+    from elmo.io.atomic import check_unfinished
     from elmo.store import FeatureStore
+    from elmo.store.export import DATASET_FILE
 
     export = EXPORT_FORMATS[layout or format_for(out.name)]
+    if layout == "datasets" and not overwrite:
+        check_unfinished(out, mark=DATASET_FILE)
     opened = FeatureStore(store, checked=True)
     with output_file(out, overwrite and not out.is_dir()) as new:  # a folder of ours is replaced
         count = export.write(opened, new, dtype=dtype)

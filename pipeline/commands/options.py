@@ -179,7 +179,9 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one obj
 
 
 OVERWRITE = click.option(
-    "--overwrite", is_flag=True, help="Replace the file where there is one, once the new is whole."
+    "--overwrite",
+    is_flag=True,
+    help="Replace the output where there is one, once the new is whole.",
 )
 
 
