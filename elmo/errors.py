@@ -1,8 +1,11 @@
 """The exceptions for bad input, and helpers that quote a library's error in one line."""
 
+import difflib
 import errno
 import os
 import re
+from collections.abc import Iterable
+from pathlib import Path
 
 
 class ElmoError(ValueError):
@@ -23,6 +26,23 @@ class Mismatch(ElmoError):
 
 class BadSettings(ElmoError):
     """A setting is unknown or out of its range."""
+
+
+def did_you_mean(name: str, known: Iterable[str], *, within: str = "") -> str:
+    """Return `; did you mean …?` with the one of the known names that is most like a mistyped one,
+    after what they all begin `within`; empty if none is."""
+    near = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {within}{near[0]}?" if near else ""
+
+
+def similar_folder(folder: Path) -> str:
+    """Return `; did you mean …?` with the folder beside a missing one whose name is most like its
+    own; empty if none is."""
+    try:
+        beside = [path.name for path in folder.parent.iterdir() if path.is_dir()]
+    except OSError:
+        return ""
+    return did_you_mean(folder.name, beside, within=str(folder).removesuffix(folder.name))
 
 
 def missing_error(file: object) -> Damaged:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from elmo.data.tokenizer import Tokenization
-from elmo.errors import Damaged, NotFound, altered_error, missing_error
+from elmo.errors import Damaged, NotFound, altered_error, missing_error, similar_folder
 from elmo.io.atomic import write_json
 from elmo.io.location import Folder, Location
 from elmo.io.records import FileName, Header, Sha256, digest
@@ -102,7 +102,8 @@ def read_config(folder: Folder) -> ModelConfig:
     """
     location = model_location(folder)
     if not (location.exists(CONFIG) or (location.local and location.local.is_dir())):
-        raise NotFound(f"{folder}: no such model folder{_or_name(str(folder))}")
+        near = similar_folder(location.local) if location.local else ""
+        raise NotFound(f"{folder}: no such model folder{near or _or_name(str(folder))}")
     source = location.name(CONFIG)
     again = "make the model again with this version"
     location.read_record(CONFIG, Header).check_version(source, "format", FORMAT, again=again)

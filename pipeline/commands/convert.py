@@ -15,6 +15,7 @@ from .options import (
     OVERWRITE,
     PATH,
     TEXT,
+    Choice,
     output_file,
     print_done,
 )
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 @click.option("--embedding", type=PATH, help="Its word embedding, where a separate file holds it.")
 @click.option(
     "--tokenizer",
-    type=click.Choice([*TOKENIZERS]),
+    type=Choice([*TOKENIZERS]),
     default="whitespace",
     show_default=True,
     help="The tokenizer of its training text: the files do not record it.",
@@ -114,7 +115,7 @@ def export(model: Path, options: Path, weights: Path, overwrite: bool) -> None:
 @click.option("--about", type=TEXT, help="Markdown for the card: its data, its use, its limits.")
 @click.option(
     "--weights",
-    type=click.Choice(["float16", "float32"]),
+    type=Choice(["float16", "float32"]),
     default="float16",
     show_default=True,
     help="The precision of the file; float16 halves it.",
@@ -198,12 +199,12 @@ def _dump_help() -> str:
 @click.argument("out", type=NEW_FILE)
 @click.option(
     "--layout",
-    type=click.Choice([*EXPORT_FORMATS]),
+    type=Choice([*EXPORT_FORMATS]),
     help="One of the layouts above; by default lists where OUT ends in .parquet, else all.",
 )
 @click.option(
     "--dtype",
-    type=click.Choice(["float32", "float16"]),
+    type=Choice(["float32", "float16"]),
     default="float32",
     show_default=True,
     help="The type of the numbers in the layout lists.",

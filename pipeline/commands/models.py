@@ -19,7 +19,18 @@ from elmo.errors import ElmoError
 from elmo.settings import LONGEST_LINE, MOST_TOKENS
 
 from ..terminal.progress import Progress, say
-from .options import DEVICE, FOLDER, JSON, NEW_FILE, OVERWRITE, PATH, TEXT, output_file, print_done
+from .options import (
+    DEVICE,
+    FOLDER,
+    JSON,
+    NEW_FILE,
+    OVERWRITE,
+    PATH,
+    TEXT,
+    Choice,
+    output_file,
+    print_done,
+)
 
 if TYPE_CHECKING:
     from elmo.data.tokenizer import TextTokenizer
@@ -48,17 +59,17 @@ STORE_MODEL = click.option(
 )
 @PRETOKENIZED
 @click.option("--batch-size", default=256, show_default=True, help="Sentences read at a time.")
-@click.option("--state", type=click.Choice(["reset", "carry"]), default="reset", show_default=True)
+@click.option("--state", type=Choice(["reset", "carry"]), default="reset", show_default=True)
 @click.option(
     "--layers",
     default="all",
     show_default=True,
     help="The layers to write: all, or numbers such as 0,2.",
 )
-@click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32")
+@click.option("--dtype", type=Choice(["float32", "float16"]), default="float32")
 @click.option(
     "--precision",
-    type=click.Choice(["auto", "float32", "bfloat16", "int8"]),
+    type=Choice(["auto", "float32", "bfloat16", "int8"]),
     default="float32",
     show_default=True,
     help="The precision of matrix products; auto: the faster here of float32 and bfloat16.",

@@ -34,6 +34,18 @@ def _check_name(value: str, *, urls: bool) -> None:
         raise ElmoError(f"{shown}: a URL has two slashes after its colon; a folder, ./ before it")
 
 
+class Choice(click.Choice):  # type: ignore[type-arg]
+    """One of several words; the one that is most like a mistyped word is named."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: Any) -> str:
+        """Say what there is, and what may be meant."""
+        from elmo.errors import did_you_mean
+
+        said = super().get_invalid_choice_message(value, ctx)
+        near = did_you_mean(str(value), self.choices)
+        return f"{said.removesuffix('.')}{near}" if near else said
+
+
 class _Path(click.Path):
     """A file or folder of this machine; a URL, which a `Path` would spoil, is refused."""
 

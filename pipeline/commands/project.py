@@ -9,7 +9,7 @@ import click
 
 from elmo.errors import ElmoError
 
-from .options import PARAMS, PATH, print_done
+from .options import PARAMS, PATH, Choice, print_done
 
 
 class _SeveralFiles(click.Command):
@@ -123,7 +123,7 @@ def preset(name: str, params_file: Path) -> None:
 
 
 @click.command()
-@click.argument("file", type=click.Choice(["params", "cluster"]), default="params")
+@click.argument("file", type=Choice(["params", "cluster"]), default="params")
 def schema(file: str) -> None:
     """Print the JSON schema of params.yaml, or of cluster.yaml, for editors.
 

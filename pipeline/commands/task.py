@@ -11,7 +11,7 @@ from elmo.data.tokenizer import TOKENIZERS
 from elmo.errors import ElmoError
 from elmo.tasks.kinds import KINDS
 
-from .options import DEVICE, JSON, PATH, print_done
+from .options import DEVICE, JSON, PATH, Choice, print_done
 from .run_stage import check_outside
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def task() -> None:
 
 
 @task.command()
-@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("kind", type=Choice(KINDS))
 @click.option(
     "--train",
     type=PATH,
@@ -79,7 +79,7 @@ def task() -> None:
 @click.option("--store", type=PATH, help="A store of these very sentences; default: one is made.")
 @click.option(
     "--tokenizer",
-    type=click.Choice([*TOKENIZERS]),
+    type=Choice([*TOKENIZERS]),
     help="The tokenizer for text; default: the model's own, else unicode.",
 )
 @click.option("--track", is_flag=True, help="One MLflow run for each seed.")
