@@ -15,7 +15,14 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from elmo.data.tokenizer import Tokenization
-from elmo.errors import Damaged, NotFound, altered_error, missing_error, similar_folder
+from elmo.errors import (
+    Damaged,
+    NotFound,
+    altered_error,
+    did_you_mean,
+    missing_error,
+    similar_folder,
+)
 from elmo.io.atomic import write_json
 from elmo.io.location import Folder, Location
 from elmo.io.records import FileName, Header, Sha256, digest
@@ -125,4 +132,7 @@ def _or_name(name: str) -> str:
         return ""
     found = sorted(point.name for point in entry_points(group=ENTRY_POINTS))
     there = f"there are {', '.join(found)}" if found else "there are none"
-    return f", and no installed model of that name ({there}); pip install the model's package"
+    return (
+        did_you_mean(name, found)
+        or f", and no installed model of that name ({there}); pip install the model's package"
+    )

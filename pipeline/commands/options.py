@@ -62,14 +62,16 @@ class _NewFile(_Path):
     """A file to be written: the folder that it goes to must be there, or its name is mistyped."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Make it a `Path`; what is wrong with a path that is no folder, its writer says."""
+        """Make it a `Path`; refuse one in a folder that is not there."""
         from elmo.errors import NotFound
         from elmo.io.outputs import check_parent
 
         path = super().convert(value, param, ctx)
         check_parent(path)
         if not path.parent.is_dir():
-            raise NotFound(f"{path}: no folder {path.parent}; make it, or choose another output")
+            raise NotFound(
+                f"{path}: there is no folder {path.parent}; make it, or choose another output"
+            )
         return path
 
 

@@ -293,7 +293,9 @@ def test_an_output_is_replaced_where_that_is_asked_for(model: Path, tmp_path: Pa
     (tmp_path / "text.txt").write_text("a gift\n")
     command = ("embed", str(model), "--input", "text.txt", "--output", "new/vectors.npz")
     code, _, error = elmo(*command, cwd=tmp_path)
-    no_folder = "error: new/vectors.npz: no folder new; make it, or choose another output\n"
+    no_folder = (
+        "error: new/vectors.npz: there is no folder new; make it, or choose another output\n"
+    )
     assert (code, error) == (1, no_folder)
     assert not (tmp_path / "new").exists()
     (tmp_path / "new").mkdir()
@@ -324,7 +326,7 @@ def test_an_output_is_replaced_where_that_is_asked_for(model: Path, tmp_path: Pa
 )
 def test_no_folder_is_made_for_a_mistyped_output(words: tuple[str, ...], tmp_path: Path) -> None:
     code, _, error = elmo(*words, cwd=tmp_path)
-    assert code == 1 and error.count("\n") == 1 and ": no folder no; make it, or" in error
+    assert code == 1 and error.count("\n") == 1 and ": there is no folder no; make it, or" in error
     assert list(tmp_path.iterdir()) == []
 
 
