@@ -28,23 +28,6 @@ class BadSettings(ElmoError):
     """A setting is unknown or out of its range."""
 
 
-def did_you_mean(name: str, known: Iterable[str], *, within: str = "") -> str:
-    """Return `; did you mean …?` with the one of the known names that is most like a mistyped one,
-    after what they all begin `within`; empty if none is."""
-    near = difflib.get_close_matches(name, known, 1)
-    return f"; did you mean {within}{near[0]}?" if near else ""
-
-
-def similar_folder(folder: Path) -> str:
-    """Return `; did you mean …?` with the folder beside a missing one whose name is most like its
-    own; empty if none is."""
-    try:
-        beside = [path.name for path in folder.parent.iterdir() if path.is_dir()]
-    except OSError:
-        return ""
-    return did_you_mean(folder.name, beside, within=str(folder).removesuffix(folder.name))
-
-
 def missing_error(file: object) -> Damaged:
     """Return the exception for a file that its manifest names but that does not exist."""
     return Damaged(f"{file}: is missing, though its manifest names it; restore it or make it again")
@@ -69,6 +52,23 @@ def format_error(
     return Mismatch(
         f"{source}: has {name} {str(found)[:20]}, this version reads {wanted}; {remedy}"
     )
+
+
+def did_you_mean(name: str, among: Iterable[str]) -> str:
+    """Return the end of a message about a name that was not found: the name `among` others that is
+    most like it, as a question; empty if none is."""
+    near = difflib.get_close_matches(name, list(among), 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def similar_folder(folder: Path) -> str:
+    """Return `did_you_mean` of a folder that is missing, among those beside it."""
+    try:
+        beside = [path.name for path in folder.parent.iterdir() if path.is_dir()]
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(folder.name, beside, 1)
+    return did_you_mean(str(folder), [str(folder.with_name(one)) for one in near])
 
 
 def first_line(error: BaseException) -> str:

@@ -195,7 +195,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one obj
 OVERWRITE = click.option(
     "--overwrite",
     is_flag=True,
-    help="Replace the output where there is one, once the new is whole.",
+    help="Replace an output that is there, once the new is whole.",
 )
 
 

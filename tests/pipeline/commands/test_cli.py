@@ -254,21 +254,24 @@ def test_json_is_one_option_with_one_meaning() -> None:
 def test_a_mistyped_command_is_answered_with_the_one_that_is_meant(typed: str, meant: str) -> None:
     code, _, error = elmo(typed, "x")
     assert code == 2
-    assert error == f"error: No such command '{typed}'; did you mean {meant}? See elmo --help\n"
+    assert error == f"error: No such command '{typed}'; did you mean '{meant}'? See elmo --help\n"
 
 
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        (("verify", "models/finetun"), "models/finetun: no such folder; did you mean MEANT?"),
+        (("verify", "models/finetun"), "models/finetun: no such folder; did you mean 'MEANT'?"),
         (("verify", "models/zz"), "models/zz: no such folder; pass the folder of a store"),
         (
             ("perplexity", "models/finetun", "--input", "-"),
-            "models/finetun: no such model folder; did you mean MEANT?",
+            "models/finetun: no such model folder; did you mean 'MEANT'?",
         ),
-        (("preset", "smal"), "no preset smal; did you mean small?"),
-        (("dump", "x", "y", "--layout", "wordvec"), "did you mean word2vec? See elmo dump --help"),
-        (("schema", "parms"), "did you mean params? See elmo schema --help"),
+        (("preset", "smal"), "no preset smal; did you mean 'small'?"),
+        (
+            ("dump", "x", "y", "--layout", "wordvec"),
+            "did you mean 'word2vec'? See elmo dump --help",
+        ),
+        (("schema", "parms"), "did you mean 'params'? See elmo schema --help"),
     ],
 )
 def test_a_mistyped_word_is_answered_with_the_one_that_is_meant(
