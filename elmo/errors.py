@@ -5,6 +5,7 @@ import errno
 import os
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class ElmoError(ValueError):
@@ -67,6 +68,16 @@ def not_utf8_error(source: object, number: int, line: bytes, start: int) -> Elmo
         f"{source}:{number}: byte {start + 1} of the line (0x{line[start]:02x}) is not UTF-8; "
         "save the file as UTF-8"
     )
+
+
+def similar_folder(folder: Path) -> str:
+    """Return `did_you_mean` of a folder that is missing, among those beside it."""
+    try:
+        beside = [path.name for path in folder.parent.iterdir() if path.is_dir()]
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(folder.name, beside, 1)
+    return did_you_mean(str(folder), [str(folder.with_name(one)) for one in near])
 
 
 def first_line(error: BaseException) -> str:

@@ -53,17 +53,19 @@ def import_2018(
     vocabulary: str | Path | None = None,
     embedding: str | Path | None = None,
     tokenizer: str = "whitespace",
+    overwrite: bool = False,
 ) -> str:
     """Convert the options.json and HDF5 weights of an ELMo of 2018 (bilm-tf, AllenNLP) to a model
     folder; return the model's digest.
 
     `vocabulary` is the word list that came with it, needed if the model reads words, or to train a
     softmax. `embedding` is the file of the word vectors, if they are not among the weights. The
-    files do not say how text was tokenized, so `tokenizer` is recorded. `ElmoError` names an option
-    or dataset that is missing or does not fit.
+    files do not say how text was tokenized, so `tokenizer` is recorded. A model that is there is
+    replaced only with `overwrite`. `ElmoError` names an option or dataset that is missing or does
+    not fit.
     """
     check_folder(Location(out), ours=(CONFIG, WEIGHTS), also=OTHER_FILE_PATTERN)
-    if files := Location(out).names():
+    if not overwrite and (files := Location(out).names()):
         raise ElmoError(
             f"{out}: holds {files[0]}, and is not replaced; choose another folder, or delete it"
         )

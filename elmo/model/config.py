@@ -15,7 +15,14 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from elmo.data.tokenizer import Tokenization
-from elmo.errors import Damaged, NotFound, altered_error, missing_error
+from elmo.errors import (
+    Damaged,
+    NotFound,
+    altered_error,
+    did_you_mean,
+    missing_error,
+    similar_folder,
+)
 from elmo.io.atomic import write_json
 from elmo.io.location import Folder, Location
 from elmo.io.records import FileName, Header, Sha256, digest
@@ -102,7 +109,8 @@ def read_config(folder: Folder) -> ModelConfig:
     """
     location = model_location(folder)
     if not (location.exists(CONFIG) or (location.local and location.local.is_dir())):
-        raise NotFound(f"{folder}: no such model folder{_or_name(str(folder))}")
+        near = similar_folder(location.local) if location.local else ""
+        raise NotFound(f"{folder}: no such model folder{near or _or_name(str(folder))}")
     source = location.name(CONFIG)
     again = "make the model again with this version"
     location.read_record(CONFIG, Header).check_version(source, "format", FORMAT, again=again)
@@ -124,4 +132,7 @@ def _or_name(name: str) -> str:
         return ""
     found = sorted(point.name for point in entry_points(group=ENTRY_POINTS))
     there = f"there are {', '.join(found)}" if found else "there are none"
-    return f", and no installed model of that name ({there}); pip install the model's package"
+    return (
+        did_you_mean(name, found)
+        or f", and no installed model of that name ({there}); pip install the model's package"
+    )

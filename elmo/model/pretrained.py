@@ -20,6 +20,7 @@ from elmo.model.folder import (
 )
 
 CARD_FILE = "README.md"  # the model card
+PROJECT_FILE = "pyproject.toml"  # of a package
 
 
 def pretrained_folder(name: str | Path) -> Path:
@@ -93,7 +94,7 @@ def write_package(
         raise ElmoError(f"a version has numbers and dots, as 1.0; found {version!r}")
     loaded, package = load_model(model), f"elmo_{name}"
     made = rf"README\.md|{package}/(__init__\.py|{FILE_PATTERN})|(build|dist|[^/]*\.egg-info)/.*"
-    with new_folder(Location(out), ours=("pyproject.toml", package), also=made) as new:
+    with new_folder(Location(out), ours=(PROJECT_FILE, package), also=made) as new:
         digest = save_model(
             new / package,
             bilm=loaded.bilm,
@@ -114,7 +115,7 @@ def write_package(
             "about": about,
         }
         _write(new / CARD_FILE, model_card(written, title=f"ELMo: {name}", **said))
-        _write(new / "pyproject.toml", _project(name, version, licence, written))
+        _write(new / PROJECT_FILE, _project(name, version, licence, written))
     return digest
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import datasets
 
 HDF5_LAYOUTS = ("bilm-tf", "all", "top", "average")
+DATASET_FILE = "dataset_info.json"
 _ROWS = 4096
 
 
@@ -176,7 +177,7 @@ def export_dataset(store: FeatureStore, out: Path) -> int:
     """Export a store as the folder of a Hugging Face dataset, which `datasets.load_from_disk`
     reads; return the number of sentences."""
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # read when it is imported
-    with new_folder(Location(out), ours=("dataset_info.json", "state.json")) as folder:
+    with new_folder(Location(out), ours=(DATASET_FILE, "state.json")) as folder:
         with TemporaryDirectory(dir=folder) as cache:
             dataset = to_dataset(store, cache_dir=Path(cache))
             dataset.save_to_disk(str(folder))

@@ -6,6 +6,7 @@ tables of types lie beside the parts, under names that begin with an underscore;
 and later versions refer to them.
 """
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
@@ -15,7 +16,7 @@ from msgspec import Meta, Struct
 
 from elmo.data.manifest import TokenizerEntry
 from elmo.data.tokenizer import Tokenization
-from elmo.errors import ElmoError, NotFound
+from elmo.errors import ElmoError, NotFound, similar_folder
 from elmo.io import records
 from elmo.io.location import Location
 from elmo.io.records import (
@@ -365,4 +366,7 @@ def _no_store(location: Location) -> NotFound:
         head = location.read_record(_OLD_MANIFEST, Header)
         if head.kind == "store":
             head.check_version(location.name(_OLD_MANIFEST), "schema", SCHEMA_VERSION, again=_AGAIN)
+    if location.local and not os.path.lexists(location.local):
+        near = similar_folder(location.local)
+        return NotFound(f"{location}: no such folder{near or '; pass the folder of a store'}")
     return NotFound(f"{location.name(FIRST_MANIFEST)}: no such file; {location} is not a store")

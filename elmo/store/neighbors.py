@@ -121,9 +121,11 @@ def neighbors(
     return nearest.neighbors()
 
 
-def random_cosine(store: FeatureStore, layer: int | str | None = None) -> float:
+def random_cosine(
+    store: FeatureStore, layer: int | str | None = None, *, of_sentences: bool = False
+) -> float:
     """Return the mean cosine of unrelated tokens of the store, for judging the cosines of
-    neighbours.
+    neighbours; or that of unrelated sentences, by the means of their tokens.
 
     One token of each of up to 300 sentences is read; the result is NaN if fewer than two have
     tokens. `layer` is as in `neighbors`.
@@ -133,13 +135,14 @@ def random_cosine(store: FeatureStore, layer: int | str | None = None) -> float:
     vectors = []
     for k in range(0, len(store), len(store) // _SENTENCES + 1):
         vectors_LTD = store[k]
-        if vectors_LTD.shape[1]:
-            vectors.append(vectors_LTD[chosen, k % vectors_LTD.shape[1]].mean(0))
+        if count := vectors_LTD.shape[1]:
+            mean_TD = vectors_LTD[chosen].mean(0)
+            vectors.append(mean_TD.mean(0) if of_sentences else mean_TD[k % count])
     if len(vectors) < 2:
         return float("nan")
     unit_ND = np.stack([one / max(float(np.linalg.norm(one)), 1e-12) for one in vectors])
-    sum_D, count = unit_ND.sum(0), len(unit_ND)
-    return float((sum_D @ sum_D - count) / (count * (count - 1)))
+    sum_D, total = unit_ND.sum(0), len(unit_ND)
+    return float((sum_D @ sum_D - total) / (total * (total - 1)))
 
 
 def clearest_layer(store: FeatureStore) -> int | None:

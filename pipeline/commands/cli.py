@@ -1,6 +1,5 @@
 """The command `elmo`: the sections of its help, its commands, and how errors end it."""
 
-import difflib
 import os
 import signal
 import sys
@@ -8,7 +7,7 @@ import traceback
 
 import click
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, did_you_mean
 
 from ..stages import STAGES, load_stage
 from . import (
@@ -71,11 +70,9 @@ class SectionedGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            near = difflib.get_close_matches(args[0], self.list_commands(ctx), 1)
-            if not near:
+            if not (near := did_you_mean(args[0], self.list_commands(ctx))):
                 raise
-            said = f"No such command {args[0]!r}. Did you mean {near[0]!r}?"
-            raise click.UsageError(said, error.ctx) from None
+            raise click.UsageError(f"No such command {args[0]!r}{near}", error.ctx) from None
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Return the command of that name, or None."""

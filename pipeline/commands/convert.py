@@ -11,9 +11,11 @@ from elmo.interop.export_formats import EXPORT_FORMATS, format_for
 
 from .options import (
     FOLDER,
+    NEW_FILE,
     OVERWRITE,
     PATH,
     TEXT,
+    Choice,
     output_file,
     print_done,
 )
@@ -33,11 +35,12 @@ if TYPE_CHECKING:
 @click.option("--embedding", type=PATH, help="Its word embedding, where a separate file holds it.")
 @click.option(
     "--tokenizer",
-    type=click.Choice([*TOKENIZERS]),
+    type=Choice([*TOKENIZERS]),
     default="whitespace",
     show_default=True,
     help="The tokenizer of its training text: the files do not record it.",
 )
+@OVERWRITE
 def import_(
     options: Path,
     weights: Path,
@@ -45,6 +48,7 @@ def import_(
     vocabulary: Path | None,
     embedding: Path | None,
     tokenizer: str,
+    overwrite: bool,
 ) -> None:
     """Make a model folder of a 2018 OPTIONS.json and WEIGHTS.hdf5.
 
@@ -52,9 +56,19 @@ def import_(
     Example: elmo import options.json weights.hdf5 models/original --vocabulary words.txt
     """
     from elmo.interop.bilm_tf import import_2018
+    from elmo.io.atomic import check_unfinished
+    from elmo.model.config import CONFIG
 
+    if not overwrite:
+        check_unfinished(model, mark=CONFIG)
     digest = import_2018(
-        options, weights, model, vocabulary=vocabulary, embedding=embedding, tokenizer=tokenizer
+        options,
+        weights,
+        model,
+        vocabulary=vocabulary,
+        embedding=embedding,
+        tokenizer=tokenizer,
+        overwrite=overwrite,
     )
     print_done(
         f"import: {model} (digest {digest[:12]}), tokenizer {tokenizer}; it has no softmax: 2018 "
@@ -64,8 +78,8 @@ def import_(
 
 @click.command()
 @click.argument("model", type=PATH)
-@click.argument("options", type=PATH)
-@click.argument("weights", type=PATH)
+@click.argument("options", type=NEW_FILE)
+@click.argument("weights", type=NEW_FILE)
 @OVERWRITE
 def export(model: Path, options: Path, weights: Path, overwrite: bool) -> None:
     """Write a model as the 2018 pair OPTIONS.json and WEIGHTS.hdf5.
@@ -101,11 +115,12 @@ def export(model: Path, options: Path, weights: Path, overwrite: bool) -> None:
 @click.option("--about", type=TEXT, help="Markdown for the card: its data, its use, its limits.")
 @click.option(
     "--weights",
-    type=click.Choice(["float16", "float32"]),
+    type=Choice(["float16", "float32"]),
     default="float16",
     show_default=True,
     help="The precision of the file; float16 halves it.",
 )
+@OVERWRITE
 def package(
     model: Path,
     out: Path,
@@ -115,6 +130,7 @@ def package(
     language: str | None,
     about: Any,
     weights: "WeightPrecision",
+    overwrite: bool,
 ) -> None:
     """Make a Python package of MODEL, which others install and load by NAME.
 
@@ -122,8 +138,11 @@ def package(
     Example: elmo package models/pretrain pretrained/english --name english --language en
              pip install ./pretrained/english; elmo embed english --input text.txt --output out.npz
     """
-    from elmo.model.pretrained import write_package
+    from elmo.io.atomic import check_unfinished
+    from elmo.model.pretrained import PROJECT_FILE, write_package
 
+    if not overwrite:
+        check_unfinished(out, mark=PROJECT_FILE)
     try:
         text = about.read().decode("utf-8") if about else ""
     except UnicodeDecodeError:
@@ -143,7 +162,7 @@ def package(
 
 @click.command()
 @click.argument("model", type=PATH)
-@click.argument("out", type=PATH)
+@click.argument("out", type=NEW_FILE)
 @OVERWRITE
 def export_serving(model: Path, out: Path, overwrite: bool) -> None:
     """Write MODEL as one file that serves without this package: OUT.pt2 (torch.export) or OUT.onnx.
@@ -177,15 +196,15 @@ def _dump_help() -> str:
 
 @click.command(help=_dump_help())
 @click.argument("store", type=FOLDER)
-@click.argument("out", type=PATH)
+@click.argument("out", type=NEW_FILE)
 @click.option(
     "--layout",
-    type=click.Choice([*EXPORT_FORMATS]),
+    type=Choice([*EXPORT_FORMATS]),
     help="One of the layouts above; by default lists where OUT ends in .parquet, else all.",
 )
 @click.option(
     "--dtype",
-    type=click.Choice(["float32", "float16"]),
+    type=Choice(["float32", "float16"]),
     default="float32",
     show_default=True,
     help="The type of the numbers in the layout lists.",
@@ -193,9 +212,13 @@ def _dump_help() -> str:
 @OVERWRITE
 def dump(store: "Location", out: Path, layout: str | None, dtype: str, overwrite: bool) -> None:
     """Write STORE for other tools."""
+    from elmo.io.atomic import check_unfinished
     from elmo.store import FeatureStore
+    from elmo.store.export import DATASET_FILE
 
     export = EXPORT_FORMATS[layout or format_for(out.name)]
+    if layout == "datasets" and not overwrite:
+        check_unfinished(out, mark=DATASET_FILE)
     opened = FeatureStore(store, checked=True)
     with output_file(out, overwrite and not out.is_dir()) as new:  # a folder of ours is replaced
         count = export.write(opened, new, dtype=dtype)
@@ -205,7 +228,7 @@ def dump(store: "Location", out: Path, layout: str | None, dtype: str, overwrite
 @click.command()
 @click.argument("model", type=PATH)
 @click.argument("vocabulary", type=PATH)
-@click.argument("out", type=PATH)
+@click.argument("out", type=NEW_FILE)
 @OVERWRITE
 def dump_tokens(model: Path, vocabulary: Path, out: Path, overwrite: bool) -> None:
     """Write MODEL's context-free vectors of a word list, a line each, to OUT.hdf5 as in 2018.

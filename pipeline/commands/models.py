@@ -18,8 +18,20 @@ import click
 from elmo.errors import ElmoError, not_utf8_error
 from elmo.settings import LONGEST_LINE, MOST_TOKENS
 
+from ..report.phrases import unknown_words_remark
 from ..terminal.progress import Progress, say
-from .options import DEVICE, FOLDER, JSON, OVERWRITE, PATH, TEXT, output_file, print_done
+from .options import (
+    DEVICE,
+    FOLDER,
+    JSON,
+    NEW_FILE,
+    OVERWRITE,
+    PATH,
+    TEXT,
+    Choice,
+    output_file,
+    print_done,
+)
 
 if TYPE_CHECKING:
     from elmo.data.tokenizer import TextTokenizer
@@ -35,6 +47,10 @@ PRETOKENIZED = click.option(
     "--pretokenized", is_flag=True, help="Tokens stand between single spaces."
 )
 LAYER = click.option("--layer", help="A layer of the store; default: the mean of all.")
+CLEAREST = click.option(
+    "--layer",
+    help="A layer of the store, or average; default: the one that tells tokens apart best.",
+)
 STORE_MODEL = click.option(
     "--model", type=PATH, help="The store's model; default: looked for in models/."
 )
@@ -43,20 +59,22 @@ STORE_MODEL = click.option(
 @click.command()
 @click.argument("model", type=PATH)
 @INPUT
-@click.option("--output", type=PATH, required=True, help="An .npz file: key k is line k, from 0.")
+@click.option(
+    "--output", type=NEW_FILE, required=True, help="An .npz file: key k is line k, from 0."
+)
 @PRETOKENIZED
 @click.option("--batch-size", default=256, show_default=True, help="Sentences read at a time.")
-@click.option("--state", type=click.Choice(["reset", "carry"]), default="reset", show_default=True)
+@click.option("--state", type=Choice(["reset", "carry"]), default="reset", show_default=True)
 @click.option(
     "--layers",
     default="all",
     show_default=True,
     help="The layers to write: all, or numbers such as 0,2.",
 )
-@click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32")
+@click.option("--dtype", type=Choice(["float32", "float16"]), default="float32")
 @click.option(
     "--precision",
-    type=click.Choice(["auto", "float32", "bfloat16", "int8"]),
+    type=Choice(["auto", "float32", "bfloat16", "int8"]),
     default="float32",
     show_default=True,
     help="The precision of matrix products; auto: the faster here of float32 and bfloat16.",
@@ -178,6 +196,10 @@ def perplexity(
             for line in block:
                 of_line = [next(each) for _ in line]
                 forward, backward = (sum(score[way] for score in of_line) for way in (0, 1))
+                if as_json:
+                    said = {"forward": forward, "backward": backward, "tokens": [*chain(*line)]}
+                    click.echo(json.dumps(said, ensure_ascii=False))
+                    continue
                 click.echo(f"{forward:.4f}\t{backward:.4f}\t{' '.join(chain(*line))}")
         return
     result = evaluation.perplexity(loaded, chain.from_iterable(lines)).to_dict()
@@ -185,10 +207,10 @@ def perplexity(
         finite = {name: value if value == value else None for name, value in result.items()}
         click.echo(json.dumps(finite))
         return
+    unknown = unknown_words_remark(result["unk_rate"]) or f", {result['unk_rate']:.2%} unknown"
     click.echo(
         f"perplexity {result['average']:.2f} (forward {result['forward']:.2f}, "
-        f"backward {result['backward']:.2f}) over {result['tokens']:,.0f} tokens, "
-        f"{result['unk_rate']:.2%} unknown"
+        f"backward {result['backward']:.2f}) over {result['tokens']:,.0f} tokens{unknown}"
     )
 
 
@@ -197,7 +219,7 @@ def perplexity(
 @click.argument("text")
 @STORE_MODEL
 @click.option("-k", "count", default=10, show_default=True, help="How many neighbours to print.")
-@LAYER
+@CLEAREST
 @click.option("--same-word", is_flag=True, help="Only other occurrences of the word.")
 @PRETOKENIZED
 @JSON
@@ -218,22 +240,18 @@ def neighbors(
     \b
     Example: elmo neighbors data/features "He has a [gift] for music"
     """
+    from elmo.store.neighbors import clearest_layer, parse_query
     from elmo.store.neighbors import neighbors as nearest
-    from elmo.store.neighbors import parse_query, random_cosine
 
     opened, embedder = _opened(store, model, device)
     tokens, index = (
         parse_query(text) if pretokenized else parse_query(text, tokenize=embedder.tokenize)
     )
-    chosen = _layer(layer)
+    chosen = clearest_layer(opened) if layer is None else _layer(layer)
     found = nearest(opened, embedder, tokens, index, k=count, layer=chosen, same_word=same_word)
     if same_word and not found:
         raise ElmoError(f"{store}: has no other {tokens[index]!r}; leave out --same-word")
-    for neighbor in found:
-        _print_hit(neighbor, neighbor.marked(), as_json)
-    # At the end: where standard output can't be written, its error is the only message.
-    random = random_cosine(opened, chosen)
-    say(f"two random tokens of the store have {random:.3f}; --layer chooses another layer")
+    _print_hits([(one, one.marked()) for one in found], opened, chosen, as_json, of="tokens")
 
 
 @click.command()
@@ -266,14 +284,35 @@ def search(
 
     opened, embedder = _opened(store, model, device)
     sentences = [text.split()] if pretokenized else embedder.tokenize(text)
-    for hit in nearest(opened, embedder, sentences, k=count, layer=_layer(layer)):
-        _print_hit(hit, " ".join(hit.tokens), as_json)
+    chosen = _layer(layer)
+    found = nearest(opened, embedder, sentences, k=count, layer=chosen)
+    _print_hits([(one, " ".join(one.tokens)) for one in found], opened, chosen, as_json)
 
 
-def _print_hit(hit: Any, shown: str, as_json: bool) -> None:
-    """Print a neighbour or sentence of a store: an object of JSON, or a line for people."""
-    line = f"{hit.cosine:.3f}  {hit.sentence_id:>7}  {shown}"
-    click.echo(json.dumps(asdict(hit), ensure_ascii=False) if as_json else line)
+def _print_hits(
+    hits: list[tuple[Any, str]],
+    store: "FeatureStore",
+    layer: int | str | None,
+    as_json: bool,
+    *,
+    of: Literal["tokens", "sentences"] = "sentences",
+) -> None:
+    """Print tokens or sentences of a store, each with its text, and what two random ones have."""
+    from elmo.store.neighbors import layer_choice, random_cosine
+
+    names = layer_choice(store, layer)
+    random = random_cosine(store, layer, of_sentences=of == "sentences")
+    if as_json:
+        also = {"layers": names, "random_cosine": random if random == random else None}
+        for hit, _ in hits:
+            click.echo(json.dumps(asdict(hit) | also, ensure_ascii=False))
+        return
+    for hit, shown in hits:
+        click.echo(f"{hit.cosine:.3f}  {hit.sentence_id:>7}  {shown}")
+    # At the end: where standard output can't be written, its error is the only message.
+    compared = names[0].replace("_", " ") if len(names) == 1 else f"mean of {len(names)} layers"
+    other = "; --layer chooses another" if len(store.layers) > 1 else ""
+    say(f"{compared}: two random {of} of the store have {random:.3f}{other}")
 
 
 def _opened(store: "Location", model: Path | None, device: str) -> "tuple[FeatureStore, Embedder]":

@@ -34,6 +34,18 @@ def _check_name(value: str, *, urls: bool) -> None:
         raise ElmoError(f"{shown}: a URL has two slashes after its colon; a folder, ./ before it")
 
 
+class Choice(click.Choice):  # type: ignore[type-arg]
+    """One of several words; the one that is most like a mistyped word is named."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: Any) -> str:
+        """Say what there is, and what may be meant."""
+        from elmo.errors import did_you_mean
+
+        said = super().get_invalid_choice_message(value, ctx)
+        near = did_you_mean(str(value), self.choices)
+        return f"{said.removesuffix('.')}{near}" if near else said
+
+
 class _Path(click.Path):
     """A file or folder of this machine; a URL, which a `Path` would spoil, is refused."""
 
@@ -44,6 +56,26 @@ class _Path(click.Path):
 
 
 PATH = _Path(path_type=Path)
+
+
+class _NewFile(_Path):
+    """A file to be written: the folder that it goes to must be there, or its name is mistyped."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Make it a `Path`; refuse one in a folder that is not there."""
+        from elmo.errors import NotFound
+        from elmo.io.outputs import check_parent
+
+        path = super().convert(value, param, ctx)
+        check_parent(path)
+        if not path.parent.is_dir():
+            raise NotFound(
+                f"{path}: there is no folder {path.parent}; make it, or choose another output"
+            )
+        return path
+
+
+NEW_FILE = _NewFile(path_type=Path)
 
 
 class _Folder(click.ParamType):  # type: ignore[type-arg]

@@ -10,7 +10,7 @@ import click
 from elmo.errors import ElmoError
 
 from ..stages import STAGES
-from .options import PARAMS, PATH, print_done
+from .options import PARAMS, PATH, Choice, print_done
 
 
 def _presets(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
@@ -143,7 +143,7 @@ def preset(name: str, params_file: Path) -> None:
 
 
 @click.command()
-@click.argument("file", type=click.Choice(["params", "cluster"]), default="params")
+@click.argument("file", type=Choice(["params", "cluster"]), default="params")
 def schema(file: str) -> None:
     """Print the JSON schema of params.yaml, or of cluster.yaml, for editors.
 

@@ -73,9 +73,12 @@ def _run(
     named, given = given, storage.resolved(stage, given, url)
     if cluster is not None and stage.settles_precision and stage.settles_precision(given):
         from ..settings.precision import with_chosen_precision
+        from ..terminal.progress import log_detail
 
         say = partial(click.echo, err=True)
-        params = with_chosen_precision(params, stage.name, cluster=cluster, say=say)
+        params = with_chosen_precision(
+            params, stage.name, cluster=cluster, say=say, note=log_detail
+        )
     output = stage.outputs[0].name
     storage.begin(stage, named[output], given[output])
     made = stage.run(params=params, **given)

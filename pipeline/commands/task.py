@@ -12,7 +12,7 @@ from elmo.errors import ElmoError
 from elmo.tasks import TASK_FILE
 from elmo.tasks.kinds import KINDS
 
-from .options import DEVICE, JSON, OVERWRITE, PATH, print_done
+from .options import DEVICE, JSON, OVERWRITE, PATH, Choice, print_done
 from .run_stage import check_outside
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def task() -> None:
 
 
 @task.command()
-@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("kind", type=Choice(KINDS))
 @click.option(
     "--train",
     type=PATH,
@@ -80,7 +80,7 @@ def task() -> None:
 @click.option("--store", type=PATH, help="A store of these very sentences; default: one is made.")
 @click.option(
     "--tokenizer",
-    type=click.Choice([*TOKENIZERS]),
+    type=Choice([*TOKENIZERS]),
     help="The tokenizer for text; default: the model's own, else unicode.",
 )
 @click.option("--track", is_flag=True, help="One MLflow run for each seed.")

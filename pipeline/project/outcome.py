@@ -70,6 +70,7 @@ def _next(made: Sequence[str], tracked: Sequence[str]) -> list[str]:
     """The steps that a newcomer may take from here."""
     steps = [f"open {one.removeprefix('report ')}" for one in made if one.startswith("report ")]
     if _changed(tracked):
+        tracked = [*tracked, *(["params.yaml"] if _changed(["params.yaml"]) else [])]
         steps.append(f"keep these numbers: git add {' '.join(tracked)} && git commit -m Results")
     steps.append("compare runs: dvc metrics diff")
     if not os.environ.get("MLFLOW_TRACKING_URI"):

@@ -146,13 +146,14 @@ def repro(arguments: Sequence[str]) -> tuple[int, str]:
         _check_cluster(options)
     before = _pass_signals_on(lines)
     try:
-        if options.dry or options.interactive or options.verbose:
+        if options.interactive or options.verbose:
             code = main(words)
         else:
-            _listen(lines, instead_of=logging.INFO)
+            if not options.dry:
+                _listen(lines, instead_of=logging.INFO)
             with redirect_stdout(io.StringIO()):  # its hints; what stages print does not pass here
                 code = main(words)
-            if code == 0 and not options.targets:
+            if code == 0 and not options.targets and not options.dry:
                 _say_outcome()
     finally:
         for number, handler in before.items():

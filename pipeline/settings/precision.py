@@ -33,11 +33,13 @@ def choose_precision(
     setting: str,
     device: str,
     say: Say,
+    note: Say | None = None,
     time_steps: Callable[[], StepSeconds] | None = None,
 ) -> EmbeddingPrecision:
     """Return the precision to compute in on `device`: `requested`, or for `auto` the faster one.
 
-    `setting` names the setting, for messages. `time_steps`, given in training, times whole steps,
+    `setting` names the setting, for messages. What `auto` is goes to `note` (default: `say`), since
+    nothing is to be gained by another setting. `time_steps`, given in training, times whole steps,
     which then decide between float32 and bfloat16. A GPU that this machine lacks is assumed to be
     fast in bfloat16. Raises `BadSettings` for int8 that can't be computed here, and for bfloat16
     that is `EMULATED` times slower than float32 or more, unless forced.
@@ -62,7 +64,7 @@ def choose_precision(
                 steps.bfloat16_speedup,
                 "its training steps",
             )
-        say(
+        (note or say)(
             f"{setting}: auto is {chosen} here, where {what} are {_times(factor)} as fast "
             "in bfloat16 as in float32"
         )
@@ -112,7 +114,7 @@ def _slow(measured: machine_speed.MatrixSpeeds, device: str) -> str:
 
 
 def with_chosen_precision(
-    params: "Params", stage: str, *, cluster: "Cluster", say: Say
+    params: "Params", stage: str, *, cluster: "Cluster", say: Say, note: Say | None = None
 ) -> "Params":
     """Return `params` with the precision of the section `stage` chosen, so that none is `auto`."""
     section: Any = getattr(params, stage)
@@ -133,6 +135,7 @@ def with_chosen_precision(
         setting=f"{path}.precision",
         device=device,
         say=say,
+        note=note,
         time_steps=time_steps if holder is not section else None,
     )
     holder = replace(holder, precision=chosen)

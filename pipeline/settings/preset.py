@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from elmo.errors import BadSettings, ElmoError
+from elmo.errors import BadSettings, ElmoError, did_you_mean
 from elmo.io.atomic import new_file
 
 from .. import PACKAGE
@@ -36,7 +36,8 @@ def apply_preset(name: str, params_file: Path) -> list[str]:
     """
     presets = find_presets(params_file.parent)
     if name not in presets:
-        raise BadSettings(f"no preset {name}; there are {', '.join(sorted(presets))}")
+        known = f"; there are {', '.join(sorted(presets))}"
+        raise BadSettings(f"no preset {name}{did_you_mean(name, presets) or known}")
     source = presets[name]
     text, changes = overlaid_text(params_file, source)
     with new_file(params_file) as new:

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -295,6 +296,22 @@ def test_an_import_replaces_no_model(case: Path) -> None:
     words = ["import", "options.json", "weights.hdf5", "model"]
     refused(*words, cwd=case, names="model")
     assert elmo(*words[:-1], "another", cwd=case)[0] == 0
+
+
+def test_a_folder_is_replaced_where_that_is_asked_for(case: Path) -> None:
+    assert elmo(*COMMANDS["export"], cwd=case)[0] == 0
+    commands = [
+        ["import", "options.json", "weights.hdf5", "new/model"],
+        ["package", "model", "new/package", "--name", "tiny"],
+    ]
+    if find_spec("datasets"):
+        commands.append(["dump", "store", "dataset", "--layout", "datasets"])
+    for words in commands:
+        assert elmo(*words, cwd=case)[0] == 0
+        assert "exists, and is not replaced" in refused(*words, cwd=case, names="--overwrite")
+        code, _, error = elmo(*words, "--overwrite", cwd=case)
+        assert code == 0, error
+    refused("package", "model", "vocab", "--name", "tiny", "--overwrite", cwd=case, names="vocab")
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,35 @@ def test_json_is_one_option_with_one_meaning() -> None:
 def test_a_mistyped_command_is_answered_with_the_one_that_is_meant(typed: str, meant: str) -> None:
     code, _, error = elmo(typed, "x")
     assert code == 1
-    assert error == f"error: No such command '{typed}'. Did you mean '{meant}'? See elmo --help\n"
+    assert error == f"error: No such command '{typed}'; did you mean '{meant}'? See elmo --help\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (("verify", "models/finetun"), "models/finetun: no such folder; did you mean 'MEANT'?"),
+        (("verify", "models/zz"), "models/zz: no such folder; pass the folder of a store"),
+        (
+            ("perplexity", "models/finetun", "--input", "-"),
+            "models/finetun: no such model folder; did you mean 'MEANT'?",
+        ),
+        (("preset", "smal"), "no preset smal; did you mean 'small'?"),
+        (
+            ("dump", "x", "y", "--layout", "wordvec"),
+            "did you mean 'word2vec'? See elmo dump --help",
+        ),
+        (("schema", "parms"), "did you mean 'params'? See elmo schema --help"),
+    ],
+)
+def test_a_mistyped_word_is_answered_with_the_one_that_is_meant(
+    words: tuple[str, ...], answer: str, tmp_path: Path
+) -> None:
+    (tmp_path / "models" / "finetune").mkdir(parents=True)
+    (tmp_path / "models" / "pretrain").mkdir()
+    (tmp_path / "params.yaml").touch()
+    code, _, error = elmo(*words, cwd=tmp_path)
+    assert code == 1 and error.count("\n") == 1
+    assert error.endswith(f"{answer.replace('MEANT', 'models/finetune')}\n")
 
 
 def test_the_help_of_run_names_every_stage() -> None:
@@ -274,12 +302,18 @@ def test_the_help_of_run_names_every_stage() -> None:
 
 
 def test_an_output_is_replaced_where_that_is_asked_for(model: Path, tmp_path: Path) -> None:
-    """And only once the new one is whole; a folder above it is not made for nothing."""
+    """And only once the new one is whole; a folder above it is not made."""
     (tmp_path / "text.txt").write_text("a gift\n")
     command = ("embed", str(model), "--input", "text.txt", "--output", "new/vectors.npz")
+    code, _, error = elmo(*command, cwd=tmp_path)
+    no_folder = (
+        "error: new/vectors.npz: there is no folder new; make it, or choose another output\n"
+    )
+    assert (code, error) == (1, no_folder)
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "new").mkdir()
     code, _, error = elmo(*command, "--layers", "9", cwd=tmp_path)
     assert code == 1 and "layers must be among" in error
-    assert not (tmp_path / "new").exists()
     for _ in range(2):
         assert elmo(*command, "--overwrite", cwd=tmp_path)[0] == 0
     whole = (tmp_path / "new" / "vectors.npz").read_bytes()
@@ -291,6 +325,22 @@ def test_an_output_is_replaced_where_that_is_asked_for(model: Path, tmp_path: Pa
     for words in (("export", str(model), *files), ("export", str(model), *files, "--overwrite")):
         assert elmo(*words, cwd=tmp_path)[0] == 0
     assert {path.name for path in tmp_path.iterdir()} == {"text.txt", "new", *files}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("export", "model", "no/options.json", "weights.hdf5"),
+        ("export", "model", "options.json", "no/weights.hdf5"),
+        ("export-serving", "model", "no/model.onnx"),
+        ("dump", "store", "no/vectors.parquet"),
+        ("dump-tokens", "model", "words.txt", "no/tokens.hdf5"),
+    ],
+)
+def test_no_folder_is_made_for_a_mistyped_output(words: tuple[str, ...], tmp_path: Path) -> None:
+    code, _, error = elmo(*words, cwd=tmp_path)
+    assert code == 1 and error.count("\n") == 1 and ": there is no folder no; make it, or" in error
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_database_is_made_where_there_is_no_project(

@@ -1,6 +1,7 @@
 """One text meets one model through one tokenizer, in every command; and what commands refuse."""
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -17,7 +18,9 @@ from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.model.embedder import Embedder
 from elmo.settings import StoreSettings
+from elmo.store import FeatureStore
 from elmo.store.build import build
+from elmo.store.neighbors import clearest_layer, random_cosine
 from pipeline.cluster import workers
 from pipeline.commands import models
 from pipeline.settings.cluster import Cluster
@@ -166,8 +169,6 @@ def test_a_store_says_its_models_tokenizer(tmp_path: Path) -> None:
         settings=StoreSettings(),
         work=tmp_path / "work",
     )
-    from elmo.store import FeatureStore
-
     assert FeatureStore(tmp_path / "store").manifest.model.tokenizer == WHITESPACE
 
 
@@ -239,3 +240,60 @@ def test_closed_streams_are_one_line(command: str, model: Path, tmp_path: Path) 
         assert done.returncode in (1, 2) and message in said, said
         assert "Traceback" not in said and said.splitlines()[-1].lower().startswith("error: ")
         assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def store(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("store")
+    lines = [
+        ["he", "has", "a", "gift"],
+        ["the", "gift"],
+        ["a", "new", "gift", "for"],
+        ["he", "has"],
+    ]
+    write_shards(folder / "shards", lines * 2, tokenizer=WHITESPACE)
+    build(
+        folder / "store",
+        shards=folder / "shards",
+        model=model,
+        settings=StoreSettings(),
+        work=folder / "work",
+    )
+    return folder / "store"
+
+
+@pytest.mark.parametrize("command", ["neighbors", "search"])
+def test_hits_stand_beside_what_random_pairs_have(command: str, model: Path, store: Path) -> None:
+    """The layer that is compared is named; with --json, all of it is in each object."""
+    opened = FeatureStore(store)
+    clearest = clearest_layer(opened)
+    tokens = command == "neighbors"
+    query = "a new [gift]" if tokens else "a gift"
+    words = (command, store, query, "--model", model, "-k", "2")
+    layer, named = (clearest, f"layer {clearest}") if tokens else (None, "mean of 3 layers")
+    random = random_cosine(opened, layer, of_sentences=not tokens)
+    of = "tokens" if tokens else "sentences"
+    code, out, error = elmo(*words)
+    assert (code, out.count("\n")) == (0, 2)
+    line = f"  {named}: two random {of} of the store have {random:.3f}; --layer chooses another\n"
+    assert error == line
+    code, out, error = elmo(*words, "--json")
+    assert (code, error) == (0, "")
+    layers = [f"layer_{layer}"] if tokens else ["layer_0", "layer_1", "layer_2"]
+    for one in map(json.loads, out.splitlines()):
+        assert one["random_cosine"] == pytest.approx(random) and one["layers"] == layers
+    _, _, error = elmo(*words, "--layer", "average")
+    assert error.startswith("  mean of 3 layers: two random")
+
+
+def test_a_perplexity_that_unknown_words_flatter_says_so(model: Path) -> None:
+    words = ("perplexity", model, "--input", "-")
+    _, out, _ = elmo(*words, stdin=b"he has a zzyzx\n")
+    assert out.endswith(" tokens, flattered: 25% of the tokens are unknown words\n")
+    assert elmo(*words, stdin=b"he has a gift\n")[1].endswith(" tokens, 0.00% unknown\n")
+    code, out, _ = elmo(*words, "--sentences", "--json", stdin=b"he has\na gift\n")
+    assert code == 0
+    assert [json.loads(line)["tokens"] for line in out.splitlines()] == [
+        ["he", "has"],
+        ["a", "gift"],
+    ]

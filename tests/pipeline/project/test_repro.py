@@ -269,6 +269,24 @@ def test_the_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     )
 
 
+def test_a_dry_run_lists_what_it_would_run_and_no_hint(stages: Path) -> None:
+    code, out, error = run(stages, "--dry", "good")
+    assert (code, error) == (0, "")
+    assert out == "Running stage 'good':\n> python -c \"print('made')\"\n"
+
+
+def test_settings_that_changed_are_kept_with_their_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "-q"], check=True)
+    Path("dvc.lock").touch()
+    assert "git add dvc.lock && git commit" in outcome.outcome_lines([], ["dvc.lock"])[2]
+    Path("params.yaml").touch()
+    assert "git add dvc.lock params.yaml && git" in outcome.outcome_lines([], ["dvc.lock"])[2]
+    assert "git add" not in outcome.outcome_lines([], ["absent"])[2]
+
+
 @pytest.mark.parametrize(
     ("file", "text", "arguments", "words"),
     [
