@@ -152,7 +152,7 @@ def test_a_project_that_fine_tunes_a_trained_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("domain", "model", "said"),
-    [([], "given", "--domain"), (["t.txt"], "english2", "no installed model of that name")],
+    [([], "given", "--domain"), (["t.txt"], "english2", "did you mean .english.?")],
 )
 def test_what_can_not_be_fine_tuned_is_said(
     tmp_path: Path, domain: list[str], model: str, said: str

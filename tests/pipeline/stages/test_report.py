@@ -465,7 +465,7 @@ def test_settings_are_folded_away(given: Path, tmp_path: Path) -> None:
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     fold = page.split("<summary>Settings</summary>")[1].split("</details>")[0]
     said = text_of(fold)
-    assert "pretrain.training.optimizer.lr 0.003" in said and "pretrain.network.skip true" in said
+    assert "pretrain.training.optimizer.lr 0.006" in said and "pretrain.network.skip true" in said
     assert "corpus.general [] " in said and "pretrain.network.filters [[1, 32], [2, 32]," in said
     assert "finetune.freeze [] " in said and "labels.package numpy" in said
 
