@@ -34,9 +34,10 @@ class Vocabulary:
             seen: set[str] = set()
             twice = next(word for word in self.words if word in seen or seen.add(word))  # type: ignore[func-returns-value]
             raise ElmoError(f"the word {twice!r} stands twice in the vocabulary; remove one")
-        for word in MARKS:
-            if word not in self._ids:
-                raise ElmoError(f"the vocabulary has no {word}; add a line {word} at its head")
+        if lacking := [word for word in MARKS if word not in self._ids]:
+            raise ElmoError(
+                f"the vocabulary has no {', '.join(lacking)}; add a line for each at its head"
+            )
         if _MAX_TERM_ID in self._ids:
             raise ElmoError(f"{_MAX_TERM_ID} marks a line that is no word; remove it")
         if self.counts is not None and len(self.counts) != len(self.words):

@@ -103,7 +103,7 @@ def cli(verbose: bool, quiet: bool) -> None:
 
     Completion of commands, options, presets and stages, for this shell alone: eval
     "$(_ELMO_COMPLETE=bash_source elmo)", in zsh zsh_source; for good, put that line into ~/.bashrc
-    or ~/.zshrc.
+    or ~/.zshrc, there after autoload -Uz compinit; compinit.
 
     \b
     Example: elmo init my-project --text my-text.txt; cd my-project; elmo run

@@ -77,6 +77,8 @@ def jobs(address: str | None, as_json: bool) -> None:
     listed = cluster_jobs.jobs(address)
     for line in map(json.dumps, listed) if as_json else cluster_jobs.lines(listed):
         click.echo(line)
+    if not listed and not as_json:
+        click.echo("no jobs")
 
 
 @click.command()

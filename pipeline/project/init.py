@@ -3,14 +3,11 @@
 import glob
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from elmo.data.tokenizer import TOKENIZERS, TextTokenizer, Tokenization, installed_tokenization
@@ -18,7 +15,6 @@ from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.model.config import model_location, read_config
 from elmo.settings import check_value
-from elmo.store.neighbors import parse_query
 
 from .. import PACKAGE
 from ..cluster.job import LINKS
@@ -28,17 +24,11 @@ from ..settings import (
     schema,
     strict_yaml,
 )
-from ..text.accounting import Accounting
 from ..text.input_files import InputFile, find_inputs
-from ..text.spans import plan_pieces
-from ..text.text_blocks import check_texts, read_blocks
+from ..text.text_blocks import check_texts
+from .example_queries import example_queries
 
 TEMPLATE = PACKAGE / "project"
-_LINE = 200  # characters of a line that may be an example for neighbours
-_LINES = 2000  # that are looked at for them
-_EXAMPLES = 3
-_FEW = 5  # a token that occurs less often than this has hardly neighbours
-_COMMONEST = 0.4  # share of the text that tokens make up which are too common to tell much
 
 
 def create_project(
@@ -98,6 +88,11 @@ def create_project(
     lines = [f"{', '.join(sorted(files))}; {started}"]
     if text:
         lines.append(f"general text: {_listing(general_inputs)}")
+    elif own_model is not None and own_model[1].name not in ("unicode", "whitespace"):
+        lines.append(
+            "general text: English prose; pass --text, text in the model's language, to measure "
+            "what it forgets"
+        )
     else:
         lines.append("general text: prose that every machine has; name yours with --text")
     if own_model is not None:
@@ -181,8 +176,8 @@ def _settings(
             own["corpus"]["domain"] = domain
         if column is not None:
             own["corpus"]["column"] = column
-        if example_of and (examples := _examples(example_of, params.load(file), column)):
-            own["report"] = {"neighbors_of": examples}
+        if example_of and (queries := _queries(example_of, params.load(file), column, model)):
+            own["report"] = {"neighbors_of": queries}
         lines = [
             line
             for section, values in own.items()
@@ -202,6 +197,22 @@ def _settings(
         return file.read_text(encoding="utf-8")
 
 
+def _queries(
+    inputs: Sequence[InputFile],
+    settings: params.Params,
+    column: str | None,
+    model: tuple[str, Tokenization] | None,
+) -> list[str]:
+    """What the report asks of the text, cut as the stages will cut it: as a model's, if given."""
+    how = settings.tokenize
+    try:
+        tokenization = model[1] if model else installed_tokenization(how.tokenizer, how.sentences)
+        tokenize = TextTokenizer(tokenization)
+    except ElmoError:  # its library is not installed: the stage that needs it will say so
+        return []
+    return example_queries(inputs, tokenize, documents=how.documents, column=column or "text")
+
+
 def _quoted(value: object) -> str:
     """A value as JSON that is YAML too, to which these three characters end a line."""
     text = json.dumps(value, ensure_ascii=False)
@@ -215,115 +226,6 @@ def _without_tasks(file: Path) -> str:
     start, end = value.start_mark.index, value.end_mark.index
     kept = text[:start].rstrip()
     return f"{kept} {{}}\n\n{text[end:]}"
-
-
-def _examples(
-    inputs: Sequence[InputFile], settings: params.Params, column: str | None
-) -> list[str]:
-    """Lines of the text with one token in brackets each, for the report's neighbours.
-
-    The tokens differ, and have content as far as their form and number tell (`_has_content`); those
-    that occur most often come first, after them the rare ones, then the commonest of all.
-    """
-    how = settings.tokenize
-    try:
-        tokenize = TextTokenizer(installed_tokenization(how.tokenizer, how.sentences))
-    except ElmoError:  # its library is not installed: the stage that needs it will say so
-        return []
-    counts: Counter[str] = Counter()
-    prose: list[str] = []
-    others: list[str] = []  # where there is no prose
-    for line in islice(_lines(inputs, how.documents, column), _LINES):
-        if len(line) > _LINE:
-            line = line[:_LINE].rpartition(" ")[0] or line[:_LINE]
-        tokens = [token for sentence in tokenize(line) for token in sentence]
-        counts.update(tokens)
-        if len(tokens) > 3 and line.isprintable() and "[" not in line and "]" not in line:
-            (prose if _is_prose(line, tokens) else others).append(line)
-    prose.sort(key=lambda line: len(line) > _LINE // 2)  # the shorter ones read better
-    commonest = _commonest(counts)
-    words = [*filter(_has_content, counts)] or [*filter(str.isalpha, counts)]
-    words.sort(key=lambda token: (token in commonest, counts[token] < _FEW, -counts[token]))
-    for lines in (prose, others):
-        found = (_first_marked(lines, word, tokenize) for word in words)
-        if marked := [*islice(filter(None, found), _EXAMPLES)]:
-            return marked
-    return []
-
-
-def _is_prose(line: str, tokens: Sequence[str]) -> bool:
-    """Tell whether a line is text of words, and not a row of a table, code or an address."""
-    if any(mark in line for mark in ("://", "www.", "|", "`")):
-        return False
-    return 3 * sum(map(str.isalpha, tokens)) >= 2 * len(tokens)
-
-
-def _commonest(counts: Counter[str]) -> set[str]:
-    """Return the tokens of letters that are the commonest and make up `_COMMONEST` of the text."""
-    words = [(word, count) for word, count in counts.most_common() if word.isalpha()]
-    left = _COMMONEST * sum(count for _, count in words)
-    commonest = set()
-    for word, count in words:
-        if count < _FEW or (left := left - count) < 0:
-            break
-        commonest.add(word)
-    return commonest
-
-
-def _has_content(token: str) -> bool:
-    """Tell whether a token looks like a word with content, in any language.
-
-    Not so are stop words of English; words of few letters, where letters are sounds and not
-    syllables; and words in hiragana alone, which in Japanese are mostly grammar.
-    """
-    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-
-    if not token.isalpha() or token.lower() in ENGLISH_STOP_WORDS:
-        return False
-    if all("\u3041" <= character <= "\u309f" for character in token):
-        return False
-    return len(token) >= (4 if token.lower() != token.upper() else 2)
-
-
-def _first_marked(lines: Iterable[str], word: str, tokenize: TextTokenizer) -> str:
-    """Return the first line of which a word is a token, with it in brackets; empty if none is.
-
-    Where spaces divide words the token begins one: in Korean that is no ending and no particle.
-    """
-    unspaced = re.match("[\u3040-\u30ff\u3400-\u9fff]", word)
-    begins = re.compile(word if unspaced else rf"(?<!\S){word}")
-    for line in lines:
-        if (found := begins.search(line)) is not None:
-            candidate = f"{line[: found.start()]}[{word}]{line[found.end() :]}"
-            if _asks(candidate, tokenize):
-                return candidate
-    return ""
-
-
-def _asks(text: str, tokenize: TextTokenizer) -> bool:
-    """Tell whether the brackets hold one token of the tokenizer's."""
-    try:
-        parse_query(text, tokenize=tokenize)
-    except (ElmoError, ValueError):
-        return False
-    return True
-
-
-def _lines(inputs: Sequence[InputFile], documents: str, column: str | None) -> Iterator[str]:
-    """Yield the lines at the heads of files."""
-    for input_ in inputs:
-        pieces = plan_pieces([input_], shard_bytes=1 << 16, documents=documents)
-        if not pieces:
-            continue
-        blocks = read_blocks(
-            pieces[0][0],
-            column=column or "text",
-            documents="line",
-            size=1 << 16,
-            accounting=Accounting(),
-        )
-        if (block := next(blocks, None)) is not None:
-            yield from filter(None, map(str.strip, block.text.decode("utf-8").splitlines()))
 
 
 def _ignored(path: Path) -> str:

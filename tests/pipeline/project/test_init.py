@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from elmo.data.tokenizer import TextTokenizer, installed_tokenization
 from elmo.errors import ElmoError
+from elmo.store.neighbors import parse_query
 from pipeline.project import init
 from pipeline.settings import params
 from tests.elmo.conftest import save_tiny_model
@@ -128,6 +130,26 @@ def test_neighbours_are_asked_of_words_with_content(
     assert words[0] == word
     assert not {"this", "which", "these", "storm", "습니다", "정말", "これ", "こと"} & {*words[:2]}
     assert not any("http" in text or "|" in text for text in asked)
+
+
+@pytest.mark.parametrize(
+    ("model", "library", "lines"),
+    [("korean", "kiwipiepy", KOREAN), ("japanese", "fugashi", JAPANESE)],
+)
+def test_neighbours_are_asked_of_tokens_of_the_model(
+    tmp_path: Path, model: str, library: str, lines: list[str]
+) -> None:
+    """As the model's tokenizer cuts them, so that the report does not refuse its own queries."""
+    pytest.importorskip(library, reason="the tokenizer is not installed")
+    Path("t.txt").write_text("\n".join(lines), encoding="utf-8")
+    said = new(
+        tmp_path / "p", domain=["t.txt"], model=str(ROOT / f"pretrained/{model}/elmo_{model}")
+    )
+    made = params.load(tmp_path / "p" / "params.yaml")
+    tokenizer = installed_tokenization(made.tokenize.tokenizer, made.tokenize.sentences)
+    for query in made.report.neighbors_of:
+        parse_query(query, tokenize=TextTokenizer(tokenizer))
+    assert len(made.report.neighbors_of) == 3 and "text in the model's language" in said[1]
 
 
 def test_text_that_is_no_prose_is_asked_of_too(tmp_path: Path) -> None:
