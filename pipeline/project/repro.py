@@ -4,7 +4,6 @@ import argparse
 import io
 import logging
 import os
-import re
 import shutil
 import signal
 import sys
@@ -12,113 +11,20 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TextIO
+from typing import Any
 
 import psutil
 
-from elmo.errors import ElmoError, NotFound, did_you_mean
+from elmo.errors import NotFound
 
 from ..settings import cluster as execution
-from ..settings import params, strict_yaml
+from ..settings import params
 from ..stages import load_stage
 from . import outcome
+from .dvc_lines import DvcLines, meant_stage
 
 USAGE = 254  # how DVC ends where its options are wrong
 _STOPS = (signal.SIGTERM, signal.SIGINT)
-
-_SKIPPED = {"didn't change, skipping": "up to date", "is cached": "taken from DVC's cache"}
-
-
-class _Lines(logging.Handler):
-    """Keeps the first error of DVC as one line; prints its warnings, and which stages it skips.
-
-    What else it says of a stage, the stage's own line says better.
-    """
-
-    def __init__(self, out: TextIO) -> None:
-        super().__init__()
-        self.out = out
-        self.first = ""
-        self.reported = False  # by a stage, on its own
-        self.interrupted = False
-        self.stopping = False  # a signal was passed on to the stage that runs
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Hear of a record; raise an error of the system, to which DVC would add advice."""
-        from dvc.lock import LockError
-
-        parts, error = [record.getMessage()], record.exc_info[1] if record.exc_info else None
-        if isinstance(error, OSError):
-            raise error
-        while error is not None:
-            parts.append(str(error).rstrip("."))
-            self.reported |= parts[-1].endswith(", exited with 1")
-            self.interrupted |= parts[-1].endswith((", exited with -2", ", exited with -15"))
-            if isinstance(error, LockError):
-                self.first = self.first or _other_run(str(error))
-            error = error.__cause__
-        line = " ".join(": ".join(filter(None, parts)).split())
-        if record.levelno < logging.WARNING:
-            if self.stopping and line.startswith("Running stage"):  # one had ended well by then
-                raise KeyboardInterrupt
-            skipped = re.match(r"Stage '([^']+)' (didn't change, skipping|is cached)", line)
-            if skipped:
-                print(
-                    f"{skipped[1].replace('@', ' ')}: {_SKIPPED[skipped[2]]}",
-                    file=self.out,
-                    flush=True,
-                )
-        elif record.levelno < logging.ERROR:
-            if not line.endswith("Auto removed it from the lock file."):  # of a run that was killed
-                print(f"warning: {line}", file=sys.stderr)
-        else:
-            self.first = self.first or _said_of_yaml(line)
-
-
-def _said_of_yaml(line: str) -> str:
-    """Return what is wrong with a file of YAML that DVC can't read, or the line as it is."""
-    wrong = re.match(r"(?:unable to read: )?'([^']+)'(, YAML| validation failed)", line)
-    if not wrong:
-        return line
-    file, lost = Path(wrong[1]), wrong[1].endswith("dvc.lock")
-    marks = b"\n<<<<<<< " in b"\n" + file.read_bytes()
-    if marks or lost:
-        what = "holds the marks of a git merge" if marks else "is damaged"
-        remedy = "delete it: what is unchanged comes from DVC's cache" if lost else "settle it"
-        return f"{file}: {what}; {remedy}, and run the same command again"
-    try:
-        strict_yaml.parse_nodes(file)
-    except ElmoError as error:
-        return str(error)
-    return line
-
-
-def _other_run(said: str) -> str:
-    """Return a line about the run that has a lock, of which DVC has said `said`."""
-    if found := re.search(r"\(PID (\d+)\): (.*)", said):
-        pid, command = found.groups()
-        if not _runs(int(pid), command):
-            return (
-                f".dvc/tmp/rwlock: names process {pid}, which is no run any more; delete that "
-                "file, and run the same command again"
-            )
-        which = f" (PID {pid})"
-    else:
-        which = ""
-        with suppress(OSError):  # where the project is a part of DVC's
-            which = f" (PID {Path('.dvc/tmp/lock').read_text(encoding='ascii').strip()})"
-    return f"another run{which} is at work in this project; wait for it, or stop it"
-
-
-def _runs(pid: int, command: str) -> bool:
-    """Tell whether a process runs a command; another program may have its number by now."""
-    try:
-        words = psutil.Process(pid).cmdline()
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.AccessDenied:  # another user's
-        return True
-    return bool(words) and command.endswith(words[-1])
 
 
 def repro(arguments: Sequence[str]) -> tuple[int, str]:
@@ -135,7 +41,7 @@ def repro(arguments: Sequence[str]) -> tuple[int, str]:
     from dvc.cli import DvcParserError, main, parse_args
 
     words = ["repro", *arguments]
-    lines = _Lines(sys.stdout)
+    lines = DvcLines(sys.stdout)
     _listen(lines, instead_of=logging.WARNING)
     try:
         with redirect_stdout(io.StringIO()):  # it would print its help
@@ -160,19 +66,7 @@ def repro(arguments: Sequence[str]) -> tuple[int, str]:
             signal.signal(number, handler)
     if code == 252 or lines.interrupted:
         raise KeyboardInterrupt
-    return code, "" if lines.reported else lines.first + _near(options.targets, lines.first)
-
-
-def _near(targets: Sequence[str], error: str) -> str:
-    """Return the stage that is meant where DVC's `error` is that one of `targets` is no stage."""
-    unknown = [target for target in targets if f"Stage '{target}' not found" in error]
-    if not unknown:
-        return ""
-    from dvc.repo import Repo
-
-    with Repo() as repo:
-        names = {stage.addressing for stage in repo.index.stages}
-    return did_you_mean(unknown[0], sorted(names | {name.split("@")[0] for name in names}))
+    return code, "" if lines.reported else lines.first + meant_stage(options.targets, lines.first)
 
 
 def _let_stages_hear_signals() -> None:
@@ -185,7 +79,7 @@ def _let_stages_hear_signals() -> None:
         os.environ["SHELL"] = bash
 
 
-def _pass_signals_on(lines: _Lines) -> dict[signal.Signals, Any]:
+def _pass_signals_on(lines: DvcLines) -> dict[signal.Signals, Any]:
     """Pass SIGTERM and SIGINT on to the stage that runs; return the handlers before.
 
     The stage ends and says so; where none runs, this process ends at once. A signal that is ignored
