@@ -1,4 +1,4 @@
-"""What DVC logs while `elmo run` runs it, as lines of ours: stages that are skipped, and errors."""
+"""Our lines for what DVC logs while `elmo run` runs it: stages that are skipped, and errors."""
 
 import logging
 import re

@@ -203,7 +203,7 @@ def _queries(
     column: str | None,
     model: tuple[str, Tokenization] | None,
 ) -> list[str]:
-    """What the report asks of the text, cut as the stages will cut it: as a model's, if given."""
+    """Example queries from the text, cut as the stages will cut it: as for the model, if given."""
     how = settings.tokenize
     try:
         tokenization = model[1] if model else installed_tokenization(how.tokenizer, how.sentences)

@@ -372,7 +372,7 @@ def test_broken_stores_are_refused_on_one_line(tmp_path: Path, made: Path) -> No
     )
     manifest.write_text("{")
     refused(folder, "__elmo/manifest-000001.json:1: not valid JSON")
-    refused(tmp_path / "nowhere", "nowhere/__elmo/manifest-000001.json: no such file")
+    refused(tmp_path / "nowhere", "nowhere: no such folder")
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "manifest.json").write_text('{"kind": "store", "schema": 1}')
     refused(tmp_path / "old", "old/manifest.json: has schema 1, .* make the store again")

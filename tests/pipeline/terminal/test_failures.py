@@ -108,18 +108,18 @@ def test_a_part_of_ray_that_is_gone_says_what_to_do() -> None:
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     assert user_message(KeyError("x")) is None and user_message(AttributeError("y")) is None
     with pytest.raises(KeyError):
-        cli._end(KeyError("x"))
+        cli._end(KeyError("x"), os.getcwd())
     with pytest.raises(SystemExit, match="^error: file:3: bad$"):
-        cli._end(ElmoError("file:3: bad"))
+        cli._end(ElmoError("file:3: bad"), os.getcwd())
     monkeypatch.setenv("ELMO_VERBOSE", "1")
     with pytest.raises(ElmoError):
-        cli._end(ElmoError("file:3: bad"))
+        cli._end(ElmoError("file:3: bad"), os.getcwd())
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["embde"], "error: No such command 'embde'."),
+        (["embde"], "error: No such command 'embde'; did you mean 'embed'?"),
         (["verify"], "error: Missing argument 'STORE'. See elmo verify --help"),
         (["embed", "m", "--output", "o"], "error: Missing option '--input'. See elmo embed --help"),
         (["task", "train"], "roles, coreference. See elmo task train --help\n"),
