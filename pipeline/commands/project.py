@@ -10,7 +10,7 @@ import click
 from elmo.errors import ElmoError
 
 from ..stages import STAGES
-from .options import PARAMS, PATH, Choice, print_done
+from .options import PARAMS, PATH, Choice, complete_files, print_done
 
 
 def _presets(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
@@ -49,6 +49,7 @@ class _SeveralFiles(click.Command):
     "--text",
     multiple=True,
     metavar="FILES...",
+    shell_complete=complete_files,
     help="What the language model learns from: files, folders, globs, URLs.",
 )
 @click.option(
@@ -56,6 +57,7 @@ class _SeveralFiles(click.Command):
     "domain_text",
     multiple=True,
     metavar="FILES...",
+    shell_complete=complete_files,
     help="The text of your domain, whose vectors are stored; default: TEXT again.",
 )
 @click.option("--column", help="The column of CSV, TSV, JSON lines and Parquet; default: text.")

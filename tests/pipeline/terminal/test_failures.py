@@ -151,6 +151,10 @@ def test_help_lists_the_stages_first_in_order_and_every_command_once() -> None:
         ("elmo init new --preset korean", ["korean", "korean-small"]),
         ("elmo init new --preset mi", []),
         ("elmo run pretrain f", ["features", "finetune"]),
+        ("elmo dump nov", ["file,nov"]),
+        ("elmo verify nov", ["file,nov"]),
+        ("elmo init new --text nov", ["file,nov"]),
+        ("elmo embed m --input nov", ["file,nov"]),
     ],
 )
 def test_the_shell_completes(
