@@ -1,8 +1,8 @@
 """MLflow's scoring server, adapted to models that check their input themselves.
 
-Of such a model it refuses tables, though their rows are items as well; it ignores what it does not
-know in a request; and it answers an error with the whole request and several lines. MLflow is not
-imported here: the functions are private to it, and where a version lacks them, all stays so.
+For such a model MLflow refuses tables, ignores unknown names in a request, and answers an error
+with the whole request over several lines. MLflow is not imported here. The functions that are
+replaced are private to it: a version that lacks them keeps its own behaviour.
 """
 
 import json

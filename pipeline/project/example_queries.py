@@ -1,4 +1,4 @@
-"""The words of a text that a new project's report asks for: example queries for neighbours."""
+"""Example queries for neighbours, from a new project's own text: for its report."""
 
 import re
 from collections import Counter
@@ -16,6 +16,7 @@ from ..text.text_blocks import read_blocks
 
 _LINE = 200  # characters of a line that may be an example
 _LINES = 2000  # that are looked at
+_WORDS = 200  # that are tried, the best first
 _EXAMPLES = 3
 _FEW = 5  # a token that occurs less often than this has hardly neighbours
 _COMMONEST = 0.4  # share of the text that tokens make up which are too common to tell much
@@ -44,7 +45,7 @@ def example_queries(
     words = [*filter(_has_content, counts)] or [*filter(str.isalpha, counts)]
     words.sort(key=lambda token: (token in commonest, counts[token] < _FEW, -counts[token]))
     for lines in (prose, others):
-        found = (_first_marked(lines, word, tokenize) for word in words)
+        found = (_first_marked(lines, word, tokenize) for word in words[:_WORDS])
         if marked := [*islice(filter(None, found), _EXAMPLES)]:
             return marked
     return []
@@ -72,8 +73,8 @@ def _commonest(counts: Counter[str]) -> set[str]:
 def _has_content(token: str) -> bool:
     """Tell whether a token looks like a word with content, in any language.
 
-    Not so are stop words of English; words of few letters, where letters are sounds and not
-    syllables; and words in hiragana alone, which in Japanese are mostly grammar.
+    Excluded are English stop words, words of few letters (of one, where letters are syllables),
+    and words in hiragana alone, which in Japanese are mostly grammar.
     """
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 

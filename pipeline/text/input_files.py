@@ -62,7 +62,7 @@ class InputFile(Struct, frozen=True, forbid_unknown_fields=True):
 def find_inputs(patterns: Sequence[str], where: str = "in params.yaml") -> list[InputFile]:
     """Find and digest the files of a list of names, folders, globs and fsspec URLs, in order.
 
-    `where` is what a message calls the place of the list: "in params.yaml", "as --text".
+    `where` names the source of the list in messages: "in params.yaml", "as --text".
     Raises `ElmoError` for a pattern without files, a file that comes twice or is no text, and where
     all files are empty. Unchanged files are not read again.
     """

@@ -34,7 +34,7 @@ def check_texts(inputs: Sequence[InputFile], column: str, where: str = "in param
     """Read the heads of files; raise `ElmoError` if one is binary or lacks the column, or none has
     text.
 
-    `where` is what a message calls the place that names the files.
+    `where` names the source of the list in messages, as in `find_inputs`.
     """
     files = [input_ for input_ in inputs if input_.bytes]
     in_parallel(lambda one: FORMATS[one.format].load().check_head(one, column), files)

@@ -75,7 +75,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("page", "several"), [(README, 5), (STORES, 7)], ids=["readme", "stores"])
+@pytest.mark.parametrize(("page", "several"), [(README, 4), (STORES, 7)], ids=["readme", "stores"])
 def test_the_examples_of_a_page(
     page: Path, several: int, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
