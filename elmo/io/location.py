@@ -13,6 +13,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -128,8 +129,7 @@ class Location:
         At a URL this takes one listing.
         """
         if self.local is not None:
-            paths = [path for path in self.local.rglob("*") if path.is_file()]
-            sizes = {path.relative_to(self.local).as_posix(): path.stat().st_size for path in paths}
+            sizes = {name: status.st_size for name, status in files_below(self.local).items()}
         else:
             with self._remote.at("") as (files, path):
                 root = files._strip_protocol(path)
@@ -468,6 +468,27 @@ class Location:
 
 
 Folder = str | Path | Location  # that a user of the library names: a path, a URL as text
+
+
+def files_below(folder: Path) -> dict[str, os.stat_result]:
+    """Return the status of each file in a folder and its subfolders, by its path below it.
+
+    What another process deletes or renames meanwhile is left out. No folder gives no files.
+    """
+
+    def failed(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    found = {}
+    for root, _, names in os.walk(folder, onerror=failed):
+        for name in names:
+            path = Path(root, name)
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                if stat.S_ISREG(status.st_mode):
+                    found[path.relative_to(folder).as_posix()] = status
+    return found
 
 
 def scratch() -> Path:

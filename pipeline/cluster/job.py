@@ -187,9 +187,14 @@ def _keep(home: Path, kept: Any, job: str, done: threading.Event, failed: list[s
 def _files(home: Path) -> dict[str, tuple[float, int]]:
     """Time and size of the project's files, those in DVC's cache too, but for what is being
     written."""
-    names = [path.relative_to(home) for path in sorted(home.rglob("*")) if path.is_file()]
-    found = {str(name): (home / name).stat() for name in names if not _hidden(name.parts)}
-    return {name: (one.st_mtime, one.st_size) for name, one in found.items()}
+    from elmo.io.location import files_below  # of the package
+
+    found = files_below(home)
+    return {
+        name: (found[name].st_mtime, found[name].st_size)
+        for name in sorted(found)
+        if not _hidden(tuple(name.split("/")))
+    }
 
 
 def _hidden(parts: tuple[str, ...]) -> bool:

@@ -126,8 +126,11 @@ def publish(named: Any, written: Any, url: str) -> None:
 
 def pointers() -> dict[Path, Pointer]:
     """Return the folders of the project that are pointers, each with its `Pointer`."""
-    marks = [mark for mark in sorted(Path().rglob(STORED)) if ".dvc" not in mark.parts]
-    return {mark.parent: _pointer(mark.parent) for mark in marks}
+    marked = []
+    for folder, below, files in os.walk("."):
+        below[:] = [one for one in below if one != ".dvc"]
+        marked += [Path(folder)] if STORED in files else []
+    return {folder: _pointer(folder) for folder in sorted(marked)}
 
 
 def forget_lost(url: str) -> list[str]:

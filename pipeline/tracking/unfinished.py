@@ -6,6 +6,7 @@ MLflow's runs and versions are in `mlflow ui`, the project's experiments in
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,13 +44,13 @@ def find_unfinished(folder: Path, *, send: bool) -> UnfinishedWork:
         str(spool): tracking.send_unsent(spool) if send else tracking.count_unsent(spool)
         for spool in sorted(folder.glob("*/unsent"))
     }
+    work = []
+    for path in sorted(folder.glob("*/*/mlflow.json")):
+        with suppress(FileNotFoundError):  # its stage has just ended
+            began = path.stat().st_mtime
+            work.append(StageInProgress(path.parent.parent.name, str(path.parent), began))
     return UnfinishedWork(
-        str(folder),
-        [
-            StageInProgress(path.parent.parent.name, str(path.parent), path.stat().st_mtime)
-            for path in sorted(folder.glob("*/*/mlflow.json"))
-        ],
-        {spool: count for spool, count in left.items() if count},
+        str(folder), work, {spool: count for spool, count in left.items() if count}
     )
 
 

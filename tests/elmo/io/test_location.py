@@ -5,6 +5,7 @@ import pickle
 import stat
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -41,6 +42,31 @@ def test_files_are_written_read_listed_and_deleted(location: Location) -> None:
     assert pickle.loads(pickle.dumps(location)) == location
     with pytest.raises(FileNotFoundError):
         location.read("a")
+
+
+def test_a_folder_is_listed_while_others_write_and_delete_in_it(tmp_path: Path) -> None:
+    location, ended = Location(tmp_path), threading.Event()
+    (tmp_path / "inner").mkdir()
+    location.write("inner/kept", b"12345")
+
+    def disturb() -> None:
+        while not ended.is_set():
+            for number in range(20):
+                (tmp_path / "inner" / f"file-{number}").touch()
+                (tmp_path / f"folder-{number}").mkdir()
+            for number in range(20):
+                (tmp_path / "inner" / f"file-{number}").unlink()
+                (tmp_path / f"folder-{number}").rmdir()
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(disturb)
+        try:
+            for _ in range(300):
+                assert location.tree()["inner/kept"] == 5
+        finally:
+            ended.set()
+        other.result()
+    assert location.tree() == {"inner/kept": 5}
 
 
 def test_a_written_file_gets_its_name_once(location: Location) -> None:
@@ -104,6 +130,7 @@ def test_files_are_readable_by_the_group(tmp_path: Path) -> None:
 
 WRITER = """
 import sys
+import threading
 from elmo.io.location import Location
 location = Location(sys.argv[1])
 with location.writing(), location.temporary() as path:
