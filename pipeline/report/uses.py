@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def neighbors(params: ReportSettings, store: "FeatureStore", embedder: "Embedder") -> list[Block]:
-    """Return the tokens of the store that are used most like the marked one of each query."""
+    """Return the tokens of the store that are used most like the marked one of each query.
+
+    The sentence that a query is the beginning of says nothing, and is left out.
+    """
     from elmo.store.neighbors import clearest_layer, parse_query, random_cosine
     from elmo.store.neighbors import neighbors as nearest
 
@@ -30,9 +33,11 @@ def neighbors(params: ReportSettings, store: "FeatureStore", embedder: "Embedder
     blocks: list[Block] = [Paragraph(intro, small=False)]
     for text in params.neighbors_of:
         tokens, position = parse_query(text, tokenize=embedder.tokenize)
+        found = nearest(store, embedder, tokens, position, k=params.neighbors + 1, layer=layer)
+        others = [one for one in found if one.tokens[: len(tokens)] != tokens]
         rows = [
             (f"{one.cosine:.3f}", str(one.sentence_id), _marked(one.tokens, one.position))
-            for one in nearest(store, embedder, tokens, position, k=params.neighbors, layer=layer)
+            for one in others[: params.neighbors]
         ]
         query = Markup(re.sub(r"\[(\S+)\]", r"<b>\1</b>", str(escape(text))))
         blocks.append(Heading(query))

@@ -26,13 +26,14 @@ from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
 from elmo.io.location import Location
 from elmo.io.records import digest
+from elmo.model.embedder import Embedder
 from elmo.model.folder import load_model, save_model
 from elmo.nn.bilm import BiLM
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore, model_digest
 from elmo.store import build as store_build
 from pipeline import tracking
-from pipeline.report import occurrences, results, runs, sections
+from pipeline.report import occurrences, results, runs, sections, uses
 from pipeline.report.page import Details, Table
 from pipeline.settings.params import Params, ReportSettings, load
 from pipeline.stages import report
@@ -296,6 +297,16 @@ def test_neighbours_are_the_nearest_of_the_store_marked(page: str, made: Path) -
             assert shown.count("<b>") == 1
         cosines = [float(row[0]) for row in rows]
         assert cosines == sorted(cosines, reverse=True)
+
+
+def test_the_sentence_that_a_query_begins_is_no_neighbour_of_it(made: Path) -> None:
+    store, embedder = FeatureStore(made / "store"), Embedder.load(made / "model")
+    number, tokens = next((k, t) for k in range(len(store)) if len(t := store.tokens(k)) > 6)
+    query = " ".join(["[" + tokens[0] + "]", *tokens[1:5]])
+    found = uses.neighbors(replace(PARAMS, neighbors_of=(query,)), store, embedder)
+    (table,) = [block for block in found if isinstance(block, Table)]
+    assert [row[1] for row in table.rows].count(str(number)) == 0
+    assert len(table.rows) == PARAMS.neighbors
 
 
 def test_the_occurrences_of_each_marked_word_are_points(page: str, made: Path) -> None:
