@@ -34,7 +34,7 @@ def pictures(results: Results, folder: Path) -> dict[str, Picture]:
 def _unigram(results: Results) -> dict[str, float]:
     """The unigram model's held-out perplexity for each stage that trained."""
     unigram = {}
-    if results.trained:
+    if not results.started_from:
         unigram["pretraining on general text"] = results.figures["pretrain"]["unigram_perplexity"]
     if results.tuned:
         after = results.scores.under("after")
@@ -56,7 +56,7 @@ def _bars(results: Results) -> dict[str, dict[str, float]]:
             "pretrained": before.under(text)["average"],
             "fine-tuned": after.under(text)["average"],
         }
-        for text, title in (TEXTS.items() if results.trained else reversed(TEXTS.items()))
+        for text, title in (reversed(TEXTS.items()) if results.started_from else TEXTS.items())
     }
 
 

@@ -60,6 +60,8 @@ class Results:
     network: JsonObject
     registered: JsonObject
     """The file that register wrote."""
+    started_from: str
+    """The model that was trained elsewhere, "" where the project's own was pretrained."""
     curves: "dict[str, dict[str, Curve]]"
     """The curves of each stage that trained, by the name of their file."""
     counts: Int64s
@@ -72,11 +74,6 @@ class Results:
     def scores(self) -> JsonObject:
         """Return the held-out perplexities."""
         return self.training.under("perplexity")
-
-    @property
-    def trained(self) -> bool:
-        """Tell whether the model was pretrained here, not taken as it is."""
-        return "steps" in self.figures["pretrain"]
 
     @property
     def tuned(self) -> bool:
@@ -94,8 +91,12 @@ def read_results(
     registered: Path,
     corpus: Path | None,
     tasks: Sequence[str],
+    named: str,
 ) -> Results:
-    """Read the results of all stages, and of `tasks`; raise `ElmoError` where one is missing."""
+    """Read the results of all stages, and of `tasks`; raise `ElmoError` where one is missing.
+
+    `named` is the model that the settings name to start from, "" where that is not known.
+    """
     from elmo.store import FeatureStore
 
     figures = {name: _read(numbers / f"{name}.json") for name in FIGURES}
@@ -111,6 +112,7 @@ def read_results(
         training=training,
         network=_read(model / "config.json").under("model"),
         registered=registration,
+        started_from="" if trained else named or "a pretrained model",
         curves=_curves(curves, training.under("perplexity"), trained=trained, tuned=tuned),
         counts=_counts(vocab),
         store=opened,

@@ -21,14 +21,10 @@ def what_was_run(
     results: Results,
     runs: Mapping[str, tracking.RunFacts],
     settings: Params | None,
-    started_from: str = "",
 ) -> list[Block]:
-    """Return the version, the network, the training runs and digests, and `settings` if given.
-
-    `started_from` names a model that was trained elsewhere.
-    """
-    origin = ("Started from", f"{started_from}, trained elsewhere")
-    if not started_from:
+    """Return the version, the network, the training runs and digests, and `settings` if given."""
+    origin = ("Started from", f"{results.started_from}, trained elsewhere")
+    if not results.started_from:
         origin = ("Pretrained on", _trained_on(results.figures["pretrain"], "general"))
     rows = [
         ("Registered as", _version(results.registered)),

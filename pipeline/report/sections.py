@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from .page import Block, Details, Heading, Paragraph, Picture, Table
 from .phrases import ARMS, SIMPLE, UNKNOWN, interval_text, score_order, versus_unigram
-from .results import SENTENCES, TEXTS, JsonObject
+from .results import SENTENCES, TEXTS, JsonObject, Results
 
 if TYPE_CHECKING:
     from elmo.data.shards import Shards
@@ -19,16 +19,13 @@ SHARDS = 4  # of the general text that are read for them: at a URL each is fetch
 FILES = 12  # of a text whose names are shown; the others are folded away
 
 
-def summary(figures: Mapping[str, JsonObject], started_from: str = "") -> str:
-    """Return the sentences at the head of the page.
-
-    `started_from` names a model that was trained elsewhere, whose figures are not this project's.
-    """
-    pretrain, tuned = figures["pretrain"], figures["finetune"]
-    if started_from and "steps" in tuned:
+def summary(results: Results) -> str:
+    """Return the sentences at the head of the page."""
+    pretrain, tuned = results.figures["pretrain"], results.figures["finetune"]
+    if results.started_from and results.tuned:
         return (
             f"Held-out perplexity {tuned['domain_perplexity_before']:.1f} on domain text before "
-            f"fine-tuning {started_from}, {tuned['domain_perplexity_after']:.1f} after."
+            f"fine-tuning {results.started_from}, {tuned['domain_perplexity_after']:.1f} after."
         )
     general = ""
     if "times_below_unigram" in pretrain:
@@ -36,7 +33,7 @@ def summary(figures: Mapping[str, JsonObject], started_from: str = "") -> str:
             f"Held-out perplexity {pretrain['heldout_perplexity']:.1f} on general text, "
             f"{versus_unigram(pretrain['times_below_unigram'], 'times')} the unigram model. "
         )
-    if "steps" not in tuned:
+    if not results.tuned:
         return f"{general}The domain text is the general text, so nothing was fine-tuned."
     return (
         f"{general}Fine-tuning took domain text from {tuned['domain_perplexity_before']:.1f} to "
@@ -44,13 +41,12 @@ def summary(figures: Mapping[str, JsonObject], started_from: str = "") -> str:
     )
 
 
-def perplexities(
-    figures: Mapping[str, JsonObject], scores: JsonObject, started_from: str = ""
-) -> list[Block]:
+def perplexities(results: Results) -> list[Block]:
     """Return a table of the held-out perplexities, and a paragraph that explains it.
 
-    `started_from` names a model that was trained elsewhere: then the domain text comes first.
+    Of a model that was trained elsewhere the domain text comes first.
     """
+    figures, scores, started_from = results.figures, results.scores, results.started_from
     if "before" not in scores:
         return [_perplexity_of_one(scores.under("after").under("general"))]
     rows = []

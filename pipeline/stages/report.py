@@ -83,9 +83,8 @@ def run(
             registered=registered,
             corpus=corpus,
             tasks=tasks,
+            named="" if settings is None else settings.pretrain.model,
         )
-        named = settings.pretrain.model if settings is not None else ""
-        model_name = "" if results.trained else named or "a pretrained model"
         digests = {"model": results.registered["model_digest"], "store": results.store.digest}
         sources = {"model": model, "store": store}
         with tracking.run("report", params, inputs=digests, sources=sources) as log:
@@ -94,18 +93,14 @@ def run(
             with new_folder(Location(out), ours=marks, also=r"\w+\.png") as folder:
                 drawn = pictures(results, folder)
                 about_runs = {
-                    "What was run": runs.what_was_run(results, facts, settings, model_name),
+                    "What was run": runs.what_was_run(results, facts, settings),
                     "The run before": runs.run_before(facts),
                 }
                 embedder = Embedder.load(local_model, device="cpu")
                 shards = None if general is None else Shards(general)
                 samples = sections.samples(results.store, shards)
-                figures = _figures(
-                    results, drawn, curves / "tasks", params, embedder, model_name, samples
-                )
-                content = about_runs | figures
-                head = sections.summary(results.figures, model_name)
-                page = render(params.title, head, content)
+                figures = _figures(results, drawn, curves / "tasks", params, embedder, samples)
+                page = render(params.title, sections.summary(results), about_runs | figures)
                 (folder / "index.html").write_text(page, encoding="utf-8")
             log.log_artifact(out / "index.html")
     return {"pictures": len(drawn)}
@@ -117,27 +112,24 @@ def _figures(
     task_pictures: Path,
     params: ReportSettings,
     embedder: "Embedder",
-    started_from: str,
     samples: list[Block],
 ) -> dict[str, list[Block]]:
-    """The sections on figures, in order; `started_from` names a model that was trained elsewhere.
+    """The sections on figures, in order.
 
-    Such a model has a vocabulary of its own: that of the general text goes unread.
+    A model that was trained elsewhere has a vocabulary of its own: that of the general text goes
+    unread.
     """
     figures, store = results.figures, results.store
     words: list[Block] = [sections.vocabulary(figures["vocab"]), drawn["vocabulary"]]
     return {
-        "Perplexity": [
-            *sections.perplexities(figures, results.scores, started_from),
-            drawn["perplexity"],
-        ],
+        "Perplexity": [*sections.perplexities(results), drawn["perplexity"]],
         "Training": [sections.training(), drawn["curves"], drawn["steps"]],
         "Text": [
             *sections.files(results.texts),
             *sections.text_figures(figures),
             *samples,
         ],
-        "Vocabulary": [] if started_from else words,
+        "Vocabulary": [] if results.started_from else words,
         "Layers": [*sections.layers(results.layers), drawn["layers"]],
         "Neighbours": uses.neighbors(params, store, embedder),
         "Uses of a word": uses.uses(params.neighbors_of, store, embedder),
