@@ -246,13 +246,8 @@ def train_task(
     check_lengths([*train.examples, *dev.examples])
     check_folder(Location(out), ours=(TASK_FILE,), also=OTHER_FILE_PATTERN)
     check_writable(out)
-    learned = learnable_examples(train.examples)
-    if not learned:
-        where = train.examples[0].source if train.examples else "train"
-        raise ElmoError(f"{where}: no example has a label and text, so there is nothing to learn")
-    words = word_table(
-        settings, distinct_sentences(train.examples)
-    )  # a file of vectors is read before work
+    learned = _learned(train)
+    words = word_table(settings, distinct_sentences(train.examples))  # its file is read before work
     sentences = distinct_sentences([*train.examples, *dev.examples])
     vectors, shape = _vectors(settings, sentences, model, store, work, device)
     record = _new_record(kind, settings, train, dev, tokenizer, shape, seeds)
@@ -283,13 +278,26 @@ def train_task(
             link_model(model, new / "model")
         for seed in seeds:
             record.scores[str(seed)] = _write_seed(new / f"seed-{seed}", *trained(seed))
-        written = [new / "words.json", *sorted(new.glob("seed-*/*"))]
-        record.files = {path.relative_to(new).as_posix(): sha256(path) for path in written}
-        record.digest = record_digest(msgspec.to_builtins(record))
-        write_json(new / TASK_FILE, msgspec.to_builtins(record))
+        _write_record(record, new)
     for folder in folders.values():
         shutil.rmtree(folder, ignore_errors=True)
     return record
+
+
+def _learned(train: ExampleSet) -> list[Example]:
+    """The examples that can be learned from: those with a label and text."""
+    if learned := learnable_examples(train.examples):
+        return learned
+    where = train.examples[0].source if train.examples else "train"
+    raise ElmoError(f"{where}: no example has a label and text, so there is nothing to learn")
+
+
+def _write_record(record: TaskRecord, folder: Path) -> None:
+    """Write the record of a task's folder, with the digests of what was written there."""
+    written = [folder / "words.json", *sorted(folder.glob("seed-*/*"))]
+    record.files = {path.relative_to(folder).as_posix(): sha256(path) for path in written}
+    record.digest = record_digest(msgspec.to_builtins(record))
+    write_json(folder / TASK_FILE, msgspec.to_builtins(record))
 
 
 def _check(settings: TaskSettings, model: Path | None, train: ExampleSet, dev: ExampleSet) -> None:

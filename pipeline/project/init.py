@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from elmo.data.tokenizer import TOKENIZERS, TextTokenizer, Tokenization, installed_tokenization
@@ -29,6 +29,9 @@ from ..text.text_blocks import check_texts
 from .example_queries import example_queries
 
 TEMPLATE = PACKAGE / "project"
+
+
+_TUNED = "to be fine-tuned to your domain; nothing is pretrained"
 
 
 def create_project(
@@ -76,6 +79,17 @@ def create_project(
         if not (folder / name).exists():
             files[name] = (TEMPLATE / name).read_text(encoding="utf-8")
     files[".gitignore"] = _ignored(folder / ".gitignore")
+    started = _write(folder, files)
+    return [
+        f"{', '.join(sorted(files))}; {started}",
+        f"general text: {_general(general_inputs, own_model)}",
+        *([f"model: {own_model[0]}, {_TUNED}"] if own_model is not None else []),
+        f"domain text: {_domain(domain_inputs if domain else [], general_inputs)}",
+    ]
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> str:
+    """Write the files of a project and set up git and DVC; return what was started, in words."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".init-", dir=folder) as parent:
         for name, content in files.items():
@@ -85,27 +99,27 @@ def create_project(
             os.replace(Path(parent) / name, folder / name)
     if started.startswith("git and DVC started"):
         started += _commit(folder, files)
-    lines = [f"{', '.join(sorted(files))}; {started}"]
-    if text:
-        lines.append(f"general text: {_listing(general_inputs)}")
-    elif own_model is not None and own_model[1].name not in ("unicode", "whitespace"):
-        lines.append(
-            "general text: English prose; pass --text, text in the model's language, to measure "
-            "what it forgets"
+    return started
+
+
+def _general(inputs: Sequence[InputFile], model: tuple[str, Tokenization] | None) -> str:
+    """Describe the general text; `model` is that to start from, with its tokenizer."""
+    if inputs:
+        return _listing(inputs)
+    if model is not None and model[1].name not in ("unicode", "whitespace"):
+        return (
+            "English prose; pass --text, text in the model's language, to measure what it forgets"
         )
-    else:
-        lines.append("general text: prose that every machine has; name yours with --text")
-    if own_model is not None:
-        lines.append(
-            f"model: {own_model[0]}, to be fine-tuned to your domain; nothing is pretrained"
-        )
-    if domain:
-        lines.append(f"domain text: {_listing(domain_inputs)}")
-    elif text:
-        lines.append("domain text: the same; pass --domain, the text of your domain")
-    else:
-        lines.append("domain text: the docstrings of a package; name yours with --domain")
-    return lines
+    return "prose that every machine has; name yours with --text"
+
+
+def _domain(inputs: Sequence[InputFile], general: Sequence[InputFile]) -> str:
+    """Describe the domain text."""
+    if inputs:
+        return _listing(inputs)
+    if general:
+        return "the same; pass --domain, the text of your domain"
+    return "the docstrings of a package; name yours with --domain"
 
 
 def _readable(option: str, patterns: Sequence[str], column: str | None) -> list[InputFile]:

@@ -129,24 +129,30 @@ def run(
         first, tracked = next(iter(tracked_arms.items()))
         tracked.log_model(out / first, best_seed(out / first))
         figures = _figures(tallies, data)
+        shown = [key for key in (_metric(figures), "gain") if key in figures]
         with tracked.open(0) as log:
             log.log_to_parent(
-                {
-                    f"tasks.{name}.{key}": figures[key]
-                    for key in (_metric(figures), "gain")
-                    if key in figures
-                },
+                {f"tasks.{name}.{key}": figures[key] for key in shown},
                 {f"tasks.{name}.seeds": params.seeds},
             )
     for tracked in tracked_arms.values():
         tracked.forget_resumable(range(params.seeds))
+    _draw_curves(out, arms, curve, picture, metric=_metric(figures))
+    shutil.rmtree(kept, ignore_errors=True)
+    return figures
+
+
+def _draw_curves(
+    out: Path, arms: Iterable[str], curve: Path, picture: Path, *, metric: str
+) -> None:
+    """Write the curves of the arms' tasks in `out` as a table and as a picture."""
+    from ..report import plots
+
     curves = {arm: _mean_curve(out / arm) for arm in arms}
     _write_curve(curve, curves)
     picture.parent.mkdir(parents=True, exist_ok=True)
-    with new_file(picture) as new_picture:
-        plots.draw_task(new_picture, curves, ARMS, score=f"best {_metric(figures)} on dev so far")
-    shutil.rmtree(kept, ignore_errors=True)
-    return figures
+    with new_file(picture) as new:
+        plots.draw_task(new, curves, ARMS, score=f"best {metric} on dev so far")
 
 
 def summary(figures: Mapping[str, Any]) -> str:
