@@ -10,7 +10,7 @@ of its own.
 `training`  `bilm.training.train` as it is, with the recipe of 2018 (128 × 20 tokens, 8192
             candidates, Adagrad, dropout 0.1), against our step
 `embedding` its Batcher and BidirectionalLanguageModel, 64 sentences at once, against our embedder;
-            random weights, which `elmo.interop.bilm_tf` exports
+            random weights, which `elmo.interop.files_of_2018` exports
 
 The peer computes in float32; ours in bfloat16 too where the machine has units for it. Prints JSON:
 tokens a second (medians; those of a training step count once for both directions), ratios pair by

@@ -3,12 +3,11 @@
     python -m benchmarks.embedding TEXT --size small|original --peer PYTHON [--sentences 2000]
 
 TEXT has one sentence per line, tokens between spaces. Weights are random, in the 2018 files' shape
-and exported by `elmo.interop.bilm_tf`; PYTHON is the interpreter of an environment with allennlp
-2.10.1. Both
-sides embed the same sentences with the same threads, in turn, `--repeat` times: ours in batches of
-its default size, the peer in batches of 64, as its published figures. Each pass is a process of its
-own. Ours also in bfloat16 and int8, where the machine has units for them. Prints JSON: tokens a
-second (medians), ratios pair by pair, peak memory, the matrix peak.
+and exported by `elmo.interop.files_of_2018`; PYTHON is the interpreter of an environment with
+allennlp 2.10.1. Both sides embed the same sentences with the same threads, in turn, `--repeat`
+times: ours in batches of its default size, the peer in batches of 64, as its published figures.
+Each pass is a process of its own. Ours also in bfloat16 and int8, where the machine has units for
+them. Prints JSON: tokens a second (medians), ratios pair by pair, peak memory, the matrix peak.
 """
 
 import argparse
@@ -208,7 +207,7 @@ def make_weights(folder: Path, size: str, *, gain: float = 1.0) -> None:
     from elmo.data.characters import Characters
     from elmo.data.tokenizer import Tokenization
     from elmo.data.vocabulary import Vocabulary
-    from elmo.interop.bilm_tf import export_2018
+    from elmo.interop.files_of_2018 import export_2018
     from elmo.model.folder import save_model
     from elmo.nn.bilm import BiLM
     from elmo.settings import ModelShape

@@ -1,4 +1,5 @@
-"""The exceptions for bad input, and helpers that quote a library's error in one line."""
+"""The exceptions for bad input, the messages that several modules raise (what is missing, altered
+or newer), and helpers that quote a library's error in one line."""
 
 import difflib
 import errno

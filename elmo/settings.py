@@ -1,7 +1,8 @@
 """The settings of the network, of training and of a store, checked when they are constructed.
 
 Imports no torch. The range of a setting is part of its field's type and stated nowhere else:
-`check_value` reads it there, for these settings and for those of `params.yaml`.
+`check_value` reads it there, for these settings and for those of `params.yaml`, which holds the
+defaults.
 """
 
 import math

@@ -14,7 +14,7 @@ _PRELOADED = [
     "elmo.store.build",
     "elmo.store.export",
     "elmo.store.maintenance",
-    "elmo.interop.bilm_tf",
+    "elmo.interop.files_of_2018",
     "mlflow.pyfunc",
     "mlflow.tracking",
     "pipeline.commands.cli",

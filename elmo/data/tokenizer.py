@@ -1,7 +1,9 @@
 """Splitting of text into sentences and tokens, by libraries that are imported only when needed.
 
 A tokenizer never loses or changes a character other than white space: its tokens, joined, are the
-text without white space. The tokenize stage relies on that to account for every byte.
+text without white space. The tokenize stage relies on that to account for every byte. No
+sentence is cut for its length here: training and embedding read long ones in windows
+(`elmo.data.stream`, `elmo.model.batches`).
 
 Shards and models record how their text was split as a `Tokenization`; a `TextTokenizer` splits
 other text in the same way. To add a tokenizer, write a function in this file and add its record to

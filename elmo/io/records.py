@@ -44,7 +44,8 @@ class Header(msgspec.Struct):
     format: Any = None
 
     def check_version(self, source: object, key: str, wanted: int, *, again: str) -> None:
-        """Raise `Mismatch` if the version, in the field `key`, is not the one that is read.
+        """Raise `Mismatch` unless the file's version, its field `key`, is `wanted`, which this code
+        reads.
 
         `again` is the advice for an older file.
         """

@@ -235,8 +235,8 @@ def layer_choice(store: FeatureStore, layer: int | str | None) -> tuple[str, ...
 
 
 def query_of(vectors_LD: Floats, store: FeatureStore, names: tuple[str, ...]) -> Floats:
-    """Return a token's vectors (L, D) as the query (D,): averaged or mixed like the store, of
-    length 1."""
+    """Return a token's vectors (L, D) as a query (D,) for the layers `names` of a store: their
+    mean, or the store's mix, divided by its norm."""
     layout = store.layout
     if names == ("average",):
         query_D = vectors_LD.mean(0)

@@ -234,7 +234,7 @@ class Part:
         return self._value(row, "types", TYPE_ID_DTYPE, 1)[:, 0]
 
     def tokens(self, row: int) -> list[str]:
-        """Return the tokens of a row."""
+        """Return the tokens of a row of this part."""
         tokens: list[str] = self.types.tokens.take(pa.array(self.ids(row))).to_pylist()
         return tokens
 

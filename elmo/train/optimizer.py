@@ -5,6 +5,8 @@ written, in the matrix and in the optimizer's state. For Adagrad this equals the
 AdamW, a row would also move and decay in steps that do not use it: `catch_up` applies those moves
 when the row is next used, which equals the dense update except for epsilon.
 
+The schedule of the learning rate is `OptimizerSettings.learning_rate_at` in `elmo.settings`.
+
 Shapes: R word rows.
 """
 

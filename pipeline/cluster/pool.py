@@ -53,7 +53,7 @@ def run_actors(
             for reference in ready:
                 waiting.reset()
                 if reference in actors.starting:
-                    actors.started(reference)
+                    actors.add_started(reference)
                     continue
                 item = actors.busy[reference][1]
                 try:
@@ -99,8 +99,8 @@ class _Actors:
         ready: list[Any] = self.ray.wait(references, num_returns=1, timeout=PAUSE)[0]
         return ready
 
-    def started(self, reference: Any) -> None:
-        """Make the actor that has started idle, or count it as lost."""
+    def add_started(self, reference: Any) -> None:
+        """Add an actor whose start has ended to the idle ones, or count it as lost."""
         actor = self.starting.pop(reference)
         try:
             self.hosts[actor] = get_result(self.ray, reference)
@@ -179,6 +179,8 @@ def _actor_class(
     raised as it is."""
 
     class Actor:
+        """Makes its instance of `kind` when it is started, and hands it one item at a time."""
+
         def start(self) -> str:
             self.instance = kind(*arguments)
             return f"{socket.gethostname()} (process {os.getpid()})"

@@ -55,7 +55,7 @@ def import_(
     \b
     Example: elmo import options.json weights.hdf5 models/original --vocabulary words.txt
     """
-    from elmo.interop.bilm_tf import import_2018
+    from elmo.interop.files_of_2018 import import_2018
     from elmo.io.atomic import check_unfinished
     from elmo.model.config import CONFIG
 
@@ -87,7 +87,7 @@ def export(model: Path, options: Path, weights: Path, overwrite: bool) -> None:
     \b
     Example: elmo export models/finetune options.json weights.hdf5
     """
-    from elmo.interop.bilm_tf import export_2018
+    from elmo.interop.files_of_2018 import export_2018
 
     with (
         output_file(options, overwrite) as new_options,
@@ -236,7 +236,7 @@ def dump_tokens(model: Path, vocabulary: Path, out: Path, overwrite: bool) -> No
     \b
     Example: elmo dump-tokens models/finetune words.txt tokens.hdf5
     """
-    from elmo.interop.bilm_tf import dump_token_embeddings
+    from elmo.interop.files_of_2018 import dump_token_embeddings
 
     with output_file(out, overwrite) as new:
         count = dump_token_embeddings(model, vocabulary, new)

@@ -199,6 +199,9 @@ DEVICE = click.option(
     callback=_check_device,
     help="cpu, or cuda for a GPU.",
 )
+PRETOKENIZED = click.option(
+    "--pretokenized", is_flag=True, help="Tokens stand between single spaces."
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 
 

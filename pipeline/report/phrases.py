@@ -7,9 +7,9 @@ SIMPLE = {"majority": "by the most frequent label", "tfidf": "by TF-IDF", "stati
 
 
 def versus_unigram(times_below: float, times: str = "×") -> str:
-    """Compare a perplexity to the unigram model's, as text such as `2.5 × below`.
+    """Return how far a model is from the unigram model, as text such as `2.5 × below`.
 
-    `times_below` is the unigram model's perplexity divided by it.
+    `times_below` is the unigram model's perplexity divided by the model's.
     """
     if times_below >= 1:
         return f"{times_below:.1f} {times} below"

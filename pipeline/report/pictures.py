@@ -1,4 +1,8 @@
-"""The pictures of the report, each drawn twice: for a wide and for a narrow screen."""
+"""The pictures of the report, each drawn twice: for a wide and for a narrow screen.
+
+To add one, write its function and its entry in `pictures`; its place on the page is in
+`pipeline.stages.report`, and its line below `plots` in dvc.yaml.
+"""
 
 import io
 from collections.abc import Callable, Mapping

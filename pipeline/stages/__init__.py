@@ -1,4 +1,8 @@
-"""The stages of dvc.yaml: a module for each, with `run`, `summary` and the record `STAGE`."""
+"""The stages of dvc.yaml: a module for each, with `run`, `summary` and the record `STAGE`.
+
+To add a stage, write its module here, and add its name to `STAGES`, its settings to
+`pipeline.settings.params` and params.yaml, and its entry to dvc.yaml.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -29,9 +29,9 @@ def spans(input_: InputFile, index: int, size: int, documents: str) -> list[File
 def blocks(
     span: FileSpan, size: int, column: str, documents: str, accounting: Accounting
 ) -> Iterator[tuple[bytes, Records]]:
-    """Yield the texts of a span's records in blocks, with the number of every line's record.
+    """Yield the text fields of a span's JSON lines in blocks, with the record of each text line.
 
-    A blank line or null is an empty text.
+    A field may hold several lines; a blank line or null is an empty text.
     """
     first = 0
     for raw, offset in raw_blocks(span, size, "line"):

@@ -93,7 +93,10 @@ class Run:
         self._log({"tag": [name, without_credentials(value)]})
 
     def close(self, wait: float = 10.0) -> int:
-        """Send unsent records, for `wait` seconds at most; return how many are left."""
+        """Send unsent records, for `wait` seconds at most, and return how many are left.
+
+        The run itself goes on.
+        """
         spool = _SPOOLS.pop(self.spool, None) if self.spool else None
         return spool.close(wait) if spool else 0
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from elmo.interop.bilm_tf import import_2018
+from elmo.interop.files_of_2018 import import_2018
 
 GOLDEN = Path(__file__).resolve().parent
 

@@ -60,7 +60,7 @@ def test_boundaries_can_be_kept(tiny_model: Model) -> None:
 @pytest.mark.parametrize("convention", ["bilm-tf", "allennlp"])
 def test_layer_norm_of_both_conventions(convention: str, tmp_path: Path) -> None:
     """Against numpy, over all values of the batch, with or without the boundaries."""
-    from elmo.interop.bilm_tf import import_2018
+    from elmo.interop.files_of_2018 import import_2018
 
     golden = Path(derivation.__file__).parent
     described = json.loads((golden / "plain.json").read_text())

@@ -12,7 +12,7 @@ import pytest
 
 from elmo.data.tokenizer import Tokenization, installed_tokenization
 from elmo.errors import ElmoError
-from elmo.interop.bilm_tf import dump_token_embeddings, export_2018, import_2018
+from elmo.interop.files_of_2018 import dump_token_embeddings, export_2018, import_2018
 from elmo.model.embedder import Embedder
 from elmo.model.folder import load_model
 

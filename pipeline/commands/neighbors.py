@@ -1,0 +1,155 @@
+"""Asking a store: neighbors of a token, sentences near a text."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from elmo.errors import ElmoError
+
+from ..terminal.progress import say
+from .options import DEVICE, FOLDER, JSON, PATH, PRETOKENIZED
+
+if TYPE_CHECKING:
+    from elmo.io.location import Location
+    from elmo.model.embedder import Embedder
+    from elmo.store import FeatureStore
+
+LAYER = click.option("--layer", help="A layer of the store; default: the mean of all.")
+CLEAREST = click.option(
+    "--layer",
+    help="A layer of the store, or average; default: the one that tells tokens apart best.",
+)
+STORE_MODEL = click.option(
+    "--model", type=PATH, help="The store's model; default: looked for in models/."
+)
+
+
+@click.command()
+@click.argument("store", type=FOLDER)
+@click.argument("text")
+@STORE_MODEL
+@click.option("-k", "count", default=10, show_default=True, help="How many neighbours to print.")
+@CLEAREST
+@click.option("--same-word", is_flag=True, help="Only other occurrences of the word.")
+@PRETOKENIZED
+@JSON
+@DEVICE
+def neighbors(
+    store: "Location",
+    text: str,
+    model: Path | None,
+    count: int,
+    layer: str | None,
+    same_word: bool,
+    pretokenized: bool,
+    as_json: bool,
+    device: str,
+) -> None:
+    """List the tokens of STORE that are used most like the one in brackets.
+
+    \b
+    Example: elmo neighbors data/features "He has a [gift] for music"
+    """
+    from elmo.store.neighbors import clearest_layer, parse_query
+    from elmo.store.neighbors import neighbors as nearest
+
+    opened, embedder = _opened(store, model, device)
+    tokens, index = (
+        parse_query(text) if pretokenized else parse_query(text, tokenize=embedder.tokenize)
+    )
+    chosen = clearest_layer(opened) if layer is None else _layer(layer)
+    found = nearest(opened, embedder, tokens, index, k=count, layer=chosen, same_word=same_word)
+    if same_word and not found:
+        raise ElmoError(f"{store}: has no other {tokens[index]!r}; leave out --same-word")
+    _print_hits([(one, one.marked()) for one in found], opened, chosen, as_json, of="tokens")
+
+
+@click.command()
+@click.argument("store", type=FOLDER)
+@click.argument("text")
+@STORE_MODEL
+@click.option("-k", "count", default=10, show_default=True, help="How many sentences to print.")
+@LAYER
+@PRETOKENIZED
+@JSON
+@DEVICE
+def search(
+    store: "Location",
+    text: str,
+    model: Path | None,
+    count: int,
+    layer: str | None,
+    pretokenized: bool,
+    as_json: bool,
+    device: str,
+) -> None:
+    """Print the sentences of STORE nearest to TEXT, by the mean vector of their tokens.
+
+    Prints the cosine, the number and the tokens of each; all of the store is compared.
+
+    \b
+    Example: elmo search data/features "returns an array of the given shape" -k 3
+    """
+    from elmo.store.search import search as nearest
+
+    opened, embedder = _opened(store, model, device)
+    sentences = [text.split()] if pretokenized else embedder.tokenize(text)
+    chosen = _layer(layer)
+    found = nearest(opened, embedder, sentences, k=count, layer=chosen)
+    _print_hits([(one, " ".join(one.tokens)) for one in found], opened, chosen, as_json)
+
+
+def _print_hits(
+    hits: list[tuple[Any, str]],
+    store: "FeatureStore",
+    layer: int | str | None,
+    as_json: bool,
+    *,
+    of: Literal["tokens", "sentences"] = "sentences",
+) -> None:
+    """Print tokens or sentences of a store, each with its text, and what two random ones have."""
+    from elmo.store.neighbors import layer_choice, random_cosine
+
+    names = layer_choice(store, layer)
+    random = random_cosine(store, layer, of_sentences=of == "sentences")
+    if as_json:
+        also = {"layers": names, "random_cosine": random if random == random else None}
+        for hit, _ in hits:
+            click.echo(json.dumps(asdict(hit) | also, ensure_ascii=False))
+        return
+    for hit, shown in hits:
+        click.echo(f"{hit.cosine:.3f}  {hit.sentence_id:>7}  {shown}")
+    # At the end: where standard output can't be written, its error is the only message.
+    compared = names[0].replace("_", " ") if len(names) == 1 else f"mean of {len(names)} layers"
+    other = "; --layer chooses another" if len(store.layers) > 1 else ""
+    say(f"{compared}: two random {of} of the store have {random:.3f}{other}")
+
+
+def _opened(store: "Location", model: Path | None, device: str) -> "tuple[FeatureStore, Embedder]":
+    """The store, and its model: the one that was named, or that under models/ which made it."""
+    from elmo.model.embedder import Embedder
+    from elmo.store import FeatureStore
+
+    opened = FeatureStore(store, checked=True)
+    return opened, Embedder.load(model or _model_of(opened), device=device)
+
+
+def _model_of(store: "FeatureStore") -> "Location":
+    """The model folder under models/ that made a store."""
+    from elmo.io.location import Location
+    from elmo.store import model_digest
+
+    from ..cluster.storage import read_from
+
+    digest = store.manifest.model.digest
+    for config in sorted(Path("models").glob("*/config.json")):
+        if model_digest(config.parent) == digest:
+            return read_from(Location(config.parent))
+    raise ElmoError(f"models/: no model here made the store (digest {digest[:12]}); pass --model")
+
+
+def _layer(layer: str | None) -> int | str | None:
+    return int(layer) if layer is not None and layer.isdecimal() else layer
