@@ -1,9 +1,12 @@
 """One file that serves without this package gives the same vectors, whatever the lengths."""
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from elmo.model.mix import Elmo
 from tests.elmo.conftest import batch_to_ids
 from tests.golden.models import import_golden
 
+SERVING = Path(__file__).resolve().parents[3] / "docs" / "guides" / "serving.md"
 TEXTS = [
     [["gift"]],
     [["he", "has", "a", "gift"], ["한국어", "for", "the", "x" * 60, "😀", "he"], ["<S>"]],
@@ -86,6 +90,22 @@ def test_the_file_serves_without_the_package(
             n = vectors.shape[1]
             np.testing.assert_allclose(found[row, :, :n], vectors, atol=1e-5)
             assert np.abs(found[row, :, n:]).sum() == 0
+
+
+@pytest.mark.slow
+def test_the_guide_reads_onnx_as_shown(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(tiny_model_folder, "models/finetune")
+    export_portable_model("models/finetune", "model.onnx")
+    blocks = re.findall(r"```python\n(.*?)```", SERVING.read_text(encoding="utf-8"), re.DOTALL)
+    (shown,) = (block for block in blocks if "onnxruntime" in block)
+    names: dict[str, Any] = {}
+    exec(shown, names)
+    (vectors,) = Embedder.load("models/finetune").embed([["He", "has", "a", "gift"]])
+    np.testing.assert_allclose(names["layers"][0], vectors, atol=1e-5)
 
 
 @pytest.mark.slow
