@@ -26,7 +26,7 @@ train, heldout = (
 settings = task_settings("tagging", {"words": "none", "characters": 0})  # vectors alone
 given = {"settings": settings, "model": model, "store": features, "work": Path("work")}
 train_task("tagging", train, heldout, out=Path("tagger"), **given)
-tagger = Task.load(Path("tagger"))
+tagger = Task.load("tagger")
 print(f"held-out accuracy {tagger.evaluate(heldout)['accuracy']:.3f}")
 mix = elmo.Mix.load("tagger/seed-0/mix.json")  # for a store of it: features.layers, features.mix
 for name, weight in zip(store.layers, mix.weights, strict=True):

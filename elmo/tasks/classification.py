@@ -86,7 +86,7 @@ class ClassificationModel(nn.Module):
 
     def describe(self, example: Classified, prediction: str) -> dict[str, Any]:
         """Return a prediction as a dictionary for JSON: the tokens and the label."""
-        return {"tokens": example.tokens, "label": prediction}
+        return {"tokens": list(example.tokens), "label": prediction}
 
     def _scores(self, examples: Sequence[Classified], vectors: Vectors | None) -> Tensor:
         text = self.inputs([example.tokens for example in examples], vectors)

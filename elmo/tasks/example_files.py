@@ -68,7 +68,8 @@ def read_examples(
     chosen = format or _format(path)
     if chosen not in readers:
         raise ElmoError(
-            f"{path}: {kind} is read from {', '.join(readers)}, not from {chosen}; pass --format"
+            f"{path}: {kind} is read from {', '.join(readers)}, not from {chosen}; write it as one "
+            "of these, or pass --format if its ending misleads"
         )
     fields = KINDS[kind].fields
     for name in columns or {}:

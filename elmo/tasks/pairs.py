@@ -73,8 +73,8 @@ class PairsModel(nn.Module):
     def describe(self, example: Pair, prediction: str) -> dict[str, Any]:
         """Return a prediction as a dictionary for JSON: premise, hypothesis and label."""
         return {
-            "premise": example.premise,
-            "hypothesis": example.hypothesis,
+            "premise": list(example.premise),
+            "hypothesis": list(example.hypothesis),
             "label": prediction,
         }
 

@@ -134,7 +134,7 @@ class RolesModel(nn.Module):
         marked = lenient_spans(prediction)
         arguments = [{"start": a, "stop": b, "label": label} for a, b, label in marked]
         return {
-            "tokens": example.tokens,
+            "tokens": list(example.tokens),
             "predicate": example.predicate,
             "tags": prediction,
             "arguments": [span for span in arguments if span["label"] not in ("V", "C-V")],

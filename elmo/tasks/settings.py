@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from elmo.errors import BadSettings
+from elmo.errors import BadSettings, did_you_mean
 from elmo.settings import describe_type, field_types
 
 SmallPositive = Annotated[int, Meta(ge=1, le=1 << 20)]
@@ -68,7 +68,8 @@ def with_changes(settings: TaskSettings, changes: dict[str, Any]) -> TaskSetting
     values = msgspec.to_builtins(settings)
     for name in changes:
         if name not in values:
-            raise BadSettings(f"no setting {name!r}; there are {', '.join(values)}")
+            there = f"; there are {', '.join(values)}"
+            raise BadSettings(f"no setting {name!r}{did_you_mean(name, values) or there}")
     if isinstance(changes.get("layers"), str | int):
         changes = {**changes, "layers": _numbers(str(changes["layers"]))}
     try:

@@ -78,10 +78,10 @@ class TaggingModel(nn.Module):
         """Return a prediction as a dictionary for JSON: the tokens, the BIO tags and the spans they
         mark."""
         if not self.marks_spans:
-            return {"tokens": example.tokens, "tags": prediction}
+            return {"tokens": list(example.tokens), "tags": prediction}
         spans = [{"start": a, "stop": b, "label": label} for a, b, label in _spans(prediction)]
         tags = [_as_bio(tag) for tag in prediction]
-        return {"tokens": example.tokens, "tags": tags, "spans": spans}
+        return {"tokens": list(example.tokens), "tags": tags, "spans": spans}
 
     def _emissions(self, text: EncodedBatch) -> Tensor:
         h_BTD = self.lstm(self.dropout(text.x_BTW), text.mask_BT)

@@ -115,7 +115,7 @@ class Task:
     @classmethod
     def load(
         cls,
-        folder: Path,
+        folder: Path | str,
         *,
         seed: int | None = None,
         device: str = "cpu",
@@ -127,6 +127,7 @@ class Task:
         `vectors` looks up the ELMo vectors of sentences; by default they are computed.
         """
         check_device(device)
+        folder = Path(folder)
         record = read_task(folder)
         if seed is not None and seed not in record.seeds:
             raise ElmoError(f"{folder}: has no seed {seed}; it has {record.seeds}")
@@ -212,9 +213,11 @@ class Task:
         """Raise `ElmoError` if tags mark spans but the task learned tags that do not, or the
         reverse."""
         if (labelled.scheme == "plain") != (self.record.scheme == "plain"):
+            if labelled.scheme == "plain":
+                raise _mixed_tags(labelled, "those that the task learned", self.record.scheme)
             raise ElmoError(
-                f"{labelled.examples[0].source}: the tags are {labelled.scheme}, the task learned "
-                f"{self.record.scheme}"
+                f"{_file_of(labelled)}: the tags mark spans ({labelled.scheme}), those that the "
+                "task learned do not"
             )
 
 
@@ -304,12 +307,26 @@ def _check(settings: TaskSettings, model: Path | None, train: ExampleSet, dev: E
     if (model is None) != (settings.elmo == "none"):
         raise ElmoError("pass a model, or leave ELMo out (elmo: none); not both, not neither")
     if (train.scheme == "plain") != (dev.scheme == "plain"):
-        raise ElmoError(f"the training tags are {train.scheme}, those of dev {dev.scheme}")
+        plain, other = (train, dev) if train.scheme == "plain" else (dev, train)
+        raise _mixed_tags(plain, f"those of {_file_of(other)}", other.scheme)
     if model is not None and settings.layers is not None:
         top = ModelShape.from_dict(read_config(model).model, source=str(model)).layers
         for layer in settings.layers:
             if layer > top:
                 raise ElmoError(f"layers must be among 0 to {top}, found {layer}")
+
+
+def _file_of(examples: ExampleSet) -> str:
+    """The file that the examples were read from."""
+    return examples.examples[0].source.rpartition(":")[0] if examples.examples else "no examples"
+
+
+def _mixed_tags(plain: ExampleSet, others: str, scheme: str) -> ElmoError:
+    """The exception for tags that mark no spans where `others` do."""
+    return ElmoError(
+        f"{_file_of(plain)}: the tags mark no spans, {others} do ({scheme}); with --scheme "
+        f"{scheme} the first tag that doesn't fit is named"
+    )
 
 
 def unknown_labels(

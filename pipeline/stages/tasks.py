@@ -280,6 +280,8 @@ def warn_unknown_labels(
 
     scheme = labelled.scheme
     if train is not None:
+        if (train.scheme == "plain") != (scheme == "plain"):
+            return  # training refuses the two, and says why
         known = unknown_labels(kind, (), train, scheme="plain")
     if lacking := unknown_labels(kind, known, labelled, scheme=scheme):
         names = ", ".join(lacking[:8]) + (", …" if len(lacking) > 8 else "")

@@ -160,7 +160,7 @@ def table_rows(request: ReadRequest, needed: Sequence[str]) -> Iterator[tuple[in
                     request.path, number, f"the header names {twice[0]!r} twice; rename one"
                 )
         elif len(fields) != len(names):
-            raise line_error(request.path, number, f"{len(fields)} columns, {len(names)} before")
+            raise width_error(request.path, number, len(fields), len(names), "file")
         else:
             yield number, dict(zip(names, fields, strict=True))
 
@@ -333,6 +333,13 @@ def tokens_covering(offsets: Sequence[Range], start: int, stop: int) -> Range:
     """
     touched = [k for k, (first, last) in enumerate(offsets) if first < stop and last > start]
     return touched[0], touched[-1] + 1
+
+
+def width_error(path: Path, number: int, found: int, wanted: int, unit: str) -> ElmoError:
+    """Return the exception for a line with another number of columns than the first of its unit,
+    such as a sentence."""
+    columns = f"{found} column{'s' * (found != 1)}"
+    return line_error(path, number, f"{columns} here, {wanted} in the first line of its {unit}")
 
 
 def line_error(path: Path, number: int, what: str) -> ElmoError:

@@ -20,6 +20,7 @@ from elmo.tasks.formats.fields import (
     text_of,
     tokens_of,
     typed_field,
+    width_error,
 )
 
 _BRACKETS = re.compile(r"((?:\([^()*\s]+)*)\*(\)*)")
@@ -43,9 +44,7 @@ def from_conll(request: ReadRequest) -> ExampleSet:
         width = len(block[0][1])
         for number, fields in block:
             if len(fields) != width:
-                raise line_error(
-                    request.path, number, f"{len(fields)} columns, {width} before in the sentence"
-                )
+                raise width_error(request.path, number, len(fields), width, "sentence")
         tokens = tuple(column_at(fields, word, request.path, n) for n, fields in block)
         rows = [
             k for k, (n, f) in enumerate(block) if column_at(f, roleset, request.path, n) != "-"

@@ -20,6 +20,7 @@ from elmo.tasks.formats.fields import (
     text_of,
     tokens_of,
     typed_field,
+    width_error,
 )
 
 
@@ -38,9 +39,7 @@ def from_conll(request: ReadRequest) -> ExampleSet:
             raise line_error(request.path, block[0][0], "one column; a tag needs another")
         for number, fields in block:
             if len(fields) != width and tag.startswith("-"):
-                raise line_error(
-                    request.path, number, f"{len(fields)} columns, {width} before in the sentence"
-                )
+                raise width_error(request.path, number, len(fields), width, "sentence")
         tags = [column_at(f, tag, request.path, n) for n, f in block] if request.labelled else None
         rows.append((tuple(column_at(f, word, request.path, n) for n, f in block), tags))
         numbers.append([number for number, _ in block])

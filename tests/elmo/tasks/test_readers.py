@@ -324,7 +324,7 @@ def test_text_is_read_for_predicting_alone(tmp_path: Path) -> None:
     [
         ("tagging", "x.conll", "a\tB-X\nb\tE-X\nc\tI-X\n", 3, "bioes forbids"),
         ("tagging", "x.conll", "a\tB-X\nb\tI-Y\n", 2, "bio forbids"),
-        ("tagging", "x.conll", "a\tO\n\nb\tx\tO\nc\tO\n", 4, "2 columns, 3 before"),
+        ("tagging", "x.conll", "a\tO\n\nb\tx\tO\nc\tO\n", 4, "2 columns here, 3 in the first"),
         ("tagging", "x.conll", "a\n", 1, "one column"),
         ("tagging", "x.conllu", "1\ta\n", 1, "2 columns, CoNLL-U has 10"),
         ("tagging", "x.conllu", "2\ta\tx" + "\t_" * 7 + "\n", 1, "token '2' follows 0"),
@@ -338,7 +338,13 @@ def test_text_is_read_for_predicting_alone(tmp_path: Path) -> None:
         ("tagging", "x.jsonl", '{"tokens": ["a", "b"], "tags": ["O", ""]}', 1, "an empty tag"),
         ("classification", "x.jsonl", '{"tokens": [""], "label": "b"}', 1, "token 1 of its"),
         ("classification", "x.tsv", "text\tlabel\ttext\n", 1, "names 'text' twice; rename one"),
-        ("classification", "x.tsv", "text\tlabel\na\n", 2, "1 columns, 2 before"),
+        (
+            "classification",
+            "x.tsv",
+            "text\tlabel\na\n",
+            2,
+            "1 column here, 2 in the first",
+        ),
         ("classification", "x.tsv", "good\t3\n", 1, "has no 'text', found good, 3; pass --columns"),
         ("classification", "x.jsonl", '{"text": "a"}\n', 1, "has no 'label'"),
         ("pairs", "x.jsonl", '{"premise": "a", "label": "b"}\n', 1, "has no 'hypothesis'"),

@@ -161,6 +161,22 @@ def test_what_is_wrong_is_said_and_nothing_is_written(
     assert not Path("ner").exists()
 
 
+def test_a_tag_that_fits_no_scheme_is_not_taken_for_plain_tags(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "bad.conll").write_text((folder / "ner.conll").read_text().replace("B-LOC", "b"))
+    words = ["train", "tagging", "--train", "bad.conll", "--dev", "ner.conll", "--out", "new"]
+    with pytest.raises(ElmoError) as refused:
+        run(*words, "--without-elmo")
+    assert str(refused.value) == (
+        "bad.conll: the tags mark no spans, those of ner.conll do (bio); with --scheme bio the "
+        "first tag that doesn't fit is named"
+    )
+    assert "training lacks" not in capsys.readouterr().err
+    with pytest.raises(ElmoError, match="^bad.conll:4: "):
+        run(*words, "--without-elmo", "--scheme", "bio")
+
+
 def test_a_trained_task_is_replaced_where_that_is_asked_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
