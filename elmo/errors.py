@@ -71,14 +71,14 @@ def not_utf8_error(source: object, number: int, line: bytes, start: int) -> Elmo
     )
 
 
-def similar_folder(folder: Path) -> str:
-    """Return `did_you_mean` of a folder that is missing, among those beside it."""
+def similar_path(path: Path, *, folders: bool = False) -> str:
+    """Return `did_you_mean` of a file, or of a folder, that is missing, among those beside it."""
     try:
-        beside = [path.name for path in folder.parent.iterdir() if path.is_dir()]
+        beside = [one.name for one in path.parent.iterdir() if one.is_dir() or not folders]
     except OSError:
         return ""
-    near = difflib.get_close_matches(folder.name, beside, 1)
-    return did_you_mean(str(folder), [str(folder.with_name(one)) for one in near])
+    near = difflib.get_close_matches(path.name, beside, 1, 0.75)  # endings alone are alike as well
+    return did_you_mean(str(path), [str(path.with_name(one)) for one in near])
 
 
 def first_line(error: BaseException) -> str:

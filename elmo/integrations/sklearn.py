@@ -49,6 +49,8 @@ class ElmoVectorizer(TransformerMixin, BaseEstimator):
         """Return the vectors of texts, float32 (texts, dim)."""
         if self.pooling == "none":
             raise ElmoError("pooling 'none' gives tables of several lengths; choose another")
+        if isinstance(texts, str):
+            raise ElmoError("give a list of texts, not one text")
         options: dict[str, Any] = {"normalize": self.normalize, "layers": self.layers}
         embedder, several = self._loaded(), [str(text) for text in texts]
         return np.asarray(

@@ -18,6 +18,7 @@ from elmo.errors import (
     altered_error,
     format_error,
     missing_error,
+    similar_path,
 )
 
 Record = TypeVar("Record")
@@ -63,7 +64,7 @@ def check_readable(path: Path) -> None:
         mode = path.stat().st_mode
     except FileNotFoundError:
         link = f"; it is a link to {os.readlink(path)}" if path.is_symlink() else ""
-        raise NotFound(f"{path}: no such file{link}") from None
+        raise NotFound(f"{path}: no such file{link or similar_path(path)}") from None
     if stat.S_ISDIR(mode):
         raise ElmoError(f"{path}: is a folder; a file is needed")
     if not stat.S_ISREG(mode):

@@ -21,7 +21,7 @@ from elmo.errors import (
     altered_error,
     did_you_mean,
     missing_error,
-    similar_folder,
+    similar_path,
 )
 from elmo.io.atomic import write_json
 from elmo.io.location import Folder, Location
@@ -109,8 +109,8 @@ def read_config(folder: Folder) -> ModelConfig:
     """
     location = model_location(folder)
     if not (location.exists(CONFIG) or (location.local and location.local.is_dir())):
-        near = similar_folder(location.local) if location.local else ""
-        raise NotFound(f"{folder}: no such model folder{near or _or_name(str(folder))}")
+        near = similar_path(location.local, folders=True) if location.local else ""
+        raise NotFound(f"{folder}: no such model folder{near or or_name(str(folder))}")
     source = location.name(CONFIG)
     again = "make the model again with this version"
     location.read_record(CONFIG, Header).check_version(source, "format", FORMAT, again=again)
@@ -123,7 +123,7 @@ def read_config(folder: Folder) -> ModelConfig:
     return record
 
 
-def _or_name(name: str) -> str:
+def or_name(name: str) -> str:
     """Return advice for a missing model folder whose name could be that of an installed or
     registered model."""
     if name.startswith("models:/"):

@@ -163,6 +163,7 @@ class Embedder:
             softmax=self.model.softmax,
             training=self.model.training,
             tokenizer=self.model.tokenizer,
+            precision=self.model.precision,
         )
         text = model_card(self.model, licence=licence, title=title, language=language)
         with new_file(Path(folder) / CARD_FILE) as new:

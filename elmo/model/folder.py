@@ -35,6 +35,7 @@ from elmo.model.config import (
     write_training,
 )
 from elmo.model.weights import (
+    are_half,
     is_finite,
     load_weights,
     save_weights,
@@ -59,8 +60,9 @@ class Model:
     """A loaded model folder.
 
     `softmax` holds `weight` (words, P) and `bias` (words), or is None, as for the 2018 files.
-    `digest` identifies the model by its shape, weights, words, characters and `tokenizer`. Treat a
-    model as immutable: copy what you want to change.
+    `digest` identifies the model by its shape, weights, words, characters and `tokenizer`;
+    `precision` is that of the weights in its file. Treat a model as immutable: copy what you want
+    to change.
     """
 
     bilm: BiLM
@@ -70,6 +72,7 @@ class Model:
     training: dict[str, Any]
     digest: str
     tokenizer: Tokenization = NO_TOKENIZER
+    precision: WeightPrecision = "float32"
 
     def inputs(self, tokens: list[str]) -> npt.NDArray[np.int32]:
         """Return the encoder's input for N tokens: character ids (N, K), or word ids (N,)."""
@@ -186,7 +189,16 @@ def _load(folder: Path, *, device: str | torch.device) -> Model:
     bilm.load_state_dict(_with_prefix("bilm.", weights), assign=True)
     softmax = dict(_with_prefix("softmax.", weights)) or None
     training = read_training(folder)
-    return Model(bilm, vocabulary, characters, softmax, training, record.digest, record.tokenizer)
+    return Model(
+        bilm,
+        vocabulary,
+        characters,
+        softmax,
+        training,
+        record.digest,
+        record.tokenizer,
+        "float16" if are_half(path) else "float32",
+    )
 
 
 def _check_pieces(folder: Path, record: ModelConfig) -> None:

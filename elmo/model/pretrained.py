@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from elmo.errors import ElmoError, NotFound
+from elmo.errors import ElmoError, NotFound, similar_path
 from elmo.io.folders import new_folder
 from elmo.io.location import Folder, Location
-from elmo.model.config import CONFIG, ENTRY_POINTS, model_location
+from elmo.model.config import CONFIG, ENTRY_POINTS, model_location, or_name
 from elmo.model.folder import (
     FILE_PATTERN,
     Model,
@@ -44,9 +44,13 @@ def pretrained_folder(name: str | Path) -> Path:
         if len(configs) == 1:
             return configs[0].parent
         raise ElmoError(f"{folder}: holds {len(configs)} snapshots of a model; choose one of them")
+    if not folder.exists():
+        raise NotFound(
+            f"{folder}: no such model folder{similar_path(folder, folders=True) or or_name(text)}"
+        )
     raise ElmoError(
-        f"{folder}: no model folder and no installed model; pass one, a models:/ URI, or the "
-        "folder that `hf download OWNER/NAME` prints"
+        f"{folder}: holds no model; pass a model folder, an installed model's name, a models:/ "
+        "URI, or the folder that `hf download OWNER/NAME` prints"
     )
 
 
@@ -56,6 +60,13 @@ def _registered(uri: str) -> Path:
         from mlflow.exceptions import MlflowException
     except ModuleNotFoundError:
         raise ElmoError(f"{uri}: needs MLflow; run: pip install mlflow") from None
+    registry = mlflow.get_registry_uri()
+    database = Path(registry.removeprefix("sqlite:///"))
+    if registry.startswith("sqlite:///") and not database.exists():  # MLflow would make one
+        raise NotFound(
+            f"{uri}: there is no registry {database}; go to the project's folder, or set "
+            "MLFLOW_TRACKING_URI"
+        )
     try:
         downloaded = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
     except (MlflowException, OSError) as error:

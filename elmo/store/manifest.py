@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 
 from elmo.data.manifest import TokenizerEntry
 from elmo.data.tokenizer import Tokenization
-from elmo.errors import ElmoError, NotFound, similar_folder
+from elmo.errors import ElmoError, NotFound, similar_path
 from elmo.io import records
 from elmo.io.location import Location
 from elmo.io.records import (
@@ -367,6 +367,6 @@ def _no_store(location: Location) -> NotFound:
         if head.kind == "store":
             head.check_version(location.name(_OLD_MANIFEST), "schema", SCHEMA_VERSION, again=_AGAIN)
     if location.local and not os.path.lexists(location.local):
-        near = similar_folder(location.local)
+        near = similar_path(location.local, folders=True)
         return NotFound(f"{location}: no such folder{near or '; pass the folder of a store'}")
     return NotFound(f"{location.name(FIRST_MANIFEST)}: no such file; {location} is not a store")

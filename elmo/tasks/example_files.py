@@ -33,7 +33,7 @@ SUFFIXES = {
 
 def read_examples(
     kind: str,
-    path: Path,
+    path: Path | str,
     *,
     format: str | None = None,
     columns: Columns | None = None,
@@ -49,6 +49,7 @@ def read_examples(
     model's own, splits raw text. With `labelled=False` labels may be absent. `ElmoError` names a
     malformed line, or a file without examples unless `empty` is true.
     """
+    path = Path(path)
     if path.is_dir():
         files = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
         parts = [

@@ -109,7 +109,8 @@ def silence_reason(folder: Location, *, begun: bool) -> str:
     """
     workers = _workers(folder)
     if not workers:
-        return "it evaluates or saves, or the machine is busy" if begun else "it is still starting"
+        what = "it evaluates or saves" if begun else "it is still starting"
+        return f"{what}, or the machine is busy"
     size = max(worker["size"] for worker in workers.values())
     if len(workers) < size:
         return f"{len(workers)} of {size} workers have begun, the others are still starting"

@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import elmo
-from elmo.errors import ElmoError, NotFound
+from elmo.errors import ElmoError, NotFound, did_you_mean
 
 from .. import PACKAGE
 from ..settings import cluster as execution
+from ..settings import strict_yaml
 from ..terminal.urls import without_credentials
 from . import job as on_cluster
 
@@ -83,6 +84,8 @@ def submit(
         )
     if command is not None and stages:
         raise ElmoError("either stages or --command, not both")
+    if not checkout:
+        _check_stages(stages)
     at_url = folder is not None and "://" in folder
     if folder is not None and not (at_url or folder.startswith("/")):
         raise ElmoError(
@@ -124,6 +127,18 @@ def submit(
             )
     say(f"submitted {job} to {client.address}; sent of the environment: {', '.join(sent) or '-'}")
     return client, job
+
+
+def _check_stages(stages: Iterable[str]) -> None:
+    """Refuse a name that is nearly one of a stage in this folder's dvc.yaml; DVC knows others."""
+    path, known = Path("dvc.yaml"), []
+    if path.exists():
+        sections = {name.value: value for name, value in strict_yaml.parse_nodes(path).value}
+        known = [name.value for name, _ in sections["stages"].value]
+    for name in stages:
+        stage = name.partition("@")[0]
+        if stage not in known and (near := did_you_mean(stage, known)):
+            raise ElmoError(f"dvc.yaml: has no stage {stage!r}{near}")
 
 
 def environment(asked: Iterable[str]) -> dict[str, str]:
@@ -240,6 +255,8 @@ def _answers(client: Any) -> Iterator[None]:
     except OSError as error:  # those of requests are
         raise ElmoError(f"no Ray Jobs API answers at {address}: {_line(error)}") from None
     except (RuntimeError, ValueError) as error:  # as Ray raises them, a refused token too
+        if unknown := re.search(r"Job (\S+) does not exist", str(error)):
+            raise NotFound(f"{address}: has no job {unknown[1]}; elmo jobs lists them") from None
         raise ElmoError(f"the Ray Jobs API at {address}: {_line(error)}") from None
 
 

@@ -157,7 +157,8 @@ def package(
         about=text,
         precision=weights,
     )
-    print_done(f"package: {out} (digest {digest[:12]}); pip install {out}, and load {name!r}")
+    folder = str(out) if out.is_absolute() else f"./{out}"  # else pip asks a registry for it
+    print_done(f"package: {out} (digest {digest[:12]}); pip install {folder}, and load {name!r}")
 
 
 @click.command()
@@ -184,7 +185,7 @@ def export_serving(model: Path, out: Path, overwrite: bool) -> None:
 def _dump_help() -> str:
     layouts = [f"  {name:<10} {export.help}" for name, export in EXPORT_FORMATS.items()]
     lines = [
-        "Write STORE for other tools: a table of tokens, HDF5 as in 2018, Hugging Face datasets.",
+        "Write STORE for other tools: a table of tokens, HDF5 of 2018, Hugging Face datasets.",
         "",
         "\b",
         "Layouts:",

@@ -50,14 +50,26 @@ INPUT = click.option("--input", "source", type=TEXT, required=True, help="Text; 
 )
 @PRETOKENIZED
 @click.option("--batch-size", default=256, show_default=True, help="Sentences read at a time.")
-@click.option("--state", type=Choice(["reset", "carry"]), default="reset", show_default=True)
+@click.option(
+    "--state",
+    type=Choice(["reset", "carry"]),
+    default="reset",
+    show_default=True,
+    help="reset: each sentence alone; carry: from sentence to sentence, as in 2018.",
+)
 @click.option(
     "--layers",
     default="all",
     show_default=True,
     help="The layers to write: all, or numbers such as 0,2.",
 )
-@click.option("--dtype", type=Choice(["float32", "float16"]), default="float32")
+@click.option(
+    "--dtype",
+    type=Choice(["float32", "float16"]),
+    default="float32",
+    show_default=True,
+    help="The type of the numbers in the file.",
+)
 @click.option(
     "--precision",
     type=Choice(["auto", "float32", "bfloat16", "int8"]),
@@ -104,7 +116,7 @@ def embed(
             count = _write_vectors(
                 out, embedder, lines, batch_size, layers=chosen, state=state, dtype=dtype
             )
-    print_done(f"embed: {count:,} sentences in {output}")
+    print_done(f"embed: {count:,} lines in {output}")
 
 
 def _write_vectors(

@@ -164,11 +164,12 @@ def train(
             device=device,
             report=tasks.TrainProgress(open_run),
         )
+    uri = ""
     if tracked is not None:
-        tracked.log_model(out, tasks.best_seed(out))
+        uri = f"; in MLflow {tracked.log_model(out, tasks.best_seed(out))}"
         tracked.forget_resumable(range(seeds))
     figures = tasks.mean_over_seeds(list(record.scores.values()))
-    print_done(f"task train: {out}: {tasks.scores_text(figures)} on dev")
+    print_done(f"task train: {out}: {tasks.scores_text(figures)} on dev{uri}")
 
 
 def _check_paths(model: Path | None, *, without_elmo: bool, store: Path | None) -> None:
@@ -218,7 +219,9 @@ def evaluate(
     scheme: str | None,
     device: str,
 ) -> None:
-    """Print the score of the task in FOLDER on labelled data: the mean over its seeds.
+    """Print the score of the task in FOLDER on labelled data.
+
+    It is the mean over the seeds.
 
     \b
     Example: elmo task evaluate models/ner --data test.conll --json
@@ -265,9 +268,9 @@ def predict(
     scheme: str | None,
     device: str,
 ) -> None:
-    """Predict with the task in FOLDER: one line of JSON for each example.
+    """Predict with the task in FOLDER, one line of JSON for each.
 
-    `source` is its file and line; what had to be left out is counted on stderr.
+    `source` is the file and line of the example; what had to be left out is counted on stderr.
 
     \b
     Example: elmo task predict models/ner --input text.txt

@@ -62,7 +62,9 @@ def parse_nodes(path: Path) -> Any:
         raise BadSettings(f"{path}:{line}: not UTF-8; save the file as UTF-8") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise BadSettings(f"{path}:{line}: not valid YAML ({error.problem})") from None
+        began = error.context_mark.line + 1 if error.context_mark else line
+        within = f", {error.context} that begins on line {began}" if began < line else ""
+        raise BadSettings(f"{path}:{line}: not valid YAML ({error.problem}{within})") from None
     except yaml.reader.ReaderError as error:
         line = data.decode("utf-8-sig")[: error.position].count("\n") + 1
         raise BadSettings(f"{path}:{line}: not valid YAML ({error.reason})") from None

@@ -199,7 +199,17 @@ def summary(figures: dict[str, float]) -> str:
         f"domain perplexity {figures['domain_perplexity_before']:.1f} → "
         f"{figures['domain_perplexity_after']:.1f} ({-figures['domain_gain']:+.1%}), general "
         f"{figures['general_perplexity_before']:.1f} → {figures['general_perplexity_after']:.1f}"
-        f"{unknown_words_remark(figures.get('domain_unk_rate'))}"
+        f"{unknown_words_remark(figures.get('domain_unk_rate'))}{_worse_remark(figures)}"
+    )
+
+
+def _worse_remark(figures: dict[str, float]) -> str:
+    """Say what to do where tuning has made the model worse on held-out domain text."""
+    if figures["domain_gain"] >= 0:
+        return ""
+    return (
+        "; worse than before, as where the model had read such text: use models/pretrain as it is, "
+        "or lower finetune.training.lr"
     )
 
 

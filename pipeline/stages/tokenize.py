@@ -40,10 +40,11 @@ from ..text.input_files import InputFile, check_inputs
 from ..text.shard_builder import (
     Piece,
     PieceResult,
+    dividing_share,
     read_finished,
     tokenize_piece,
 )
-from ..text.spans import piece_bytes, plan_pieces
+from ..text.spans import document_rule, piece_bytes, plan_pieces
 from ..text.work_folder import discard_pieces, work_folder
 from .corpus import read_manifest
 from .outlook import warn_of_long_work
@@ -56,7 +57,7 @@ _FEW_HELD_OUT = "too few for a perplexity that means much: raise tokenize.heldou
 STAGE = Stage(
     name="tokenize",
     version=2,
-    help="Cut TEXT into sentences of tokens, as Arrow shards.",
+    help="Cut the general or the domain text of CORPUS into sentences of tokens, as Arrow shards.",
     inputs=(Argument("corpus"), Argument("text", "word", choices=("general", "domain"))),
     outputs=(OUT,),
     run=lambda params, **given: _run(params, **given),
@@ -241,24 +242,15 @@ def _check_splits(
     lowest = min(result.lowest for result in results)
     highest = max(result.highest for result in results)
     remedies = []
-    if (share := _share(lowest, highest)) is not None:
+    if (share := dividing_share(lowest, highest)) is not None:
         remedies.append(f"tokenize.heldout to {share}")
-    if params.documents != "line":
+    if any(document_rule(params.documents, one.format) != "line" for one in inputs):
         remedies.append("tokenize.documents to line (each line a document)")
     remedy = f"set {' or '.join(remedies)}" if remedies else "name more text"
     raise ElmoError(
         f"{inputs[0].url}: none of {documents} documents fell to {empty} with tokenize.heldout "
         f"{params.heldout}; {remedy}"
     )
-
-
-def _share(lowest: int, highest: int) -> float | None:
-    """The shortest decimal that puts a document on either side, given the extreme hashes."""
-    for digits in range(1, 10):
-        share = (lowest * 10**digits // 2**64 + 1) / 10**digits
-        if share < 1 and lowest < int(share * 2**64) <= highest:
-            return share
-    return None
 
 
 def _description(params: TokenizeSettings) -> TokenizerEntry:

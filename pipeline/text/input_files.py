@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, cast
 
 from msgspec import Struct, structs
 
-from elmo.errors import ElmoError, NotFound
+from elmo.errors import ElmoError, NotFound, similar_path
 from elmo.io import records
 from elmo.io.location import in_parallel
 from elmo.io.records import (
@@ -146,7 +146,10 @@ def read_bytes(input_: InputFile, file: BinaryIO, size: int) -> bytes:
     """Read up to `size` bytes of an input's text; raise `ElmoError` if the file is damaged."""
     packed = input_.compression
     with catch_read_errors(
-        input_.url, f"truncated or not {packed}" if packed else "cannot be read"
+        input_.url,
+        f"truncated or not {packed}; restore it, or name it as what it is"
+        if packed
+        else "cannot be read",
     ):
         return file.read(size)
 
@@ -186,7 +189,10 @@ def _expand(pattern: str, where: str) -> list[tuple[str, str, FileState | None]]
             found = [(Path(p).name, p, None) for p in names if Path(p).is_file()]
     found = [one for one in found if not any(p.startswith(".") for p in Path(one[0]).parts)]
     if not found:
-        raise NotFound(f"{pattern}: no such file or folder of text; name one {where}")
+        if whole_folder:
+            raise NotFound(f"{pattern}: a folder without text files; name another {where}")
+        near = "" if "://" in pattern else similar_path(Path(pattern))
+        raise NotFound(f"{pattern}: no such file or folder of text{near}; name one {where}")
     for _, url, _ in found:
         _check_name(url, whole_folder)
     return sorted(found, key=lambda one: one[1])

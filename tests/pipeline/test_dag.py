@@ -273,7 +273,7 @@ def test_every_command_of_the_readme_on_text(project: Path) -> None:
     (project / "in.txt").write_text("the cat sat\n\na dog\n")
     embed = ("embed", "models/finetune", "--input", "in.txt", "--output", "out.npz")
     commands: Sequence[tuple[tuple[str, ...], str]] = [
-        (embed, "embed: 3 sentences in out.npz\n"),
+        (embed, "embed: 3 lines in out.npz\n"),
         (("perplexity", "models/finetune", "--input", "in.txt"), "perplexity "),
         (("neighbors", "data/features", "the [cat] sat", "-k", "2"), "["),
         (("verify", "data/features"), "verify: data/features is whole"),

@@ -38,6 +38,8 @@ def test_scikit_learn(tiny_model_folder: Path, expected: np.ndarray) -> None:
     np.testing.assert_allclose(np.linalg.norm(normalized), 1, rtol=1e-5)
     with pytest.raises(ElmoError, match="choose another"):
         ElmoVectorizer(tiny_model_folder, pooling="none").transform(TEXTS)
+    with pytest.raises(ElmoError, match="a list of texts"):
+        ElmoVectorizer(tiny_model_folder).fit("a gift").transform("a gift")
 
 
 def test_datasets_map(tiny_model_folder: Path, expected: np.ndarray, tmp_path: Path) -> None:
@@ -74,7 +76,7 @@ def test_ray_data(tiny_model_folder: Path, expected: np.ndarray) -> None:
 def test_a_batch_without_the_column_is_named(tiny_model_folder: Path) -> None:
     with pytest.raises(ElmoError, match="no column 'text', it has review; set column"):
         BatchEncoder(tiny_model_folder)({"review": TEXTS})
-    with pytest.raises(ElmoError, match="no model folder"):
+    with pytest.raises(ElmoError, match="no such model folder"):
         BatchEncoder("no-such")
 
 

@@ -83,7 +83,7 @@ def test_a_snapshot_as_hugging_face_keeps_it(tiny_model_folder: Path, tmp_path: 
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("no-such", "no-such: no model folder"), ("s3://bucket/model", "download it first")],
+    [("no-such", "no-such: no such model folder"), ("s3://bucket/model", "download it first")],
 )
 def test_a_name_that_leads_nowhere(name: str, message: str) -> None:
     with pytest.raises(ElmoError, match=message):
@@ -107,6 +107,30 @@ def installed(
     return tmp_path / "package", digest
 
 
+def test_what_is_nearly_its_name_is_asked_for(
+    tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tiny_model_folder.parent)
+    near = f"{tiny_model_folder.name}s"
+    with pytest.raises(ElmoError, match=f"did you mean '{tiny_model_folder.name}'"):
+        Embedder.from_pretrained(near)
+
+
+def test_a_registry_that_is_not_there_is_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed")
+    monkeypatch.chdir(tmp_path)
+    before = mlflow.get_registry_uri()
+    mlflow.set_registry_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    try:
+        with pytest.raises(ElmoError, match="there is no registry .*mlflow.db; go to the project"):
+            Embedder.from_pretrained("models:/elmo@champion")
+    finally:
+        mlflow.set_registry_uri(before)
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_installed_model_is_loaded_by_its_name(
     tiny_model_folder: Path, installed: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +141,8 @@ def test_an_installed_model_is_loaded_by_its_name(
         np.testing.assert_allclose(ours, reference, atol=2e-3)
     assert Embedder.from_pretrained("tiny").model.digest == digest
     assert model_digest("tiny") == digest
+    assert embedder.save_pretrained("saved") == digest
+    assert f"`{digest}`" in Path("saved/README.md").read_text(encoding="utf-8")
     Path("tiny").mkdir()  # a folder that is no model does not hide it
     assert read_config("tiny").digest == digest
     card = (package / "README.md").read_text(encoding="utf-8")

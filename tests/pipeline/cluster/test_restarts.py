@@ -73,7 +73,7 @@ def test_silence_says_what_it_waits_for(three: Location) -> None:
     assert why_silent().startswith("2 of 3 workers have begun")
     for rank in (0, 1):
         (three / "workers").delete(f"{rank}.json")
-    assert why_silent() == "it is still starting"
+    assert why_silent() == "it is still starting, or the machine is busy"
     assert why_silent(begun=True) == "it evaluates or saves, or the machine is busy"
 
 

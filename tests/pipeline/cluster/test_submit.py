@@ -74,6 +74,10 @@ def test_a_log_read_again_is_printed_once(capsys: pytest.CaptureFixture[str]) ->
         (["pretrain"], "--folder"),
         (["pretrain", "--folder", "data"], "absolute path"),
         (["pretrain", "--command", "true"], "not both"),
+        (
+            ["pretrian", "--folder", "/x"],
+            "dvc.yaml: has no stage 'pretrian'; did you mean 'pretrain'",
+        ),
         (["pretrain", "--folder", "/x", "--address", "http://127.0.0.1:1"], "127.0.0.1:1"),
         (["pretrain", "--folder", "/x"], "--address"),
         (["pretrain", "--folder", "/x", "--address", "head:8265"], "as http://HEAD:8265"),
@@ -550,7 +554,7 @@ def test_a_jobs_own_runtime_env_is_merged(cluster: Cluster, tmp_path: Path) -> N
 def test_an_unknown_job_is_one_line(cluster: Cluster) -> None:
     for command in ("attach", "stop"):
         done = cluster.call(command, "no-such-job")
-        assert done.returncode == 1 and "no-such-job" in done.stderr
+        assert done.returncode == 1 and "has no job no-such-job; elmo jobs lists" in done.stderr
         assert done.stderr.count("\n") == 1
 
 

@@ -38,7 +38,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_embed_from_stdin_keeps_blank_lines(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.npz"
     found = elmo("embed", model, "--input", "-", "--output", out, stdin=b"he has\n\na gift!\n")
-    assert found == (0, f"embed: 3 sentences in {out}\n", "")
+    assert found == (0, f"embed: 3 lines in {out}\n", "")
     vectors = np.load(out)
     expected = Embedder.load(model).embed([["he", "has"], [], ["a", "gift", "!"]])
     for k, wanted in enumerate(expected):

