@@ -8,8 +8,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 from elmo.data.tokenizer import TOKENIZERS, TextTokenizer, Tokenization, installed_tokenization
@@ -27,8 +25,6 @@ from ..settings import (
     strict_yaml,
 )
 from ..text.input_files import InputFile, find_inputs
-from ..text.shard_builder import dividing_share, extreme_hashes, heldout_limit
-from ..text.spans import plan_pieces
 from ..text.text_blocks import check_texts
 from .example_queries import example_queries
 
@@ -36,7 +32,6 @@ TEMPLATE = PACKAGE / "project"
 
 
 _TUNED = "to be fine-tuned to your domain; nothing is pretrained"
-_SMALL = 8_000_000  # bytes of a text, above which some document of its many falls to either side
 
 
 def create_project(
@@ -70,13 +65,12 @@ def create_project(
     if model is not None and not domain:
         raise ElmoError("--from: pass --domain, the text of your domain: that is what it learns")
     own_model = None if model is None else _named_model(folder, model)
-    texts = [one for one in (general_inputs, domain_inputs) if one]
-    settings, divided = _settings(
+    settings = _settings(
         [_from(folder, name) for name in text],
         [_from(folder, name) for name in domain or text],
         column=column,
         preset_name=preset_name,
-        texts=texts,
+        example_of=domain_inputs,
         model=own_model,
     )
     schema_text = json.dumps(schema.json_schema(params.Params), indent=1) + "\n"
@@ -91,10 +85,6 @@ def create_project(
         f"general text: {_general(general_inputs, own_model)}",
         *([f"model: {own_model[0]}, {_TUNED}"] if own_model is not None else []),
         f"domain text: {_domain(domain_inputs if domain else [], general_inputs)}",
-        *(
-            f"tokenize.{name}: {value}, so that some of so few documents are held out"
-            for name, value in divided.items()
-        ),
     ]
 
 
@@ -178,23 +168,20 @@ def _settings(
     *,
     column: str | None,
     preset_name: str | None,
-    texts: Sequence[Sequence[InputFile]],
+    example_of: Sequence[InputFile],
     model: tuple[str, Tokenization] | None,
-) -> tuple[str, Mapping[str, object]]:
-    """The text of params.yaml: this package's, then the preset, then what the user named; and what
-    `_dividing` sets there."""
+) -> str:
+    """The text of params.yaml: this package's, then the preset, then what the user named."""
     with tempfile.TemporaryDirectory() as parent:
         file = Path(parent) / "params.yaml"
         shutil.copyfile(TEMPLATE / "params.yaml", file)
         if preset_name is not None:
             preset.apply_preset(preset_name, file)
-        before = params.load(file)
-        divided = _dividing(texts, before.tokenize, column or before.corpus.column)
-        own: dict[str, dict[str, object]] = {"corpus": {}, "tokenize": {**divided}}
+        own: dict[str, dict[str, object]] = {"corpus": {}}
         if model is not None:
             name, how = model
             own["pretrain"] = {"model": name}
-            own["tokenize"] |= {"tokenizer": how.name, "sentences": how.sentences}
+            own["tokenize"] = {"tokenizer": how.name, "sentences": how.sentences}
         if general:
             own["corpus"]["general"] = general
         if general or model is not None:
@@ -203,7 +190,7 @@ def _settings(
             own["corpus"]["domain"] = domain
         if column is not None:
             own["corpus"]["column"] = column
-        if texts and (queries := _queries(texts[-1], before, column, model)):
+        if example_of and (queries := _queries(example_of, params.load(file), column, model)):
             own["report"] = {"neighbors_of": queries}
         lines = [
             line
@@ -221,29 +208,7 @@ def _settings(
         if "labels" in own:
             file.write_text(_without_tasks(file), encoding="utf-8")
         params.load(file)
-        return file.read_text(encoding="utf-8"), divided
-
-
-def _dividing(
-    texts: Sequence[Sequence[InputFile]], how: params.TokenizeSettings, column: str
-) -> dict[str, object]:
-    """The settings with which each text has documents that are held out and others, where with
-    `how` one of a few documents has not; the stage refuses it then."""
-    small = [one for one in texts if sum(input_.bytes for input_ in one) < _SMALL]
-    for documents in (how.documents, "line") if small and how.heldout else ():
-        changed = replace(how, documents=documents)
-        pieces = [
-            plan_pieces(one, shard_bytes=how.shard_bytes, documents=documents) for one in small
-        ]
-        extremes = [extreme_hashes(chain(*one), changed, column=column) for one in pieces]
-        lowest, highest = max(low for low, _ in extremes), min(high for _, high in extremes)
-        share: float | None = how.heldout
-        if not lowest < heldout_limit(how.heldout) <= highest:
-            share = dividing_share(lowest, highest)
-        if share is not None:
-            new = {"documents": documents, "heldout": share}
-            return {name: new[name] for name in new if new[name] != getattr(how, name)}
-    return {}
+        return file.read_text(encoding="utf-8")
 
 
 def _queries(

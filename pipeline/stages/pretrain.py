@@ -12,6 +12,7 @@ from elmo.settings import NetworkSettings
 from ..report.phrases import unknown_words_remark, versus_unigram
 from ..settings.cluster import Cluster
 from ..settings.params import PretrainSettings
+from ..terminal.progress import show_activity
 from .stage import CURVES, OUT, Argument, Stage
 
 if TYPE_CHECKING:
@@ -158,6 +159,7 @@ def _taken(
         for shard in map(opened.open, opened.entries("heldout"))
         for k in range(len(shard))
     ]
+    show_activity(f"measuring {opened.tokens('heldout'):,} held-out tokens")
     figures = {} if model.softmax is None else perplexity(model, heldout).to_dict()
     copy_model(params.model, out)
     write_empty_curves(Location(curves))

@@ -40,7 +40,6 @@ from ..text.input_files import InputFile, check_inputs
 from ..text.shard_builder import (
     Piece,
     PieceResult,
-    dividing_share,
     read_finished,
     tokenize_piece,
 )
@@ -143,29 +142,35 @@ def tokenize(
 ) -> dict[str, float]:
     """Write the shards of `inputs` to `out`, and return the counts; on an error, write none.
 
-    Finished pieces wait in `work` until all are done; the next run resumes from them.
+    Finished pieces wait in `work` until all are done; the next run resumes from them. A text of few
+    documents, none of which is held out or none of which is not, is divided in another way.
     """
     check_folder(out, ours=("manifest.json",), also=FILE_PATTERN, kind="shards")
     description = _description(params)
     files = [CorpusFile(input_.name, input_.bytes, input_.sha256) for input_ in inputs]
     inputs = check_inputs(inputs)
     params = replace(params, shard_bytes=piece_bytes(inputs, shard_bytes=params.shard_bytes))
-    divided = plan_pieces(inputs, shard_bytes=params.shard_bytes, documents=params.documents)
     _say_large(inputs)
-    check_size(out, shards=len(SPLITS) * len(divided), inputs=files)
     sample = quality.sample_interval(sum(input_.bytes for input_ in inputs))
     with work_folder(work, "tokenize", out) as kept:
-        pieces = [
-            Piece(number, spans, kept, params, column, sample, description, STAGE.version)
-            for number, spans in enumerate(divided)
-        ]
-        results = _results(pieces, cluster)
-        total = accounting.sum_accounts(result.accounting for result in results)
-        try:
-            _check_splits(inputs, total, results, params)
-        except ElmoError:  # only other settings or another text would help
-            discard_pieces(kept)
-            raise
+        changed: TokenizeSettings | None = params
+        while changed is not None:
+            params = changed
+            divided = plan_pieces(
+                inputs, shard_bytes=params.shard_bytes, documents=params.documents
+            )
+            check_size(out, shards=len(SPLITS) * len(divided), inputs=files)
+            pieces = [
+                Piece(number, spans, kept, params, column, sample, description, STAGE.version)
+                for number, spans in enumerate(divided)
+            ]
+            results = _results(pieces, cluster)
+            total = accounting.sum_accounts(result.accounting for result in results)
+            try:
+                changed = _dividing(inputs, total, results, params)
+            except ElmoError:  # only other settings or another text would help
+                discard_pieces(kept)
+                raise
         counts, report = total.counts(), quality.summarize([result.quality for result in results])
         documents: dict[Split, int] = {
             "train": total.train_documents,
@@ -227,30 +232,44 @@ def _publish(work: Location, folder: Location, results: Sequence[PieceResult]) -
     return [entry for split in SPLITS for entry in entries if entry.split == split]
 
 
-def _check_splits(
+def _dividing(
     inputs: Sequence[InputFile],
     total: Accounting,
     results: Sequence[PieceResult],
     params: TokenizeSettings,
-) -> None:
+) -> TokenizeSettings | None:
+    """Return settings with which some documents of a small text are held out and some are not, and
+    say so; None if that is so already. Raises `ElmoError` where nothing helps but more text."""
     if not total.tokens:
         raise ElmoError(f"{inputs[0].url}: no tokens in this text; it holds white space alone")
     documents = total.train_documents + total.heldout_documents
     if not params.heldout or (total.train_documents and total.heldout_documents):
-        return
-    empty = "heldout" if total.train_documents else "train"
+        return None
+    side = "held out" if total.train_documents else "to be learned from"
+    none = f"none of {documents} documents is {side} with tokenize.heldout {params.heldout}"
     lowest = min(result.lowest for result in results)
     highest = max(result.highest for result in results)
-    remedies = []
-    if (share := dividing_share(lowest, highest)) is not None:
-        remedies.append(f"tokenize.heldout to {share}")
-    if any(document_rule(params.documents, one.format) != "line" for one in inputs):
-        remedies.append("tokenize.documents to line (each line a document)")
-    remedy = f"set {' or '.join(remedies)}" if remedies else "name more text"
-    raise ElmoError(
-        f"{inputs[0].url}: none of {documents} documents fell to {empty} with tokenize.heldout "
-        f"{params.heldout}; {remedy}"
-    )
+    if (share := _share(lowest, highest)) is not None:
+        changed, instead = replace(params, heldout=share), f"tokenize.heldout {share}"
+    elif any(document_rule(params.documents, one.format) != "line" for one in inputs):
+        changed, instead = replace(params, documents="line"), "tokenize.documents line"
+    else:
+        raise ElmoError(f"{inputs[0].url}: {none}; name more text")
+    chosen = share is None and params.documents != "auto"  # by the user: not ours to change
+    if chosen or sum(one.bytes for one in inputs) > _LONG:
+        raise ElmoError(f"{inputs[0].url}: {none}; set {instead.replace(' ', ' to ')}")
+    say(f"{inputs[0].url}: {none}, so this text is divided with {instead}")
+    return changed
+
+
+def _share(lowest: int, highest: int) -> float | None:
+    """The shortest decimal, of two digits or more, that puts a document on either side, given the
+    extreme hashes."""
+    for digits in range(2, 10):
+        share = (lowest * 10**digits // 2**64 + 1) / 10**digits
+        if share < 1 and lowest < int(share * 2**64) <= highest:
+            return share
+    return None
 
 
 def _description(params: TokenizeSettings) -> TokenizerEntry:

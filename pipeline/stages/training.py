@@ -6,7 +6,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -34,7 +34,7 @@ from ..cluster import workers as ray_cluster
 from ..cluster.job import JOB
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
-from ..terminal.progress import Progress, log_detail, say
+from ..terminal.progress import Progress, log_detail, say, show_activity
 from ..terminal.urls import without_credentials_in
 from .stage import Stage
 
@@ -274,15 +274,18 @@ def _work(stage_job: StageJob, settings: RunSettings, workers: WorkerGroup) -> T
     job.bilm.to(workers.device)
     job.softmax.to(workers.device)
     before: TextFigures = {}
-    if prepared.compared:
-        before = _remembered(settings.folder, workers, lambda: _figures(prepared, workers, None))
     live = _Live(settings) if workers.rank == 0 else None
+    tell = live.tell if live else (lambda text, tokens: None)
     try:
+        if prepared.compared:
+            before = _remembered(
+                settings.folder, workers, lambda: _figures(prepared, workers, None, tell)
+            )
         progress = fit(job, workers=workers, report=live or (lambda kind, figures: None))
     finally:
         if live:
             live.log.close()
-    after = _figures(prepared, workers, progress.figures)
+    after = _figures(prepared, workers, progress.figures, tell)
     digest = ""
     if workers.rank == 0:
         perplexity = {"before": before, "after": after} if before else {"after": after}
@@ -301,15 +304,24 @@ def _work(stage_job: StageJob, settings: RunSettings, workers: WorkerGroup) -> T
 
 
 def _figures(
-    prepared: PreparedJob, workers: WorkerGroup, own: dict[str, float | None] | None
+    prepared: PreparedJob,
+    workers: WorkerGroup,
+    own: dict[str, float | None] | None,
+    tell: Callable[[str, int], None],
 ) -> TextFigures:
-    """Perplexities on all of the held-out texts; those of the job's own text may be known."""
-    own = own or heldout_perplexity(prepared.job, workers=workers).to_dict()
-    others = {
-        text: heldout_perplexity(job, workers=workers).to_dict()
-        for text, job in prepared.others.items()
+    """Perplexities on all of the held-out texts; those of the job's own text may be known.
+
+    `tell` is called with the name and the number of tokens of a text that is measured next.
+    """
+
+    def measure(text: str, job: TrainingJob) -> dict[str, float | None]:
+        tell(text, job.shards.tokens("heldout"))
+        return heldout_perplexity(job, workers=workers).to_dict()
+
+    own = own or measure(prepared.text, prepared.job)
+    return {prepared.text: own} | {
+        text: measure(text, job) for text, job in prepared.others.items()
     }
-    return {prepared.text: own, **others}
 
 
 def _remembered(
@@ -349,6 +361,13 @@ class _Live:
         if kind == "train" and self.folder.local is None and now - self.written < _SELDOM:
             return  # each takes a request
         self.written = now
+        self._write(kind, figures)
+
+    def tell(self, text: str, tokens: int) -> None:
+        """Show that a held-out text is measured, which takes a while."""
+        self._write("measure", {"text": text, "heldout_tokens": tokens})
+
+    def _write(self, kind: str, figures: Mapping[str, Any]) -> None:
         self.folder.write_json(_LIVE, {"kind": kind, **self.rate, **figures, "began": self.began})
 
 
@@ -362,7 +381,7 @@ def _shown(stage: str, folder: Location) -> Iterator[None]:
 
 def _show(stage: str, folder: Location, done: threading.Event) -> None:
     """Read what the first worker reports, in `folder`, and show it until `done`."""
-    seen, heard, heldout = "", time.monotonic(), ""
+    seen, heard, heldout, activity = "", time.monotonic(), "", ""
     shown_at = heard
     began: dict[str, float] = {}
     with ExitStack() as stack:
@@ -373,12 +392,15 @@ def _show(stage: str, folder: Location, done: threading.Event) -> None:
             if text in ("", seen):
                 if now - shown_at > SILENCE:
                     shown_at = now
-                    why = restarts.silence_reason(folder, begun=progress is not None)
+                    why = activity or restarts.silence_reason(folder, begun=progress is not None)
                     say(f"{stage}: no figures for {now - heard:.0f} s: {why}")
                 continue
             seen, heard, shown_at = text, now, now
             figures = json.loads(text)
-            if figures.get("began", began) != began:  # its own report may have been missed
+            activity = _activity(figures)
+            if activity:
+                show_activity(activity)
+            elif figures.get("began", began) != began:  # its own report may have been missed
                 began = figures["began"]
                 if began["step"]:
                     say(f"{stage}: resuming from step {began['step']:.0f}")
@@ -392,6 +414,13 @@ def _show(stage: str, folder: Location, done: threading.Event) -> None:
                     shown = Progress(stage, read + left, unit="tokens", done=read)
                     progress = stack.enter_context(shown)
                 progress.reach(read, _note(figures, heldout))
+
+
+def _activity(figures: dict[str, Any]) -> str:
+    """What the workers do, if they measure a text."""
+    if figures["kind"] != "measure":
+        return ""
+    return f"measuring {figures['heldout_tokens']:,} held-out tokens of the {figures['text']} text"
 
 
 def _note(figures: dict[str, float], heldout: str) -> str:

@@ -4,7 +4,7 @@ A piece numbers its sentences and documents from 0. Each distinct stretch betwee
 tokenized once; the rest is array work.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -117,12 +117,20 @@ def tokenize_piece(piece: Piece) -> PieceResult:
     documents = _Documents(piece.params, accounting)
     builder = _Builder(piece, load_tokenizer(piece.params.tokenizer), accounting, quality)
     for span in piece.spans:
-        for block in _blocks(span, piece.params, piece.column, accounting):
+        rule = document_rule(piece.params.documents, span.input.format)
+        blocks = read_blocks(
+            span,
+            column=piece.column,
+            documents=rule,
+            size=min(BLOCK, piece.params.shard_bytes),
+            accounting=accounting,
+        )
+        for block in blocks:
             if builder.bytes >= piece.params.shard_bytes:
                 builder.write()
             lines = _lines(block.text)
             rows = _TextRows.of(block.text, lines)
-            of_line, heldout = documents.assign(block, lines[0], rows, span)
+            of_line, heldout = documents.assign(block, lines[0], rows, span, rule)
             builder.add(block.text, lines, rows, of_line, heldout, split)
         check_unchanged(span.input)
     builder.write()
@@ -138,52 +146,11 @@ def tokenize_piece(piece: Piece) -> PieceResult:
     return result
 
 
-def _blocks(
-    span: FileSpan, params: TokenizeSettings, column: str, accounting: Accounting
-) -> Iterator[TextBlock]:
-    return read_blocks(
-        span,
-        column=column,
-        documents=document_rule(params.documents, span.input.format),
-        size=min(BLOCK, params.shard_bytes),
-        accounting=accounting,
-    )
-
-
-def extreme_hashes(
-    spans: Iterable[FileSpan], params: TokenizeSettings, *, column: str
-) -> tuple[int, int]:
-    """Return the lowest and the highest hash of the documents in spans, without tokenizing them."""
-    accounting = Accounting()
-    documents = _Documents(params, accounting)
-    for span in spans:
-        for block in _blocks(span, params, column, accounting):
-            lines = _lines(block.text)
-            documents.assign(block, lines[0], _TextRows.of(block.text, lines), span)
-    return documents.lowest, documents.highest
-
-
-def dividing_share(lowest: int, highest: int) -> float | None:
-    """Return the shortest decimal that, as `heldout`, leaves a document on either side, given the
-    extreme hashes; None if there is none."""
-    for digits in range(1, 10):
-        share = (lowest * 10**digits // 2**64 + 1) / 10**digits
-        if share < 1 and lowest < heldout_limit(share) <= highest:
-            return share
-    return None
-
-
-def heldout_limit(share: float) -> int:
-    """Return the number below which the hashes of held-out documents are."""
-    return int(share * 2**64)
-
-
 class _Documents:
     """The document that a line belongs to, and whether it is held out; carried between blocks."""
 
     def __init__(self, params: TokenizeSettings, accounting: Accounting) -> None:
-        self.below = np.uint64(heldout_limit(params.heldout))
-        self.rule = params.documents
+        self.below = np.uint64(int(params.heldout * 2**64))
         self.accounting = accounting
         self.lowest, self.highest = 2**64 - 1, 0
         self._heldout = False
@@ -191,13 +158,12 @@ class _Documents:
         self._text_seen = False
 
     def assign(
-        self, block: TextBlock, starts: Int64s, rows: "_TextRows", span: FileSpan
+        self, block: TextBlock, starts: Int64s, rows: "_TextRows", span: FileSpan, rule: str
     ) -> tuple[Int64s, npt.NDArray[np.bool_]]:
         """Return the document id of each line of a block, and whether it is held out.
 
         A document is known by those of its lines that begin in its first 64 KiB.
         """
-        rule = document_rule(self.rule, span.input.format)
         if rule == "file":
             hash_ = np.uint64(int(span.input.sha256[:16], 16))
             self._heldout = bool(hash_ < self.below)

@@ -605,29 +605,42 @@ def test_a_missing_file_folder_or_protocol_is_named(tmp_path: Path) -> None:
         assert "\n" not in str(error.value)
 
 
-def test_a_split_without_documents_is_refused_with_ways_out_that_work(tmp_path: Path) -> None:
-    path = text_file(tmp_path, ["one", "", "two", "", "three"])
-    with pytest.raises(ElmoError, match=r"none of 3 documents fell to heldout") as error:
-        make(tmp_path / "out", path, documents="blank", heldout=0.001)
-    assert not (tmp_path / "out").exists()
-    share = float(re.findall(r"set tokenize\.heldout to ([\d.]+) or ", str(error.value))[0])
-    splits = make(tmp_path / "out", path, documents="blank", heldout=share).manifest.splits
-    assert splits["heldout"].documents == 1 and splits["train"].documents == 2
+@pytest.mark.parametrize(
+    ("text", "heldout", "said"),
+    [
+        ("one\n\ntwo\n\nthree\n", 0.001, "none of 3 documents is held out with .* 0.001, so "),
+        ("one\n\ntwo\n\nthree\n", 0.9999, "none of 3 documents is to be learned from with "),
+        ("".join(f"line {k}\n" for k in range(200)), 0.05, "divided with tokenize.documents line"),
+    ],
+)
+def test_a_text_of_few_documents_is_divided_and_that_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, heldout: float, said: str
+) -> None:
+    (tmp_path / "text.txt").write_text(text)
+    splits = make(
+        tmp_path / "out", tmp_path / "text.txt", documents="auto", heldout=heldout
+    ).manifest.splits
+    assert splits["heldout"].documents and splits["train"].documents
+    assert re.search(said, capfd.readouterr().err)
+
+
+def test_records_are_not_divided(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "t.csv"
-    table.write_text("text\none\ntwo\nthree\n")
-    with pytest.raises(ElmoError, match=r"; set tokenize\.heldout to [\d.]+$"):  # a line is no way
+    table.write_text("text\n" + "".join(f"article {k}\n" for k in range(8)))
+    splits = make(tmp_path / "out", table, documents="auto", heldout=0.001).manifest.splits
+    assert splits["heldout"].documents == 1 and splits["train"].documents == 7
+    assert "so this text is divided with tokenize.heldout 0." in capfd.readouterr().err
+    table.write_text("text\none\n")
+    with pytest.raises(ElmoError, match="none of 1 documents is held out .*; name more text$"):
         make(tmp_path / "none", table, documents="auto", heldout=0.001)
-    with pytest.raises(ElmoError, match=r"none of 3 documents fell to train") as error:
-        make(tmp_path / "none", path, documents="blank", heldout=0.9999)
-    share = float(re.findall(r"set tokenize\.heldout to ([\d.]+) or ", str(error.value))[0])
-    assert make(tmp_path / "none", path, documents="blank", heldout=share).tokens("train") > 0
+    assert not (tmp_path / "none").exists()
 
 
-def test_one_document_alone_can_only_be_divided_in_lines(tmp_path: Path) -> None:
+def test_what_a_document_is_was_chosen_and_stays(tmp_path: Path) -> None:
     path = text_file(tmp_path, [f"line {i}" for i in range(200)])
-    message = r"none of 1 documents .*; set tokenize\.documents to line \(each line a document\)$"
-    with pytest.raises(ElmoError, match=message):
-        make(tmp_path / "out", path, documents="auto", heldout=0.05)
+    for documents in ("blank", "file"):
+        with pytest.raises(ElmoError, match=r"; set tokenize\.documents to line$"):
+            make(tmp_path / "out", path, documents=documents, heldout=0.05)
     assert make(tmp_path / "out", path, documents="line", heldout=0.05).tokens("heldout") > 0
 
 

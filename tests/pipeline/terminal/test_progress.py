@@ -150,6 +150,27 @@ def test_a_report_that_is_gone_for_a_while_does_not_end_the_display(
 
 
 @pytest.mark.usefixtures("soon")
+def test_what_is_measured_before_the_first_step_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = Log("measuring 97,191 held-out tokens of the general text")
+    monkeypatch.setattr(sys, "stderr", log)
+    monkeypatch.setattr(train_job, "SILENCE", 0.0)
+    told = {"kind": "measure", "text": "general", "heldout_tokens": 97191, "began": {}}
+    (tmp_path / "live.json").write_text(json.dumps(told))
+    done = threading.Event()
+    show = threading.Thread(
+        target=train_job._show, args=("finetune", Location(tmp_path), done), daemon=True
+    )
+    with progress.Progress("finetune", None, unit=""):
+        show.start()
+        until(log.there)
+        done.set()
+        show.join()
+    assert "it is still starting" not in log.getvalue()
+
+
+@pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("options", [(), ("--quiet",)])
 def test_embed_in_a_log_and_quiet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
@@ -193,6 +214,6 @@ def test_embed_on_a_terminal(tmp_path: Path) -> None:
             break
     os.close(main)
     out, _ = running.communicate()
-    assert running.returncode == 0 and out.startswith(b"embed: 20,000 sentences")
+    assert running.returncode == 0 and out.startswith(b"embed: 20,000 lines")
     bar = re.compile(rf"\r  embed: +\d+%\|[█▏▎▍▌▋▊▉ ]+\| {FIGURES}")
     assert bar.search(shown.decode()), shown.decode()
