@@ -110,7 +110,10 @@ def _general(inputs: Sequence[InputFile], model: tuple[str, Tokenization] | None
         return (
             "English prose; pass --text, text in the model's language, to measure what it forgets"
         )
-    return "prose that every machine has; name yours with --text"
+    what = "prose that every machine has"
+    if model is not None:
+        what += ", to measure on it what the model forgets"
+    return f"{what}; name yours with --text"
 
 
 def _domain(inputs: Sequence[InputFile], general: Sequence[InputFile]) -> str:

@@ -417,7 +417,7 @@ def _show(stage: str, folder: Location, done: threading.Event) -> None:
 
 
 def _activity(figures: dict[str, Any]) -> str:
-    """What the workers do, if they measure a text."""
+    """Name the text that the workers measure, if they do."""
     if figures["kind"] != "measure":
         return ""
     return f"measuring {figures['heldout_tokens']:,} held-out tokens of the {figures['text']} text"
