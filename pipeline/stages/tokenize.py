@@ -146,7 +146,7 @@ def tokenize(
     documents, none of which is held out or none of which is not, is divided in another way.
     """
     check_folder(out, ours=("manifest.json",), also=FILE_PATTERN, kind="shards")
-    description = _description(params)
+    _description(params)  # its libraries are looked for before the text is read
     files = [CorpusFile(input_.name, input_.bytes, input_.sha256) for input_ in inputs]
     inputs = check_inputs(inputs)
     params = replace(params, shard_bytes=piece_bytes(inputs, shard_bytes=params.shard_bytes))
@@ -155,7 +155,7 @@ def tokenize(
     with work_folder(work, "tokenize", out) as kept:
         changed: TokenizeSettings | None = params
         while changed is not None:
-            params = changed
+            params, description = changed, _description(changed)
             divided = plan_pieces(
                 inputs, shard_bytes=params.shard_bytes, documents=params.documents
             )

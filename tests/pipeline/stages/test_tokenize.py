@@ -627,7 +627,9 @@ def test_a_text_of_few_documents_is_divided_and_that_is_said(
 def test_records_are_not_divided(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "t.csv"
     table.write_text("text\n" + "".join(f"article {k}\n" for k in range(8)))
-    splits = make(tmp_path / "out", table, documents="auto", heldout=0.001).manifest.splits
+    manifest = make(tmp_path / "out", table, documents="auto", heldout=0.001).manifest
+    splits, recorded = manifest.splits, manifest.tokenizer
+    assert recorded.documents == "auto" and 0.001 < (recorded.heldout or 0) < 1
     assert splits["heldout"].documents == 1 and splits["train"].documents == 7
     assert "so this text is divided with tokenize.heldout 0." in capfd.readouterr().err
     table.write_text("text\none\n")
