@@ -110,7 +110,7 @@ def _section(owner: type, name: str, value: Any, level: str, path: str = "") -> 
 
 
 def _table(kind: Any, values: Any) -> list[str]:
-    from pipeline.settings.schema import field_descriptions
+    from pipeline.settings.json_schema import field_descriptions
 
     hints = typing.get_type_hints(kind, include_extras=True)
     effect_of = field_descriptions(kind)

@@ -56,13 +56,14 @@ def check_record(out: Path, kind: Any) -> None:
     written."""
     check_output(out, ours=rb"\s*[{\[]")
     if out.exists() and out.stat().st_size:
-        with refuse_to_replace(out):
+        with not_replacing(out):
             read_record(out, kind)
 
 
 @contextmanager
-def refuse_to_replace(out: Path | str) -> Iterator[None]:
-    """Reword an `ElmoError` about an unreadable output file to say that it is not replaced."""
+def not_replacing(out: Path | str) -> Iterator[None]:
+    """Context: reword an `ElmoError` of reading the output `out` to say that it is none of this
+    command's and is not replaced."""
     try:
         yield
     except ElmoError as error:

@@ -1,7 +1,8 @@
 """Checkpoints, from which training resumes as if it had never been interrupted.
 
 A checkpoint is a folder of safetensors and JSON, on a disk or at a URL, and exists only if it is
-complete. It stores rows, not workers, so any number of workers can resume from it.
+complete. It stores rows, not workers, so any number of workers can resume from it. When one is
+saved is in `loop`; how often, and how many are kept, in `CheckpointSettings`.
 """
 
 import sys

@@ -32,7 +32,7 @@ def await_cores(ray: Any, cluster: Cluster, *, label: str, own: bool) -> None:
     waiting = WaitReport(label, cluster)
     try:
         while not held.wait(PAUSE):
-            waiting.still_missing(needs, ray)
+            waiting.report_missing(needs, ray)
     finally:
         ray.util.remove_placement_group(held)
 
@@ -65,8 +65,12 @@ class WaitReport:
         self.began: float | None = None
         self.reported = 0.0
 
-    def still_missing(self, what: str, ray: Any) -> None:
-        """Note that `what` is still missing; raise `ElmoError` after `wait_minutes`."""
+    def report_missing(self, what: str, ray: Any) -> None:
+        """Print, if it is time, that `what` is still missing; raise `ElmoError` after
+        `wait_minutes`.
+
+        Call it at each look; the time runs from the first one since `reset`.
+        """
         now = time.monotonic()
         if self.began is None:
             self.began, self.reported = now, now - 20

@@ -49,7 +49,7 @@ def run_actors(
                 actors.give(queue.popleft())
             ready = actors.ready()
             if not ready and not actors.busy:
-                waiting.still_missing("a core" + " and a GPU" * cluster.gpu, ray)
+                waiting.report_missing("a core" + " and a GPU" * cluster.gpu, ray)
             for reference in ready:
                 waiting.reset()
                 if reference in actors.starting:

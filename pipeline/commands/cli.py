@@ -14,9 +14,9 @@ from . import (
     convert,
     jobs,
     models,
-    neighbors,
     project,
     store_maintenance,
+    store_queries,
     task,
     tracked,
 )
@@ -26,8 +26,8 @@ SECTIONS: dict[str, list[click.Command]] = {
     "Use a model": [
         models.embed,
         models.perplexity,
-        neighbors.neighbors,
-        neighbors.search,
+        store_queries.neighbors,
+        store_queries.search,
         task.task,
     ],
     "Care for a store": [

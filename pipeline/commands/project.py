@@ -153,8 +153,8 @@ def schema(file: str) -> None:
     Example: elmo schema > params.schema.json
     """
     from ..settings.cluster import Cluster
+    from ..settings.json_schema import json_schema
     from ..settings.params import Params
-    from ..settings.schema import json_schema
 
     kind = Params if file == "params" else Cluster
     click.echo(json.dumps(json_schema(kind), indent=1))

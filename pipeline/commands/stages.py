@@ -16,6 +16,7 @@ def stage_command(stage: "Stage") -> click.Command:
     """Build the click command that runs a stage, with the options that its arguments ask for."""
 
     def run(**given: Any) -> None:
+        """Run the stage with what was read from the command line."""
         run_stage(stage, **given)
 
     made: Callable[..., None] = add_cluster_options(run) if stage.cluster else run

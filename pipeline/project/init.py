@@ -19,9 +19,9 @@ from elmo.settings import check_value
 from .. import PACKAGE
 from ..cluster.job import LINKS
 from ..settings import (
+    json_schema,
     params,
     preset,
-    schema,
     strict_yaml,
 )
 from ..text.input_files import InputFile, find_inputs
@@ -53,7 +53,7 @@ def create_project(
     """
     if folder.exists() and not folder.is_dir():
         raise ElmoError(f"{folder}: is a file; name a folder for the project, a new one")
-    for name in ("dvc.yaml", "params.yaml", schema.FILE):
+    for name in ("dvc.yaml", "params.yaml", json_schema.FILE):
         if (folder / name).exists():
             raise ElmoError(f"{folder / name}: is there already; choose a new folder, or delete it")
     if column is not None:
@@ -73,8 +73,8 @@ def create_project(
         example_of=domain_inputs,
         model=own_model,
     )
-    schema_text = json.dumps(schema.json_schema(params.Params), indent=1) + "\n"
-    files = {"params.yaml": schema.HEADER + settings, schema.FILE: schema_text}
+    schema_text = json.dumps(json_schema.json_schema(params.Params), indent=1) + "\n"
+    files = {"params.yaml": json_schema.HEADER + settings, json_schema.FILE: schema_text}
     for name in ("dvc.yaml", "cluster.example.yaml", "README.md"):
         if not (folder / name).exists():
             files[name] = (TEMPLATE / name).read_text(encoding="utf-8")

@@ -36,6 +36,7 @@ from ..settings.params import Params, TokenizeSettings
 from ..terminal.progress import human_size, say
 from ..text import accounting, quality
 from ..text.accounting import Accounting
+from ..text.documents import document_rule
 from ..text.input_files import InputFile, check_inputs
 from ..text.shard_builder import (
     Piece,
@@ -43,7 +44,7 @@ from ..text.shard_builder import (
     read_finished,
     tokenize_piece,
 )
-from ..text.spans import document_rule, piece_bytes, plan_pieces
+from ..text.spans import piece_bytes, plan_pieces
 from ..text.work_folder import discard_pieces, work_folder
 from .corpus import read_manifest
 from .outlook import warn_of_long_work

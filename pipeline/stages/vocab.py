@@ -21,7 +21,7 @@ from elmo.data.vocabulary import MARKS, NOT_WORDS
 from elmo.errors import ElmoError
 from elmo.io.folders import local_folder, new_folder
 from elmo.io.location import Location, in_parallel
-from elmo.io.outputs import check_folder, refuse_to_replace
+from elmo.io.outputs import check_folder, not_replacing
 
 from ..cluster import workers
 from ..settings.cluster import Cluster
@@ -89,7 +89,7 @@ def run(
         )
     check_folder(out, ours=_FILES, also=_ALSO, never="config.json")  # a model has words too
     if out.exists("characters.json"):
-        with refuse_to_replace(str(out)), local_folder(out) as old:
+        with not_replacing(str(out)), local_folder(out) as old:
             Characters.load(old / "characters.json")
     with work_folder(work, "vocab", out) as kept:
         train, heldout = count_types(Shards(shards), work=kept, cluster=cluster)

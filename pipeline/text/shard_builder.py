@@ -24,14 +24,14 @@ from elmo.io.records import Sha256, digest
 
 from ..settings.params import TokenizeSettings
 from .accounting import Accounting
+from .documents import Documents, document_rule
 from .input_files import check_unchanged
 from .quality import QualityCounts, QualityFigures
-from .spans import FileSpan, document_rule
-from .text_blocks import TextBlock, read_blocks
+from .spans import FileSpan
+from .text_blocks import read_blocks
 from .text_hashes import Hashes, hash_runs, hash_strings
 from .utf8_lines import BLOCK
 
-_HASHED = 1 << 16
 _NEWLINE = 10
 
 
@@ -114,7 +114,7 @@ def tokenize_piece(piece: Piece) -> PieceResult:
     """Tokenize one piece of the corpus, write its shards, and return its result."""
     split = sentence_splitter()[0] if piece.params.sentences == "split" else None
     accounting, quality = Accounting(), QualityCounts()
-    documents = _Documents(piece.params, accounting)
+    documents = Documents(piece.params.heldout, accounting)
     builder = _Builder(piece, load_tokenizer(piece.params.tokenizer), accounting, quality)
     for span in piece.spans:
         rule = document_rule(piece.params.documents, span.input.format)
@@ -130,7 +130,9 @@ def tokenize_piece(piece: Piece) -> PieceResult:
                 builder.write()
             lines = _lines(block.text)
             rows = _TextRows.of(block.text, lines)
-            of_line, heldout = documents.assign(block, lines[0], rows, span, rule)
+            of_line, heldout = documents.assign(
+                block, lines[0], rows.counts, rows.hashes, span=span, rule=rule
+            )
             builder.add(block.text, lines, rows, of_line, heldout, split)
         check_unchanged(span.input)
     builder.write()
@@ -144,73 +146,6 @@ def tokenize_piece(piece: Piece) -> PieceResult:
     )
     piece.folder.write_json(piece.result_name, to_builtins(result))
     return result
-
-
-class _Documents:
-    """The document that a line belongs to, and whether it is held out; carried between blocks."""
-
-    def __init__(self, params: TokenizeSettings, accounting: Accounting) -> None:
-        self.below = np.uint64(int(params.heldout * 2**64))
-        self.accounting = accounting
-        self.lowest, self.highest = 2**64 - 1, 0
-        self._heldout = False
-        self._blank_before = False
-        self._text_seen = False
-
-    def assign(
-        self, block: TextBlock, starts: Int64s, rows: "_TextRows", span: FileSpan, rule: str
-    ) -> tuple[Int64s, npt.NDArray[np.bool_]]:
-        """Return the document id of each line of a block, and whether it is held out.
-
-        A document is known by those of its lines that begin in its first 64 KiB.
-        """
-        if rule == "file":
-            hash_ = np.uint64(int(span.input.sha256[:16], 16))
-            self._heldout = bool(hash_ < self.below)
-            if block.begins:
-                self._count(np.array([hash_]))
-            return np.full(len(starts), span.document), np.full(len(starts), self._heldout)
-        first = self._firsts(block, rows, rule)
-        number = np.cumsum(first)
-        begins = starts[first]
-        hashes = rows.hashes
-        if len(begins) < len(starts):
-            limits = np.append(0, begins + _HASHED)[number]
-            chosen = (rows.hashes != 0) & (starts < limits)
-            counts = np.bincount(number[chosen], minlength=len(begins) + 1)[1:]
-            hashes = hash_runs(rows.hashes[chosen], counts)
-        heldout = np.append(self._heldout, (hashes != 0) & (hashes < self.below))
-        self._count(hashes[hashes != 0])
-        ids = number + (self.accounting.document_ids - 1)
-        self.accounting.document_ids += len(begins)
-        self._heldout = bool(heldout[-1])
-        return ids, heldout[number]
-
-    def _count(self, hashes: Hashes) -> None:
-        """Count documents with text by their hashes."""
-        heldout = int((hashes < self.below).sum())
-        self.accounting.heldout_documents += heldout
-        self.accounting.train_documents += len(hashes) - heldout
-        if len(hashes):
-            self.lowest = min(self.lowest, int(hashes.min()))
-            self.highest = max(self.highest, int(hashes.max()))
-
-    def _firsts(self, block: TextBlock, rows: "_TextRows", rule: str) -> npt.NDArray[np.bool_]:
-        """Return which lines begin a document."""
-        blank = rows.counts == 0
-        if rule == "line":
-            if block.records is None:
-                return np.ones(len(blank), bool)
-            return np.diff(block.records, prepend=block.records[:1] - 1) > 0
-        if block.begins:
-            self._text_seen = self._blank_before = False
-        before = np.append(self._blank_before, blank[:-1])
-        text_seen = np.append(self._text_seen, ~blank).cumsum()[:-1] > 0
-        first = ~blank & before & text_seen
-        if block.begins or not self.accounting.document_ids:
-            first[0] = True
-        self._blank_before, self._text_seen = bool(blank[-1]), bool(text_seen[-1] or not blank[-1])
-        return first
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from elmo.io.location import in_parallel
 
+from .documents import document_rule
 from .formats import FORMATS
 from .input_files import InputFile, open_input, read_bytes
 
@@ -31,17 +32,6 @@ class FileSpan:
     start: int
     end: int
     size: int
-
-
-def document_rule(documents: str, format_: str) -> str:
-    """Return what a document is in a file of this format: `file`, `line` or `blank`.
-
-    `documents` is the setting; `auto` becomes the format's own rule: what blank lines divide
-    (`blank`) in plain text, else a record.
-    """
-    if documents != "auto":
-        return documents
-    return FORMATS[format_].documents
 
 
 def piece_bytes(inputs: Sequence[InputFile], *, shard_bytes: int) -> int:

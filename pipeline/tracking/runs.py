@@ -1,6 +1,7 @@
 """MLflow runs: opened, logged to from any process, and searched.
 
-What MLflow can't take now waits in a spool.
+Which figures a run shows is chosen where they are logged: `pipeline.stages.training`, and the
+modules of the other stages. What MLflow can't take now waits in a spool.
 """
 
 import contextlib

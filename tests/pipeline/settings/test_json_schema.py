@@ -15,8 +15,8 @@ from elmo.errors import ElmoError
 from pipeline.commands.cli import cli
 from pipeline.settings import (
     cluster,
+    json_schema,
     params,
-    schema,
 )
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,7 +34,7 @@ CLASSES = [
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 def test_every_setting_says_its_effect_in_one_line(kind: Any) -> None:
-    said = schema.field_descriptions(kind)
+    said = json_schema.field_descriptions(kind)
     for field in fields(kind):
         if not is_dataclass(field.type):
             assert re.fullmatch(r"[A-Z`].*\.", said[field.name]), f"{kind.__name__}.{field.name}"
@@ -66,7 +66,7 @@ def changed(key: str, value: Any) -> dict[str, Any]:
 )
 def test_an_editor_and_the_reader_agree(key: str, value: Any, right: bool, tmp_path: Path) -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
-    validator = jsonschema.Draft202012Validator(schema.json_schema(params.Params))
+    validator = jsonschema.Draft202012Validator(json_schema.json_schema(params.Params))
     assert validator.is_valid(PARAMS)
     assert validator.is_valid(changed(key, value)) == right
     file = tmp_path / "params.yaml"
@@ -80,7 +80,7 @@ def test_an_editor_and_the_reader_agree(key: str, value: Any, right: bool, tmp_p
 
 def test_the_command_prints_what_init_writes() -> None:
     printed = json.loads(CliRunner().invoke(cli, ["schema"]).output)
-    assert printed == json.loads(json.dumps(schema.json_schema(params.Params)))
+    assert printed == json.loads(json.dumps(json_schema.json_schema(params.Params)))
     described = printed["$defs"]["RegisterSettings"]["properties"]["alias"]["description"]
     assert described.startswith("The alias of the best version")
     assert "max_workers" in CliRunner().invoke(cli, ["schema", "cluster"]).output

@@ -1,4 +1,4 @@
-"""Settings as a JSON schema for editors, and the description of each setting."""
+"""The settings of `params` as a JSON schema for editors, and the description of each."""
 
 import ast
 import inspect
