@@ -5,7 +5,7 @@
     python -m benchmarks --only embedding_small --text TEXT
 
 TEXT of `--text` has one sentence per line, tokens between spaces; of `--raw` it is any text.
-AllenNLP and bilm-tf run in environments of their own, which `--peers FOLDER` makes once. A
+Other implementations run in environments of their own, which `--peers FOLDER` makes once. A
 benchmark whose options are not given keeps the figures it had; the page says of each row the
 processor, the date and the commit. Leave the machine alone meanwhile.
 """

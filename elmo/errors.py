@@ -74,9 +74,10 @@ def not_utf8_error(source: object, number: int, line: bytes, start: int) -> Elmo
 def similar_path(path: Path, *, folders: bool = False) -> str:
     """Return `did_you_mean` of a file, or of a folder, that is missing, among those beside it."""
     try:
-        beside = [one.name for one in path.parent.iterdir() if one.is_dir() or not folders]
+        beside = [one.name for one in path.parent.iterdir() if not folders or one.is_dir()]
     except OSError:
         return ""
+    beside = [name for name in beside if name != path.name] if len(beside) < 10_000 else []
     near = difflib.get_close_matches(path.name, beside, 1, 0.75)  # endings alone are alike as well
     return did_you_mean(str(path), [str(path.with_name(one)) for one in near])
 

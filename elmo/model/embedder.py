@@ -163,12 +163,19 @@ class Embedder:
             softmax=self.model.softmax,
             training=self.model.training,
             tokenizer=self.model.tokenizer,
-            precision=self.model.precision,
+            precision="float16" if self._is_half() else "float32",
         )
         text = model_card(self.model, licence=licence, title=title, language=language)
         with new_file(Path(folder) / CARD_FILE) as new:
             new.write_text(text, encoding="utf-8")
         return digest
+
+    def _is_half(self) -> bool:
+        """Tell whether the weights came from a file in float16, and are what it holds."""
+        held = [*self.bilm.state_dict().values(), *(self.model.softmax or {}).values()]
+        return self.model.precision == "float16" and all(
+            torch.equal(one, one.half().float()) for one in held
+        )
 
     @property
     def layers(self) -> int:

@@ -60,11 +60,10 @@ def _registered(uri: str) -> Path:
         from mlflow.exceptions import MlflowException
     except ModuleNotFoundError:
         raise ElmoError(f"{uri}: needs MLflow; run: pip install mlflow") from None
-    registry = mlflow.get_registry_uri()
-    database = Path(registry.removeprefix("sqlite:///"))
-    if registry.startswith("sqlite:///") and not database.exists():  # MLflow would make one
+    database = re.fullmatch(r"sqlite:///([^?:]+)", mlflow.get_registry_uri())
+    if database and not Path(database[1]).exists():  # MLflow would make one
         raise NotFound(
-            f"{uri}: there is no registry {database}; go to the project's folder, or set "
+            f"{uri}: there is no registry {database[1]}; go to the project's folder, or set "
             "MLFLOW_TRACKING_URI"
         )
     try:

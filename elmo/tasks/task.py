@@ -306,9 +306,7 @@ def _write_record(record: TaskRecord, folder: Path) -> None:
 def _check(settings: TaskSettings, model: Path | None, train: ExampleSet, dev: ExampleSet) -> None:
     if (model is None) != (settings.elmo == "none"):
         raise ElmoError("pass a model, or leave ELMo out (elmo: none); not both, not neither")
-    if (train.scheme == "plain") != (dev.scheme == "plain"):
-        plain, other = (train, dev) if train.scheme == "plain" else (dev, train)
-        raise _mixed_tags(plain, f"those of {_file_of(other)}", other.scheme)
+    check_same_tags(train, dev)
     if model is not None and settings.layers is not None:
         top = ModelShape.from_dict(read_config(model).model, source=str(model)).layers
         for layer in settings.layers:
@@ -316,16 +314,24 @@ def _check(settings: TaskSettings, model: Path | None, train: ExampleSet, dev: E
                 raise ElmoError(f"layers must be among 0 to {top}, found {layer}")
 
 
+def check_same_tags(one: ExampleSet, other: ExampleSet) -> None:
+    """Raise `ElmoError` if the tags of one file mark spans and those of the other do not."""
+    if (one.scheme == "plain") != (other.scheme == "plain"):
+        plain, marked = (one, other) if one.scheme == "plain" else (other, one)
+        raise _mixed_tags(plain, f"those of {_file_of(marked)}", marked.scheme)
+
+
 def _file_of(examples: ExampleSet) -> str:
     """The file that the examples were read from."""
-    return examples.examples[0].source.rpartition(":")[0] if examples.examples else "no examples"
+    source = examples.examples[0].source if examples.examples else ""
+    return source.rpartition(":")[0] or source or "examples"
 
 
 def _mixed_tags(plain: ExampleSet, others: str, scheme: str) -> ElmoError:
     """The exception for tags that mark no spans where `others` do."""
     return ElmoError(
-        f"{_file_of(plain)}: the tags mark no spans, {others} do ({scheme}); with --scheme "
-        f"{scheme} the first tag that doesn't fit is named"
+        f"{_file_of(plain)}: the tags mark no spans, {others} do ({scheme}); with scheme {scheme} "
+        "the first tag that doesn't fit is named"
     )
 
 

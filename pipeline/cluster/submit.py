@@ -130,15 +130,20 @@ def submit(
 
 
 def _check_stages(stages: Iterable[str]) -> None:
-    """Refuse a name that is nearly one of a stage in this folder's dvc.yaml; DVC knows others."""
-    path, known = Path("dvc.yaml"), []
-    if path.exists():
-        sections = {name.value: value for name, value in strict_yaml.parse_nodes(path).value}
-        known = [name.value for name, _ in sections["stages"].value]
+    """Refuse what is nearly the name of a stage in dvc.yaml; DVC knows other targets."""
+    path = Path("dvc.yaml")
+    root = _branches(strict_yaml.parse_nodes(path)) if path.exists() else {}
+    known = {*_branches(root.get("stages"))}
     for name in stages:
         stage = name.partition("@")[0]
-        if stage not in known and (near := did_you_mean(stage, known)):
-            raise ElmoError(f"dvc.yaml: has no stage {stage!r}{near}")
+        if re.fullmatch(r"[\w-]+", stage) and stage not in known:
+            if near := did_you_mean(stage, known):
+                raise ElmoError(f"dvc.yaml: has no stage {stage!r}{near}")
+
+
+def _branches(node: Any) -> dict[str, Any]:
+    """The branches of a mapping in YAML by name; none of another node."""
+    return {k.value: v for k, v in node.value} if getattr(node, "id", "") == "mapping" else {}
 
 
 def environment(asked: Iterable[str]) -> dict[str, str]:

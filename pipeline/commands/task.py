@@ -130,7 +130,7 @@ def train(
     if not overwrite:
         check_unfinished(out, mark=TASK_FILE)
     from elmo.tasks.example_files import read_examples
-    from elmo.tasks.task import train_task
+    from elmo.tasks.task import check_same_tags, train_task
 
     from ..stages import tasks
     from ..tracking.task_runs import TaskRuns
@@ -146,6 +146,7 @@ def train(
     ]
     for path, labelled in zip((train, dev), data, strict=True):
         print_done(f"{path}: {_counts(labelled.counts)}")
+    check_same_tags(*data)
     tasks.warn_unknown_labels(kind, data[1], path=dev, train=data[0])
     sources = {"train": train, "dev": dev} | ({"model": model} if model is not None else {})
     tracked = TaskRuns(out.name, kind, settings, sources, work) if track else None
@@ -242,7 +243,8 @@ def evaluate(
         scheme=scheme,
         tokenizer=record.tokenizer,
     )
-    tasks.warn_unknown_labels(record.kind, labelled, path=data, known=record.labels)
+    if (labelled.scheme == "plain") == (record.scheme == "plain"):  # else it is refused
+        tasks.warn_unknown_labels(record.kind, labelled, path=data, known=record.labels)
     scores = [tally.scores() for tally in evaluate_seeds(folder, labelled, device=device)]
     figures = tasks.mean_over_seeds(scores)
     if as_json:

@@ -205,11 +205,11 @@ def summary(figures: dict[str, float]) -> str:
 
 def _worse_remark(figures: dict[str, float]) -> str:
     """Say what to do where tuning has made the model worse on held-out domain text."""
-    if figures["domain_gain"] >= 0:
+    if figures["domain_gain"] > -0.0005:  # the line shows tenths of a per cent
         return ""
     return (
-        "; worse than before, as where the model had read such text: use models/pretrain as it is, "
-        "or lower finetune.training.lr"
+        "; worse than before, as happens where the model has read such text: use the model that it "
+        "started from, or lower finetune.training.lr"
     )
 
 

@@ -159,8 +159,10 @@ def _taken(
         for shard in map(opened.open, opened.entries("heldout"))
         for k in range(len(shard))
     ]
-    show_activity(f"measuring {opened.tokens('heldout'):,} held-out tokens")
-    figures = {} if model.softmax is None else perplexity(model, heldout).to_dict()
+    figures: dict[str, float | None] = {}
+    if model.softmax is not None:
+        show_activity(f"measuring {opened.tokens('heldout'):,} held-out tokens")
+        figures = perplexity(model, heldout).to_dict()
     copy_model(params.model, out)
     write_empty_curves(Location(curves))
     return _figures(figures)

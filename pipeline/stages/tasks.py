@@ -86,7 +86,7 @@ def run(
     is its plot. An interrupted run is resumed from `work`.
     """
     from elmo.model.config import read_config
-    from elmo.tasks.task import OTHER_FILE_PATTERN
+    from elmo.tasks.task import OTHER_FILE_PATTERN, check_same_tags
 
     from ..report import plots
 
@@ -109,6 +109,7 @@ def run(
         tokenizer=read_config(model).tokenizer,
     )
     for split in ("dev", "test"):
+        check_same_tags(data["train"], data[split])
         warn_unknown_labels(params.kind, data[split], path=sources[split], train=data["train"])
     kept = work.absolute() / f"{name}-{fingerprint('tasks', STAGE.version, params, inputs)}"
     read = {**sources, "model": model}
@@ -280,8 +281,6 @@ def warn_unknown_labels(
 
     scheme = labelled.scheme
     if train is not None:
-        if (train.scheme == "plain") != (scheme == "plain"):
-            return  # training refuses the two, and says why
         known = unknown_labels(kind, (), train, scheme="plain")
     if lacking := unknown_labels(kind, known, labelled, scheme=scheme):
         names = ", ".join(lacking[:8]) + (", …" if len(lacking) > 8 else "")

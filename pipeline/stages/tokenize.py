@@ -35,8 +35,7 @@ from ..settings.cluster import Cluster
 from ..settings.params import Params, TokenizeSettings
 from ..terminal.progress import human_size, say
 from ..text import accounting, quality
-from ..text.accounting import Accounting
-from ..text.documents import document_rule
+from ..text.held_out import LEAST_HELD_OUT, divide
 from ..text.input_files import InputFile, check_inputs
 from ..text.shard_builder import (
     Piece,
@@ -51,7 +50,6 @@ from .outlook import warn_of_long_work
 from .stage import OUT, Argument, Numbers, Stage
 
 _LONG = 200_000_000  # bytes of a compressed file, which one core reads for half a minute
-LEAST_HELD_OUT = 2000  # tokens below which chance moves a perplexity by several per cent
 _FEW_HELD_OUT = "too few for a perplexity that means much: raise tokenize.heldout"
 
 STAGE = Stage(
@@ -118,8 +116,17 @@ def run(
     if text not in texts:
         raise ElmoError(f"{corpus}/manifest.json: names no {text} text; run the corpus stage")
     inputs = [source.to_input(corpus, given) for source in texts[text].inputs]
-    column = texts[text].column
-    return tokenize(inputs, out, params, column=column, work=work, cluster=cluster)
+    ours, *others = ({one.sha256 for one in texts[name].inputs} for name in (text, *texts))
+    return tokenize(
+        inputs,
+        out,
+        params,
+        column=texts[text].column,
+        work=work,
+        cluster=cluster,
+        # A file of both texts must fall to the same sides in both.
+        redivide=all(ours == other or ours.isdisjoint(other) for other in others),
+    )
 
 
 def summary(figures: dict[str, float]) -> str:
@@ -140,11 +147,12 @@ def tokenize(
     column: str,
     work: Location,
     cluster: Cluster,
+    redivide: bool = True,
 ) -> dict[str, float]:
     """Write the shards of `inputs` to `out`, and return the counts; on an error, write none.
 
-    Finished pieces wait in `work` until all are done; the next run resumes from them. A text of few
-    documents, none of which is held out or none of which is not, is divided in another way.
+    Finished pieces wait in `work` until all are done; the next run resumes from them. With
+    `redivide`, a small text of which the settings hold out nothing, or most, is divided otherwise.
     """
     check_folder(out, ours=("manifest.json",), also=FILE_PATTERN, kind="shards")
     _description(params)  # its libraries are looked for before the text is read
@@ -154,24 +162,23 @@ def tokenize(
     _say_large(inputs)
     sample = quality.sample_interval(sum(input_.bytes for input_ in inputs))
     with work_folder(work, "tokenize", out) as kept:
-        changed: TokenizeSettings | None = params
-        while changed is not None:
-            params, description = changed, _description(changed)
-            divided = plan_pieces(
-                inputs, shard_bytes=params.shard_bytes, documents=params.documents
-            )
+
+        def run_pieces(how: TokenizeSettings) -> list[PieceResult]:
+            divided = plan_pieces(inputs, shard_bytes=how.shard_bytes, documents=how.documents)
             check_size(out, shards=len(SPLITS) * len(divided), inputs=files)
+            description = _description(how)
             pieces = [
-                Piece(number, spans, kept, params, column, sample, description, STAGE.version)
+                Piece(number, spans, kept, how, column, sample, description, STAGE.version)
                 for number, spans in enumerate(divided)
             ]
-            results = _results(pieces, cluster)
-            total = accounting.sum_accounts(result.accounting for result in results)
-            try:
-                changed = _dividing(inputs, total, results, params)
-            except ElmoError:  # only other settings or another text would help
-                discard_pieces(kept)
-                raise
+            return _results(pieces, cluster)
+
+        try:
+            how, results = divide(inputs, params, run_pieces, redivide=redivide)
+        except ElmoError:  # only other settings or another text would help
+            discard_pieces(kept)
+            raise
+        total = accounting.sum_accounts(result.accounting for result in results)
         counts, report = total.counts(), quality.summarize([result.quality for result in results])
         documents: dict[Split, int] = {
             "train": total.train_documents,
@@ -184,7 +191,7 @@ def tokenize(
                 folder,
                 shards=shards,
                 documents=documents,
-                tokenizer=description,
+                tokenizer=_description(how),
                 counts=counts,
                 inputs=files,
                 quality=report,
@@ -231,46 +238,6 @@ def _publish(work: Location, folder: Location, results: Sequence[PieceResult]) -
             entries.append(entry.published(name, sentences=sentence, documents=document))
     folder.adopt_all(names, work)
     return [entry for split in SPLITS for entry in entries if entry.split == split]
-
-
-def _dividing(
-    inputs: Sequence[InputFile],
-    total: Accounting,
-    results: Sequence[PieceResult],
-    params: TokenizeSettings,
-) -> TokenizeSettings | None:
-    """Return settings with which some documents of a small text are held out and some are not, and
-    say so; None if that is so already. Raises `ElmoError` where nothing helps but more text."""
-    if not total.tokens:
-        raise ElmoError(f"{inputs[0].url}: no tokens in this text; it holds white space alone")
-    documents = total.train_documents + total.heldout_documents
-    if not params.heldout or (total.train_documents and total.heldout_documents):
-        return None
-    side = "held out" if total.train_documents else "to be learned from"
-    none = f"none of {documents} documents is {side} with tokenize.heldout {params.heldout}"
-    lowest = min(result.lowest for result in results)
-    highest = max(result.highest for result in results)
-    if (share := _share(lowest, highest)) is not None:
-        changed, instead = replace(params, heldout=share), f"tokenize.heldout {share}"
-    elif any(document_rule(params.documents, one.format) != "line" for one in inputs):
-        changed, instead = replace(params, documents="line"), "tokenize.documents line"
-    else:
-        raise ElmoError(f"{inputs[0].url}: {none}; name more text")
-    chosen = share is None and params.documents != "auto"  # by the user: not ours to change
-    if chosen or sum(one.bytes for one in inputs) > _LONG:
-        raise ElmoError(f"{inputs[0].url}: {none}; set {instead.replace(' ', ' to ')}")
-    say(f"{inputs[0].url}: {none}, so this text is divided with {instead}")
-    return changed
-
-
-def _share(lowest: int, highest: int) -> float | None:
-    """The shortest decimal, of two digits or more, that puts a document on either side, given the
-    extreme hashes."""
-    for digits in range(2, 10):
-        share = (lowest * 10**digits // 2**64 + 1) / 10**digits
-        if share < 1 and lowest < int(share * 2**64) <= highest:
-            return share
-    return None
 
 
 def _description(params: TokenizeSettings) -> TokenizerEntry:

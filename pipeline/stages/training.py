@@ -392,17 +392,19 @@ def _show(stage: str, folder: Location, done: threading.Event) -> None:
             if text in ("", seen):
                 if now - shown_at > SILENCE:
                     shown_at = now
-                    why = activity or restarts.silence_reason(folder, begun=progress is not None)
+                    why = restarts.silence_reason(
+                        folder, begun=progress is not None, activity=activity
+                    )
                     say(f"{stage}: no figures for {now - heard:.0f} s: {why}")
                 continue
             seen, heard, shown_at = text, now, now
             figures = json.loads(text)
             activity = _activity(figures)
-            if activity:
+            if figures["kind"] != "train":
                 show_activity(activity)
-            elif figures.get("began", began) != began:  # its own report may have been missed
+            if figures.get("began", began) != began:  # its own report may have been missed
                 began = figures["began"]
-                if began["step"]:
+                if began.get("step"):
                     say(f"{stage}: resuming from step {began['step']:.0f}")
             if figures["kind"] == "heldout":
                 heldout = f", held-out perplexity {figures['average']:.1f}"

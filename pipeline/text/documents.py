@@ -1,4 +1,4 @@
-"""What a document is: the unit of text that is held out or learned from as a whole.
+"""Documents: the units of text that are held out or learned from as a whole.
 
 Those who cut a text into blocks and pieces keep to it: `spans` (pieces), `text_blocks` (blocks) and
 `utf8_lines` (`block_end`).

@@ -190,8 +190,8 @@ def _expand(pattern: str, where: str) -> list[tuple[str, str, FileState | None]]
     found = [one for one in found if not any(p.startswith(".") for p in Path(one[0]).parts)]
     if not found:
         if whole_folder:
-            raise NotFound(f"{pattern}: a folder without text files; name another {where}")
-        near = "" if "://" in pattern else similar_path(Path(pattern))
+            raise NotFound(f"{pattern}: is a folder without text files; name another {where}")
+        near = "" if "://" in pattern or glob.has_magic(pattern) else similar_path(Path(pattern))
         raise NotFound(f"{pattern}: no such file or folder of text{near}; name one {where}")
     for _, url, _ in found:
         _check_name(url, whole_folder)

@@ -169,7 +169,7 @@ def test_a_tag_that_fits_no_scheme_is_not_taken_for_plain_tags(
     with pytest.raises(ElmoError) as refused:
         run(*words, "--without-elmo")
     assert str(refused.value) == (
-        "bad.conll: the tags mark no spans, those of ner.conll do (bio); with --scheme bio the "
+        "bad.conll: the tags mark no spans, those of ner.conll do (bio); with scheme bio the "
         "first tag that doesn't fit is named"
     )
     assert "training lacks" not in capsys.readouterr().err

@@ -194,7 +194,7 @@ def test_what_can_not_be_fine_tuned_is_said(
             {"text": ["goood.txt"]},
             "^goood.txt: .* did you mean 'good.txt'.; name one as --text$",
         ),
-        ({"text": ["empty"]}, "^empty: a folder without text files; name another as --text$"),
+        ({"text": ["empty"]}, "^empty: is a folder without text files; name another as --text$"),
         ({"domain": ["no*"]}, r"^no\*: no such file or folder of text; name one as --domain$"),
         ({"text": [""]}, "^corpus: an empty name as --text"),
         ({"text": ["a.csv", "a.csv"]}, "^a.csv: named twice as --text"),

@@ -24,9 +24,9 @@ from elmo.io.atomic import write_json
 from elmo.io.location import Location
 from pipeline.cluster import workers
 from pipeline.settings.cluster import Cluster
-from pipeline.settings.params import TokenizeSettings
+from pipeline.settings.params import CorpusSettings, TokenizeSettings
 from pipeline.settings.params import load as load_params
-from pipeline.stages import tokenize
+from pipeline.stages import corpus, tokenize
 from pipeline.text import format_parquet, utf8_lines
 from pipeline.text.input_files import find_inputs
 
@@ -608,9 +608,22 @@ def test_a_missing_file_folder_or_protocol_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "heldout", "said"),
     [
-        ("one\n\ntwo\n\nthree\n", 0.001, "none of 3 documents is held out with .* 0.001, so "),
-        ("one\n\ntwo\n\nthree\n", 0.9999, "none of 3 documents is to be learned from with "),
-        ("".join(f"line {k}\n" for k in range(200)), 0.05, "divided with tokenize.documents line"),
+        (
+            "one\n\ntwo\n\nthree\n",
+            0.001,
+            r"of 3 documents none is held out .* 0.001: .* line and tokenize.heldout 0\.\d+",
+        ),
+        (
+            "one\n\ntwo\n\nthree\n",
+            0.9999,
+            "of 3 documents all are held out with .* 0.9999: this text is divided with",
+        ),
+        ("".join(f"line {k}\n" for k in range(200)), 0.05, "divided with tokenize.documents line$"),
+        (  # a title is learned from, and the novel held out
+            "A title\n\n" + "".join(f"line {k} of a novel\n" for k in range(2000)),
+            0.43,
+            "of 2 documents those held out .* most of the tokens: .* tokenize.documents line$",
+        ),
     ],
 )
 def test_a_text_of_few_documents_is_divided_and_that_is_said(
@@ -621,7 +634,27 @@ def test_a_text_of_few_documents_is_divided_and_that_is_said(
         tmp_path / "out", tmp_path / "text.txt", documents="auto", heldout=heldout
     ).manifest.splits
     assert splits["heldout"].documents and splits["train"].documents
-    assert re.search(said, capfd.readouterr().err)
+    assert re.search(said, capfd.readouterr().err, re.MULTILINE)
+
+
+def test_a_file_of_both_texts_falls_to_one_side(tmp_path: Path) -> None:
+    """Else what is held out of the domain text might have been learned from in the general one."""
+    for name in ("a", "b"):
+        lines = "".join(f"{name} {k}\n" for k in range(8))
+        (tmp_path / f"{name}.csv").write_text(f"text\n{lines}")
+    settings = CorpusSettings(
+        general=(str(tmp_path / "a.csv"), str(tmp_path / "b.csv")),
+        domain=(str(tmp_path / "a.csv"),),
+        domain_package="numpy",
+        column="text",
+    )
+    corpus.run(Location(tmp_path / "corpus"), settings, work=Location(tmp_path / "work"))
+    how = params(documents="auto", heldout=0.001)
+    places = {"work": Location(tmp_path / "work"), "cluster": CLUSTER}
+    with pytest.raises(ElmoError, match=r"of 8 documents none .*; set tokenize\.heldout to 0\."):
+        tokenize.run(
+            Location(tmp_path / "corpus"), Location(tmp_path / "out"), how, text="domain", **places
+        )
 
 
 def test_records_are_not_divided(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -631,9 +664,9 @@ def test_records_are_not_divided(tmp_path: Path, capfd: pytest.CaptureFixture[st
     splits, recorded = manifest.splits, manifest.tokenizer
     assert recorded.documents == "auto" and 0.001 < (recorded.heldout or 0) < 1
     assert splits["heldout"].documents == 1 and splits["train"].documents == 7
-    assert "so this text is divided with tokenize.heldout 0." in capfd.readouterr().err
+    assert ": this text is divided with tokenize.heldout 0." in capfd.readouterr().err
     table.write_text("text\none\n")
-    with pytest.raises(ElmoError, match="none of 1 documents is held out .*; name more text$"):
+    with pytest.raises(ElmoError, match="of 1 document none is held out .*; name more text$"):
         make(tmp_path / "none", table, documents="auto", heldout=0.001)
     assert not (tmp_path / "none").exists()
 
