@@ -471,6 +471,7 @@ def test_the_page_sends_work_follows_it_and_stops_it(cluster: Cluster, tmp_path:
     (tmp_path / "shared").mkdir()
     own = cluster.environment | {"ELMO_WORKERS": "1", "ELMO_CPUS": "1"}
     named = {"http://HEAD:8265": cluster.door.address, "/shared/elmo": str(tmp_path / "shared")}
+    named |= {"ELMO_WORKERS=2": "ELMO_WORKERS=1"}
 
     def follow(line: str) -> subprocess.CompletedProcess[str]:
         for theirs, ours in named.items():
