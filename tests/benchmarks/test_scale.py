@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_a_tokens_multiplications_as_counted() -> None:
     counted = scale._result("training_steps")["mflop_a_token"] * 1e6
-    assert scale.training_flop(scale.SMALL) == pytest.approx(counted, rel=0.05)
+    # Counted are also those by zero: the filters of all widths are one product.
+    assert 0.92 < scale.training_flop(scale.SMALL) / counted < 1
 
 
 @pytest.mark.parametrize(
