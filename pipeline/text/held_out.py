@@ -61,13 +61,13 @@ def _poorly_divided(
     heldout = sum(
         entry.tokens for result in results for entry in result.shards if entry.split == "heldout"
     )
-    if not how.heldout or how.heldout > 0.5 and total.train_documents:
+    if not how.heldout:
         return ""
     if not total.heldout_documents:
         return f"{of} none is held out with tokenize.heldout {how.heldout}"
     if not total.train_documents:
         return f"{of} all are held out with tokenize.heldout {how.heldout}"
-    if total.tokens >= LEAST_HELD_OUT and 2 * heldout > total.tokens:
+    if how.heldout <= 0.5 and total.tokens >= LEAST_HELD_OUT and 2 * heldout > total.tokens:
         return f"{of} those held out with tokenize.heldout {how.heldout} have most of the tokens"
     return ""
 

@@ -671,6 +671,14 @@ def test_records_are_not_divided(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert not (tmp_path / "none").exists()
 
 
+def test_a_share_of_more_than_half_is_kept_but_holds_something_out(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("text\n" + "".join(f"{'word ' * 400}{k}\n" for k in range(20)))
+    manifest = make(tmp_path / "out", table, documents="auto", heldout=0.9).manifest
+    assert manifest.tokenizer.heldout == 0.9
+    assert manifest.splits["heldout"].tokens > manifest.splits["train"].tokens > 0
+
+
 def test_what_a_document_is_was_chosen_and_stays(tmp_path: Path) -> None:
     path = text_file(tmp_path, [f"line {i}" for i in range(200)])
     for documents in ("blank", "file"):
