@@ -331,7 +331,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         (
             Row(
                 "peak memory of a store of 1,000,000 tokens",
-                "of 100,000",
+                "of 100,000 (less than a part, of which one is in memory)",
                 lambda f: (
                     f"{f['ten times the text']['peak MB']} MB against {f['text']['peak MB']} MB"
                 ),
