@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks import peers
 from benchmarks.rows import BENCHMARKS, Benchmark
 
@@ -54,6 +56,8 @@ def _is_run(benchmark: Benchmark, given: Mapping[str, Any], *, only: Sequence[st
             option = f"--{'peers' if first in peers.PEERS else first}"
             sys.exit(f"error: {benchmark.name} needs {first if option[2:] in given else option}")
         return benchmark.name in only
+    if benchmark.on_gpu and not torch.cuda.is_available():
+        return False
     measured = any(name in given for name in ("text", "raw", "model"))
     return measured and given.keys() >= set(benchmark.needs)
 
@@ -114,6 +118,8 @@ def _measured_on(figures: Mapping[str, Any]) -> str:
     machine = figures.get("machine", {})
     units = [u for u in machine.get("units", []) if u not in ("AVX2", "AVX-512")] or ["AVX2 alone"]
     processor = re.sub(r"\(\w+\)| Processor", "", machine.get("processor", "x86-64")).strip()
+    if gpu := machine.get("gpu"):
+        processor = f"{gpu}, {processor}"
     where = f"{processor} ({', '.join(units)}), {machine.get('cores', 2)} cores"
     return f"{where}, {figures['date']}, {figures['commit']}"
 

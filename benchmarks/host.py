@@ -23,16 +23,12 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.machine import show
-from benchmarks.training_sides import ADAGRAD, SMALL
-from elmo.data.characters import Characters
+from benchmarks.training_sides import ADAGRAD, SMALL, recipe_2018, stepper_of
 from elmo.data.stream import Window, prefetch
 from elmo.nn import softmax as softmax_module
-from elmo.nn.bilm import BiLM
 from elmo.nn.lstm import LSTMState
-from elmo.nn.softmax import Softmax
-from elmo.settings import OptimizerSettings, TrainingSettings
-from elmo.train.optimizer import Optimizer
-from elmo.train.step import WORD_MATRIX, Stepper, WorkerGroup
+from elmo.settings import OptimizerSettings
+from elmo.train.step import Stepper, WorkerGroup
 
 WINDOW = 20
 ADAMW = replace(ADAGRAD, name="adamw", lr=0.003, beta1=0.9, beta2=0.99, epsilon=1e-8)
@@ -76,29 +72,13 @@ def _measured(
 
 
 def _stepper(options: argparse.Namespace, recipe: OptimizerSettings) -> Stepper:
-    settings = TrainingSettings(
-        seed=1,
-        epochs=1,
-        rows=options.rows,
-        window=WINDOW,
-        block_sentences=64,
-        reset="never",
-        precision="float32",
-        softmax="sampled",
+    settings = replace(
+        recipe_2018("float32", rows=options.rows, window=WINDOW),
         samples=options.samples,
-        draws="shared",
         loss_scale=1.0,
-        dropout=0.1,
         optimizer=recipe,
-        evaluate_every=1,
-        evaluate_tokens=0,
-        patience=0,
-        start_from="",
     )
-    bilm, softmax = BiLM(NARROW, characters=Characters().size), Softmax(options.words, 1)
-    named = {f"softmax.{name}": p.data for name, p in softmax.named_parameters()}
-    optimizer = Optimizer(recipe, named, steps=10_000, lr_of={}, word_matrix=WORD_MATRIX)
-    stepper = Stepper(bilm, softmax, optimizer, settings, WorkerGroup())
+    stepper = stepper_of(NARROW, settings, options.words, WorkerGroup())
     stepper.body = _Body()
     return stepper
 

@@ -32,6 +32,7 @@ class Benchmark:
     command: tuple[str, ...]
     minutes: int
     rows: tuple[Row, ...]
+    on_gpu: bool = False
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -179,6 +180,23 @@ def _shares(work: str) -> Callable[[Figures], str]:
     )
 
 
+def _on_gpu(work: str, *rows: int) -> Callable[[Figures], str]:
+    """Return a cell of tokens a second, and the shares of the matrix peak, in each precision."""
+
+    def cell(figures: Figures) -> str:
+        found = []
+        for precision in ("float32", "bfloat16"):
+            names = [f"{work}, {precision}" + (f", {each} rows" if each else "") for each in rows]
+            has = [figures[name] for name in names if name in figures]
+            if has:
+                rates = " and ".join(f"{one['tokens_per_second']:,}" for one in has)
+                shares = " and ".join(f"{one['share']:.0%}" for one in has)
+                found.append(f"{precision} {rates} ({shares})")
+        return ", ".join(found)
+
+    return cell
+
+
 def _differences(figures: Figures) -> str:
     return f"differ by at most {max(figures['largest_difference_by_layer']):.1e}"
 
@@ -236,6 +254,26 @@ BENCHMARKS: tuple[Benchmark, ...] = (
                 "training, default",
             )
         ),
+    ),
+    Benchmark(
+        "gpu",
+        ("gpu", "{text}"),
+        5,
+        (
+            Row(
+                "a GPU: training, original, 128 and 1,024 rows, tokens a second",
+                "in brackets the share of the matrix peak",
+                _on_gpu("training, original", 128, 1024),
+            ),
+            Row("… embedding, original", "the same", _on_gpu("embedding, original", 0)),
+            Row(
+                "… training, small, 128 and 1,024 rows",
+                "the same",
+                _on_gpu("training, small", 128, 1024),
+            ),
+            Row("… embedding, small", "the same", _on_gpu("embedding, small", 0)),
+        ),
+        on_gpu=True,
     ),
     Benchmark(
         "freed_memory",

@@ -55,10 +55,11 @@ ORIGINAL = Shape("original", 4096, 512, 2, types=0.35)
 
 @dataclass(frozen=True)
 class Costs:
-    """What things take. Measured: tokenizing, counting, the store. The rest: set your own."""
+    """What things take. Measured: training, tokenizing, counting, the store. The rest: set your
+    own."""
 
-    gpu_tflops: float = 989  # peak of dense bfloat16
-    gpu_share: float = 0.15  # of it that a step reaches; not measured here
+    gpu_tflops: float = 780  # of a large bfloat16 product: benchmarks/results/gpu.json, an H200
+    gpu_share: float = 0.144  # of it that a step of the original size reaches: the same
     launch_us: float = 8  # for a kernel of one LSTM step, in a CUDA graph; not measured here
     gpu_gbps: float = 200  # GB/s between GPUs: of one node or of its network
     rows: int = 128  # of the batch for each GPU

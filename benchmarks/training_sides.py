@@ -57,7 +57,7 @@ ADAGRAD = Recipe(
     row_updates="exact",
 )
 SAMPLES = 8192
-Step = Callable[[Window, int], None]
+Step = Callable[[Window, int], Any]
 
 
 def prepare(
@@ -94,7 +94,21 @@ def prepare(
     )
     read = stream.windows(stream.first_position())
     windows = [next(read)[0] for _ in range(count)]
-    recipe = TrainingSettings(
+    recipe = recipe_2018(precision, rows=rows, window=window)
+    config = NETWORKS[network]
+    bilm = BiLM(config, characters=Characters().size)
+    bilm.reset_parameters(1)
+    softmax = Softmax(len(vocabulary), config.projection)
+    softmax.reset_parameters(2)
+    if side == "ours":
+        return windows, _ours(bilm, softmax, recipe, workers), _sent(bilm, softmax, windows)
+    body = _Fused(bilm) if side == "nn.LSTM" else _Plain(bilm, every_token="every" in side)
+    return windows, _plain(body, softmax, recipe), {}
+
+
+def recipe_2018(precision: Any, *, rows: int, window: int) -> TrainingSettings:
+    """The recipe of 2018, without evaluations."""
+    return TrainingSettings(
         seed=1,
         epochs=1,
         rows=rows,
@@ -113,15 +127,6 @@ def prepare(
         patience=0,
         start_from="",
     )
-    config = NETWORKS[network]
-    bilm = BiLM(config, characters=Characters().size)
-    bilm.reset_parameters(1)
-    softmax = Softmax(len(vocabulary), config.projection)
-    softmax.reset_parameters(2)
-    if side == "ours":
-        return windows, _ours(bilm, softmax, recipe, workers), _sent(bilm, softmax, windows)
-    body = _Fused(bilm) if side == "nn.LSTM" else _Plain(bilm, every_token="every" in side)
-    return windows, _plain(body, softmax, recipe), {}
 
 
 def default_steps(precision: Any) -> tuple[Callable[[], float], int]:
@@ -151,10 +156,7 @@ def count(step: Step, window: Window, number: int) -> int:
 
 
 def _ours(bilm: BiLM, softmax: Softmax, recipe: TrainingSettings, workers: WorkerGroup) -> Step:
-    named = {f"bilm.{n}": p.data for n, p in bilm.named_parameters()}
-    named |= {f"softmax.{n}": p.data for n, p in softmax.named_parameters()}
-    optimizer = Optimizer(ADAGRAD, named, steps=1000, lr_of={}, word_matrix=WORD_MATRIX)
-    stepper = Stepper(bilm, softmax, optimizer, recipe, workers)
+    stepper = _stepper(bilm, softmax, recipe, workers)
     state = bilm.lstm.zero_state(len(workers.own_rows(recipe.rows)))
 
     def step(window: Window, number: int) -> None:
@@ -162,6 +164,25 @@ def _ours(bilm: BiLM, softmax: Softmax, recipe: TrainingSettings, workers: Worke
         _, state = stepper.step(window, state, step=number)
 
     return step
+
+
+def stepper_of(
+    config: ModelShape, recipe: TrainingSettings, words: int, workers: WorkerGroup
+) -> Stepper:
+    """New weights on the workers' device, ready for steps."""
+    bilm, softmax = BiLM(config, characters=Characters().size), Softmax(words, config.projection)
+    bilm.reset_parameters(1)
+    softmax.reset_parameters(2)
+    return _stepper(bilm.to(workers.device), softmax.to(workers.device), recipe, workers)
+
+
+def _stepper(
+    bilm: BiLM, softmax: Softmax, recipe: TrainingSettings, workers: WorkerGroup
+) -> Stepper:
+    named = {f"bilm.{n}": p.data for n, p in bilm.named_parameters()}
+    named |= {f"softmax.{n}": p.data for n, p in softmax.named_parameters()}
+    optimizer = Optimizer(recipe.optimizer, named, steps=10_000, lr_of={}, word_matrix=WORD_MATRIX)
+    return Stepper(bilm, softmax, optimizer, recipe, workers)
 
 
 def _sent(bilm: BiLM, softmax: Softmax, windows: list[Window]) -> dict[str, float]:

@@ -8,8 +8,10 @@ C cells.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -28,7 +30,13 @@ from elmo.io.atomic import new_file
 from elmo.io.location import Folder
 from elmo.model.batches import BatchReader, Carry, batches_by_length
 from elmo.model.folder import Model, load_model, save_model
-from elmo.nn.device import check_device, default_device, device_tensor
+from elmo.nn.device import (
+    check_device,
+    copy_to_host,
+    default_device,
+    device_tensor,
+    one_ahead,
+)
 from elmo.nn.int8 import Int8Weights, int8_is_supported
 from elmo.nn.lstm import LSTMState
 from elmo.nn.packed import pack_if_faster
@@ -39,6 +47,7 @@ SEGMENT_TOKENS = 32768  # of a shard, embedded together
 BATCH_ROWS = 256  # sentences of a segment read together
 GROUP_BATCHES = 4  # batches per call, so that sentences of similar length share one
 COMPILE_WORK = 1 << 28  # tokens × cells read by an embedder from which compiling them pays off
+COPYING_THREADS = 8
 GROUP_TOKENS = 16384  # a group of texts is embedded once it has this many tokens
 
 
@@ -327,17 +336,16 @@ class Embedder:
             carry = Carry() if isinstance(state, str) else state
             starts = range(0, len(ids), batch_size)
             batches = [np.arange(start, min(start + batch_size, len(ids))) for start in starts]
-        for rows in batches:
-            batch = [ids[row] for row in rows]
-            outputs = self._reader.read(x_NP, batch, carry, compiled=compiled)
-            x_TP = x_NP[device_tensor(np.concatenate(batch), x_NP.device)]
-            all_layers = [torch.cat([x_TP, x_TP], 1), *outputs]
-            # One copy to the host for a batch: on a GPU each is a wait.
-            chosen_LTD = torch.stack([all_layers[layer] for layer in chosen]).cpu().float().numpy()
-            stops = np.cumsum([len(sentence) for sentence in batch])
-            for row, sentence, stop in zip(rows, batch, stops, strict=True):
-                own_LTD = chosen_LTD[:, stop - len(sentence) : stop]
-                embedded[row] = own_LTD if len(batch) == 1 else own_LTD.copy()
+
+        read = self._read_batches(x_NP, ids, batches, carry, chosen, compiled)
+        with closing(read), _copying(x_NP.device) as copied:
+            for rows, layers_TD in read:
+                lengths = [len(ids[row]) for row in rows]
+                own = partial(_own_vectors, layers_TD)
+                for row, vectors in zip(
+                    rows, copied(own, lengths, np.cumsum(lengths)), strict=True
+                ):
+                    embedded[row] = vectors
         return embedded
 
     def encode_types(self, types: Sequence[str]) -> Floats:
@@ -367,15 +375,44 @@ class Embedder:
             first = int(offsets[start])
             tokens = int(offsets[stop]) - first
             layers = [np.empty((tokens, self.dim), np.float32) for _ in range(1, self.layers)]
-            for rows in batches_by_length([len(s) for s in sentences], BATCH_ROWS):
-                batch = [sentences[row] for row in rows]
-                outputs = self._reader.read(table_NP, batch, None, compiled=compiled)
+            batches = batches_by_length([len(s) for s in sentences], BATCH_ROWS)
+            upper = range(1, self.layers)
+            read = self._read_batches(table_NP, sentences, batches, None, upper, compiled)
+            for rows, layers_TD in read:
                 token_rows = np.concatenate(
                     [np.arange(offsets[start + r], offsets[start + r + 1]) - first for r in rows]
                 )
-                for layer, y_TD in zip(layers, outputs, strict=True):
-                    layer[token_rows] = y_TD.cpu().float().numpy()
+                for layer, y_TD in zip(layers, layers_TD, strict=True):
+                    layer[token_rows] = y_TD
             yield Segment(start, stop, layers)
+
+    def _read_batches(
+        self,
+        x_NP: Tensor,
+        sentences: Sequence[Ints],
+        batches: Sequence[Ints],
+        carry: Carry | None,
+        chosen: Sequence[int],
+        compiled: bool,
+    ) -> Generator[tuple[Ints, list[Floats]], None, None]:
+        """Yield the sentences' numbers of each batch, and the chosen layers of all their tokens,
+        float32 (tokens, D), end to end.
+
+        `x_NP` are the vectors of distinct tokens, into which sentences are indices.
+        """
+
+        def launched() -> Iterator[tuple[Ints, list[Callable[[], Floats]]]]:
+            for rows in batches:
+                batch = [sentences[row] for row in rows]
+                layers = self._reader.read(x_NP, batch, carry, compiled=compiled)
+                if 0 in chosen:
+                    x_TP = x_NP[device_tensor(np.concatenate(batch), x_NP.device)]
+                    layers = [torch.cat([x_TP, x_TP], 1), *layers]
+                first = self.layers - len(layers)
+                yield rows, [copy_to_host(layers[k - first].float()) for k in chosen]
+
+        for rows, arriving in one_ahead(launched(), x_NP.device):
+            yield rows, [arrived() for arrived in arriving]
 
     @cached_property
     def _text_tokenizer(self) -> TextTokenizer:
@@ -415,6 +452,23 @@ class Embedder:
     def _to_device(self, x_NP: Floats) -> Tensor:
         like = self.bilm.lstm.weight[0]
         return torch.from_numpy(x_NP).to(like.device, like.dtype)
+
+
+def _own_vectors(layers_TD: list[Floats], length: int, stop: int) -> Floats:
+    """Return a sentence's vectors (layers, tokens, D), the last of which are in row `stop - 1` of
+    its batch."""
+    return np.stack([layer_TD[stop - length : stop] for layer_TD in layers_TD])
+
+
+@contextmanager
+def _copying(device: torch.device) -> Iterator[Callable[..., Iterable[Floats]]]:
+    """Yield a `map` for copies: with threads beside a GPU, which one thread could not keep up with,
+    since memory that is written for the first time is slow."""
+    if device.type == "cpu":
+        yield map
+        return
+    with ThreadPoolExecutor(COPYING_THREADS) as threads:
+        yield threads.map
 
 
 def check_precision(precision: str, device: torch.device) -> None:

@@ -4,12 +4,14 @@ A recurrent loop launches several kernels per time step, and on a GPU the launch
 the work. A CUDA graph launches all of them at once. On a CPU nothing changes.
 
 A graph has input and output tensors of its own, so it serves one call at a time: calls on a device
-take turns, and each stream has its own graphs.
+take turns, and each stream has its own graphs. Large outputs that another graph reads next, as the
+backward pass reads what the forward pass kept, may stay where they lie (`call_lending_outputs`).
 """
 
 import logging
 import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,7 +25,8 @@ Tensors = Sequence[Tensor | None]
 Function = Callable[..., tuple[Tensor | None, ...]]
 WARM_UP_CALLS = 2  # plain calls before a shape is captured: one that comes once is not worth it
 MAX_GRAPHS = 64  # graphs kept, the ones used last: each holds the memory of its inputs and outputs
-MAX_BYTES = 2 << 30  # of the inputs and outputs of a device's graphs
+MAX_BYTES = 2 << 30  # of the inputs and outputs of a device's graphs, or on a GPU …
+MAX_SHARE = 1 / 8  # … this share of its memory, if that is more
 MAX_COUNTED = 1024  # shapes whose calls are counted
 
 
@@ -42,6 +45,11 @@ _devices: dict[torch.device, _Graphs] = {}
 _lock = threading.Lock()  # of `_devices`
 
 
+class Lease:
+    """The right to read outputs of a graph where they lie: the graph is not replayed while it
+    exists."""
+
+
 def call_with_cuda_graph(
     function: Function, tensors: Tensors, constants: tuple[Any, ...], *, fixed: Tensors = ()
 ) -> Any:
@@ -53,8 +61,25 @@ def call_with_cuda_graph(
     into the graph at each call; `fixed` tensors, such as weights, are read in place, so a graph is
     valid for their addresses only. `ELMO_CUDA_GRAPHS=0` in the environment disables graphs.
     """
+    return call_lending_outputs(function, tensors, constants, fixed=fixed, lent=0)[0]
+
+
+def call_lending_outputs(
+    function: Function,
+    tensors: Tensors,
+    constants: tuple[Any, ...],
+    *,
+    fixed: Tensors = (),
+    lent: int,
+) -> tuple[Any, Lease | None]:
+    """Call a function as `call_with_cuda_graph` does, but leave its last `lent` outputs in the
+    graph's own memory instead of copying them.
+
+    Keep the returned lease as long as you read them. A call that comes meanwhile is not replayed
+    but computed plainly, and so has no lease (None) and outputs of its own.
+    """
     if not _wanted(tensors):
-        return function(*tensors, *fixed, *constants)
+        return function(*tensors, *fixed, *constants), None
     device = next(t.device for t in tensors if t is not None)
     with _lock:
         graphs = _devices.setdefault(device, _Graphs())
@@ -67,12 +92,12 @@ def call_with_cuda_graph(
             pool = graphs.pools.setdefault(stream, _new_pool(device))
             graph = graphs.captured[key] = _Captured(function, tensors, fixed, constants, pool)
             log.info("CUDA graph of %s: %d captured", function.__name__, len(graphs.captured))
-            _make_room(graphs)
-        if graph is not None:
+            _make_room(graphs, _most_bytes(device))
+        if graph is not None and not graph.is_lent:
             if key in graphs.captured:
                 graphs.captured.move_to_end(key)
-            return graph(tensors)
-    return function(*tensors, *fixed, *constants)
+            return graph(tensors, lent)
+    return function(*tensors, *fixed, *constants), None
 
 
 def _is_worth_one(graphs: _Graphs, key: Any, tensors: Tensors) -> bool:
@@ -85,24 +110,32 @@ def _is_worth_one(graphs: _Graphs, key: Any, tensors: Tensors) -> bool:
     graphs.calls[key] = graphs.calls.pop(key, 0) + 1
     if len(graphs.calls) > MAX_COUNTED:
         graphs.calls.popitem(last=False)
-    if graphs.calls[key] <= WARM_UP_CALLS or _bytes(tensors) > MAX_BYTES:
+    most = _most_bytes(next(t.device for t in tensors if t is not None))
+    if graphs.calls[key] <= WARM_UP_CALLS or _bytes(tensors) > most:
         return False
-    return key not in graphs.let_go or _held(graphs) + graphs.let_go[key] <= MAX_BYTES
+    return key not in graphs.let_go or _held(graphs) + graphs.let_go[key] <= most
 
 
-def _make_room(graphs: _Graphs) -> None:
-    """Delete graphs until their number and size are within the limits.
+def _make_room(graphs: _Graphs, most: int) -> None:
+    """Delete graphs until their number and size (at most `most` bytes) are within the limits.
 
     The newest is deleted if it alone is too large, otherwise the least recently used.
     """
-    alone = next(reversed(graphs.captured.values())).bytes > MAX_BYTES
-    while _held(graphs) > MAX_BYTES:
+    alone = next(reversed(graphs.captured.values())).bytes > most
+    while _held(graphs) > most:
         key, graph = graphs.captured.popitem(last=alone)
         graphs.let_go[key], alone = graph.bytes, False
     while len(graphs.captured) > MAX_GRAPHS:
         graphs.captured.popitem(last=False)
     while len(graphs.let_go) > MAX_COUNTED:
         graphs.let_go.popitem(last=False)
+
+
+def _most_bytes(device: torch.device) -> int:
+    if device.type != "cuda":
+        return MAX_BYTES
+    memory = torch.cuda.get_device_properties(device).total_memory
+    return max(MAX_BYTES, int(memory * MAX_SHARE))
 
 
 def _held(graphs: _Graphs) -> int:
@@ -150,10 +183,18 @@ class _Captured:
         pool: Any = None,
     ) -> None:
         self.pool = pool
-        with torch.inference_mode(False):  # or no later call outside that mode could write to them
-            self.inputs = [None if tensor is None else tensor.clone() for tensor in tensors]
+        # Outside inference mode, in which no later call could write to them. That turns gradients
+        # on: an input that knew where it came from would keep all that its backward pass needs.
+        with torch.inference_mode(False):
+            self.inputs = [None if t is None else t.detach().clone() for t in tensors]
         self.outputs = self._capture(lambda: function(*self.inputs, *fixed, *constants))
         self.bytes = _bytes(self.inputs) + _bytes(self.outputs)
+        self._lease: weakref.ref[Lease] | None = None
+
+    @property
+    def is_lent(self) -> bool:
+        """Tell whether a caller still reads the outputs of the last call where they lie."""
+        return self._lease is not None and self._lease() is not None
 
     def _capture(self, call: Callable[[], Any]) -> Any:
         """Capture the call. The graphs of a stream share intermediate memory, since they run in
@@ -173,12 +214,16 @@ class _Captured:
             ):
                 return call()
 
-    def __call__(self, tensors: Tensors) -> tuple[Tensor | None, ...]:
+    def __call__(self, tensors: Tensors, lent: int) -> tuple[tuple[Tensor | None, ...], Any]:
         for kept, given in zip(self.inputs, tensors, strict=True):
             if kept is not None and given is not None:
                 kept.copy_(given)
         self._replay()
-        return tuple(None if tensor is None else tensor.clone() for tensor in self.outputs)
+        copied = len(self.outputs) - lent
+        clones = (None if tensor is None else tensor.clone() for tensor in self.outputs[:copied])
+        lease = Lease() if lent else None
+        self._lease = None if lease is None else weakref.ref(lease)
+        return (*clones, *self.outputs[copied:]), lease
 
     def _replay(self) -> None:
         self.graph.replay()

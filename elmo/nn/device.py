@@ -1,7 +1,8 @@
 """Differences between a CPU and a GPU: the cost of kernel launches, and copies to the device."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ from torch import Tensor
 from elmo.errors import ElmoError
 
 TIME_STEPS_APART = 8
+Item = TypeVar("Item")
 
 
 def default_device() -> str:
@@ -75,3 +77,44 @@ def device_tensor(array: npt.NDArray[np.generic] | Tensor, device: torch.device)
     asynchronously."""
     tensor = array if isinstance(array, Tensor) else host_tensor(array, device)
     return tensor.to(device, non_blocking=device.type == "cuda")
+
+
+def copy_to_host(tensor: Tensor) -> Callable[[], npt.NDArray[Any]]:
+    """Begin to copy a tensor to the host; return a function that gives it as an array.
+
+    A GPU copies when it has computed the tensor, and only calling the function waits for that: not
+    for what the GPU was asked to do afterwards.
+    """
+    if tensor.device.type != "cuda":
+        array: npt.NDArray[Any] = tensor.numpy()
+        return lambda: array
+    on_host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    on_host.copy_(tensor, non_blocking=True)
+    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    copied.record(torch.cuda.current_stream(tensor.device))
+
+    def arrived() -> npt.NDArray[Any]:
+        copied.synchronize()
+        return on_host.numpy()
+
+    return arrived
+
+
+def add_rows_(sums: Tensor, rows_N: Tensor, values: Tensor) -> None:
+    """Add `values[n]` to row `rows_N[n]` of `sums` in place, for all n, in the same order each
+    time: on a GPU `index_add_` would round differently in each run."""
+    if sums.device.type == "cpu":
+        sums.index_add_(0, rows_N, values)
+    else:
+        sums.index_put_((rows_N,), values, accumulate=True)
+
+
+def one_ahead(launched: Iterator[Item], device: torch.device) -> Iterator[Item]:
+    """Yield the items of an iterator; on a GPU, each only when the next one has been launched, so
+    that the GPU computes while the host uses what it has computed."""
+    waiting: list[Item] = []
+    for item in launched:
+        waiting.append(item)
+        if device.type == "cpu" or len(waiting) > 1:
+            yield waiting.pop(0)
+    yield from waiting

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from elmo.nn.cell import EAGER, CellFunctions, cell_functions_for
-from elmo.nn.cuda_graphs import call_with_cuda_graph
+from elmo.nn.cuda_graphs import call_lending_outputs, call_with_cuda_graph
 
 Drop = Callable[[Tensor, int], Tensor]
 
@@ -320,8 +320,8 @@ class _Layer(torch.autograd.Function):
         cell: CellFunctions,
     ) -> tuple[Tensor, Tensor, Tensor]:
         read, held = (x_STBI, h_SBP, c_SBC, keep_STB1), (weight_SKG, bias_SG, project_SCP)
-        y_STBP, h_last, c_last, *kept = call_with_cuda_graph(
-            _forward, read, (clips, cell), fixed=held
+        (y_STBP, h_last, c_last, *kept), ctx.lease = call_lending_outputs(
+            _forward, read, (clips, cell), fixed=held, lent=3
         )
         ctx.save_for_backward(
             x_STBI, h_SBP, c_SBC, keep_STB1, y_STBP, *kept, weight_SKG, project_SCP
@@ -332,9 +332,13 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy_STBP: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        *saved, weight_SKG, project_SCP = ctx.saved_tensors
-        held = (weight_SKG, project_SCP)
-        gradients = call_with_cuda_graph(_backward, (dy_STBP, *saved), ctx.constants, fixed=held)
+        read, kept_and_held = ctx.saved_tensors[:5], ctx.saved_tensors[5:]
+        if ctx.lease is None:
+            gradients = _backward(dy_STBP, *read, *kept_and_held, *ctx.constants)
+        else:
+            gradients = call_with_cuda_graph(
+                _backward, (dy_STBP, *read), ctx.constants, fixed=kept_and_held
+            )
         return *gradients, *(None,) * 5
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from elmo.nn.device import device_tensor, host_tensor, prefers_large_operations
+from elmo.nn.device import add_rows_, device_tensor, host_tensor, prefers_large_operations
 
 CHUNK_LOGITS = 1 << 20  # logits held at a time: 4 MB, so that they stay in a CPU's cache
 GPU_CHUNK_LOGITS = 1 << 26  # 256 MB: a GPU wants few large launches
@@ -284,8 +284,8 @@ class _Loss(torch.autograd.Function):
             dweight_UP, dbias_U = gradients.sums()
             if row_of_M is not None:
                 dweight_UP, dbias_U = gradients.by_word_row(len(weight_UP), row_of_M)
-                dweight_UP.index_add_(0, target_N, dtrue_N[:, None] * h_NP.float())
-                dbias_U.index_add_(0, target_N, dtrue_N)
+                add_rows_(dweight_UP, target_N, dtrue_N[:, None] * h_NP.float())
+                add_rows_(dbias_U, target_N, dtrue_N)
             ctx.save_for_backward(gradients.dh_NP, dweight_UP, dbias_U)
         ctx.mark_non_differentiable(nats_N)
         return nats_N.sum(dtype=torch.float64).float(), nats_N

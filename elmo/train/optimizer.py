@@ -184,7 +184,8 @@ class Optimizer:
             sums = [move.first for move in moves]
             torch._foreach_addcmul_(sums, gradients, gradients)
             scales = torch._foreach_sqrt(sums)
-            torch._foreach_add_(scales, settings.epsilon)
+            if settings.epsilon:
+                torch._foreach_add_(scales, settings.epsilon)
             torch._foreach_addcdiv_(parameters, gradients, scales, value=-lr)
             return
         means = [move.first for move in moves]

@@ -28,7 +28,12 @@ from torch import Tensor, nn
 from elmo.data.stream import Window
 from elmo.errors import ElmoError
 from elmo.nn.bilm import BiLM, token_vectors
-from elmo.nn.device import device_tensor, host_tensor, prefers_large_operations
+from elmo.nn.device import (
+    copy_to_host,
+    device_tensor,
+    host_tensor,
+    prefers_large_operations,
+)
 from elmo.nn.dropout import dropout_keys, dropout_scales
 from elmo.nn.encoder import CharacterEncoder
 from elmo.nn.lstm import Drop, LSTMState
@@ -103,16 +108,17 @@ class StepFigures:
     """The figures of one training step: −log p per direction, the number of predictions per
     direction, and the gradient norm.
 
-    They are on the device, so the first access waits for the step. It raises `FloatingPointError`
-    if the loss or a gradient is not finite.
+    The first access waits for the step, but for none after it. It raises `FloatingPointError` if
+    the loss or a gradient is not finite.
     """
 
     def __init__(self, figures: Tensor, predictions: int, clip: float) -> None:
-        self._figures, self.predictions, self._clip = figures, predictions, clip
+        self._arrived = copy_to_host(figures)
+        self.predictions, self._clip = predictions, clip
 
     @cached_property
     def _read(self) -> list[float]:
-        figures: list[float] = self._figures.tolist()
+        figures: list[float] = self._arrived().tolist()
         if not all(map(math.isfinite, figures)):
             raise FloatingPointError
         return figures

@@ -121,6 +121,16 @@ class _NoGrad:
         self._context.__exit__(*given)
 
 
+class _Event:
+    """One that has come: the processor computes at once."""
+
+    def record(self, stream: Any) -> None:
+        """Note nothing."""
+
+    def synchronize(self) -> None:
+        """Return at once."""
+
+
 def _pretending(run: Any) -> Any:
     """A thread's `run` under the mode, which is of one thread."""
 
@@ -142,6 +152,8 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             torch.accelerator, "current_accelerator", lambda check_available=False: None
         )
         patched.setattr(torch.cuda, "synchronize", lambda device=None: None)
+        patched.setattr(torch.cuda, "Event", _Event)
+        patched.setattr(torch.cuda, "current_stream", lambda device=None: None)
         patched.setattr(torch.cuda, "max_memory_allocated", lambda device=None: 0)
         patched.setattr(torch, "tensor", _tensor)
         # On other threads too, where no mode sees it.

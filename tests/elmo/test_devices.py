@@ -59,7 +59,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def close(found: Any, wanted: Any) -> None:
+def close(found: Any, wanted: Any, *, near: float = 1e-5) -> None:
     found, wanted = plain(found), plain(wanted)
     if isinstance(wanted, dict):
         assert list(found) == list(wanted)
@@ -67,9 +67,9 @@ def close(found: Any, wanted: Any) -> None:
     if isinstance(wanted, list):
         assert len(found) == len(wanted)
         for one, other in zip(found, wanted, strict=True):
-            close(one, other)
+            close(one, other, near=near)
         return
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found, wanted, rtol=10 * near, atol=near)
 
 
 def test_tensors_of_two_devices_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,8 +193,9 @@ def test_training_and_its_resumption(tmp_path: Path, device: str, changes: dict[
             report=lambda kind, figures: None,
         )
         ends.append({**again.bilm.state_dict(), **again.softmax.state_dict()})
+    # AdamW divides by the root of a square: of a gradient near zero, it enlarges the rounding.
     for end in ends[1:]:
-        close(end, ends[0])
+        close(end, ends[0], near=1e-5 if device != "cuda" else 2e-4)
 
 
 def interrupt(kind: str, figures: dict[str, float]) -> None:

@@ -40,6 +40,10 @@ def product(x: Tensor, weight: Tensor) -> tuple[Tensor]:
     return (x @ weight,)
 
 
+def halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x + 1, x / 2
+
+
 class Pretended(graphs._Captured):
     """Runs the function again where a graph would be replayed, on its own tensors and on those that
     lie where they lay."""
@@ -200,6 +204,57 @@ def test_weights_are_read_where_they_lie(pretended: None) -> None:
     assert copies.shapes == [(2, 3), (2, 3)]
     graphs.call_with_cuda_graph(product, (x,), (), fixed=(weight.clone(),))
     assert len(captured()) == 1  # weights elsewhere are not that graph's
+
+
+def test_lent_outputs_are_read_where_they_lie_and_not_overwritten(pretended: None) -> None:
+    def lend(x: Tensor) -> Any:
+        return graphs.call_lending_outputs(halves, (x,), (), lent=1)
+
+    for k in range(graphs.WARM_UP_CALLS):
+        _, lease = lend(torch.full((2,), float(k)))
+        assert lease is None
+    (_, first), lease = lend(torch.ones(2))
+    assert lease is not None and first is captured()[0].outputs[1]
+    (_, second), none = lend(torch.zeros(2))  # while the first is read
+    assert none is None and first.tolist() == [0.5, 0.5] and second.tolist() == [0.0, 0.0]
+    del lease
+    (copied, third), lease = lend(torch.full((2,), 4.0))
+    assert lease is not None and third is first and third.tolist() == [2.0, 2.0]
+    assert copied is not captured()[0].outputs[0]
+
+
+def test_backward_reads_what_forward_kept_where_it_lies(pretended: None) -> None:
+    """Of all that a layer keeps, only its small inputs and its output are copied."""
+    lstm = stack()
+    for _ in range(6):
+        x = torch.randn(2, 5, 4, 8).requires_grad_()
+        ys, _ = lstm(x, lstm.zero_state(4))
+        ys[-1].square().sum().backward()
+        assert all(graph.is_lent for graph in captured() if len(graph.outputs) == 6)
+        del ys
+        assert not any(graph.is_lent for graph in captured())  # freed with the gradient
+    backward = [graph for graph in captured() if len(graph.outputs) == 4]
+    assert len(backward) == 2 and len(captured()) == 4
+    for graph in backward:
+        assert max(one.shape[-1] for one in graph.inputs if one is not None) == 32  # the cells
+
+
+def test_two_forward_passes_before_a_backward_pass_keep_their_own(
+    pretended: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gradients: dict[bool, list[Tensor]] = {}
+    for replayed in (True, False):
+        monkeypatch.setattr(graphs, "_wanted", lambda tensors, replayed=replayed: replayed)
+        lstm, gradients[replayed] = stack(), []
+        for k in range(5):
+            xs = [torch.full((2, 5, 4, 8), 0.1 * (k + n)).requires_grad_() for n in range(2)]
+            tops = [lstm(x, lstm.zero_state(4))[0][-1].square().sum() for x in xs]
+            for top in tops:
+                top.backward()
+            gradients[replayed] += [x.grad for x in xs if x.grad is not None]
+    assert captured()
+    for one, other in zip(gradients[True], gradients[False], strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
 class Copies(TorchDispatchMode):

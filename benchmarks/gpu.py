@@ -1,0 +1,269 @@
+"""What training and embedding reach on a GPU.
+
+    python -m benchmarks.gpu TEXT [--words 793471] [--rows 128 1024] [--steps 25]
+        [--networks original small default] [--sentences 8000] [--profile FOLDER]
+
+TEXT has one sentence per line, tokens between spaces. Needs a CUDA device. The networks and the
+recipe are those of `benchmarks.training`, in float32 (exact: no TF32) and bfloat16, with the words
+of the model of 2018; windows are prepared by a second thread, as in training, and each step's
+figures are read one step late. Each measurement is a process of its own, after a matrix product has
+shown the GPU's peak. Prints JSON: tokens a second, their share of that peak (products counted by
+shape), the time of a step, memory; the same without CUDA graphs; whether two trainings end in the
+same bytes. With `--profile`, the kernels of a step and of embedding go to files in FOLDER.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import scale
+from benchmarks.embedding import make_weights, sentences_of
+from benchmarks.lm_text import prepare
+from benchmarks.machine import show
+from benchmarks.training_sides import NETWORKS, count, recipe_2018, stepper_of
+from elmo.data.characters import Characters
+from elmo.data.stream import WindowStream, prefetch
+from elmo.model.embedder import Embedder
+from elmo.nn import cuda_graphs
+from elmo.nn.device import exact_float32
+from elmo.settings import PRECISIONS
+from elmo.train.step import Stepper, WorkerGroup
+
+GPU = torch.device("cuda")
+WARM = 6  # steps before those that are timed: they compile, and capture graphs
+WINDOW = 20
+SHAPES = {"small": scale.SMALL, "original": scale.ORIGINAL}
+
+
+def main() -> None:
+    """Measure each work in a process of its own and print the figures."""
+    options = _options()
+    if options.side:
+        side = argparse.Namespace(**vars(options) | options.side)
+        print(json.dumps(WORKS[side.work](side)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(Path(folder, "shards"), train=options.text, heldout=options.text)
+        show(_measured(options, folder))
+
+
+def _measured(options: argparse.Namespace, folder: str) -> dict[str, Any]:
+    figures: dict[str, Any] = {p: _run(options, folder, "peak", "", p) for p in PRECISIONS}
+    first, rows = options.networks[0], options.rows[0]
+    for network in options.networks:
+        for precision in PRECISIONS:
+            peak = figures[precision]["tflops"]
+            for each in options.rows:
+                found = _run(options, folder, "training", network, precision, each)
+                found["share"] = round(found["tflops"] / peak, 3)
+                figures[f"training, {network}, {precision}, {each} rows"] = found
+            if network in SHAPES:
+                found = _run(options, folder, "embedding", network, precision)
+                flop = found["tokens_per_second"] * scale.embedding_flop(SHAPES[network])
+                figures[f"embedding, {network}, {precision}"] = found | {
+                    "share": round(flop / 1e12 / peak, 3)
+                }
+    figures[f"training, {first}, bfloat16, {rows} rows, no graphs"] = _run(
+        options, folder, "training", first, "bfloat16", rows, graphs=False
+    )
+    for precision in PRECISIONS:
+        found = _run(options, folder, "twice", "small", precision, rows)
+        figures[f"the same bytes twice, {precision}"] = found
+    return figures
+
+
+def _run(
+    options: argparse.Namespace,
+    folder: str,
+    work: str,
+    network: str,
+    precision: str,
+    rows: int = 0,
+    *,
+    graphs: bool = True,
+) -> dict[str, Any]:
+    side = {"work": work, "folder": folder, "network": network, "precision": precision}
+    words = ["--side", json.dumps(side | {"rows": rows})]
+    for name in ("words", "steps", "sentences", "profile"):
+        if value := getattr(options, name):
+            words += [f"--{name}", str(value)]
+    command = [sys.executable, "-m", "benchmarks.gpu", str(options.text), *words]
+    environment = os.environ | {"ELMO_CUDA_GRAPHS": "1" if graphs else "0"}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=False)
+    if done.returncode:
+        sys.exit(f"error: {work} {network} {precision} ended with {done.returncode}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    print(work, network, precision, rows or "", found, file=sys.stderr, flush=True)
+    return found
+
+
+def _peak(options: argparse.Namespace) -> dict[str, Any]:
+    """Of a product of 8192 × 8192 × 8192."""
+    precision = getattr(torch, options.precision)
+    a, b = (torch.randn(8192, 8192, device=GPU, dtype=precision) for _ in "ab")
+    with exact_float32(GPU):
+        seconds = sorted(_seconds(lambda: torch.mm(a, b)) for _ in range(9))
+    return {"tflops": round(2 * 8192**3 / seconds[4] / 1e12, 1)}
+
+
+def _training(options: argparse.Namespace) -> dict[str, Any]:
+    stepper = _stepper(options)
+    seconds, of_host = _timed(options, stepper)
+    rate = options.rows * WINDOW / seconds
+    captured = [g for device in cuda_graphs._devices.values() for g in device.captured.values()]
+    found = {
+        "tokens_per_second": round(rate),
+        "ms_a_step": round(1000 * seconds, 2),
+        "ms_of_main_thread": round(1000 * of_host, 2),
+        "peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2),
+        "graphs": len(captured),
+        "graphs_gb": round(sum(graph.bytes for graph in captured) / 1e9, 2),
+    }
+    if options.profile:
+        _profile(options, lambda: _timed(options, stepper, steps=5, warm=0))
+    os.environ["ELMO_CUDA_GRAPHS"] = "0"
+    flop = _counted(options, stepper) / (options.rows * WINDOW)
+    return found | {"tflops": round(rate * flop / 1e12, 1)}
+
+
+def _twice(options: argparse.Namespace) -> dict[str, Any]:
+    """Tell whether two trainings end in the same bytes."""
+    ends = []
+    for _ in range(2):
+        stepper = _stepper(options)
+        _timed(options, stepper)
+        ends.append([*stepper.bilm.parameters(), *stepper.softmax.parameters()])
+    pairs = zip(*ends, strict=True)
+    return {"equal": all(torch.equal(one, other) for one, other in pairs)}
+
+
+def _stepper(options: argparse.Namespace) -> Stepper:
+    recipe = recipe_2018(options.precision, rows=options.rows, window=WINDOW)
+    return stepper_of(NETWORKS[options.network], recipe, options.words, WorkerGroup(device=GPU))
+
+
+def _prepared(options: argparse.Namespace, stepper: Stepper) -> Iterator[Any]:
+    shards, words = prepare(
+        Path(options.folder, "shards"), train=options.text, heldout=options.text
+    )
+    stream = WindowStream(
+        shards,
+        words,
+        Characters().encode,
+        split="train",
+        rows=options.rows,
+        window=WINDOW,
+        block_sentences=64,
+        epochs=3,
+        seed=1,
+        mine=WorkerGroup().own_rows(options.rows),
+    )
+    for number, (window, _) in enumerate(stream.windows(stream.first_position())):
+        yield stepper.prepare(window, step=number)
+
+
+def _timed(
+    options: argparse.Namespace, stepper: Stepper, *, steps: int = 0, warm: int = WARM
+) -> tuple[float, float]:
+    """Return seconds a step, and those of the main thread's processor time, waits included."""
+    steps = steps or options.steps
+    state = stepper.bilm.lstm.zero_state(options.rows)
+    before, began, of_host = None, 0.0, 0.0
+    with exact_float32(GPU), closing(prefetch(_prepared(options, stepper))) as ready:
+        for number, prepared in zip(range(warm + steps), ready, strict=False):
+            if number == warm:
+                torch.cuda.synchronize()
+                began, of_host = time.perf_counter(), time.thread_time()
+            figures, state = stepper.step(prepared, state, step=number)
+            if before is not None:
+                _ = before.gradient_norm
+            before = figures
+        torch.cuda.synchronize()
+    return (time.perf_counter() - began) / steps, (time.thread_time() - of_host) / steps
+
+
+def _counted(options: argparse.Namespace, stepper: Stepper) -> int:
+    """Return the operations of a step's products."""
+    given = next(_prepared(options, stepper))
+    state = stepper.bilm.lstm.zero_state(options.rows)
+    # What is first called while operations are counted would never be compiled.
+    with exact_float32(GPU), torch.compiler.set_stance("force_eager"):
+        return count(lambda window, k: stepper.step(window, state, step=k), given, 0)
+
+
+def _embedding(options: argparse.Namespace) -> dict[str, Any]:
+    made = Path(options.folder, options.network)
+    if not made.exists():
+        made.mkdir()
+        make_weights(made, options.network)
+    embedder = Embedder.load(
+        made / "model",
+        device="cuda",
+        precision=options.precision,
+        compiled=True,
+    )
+    sentences = sentences_of(options)
+    one = sentences[len(sentences) // 2][:20]
+    for _ in range(2):
+        embedder.embed(sentences)
+    seconds = _seconds(lambda: embedder.embed(sentences))
+    embedder.embed([one])
+    alone = min(_seconds(lambda: embedder.embed([one])) for _ in range(20))
+    if options.profile:
+        _profile(options, lambda: embedder.embed(sentences[:2000]))
+    return {
+        "tokens_per_second": round(sum(map(len, sentences)) / seconds),
+        "ms_of_one_sentence": round(1000 * alone, 2),
+    }
+
+
+def _profile(options: argparse.Namespace, work: Callable[[], object]) -> None:
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as seen:
+        tables = [f"{_seconds(work):.3f} s"]
+    found = seen.key_averages()
+    for key in ("self_cuda_time_total", "self_cpu_time_total"):
+        tables.append(found.table(sort_by=key, row_limit=45, max_name_column_width=90))
+    names = (options.work, options.network, options.precision, str(options.rows))
+    options.profile.mkdir(exist_ok=True)
+    file = options.profile / ("-".join(names) + ".txt")
+    file.write_text("\n".join(tables), encoding="utf-8")
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    work()
+    torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+WORKS = {"peak": _peak, "training": _training, "twice": _twice, "embedding": _embedding}
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("text", type=Path)
+    parser.add_argument("--words", type=int, default=793_471)
+    parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--sentences", type=int, default=8000)
+    parser.add_argument("--profile", type=Path)
+    parser.add_argument("--rows", type=int, nargs="+", default=[128, 1024])
+    networks = ["original", "small", "default"]
+    parser.add_argument("--networks", nargs="+", choices=networks, default=networks)
+    parser.add_argument("--side", type=json.loads, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
