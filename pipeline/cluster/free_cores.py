@@ -17,9 +17,10 @@ PAUSE = 1.0  # seconds between looks at what has come
 def await_cores(ray: Any, cluster: Cluster, *, label: str, own: bool) -> None:
     """Wait until the cluster has free cores and GPUs for all training workers.
 
-    Raises `ElmoError` after `wait_minutes`, or at once where this process started Ray (`own`), so
-    no node can join, and the machine is too small. A placement group asks for the resources, which
-    also reaches an autoscaler; it is released for training to take.
+    `ray` is the module `ray`, connected; `label` is the work's name at the head of messages. Raises
+    `ElmoError` after `wait_minutes`, or at once where this process started Ray (`own`), so no node
+    can join, and the machine is too small. A placement group asks for the resources, which also
+    reaches an autoscaler; it is released for training to take.
     """
     needs = f"{cluster.workers} × {cluster.cpus} cores" + " and 1 GPU" * cluster.gpu
     if own and placeable_workers(ray, cpus=cluster.cpus, gpus=int(cluster.gpu)) < cluster.workers:
@@ -38,9 +39,9 @@ def await_cores(ray: Any, cluster: Cluster, *, label: str, own: bool) -> None:
 
 
 def placeable_workers(ray: Any, *, cpus: float, gpus: int, memory: int = 0) -> int:
-    """Return how many workers of `cpus` and `gpus` fit on the living nodes when they are idle.
+    """Return how many workers, of so many cores and GPUs each, fit on the living nodes when idle.
 
-    Nodes with less than `memory` bytes do not count.
+    Nodes with less than `memory` bytes do not count. `ray` is the module `ray`, connected.
     """
     many = 0
     for node in ray.nodes():
@@ -58,7 +59,10 @@ def describe_resources(ray: Any) -> str:
 
 
 class WaitReport:
-    """Prints what work waits for, after ten seconds and then twice a minute, up to a limit."""
+    """Prints what work waits for, after ten seconds and then twice a minute, up to a limit.
+
+    `label` is the work's name at the head of each line; the limit is `wait_minutes` of `cluster`.
+    """
 
     def __init__(self, label: str, cluster: Cluster) -> None:
         self.label, self.limit = label, 60 * cluster.wait_minutes

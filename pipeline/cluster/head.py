@@ -28,8 +28,9 @@ SOONER = 5.0  # seconds before Ray would abort the process
 def watch_head(ray: Any) -> Iterator[None]:
     """Report when Ray's head node stops answering; end the process if it does not come back.
 
-    A head that comes back with its state is only reported. One that stays away for as long as Ray
-    waits, or comes back without its state, ends the process with one line and exit code 1.
+    `ray` is the module `ray`, connected. A head that comes back with its state is only reported.
+    One that stays away for as long as Ray waits, or comes back without its state, ends the process
+    with one line and exit code 1.
     """
     address = ray.get_runtime_context().gcs_address
     cluster_id = ray._private.worker.global_worker.gcs_client.cluster_id

@@ -21,12 +21,12 @@ def results_here(
     threads: int,
     hands_over: bool,
 ) -> Iterator[Result]:
-    """Yield the results of the first items, taking them from `work`; of all that last seconds.
+    """Call `function` on the items of `work` in this process, and yield the results as they come.
 
-    With `hands_over`, items are left in `work` once they are known to be worth a start of Ray. The
-    first ones also pay for what is loaded once; those that begin later tell how long the others
-    take. Several threads call `function` side by side; if they are to end early, its `stop()` is
-    called.
+    Items are removed from `work` when they begin. With `hands_over`, it ends as soon as those that
+    are left are known to be worth a start of Ray. The first ones also pay for what is loaded once;
+    those that begin later tell how long the others take. Several threads call `function` side by
+    side; if they are to end early, its `stop()` is called.
     """
     running: dict[Future[tuple[Result, float]], bool] = {}  # whether an item tells of the others
     told, enough = False, False

@@ -222,10 +222,11 @@ def _init(home: Path, variables: dict[str, str]) -> None:
 
 
 def run(command: list[str], folder: Path, variables: dict[str, str]) -> int:
-    """Run a command in `folder` with `variables`, wait for all its processes, return the exit code.
+    """Run a command in `folder`, wait for all its processes, and return its exit code.
 
-    A stop signals every process of the job. Those that save a checkpoint must be waited for, and
-    their parents may have died: they become children of this process.
+    `variables` are all of its environment. A stop signals every process of the job. Those that save
+    a checkpoint must be waited for, and their parents may have died: they become children of this
+    process.
     """
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     stopped = []

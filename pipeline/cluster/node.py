@@ -20,7 +20,11 @@ from typing import Any
 
 
 def check_node(wanted: dict[str, Any]) -> list[str]:
-    """Return what this node lacks, a sentence for each thing."""
+    """Return what this node lacks, a sentence for each thing.
+
+    `wanted` is what `preflight.find_problems` asks for: versions of Python and packages, the digest
+    of the code, files to be found in folders and at URLs, free bytes, and the tracking server.
+    """
     causes = list(_environment(wanted))
     for check in (_code, _urls):  # each needs what was looked for before it
         causes += [] if causes else check(wanted)

@@ -34,7 +34,9 @@ def run_actors(
 ) -> Iterator[Any]:
     """Yield what actors `kind(*arguments)` return for the items of `work`, in order of completion.
 
-    Only actors that have started are given items, so one that can't be placed holds up nothing.
+    `ray` is the module `ray`, connected; `retries` counts the workers that die, `progress` the
+    results. Only actors that have started are given items, so one that can't be placed holds up
+    nothing.
     """
     waiting, looked = WaitReport(retries.label, cluster), float("-inf")
     actors = _Actors(ray, _actor_class(ray, kind, arguments, cluster, len(work)), retries)
@@ -148,7 +150,10 @@ def _room(ray: Any, cluster: Cluster) -> int:
 
 
 class RetryCount:
-    """A count of the deaths of each item's worker; an item that has too many is an error."""
+    """A count of the deaths of each item's worker; an item that has too many is an error.
+
+    In messages `label` is the work's name, and `name(item)` that of an item.
+    """
 
     def __init__(self, label: str, name: Callable[[Any], str]) -> None:
         self.label, self.name = label, name
@@ -157,7 +162,8 @@ class RetryCount:
     def count(self, item: Any, error: Exception, *, host: str = "") -> None:
         """Count and print that the worker of `item` died; None is a worker that had none yet.
 
-        Raises `Damaged`, naming the item, after `RETRIES` retries.
+        `error` is what Ray raised, `host` where the worker was, empty if unknown. Raises `Damaged`,
+        naming the item, after `RETRIES` retries.
         """
         what = "a worker that was starting" if item is None else self.name(item)[:200]
         self.deaths[what] += 1

@@ -39,8 +39,8 @@ def check_nodes(
 ) -> int:
     """Check each node of a cluster; return how many were checked, 0 where there is only one.
 
-    Raises `ElmoError` with all that is wrong. Each node must see the local `folders`, and reach
-    those at URLs.
+    Raises `ElmoError` with all that is wrong. Each node must see the local `folders`, reach those
+    at URLs and, if `tracking_uri` names a server, that, and answer in `answer` seconds.
     """
     nodes = _alive(ray)
     if len(nodes) < 2:
@@ -60,8 +60,9 @@ def find_problems(
 ) -> list[str]:
     """Return what is wrong with each node, one line for each cause and its nodes.
 
-    The nodes need the packages that read `urls`, and read them. The only node of a cluster is
-    checked by this process, which runs on it.
+    Each node must see the local `folders`, reach those at URLs and, if `tracking_uri` names a
+    server, that, have the packages that read `urls`, and answer in `answer` seconds. The only node
+    of a cluster is checked by this process, which runs on it.
     """
     folders = list(folders)
     needed = needed_packages([*map(str, folders), *urls])
@@ -104,7 +105,10 @@ def _working(nodes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def needed_packages(addresses: Iterable[str]) -> dict[str, str]:
-    """Return the versions, here, of the packages that a node needs, with those for these URLs."""
+    """Return the versions, here, of the packages that a node needs, with those for these URLs.
+
+    They are by the package's name; the version of one that is not installed is empty.
+    """
     names = [*PACKAGES, *filter(None, map(_package_of, addresses))]
     return {name: package_version(name) for name in dict.fromkeys(names)}
 

@@ -30,7 +30,10 @@ _ADDRESS = re.compile(r"\[(?:::ffff:)?(\d[\d.]+|[\da-f]*:[\da-f:]+)\]")
 
 
 def record_worker_start(folder: Location, rank: int, size: int, ip: str) -> None:
-    """Record this training worker's host, IP address and group size in the run's folder."""
+    """Record a training worker's host, IP address and group size in the run's folder.
+
+    This process is the worker, number `rank` of `size`.
+    """
     own = {"host": socket.gethostname(), "ip": ip, "size": size, "start": uuid.uuid4().hex}
     (folder / "workers").write_json(f"{rank}.json", own)
 
@@ -50,7 +53,10 @@ def loss_cause(error: BaseException) -> str:
 
 
 class LossCount:
-    """A count of worker losses; prints each, gives up after `limit` without a new checkpoint."""
+    """A count of worker losses; prints each, gives up after `limit` without a new checkpoint.
+
+    `folder` is the run's, with its checkpoints; `label` names the training in messages.
+    """
 
     def __init__(self, folder: Location, *, label: str, limit: int) -> None:
         self.folder, self.label, self.limit = folder, label, limit
@@ -81,8 +87,9 @@ class LossCount:
 def describe_losses(causes: Mapping[str, str], folder: Location) -> str:
     """Return one line that names the lost workers, their hosts and the causes.
 
-    A lost worker breaks the connections of the others: these are not named, but the peer that they
-    can't reach is.
+    `causes` has what `loss_cause` returned by rank, in the run with this `folder`. A lost worker
+    breaks the connections of the others: these are not named, but the peer that they can't reach
+    is.
     """
     workers = _workers(folder)
     lost = {rank: cause for rank, cause in causes.items() if cause in LOSSES.values()}
@@ -105,8 +112,8 @@ def describe_losses(causes: Mapping[str, str], folder: Location) -> str:
 def silence_reason(folder: Location, *, begun: bool, activity: str = "") -> str:
     """Return a likely reason why training prints nothing, from what its workers recorded.
 
-    Without Ray there are no records; `begun` tells whether training has printed something before,
-    `activity` is what it said last that it does.
+    Their records are in the run's `folder`, none without Ray. `begun` tells whether training has
+    printed something before, `activity` is what it said last that it does.
     """
     workers = _workers(folder)
     if not workers:
@@ -121,7 +128,10 @@ def silence_reason(folder: Location, *, begun: bool, activity: str = "") -> str:
 
 @contextmanager
 def show_worker_count(folder: Location, *, label: str) -> Iterator[None]:
-    """Print the number of training workers each time it changes, while the block runs."""
+    """Print the number of training workers each time it changes, while the block runs.
+
+    `folder` is the run's, where workers record their start; `label` stands at the head of the line.
+    """
     (folder / "workers").delete_all((folder / "workers").names())
     with run_alongside(_watch, folder, label):
         yield

@@ -37,7 +37,11 @@ _MANIFESTS = re.compile(rf"(config|manifest|_manifest-[^/]*|{_INSIDE}/manifest-[
 
 
 class Pointer(msgspec.Struct, forbid_unknown_fields=True):
-    """The content of `.stored`: the output's folder below the URL, and the files beside it."""
+    """The content of `.stored`: where an output of the project lies, at the `storage` URL.
+
+    `folder` is its folder below the URL. `files` are the files beside `.stored`, copies of the
+    output's manifests, or of all its files where it has none.
+    """
 
     folder: str
     files: list[str]
@@ -51,7 +55,8 @@ def root() -> str:
 def read_from(folder: Location, url: str | None = None) -> Location:
     """Return where to read a folder of the project: itself, or the output it is a pointer to.
 
-    Raises `ElmoError` where it is a pointer and no `storage` is set, or is not there.
+    `url` is the `storage` URL, "" for none; None takes the one that is set. Raises `ElmoError`
+    where the folder is a pointer and there is no URL, or is not there though there is one.
     """
     local = folder.local
     if local is None or local.is_absolute():
@@ -69,10 +74,10 @@ def read_from(folder: Location, url: str | None = None) -> Location:
 
 
 def resolved(stage: "Stage", given: Mapping[str, Any], url: str) -> dict[str, Any]:
-    """Return a stage's arguments with the folders of the project replaced.
+    """Return a stage's arguments, `given` by name, with the folders of the project replaced.
 
     Inputs become the folders that their pointers name, outputs folders of work in progress at the
-    URL.
+    `storage` URL `url`; with an empty one nothing is replaced.
     """
     made: dict[str, Any] = dict(given)
     for one in stage.inputs:
@@ -87,7 +92,9 @@ def resolved(stage: "Stage", given: Mapping[str, Any], url: str) -> dict[str, An
 def begin(stage: "Stage", named: Any, written: Any) -> None:
     """Delete what a killed run left of an output at the URL, unless the stage resumes from it.
 
-    Raises `ElmoError` where the output's local folder has files that `publish` did not write.
+    `named` is the output's folder in the project, `written` what `resolved` gives for it; nothing
+    is done where they are equal. Raises `ElmoError` where `named` has files that `publish` did not
+    write.
     """
     if named != written:
         check_folder(named, **_left(named.local))
@@ -96,7 +103,11 @@ def begin(stage: "Stage", named: Any, written: Any) -> None:
 
 
 def published_location(out: Location, url: str | None = None) -> Location:
-    """Return where `publish` will put a complete output that now lies at `out`."""
+    """Return where `publish` will put a complete output that now lies at `out`.
+
+    `url` is the `storage` URL; None takes the one that is set. For an output that is not in
+    progress there it is `out` itself.
+    """
     url = root() if url is None else url
     own = f"{_own(url)}/"
     if not url or not out.url.startswith(own):
@@ -108,7 +119,9 @@ def published_location(out: Location, url: str | None = None) -> Location:
 def publish(named: Any, written: Any, url: str) -> None:
     """Move a complete output to its final folder at the URL, and write a pointer in the project.
 
-    The manifests come last. An equal output that is there already stays as it is.
+    `named` is the output's folder in the project, `written` what `resolved` gives for it; nothing
+    is done where they are equal. The manifests come last. An equal output that is there already
+    stays as it is.
     """
     if named == written:
         return
@@ -125,7 +138,7 @@ def publish(named: Any, written: Any, url: str) -> None:
 
 
 def pointers() -> dict[Path, Pointer]:
-    """Return the folders of the project that are pointers, each with its `Pointer`."""
+    """Return the folders of the project whose outputs lie at the URL, each with its `Pointer`."""
     marked = []
     for folder, below, files in os.walk("."):
         below[:] = [one for one in below if one != ".dvc"]
@@ -151,9 +164,9 @@ def forget_lost(url: str) -> list[str]:
 
 
 def bring_back(url: str) -> int:
-    """Copy the results of a job from the URL into this project; return the number of files.
+    """Copy the results of a job from the `storage` URL into this project; return how many files.
 
-    Raises `ElmoError` where an output of this machine is in the way. The code's settings and
+    Raises `ElmoError` where an output of this machine is in the way. The project's settings and
     dvc.yaml, which were sent to the job, are not copied.
     """
     kept = Location(f"{url}/project")

@@ -73,7 +73,8 @@ def submit(
 
     The job runs `elmo run STAGES`, or `command`, in `folder` on the cluster's shared storage or at
     a URL. With `checkout` that folder is the project, and its own code and params.yaml are used;
-    without, those of this machine are sent.
+    without, those of this machine are sent, with `params` as params.yaml. `address` is as in
+    `connect`, `variables` as in `environment`; `say` gets a line about what was sent.
     """
     settings = execution.load(Path("cluster.yaml"))[0]
     folder = folder or (None if command or checkout else settings.storage or None)
@@ -165,7 +166,12 @@ def environment(asked: Iterable[str]) -> dict[str, str]:
 
 
 def pack(package: Path, sent: dict[str, str], *, code: bool, params: Path) -> None:
-    """Write the files to send with a job into the new folder `package`."""
+    """Write the files to send with a job into the new folder `package`.
+
+    They are the job's program, `elmo_job.py`; `environment.json` with `sent`, the values of
+    environment variables by name; and with `code` the packages `elmo` and `elmo_pipeline`, the
+    project's dvc.yaml and cluster.yaml, and the file `params` as params.yaml.
+    """
     package.mkdir()
     shutil.copyfile(on_cluster.__file__, package / "elmo_job.py")
     descriptor = os.open(package / on_cluster.ENVIRONMENT, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -271,7 +277,11 @@ def _line(error: Exception) -> str:
 
 
 def jobs(address: str | None) -> list[dict[str, str]]:
-    """Return the submitted jobs, newest last, each with id, status, start, duration and command."""
+    """Return the submitted jobs, newest last: of each its id, status, start, duration and command.
+
+    They are texts under "job", "status", "start", "duration" and "what". `address` is as in
+    `connect`.
+    """
     client = connect(address)
     with _answers(client):
         listed = [info for info in client.list_jobs() if info.submission_id]
@@ -295,7 +305,10 @@ def lines(listed: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def stop(address: str | None, job: str, *, say: Callable[[str], None]) -> int:
-    """Ask a job to save a checkpoint and stop, wait until it has, and return 0, the exit code."""
+    """Ask a job to save a checkpoint and stop, wait until it has, and return 0, the exit code.
+
+    `address` is as in `connect`, `job` the job's id; `say` gets lines about it.
+    """
     client = connect(address)
     with _answers(client):
         if not client.stop_job(job):
@@ -309,7 +322,10 @@ def stop(address: str | None, job: str, *, say: Callable[[str], None]) -> int:
 
 
 def follow(client: Any, job: str) -> int:
-    """Print a job's log until it ends, reconnecting where needed; return its exit code."""
+    """Print a job's log until it ends, reconnecting where needed; return its exit code.
+
+    `client` is what `connect` returns, `job` the job's id.
+    """
     log = _Log()
     with _answers(client):
         while True:

@@ -27,7 +27,10 @@ _OTHERS = ("project", storage.UNFINISHED)  # folders at the URL that hold no out
 
 
 class Found(NamedTuple):
-    """The unused outputs at the URL, and the number of commits' outputs that DVC's cache lacks."""
+    """The unused outputs at the URL, and the number of commits' outputs that DVC's cache lacks.
+
+    `unused` has their folders below the URL. What the `unknown` ones name is not known.
+    """
 
     unused: list[str]
     unknown: int

@@ -51,7 +51,11 @@ NO_WORKERS = (
 
 @contextmanager
 def session() -> Iterator[Any]:
-    """Connect to Ray, and shut down what was started here when the block ends."""
+    """Connect to Ray for the block, and yield the module `ray`.
+
+    It joins the cluster that `RAY_ADDRESS` names, or else starts Ray on this machine and shuts it
+    down at the end. Inside another session it uses that one.
+    """
     _set_up()
     import ray
 
@@ -106,8 +110,8 @@ def tasks(
     """Run `function` on each item as a Ray task; yield the results in the items' order.
 
     On one machine the first items run in this process, and the others too unless they would take
-    longer than starting Ray. An exception of `function` is raised as it is. `name` is what messages
-    call an item.
+    longer than starting Ray. An exception of `function` is raised as it is. Messages call the work
+    `label`, and an item `name(item)`.
     """
     done: dict[int, Result] = {}
     shown = 0
@@ -153,7 +157,8 @@ def actors(
     They come in order of completion. An actor that dies is replaced and its item retried. On one
     machine an actor in this process starts, and does all that would not take longer than starting
     Ray. With `threads` above 1, that many threads call it there, and it has a method `stop`, after
-    which its calls end early.
+    which its calls end early. Messages call the work `label`, an item `name(item)`, and several
+    `unit`.
     """
     work = list(items)
     if not work:
@@ -187,9 +192,9 @@ def fit(
     """Run `loop(config, rank, size, device)` on each worker of Ray Train; return rank 0's result.
 
     With `cluster.workers` 0 the loop runs in this process (Ray Train's local mode). When a worker
-    dies all are restarted, and the loop resumes from its own checkpoints. An exception of the loop
-    is raised as it is. SIGINT and SIGTERM reach remote workers as the flag `stop`. Messages call
-    the training `label`, Ray's dashboard `name`.
+    dies all are restarted, and the loop resumes from its own checkpoints, which lie in the run's
+    folder `storage`. An exception of the loop is raised as it is. SIGINT and SIGTERM reach remote
+    workers as the flag `stop`. Messages call the training `label`, Ray's dashboard `name`.
     """
     if elsewhere() and cluster.workers == 0:
         raise ElmoError(f"RAY_ADDRESS is {os.environ['RAY_ADDRESS']} and {NO_WORKERS}")

@@ -123,7 +123,8 @@ for commands in SECTIONS.values():
 def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
     """Run the command line and exit; an error, wrong usage too, is one line and exit code 1.
 
-    A bug keeps its traceback; with --verbose, so does every error.
+    `name` is what help and errors call `commands`. A bug keeps its traceback; with --verbose, so
+    does every error.
     """
     signal.signal(signal.SIGTERM, _stopped)
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:

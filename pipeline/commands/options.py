@@ -36,15 +36,15 @@ def _check_name(value: str, *, urls: bool) -> None:
 
 
 def complete_files(_: Any, __: Any, incomplete: str) -> list[CompletionItem]:
-    """Let the shell complete the name of a file or folder."""
+    """Return to click that the shell is to complete the name of a file or folder."""
     return [CompletionItem(incomplete, type="file")]
 
 
 class Choice(click.Choice):  # type: ignore[type-arg]
-    """One of several words; the one that is most like a mistyped word is named."""
+    """A click type, one of several words; the one that is most like a mistyped word is named."""
 
     def get_invalid_choice_message(self, value: Any, ctx: Any) -> str:
-        """Say what there is, and what may be meant."""
+        """Return a message that `value` is none of the words, and which may be meant."""
         from elmo.errors import did_you_mean
 
         said = super().get_invalid_choice_message(value, ctx)

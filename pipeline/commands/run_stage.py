@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 def run_stage(stage: "Stage", **given: Any) -> None:
     """Run a stage with the arguments `given`, write its numbers and metrics, and print its result.
 
-    Lines that explain a result go to a log file in the stage's work folder.
+    They are by name what the command line gave: the stage's arguments, `params_file`, the files
+    `metrics` and `numbers` or None, and `cluster` where the stage has one. Lines that explain a
+    result go to a log file in the stage's work folder.
     """
     from ..terminal.progress import Progress, detail_log
 

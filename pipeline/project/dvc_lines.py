@@ -18,9 +18,10 @@ _SKIPPED = {"didn't change, skipping": "up to date", "is cached": "taken from DV
 
 
 class DvcLines(logging.Handler):
-    """Keeps the first error of DVC as one line; prints its warnings, and which stages it skips.
+    """A handler of what DVC logs: it keeps the first error as one line, and prints warnings.
 
-    What else it says of a stage, the stage's own line says better.
+    Which stages are skipped goes to `out`. What else DVC says of a stage, the stage's own line says
+    better.
     """
 
     def __init__(self, out: TextIO) -> None:
@@ -32,7 +33,10 @@ class DvcLines(logging.Handler):
         self.stopping = False  # a signal was passed on to the stage that runs
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Hear of a record; raise an error of the system, to which DVC would add advice."""
+        """Print or keep what DVC logs; raise an error of the system, to which DVC would add advice.
+
+        It is called by `logging`.
+        """
         from dvc.lock import LockError
 
         parts, error = [record.getMessage()], record.exc_info[1] if record.exc_info else None
@@ -110,7 +114,10 @@ def _runs(pid: int, command: str) -> bool:
 
 
 def meant_stage(targets: Sequence[str], error: str) -> str:
-    """Return the stage that is meant where DVC's `error` is that one of `targets` is no stage."""
+    """Return the end of a message that suggests the stage that was meant, or an empty text.
+
+    `targets` are the stages that were asked for; DVC's `error` may be that one of them is no stage.
+    """
     unknown = [target for target in targets if f"Stage '{target}' not found" in error]
     if not unknown:
         return ""

@@ -27,8 +27,9 @@ def example_queries(
 ) -> list[str]:
     """Return lines of the text with one token in brackets each, for the report's neighbours.
 
-    The tokens differ, and have content as far as their form and number tell (`_has_content`); those
-    that occur most often come first, after them the rare ones, then the commonest of all.
+    `documents` and `column` are the settings of the project. The tokens differ, and have content as
+    far as their form and number tell (`_has_content`); those that occur most often come first,
+    after them the rare ones, then the commonest of all.
     """
     counts: Counter[str] = Counter()
     prose: list[str] = []

@@ -20,7 +20,7 @@ def outcome_lines(
 ) -> list[str]:
     """Return the three lines at the end of `elmo run`: what was made, its scores, what to do next.
 
-    `commands` are those of the stages that ran, as in dvc.yaml; `tracked` are the files that the
+    `commands` are those of the project's stages, as in dvc.yaml; `tracked` are the files that the
     user should commit to git; `started_from` is the model that the settings name, if any.
     """
     made: list[str] = []

@@ -27,7 +27,10 @@ WIDTH, HEIGHT, EDGE = 640, 420, 16
 
 
 class Occurrence(NamedTuple):
-    """An occurrence of a token in a store: the mean vector of its layers, and its sentence."""
+    """An occurrence of a token in a store: the mean vector of its layers, and its sentence.
+
+    `position` is the token's among the `tokens` of the sentence, from 0.
+    """
 
     vector_D: Floats
     position: int
@@ -43,7 +46,7 @@ class Occurrence(NamedTuple):
 
 
 def occurrences(store: "FeatureStore", word: str) -> list[Occurrence]:
-    """Return the first occurrences of the token `word`, in the order of the store."""
+    """Return the first occurrences (4,000 at most) of the token `word`, in the store's order."""
     first: list[Occurrence] = []
     for number in store.numbers():
         part = store.part(number)

@@ -14,7 +14,11 @@ from markupsafe import Markup
 
 @dataclass(frozen=True)
 class Table:
-    """A table: columns in `words` hold text; with `head` or `numbers`, all others hold numbers."""
+    """A table: columns in `words` hold text; with `head` or `numbers`, all others hold numbers.
+
+    `rows` are lists of cells, `head` the titles of the columns, which count from 0. By `kind` the
+    template tells blocks apart.
+    """
 
     rows: Sequence[Sequence[str]]
     head: tuple[str, ...] = ()
@@ -47,7 +51,10 @@ class Heading:
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG, and optionally another one for narrow screens."""
+    """A PNG, and optionally another one for narrow screens, each as the bytes of its file.
+
+    `name` is the text for those who don't see it. By `kind` the template tells blocks apart.
+    """
 
     name: str
     wide: bytes
@@ -86,7 +93,10 @@ Block = Table | Paragraph | Heading | Picture | RawHtml | Details
 
 
 def render(title: str, summary: str, sections: Mapping[str, Sequence[Block]]) -> str:
-    """Return the page as HTML; a section without blocks is left out."""
+    """Return the page as HTML; a section without blocks is left out.
+
+    `sections` has the blocks of each section by its title, in order; `summary` stands at the head.
+    """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,

@@ -9,7 +9,8 @@ SIMPLE = {"majority": "by the most frequent label", "tfidf": "by TF-IDF", "stati
 def versus_unigram(times_below: float, times: str = "×") -> str:
     """Return how far a model is from the unigram model, as text such as `2.5 × below`.
 
-    `times_below` is the unigram model's perplexity divided by the model's.
+    `times_below` is the unigram model's perplexity divided by the model's, `times` the sign or word
+    after the number.
     """
     if times_below >= 1:
         return f"{times_below:.1f} {times} below"

@@ -122,7 +122,11 @@ def draw_steps(
 def draw_perplexity(
     path: Target, by_text: dict[str, dict[str, float]], *, narrow: bool = False
 ) -> None:
-    """Draw held-out perplexity: a group of bars for each text, a bar for each kind of model."""
+    """Draw held-out perplexity: a group of bars for each text, a bar for each kind of model.
+
+    `by_text` has the perplexities by the title of a text and by a name in `KINDS`. `narrow` makes
+    it fit a phone.
+    """
     figure, (axis,) = _panels(1, 3.4, narrow=narrow)
     kinds = [kind for kind in KINDS if all(kind in row for row in by_text.values())]
     height = 0.8 / len(kinds)
@@ -143,7 +147,11 @@ def draw_perplexity(
 def draw_layers(
     path: Target, by_layer: Mapping[str, Mapping[str, float]], *, narrow: bool = False
 ) -> None:
-    """Draw, for each layer, the vectors' mean norm and the similarity of a sentence's tokens."""
+    """Draw, for each layer, the vectors' mean norm and the similarity of a sentence's tokens.
+
+    `by_layer` is what `layer_statistics` returns. `narrow` puts the panels below each other, for a
+    phone.
+    """
     figure, axes = _panels(2, 3.0, narrow=narrow)
     titles = {
         "norm": "mean norm of a vector",
@@ -165,7 +173,7 @@ def draw_vocabulary(
 ) -> None:
     """Draw each word's count by rank, and the share of all `tokens` that the first words cover.
 
-    `counts` must be in descending order.
+    `counts` must be in descending order. `narrow` puts the panels below each other, for a phone.
     """
     figure, axes = _panels(2, 3.2, narrow=narrow)
     ranks = np.arange(1, len(counts) + 1)

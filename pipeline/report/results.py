@@ -72,7 +72,12 @@ class Results:
 
     @property
     def scores(self) -> JsonObject:
-        """Return the held-out perplexities."""
+        """Return the model's held-out figures by time, text and name, as `training.json` has them.
+
+        So `scores["after"]["domain"]["average"]` is its perplexity on the domain text. "before" has
+        those of the pretrained model, with the fine-tuned one's vocabulary; it is absent where
+        nothing was fine-tuned.
+        """
         return self.training.under("perplexity")
 
     @property
@@ -95,7 +100,10 @@ def read_results(
 ) -> Results:
     """Read the results of all stages, and of `tasks`; raise `ElmoError` where one is missing.
 
-    `named` is the model that the settings name to start from, "" where that is not known.
+    `numbers`, `curves`, `vocab`, `model` and `corpus` are folders that the stages wrote,
+    `registered` is the file of register; without `corpus` its files are not named. `tasks` are the
+    names of tasks. `named` is the model that the settings name to start from, "" where that is not
+    known.
     """
     from elmo.store import FeatureStore
 
@@ -121,7 +129,10 @@ def read_results(
 
 
 def training_runs(results: Results) -> dict[str, tracking.RunFacts]:
-    """Return what MLflow knows of the runs that trained the model, by stage."""
+    """Return what MLflow knows of the runs that trained the model, by stage.
+
+    The stages are "pretrain" and "finetune"; one of which MLflow knows no run is left out.
+    """
     digest = results.registered["model_digest"]
     facts = {
         "pretrain": tracking.training_facts(
@@ -133,10 +144,10 @@ def training_runs(results: Results) -> dict[str, tracking.RunFacts]:
 
 
 def layer_statistics(store: "FeatureStore") -> dict[str, dict[str, float]]:
-    """Return each layer's mean norm of a vector, and mean cosine of a sentence's tokens.
+    """Return each layer's mean norm of a vector ("norm"), and mean cosine of a sentence's tokens.
 
-    They are of sentences spread evenly through the store; the cosine is NaN where no sentence has
-    two different tokens.
+    The "cosine" is NaN where no sentence has two different tokens. They are by the layer's name, of
+    sentences spread evenly through the store.
     """
     norms: list[np.ndarray[Any, Any]] = []
     cosines: list[np.ndarray[Any, Any]] = []

@@ -22,7 +22,10 @@ def what_was_run(
     runs: Mapping[str, tracking.RunFacts],
     settings: Params | None,
 ) -> list[Block]:
-    """Return the version, the network, the training runs and digests, and `settings` if given."""
+    """Return the version, the network, the training runs and digests, and `settings` if given.
+
+    `runs` is what `training_runs` returns.
+    """
     origin = ("Started from", f"{results.started_from}, trained elsewhere")
     if not results.started_from:
         origin = ("Pretrained on", _trained_on(results.figures["pretrain"], "general"))
@@ -125,9 +128,10 @@ def _yaml(value: Any) -> str:
 
 
 def run_before(runs: Mapping[str, tracking.RunFacts]) -> list[Block]:
-    """Return the run of finetune before this one, beside it; nothing where there is none.
+    """Return the figures and settings of this run of finetune beside those of the one before it.
 
-    Where nothing was fine-tuned, it is the run of pretrain.
+    `runs` is what `training_runs` returns. Where nothing was fine-tuned, the runs are of pretrain;
+    without an earlier run there are no blocks.
     """
     stage = "finetune" if "finetune" in runs else "pretrain"
     now = runs.get(stage)

@@ -20,7 +20,7 @@ FILES = 12  # of a text whose names are shown; the others are folded away
 
 
 def summary(results: Results) -> str:
-    """Return the sentences at the head of the page."""
+    """Return the sentences at the head of the page: the held-out perplexities."""
     pretrain, tuned = results.figures["pretrain"], results.figures["finetune"]
     if results.started_from and results.tuned:
         return (
@@ -119,7 +119,7 @@ def _perplexity_of_one(figures: JsonObject) -> Table:
 
 
 def training() -> Paragraph:
-    """Return the explanation of the curves."""
+    """Return a paragraph that explains the curves of training."""
     return Paragraph(
         "Held-out perplexity is the mean of both directions under the full softmax. Training "
         "perplexity is that of the loss: with dropout, and under the softmax of the settings."
@@ -127,7 +127,10 @@ def training() -> Paragraph:
 
 
 def files(texts: JsonObject | None) -> list[Block]:
-    """Return the names of the files that were read, and what was left out of them, by reason."""
+    """Return the names of the files that were read, and what was left out of them, by reason.
+
+    `texts` are those of the corpus manifest; without them there are no blocks.
+    """
     if texts is None:
         return []
     blocks: list[Block] = []
@@ -154,7 +157,10 @@ def _left_out(text: JsonObject) -> list[tuple[str, str, str]]:
 
 
 def text_figures(figures: Mapping[str, JsonObject]) -> list[Block]:
-    """Return the counts of both texts; those that are zero are folded away."""
+    """Return the counts of both texts; those that are zero are folded away.
+
+    They are the `figures` of the stages "tokenize-general" and "tokenize-domain".
+    """
     both = [figures[f"tokenize-{text}"] for text in TEXTS]
     names = {
         "documents": "Documents",
@@ -236,7 +242,7 @@ def _hardly_text(tokens: Sequence[str]) -> bool:
 
 
 def vocabulary(vocab: JsonObject) -> Table:
-    """Return the counts of the vocabulary."""
+    """Return a table of the counts of the vocabulary: `vocab`, the figures of its stage."""
     rows = [
         ("Words", f"{vocab['words']:,}"),
         ("Distinct tokens", f"{vocab['types']:,}"),
@@ -250,7 +256,10 @@ def vocabulary(vocab: JsonObject) -> Table:
 
 
 def layers(by_layer: Mapping[str, Mapping[str, float]]) -> list[Block]:
-    """Return a table of the statistics of each layer, and a paragraph that explains it."""
+    """Return a table of the statistics of each layer, and a paragraph that explains it.
+
+    `by_layer` is what `layer_statistics` returns.
+    """
     rows = [
         (name.replace("_", " "), f"{row['norm']:.2f}", f"{row['cosine']:.3f}")
         for name, row in by_layer.items()
@@ -264,7 +273,7 @@ def layers(by_layer: Mapping[str, Mapping[str, float]]) -> list[Block]:
 
 
 def store(opened: "FeatureStore") -> Table:
-    """Return what the store holds, and how."""
+    """Return a table of what the store holds, and how."""
     counts, layout = opened.manifest.counts, opened.layout
     rows = [
         ("Sentences", f"{counts.sentences:,}"),
@@ -282,7 +291,11 @@ def store(opened: "FeatureStore") -> Table:
 
 
 def tasks(by_task: Mapping[str, JsonObject], pictures: Path) -> list[Block]:
-    """Return what each task scored on its test file with ELMo and without."""
+    """Return what each task scored on its test file with ELMo and without, with its picture.
+
+    `by_task` has the figures of tasks by their names, the folder `pictures` a file NAME.png for
+    each.
+    """
     titles = ARMS | SIMPLE
 
     blocks: list[Block] = []

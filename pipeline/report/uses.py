@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def neighbors(params: ReportSettings, store: "FeatureStore", embedder: "Embedder") -> list[Block]:
     """Return the tokens of the store that are used most like the marked one of each query.
 
-    The sentence that a query is the beginning of says nothing, and is left out.
+    The queries are `neighbors_of` in `params`; `embedder` is the store's model. The sentence that a
+    query is the beginning of says nothing, and is left out.
     """
     from elmo.store.neighbors import clearest_layer, parse_query, random_cosine
     from elmo.store.neighbors import neighbors as nearest
@@ -46,7 +47,10 @@ def neighbors(params: ReportSettings, store: "FeatureStore", embedder: "Embedder
 
 
 def uses(queries: Sequence[str], store: "FeatureStore", embedder: "Embedder") -> list[Block]:
-    """Return the occurrences of the marked token of each query on a plane, once for each token."""
+    """Return the occurrences of the marked token of each query on a plane, once for each token.
+
+    A query is a sentence with one token in brackets, which the tokenizer of `embedder` cuts.
+    """
     from elmo.store.neighbors import parse_query
 
     words: dict[str, None] = {}

@@ -82,7 +82,8 @@ class Cluster:
 def load(path: Path, flags: Mapping[str, Any] | None = None) -> tuple[Cluster, str]:
     """Return the settings in force, and a line that names each that is no default and its source.
 
-    A flag goes before an environment variable, and that before the file at `path`.
+    `flags` has values by the name of a setting, None for one that was not given. A flag goes before
+    an environment variable, and that before the file at `path`, which need not exist.
     """
     from_file = strict_yaml.read_settings(path, Cluster) if os.path.lexists(path) else Cluster()
     values: dict[str, Any] = {}

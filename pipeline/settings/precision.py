@@ -83,9 +83,9 @@ def choose_precision(
 
 
 def check_store_precision(precision: str, *, device: str, say: Say) -> None:
-    """Check that this machine can append to a store of this precision.
+    """Check that this machine can append to a store of this precision on `device`.
 
-    Warns of a slow bfloat16; raises `BadSettings` for int8 that can't be computed.
+    Warns by `say` of a slow bfloat16; raises `BadSettings` for int8 that can't be computed.
     """
     if precision == "int8" and not os.environ.get("RAY_ADDRESS"):
         _check_int8("the store is of int8: append to it on another machine", device)
@@ -116,7 +116,10 @@ def _slow(measured: machine_speed.MatrixSpeeds, device: str) -> str:
 def with_chosen_precision(
     params: "Params", stage: str, *, cluster: "Cluster", say: Say, note: Say | None = None
 ) -> "Params":
-    """Return `params` with the precision of the section `stage` chosen, so that none is `auto`."""
+    """Return `params` with the precision of the section `stage` chosen, so that none is `auto`.
+
+    `say` and `note` get lines about it, as in `choose_precision`.
+    """
     section: Any = getattr(params, stage)
     if getattr(section, "model", ""):
         return params  # a model that is taken as it is computes nothing

@@ -52,8 +52,9 @@ def apply_preset(name: str, params_file: Path) -> list[str]:
 
 
 def overlaid_text(params_file: Path, source: Path) -> tuple[str, list[str]]:
-    """Return the text of `params_file` with the values of the YAML file `source`, and the
-    changes.
+    """Return the text of `params_file` with the values of the YAML file `source`, and the changes.
+
+    These are a line for each value that differs; the file itself is not written.
     """
     for path in (params_file, source):
         node = strict_yaml.parse_nodes(path)  # says what is wrong with a file, and where
@@ -71,7 +72,8 @@ def overlaid_text(params_file: Path, source: Path) -> tuple[str, list[str]]:
 def edited_text(file: Path, edit: Any) -> str:
     """Return the text of a YAML file after the function `edit` has changed its parsed values.
 
-    Comments and line ends are kept; the file itself is not written.
+    `edit` gets them as nested dictionaries, and changes these in place. Comments and line ends are
+    kept; the file itself is not written.
     """
     text = file.read_bytes().decode("utf-8")
     plain = text.removeprefix("\ufeff").replace("\r\n", "\n")

@@ -55,7 +55,8 @@ class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
     def to_input(self, corpus: Location, given: Iterable[str] = ()) -> InputFile:
         """Return this file as the `InputFile` that the tokenize stage reads.
 
-        Its URL gets the login of the matching URL in `given`, the URLs as the user wrote them.
+        `corpus` is the folder whose manifest lists the file. The URL gets the login of the matching
+        URL in `given`, the URLs as the user wrote them.
         """
         if self.url is UNSET:
             url = corpus.absolute().name(self.name)
@@ -67,8 +68,9 @@ class TextFile(Struct, frozen=True, forbid_unknown_fields=True):
 class CorpusText(Struct, frozen=True, forbid_unknown_fields=True):
     """One of the two texts of the corpus: its files, the column that holds it, and its counts.
 
-    A text made from documentation also has the versions that it depends on, and a few of the
-    paragraphs that were left out, by reason.
+    `counts` are of bytes, and of files or, in a text made from documentation, of documents and
+    words. Such a text also has in `rendered` the versions that it depends on, and by reason how
+    many paragraphs were left out, and a few of them.
     """
 
     column: str
@@ -80,7 +82,10 @@ class CorpusText(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CorpusManifest(Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of a corpus folder's `manifest.json`."""
+    """The content of a corpus folder's `manifest.json`: the texts "general" and "domain" by name.
+
+    `schema` is the version of the file's format.
+    """
 
     kind: Literal["corpus"]
     schema: int
@@ -125,9 +130,10 @@ STAGE = Stage(
 
 
 def run(out: Location, params: CorpusSettings, *, work: Location) -> dict[str, float]:
-    """Write `general/`, `domain/` and `manifest.json` to `out`; return the counts.
+    """Write `general/`, `domain/` and `manifest.json` to `out`; return the counts of both texts.
 
-    Of the user's files only names and digests are written.
+    They have names such as `general_bytes`. Of the user's files only names and digests are written.
+    `work` is the folder for unfinished work.
     """
     if params.general and not params.domain:
         raise ElmoError(
@@ -159,7 +165,7 @@ def run(out: Location, params: CorpusSettings, *, work: Location) -> dict[str, f
 
 
 def summary(figures: dict[str, float], out: Location) -> str:
-    """Return a line that says what was collected."""
+    """Return the line that the stage prints: the sizes among `figures`, and the files of `out`."""
     return (
         f"{human_size(figures['general_bytes'])} general ({list_files(out, 'general')}), "
         f"{human_size(figures['domain_bytes'])} domain ({list_files(out, 'domain')})"
@@ -189,9 +195,10 @@ def list_files(folder: Location, text: TextName) -> str:
 
 
 def write_package_versions(out: Path, *names: str) -> None:
-    """Write each package's installed version to the JSON file `out`.
+    """Write the installed versions of packages to the JSON file `out`, as a list for each name.
 
-    DVC tracks it, so stages whose text comes from a package run again after an upgrade.
+    DVC tracks it, so stages whose text comes from a package run again after an upgrade. The list is
+    empty for a package that comes with Python; an empty name is left out.
     """
     check_record(out, dict[str, list[str]])
     write_json(out, {name: _versions(name) for name in sorted({*names} - {""})})

@@ -62,7 +62,7 @@ def run(
     work: Location,
     cluster: Cluster,
 ) -> dict[str, float]:
-    """Write the vectors of all sentences of `shards` to a store at `out`; return its counts.
+    """Write the vectors of all sentences of `shards` to a store at `out`; return `store_metrics`.
 
     Finished parts wait in `work`, or at the URL of `out`, under a digest of the model, the shards
     and `params`; the next run resumes from them.
@@ -111,7 +111,7 @@ def _check_room(out: Location, kept: Location, layout: "Layout", *, tokens: int)
 
 
 def summary(figures: dict[str, float]) -> str:
-    """Return a line that says what the store holds."""
+    """Return the line that the stage prints, of the `figures` that `store_metrics` returned."""
     return (
         f"{figures['tokens']:,} tokens in {figures['parts']} parts, "
         f"{progress.human_size(figures['bytes'])}, "
@@ -122,10 +122,10 @@ def summary(figures: dict[str, float]) -> str:
 def append(
     store: Location, shards: Location, model: Location, *, cluster: Cluster
 ) -> dict[str, float]:
-    """Append the sentences of `shards` to a store as a new version; return its counts.
+    """Append the sentences of `shards` to a store as a new version; return its `store_metrics`.
 
-    If the same append was interrupted after its version was published, only its MLflow run is
-    completed.
+    `model` is the one that made the store. If the same append was interrupted after its version was
+    published, only its MLflow run is completed.
     """
     from elmo.data.shards import Shards
     from elmo.store import FeatureStore
@@ -165,7 +165,10 @@ def append(
 
 
 def store_metrics(manifest: "StoreManifest") -> dict[str, float]:
-    """Return the counts of a store and its bytes per token."""
+    """Return the figures of the store that has this manifest, by the names that MLflow shows.
+
+    They are the numbers of sentences, tokens, types, parts and bytes, and the bytes per token.
+    """
     import msgspec
 
     counts = msgspec.to_builtins(manifest.counts)

@@ -46,7 +46,11 @@ STAGE = Stage(
 
 @dataclass(frozen=True)
 class FinetuneJob:
-    """The inputs of a fine-tuning, which are sent to each worker: the model and its texts."""
+    """The inputs of a fine-tuning, which are sent to each worker: a model folder and two of shards.
+
+    `domain` is trained on, `general` only measured; the other fields are settings of
+    `FinetuneSettings`.
+    """
 
     model: Location
     domain: Location
@@ -56,7 +60,10 @@ class FinetuneJob:
     layer_decay: float
 
     def prepare(self, settings: "RunSettings") -> "PreparedJob":
-        """Load the model, add the domain's words, and set a learning rate for each layer."""
+        """Load the model, add the domain's words, and set a learning rate for each layer.
+
+        Returns the training job with all that it needs.
+        """
         from elmo.data.shards import Shards
         from elmo.model.folder import load_model
         from elmo.nn.softmax import new_softmax, restored_softmax
@@ -114,7 +121,8 @@ def run(
 
     Perplexity is measured before and after, on the held-out split of `domain` and of `general`:
     that on the general text shows what the model forgets. A model that was pretrained on `domain`
-    itself is copied. `curves` is a folder for the tables of losses.
+    itself is copied. `curves` is a folder for the tables of losses; a killed run is resumed from
+    `work`.
     """
     from elmo.data.shards import Shards
     from elmo.model.folder import load_model
@@ -189,7 +197,10 @@ def _taken(
 
 
 def summary(figures: dict[str, float]) -> str:
-    """Return a line with the perplexity gained on domain text and lost on general text."""
+    """Return the line that the stage prints, from the `figures` of `run`.
+
+    It has the perplexity gained on domain text and lost on general text.
+    """
     if "steps" not in figures:
         return (
             "nothing is tuned: the domain text is the general text, which the model has read "
@@ -216,8 +227,8 @@ def _worse_remark(figures: dict[str, float]) -> str:
 def score(figures: dict[str, float], started_from: str = "") -> str:
     """Return the domain perplexity before and after, in a few words for the end of `elmo run`.
 
-    `started_from` names a model that was trained elsewhere. Empty if the project's own was not
-    fine-tuned: pretraining has said its perplexity.
+    `figures` are those of `run`, `started_from` names a model that was trained elsewhere. Empty if
+    the project's own was not fine-tuned: pretraining has said its perplexity.
     """
     unknown = unknown_words_remark(figures.get("domain_unk_rate"))
     after = f"{figures['domain_perplexity_after']:.1f}"
@@ -288,9 +299,10 @@ def init_new_words(
 ) -> None:
     """Initialize the softmax of the words that the domain adds (ids from `known` on).
 
-    They begin as copies of `<UNK>`, whose probability is divided among them by their `counts`; what
-    is left is for tokens that are still unknown. So the perplexity before training is that of a
-    model that knows how often each word occurs.
+    `vocabulary` has them already, `counts` has the domain's training tokens. They begin as copies
+    of `<UNK>`, whose probability is divided among them by their counts; what is left is for tokens
+    that are still unknown. So the perplexity before training is that of a model that knows how
+    often each word occurs.
     """
     import torch
 

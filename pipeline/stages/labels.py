@@ -50,7 +50,7 @@ STAGE = Stage(
 
 
 def run(out: Path, params: LabelsSettings) -> dict[str, int]:
-    """Write labelled sentences of a package's docstrings to `out`; return the counts.
+    """Write labelled sentences of a package's docstrings to `out`; return the counts by name.
 
     `manifest.json` has the digests of `train.jsonl`, `dev.jsonl` and `test.jsonl`, and tells them
     from a user's files; it is alone if `params` name no package. All sentences of a docstring are
@@ -101,7 +101,7 @@ def _write_manifest(folder: Path, names: Sequence[str]) -> None:
 
 
 def summary(figures: dict[str, int]) -> str:
-    """Return a line with the number of sentences in each file."""
+    """Return the line that the stage prints, from the counts of `run`: sentences in each file."""
     if not figures:
         return "none: labels.package is empty"
     return (
@@ -141,7 +141,7 @@ def label_sentences(
 
 
 def without_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """Return a paragraph without its markup, and the ranges of characters marked as code."""
+    """Return a paragraph without its markup, and the ranges of its characters that are code."""
     parts: list[str] = []
     code = []
     end = length = 0

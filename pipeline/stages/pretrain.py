@@ -41,14 +41,20 @@ STAGE = Stage(
 
 @dataclass(frozen=True)
 class PretrainJob:
-    """The inputs of a pretraining, which are sent to each worker."""
+    """The inputs of a pretraining, which are sent to each worker.
+
+    They are the folders of shards and of the vocabulary, and the shape of the network.
+    """
 
     shards: Location
     vocab: Location
     network: NetworkSettings
 
     def prepare(self, settings: "RunSettings") -> "PreparedJob":
-        """Build a new model of the network's shape, initialized from the seed."""
+        """Build a new model of the network's shape, initialized from the seed.
+
+        Returns the training job with all that it needs.
+        """
         from elmo.data.shards import Shards
         from elmo.nn.bilm import BiLM
         from elmo.nn.softmax import new_softmax
@@ -96,8 +102,8 @@ def run(
 ) -> dict[str, float]:
     """Pretrain on the training split of `shards`; write the model folder `out`, return the figures.
 
-    If `params` name a model it is copied, and only its perplexity is measured. `curves` is a folder
-    for the tables of losses.
+    If `params` name a model it is copied, and only its perplexity is measured. `vocab` is the
+    vocabulary's folder, `curves` one for the tables of losses; a killed run is resumed from `work`.
     """
     from elmo.data.shards import Shards
 
@@ -169,7 +175,7 @@ def _taken(
 
 
 def summary(figures: dict[str, float]) -> str:
-    """Return a line with the held-out perplexity."""
+    """Return the line that the stage prints, from the `figures` of `run`: held-out perplexity."""
     taken = "" if "steps" in figures else "nothing is trained, the model is taken as it is"
     if "heldout_perplexity" not in figures:
         return f"{taken}; it has no softmax, so no perplexity"
@@ -188,7 +194,8 @@ def summary(figures: dict[str, float]) -> str:
 def score(figures: dict[str, float], started_from: str = "") -> str:
     """Return the held-out perplexity in a few words for the end of `elmo run`.
 
-    Empty for a model without a softmax, and for one that was trained elsewhere.
+    Empty for a model without a softmax, and for one that was trained elsewhere, whose name is
+    `started_from`.
     """
     if "heldout_perplexity" not in figures or started_from:
         return ""
@@ -218,6 +225,6 @@ def _read_vocabulary(folder: Location) -> "tuple[Characters, Vocabulary]":
 
 
 def vocabulary_digest(folder: Location) -> str:
-    """Return the digest of a vocabulary folder."""
+    """Return a digest of the files in a vocabulary folder."""
     names = ("words.txt", "counts.txt", "characters.json")
     return digest({name: folder.sha256(name) for name in names if folder.exists(name)})

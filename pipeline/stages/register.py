@@ -27,7 +27,11 @@ _NOTHING = f"nothing: this is an experiment; to register its model: {ASKED}=1 dv
 
 
 class Lineage(Struct):
-    """The fields of a model's `training.json` that are shown in the registry."""
+    """The fields of a model's `training.json` that are shown in the registry.
+
+    `run_id` is the MLflow run that trained it. `perplexity` holds the held-out figures by time
+    ("before" or "after" training), text and name.
+    """
 
     run_id: str = ""
     stage: str = ""
@@ -35,7 +39,11 @@ class Lineage(Struct):
 
 
 class RegisterRecord(Struct, forbid_unknown_fields=True):
-    """The content of the file that this stage writes."""
+    """The content of the file that this stage writes: which version the model is.
+
+    `name` is that of the registered model. The version is 0 and the URI empty where nothing was
+    registered.
+    """
 
     model_digest: str
     name: str
@@ -44,7 +52,10 @@ class RegisterRecord(Struct, forbid_unknown_fields=True):
 
 
 class RegisterFigures(Struct, forbid_unknown_fields=True):
-    """The figures that the stage returns: version, its URI, and the decision about the champion."""
+    """The figures that the stage returns: version, its URI, and the decision about the champion.
+
+    The version is 0 and the URI empty where nothing was registered.
+    """
 
     version: int
     uri: str
@@ -80,11 +91,13 @@ def run(
 ) -> dict[str, str | int]:
     """Register `model` under the name in `params`, unless it is registered; return its version.
 
-    A version belongs to the run that trained it; its tags hold what is looked up by them: the
-    model's digest, its stores, its perplexities, and what these are comparable by, the held-out
-    texts and the words. `pipeline/tracking/champion.py` decides whether it becomes champion. A DVC
-    experiment registers nothing unless `ELMO_REGISTER` is set: the version is 0 then. The result
-    is written to `out` too.
+    With it come its URI and the decision about the champion. `store` was made from the model,
+    `general` and `domain` are the shards it learned from. A version belongs to the run that trained
+    it; its tags hold what is looked up by them: the model's digest, its stores, its perplexities,
+    and what these are comparable by, the held-out texts and the words.
+    `pipeline/tracking/champion.py` decides whether it becomes champion. A DVC experiment registers
+    nothing unless `ELMO_REGISTER` is set: the version is 0 then. The result is written to `out`
+    too.
     """
     from elmo.data.shards import Shards
     from elmo.store import FeatureStore, model_digest
@@ -126,7 +139,7 @@ def run(
 
 
 def summary(figures: dict[str, str | int]) -> str:
-    """Return a line with the version, its URI and what was decided."""
+    """Return the line that the stage prints: the version, its URI and what was decided."""
     if not figures["version"]:
         return str(figures["decision"])
     return f"version {figures['version']}, {figures['uri']}; {figures['decision']}"

@@ -62,11 +62,12 @@ def run(
 ) -> dict[str, int]:
     """Write `index.html` and its PNGs to `out`, and log the page to MLflow; return their number.
 
-    `tasks` are the names of tasks that have figures and pictures. Of the shards `general`, if
-    given, samples are shown, as of the store. `settings`, if given, are listed
-    on the page, and what MLflow knows of the training runs and of the previous run is added. Raises
-    `ElmoError` where a figure is missing, or `store` was not made from `model`. Equal inputs, and
-    equal runs in MLflow, give equal bytes.
+    `numbers_in` is the folder of the stages' figures, `curves` that of their tables of losses,
+    `registered` the file that register wrote. `tasks` are the names of tasks that have figures and
+    pictures. Of the shards `general`, if given, samples are shown, as of the store. `settings`, if
+    given, are listed on the page, and what MLflow knows of the training runs and of the previous
+    run is added. Raises `ElmoError` where a figure is missing, or `store` was not made from
+    `model`. Equal inputs, and equal runs in MLflow, give equal bytes.
     """
     from elmo.data.shards import Shards
     from elmo.model.embedder import Embedder
@@ -139,5 +140,5 @@ def _figures(
 
 
 def summary(figures: dict[str, int], out: Path) -> str:
-    """Return a line that names the page."""
+    """Return the line that the stage prints: where the page is, and how many pictures it has."""
     return f"open {out / 'index.html'} ({figures['pictures']} pictures)"

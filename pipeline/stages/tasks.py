@@ -82,8 +82,9 @@ def run(
 ) -> dict[str, Any]:
     """Train a task with ELMo in `out/elmo` and without in `out/baseline`; return the test scores.
 
-    `curve` is a table of the best score on dev so far by epoch, averaged over the seeds; `picture`
-    is its plot. An interrupted run is resumed from `work`.
+    They come by the name of what was scored (`elmo`, `baseline`, a simple baseline), beside the
+    gain and its intervals. `curve` is a table of the best score on dev so far by epoch, averaged
+    over the seeds; `picture` is its plot. An interrupted run is resumed from `work`.
     """
     from elmo.model.config import read_config
     from elmo.tasks.task import OTHER_FILE_PATTERN, check_same_tags
@@ -157,7 +158,7 @@ def _draw_curves(
 
 
 def summary(figures: Mapping[str, Any]) -> str:
-    """Return a line with the scores of a task, the gain and its intervals."""
+    """Return the line that the stage prints, from the `figures` of `run`: scores and gain."""
     shown = score_text(figures)
     test = f"{figures['examples']['test']:,} test examples"
     if "gain" not in figures:
@@ -171,7 +172,10 @@ def summary(figures: Mapping[str, Any]) -> str:
 
 
 def score_text(figures: Mapping[str, Any]) -> str:
-    """Return the main score with ELMo, without it, and by each simple baseline, as one line."""
+    """Return the main score with ELMo, without it, and by each simple baseline, as one line.
+
+    `figures` are those of `run`.
+    """
     metric = _metric(figures)
     rows = (ARMS | SIMPLE).items()
     shown = (f"{figures[name][metric]:.3f} {words}" for name, words in rows if name in figures)
@@ -179,7 +183,7 @@ def score_text(figures: Mapping[str, Any]) -> str:
 
 
 def best_by_epoch(folder: Path) -> list[list[float]]:
-    """Return, for each seed of a trained task, the best score on dev up to each epoch."""
+    """Return, for each seed of a trained task, the best main score on dev up to each epoch."""
     from elmo.tasks.task import read_curve, read_task
 
     curves = []
@@ -209,7 +213,11 @@ def best_seed(folder: Path) -> int:
 
 
 def mean_over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of each score over the seeds, and the first's standard deviation."""
+    """Return the mean of each score over the seeds, the main score first.
+
+    `scores` has the scores of each seed, by name. Of several seeds the standard deviation of the
+    main score is added, under its name and `_sd`.
+    """
     names = sorted((name for name in scores[0] if name != "epoch"), key=score_order)
     figures = {name: statistics.fmean(s[name] for s in scores) for name in names}
     if len(scores) > 1:
@@ -246,9 +254,11 @@ def read_labelled(
     scheme: str,
     tokenizer: Any,
 ) -> dict[str, "ExampleSet"]:
-    """Return the labelled examples of several files.
+    """Return the labelled examples of several files, by the names that `sources` gives them.
 
-    `columns` is as on the command line; empty for the format's usual columns.
+    The names are "train", "dev" and "test". `format`, `scheme` and `columns` are as on the command
+    line, empty for what the files tell and the format's usual columns; `tokenizer`, a model's
+    `Tokenization`, cuts those that are text.
     """
     from elmo.tasks.example_files import read_examples
 
@@ -275,7 +285,8 @@ def warn_unknown_labels(
 ) -> None:
     """Warn of labels of the file `path` that training has not seen and that can't be predicted.
 
-    Pass either `train`, the training examples, or `known`, the labels of a trained task.
+    `labelled` are the file's examples, for a task of this `kind`. Pass either `train`, the training
+    examples, or `known`, the labels of a trained task.
     """
     from elmo.tasks.task import unknown_labels
 
@@ -337,11 +348,11 @@ def train_variant(
     device: str,
     report: "ReportEpoch",
 ) -> None:
-    """Train a task with the seeds 0, 1, …, with or without ELMo as `settings` say; write it to
-    `out`.
+    """Train a task with each seed, 0, 1, …, below `seeds`; write it to `out`.
 
-    Nothing is done if `out` exists. `report` is called at the start of each seed and after each
-    epoch.
+    `data` has the examples "train" and "dev"; `settings` say whether ELMo is used, with the vectors
+    of `model`. Nothing is done if `out` exists. `report` is called at the start of each seed and
+    after each epoch. An interrupted training is resumed from `work`.
     """
     from elmo.model.config import read_config
     from elmo.tasks.task import train_task
@@ -430,8 +441,8 @@ def log_nothing(figures: dict[str, float], *, step: int) -> None:
 def gain_of(ours: Sequence["Tally"], theirs: Sequence["Tally"]) -> dict[str, float | None]:
     """Return the mean gain of `ours` over `theirs` in the first score, with 95 % intervals.
 
-    One is over seeds (Student's t; None for one seed), which tells of training; one over units of
-    the test file (paired bootstrap).
+    Both have a tally for each seed. One interval is over seeds (Student's t; None for one seed),
+    which tells of training; one over units of the test file (paired bootstrap).
     """
     from elmo.tasks.metrics import interval_over_seeds, main_score, paired_bootstrap
 

@@ -107,10 +107,11 @@ def run(
     cluster: Cluster,
     given: Sequence[str] = (),
 ) -> dict[str, float]:
-    """Write the shards of a corpus folder's text to `out`; return the counts.
+    """Write the shards of a corpus folder's text to `out`; return the counts, such as `tokens`.
 
     `text` is "general" or "domain". The folder names URLs without logins; these are taken from the
-    URLs `given`, as the user wrote them.
+    URLs `given`, as the user wrote them. Finished pieces wait in `work`, from which a killed run is
+    resumed.
     """
     texts = read_manifest(corpus).texts
     if text not in texts:
@@ -130,7 +131,7 @@ def run(
 
 
 def summary(figures: dict[str, float]) -> str:
-    """Return a line that says what the shards hold."""
+    """Return the line that the stage prints, from the counts of `run`: what the shards hold."""
     held = figures["heldout_tokens"]
     few = f"; only {held:,} tokens are held out, {_FEW_HELD_OUT}" if held < LEAST_HELD_OUT else ""
     return (
@@ -151,8 +152,9 @@ def tokenize(
 ) -> dict[str, float]:
     """Write the shards of `inputs` to `out`, and return the counts; on an error, write none.
 
-    Finished pieces wait in `work` until all are done; the next run resumes from them. With
-    `redivide`, a small text of which the settings hold out nothing, or most, is divided otherwise.
+    `column` is the column or field that holds the text of records. Finished pieces wait in `work`
+    until all are done; the next run resumes from them. With `redivide`, a small text of which the
+    settings hold out nothing, or most, is divided otherwise.
     """
     check_folder(out, ours=("manifest.json",), also=FILE_PATTERN, kind="shards")
     _description(params)  # its libraries are looked for before the text is read

@@ -49,7 +49,8 @@ class PreparedJob(NamedTuple):
     """A training job as one worker runs it, with its data loaded.
 
     `text` is the name of its own held-out text, and `others` are jobs that only measure the same
-    model on other texts. With `compared`, all texts are also measured before the first step.
+    model on other texts, by their names. With `compared`, all texts are also measured before the
+    first step. `words_added` is by how many words fine-tuning has extended the vocabulary.
     """
 
     job: TrainingJob
@@ -72,7 +73,9 @@ class RunSettings:
     """The settings that are sent to each worker besides the job.
 
     `folder` keeps the checkpoints of this run, from which a later start with the same inputs and
-    params resumes; the flag `stop` asks only the present start to end.
+    params resumes; the flag `stop` asks only the present start to end. The model goes to `out`, and
+    `lineage`, of what made it, into its `training.json`. `threads` are those of each worker;
+    `run_id` is the MLflow run at `tracking_uri`.
     """
 
     stage: str
@@ -88,7 +91,11 @@ class RunSettings:
 
 
 class TrainingResult(NamedTuple):
-    """The result of training: perplexities by text after it, and before it if asked for."""
+    """The result of training: held-out figures by text after it, and before it if asked for.
+
+    `steps` and `tokens` are what was trained on in all, `words_added` is as in `PreparedJob`, and
+    `digest` is the model's.
+    """
 
     before: TextFigures
     after: TextFigures
@@ -113,9 +120,10 @@ def train(
 ) -> TrainingResult:
     """Train `job` on the cluster's workers, and return its figures; resume an interrupted run.
 
-    A run is resumed if `inputs`, digests by name, and `params` are equal. The MLflow run lists
-    `sources`, the folders of these inputs, as its datasets. The first worker writes the model
-    folder `out`; the curves go to the folder `curves`.
+    `params` is the stage's section of settings, `training` those in it of the training loop. A run
+    is resumed if `inputs`, digests by name, and `params` are equal. The MLflow run lists `sources`,
+    the folders of these inputs, as its datasets. The first worker writes the model folder `out`;
+    the curves go to the folder `curves`, and `work` keeps checkpoints.
     """
     _check_outputs(out, curves)
     if training.start_from:

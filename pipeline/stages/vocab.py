@@ -50,7 +50,10 @@ STAGE = Stage(
 
 @dataclass(frozen=True)
 class TypeCounts:
-    """The number of occurrences of each type (distinct token), and the number of sentences."""
+    """The number of occurrences of each type (distinct token), and the number of sentences.
+
+    `counts` has the numbers in the order of `types`.
+    """
 
     types: pa.StringArray
     counts: npt.NDArray[np.int64]
@@ -81,7 +84,8 @@ def run(
 ) -> dict[str, float]:
     """Write `words.txt`, `counts.txt` and `characters.json` of the training split to `out`.
 
-    Returns the number of words, of characters and other counts.
+    Returns the number of words, of characters and other counts, by name. `work` keeps the counts of
+    shards for a run that resumes.
     """
     if 0 < params.max_words < 4:
         raise ElmoError(
@@ -123,7 +127,7 @@ def run(
 
 
 def summary(figures: dict[str, float]) -> str:
-    """Return a line with the number of words."""
+    """Return the line that the stage prints, from the counts of `run`: words and coverage."""
     covered = f"{figures['heldout_coverage']:.1%} of held-out tokens covered"
     return f"{figures['words']:,} words, {covered}"
 
@@ -131,7 +135,7 @@ def summary(figures: dict[str, float]) -> str:
 def count_types(
     shards: Shards, *, work: Location, cluster: Cluster
 ) -> tuple[TypeCounts, TypeCounts]:
-    """Count the types of the training and of the held-out split, with a Ray task for each shard.
+    """Return the counts of the training split and of the held-out split, a Ray task for each shard.
 
     `work` keeps the counts of each shard.
     """

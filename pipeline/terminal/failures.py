@@ -38,7 +38,11 @@ _NO_MEMORY = ("can't allocate memory", "out of memory", "Unable to allocate", "b
 
 
 def user_message(error: BaseException) -> str | None:
-    """Return an exception as one line for the user, or None if it is a bug of this project."""
+    """Return an exception of a library or of the system as one line for the user.
+
+    None means that it is a bug of this project. An `ElmoError` is not passed: its text is such a
+    line.
+    """
     if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
         return f"out of memory ({first_line(error)}); use smaller batches, or a machine with more"
     for kind in type(error).__mro__:
@@ -60,10 +64,11 @@ def printable(message: str) -> str:
 
 @contextmanager
 def catch_read_errors(url: str, what: str = "cannot be read") -> Iterator[None]:
-    """Turn any exception in the block into one `ElmoError`: the file `url`, and `what` is wrong.
+    """Turn any exception in the block into an `ElmoError`, with the text `URL: WHAT (the reason)`.
 
-    The libraries that read files (Arrow, fsspec and its backends, lzma, zlib) share no base class
-    of exceptions: put only calls of theirs inside.
+    `url` is the URL or path of the file that is read there. The libraries that read files (Arrow,
+    fsspec and its backends, lzma, zlib) share no base class of exceptions: put only calls of theirs
+    inside.
     """
     try:
         yield

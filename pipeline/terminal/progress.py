@@ -23,9 +23,9 @@ _log: tuple[Path, str] | None = None  # the file of the stage, and its heading i
 class Progress:
     """A progress display: how much of `total` is done, the speed and the time left.
 
-    `unit` is the plural of what is counted, empty to show only the time; `total` is None where it
-    is unknown. `done` is what an earlier start did, which does not count for the speed. Use it in a
-    `with` block; of several that are open, the newest is shown.
+    `label` names the work. `unit` is the plural of what is counted, empty to show only the time;
+    `total` is None where it is unknown. `done` is what an earlier start did, which does not count
+    for the speed. Use it in a `with` block; of several that are open, the newest is shown.
     """
 
     def __init__(self, label: str, total: float | None, *, unit: str, done: float = 0) -> None:
@@ -61,7 +61,7 @@ class Progress:
         self.done, self.note = done, note
 
     def figures(self) -> str:
-        """Return amounts, rate and times as text."""
+        """Return as text what is done, the speed, the time so far and the time left."""
         seconds = max(1e-9, time.monotonic() - self.began)
         if not self.unit:
             return ", ".join(filter(None, [f"{_clock(seconds)} so far", self.note]))
@@ -130,7 +130,10 @@ def detail_log(path: Path | None, heading: str) -> Iterator[None]:
 
 
 def log_detail(line: str) -> None:
-    """Write one line to the running stage's log file, for finding the cause of a problem."""
+    """Write one line to the running stage's log file, for finding the cause of a problem.
+
+    Outside a `detail_log` block, and in one without a path, the line is printed.
+    """
     global _log
     if _log is None:
         return say(line)

@@ -22,7 +22,8 @@ def without_credentials(text: str) -> str:
 def with_login(url: str, given: Iterable[str]) -> str:
     """Return `url` with the login that `without_credentials` removed, taken from the URLs `given`.
 
-    A URL of the same host gives its login, an equal one its secret parameters.
+    A URL of the same host gives its login, an equal one its secret parameters; without either,
+    `url` is returned as it is.
     """
     given = [one for one in given if "://" in one]
     for one in given:

@@ -11,9 +11,10 @@ from elmo.io.records import Count
 class Accounting(Struct):
     """Counts that account for each byte of a part of a text: in a token, or left out for a reason.
 
-    `mark` is bytes of byte order marks, `fields` bytes around the text of records, `lost_bytes`
-    what the tokenizer left out, `added` newlines that the file lacks, and `document_ids` counts
-    blank documents too.
+    `bytes` are those read. Of them `mark` are byte order marks, `fields` stand around the text of
+    records, `blank_bytes` are in blank lines, `space_bytes` are white space in other lines, and
+    `lost_bytes` are what the tokenizer left out. `lines` counts blank lines too, `document_ids`
+    blank documents too; `added` are the newlines that the file lacks.
     """
 
     bytes: Count = 0

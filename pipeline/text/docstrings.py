@@ -47,14 +47,14 @@ class LeftOut:
         self._lowest: dict[str, list[tuple[int, str]]] = {}
 
     def add(self, reason: str, text: str) -> None:
-        """Count a paragraph that is left out."""
+        """Count the paragraph `text`, left out for `reason`, a word such as "heading" or "code"."""
         self.counts[reason] += 1
         line = " ".join(text.split()).encode(errors="replace")  # half of a pair is no UTF-8
         lowest = {*self._lowest.get(reason, ()), (zlib.crc32(line), line.decode())}
         self._lowest[reason] = sorted(lowest)[:SAMPLES]
 
     def samples(self) -> dict[str, tuple[str, ...]]:
-        """Return a few paragraphs for each reason, each on a line that is cut."""
+        """Return by reason a few of the paragraphs, each on one line, cut to 160 characters."""
         return {
             reason: tuple(_cut(line) for _, line in lowest)
             for reason, lowest in self._lowest.items()

@@ -25,8 +25,8 @@ _HASHED = 1 << 16  # bytes of a document, from its beginning, that its hash is o
 def document_rule(documents: str, format_: str) -> str:
     """Return what a document is in a file of this format: `file`, `line` or `blank`.
 
-    `documents` is the setting; `auto` becomes the format's own rule: what blank lines divide
-    (`blank`) in plain text, else a record.
+    `documents` is the setting of `tokenize`, `format_` a name in `FORMATS`. `auto` becomes the
+    format's own rule: what blank lines divide (`blank`) in plain text, else a record (`line`).
     """
     if documents != "auto":
         return documents
@@ -34,7 +34,12 @@ def document_rule(documents: str, format_: str) -> str:
 
 
 class Documents:
-    """The document that a line belongs to, and whether it is held out; carried between blocks."""
+    """The documents of one piece: which one each line belongs to, and whether that is held out.
+
+    `heldout` is the share of documents to hold out, by their hashes, whose extremes are kept as
+    `lowest` and `highest`. Documents are counted in `accounting`. One that goes on in the next
+    block is remembered, so blocks must come in order.
+    """
 
     def __init__(self, heldout: float, accounting: Accounting) -> None:
         self.below = np.uint64(int(heldout * 2**64))
@@ -57,8 +62,10 @@ class Documents:
         """Return the document id of each line of a block, and whether it is held out.
 
         Of each line `starts` is where it begins in the block, `words` how many stretches between
-        white space it has, and `hashes_of` their hash, 0 of a blank line. A document is known by
-        those of its lines that begin in its first 64 KiB.
+        white space it has, and `hashes_of` their hash, 0 of a blank line. `span` is what the block
+        was read from, `rule` the result of `document_rule`. Ids count from 0 in the piece; with the
+        rule "file" they are the files' numbers in the corpus. The hash of a document is that of its
+        lines that begin in its first 64 KiB.
         """
         if rule == "file":
             hash_ = np.uint64(int(span.input.sha256[:16], 16))

@@ -79,8 +79,8 @@ def digest_files(
 ) -> list[tuple[int, str]]:
     """Return the size and the SHA-256 of each file, from the cache where the file has not changed.
 
-    `read(url, advance)` reads the others; it calls `advance` with the size of each block, for the
-    progress bar.
+    `files` are paths or URLs, each with its state. `read(url, advance)` returns size and digest of
+    one that must be read; it calls `advance` with the size of each block, for the progress bar.
     """
     path, known = user_cache() / _FILE, _known(user_cache() / _FILE)
     keys = [digest([url, one.bytes, one.mark, one.here]) if one.here else "" for url, one in files]

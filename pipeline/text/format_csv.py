@@ -24,14 +24,23 @@ def check_head(input_: InputFile, column: str) -> None:
 
 
 def spans(input_: InputFile, index: int, size: int, documents: str) -> list[FileSpan]:
-    """Return one span: a field may hold line ends, so only a reader knows where a record ends."""
+    """Return the whole file as one span: a field may hold line ends, where it must not be divided.
+
+    `index` is the file's number in the corpus. `size` and `documents` have no effect in this
+    format.
+    """
     return whole_file(input_, index)
 
 
 def blocks(
     span: FileSpan, size: int, column: str, documents: str, accounting: Accounting
 ) -> Iterator[tuple[bytes, Records]]:
-    """Yield the texts of a file's records in blocks, with the number of every line's record."""
+    """Yield the texts of a file's records in blocks, with the number of every line's record.
+
+    The texts are those of the column that the header names `column`. A block is UTF-8 of about
+    `size` bytes, each line ended by a newline; records count from 0. All bytes that are read, and
+    those that are no text, are counted in `accounting`. `documents` has no effect in this format.
+    """
     lines = _TableLines(span, size)
     records = read_table(lines, delimiter=_DELIMITERS[span.input.format], source=span.input.url)
     _, names = next(records, (0, []))

@@ -14,7 +14,7 @@ from .utf8_lines import abbreviate_names, check_utf8, join_records, line_number,
 
 
 def check_head(input_: InputFile, column: str) -> None:
-    """Raise `ElmoError` for a file whose head is binary or whose first records lack the column."""
+    """Raise `ElmoError` for a binary file, or one whose first records lack the field `column`."""
     format_plain_text.check_head(input_, column)
     span = FileSpan(input_, 0, 0, input_.bytes if input_.compression is None else -1, 0)
     for _ in blocks(span, 1 << 16, column, "line", Accounting()):
@@ -22,16 +22,23 @@ def check_head(input_: InputFile, column: str) -> None:
 
 
 def spans(input_: InputFile, index: int, size: int, documents: str) -> list[FileSpan]:
-    """Divide a file at line ends; not at all where blank lines in the text divide documents."""
+    """Divide a file at line ends into spans of about `size` bytes.
+
+    `index` is the file's number in the corpus. With `documents` "blank", where blank lines in the
+    text divide documents, the file is one span.
+    """
     return line_spans(input_, index, input_.bytes if documents == "blank" else size, documents)
 
 
 def blocks(
     span: FileSpan, size: int, column: str, documents: str, accounting: Accounting
 ) -> Iterator[tuple[bytes, Records]]:
-    """Yield the text fields of a span's JSON lines in blocks, with the record of each text line.
+    """Yield the texts of a span's JSON lines in blocks, with the number of every line's record.
 
-    A field may hold several lines; a blank line or null is an empty text.
+    The texts are those of the field `column`; one may have several lines, and that of a blank line
+    or null is blank. A block holds the texts of about `size` bytes of the file as UTF-8, each line
+    ended by a newline; records count from 0. All bytes that are read, and those that are no text,
+    are counted in `accounting`. `documents` has no effect here.
     """
     first = 0
     for raw, offset in raw_blocks(span, size, "line"):

@@ -21,7 +21,11 @@ def check_head(input_: InputFile, column: str) -> None:
 
 
 def spans(input_: InputFile, index: int, size: int, documents: str) -> list[FileSpan]:
-    """Divide a file at its row groups: `start` and `end` of a span are their numbers."""
+    """Divide a file at its row groups: `start` and `end` of a span are their numbers.
+
+    `index` is the file's number in the corpus. A file of up to `size` bytes of text is one span,
+    and so is any with `documents` "blank", where blank lines divide documents.
+    """
     with _open(input_) as file:
         groups = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
     if documents == "blank" or sum(groups) <= size:
@@ -32,7 +36,12 @@ def spans(input_: InputFile, index: int, size: int, documents: str) -> list[File
 def blocks(
     span: FileSpan, size: int, column: str, documents: str, accounting: Accounting
 ) -> Iterator[tuple[bytes, Records]]:
-    """Yield the texts of a span's rows in blocks, with the number of every line's row."""
+    """Yield the texts of a span's rows in blocks, with the number of every line's row.
+
+    The texts are those of `column`. A block is UTF-8 of about `size` bytes or 1 MiB, the larger,
+    each line ended by a newline; rows count from 0 in the span. The bytes of the texts, and the
+    newlines that are added, are counted in `accounting`. `documents` has no effect here.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 

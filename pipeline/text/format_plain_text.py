@@ -13,7 +13,7 @@ __all__ = ["blocks", "check_head", "spans"]
 
 
 def check_head(input_: InputFile, column: str) -> None:
-    """Raise `ElmoError` for a file whose head is binary."""
+    """Raise `ElmoError` for a file whose head is binary; `column` has no effect in this format."""
     with open_input(input_.url, compression=input_.compression) as file:
         check_no_nul(input_, read_bytes(input_, file, 1 << 16), 0)
 
@@ -21,9 +21,11 @@ def check_head(input_: InputFile, column: str) -> None:
 def blocks(
     span: FileSpan, size: int, column: str, documents: str, accounting: Accounting
 ) -> Iterator[tuple[bytes, None]]:
-    """Yield the lines of a span in blocks, without a byte order mark.
+    """Yield a span's lines in blocks of about `size` bytes, each with None: no line is of a record.
 
-    With `documents` "blank" a block ends where a document does.
+    A block is UTF-8 without a byte order mark, each line ended by a newline. With `documents`
+    "blank" a block ends where a document does. All bytes that are read, a mark, and a newline that
+    the file lacks are counted in `accounting`. `column` has no effect in this format.
     """
     for text, offset in raw_blocks(span, size, documents):
         check_utf8(span, text, offset)

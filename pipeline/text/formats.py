@@ -35,24 +35,29 @@ class FormatModule(Protocol):
         """Read the head of a file; raise `ElmoError` if it is binary or lacks the column."""
 
     def spans(self, input_: "InputFile", index: int, size: int, documents: str) -> "list[FileSpan]":
-        """Divide a file, number `index` of the corpus, into spans."""
+        """Divide a file, number `index` of the corpus, into spans of about `size` bytes of text.
+
+        With `documents` "blank" no document is divided.
+        """
 
     def blocks(
         self, span: "FileSpan", size: int, column: str, documents: str, accounting: "Accounting"
     ) -> Iterator[tuple[bytes, Records | None]]:
-        """Yield a span's text in blocks, each with the number of every line's record, or None.
+        """Yield a span's text in blocks, each with the number of every line's record.
 
-        A block is whole lines of UTF-8, each ended by a newline. Bytes of the file that are in no
-        block are counted in `accounting`.
+        A block is whole lines of UTF-8, each ended by a newline, about `size` bytes. Instead of
+        numbers there is None in a format without records. All bytes that are read, and those that
+        are in no block, are counted in `accounting`.
         """
 
 
 @dataclass(frozen=True)
 class Format:
-    """A file format, chosen by the ending of a file's name.
+    """A file format, chosen by the ending of a file's name, which is one of `endings`.
 
-    `documents` is what `tokenize.documents: auto` means in it. A `packed` file is compressed
-    inside: it holds several bytes of text for one of its own.
+    `module` is the name of its module in `pipeline.text`, `documents` what `tokenize.documents:
+    auto` means in it. A `packed` file is compressed inside: it holds several bytes of text for one
+    of its own.
     """
 
     endings: tuple[str, ...]

@@ -30,8 +30,13 @@ def divide(
     *,
     redivide: bool,
 ) -> tuple[TokenizeSettings, list[PieceResult]]:
-    """Return the results of all pieces, some of whose documents are held out and most are not, and
-    the settings that do that: `params`, or others, which is said."""
+    """Tokenize all pieces so that some documents are held out and most are not.
+
+    `run_pieces(settings)` returns the results of the pieces. Where the share in `params` is not 0
+    and holds out no document, or most of the text, other settings are tried and printed if
+    `redivide` is set and the text is small; else `ElmoError` is raised. Returns the settings that
+    were used, and the results.
+    """
     how, results = params, run_pieces(params)
     first = poor = _poorly_divided(inputs, results, how)
     while poor:

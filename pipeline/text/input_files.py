@@ -34,9 +34,10 @@ _ENTRY = 200  # bytes of a file in a manifest, about, without its name and URL
 
 
 class InputFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """A file of the corpus: its name in manifests, its URL, and its digest when it was found.
+    """A file of the corpus: its name in manifests, its URL or path, and its digest when found.
 
-    `mark` identifies the version that has this digest; empty if it is unknown.
+    `bytes` and `sha256` are of the file as it lies there, compressed or not. `mark` identifies the
+    version that has this digest, such as an ETag; empty if it is unknown.
     """
 
     name: str
@@ -114,7 +115,10 @@ def check_inputs(inputs: Sequence[InputFile]) -> list[InputFile]:
 
 
 def check_unchanged(input_: InputFile) -> None:
-    """Raise `ElmoError` if a file has changed since `check_inputs`."""
+    """Raise `ElmoError` if the size or the `mark` of a file has changed since `check_inputs`.
+
+    A file without a mark is not checked.
+    """
     if not input_.mark:
         return
     now = state_of(input_.url)
@@ -127,7 +131,11 @@ def _changed(input_: InputFile) -> ElmoError:
 
 
 def open_input(url: str, *, compression: str | None = None) -> BinaryIO:
-    """Open a local path or fsspec URL for reading bytes; raise `ElmoError` if there is none."""
+    """Open a local path or fsspec URL for reading bytes; raise `ElmoError` if there is none.
+
+    The bytes are decompressed as `compression` says (gzip, zstd, xz); with None they are read as
+    they are.
+    """
     with catch_read_errors(url):
         if "://" not in url:
             check_readable(Path(url))
@@ -143,7 +151,7 @@ def open_input(url: str, *, compression: str | None = None) -> BinaryIO:
 
 
 def read_bytes(input_: InputFile, file: BinaryIO, size: int) -> bytes:
-    """Read up to `size` bytes of an input's text; raise `ElmoError` if the file is damaged."""
+    """Read up to `size` bytes from `file`, an input that is open; `ElmoError` if it is damaged."""
     packed = input_.compression
     with catch_read_errors(
         input_.url,

@@ -39,7 +39,12 @@ _NO_LETTER = len(SCRIPTS)
 
 
 class QualityFigures(Struct, frozen=True, forbid_unknown_fields=True):
-    """The counts of `QualityCounts` as a record in a file, one for each piece of the corpus."""
+    """The `QualityCounts` of one piece of the corpus as a record in a file.
+
+    `longest` are its longest tokens, at most ten, each after its number of bytes. `hashes` are the
+    hashes of a sample of its sentences, end to end, each of 8 bytes, little-endian. `long_tokens`
+    counts tokens, `not_text` sentences, and `scripts` sentences by the name of a script.
+    """
 
     sentences: Count
     long_tokens: Count
@@ -53,9 +58,9 @@ class QualityFigures(Struct, frozen=True, forbid_unknown_fields=True):
 class QualityCounts:
     """Counts that show problems of a text.
 
-    `not_text` are sentences with hardly a letter, `long_tokens` those over 48 bytes, `scripts` the
-    sentences by their main script; `hashes` are of a sample of sentences, from which duplicates are
-    estimated.
+    `not_text` are sentences with hardly a letter, `long_tokens` tokens over 48 bytes, `scripts` the
+    sentences by their main script; `longest` are the ten longest tokens, each after its number of
+    bytes. `hashes` are of a sample of sentences, from which duplicates are estimated.
     """
 
     sentences: int = 0
@@ -72,9 +77,10 @@ class QualityCounts:
         lengths: npt.NDArray[np.int64],
         hashes: npt.NDArray[np.uint64],
     ) -> None:
-        """Count sentences, given as `ids` of their tokens end to end, and their `lengths`.
+        """Count sentences, given as `ids` of their tokens end to end, and their numbers of tokens.
 
-        The ids index `types`, the distinct tokens.
+        These are `lengths`; the ids index `types`, the distinct tokens. `hashes` are of those
+        sentences that are in the sample; 0, of a blank one, is left out.
         """
         sizes = pc.binary_length(types).to_numpy()
         self.long_tokens += int((sizes > _LIMIT)[ids].sum())

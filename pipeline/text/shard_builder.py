@@ -37,7 +37,7 @@ _NEWLINE = 10
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of the corpus that one worker tokenizes.
+    """A piece of the corpus that one worker tokenizes, `number` among all in their order.
 
     It has the spans of files to read, the settings, and the folder for its shards. `column` holds
     the text of records, one in `sample_interval` sentences is checked for duplicates, `tokenizer`
@@ -76,8 +76,8 @@ class Piece:
 class PieceResult(Struct, frozen=True, forbid_unknown_fields=True):
     """The result of tokenizing a piece: its counts, and its shards, whose ids count from its start.
 
-    `lowest` and `highest` are the extreme hashes of its documents; those with a hash below a limit
-    are held out.
+    `piece` is the piece's digest. `lowest` and `highest` are the extreme hashes of its documents;
+    those with a hash below a limit are held out.
     """
 
     piece: Sha256

@@ -20,11 +20,10 @@ BLANK_LINES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+(?=[ \t\r\f\v]*\S)")
 
 @dataclass(frozen=True)
 class FileSpan:
-    """A part of one input file: bytes `start` to `end`, or of a Parquet file so numbered row
-    groups.
+    """A part of one input file: bytes `start` to `end`, or row groups of a Parquet file.
 
-    `end` -1 is the end of the file, `document` is the file's number in the corpus, and `size` is
-    about how many bytes of text the span has.
+    `end` is not included; -1 is the end of the file. `document` is the file's number in the corpus,
+    and `size` is about how many bytes of text the span has.
     """
 
     input: InputFile
@@ -53,9 +52,9 @@ def plan_pieces(
 ) -> list[tuple[FileSpan, ...]]:
     """Divide a corpus into pieces of work: tuples of spans with about `shard_bytes` of text.
 
-    Large files are divided at line ends, small ones share a piece. With `documents` "blank" no
-    document is divided. The pieces depend on the arguments alone, so a resumed run finds them
-    again.
+    Large files are divided at line ends, small ones share a piece. `documents` is the setting of
+    `tokenize`; where it makes blank lines divide documents, no document is divided. The pieces
+    depend on the arguments alone, so a resumed run finds them again.
     """
     pieces: list[tuple[FileSpan, ...]] = []
     gathered: list[FileSpan] = []
@@ -75,15 +74,18 @@ def plan_pieces(
 
 
 def whole_file(input_: InputFile, index: int) -> list[FileSpan]:
-    """Return one span that is the whole file."""
+    """Return the whole file as one span, in a list, as the functions that divide a file return it.
+
+    `index` is the file's number in the corpus.
+    """
     return [FileSpan(input_, index, 0, -1, _text_bytes(input_))]
 
 
 def line_spans(input_: InputFile, index: int, size: int, documents: str) -> list[FileSpan]:
     """Divide file number `index` of the corpus into spans of about `size` bytes.
 
-    Spans end at line ends, and at blank lines where `documents` (of `tokenize` in params.yaml) is
-    "blank". A compressed file is one span.
+    Spans end at line ends, and at blank lines where `documents` (`document_rule`) is "blank". A
+    compressed file is one span.
     """
     if input_.compression is not None:
         return whole_file(input_, index)

@@ -57,8 +57,10 @@ def read_blocks(
 ) -> Iterator[TextBlock]:
     """Yield the lines of a span in blocks of about `size` bytes of text.
 
-    Bytes that are not text, such as the names of JSON fields, are counted in `accounting`. With
-    `documents` "blank" a block ends where a document ends, unless one document fills it.
+    `column` is the column or field that holds the text of records. Bytes that are read, and those
+    that are not text, such as the names of JSON fields, are counted in `accounting`. With
+    `documents` (`document_rule`) "blank" a block ends where a document ends, unless one document
+    fills it.
     """
     format_ = FORMATS[span.input.format]
     blocks = format_.load().blocks(span, size, column, documents, accounting)

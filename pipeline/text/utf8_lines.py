@@ -15,9 +15,10 @@ BLOCK = 4 << 20
 
 
 def raw_blocks(span: FileSpan, size: int, documents: str) -> Iterator[tuple[bytes, int]]:
-    """Yield a span in blocks of whole lines, about `size` bytes each, with their offsets.
+    """Yield a span in blocks of whole lines, about `size` bytes, each with its offset in the file.
 
-    With `documents` "blank" a block ends where a document ends, unless one document fills it.
+    The offset is that in the uncompressed file, in bytes. With `documents` "blank" a block ends
+    where a document ends, unless one document fills it.
     """
     offset, left = span.start, span.end - span.start if span.end >= 0 else -1
     with open_input(span.input.url, compression=span.input.compression) as file:
@@ -55,7 +56,7 @@ def _check_lines(span: FileSpan, text: bytes, offset: int) -> None:
 
 
 def too_long_message(what: str, size: int) -> str:
-    """Return the error message for a line or value that is over the limit."""
+    """Return the error message for `what`, such as "this line", of `size` bytes: over the limit."""
     return (
         f"{what} has {size / 1e6:,.0f} MB or more; the limit is {LONGEST_LINE >> 20} MiB: "
         "divide it at line ends"
@@ -89,13 +90,16 @@ def join_records(texts: list[bytes], first: int) -> tuple[bytes, Records]:
 
 
 def abbreviate_names(names: Iterable[str]) -> str:
-    """Return the first twelve names, each cut to 60 characters, for an error message."""
+    """Return names as text for an error message: the first twelve, each cut to 60 characters."""
     names = [str(name) for name in names]
     return ", ".join(name[:60] for name in names[:12]) + (", …" if len(names) > 12 else "")
 
 
 def check_utf8(span: FileSpan, text: bytes, offset: int) -> None:
-    """Raise `ElmoError`, naming the line, where `text` at `offset` of a file is not UTF-8."""
+    """Raise `ElmoError`, naming the line, where `text` is not UTF-8 or holds a zero byte.
+
+    `offset` is that of `text` in the span's uncompressed file, in bytes.
+    """
     nul = text.find(0)
     if nul >= 0:
         check_no_nul(span.input, text[nul : nul + 1], line_number(span, offset + nul))

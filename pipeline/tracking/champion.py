@@ -19,7 +19,10 @@ SHOWN = 12  # characters of a digest in a tag that people read
 
 @dataclass(frozen=True)
 class ModelVersion:
-    """A version of a registered model."""
+    """A version of a registered model: its number, its MLflow run, its aliases and its tags.
+
+    Tags are what `pipeline.stages.register` gave it: digests, stores and perplexities, as text.
+    """
 
     version: int
     run_id: str
@@ -82,8 +85,9 @@ def decide_champion(
 ) -> str:
     """Set a registered version's tags and aliases; return the decision and its reason as text.
 
-    `candidate` goes to the newest version. `alias`, the champion, goes to the first one, and to a
-    version whose held-out perplexity is lower than the champion's by the share `margin`.
+    `name` is the registered model's, `number` the version's. `candidate` goes to the newest
+    version. `alias`, the champion, goes to the first one, and to a version whose held-out
+    perplexity is lower than the champion's by the share `margin`.
     """
     rows = {row.version: row for row in versions(name)}
     has = rows[number].tags
@@ -138,7 +142,10 @@ def is_better(champion: ModelVersion, other: ModelVersion, *, margin: float) -> 
 
 
 def promote(name: str, number: int, *, alias: str) -> int | None:
-    """Make a version the champion; return the former champion's number, or None."""
+    """Make version `number` of a registered model the champion; return the former one's number.
+
+    `alias` is the champion's alias. None is returned where there was no champion.
+    """
     rows = {row.version: row for row in versions(name)}
     if number not in rows:
         known = ", ".join(map(str, sorted(rows))) or "none yet"

@@ -263,7 +263,10 @@ def experiment_id(client: Any, stage: str = "") -> str:
 
 @contextmanager
 def silenced(name: str) -> Iterator[None]:
-    """Hide a library's progress messages in the block; its warnings and errors stay."""
+    """Hide a library's progress messages in the block; its warnings and errors stay.
+
+    `name` is that of its logger.
+    """
     logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(logging.ERROR)

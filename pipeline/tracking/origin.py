@@ -111,7 +111,11 @@ def package_versions() -> dict[str, Any]:
 def run_description(
     stage: str, inputs: Mapping[str, str], locations: Mapping[str, str], tags: Mapping[str, str]
 ) -> str:
-    """Return the run's description in Markdown: what the stage read, and the commit."""
+    """Return the run's description in Markdown: what the stage read, and the commit.
+
+    `inputs` has digests and `locations` URLs, both by the input's name; `tags` are the run's, with
+    those of `origin_tags`.
+    """
     lines = [f"Stage `{stage}` read"]
     lines += [
         f"- {name}: `{locations.get(name, '')}` (digest {value[:12]})"

@@ -65,7 +65,10 @@ class ServedEmbedder(PythonModel):
     """The MLflow model that `mlflow models serve` runs: it embeds sentences with a model folder."""
 
     def load_context(self, context: Any) -> None:
-        """Load the weights, and embed a little, so that the first request is not slow."""
+        """Load the model folder that is the artifact "model" of MLflow's `context`.
+
+        A little is embedded too, so that the first request is not slow.
+        """
         from elmo.integrations.scoring_server import adapt_scoring_server
         from elmo.model.embedder import Embedder
 
@@ -80,7 +83,12 @@ class ServedEmbedder(PythonModel):
         model_input: pd.DataFrame,  # MLflow would make a signature of a more exact hint
         params: dict[str, Any] | None = None,
     ) -> list[np.ndarray]:
-        """Return the vectors of each item of a request, which comes as a list or a table."""
+        """Return the vectors of each item of a request, which comes as a list or a table.
+
+        Of `params`, `layers` and `gamma` say how the layers are mixed, `pooling` whether a text
+        gets one vector, and `batch_size` how many sentences are embedded at a time; each may be
+        left out. `context` is MLflow's and not read.
+        """
         from elmo.errors import ElmoError
 
         try:

@@ -43,10 +43,12 @@ def register(
     run_id: str,
     description: str,
 ) -> RegisterResult:
-    """Register a model folder as a version of the run `run_id`, unless it is registered.
+    """Register a model folder in MLflow under `name`, unless a version there has the same content.
 
-    `alias` is the champion's alias, and `margin` the share by which perplexity must fall for it to
-    move. Raises `ElmoError`, and publishes nothing, if the model can't embed an example.
+    The content is known by its digest, "model_digest" in `tags`. A new version belongs to the
+    MLflow run `run_id`, and people read its `description`. `alias` is the champion's alias, and
+    `margin` the share by which perplexity must fall for it to move. Raises `ElmoError`, and
+    publishes nothing, if the model can't embed an example.
     """
     with _alone(), tracking.catch_mlflow_errors():
         content = tags["model_digest"]

@@ -52,14 +52,18 @@ class Run:
     """A handle to log to an MLflow run by its id, from any process.
 
     With a `spool` folder, what is logged is written to files there and sent by a thread, so that no
-    call waits for MLflow, or fails because of it.
+    call waits for MLflow, or fails because of it. `parent` is the id of the run of the `dvc repro`,
+    empty where there is none.
     """
 
     def __init__(self, run_id: str, *, spool: Path | None = None, parent: str = "") -> None:
         self.run_id, self.spool, self.parent = run_id, spool, parent
 
     def log_metrics(self, figures: Mapping[str, float | None], *, step: int = 0) -> None:
-        """Log figures; those that are None or not finite are left out."""
+        """Log figures by name; those that are None or not finite are left out.
+
+        `step` is the training step that they are of.
+        """
         now = _now()
         rows = [
             [name, float(value), now, step]
@@ -86,7 +90,7 @@ class Run:
             )
 
     def log_artifact(self, path: Path) -> None:
-        """Log a file or a folder."""
+        """Log a file or a folder as an artifact of the run."""
         self._log({"artifact": str(path.absolute())})
 
     def set_tag(self, name: str, value: str) -> None:
@@ -126,9 +130,9 @@ def run(
 ) -> Iterator[Run]:
     """Open an MLflow run of a stage for the block, and yield it.
 
-    `inputs` are digests of what the stage reads, by name, and `sources` their folders. With
-    `folder`, the stage's work folder, an interrupted run is resumed, and what MLflow can't take now
-    is kept beside it and sent later.
+    `params` are logged; `inputs` are digests of what the stage reads, by name, and `sources` their
+    folders. With `folder`, the stage's work folder, an interrupted run is resumed, and what MLflow
+    can't take now is kept beside it and sent later.
     """
     check_mlflow()
     run_id = None
@@ -331,7 +335,11 @@ def _repro_run(client: Any) -> str | None:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """The facts that MLflow has of a finished training: time, commit, machine, metrics, params."""
+    """The facts that MLflow has of a finished training: time, commit, machine, metrics, params.
+
+    `minutes` is how long it took; `changed` tells whether files of the project differed from the
+    `commit`, which is empty without git.
+    """
 
     run_id: str
     began: float  # seconds since 1970

@@ -24,7 +24,10 @@ LIBRARY = ("torch", "numpy", "pyarrow", "safetensors", "fsspec", "msgspec", "sci
 class ServedModel:
     """A model for MLflow to serve: the file of its code, its artifacts, and an example.
 
-    `check` is called with the answer to the example, and raises if that is wrong.
+    `code` is a Python file that MLflow runs, with a `PythonModel`, which gets the folders or files
+    `artifacts` by name, and `config` as its model_config. `signature` is MLflow's. `params` go with
+    the example; `check` is called with the answer to it, and raises if that is wrong. `tokenizer`
+    decides which packages are required, and `tags` are those of the logged model `name`.
     """
 
     name: str

@@ -52,8 +52,9 @@ class _File:
 class Spool:
     """A queue of records in files of `folder`, which a thread sends by calling `send`.
 
-    `send` raises `Refused` for records to drop; any other exception means to try again later. `say`
-    gets one line when an outage begins and one when it ends.
+    A record is a dictionary that JSON can hold. `send` raises `Refused` for records to drop; any
+    other exception means to try again later. `say` gets one line when an outage begins and one when
+    it ends.
     """
 
     def __init__(

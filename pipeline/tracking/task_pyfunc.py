@@ -44,7 +44,11 @@ class ServedTask(PythonModel):
     """An MLflow model that predicts with the folder of a trained task."""
 
     def load_context(self, context: Any) -> None:
-        """Load the weights of one seed."""
+        """Load the trained task, the artifact "task" of MLflow's `context`, with one seed's
+        weights.
+
+        It is the `seed` of the model's config, else the best on dev.
+        """
         from elmo.integrations.scoring_server import adapt_scoring_server
         from elmo.tasks.task import Task
 
@@ -58,7 +62,10 @@ class ServedTask(PythonModel):
         model_input: pd.DataFrame,  # MLflow would make a signature of a more exact hint
         params: dict[str, Any] | None = None,
     ) -> list[Any]:
-        """Return the prediction for each item of a request, which comes as a list or a table."""
+        """Return the prediction for each item of a request, which comes as a list or a table.
+
+        `context` and `params` are MLflow's and not read.
+        """
         from elmo.errors import ElmoError
         from elmo.integrations.batches import model_input_items
 

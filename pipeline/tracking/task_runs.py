@@ -34,10 +34,11 @@ class TaskRunParams:
 
 @dataclass(frozen=True)
 class TaskRuns:
-    """Opens the MLflow runs of a task's training, one for each seed.
+    """The MLflow runs of the training of the task `task`, one for each seed, which are opened here.
 
-    With a folder `work`, the run of an interrupted training is resumed, and records that MLflow
-    can't take now wait there.
+    `sources` are its labelled files by split, and "model" its model folder. With a folder `work`,
+    the run of an interrupted training is resumed, and records that MLflow can't take now wait
+    there.
     """
 
     task: str
@@ -48,7 +49,7 @@ class TaskRuns:
 
     @contextmanager
     def open(self, seed: int) -> Iterator[tracking.Run]:
-        """Open the MLflow run of a seed for the block."""
+        """Open the MLflow run of a seed for the block, and yield it."""
         params, inputs, folder = self._of(seed)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -122,7 +123,7 @@ class TaskRuns:
     def run_opener(self, stack: ExitStack) -> Callable[[int], Callable[..., None]]:
         """Return a function that opens a seed's run and returns the function that logs metrics.
 
-        Each call closes the run before.
+        `stack` keeps the run open until it is closed; each call closes the run before.
         """
 
         def begin(seed: int) -> Callable[..., None]:

@@ -26,7 +26,10 @@ class StageInProgress:
 
 @dataclass(frozen=True)
 class UnfinishedWork:
-    """The interrupted stages below a work folder, and the number of unsent records by spool."""
+    """The interrupted stages below the work folder `folder`, and the records that were not sent.
+
+    `unsent` is how many wait for MLflow in each spool, by its folder; those with none are left out.
+    """
 
     folder: str
     work: list[StageInProgress]
