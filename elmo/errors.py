@@ -35,7 +35,8 @@ def missing_error(file: object) -> Damaged:
 
 
 def altered_error(file: object, found: str) -> Damaged:
-    """Return the exception for a truncated or altered file; `found` says how it differs."""
+    """Return the exception for a truncated or altered file, which is named by `file`; `found` says
+    how it differs."""
     return Damaged(f"{file}: truncated or altered ({found}); restore it or make it again")
 
 
@@ -63,8 +64,8 @@ def did_you_mean(name: str, among: Iterable[str]) -> str:
 
 
 def not_utf8_error(source: object, number: int, line: bytes, start: int) -> ElmoError:
-    """Return the exception for line `number` of a text, whose byte `start`, from 0, is not
-    UTF-8."""
+    """Return the exception for line `number`, from 1, of the text `source`: in the bytes `line`,
+    byte `start`, from 0, is not UTF-8."""
     return ElmoError(
         f"{source}:{number}: byte {start + 1} of the line (0x{line[start]:02x}) is not UTF-8; "
         "save the file as UTF-8"
@@ -72,7 +73,8 @@ def not_utf8_error(source: object, number: int, line: bytes, start: int) -> Elmo
 
 
 def similar_path(path: Path, *, folders: bool = False) -> str:
-    """Return `did_you_mean` of a file, or of a folder, that is missing, among those beside it."""
+    """Return the end of a message that the file `path`, or with `folders` the folder, is missing:
+    the one beside it with the most similar name, as a question; empty if none is."""
     try:
         beside = [one.name for one in path.parent.iterdir() if not folders or one.is_dir()]
     except OSError:

@@ -336,13 +336,13 @@ class ModelShape(NetworkSettings):
         return 2 * self.projection
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the configuration as a JSON object, which `from_dict` reads back."""
+        """Return the shape as a JSON object, which `from_dict` reads back."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, value: dict[str, Any], *, source: Path | str) -> "ModelShape":
-        """Create a configuration from a JSON object; `ElmoError` names `source` if it is
-        invalid."""
+        """Create a shape from a JSON object; `BadSettings`, which names `source`, is raised if it
+        is invalid."""
         names = {field.name for field in fields(cls)}
         if missing := sorted(names - value.keys()):
             raise BadSettings(f"{source}: {missing[0]} is missing")

@@ -20,7 +20,8 @@ _SHARD_BYTES = 480  # at most those of a shard in the manifest
 
 
 class ShardEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """The entry of one shard file in the manifest.
+    """The entry of one shard file in the manifest; `types` is the number of distinct tokens,
+    `bytes` the size of the file.
 
     Readers add the two offsets to the ids stored in the file. `first_sentence_id` and
     `last_sentence_id` already include the offset.
@@ -61,8 +62,11 @@ class Dropped(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ShardsCounts(Struct, frozen=True, forbid_unknown_fields=True):
-    """The totals of a corpus; every byte of the input is either in a token or counted as
-    dropped."""
+    """The totals of a corpus; every byte of the input is either in a token or counted as dropped.
+
+    `bytes` is the size of the input, `token_bytes` that of all tokens, in UTF-8. `dropped` has the
+    lines and bytes that were left out, by reason.
+    """
 
     documents: Count
     sentences: Count
@@ -74,7 +78,7 @@ class ShardsCounts(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SplitCounts(Struct, frozen=True, forbid_unknown_fields=True):
-    """The totals of one split."""
+    """The totals of one split of a corpus, `train` or `heldout`."""
 
     documents: Count
     sentences: Count
@@ -90,8 +94,9 @@ class CorpusFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TokenizerEntry(Tokenization, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The tokenization of the corpus, and two settings of the stage that do not affect any
-    token."""
+    """The tokenization of the corpus, and two settings of the stage that do not affect any token:
+    `documents`, what is held out as a whole (such as `file`), and `heldout`, the share of documents
+    held out (None: not recorded)."""
 
     documents: str = ""
     heldout: float | None = None
@@ -110,7 +115,13 @@ class LongToken(TypedDict):
 
 
 class TextQuality(TypedDict, total=False):
-    """Statistics of a text's quality; empty if the shards were not made from text."""
+    """Statistics of a text's quality; empty if the shards were not made from text.
+
+    `duplicate_share` is that of repeated sentences among the `duplicates_sampled` that were
+    compared. Tokens of more than 48 bytes are long; `longest_tokens` are the ten longest. Sentences
+    are not text if most of their tokens have no letter; the others are counted by main `scripts`,
+    and are odd unless that is the most common one.
+    """
 
     duplicate_share: float
     duplicates_sampled: int
@@ -122,7 +133,7 @@ class TextQuality(TypedDict, total=False):
 
 
 class ShardsManifest(Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of a shards folder's `manifest.json`."""
+    """The content of a shards folder's `manifest.json`; `inputs` are the files of its text."""
 
     kind: Literal["shards"]
     schema: Count

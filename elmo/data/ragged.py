@@ -17,8 +17,9 @@ def split_into_runs(
     """Split consecutive sentences into runs to be processed together; yield the start and stop of
     each.
 
-    A run has at most `max_tokens` tokens and `max_sentences` sentences (default: any number), but
-    always at least one sentence. Only sentences `first` to `last - 1` are split (default: all).
+    `offsets` (sentences + 1) is the index of each sentence's first token. A run has at most
+    `max_tokens` tokens and `max_sentences` sentences (default: any number), but always at least one
+    sentence. Only sentences `first` to `last - 1` are split (default: all).
     """
     start, last = first, len(offsets) - 1 if last is None else last
     while start < last:

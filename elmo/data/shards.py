@@ -50,7 +50,8 @@ SCHEMA = pa.schema(
 class Shard:
     """One memory-mapped shard: n sentences, with their tokens end to end, and the distinct tokens.
 
-    Row i has the tokens `ids[offsets[i] : offsets[i + 1]]`, each an index into `types`.
+    Row i has the tokens `ids[offsets[i] : offsets[i + 1]]`, each an index into `types`, which
+    `dictionary` holds as Arrow strings. `digest` is the file's SHA-256.
     """
 
     path: Path
@@ -201,6 +202,7 @@ def write_shard(
 
 def describe_shard(path: Path, *, split: Split, name: str = "") -> ShardEntry:
     """Read a shard file and return its manifest entry: counts, first and last sentence, SHA-256.
+    Its offsets are 0, which `ShardEntry.published` changes.
 
     `name` is the file's final name, if that differs from its present one.
     """
@@ -234,10 +236,11 @@ def write_shards(
     shard_sentences: int = 1000,
     tokenizer: Tokenization = NO_TOKENIZER,
 ) -> "Shards":
-    """Write a shards folder from token lists in memory, each sentence its own document.
+    """Write a shards folder from token lists in memory, each sentence its own document; return it.
 
-    Every `heldout_every`-th sentence goes to the held-out split (0: none). `tokenizer` records how
-    the sentences were tokenized, if known. To make shards from text files, use the tokenize stage.
+    Every `heldout_every`-th sentence goes to the held-out split (0: none). A shard has at most
+    `shard_sentences` sentences. `tokenizer` records how the sentences were tokenized, if known. To
+    make shards from text files, use the tokenize stage.
     """
     rows = list(sentences)
     heldout = {

@@ -84,10 +84,10 @@ class WindowStream:
     """The text of one split of a shards folder as windows, the input of one training step each:
     `rows` parallel streams of text, cut every `window` tokens.
 
-    An epoch is read in blocks of `block_sentences` neighbouring sentences, in an order drawn from
-    `seed`; with `seed=None`, in the original order, as for evaluation. `mine` are the rows that
-    this worker reads (default: all). `encode` turns distinct tokens into character ids (tokens,
-    characters).
+    The text is read `epochs` times, in blocks of `block_sentences` neighbouring sentences, in an
+    order drawn from `seed`; with `seed=None`, in the original order, as for evaluation. `mine` are
+    the numbers of the rows that this worker reads (default: all). `encode` turns distinct tokens
+    into character ids (tokens, characters).
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class WindowStream:
 
     def block_length(self, number: int) -> int:
         """Return the number of tokens that each direction predicts in a block, sentence ends
-        included. `number` counts the blocks in reading order, over all epochs."""
+        included. `number` counts the blocks in reading order, from 0, over all epochs."""
         shard, block = self._shard_and_block(number)
         if self._lengths[shard] is None:
             offsets = self.shards.open(self.entries[shard]).offsets.astype(np.int64)
@@ -350,8 +350,9 @@ def lay_out_both_ways(
     """Lay sentences end to end in forward and in backward reading order, with their boundary
     tokens.
 
-    `keys` and `words` are the keys and word ids of all their tokens, in text order; `lengths` are
-    the token counts of the sentences, none of them 0.
+    `keys` (numbers that identify tokens, as in `TokenBlock`) and `words` (word ids) are those of
+    all their tokens, in text order; `lengths` are the token counts of the sentences, none of them
+    0.
     """
     ends = np.cumsum(lengths + 2)
     inside = np.ones(int((lengths + 2).sum()), bool)
@@ -374,8 +375,8 @@ def lay_out_both_ways(
 
 
 def prefetch(items: Iterator[Item]) -> Generator[Item, None, None]:
-    """Yield the items of an iterator in order, while a second thread computes up to `ahead` of the
-    next ones. An exception in the iterator is raised here."""
+    """Yield the items of an iterator in order, while a second thread computes the next two. An
+    exception in the iterator is raised here, and an item that is None ends it."""
     thread = ThreadPoolExecutor(1, thread_name_prefix="stream")
     try:
         ready = deque(thread.submit(next, items, None) for _ in range(PREFETCHED))

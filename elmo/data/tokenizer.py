@@ -31,9 +31,10 @@ SplitTexts = Callable[[Sequence[str]], list[list[str]]]
 class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The record, in shards and models, of how a text was split into sentences and tokens.
 
-    `name` is a tokenizer's name, or `none` for token lists that a program supplied. `libraries` are
-    the versions of the packages that split words, `splitter` those that split sentences.
-    `sentences` is `line` (each line is one sentence) or `split` (lines were split into sentences).
+    `name` is a tokenizer's name, or `none` for token lists that a program supplied; `pattern` is
+    the regular expression of a token, for a tokenizer that has one. `libraries` are the versions of
+    the packages that split words, `splitter` those that split sentences. `sentences` is `line`
+    (each line is one sentence) or `split` (lines were split into sentences).
     """
 
     name: str
@@ -95,7 +96,8 @@ class TokenizerKind:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A tokenizer ready to use: `split` maps texts to token lists."""
+    """A tokenizer ready to use: `split` maps texts to token lists, and `libraries` has the versions
+    of the packages it uses."""
 
     name: str
     kind: TokenizerKind

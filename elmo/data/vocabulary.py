@@ -67,9 +67,10 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":
-        """Read a vocabulary from `words.txt`, or from the folder that contains it.
+        """Read a vocabulary from a file of words, one per line, or from `words.txt` in the folder
+        `path`.
 
-        `counts.txt` in the same folder is read too, if it exists. `ElmoError` names the line at
+        `counts.txt` beside `words.txt` is read too, if it exists. `ElmoError` names the line at
         fault.
         """
         file = path / "words.txt" if path.is_dir() else path

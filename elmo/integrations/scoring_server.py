@@ -17,7 +17,9 @@ _LONGEST = 1000  # characters of a message
 
 
 def adapt_scoring_server() -> None:
-    """Let MLflow's server, if this process is one, take tables and refuse what it does not know."""
+    """Let MLflow's server, if this process is one, take tables, refuse names that it does not know,
+    and answer errors in one line, for models that check their input themselves; do nothing in
+    another process."""
     server = sys.modules.get("mlflow.pyfunc.scoring_server")
     needed = ("_parse_json_data", "_decode_json_input", "invocations")
     if server is None or hasattr(server, "adapted"):
@@ -53,10 +55,11 @@ def adapt_scoring_server() -> None:
 
 
 def request_of_items(body: Mapping[str, Any], params: Iterable[str]) -> dict[str, Any]:
-    """Return a request whose `inputs` are items: those given, or the rows of a table.
+    """Return the JSON body of a request to MLflow's server with items as `inputs`: those given, or
+    the rows of a table.
 
-    Raises `ElmoError` for a malformed table, and for names that are not known, which might be a
-    slip; `params` are those that the model knows.
+    `ElmoError` is raised for a malformed table, and for names that are not known, which might be a
+    slip; `params` are the names of parameters that the model knows.
     """
     _check_names("the request", body, ("inputs", *TABLES, "params"))
     if isinstance(given := body.get("params"), dict):

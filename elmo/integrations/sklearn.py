@@ -41,7 +41,7 @@ class ElmoVectorizer(TransformerMixin, BaseEstimator):
         self.layers, self.batch_size, self.device = layers, batch_size, device
 
     def fit(self, texts: Sequence[str], y: Any = None) -> "ElmoVectorizer":
-        """Load the model; nothing is learned from the texts."""
+        """Load the model and return the transformer; nothing is learned from the texts."""
         self._loaded()
         return self
 

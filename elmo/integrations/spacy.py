@@ -27,10 +27,11 @@ except ModuleNotFoundError:
 
 
 class ElmoComponent:
-    """A spaCy component that sets `doc._.elmo` and the vectors of tokens, spans and the Doc.
+    """A spaCy component that sets `doc._.elmo`, an array (layers, tokens, dim), and the vectors of
+    tokens, spans and the Doc, means of the layers.
 
     spaCy's own tokens are embedded, each sentence on its own if an earlier component sets
-    sentences.
+    sentences. `layers` are the numbers of the layers to use (None: all).
     """
 
     def __init__(self, model: str, *, layers: Sequence[int] | None, device: str) -> None:
@@ -87,7 +88,8 @@ def create_elmo_component(
     nlp: Language, name: str, model: str, layers: list[int] | None = None, device: str = "cpu"
 ) -> ElmoComponent:
     """Create the component `elmo`; spaCy calls this for `nlp.add_pipe("elmo", config={"model":
-    FOLDER})`. A token's vector is the mean of `layers` (default: all)."""
+    FOLDER})`. A token's vector is the mean of `layers` (default: all). `nlp` and `name` are
+    spaCy's, and not used."""
     if not Doc.has_extension("elmo"):
         Doc.set_extension("elmo", default=None)
     return ElmoComponent(model, layers=layers, device=device)

@@ -17,8 +17,9 @@ class ExportFormat:
     """A file format to which `elmo dump` exports a store.
 
     `writer` is the function that writes it, as "module:name"; it is called with the store, the path
-    and `options`, and returns how many `units` it wrote. The format is chosen by itself for file
-    names with the `ending`. `dtypes` are the number formats it supports.
+    and `options`, and returns how many `units` it wrote (`sentences`, say). The format is chosen by
+    itself for file names with the `ending`. `dtypes` are the number formats it supports; `help`
+    describes it.
     """
 
     help: str
@@ -29,8 +30,8 @@ class ExportFormat:
     dtypes: tuple[str, ...] = ("float32",)
 
     def write(self, store: Any, out: Any, *, dtype: str) -> int:
-        """Write a store to `out`; return the number of `units`, or raise `BadSettings` for an
-        unsupported dtype."""
+        """Write a store to the path `out`; return the number of `units`, or raise `BadSettings` if
+        the number format `dtype` is none of `dtypes`."""
         if dtype not in self.dtypes:
             raise BadSettings(
                 f"--dtype {dtype}: this layout has {' and '.join(self.dtypes)}; leave --dtype out"

@@ -59,10 +59,10 @@ def import_2018(
     folder; return the model's digest.
 
     `vocabulary` is the word list that came with it, needed if the model reads words, or to train a
-    softmax. `embedding` is the file of the word vectors, if they are not among the weights. The
-    files do not say how text was tokenized, so `tokenizer` is recorded. A model that is there is
-    replaced only with `overwrite`. `ElmoError` names an option or dataset that is missing or does
-    not fit.
+    softmax. `embedding` is the HDF5 file of the word vectors, if they are not among the weights.
+    The files do not say how text was tokenized, so the name `tokenizer` is recorded. A model that
+    is there is replaced only with `overwrite`. `ElmoError` names an option or dataset that is
+    missing or does not fit.
     """
     check_folder(Location(out), ours=(CONFIG, WEIGHTS), also=OTHER_FILE_PATTERN)
     if not overwrite and (files := Location(out).names()):
@@ -112,8 +112,8 @@ def import_2018(
 
 
 def export_2018(model: str | Path, options: str | Path, weights: str | Path) -> None:
-    """Write a model as the options.json and HDF5 weights that bilm-tf and AllenNLP read. The
-    softmax and the training record are left out."""
+    """Write a model folder to two new files, the `options` (options.json) and HDF5 `weights` that
+    bilm-tf and AllenNLP read. The softmax and the training record are left out."""
     if os.path.realpath(options) == os.path.realpath(weights):  # Path.resolve fails on a loop
         raise ElmoError(f"{weights}: named for the options too; pass a second file for the weights")
     loaded = load_model(model)

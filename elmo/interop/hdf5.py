@@ -21,7 +21,8 @@ def load_h5py() -> Any:
 
 
 def open_hdf5(path: Path) -> Any:
-    """Open an HDF5 file for reading; raise `ElmoError` if it is missing or invalid."""
+    """Open an HDF5 file for reading, as an h5py file; raise `ElmoError` if it is missing or
+    invalid."""
     h5py = load_h5py()
     if not path.is_file():
         raise NotFound(f"{path}: no such file")
@@ -37,8 +38,8 @@ def create_hdf5(out: Path, *, same: bool = False) -> Iterator[tuple[Any, Callabl
     after each dataset.
 
     The function raises the error if a write failed, as on a full disk, where the HDF5 library
-    itself would crash the process. An existing `out` is refused; with `same`, it is kept if its
-    bytes are the same.
+    itself would crash the process. An existing `out` is refused unless it is empty; with `same`, it
+    is kept if its bytes are the same.
     """
     h5py = load_h5py()
     with new_file_if_absent(out, same=same) as path, path.open("w+b", buffering=0) as file:

@@ -20,7 +20,8 @@ _TRIES = 100  # of a folder that other writers may remove before it is locked
 
 @contextmanager
 def new_file(out: Path) -> Iterator[Path]:
-    """Yield a temporary path; on success that file becomes `out`, on failure it is deleted.
+    """Yield a temporary path to write to; on success that file becomes `out`, in place of one that
+    is there, and on failure it is deleted.
 
     The path is in a hidden folder beside `out`. Hidden folders left by killed writers of `out` are
     deleted.
@@ -49,7 +50,8 @@ def new_file_if_absent(out: Path, *, same: bool = False) -> Iterator[Path]:
 
 
 def check_writable(out: Path) -> None:
-    """Raise the error that writing `out` would raise, before the work begins."""
+    """Raise the error that creating the file or folder `out` would raise, such as a missing
+    permission; call it before long work. Nothing is left behind."""
     with _locked_folder(out):
         pass
 
@@ -80,10 +82,11 @@ def _refuse(out: Path) -> NoReturn:
 
 @contextmanager
 def hidden_folder(out: Path) -> Iterator[Path]:
-    """Yield a hidden folder beside `out`, locked while its writer lives.
+    """Yield a hidden folder beside the output `out`, in which to write what is then renamed to
+    `out`. It is locked while its writer lives.
 
-    It is deleted in the end unless it was renamed. Hidden folders left by killed writers of `out`
-    are deleted, and an `OSError` names `out`.
+    It is deleted in the end unless it was renamed itself. Hidden folders left by killed writers of
+    `out` are deleted, and an `OSError` raised within the context is reworded to name `out`.
     """
     try:
         with _locked_folder(out) as folder:

@@ -37,8 +37,9 @@ def new_folder(
 ) -> Iterator[Path]:
     """Yield an empty local folder that becomes `out` on success and is deleted on failure.
 
-    An existing `out` is replaced at the end if `check_folder` allows it, and otherwise refused
-    before work starts. Folders left by killed writers of `out` are deleted. At a URL, all files are
+    An existing `out` is replaced in the end. It is refused before work starts unless it is empty or
+    has all files `ours`, beside them only files that the regular expression `also` matches, and the
+    `kind`, if given, in its `manifest.json`. At a URL, where nothing is replaced, all files are
     uploaded in the end, the first of `ours` last, so that readers see all or nothing.
     """
     check_folder(out, ours=ours, also=also, kind=kind)
@@ -74,8 +75,9 @@ def output_location(
 ) -> Iterator[Location]:
     """Yield the empty location in which to write the files of the folder `out`.
 
-    Locally it is a new folder that replaces `out` on success. At a URL, where nothing is replaced,
-    it is `out` itself; write its manifest last.
+    Locally it is a new folder that replaces `out` on success; `ours`, `also` and `kind` say which
+    folder may be replaced, as in `new_folder`. At a URL, where nothing is replaced, it is `out`
+    itself; write its manifest last.
     """
     if out.local is None:
         check_folder(out, ours=ours)
@@ -87,7 +89,8 @@ def output_location(
 
 @contextmanager
 def local_folder(location: Location) -> Iterator[Path]:
-    """Yield a local path of a folder: its own, or for a URL that of a temporary copy.
+    """Yield a local path of a folder: its own, or for a URL that of a temporary copy of its files,
+    without subfolders.
 
     An `ElmoError` that names the copy is reworded to name the URL.
     """
@@ -114,7 +117,8 @@ def link_or_copy(source: Path | str, target: Path | str) -> None:
 
 
 def link_folder(source: Path, target: Path) -> None:
-    """Create `target` with hard links, or copies, of all files of a folder and its subfolders."""
+    """Create the folder `target` with hard links, or copies, of all files of a folder and its
+    subfolders. Use it only for files that never change."""
     for path in [path for path in sorted(source.rglob("*")) if path.is_file()]:
         there = target / path.relative_to(source)
         there.parent.mkdir(parents=True, exist_ok=True)
@@ -122,9 +126,12 @@ def link_folder(source: Path, target: Path) -> None:
 
 
 def cached_copy(location: Location, file: str, *, sha256: str) -> Path:
-    """Return a local path of a file: its own, or that of a copy cached by SHA-256.
+    """Return a local path of the file `file` of a folder: its own, or for a URL that of a copy in a
+    cache on this machine.
 
-    A process that needs the space may delete a copy that is not open; call this again then.
+    `sha256` is the SHA-256 that the file must have, in hex; it names the copy and is checked when
+    the copy is made. A process that needs the space may delete a copy that is not open; call this
+    again then.
     """
     if location.local is not None:
         return location.local / file
@@ -178,7 +185,7 @@ class Flag:
         self._looked, self._seen = -_LOOK, False
 
     def exists(self) -> bool:
-        """Tell whether the file exists."""
+        """Tell whether the file exists; at a URL the answer may be up to 2 seconds old."""
         if self.location.local is None:
             if time.monotonic() - self._looked < _LOOK:
                 return self._seen
@@ -187,11 +194,12 @@ class Flag:
         return self._seen
 
     def touch(self) -> None:
-        """Create the file."""
+        """Create the file, which gives the signal."""
         self.location.write(self.file, b"")
         self._looked = -_LOOK
 
     def unlink(self, missing_ok: bool = True) -> None:
-        """Delete the file."""
+        """Delete the file, which ends the signal; do nothing if it does not exist. `missing_ok` is
+        ignored: it is there because `Path.unlink` has it."""
         self.location.delete(self.file)
         self._looked = -_LOOK

@@ -102,11 +102,12 @@ class Location:
         return self.url.rstrip("/").rpartition("/")[2]
 
     def name(self, file: str) -> str:
-        """Return the full path or URL of a file, for messages."""
+        """Return the full path or URL of a file of the folder (empty: of the folder), for
+        messages."""
         return f"{self.url}/{file}" if file else self.url
 
     def exists(self, file: str) -> bool:
-        """Tell whether a file exists."""
+        """Tell whether the folder has a file `file`: a name, or a path below the folder."""
         if self.local is not None:
             return (self.local / file).is_file()
         with self._remote.at(file) as (files, path):
@@ -147,7 +148,8 @@ class Location:
         return sorted(name for name, _ in self._remote.listing("directory"))
 
     def entries(self) -> list[str]:
-        """Return the sorted names of everything in a local folder; at a URL, of files only."""
+        """Return the sorted names of everything in a local folder, subfolders and links included;
+        at a URL, of files only; empty if the folder is missing."""
         if self.local is None:
             return self.names()
         try:
@@ -184,7 +186,12 @@ class Location:
             return cast(BufferedReader, files.open(path, "rb"))
 
     def read_record(self, file: str, kind: type[Record], *, limit: int | None = None) -> Record:
-        """Read a JSON file as type `kind`, as `elmo.io.records.read_record` does."""
+        """Read a JSON file of the folder as type `kind`, a `msgspec.Struct` or any type that
+        msgspec supports.
+
+        `ElmoError` is raised if it is missing, larger than `limit` bytes (default: `JSON_LIMIT`),
+        not JSON, or of another type.
+        """
         if self.local is not None:
             return read_record(self.local / file, kind, limit=limit)
         try:
@@ -212,7 +219,11 @@ class Location:
             raise altered_error(self.name(file), "its sha256 is not its manifest's")
 
     def check_all(self, sizes: Iterable[tuple[str, int]]) -> None:
-        """Check the existence and size of many files, as `check` does, with one listing."""
+        """Raise `ElmoError` if one of many files is missing or has another size; it takes one
+        listing.
+
+        `sizes` are pairs: a file's path below the folder, and its size in bytes.
+        """
         listed = self.tree()
         doubtful = [one for one in sizes if listed.get(one[0]) != one[1]]
         in_parallel(lambda one: self.check(one[0], size=one[1]), doubtful)
@@ -245,8 +256,8 @@ class Location:
 
     @contextmanager
     def new(self, file: str) -> Iterator[Path]:
-        """Yield an empty local file to write; in the end it atomically replaces the file of that
-        name."""
+        """Yield the path of an empty local file to write; on success it atomically replaces the
+        file `file` of this folder."""
         with self.temporary() as new:
             yield new
             if self.local is not None:
@@ -297,8 +308,8 @@ class Location:
         return True
 
     def publish(self, written: Path, file: str) -> bool:
-        """Give a file from `temporary` its name, unless that name is taken; return whether it was
-        given.
+        """Give the local file `written`, from `temporary`, the name `file` in this folder, unless
+        that name is taken; return whether it was given.
 
         At a URL, use only names that the content determines, since two writers may both upload the
         file.
@@ -321,7 +332,8 @@ class Location:
         return True
 
     def adopt(self, file: str, source: "Location") -> None:
-        """Take over a file of `source` under its own name, unless this folder has one.
+        """Take over the file `file` from the folder `source`, under the same name, unless this
+        folder has one of that name.
 
         On one disk the file is moved. Between URLs of one store, it is copied without passing
         through this machine.
@@ -330,8 +342,8 @@ class Location:
             self._take(file, source, file)
 
     def adopt_all(self, names: Mapping[str, str], source: "Location") -> None:
-        """Take over many files of `source`, as `adopt` does; `names` maps their old names to the
-        new ones."""
+        """Take over many files from the folder `source`, as `adopt` does; `names` maps their names
+        there to the new ones, and those that this folder has already are passed over."""
         present = self.tree()
         missing = [(file, name) for file, name in names.items() if name not in present]
         in_parallel(lambda one: self._take(one[0], source, one[1]), missing)
@@ -388,7 +400,8 @@ class Location:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Mark the folder as being written, so that `prune` keeps files that no manifest names yet.
+        """Mark the folder as being written for the duration of the context. Write files that no
+        manifest names yet within it: `elmo.store.maintenance.prune` then keeps them.
 
         While the mark is set, `being_written` is true in every process. At a URL there is no mark;
         the age of files decides there. Files of dead writers are deleted first. It waits while
@@ -403,8 +416,11 @@ class Location:
 
     @contextmanager
     def undisturbed(self) -> Iterator[bool]:
-        """Yield whether no process is in `writing`; if so, none can enter it during this
-        context."""
+        """Yield whether no process is in `writing`; if so, none can enter it during this context.
+
+        Enter it to delete files that no manifest names: where it yields true, no live writer needs
+        them. At a URL, or if the folder is missing, it yields false.
+        """
         if self.local is None or not self.local.is_dir():
             yield False
             return
@@ -412,27 +428,29 @@ class Location:
             yield not self.being_written() if held is None else held
 
     def being_written(self) -> bool:
-        """Tell whether a live process is in `writing`; marks of dead processes are deleted."""
+        """Tell whether a live process is in `writing` of this folder; false at a URL. Marks of dead
+        processes are deleted."""
         if self.local is None:
             return False
         marks = [name for name in self.names() if _MARKER.fullmatch(name)]
         return any([not delete_abandoned(self.local / mark) for mark in marks])
 
     def sweep(self) -> list[str]:
-        """Delete the temporary files of dead writers; return their names."""
+        """Delete the temporary files of dead writers in this folder or, for a URL, in the user's
+        folder for temporary files; return their names."""
         self.being_written()  # deletes the marks of dead ones
         folder = self.local if self.local is not None else scratch()
         names = [name for name in Location(folder).names() if _TEMPORARY.fullmatch(name)]
         return [name for name in names if delete_abandoned(folder / name)]
 
     def remove_folder(self) -> None:
-        """Delete a local folder if it is empty."""
+        """Delete a local folder if it is empty; otherwise, and at a URL, do nothing."""
         if self.local is not None:
             with suppress(OSError):
                 self.local.rmdir()
 
     def rename(self, other: "Location") -> None:
-        """Rename the folder; at a URL its files are copied."""
+        """Rename the folder to `other`; at a URL its files are copied, and the old ones deleted."""
         if self.local is not None and other.local is not None:
             self.local.rename(other.local)
             return

@@ -21,10 +21,10 @@ _ABANDONED = 24 * 3600.0  # seconds after which a file whose lock tells nothing 
 
 
 def take_lock(file: int, *, shared: bool = False, wait: bool = True) -> bool | None:
-    """Lock an open file or folder until it is closed or the process ends.
+    """Lock an open file or folder, given by its descriptor, until it is closed or the process ends.
 
-    The lock is exclusive unless `shared`. Return whether it was acquired, or None if the file
-    system has no locks.
+    The lock is exclusive unless `shared`. With `wait=False`, a lock that another process holds is
+    not waited for. Return whether it was acquired, or None if the file system has no locks.
     """
     try:
         fcntl.flock(
@@ -79,7 +79,8 @@ def _write_owner(lock: int, folder: Path) -> None:
 
 @contextmanager
 def locked_file(folder: Path, prefix: str) -> Iterator[Path]:
-    """Yield a new empty file that this process has locked; it is deleted in the end."""
+    """Yield a new empty file in `folder` that this process has locked, with a name that begins with
+    `prefix`; it is deleted in the end."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{prefix}{secrets.token_hex(8)}"
@@ -100,9 +101,10 @@ def locked_file(folder: Path, prefix: str) -> Iterator[Path]:
 
 @contextmanager
 def folder_lock(folder: Path, *, exclusive: bool) -> Iterator[bool | None]:
-    """Lock a folder itself, not a file in it, shared or exclusive; yield the result of `take_lock`.
+    """Lock a folder itself, not a file in it, shared or exclusive; yield whether the lock was
+    acquired, or None if the file system has no locks.
 
-    An exclusive lock is not waited for.
+    A shared lock is waited for, an exclusive one is not.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:

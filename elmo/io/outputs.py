@@ -19,7 +19,8 @@ from elmo.io.records import Header, read_record
 def check_file(out: Path, *, ours: bytes = b"") -> None:
     """Raise `ElmoError` if an output file is a link, a folder, a device, or a file of another kind.
 
-    `ours` is a regular expression that the first KiB of files of the right kind match.
+    `ours` is a regular expression that the first KiB of files of the right kind match (empty: any
+    file is).
     """
     _check_path(out)
     if out.is_dir():
@@ -37,8 +38,12 @@ def check_file(out: Path, *, ours: bytes = b"") -> None:
 
 
 def check_output(out: Path, *, ours: bytes = b"") -> None:
-    """Raise `ElmoError` as `check_file` does, or if no file can be created there; call it before
-    the work."""
+    """Raise `ElmoError` if an output file cannot be created, or is a link, a folder, a device, or a
+    file of another kind; call it before the work.
+
+    `ours` is a regular expression that the first KiB of files of the right kind match (empty: any
+    file is).
+    """
     check_file(out, ours=ours)
     above = next(path for path in out.absolute().parents if path.is_dir())
     probe = above / f".{uuid.uuid4().hex[:8]}"
@@ -52,8 +57,8 @@ def check_output(out: Path, *, ours: bytes = b"") -> None:
 
 
 def check_record(out: Path, kind: Any) -> None:
-    """Raise `ElmoError` if an existing output file is not a JSON record of the type to be
-    written."""
+    """Raise `ElmoError` if the output file `out` cannot be written, or exists and is not a JSON
+    record of type `kind`, the type to be written."""
     check_output(out, ours=rb"\s*[{\[]")
     if out.exists() and out.stat().st_size:
         with not_replacing(out):
@@ -62,8 +67,8 @@ def check_record(out: Path, kind: Any) -> None:
 
 @contextmanager
 def not_replacing(out: Path | str) -> Iterator[None]:
-    """Context: reword an `ElmoError` of reading the output `out` to say that it is none of this
-    command's and is not replaced."""
+    """Reword, within the context, an `ElmoError` raised by reading the existing output `out`: it
+    then says that this is no output of this command and is not replaced."""
     try:
         yield
     except ElmoError as error:
@@ -86,9 +91,9 @@ def check_folder(
     stage's.
 
     The folder may be empty, or hold all files in `ours` and otherwise only hidden files and those
-    that the regular expression `also` matches, in subfolders too. Another stage's output is
-    recognised by the `kind` in its `manifest.json`, or by the file `never`. At a URL nothing is
-    replaced.
+    that the regular expression `also` matches, in subfolders too. If `kind` is given, its
+    `manifest.json` must state that kind, and `never` is the name of a file that only another
+    stage's output has. At a URL nothing is replaced: the first of `ours` must not be there.
     """
     files = set(out.names()) if out.local is None else _files_of(out.local, ours=ours)
     if out.local is None and ours and ours[0] in files:

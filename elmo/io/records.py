@@ -48,7 +48,7 @@ class Header(msgspec.Struct):
         """Raise `Mismatch` unless the file's version, its field `key`, is `wanted`, which this code
         reads.
 
-        `again` is the advice for an older file.
+        `source` names the file in the message; `again` is the advice for an older file.
         """
         if (found := getattr(self, key)) != wanted:
             raise format_error(source, found, wanted, name=key, again=again)
@@ -89,7 +89,8 @@ def check_sha256(path: Path, expected: str) -> None:
 
 
 def digest(value: Any) -> str:
-    """Return the SHA-256, in hex, of a value's canonical JSON."""
+    """Return the SHA-256, in hex, of a value's canonical JSON: with sorted keys and without
+    spaces."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
@@ -97,7 +98,7 @@ def digest(value: Any) -> str:
 def json_bytes(value: Any, *, source: str) -> bytes:
     """Return a value as the JSON bytes that `write_json` writes.
 
-    `ElmoError` is raised if they are too large to be read again.
+    `ElmoError`, which names `source`, is raised if they are too large to be read again.
     """
     text = json.dumps(_finite(value), sort_keys=True, ensure_ascii=False, indent=1) + "\n"
     data = text.encode()
@@ -106,7 +107,8 @@ def json_bytes(value: Any, *, source: str) -> bytes:
 
 
 def check_json_size(size: int, *, source: str, limit: int | None = None) -> None:
-    """Raise `ElmoError` if a JSON file has more bytes than `limit` (default: `JSON_LIMIT`)."""
+    """Raise `ElmoError`, which names `source`, if a JSON file of `size` bytes has more than `limit`
+    (default: `JSON_LIMIT`)."""
     if size > (limit or JSON_LIMIT):
         raise ElmoError(
             f"{source}: takes {size:,} bytes; such a file has at most {limit or JSON_LIMIT:,}"
@@ -132,8 +134,8 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_record(path: Path, kind: type[Record], *, limit: int | None = None) -> Record:
     """Read a JSON file as type `kind`, a `msgspec.Struct` or any type that msgspec supports.
 
-    `ElmoError` names the file, and the key or line, if it is missing, larger than `limit` (default:
-    `JSON_LIMIT`), not JSON, or of another type.
+    `ElmoError` names the file, and the key or line, if it is missing, larger than `limit` bytes
+    (default: `JSON_LIMIT`), not JSON, or of another type.
     """
     check_readable(path)
     check_json_size(path.stat().st_size, source=str(path), limit=limit)

@@ -26,8 +26,12 @@ class Remote:
 
     @contextmanager
     def at(self, file: str) -> Iterator[tuple[Any, str]]:
-        """Yield the file system of a URL and the path of a file in it; errors become one-line
-        messages."""
+        """Yield fsspec's file system of the URL, and the path in it of `file`, a path below the URL
+        (empty: the URL itself).
+
+        An error within the context becomes an `ElmoError` of one line, but for `FileNotFoundError`
+        and `FileExistsError`.
+        """
         try:
             files, root = self.file_system()
             yield files, f"{root}/{file}"
@@ -39,9 +43,10 @@ class Remote:
             raise ElmoError(f"{name}: {type(error).__name__}: {reason}") from error
 
     def listing(self, kind: str) -> list[tuple[str, Any]]:
-        """Return the names of the files or folders at the URL, with their properties.
+        """Return the name of each file or folder directly below the URL, with fsspec's dictionary
+        of its properties.
 
-        `kind` is `file` or `directory`.
+        `kind` is `file` or `directory`. If the URL does not exist, there are none.
         """
         try:
             with self.at("") as (files, path):

@@ -17,8 +17,8 @@ _LARGEST_FILE = 1 << 30  # bytes of a file that is read whole
 
 @contextmanager
 def open_decompressed(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to read its bytes, decompressing gzip; raise `ElmoError` if it is missing or
-    damaged."""
+    """Open a file to read its bytes, decompressed if its name ends in .gz; raise `ElmoError` if it
+    is missing or damaged."""
     check_readable(path)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -28,7 +28,8 @@ def open_decompressed(path: Path) -> Iterator[BinaryIO]:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a UTF-8 file, gzipped or not, each with its number, counted from 1.
+    """Yield the lines of a UTF-8 file, gzipped or not, without their line ends, each with its
+    number, counted from 1.
 
     `ElmoError` names a line that is not UTF-8 text or is too long.
     """
@@ -55,9 +56,9 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a file, decompressing gzip.
+    """Return the bytes of a file, decompressed if its name ends in .gz, without a byte order mark.
 
-    `ElmoError` is raised if the file is missing, too large or damaged.
+    `ElmoError` is raised if the file is missing, damaged, or has more than 1 GiB.
     """
     with open_decompressed(path) as file:
         data = file.read(_LARGEST_FILE + 1)

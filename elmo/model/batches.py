@@ -27,7 +27,9 @@ WINDOW_TOKENS = 512  # rows × time steps read at once: stays in cache, bounds a
 
 
 class Carry:
-    """The LSTM state that a caller passes from one `embed` call to the next, one state per row."""
+    """The LSTM state that is carried from one call of `Embedder.embed` to the next: sentence k of a
+    batch continues where sentence k of the batch before ended. Make an empty one and pass it to
+    each call, which updates it."""
 
     def __init__(self) -> None:
         self.state: LSTMState | None = None
@@ -48,11 +50,13 @@ class BatchReader:
     def read(
         self, x_NP: Tensor, sentences: list[Ints], carry: Carry | None, *, compiled: bool
     ) -> list[Tensor]:
-        """Read one batch; return each LSTM layer as (tokens of the batch, D), in the order given.
+        """Read one batch; return the output of each LSTM layer as (tokens of the batch, dim), the
+        sentences end to end in the order given.
 
-        Rows are sorted by falling length, so the rows still being read at a time step are always
-        the first ones. A window of time steps is read at once, so memory does not grow with a
-        sentence.
+        `x_NP` are the vectors of distinct tokens, those of `<S>` and `</S>` last; each sentence is
+        an array of indices into it. `carry` has the state to continue from, and gets the new one
+        (None: each sentence is read on its own). `compiled` chooses the compiled LSTM cell. Time
+        steps are read a window at a time, so memory does not grow with a sentence.
         """
         if carry is None and prefers_large_operations(x_NP.device):
             return self._read_padded(x_NP, sentences, compiled=compiled)

@@ -35,7 +35,8 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of `config.json`; `pieces` are the SHA-256 of the files that make up the model.
+    """The content of `config.json`: `model` is the model's shape (`ModelShape.to_dict`), and
+    `pieces` are the SHA-256 of the files that make up the model.
 
     `training` is the SHA-256 of `training.json`, in folders written by an earlier version.
     """
@@ -61,7 +62,10 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def write_config(
     folder: Path, config: ModelShape, tokenizer: Tokenization, *, pieces: dict[str, str]
 ) -> str:
-    """Write `config.json` to a model folder; return the model's digest."""
+    """Write `config.json` to a model folder; return the model's digest.
+
+    `pieces` are the SHA-256 of the other files that make up the model, by file name.
+    """
     shape = msgspec.to_builtins(config.to_dict())
     record = ModelConfig(FORMAT, shape, tokenizer, pieces, "")
     record = msgspec.structs.replace(record, digest=record.compute_digest())
@@ -124,8 +128,8 @@ def read_config(folder: Folder) -> ModelConfig:
 
 
 def or_name(name: str) -> str:
-    """Return advice for a missing model folder whose name could be that of an installed or
-    registered model."""
+    """Return the end of a message that no model folder `name` exists: advice, if that could be the
+    name of an installed or registered model, otherwise an empty string."""
     if name.startswith("models:/"):
         return "; load a model of MLflow's registry by Embedder.from_pretrained"
     if not _NAME.fullmatch(name):

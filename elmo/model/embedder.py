@@ -54,7 +54,7 @@ GROUP_TOKENS = 16384  # a group of texts is embedded once it has this many token
 class Segment(NamedTuple):
     """The vectors of sentences `start` to `stop - 1` of a shard.
 
-    `contextual[l - 1]` is layer l of all their tokens, end to end: (tokens, D).
+    `contextual[l - 1]` is layer l of all their tokens, end to end: float32 (tokens, dim).
     """
 
     start: int
@@ -122,8 +122,8 @@ class Embedder:
         warm_up: Sequence[Sequence[str]] = (),
         compiled: bool = False,
     ) -> "Embedder":
-        """Load a model folder, or an installed model given by name; raise `ElmoError` if it is
-        damaged."""
+        """Load a model folder, or an installed model given by name, with the options of `Embedder`;
+        raise `ElmoError` if it is damaged."""
         return cls(folder, device=device, precision=precision, warm_up=warm_up, compiled=compiled)
 
     @classmethod
@@ -136,7 +136,8 @@ class Embedder:
         warm_up: Sequence[Sequence[str]] = (),
         compiled: bool = False,
     ) -> "Embedder":
-        """Load a model folder, a Hugging Face snapshot of one, or a model in MLflow's registry.
+        """Load a model folder, a Hugging Face snapshot of one, an installed model, or a model in
+        MLflow's registry, with the options of `Embedder`.
 
         Registry models are named like `models:/elmo@champion` or `models:/elmo/3`.
         """
@@ -155,8 +156,8 @@ class Embedder:
     ) -> str:
         """Write a model folder with a model card, `README.md`; return the model's digest.
 
-        The digest is that of the loaded model. `licence` and `language` are values for the Hugging
-        Face card, such as apache-2.0 and en.
+        The digest is that of the loaded model. `title` is the card's heading; `licence` and
+        `language` are values for the Hugging Face card, such as apache-2.0 and en.
         """
         from elmo.model.pretrained import CARD_FILE, model_card
 
@@ -193,7 +194,7 @@ class Embedder:
 
     @property
     def dim(self) -> int:
-        """Return the width D = 2P of a layer's vectors."""
+        """Return the width of a layer's vectors, both directions together."""
         return self.bilm.config.dim
 
     def tokenize(self, text: str) -> list[list[str]]:
@@ -204,7 +205,8 @@ class Embedder:
         return self._text_tokenizer(text)
 
     def ids(self, sentences: Sequence[Sequence[str]]) -> npt.NDArray[np.int64]:
-        """Return the character ids (B, T, K) of token lists, shifted by one; 0 is the mask.
+        """Return the character ids of token lists, int64 (sentences, tokens of the longest,
+        characters of a token), shifted by one; 0 is the mask.
 
         They are the input of `Elmo` and of exported models.
         """
@@ -222,13 +224,13 @@ class Embedder:
         batch_size: int = 256,
         show_progress: bool = False,
     ) -> Any:
-        """Return one vector per text, float32 (texts, D): the mean of the layers, pooled over the
+        """Return one vector per text, float32 (texts, dim): the mean of the layers, pooled over the
         tokens.
 
-        Each text is split by `tokenize`, and its sentences are read separately. `layers` selects
-        layers from 0…L (default: all). A text without tokens gets zeros. With `normalize`, vectors
-        have length 1. A single string gives a single vector, and `pooling="none"` a list of arrays
-        (tokens, D).
+        Each text is split by `tokenize`, and its sentences are read separately, `batch_size` at a
+        time. `layers` selects layers from 0…L (default: all). A text without tokens gets zeros.
+        With `normalize`, vectors have length 1. A single string gives a single vector, and
+        `pooling="none"` a list of arrays (tokens, dim).
         """
         if pooling not in _POOLINGS:
             raise ElmoError(f"pooling must be one of {', '.join(_POOLINGS)}, found {pooling!r}")
@@ -258,10 +260,11 @@ class Embedder:
         layers: Sequence[int] | None = None,
         state: Literal["reset"] | Carry = "reset",
     ) -> Iterator[Floats]:
-        """Yield the vectors of each text, float32 (layers, tokens, D); a text is a list of
+        """Yield the vectors of each text, float32 (layers, tokens, dim); a text is a list of
         sentences.
 
-        By default each sentence is read on its own. With a `Carry` as `state`, text k of a batch
+        By default each sentence is read on its own, `batch_size` of them at a time; `layers`
+        selects layers from 0…L (default: all). With a `Carry` as `state`, text k of a batch
         continues from text k of the batch before, and each text must be one sentence. Memory is
         bounded by the longest text, not by the number of texts or `batch_size`.
         """
@@ -315,11 +318,12 @@ class Embedder:
         layers: Sequence[int] | None = None,
         state: Literal["reset", "carry"] | Carry = "reset",
     ) -> list[Floats]:
-        """Return the vectors of each token list, float32 (layers, tokens, D), in the order given.
+        """Return the vectors of each token list, float32 (layers, tokens, dim), in the order given.
 
-        `state="reset"` reads each sentence on its own. `"carry"` works as in 2018: row k of a batch
-        starts from the final state of row k of the previous batch. Pass the same `Carry` to several
-        calls to continue across them. `layers` selects layers from 0…L (default: all).
+        `state="reset"` reads each sentence on its own. `"carry"` works as in 2018: row k of a
+        batch, its k-th sentence of `batch_size`, starts from the final state of row k of the
+        previous batch. Pass the same `Carry` to several calls to continue across them. `layers`
+        selects layers from 0…L (default: all).
         """
         chosen = self._chosen(layers)
         if batch_size < 1:
@@ -349,8 +353,8 @@ class Embedder:
         return embedded
 
     def encode_types(self, types: Sequence[str]) -> Floats:
-        """Return the context-free vectors x of N distinct tokens, float32 (N, P); layer 0 is [x;
-        x]."""
+        """Return the context-free vectors x of distinct tokens, float32 (tokens, dim / 2); layer 0
+        is [x; x]."""
         return np.asarray(self._encode(types).float().cpu().numpy())
 
     def segments(

@@ -59,10 +59,10 @@ WeightPrecision = Literal["float32", "float16"]  # in a file
 class Model:
     """A loaded model folder.
 
-    `softmax` holds `weight` (words, P) and `bias` (words), or is None, as for the 2018 files.
-    `digest` identifies the model by its shape, weights, words, characters and `tokenizer`;
-    `precision` is that of the weights in its file. Treat a model as immutable: copy what you want
-    to change.
+    `softmax` holds `weight` (words, projection) and `bias` (words), or is None, as for the 2018
+    files. `training` is the record of the model's origin. `digest` identifies the model by its
+    shape, weights, words, characters and `tokenizer`; `precision` is that of the weights in its
+    file. Treat a model as immutable: copy what you want to change.
     """
 
     bilm: BiLM
@@ -75,7 +75,8 @@ class Model:
     precision: WeightPrecision = "float32"
 
     def inputs(self, tokens: list[str]) -> npt.NDArray[np.int32]:
-        """Return the encoder's input for N tokens: character ids (N, K), or word ids (N,)."""
+        """Return the encoder's input for tokens: character ids (tokens, characters), or word ids
+        (tokens,) for a model that reads words."""
         if self.bilm.config.input_words is None:
             return self.characters.encode(tokens)
         return self.vocabulary.ids(tokens)
@@ -101,8 +102,10 @@ def save_model(
 ) -> str:
     """Write a model folder, completely or not at all; return the model's digest.
 
-    `tokenizer` records how the training text was split. `precision` is that of the weights in the
-    file; they are always read as float32. An existing folder is replaced only if it is a model.
+    `softmax` holds the softmax's `weight` and `bias`, or is None if there is none; `training` is
+    the record of the model's origin; `tokenizer` records how the training text was split.
+    `precision` is that of the weights in the file; they are always read as float32. An existing
+    folder is replaced only if it is a model.
     """
     check_filter_widths(bilm.config, characters, where=str(folder))
     weights = {f"bilm.{name}": value for name, value in bilm.state_dict().items()}

@@ -25,8 +25,8 @@ _EPSILON = {"bilm-tf": 1e-12, "allennlp": 1e-13}
 
 
 class ScalarMix(nn.Module):
-    """A weighted sum of layers: one learned weight per layer and one scale (equation 1 of the
-    paper).
+    """A weighted sum of `layers` layers: one learned weight per layer and one scale (equation 1 of
+    the paper).
 
     `layer_norm` first normalises each layer to mean 0 and variance 1 over all unmasked values of
     the batch, as in 2018; a vector then depends on the rest of its batch.
@@ -41,7 +41,8 @@ class ScalarMix(nn.Module):
         self.gamma = nn.Parameter(torch.ones(()))
 
     def forward(self, layers_LBTD: Tensor, mask_BT: Tensor) -> Tensor:
-        """Mix layers (L, B, T, D) into one tensor (B, T, D)."""
+        """Mix layers (layers, sentences, tokens, dim) into one tensor (sentences, tokens, dim).
+        `mask_BT` is true where there is a token; only `layer_norm` uses it."""
         if len(layers_LBTD) != len(self.weights):
             raise ElmoError(f"{len(self.weights)} layers to mix, found {len(layers_LBTD)}")
         if self.layer_norm is not None:
@@ -66,20 +67,22 @@ def _normalised(layers_LBTD: Tensor, mask_BT: Tensor, epsilon: float) -> Tensor:
 
 
 class ElmoOutput(TypedDict):
-    """The output of `Elmo`: one tensor (B, T, D) per representation, 0 where masked; the mask (B,
-    T)."""
+    """The output of `Elmo`: per mix one tensor (sentences, tokens, dim), 0 where masked, and the
+    mask (sentences, tokens), true where there is a token."""
 
     elmo_representations: list[Tensor]
     mask: Tensor
 
 
 class Elmo(nn.Module):
-    """A biLM with one or more learned mixes of its layers; each sentence is read on its own.
+    """A biLM with learned mixes of its layers, `representations` of them; each sentence is read on
+    its own.
 
     The biLM is frozen unless `trainable`; a `Model` passed in is copied and stays unchanged.
-    `layer_norm="bilm-tf"` normalises as the original did, without the sentence boundaries;
-    `"allennlp"` includes them. The default is None, since with either a vector depends on its
-    batch. The module is created on the model's device. Several threads may use it for inference.
+    `dropout` applies to the mixes. `layer_norm="bilm-tf"` normalises as the original did, without
+    the sentence boundaries; `"allennlp"` includes them. The default is None, since with either a
+    vector depends on its batch. The module is created on the model's device. Several threads may
+    use it for inference.
     """
 
     def __init__(
@@ -111,16 +114,17 @@ class Elmo(nn.Module):
         self.to(self.bilm.lstm.weight[0].device)
 
     def batch_to_ids(self, sentences: Sequence[Sequence[str]]) -> Tensor:
-        """Return the character ids (B, T, K) of token lists, on this module's device; 0 is the
-        mask."""
+        """Return the character ids of token lists, the input of `forward`, on this module's device:
+        (sentences, tokens of the longest, characters of a token), 0 where there is no token."""
         ids_BTK = torch.from_numpy(self.characters.encode_batch(sentences))
         return ids_BTK.to(self.bilm.lstm.weight[0].device)
 
     def forward(self, ids_BTK: Tensor | Sequence[Sequence[str]]) -> ElmoOutput:
-        """Return the mixed layers of token lists, or of their character ids (B, T, K).
+        """Return the mixed layers of token lists, or of their character ids from `batch_to_ids`.
 
-        The result has the keys of AllenNLP's module. With `keep_sentence_boundaries`, T grows by
-        two.
+        The result has the keys of AllenNLP's module: `elmo_representations`, a tensor (sentences,
+        tokens, dim) per mix, and `mask`. With `keep_sentence_boundaries`, there are two tokens
+        more.
         """
         if not isinstance(ids_BTK, Tensor):
             ids_BTK = self.batch_to_ids(ids_BTK)
@@ -143,7 +147,8 @@ class Elmo(nn.Module):
         return {"elmo_representations": mixed, "mask": mask_BT}
 
     def l2(self) -> Tensor:
-        """Return Σ w², summed over all mixes."""
+        """Return Σ w² of the layers' weights, summed over all mixes, for you to multiply by λ and
+        add to the loss."""
         return torch.stack([mix.l2() for mix in self.mixes]).sum()  # type: ignore[operator]
 
     def _layers(self, ids_BTK: Tensor) -> tuple[Tensor, Tensor]:

@@ -169,8 +169,9 @@ def model_card(
 ) -> str:
     """Return a model card: YAML for Hugging Face, then Markdown on the model, its data and its use.
 
-    `name` is the name under which an installed model is loaded. `about` is extra Markdown, placed
-    after the title.
+    `licence` and `language` (None: not stated) are values for Hugging Face, such as apache-2.0 and
+    en; `title` is the heading. `name` is the name under which an installed model is loaded. `about`
+    is extra Markdown, placed after the title.
     """
     config, training = model.bilm.config, model.training
     head = [f"license: {licence}", "library_name: elmo-pipeline", "tags: [elmo, word-vectors]"]

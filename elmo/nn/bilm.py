@@ -22,6 +22,7 @@ def token_vectors(index: Tensor, x_NP: Tensor) -> Tensor:
 
 class BiLM(nn.Module):
     """The network of ELMo, a bidirectional language model, without the softmax that predicts words.
+    `characters` is the size of its character vocabulary.
 
     `encode` gives each distinct token a context-free vector, and `lstm` reads the vectors of a text
     in both directions.

@@ -59,7 +59,8 @@ def call_with_cuda_graph(
 
     The function must depend on its arguments alone and return new tensors. `tensors` are copied
     into the graph at each call; `fixed` tensors, such as weights, are read in place, so a graph is
-    valid for their addresses only. `ELMO_CUDA_GRAPHS=0` in the environment disables graphs.
+    valid for their addresses only, and for equal `constants`. `ELMO_CUDA_GRAPHS=0` in the
+    environment disables graphs.
     """
     return call_lending_outputs(function, tensors, constants, fixed=fixed, lent=0)[0]
 
@@ -73,9 +74,9 @@ def call_lending_outputs(
     lent: int,
 ) -> tuple[Any, Lease | None]:
     """Call a function as `call_with_cuda_graph` does, but leave its last `lent` outputs in the
-    graph's own memory instead of copying them.
+    graph's own memory instead of copying them; return the outputs and a lease.
 
-    Keep the returned lease as long as you read them. A call that comes meanwhile is not replayed
+    Keep the lease as long as you read those outputs. A call that comes meanwhile is not replayed
     but computed plainly, and so has no lease (None) and outputs of its own.
     """
     if not _wanted(tensors):

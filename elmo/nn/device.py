@@ -67,7 +67,8 @@ def round_up_rows(rows: int) -> int:
 
 
 def host_tensor(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
-    """Return an array as a CPU tensor, in pinned memory if it will be copied to a GPU."""
+    """Return an array as a CPU tensor, in pinned memory if `device`, to which it will be copied, is
+    a GPU."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory() if device.type == "cuda" else tensor
 
@@ -110,7 +111,8 @@ def add_rows_(sums: Tensor, rows_N: Tensor, values: Tensor) -> None:
 
 
 def one_ahead(launched: Iterator[Item], device: torch.device) -> Iterator[Item]:
-    """Yield the items of an iterator; on a GPU, each only when the next one has been launched, so
+    """Yield the items of `launched`, an iterator that starts the computation of each item on
+    `device` when it is asked for it; on a GPU, each only when the next one has been launched, so
     that the GPU computes while the host uses what it has computed."""
     waiting: list[Item] = []
     for item in launched:

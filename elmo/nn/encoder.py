@@ -25,8 +25,9 @@ GPU_CHUNK = 2048  # tokens convolved at a time where launches count: bounds memo
 
 
 class Highway(nn.Module):
-    """A highway layer: y = c · t + (1 − c) · x, where x is the input, t is relu of a linear map of
-    x, and c, the gate (*carry* in the code of 2018), is the sigmoid of another."""
+    """A highway layer for vectors of width `filters`: y = c · t + (1 − c) · x, where x is the
+    input, t is relu of a linear map of x, and c, the gate (*carry* in the code of 2018), is the
+    sigmoid of another."""
 
     def __init__(self, filters: int) -> None:
         super().__init__()
@@ -53,7 +54,12 @@ class Highway(nn.Module):
 
 class CharacterEncoder(nn.Module):
     """The character network of the paper (section 3.4; convolutions, highway layers, projection):
-    from character ids (tokens, characters) to a vector per token (tokens, projection)."""
+    from character ids (tokens, characters) to a vector per token (tokens, projection).
+
+    `characters` is the number of character ids and `char_dim` the width of their vectors. `filters`
+    are pairs of a width in characters and how many filters have it; `activation`, `relu` or `tanh`,
+    follows them. `highways` is the number of highway layers.
+    """
 
     def __init__(
         self,

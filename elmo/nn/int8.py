@@ -66,7 +66,8 @@ class Int8Weights(NamedTuple):
         )
 
     def input_gates(self, x_STBI: Tensor, cell: CellFunctions) -> Tensor:
-        """Compute `LayerWeights.input_gates` with 8-bit products; the result is float32."""
+        """Return what the input adds to the gates of every time step, as `LayerWeights.input_gates`
+        does, but by 8-bit products: float32 (direction, time step, row, 4 × cells)."""
         S, T, B, inputs = x_STBI.shape
         product = self.input.product(x_STBI.reshape(S, T * B, inputs))
         return cell.add_scaled(self.bias_SG.unsqueeze(1), *product).view(S, T, B, -1)
@@ -80,7 +81,8 @@ class Int8Weights(NamedTuple):
         clip: float | None,
         cell: CellFunctions,
     ) -> tuple[Tensor, Tensor]:
-        """Compute `LayerWeights.step` with 8-bit products."""
+        """Compute time step `t` of the first n rows of the batch by 8-bit products; return their
+        output, not yet clipped, and their new cell state, as `LayerWeights.step` does."""
         gates_SnG = gates_STBG[:, t, : h_SnP.shape[1]]
         product = self.recurrent.product(h_SnP)
         c_SnC, hidden_SnC = cell.forward_int8(gates_SnG, *product, c_SnC, clip)

@@ -100,13 +100,18 @@ class LayerWeightsLike(Protocol):
         clip: float | None,
         cell: CellFunctions,
     ) -> tuple[Tensor, Tensor]:
-        """Compute time step `t`, as `LayerWeights.step` does."""
+        """Compute time step `t`, given the `gates` from `input_gates` and the outputs `h_SnP` and
+        cell states `c_SnC` of the step before; return the new ones, as `LayerWeights.step` does."""
 
 
 class LSTMStack(nn.Module):
     """The LSTM layers of the language model, forward and backward side by side. Each layer's output
     is projected to a smaller width; with `skip`, layers from the second on add their input to their
-    output."""
+    output.
+
+    The first layer reads vectors of width `inputs`. `cell_clip` and `projection_clip` bound each
+    number of the cell state and of the output (None: no bound).
+    """
 
     def __init__(
         self,
@@ -134,8 +139,8 @@ class LSTMStack(nn.Module):
 
     @property
     def layer_count(self) -> int:
-        """Return the number of LSTM layers in each direction (one less than a token has
-        vectors)."""
+        """Return the number of LSTM layers in each direction; a token has one vector more, layer
+        0."""
         return len(self.weight)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:

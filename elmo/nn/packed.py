@@ -50,8 +50,9 @@ class PackedWeights(NamedTuple):
         return type(self).of, (self.plain,)
 
     def input_gates(self, x_STBI: Tensor, cell: CellFunctions) -> list[Tensor]:
-        """Compute `LayerWeights.input_gates` with packed weights; return one tensor (time step,
-        row, 4 × cells) per direction. `cell` is not used here."""
+        """Return what the input adds to the gates of every time step, as `LayerWeights.input_gates`
+        does, but as one tensor (time step, row, 4 × cells) per direction. `cell` is not used
+        here."""
         parts = zip(x_STBI, self.input, self.plain.bias_SG, strict=True)
         return [_product(x_TBI, input, bias_G) for x_TBI, input, bias_G in parts]
 
@@ -64,7 +65,8 @@ class PackedWeights(NamedTuple):
         clip: float | None,
         cell: CellFunctions,
     ) -> tuple[Tensor, Tensor]:
-        """Compute `LayerWeights.step` with packed weights."""
+        """Compute time step `t` of the first n rows of the batch with packed weights; return their
+        output, not yet clipped, and their new cell state, as `LayerWeights.step` does."""
         n = h_SnP.shape[1]
         outputs, cells = [], []
         for direction, gates_TBG in enumerate(gates):

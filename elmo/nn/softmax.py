@@ -42,7 +42,8 @@ class Softmax(nn.Module):
 
 
 def new_softmax(words: int, projection: int, *, seed: int) -> Softmax:
-    """Return a softmax with newly initialised weights."""
+    """Return a softmax over `words` words, for output vectors of width `projection`, with weights
+    newly initialised from `seed`."""
     softmax = Softmax(words, projection)
     softmax.reset_parameters(seed)
     return softmax
@@ -51,8 +52,9 @@ def new_softmax(words: int, projection: int, *, seed: int) -> Softmax:
 def restored_softmax(
     state: dict[str, Tensor], *, words: int | None = None, seed: int = 0
 ) -> Softmax:
-    """Return a softmax with the weights `state` of a saved one. If `words` is larger than their
-    number, rows are added, initialised from `seed`."""
+    """Return a softmax with the weights of a saved one: `state` has `weight` (words, projection)
+    and `bias` (words). If `words` is larger than their number, rows are added, initialised from
+    `seed`."""
     known, projection = state["weight"].shape
     softmax = new_softmax(known if words is None else words, projection, seed=seed)
     with torch.no_grad():
@@ -106,7 +108,8 @@ def full_softmax_loss(
     """Return the loss of N predictions under the full softmax: the sum of −log p of their targets,
     and as a second tensor each prediction's −log p, without gradient.
 
-    `h_NP` are the output vectors of the biLM, `weight_VP` and `bias_V` the parameters of all words.
+    `h_NP` are the output vectors of the biLM, `targets_N` the ids of the words to be predicted,
+    `weight_VP` and `bias_V` the parameters of all words.
     """
     zeros = h_NP.new_zeros((), dtype=torch.float32)
     apply: Any = _Loss.apply
@@ -145,9 +148,9 @@ def _nats(h_nP: Tensor, targets_n: Tensor, weight_VP: Tensor, bias_V: Tensor) ->
 
 
 class AccidentalHits(NamedTuple):
-    """The predictions whose target is also among the candidates, in ascending order, and the index
-    of that candidate, which must not count as a wrong answer. `predictions` are the numbers of
-    `predictions_H`, kept on the CPU."""
+    """The predictions whose target is also among the candidates, where it must not count as a wrong
+    answer: their indices, ascending, and the index of that candidate. `predictions` are the numbers
+    of `predictions_H`, kept on the CPU."""
 
     predictions: npt.NDArray[np.int64]
     predictions_H: Tensor
@@ -155,9 +158,10 @@ class AccidentalHits(NamedTuple):
 
 
 class CandidateDraw(NamedTuple):
-    """The candidates of a sampled softmax for N predictions, with all that the CPU can compute
-    before the step: which targets are candidates, and the log expected counts of targets and
-    candidates. The tensors are on the CPU, ready to be copied to the device."""
+    """The candidates of a sampled softmax for N predictions, their ids `words`, with all that the
+    CPU can compute before the step: which targets are candidates, and the log expected counts of
+    targets (`expected_N`) and of candidates (`expected_M`). The tensors are on the CPU, ready to be
+    copied to the device."""
 
     words: npt.NDArray[np.int64]
     hits: AccidentalHits
@@ -198,8 +202,8 @@ class UsedWordRows(NamedTuple):
         word_rows: npt.NDArray[np.int64],
         device: torch.device,
     ) -> "UsedWordRows":
-        """Find the rows of the targets and of the candidates `words`; `word_rows` are the sorted
-        word ids of the used rows."""
+        """Find the rows of the targets and of the candidates `words`, as tensors ready for
+        `device`; `word_rows` are the sorted word ids of the used rows."""
         found = (np.searchsorted(word_rows, each) for each in (targets_N, words))
         return cls(*(host_tensor(rows, device) for rows in found))
 

@@ -124,7 +124,7 @@ class FeatureStore:
     def vectors(self, k: int, *, layers: Sequence[int | str] | None = None) -> Floats:
         """Return the vectors of sentence k, float32 (layers, tokens, dim).
 
-        `layers` overrides the layers that the store was opened with.
+        `layers`, numbers or names, overrides the layers that the store was opened with.
         """
         part, row = self._locate(k)
         return part.vectors(row, self._names(layers, among=self.layers))
@@ -152,8 +152,8 @@ class FeatureStore:
         return np.array(lines, bool)[np.searchsorted(firsts, ids, side="right") - 1]
 
     def numbers(self, split: str | None = None) -> list[int]:
-        """Return the numbers of the parts that hold a split (default: both), to be passed to
-        `part`."""
+        """Return the numbers of the parts that hold a split, "train" or "heldout" (default: both),
+        to be passed to `part`."""
         if split is not None and split not in SPLITS:
             raise ElmoError(f"split must be {' or '.join(SPLITS)}, found {split!r}")
         parts = self.manifest.parts
@@ -162,8 +162,12 @@ class FeatureStore:
     def blocks(
         self, *, split: str | None = None, layers: Sequence[int | str] | None = None
     ) -> Iterator[VectorBlock]:
-        """Yield the vectors of the whole store in blocks of sentences, the fastest way to read them
-        all."""
+        """Yield the vectors of the whole store in blocks of neighbouring sentences, the fastest way
+        to read them all.
+
+        `split` is "train" or "heldout" (default: both); `layers`, numbers or names, overrides the
+        layers that the store was opened with.
+        """
         names = self._names(layers, among=self.layers)
         for number in self.numbers(split):
             yield from self.part(number).blocks(names)
@@ -224,7 +228,8 @@ class FeatureStore:
         return orders
 
     def part(self, number: int) -> Part:
-        """Return part `number`, opened; only the most recently used parts stay open."""
+        """Return part `number`, one of `numbers()`, opened; only the most recently used parts stay
+        open."""
         with self._lock:
             if self._closed:
                 raise ElmoError(f"{self.path}: is closed; open the store again")

@@ -70,7 +70,7 @@ MOST_PARTS = 1 << 14  # parts a corpus is divided into, beside those that its sh
 class EmbedJob:
     """A job: embed rows `start` to `stop - 1` of a shard as part `number` of the store.
 
-    The first ids are added to the sentence and document ids of the shard.
+    `first_sentence_id` and `first_document_id` are added to the ids that the shard gives.
     """
 
     number: int
@@ -83,7 +83,7 @@ class EmbedJob:
 
 
 class Stopped(Exception):
-    """Raised by calls of a `ShardEmbedder` that was stopped."""
+    """The end of a call of a `ShardEmbedder` that was stopped."""
 
 
 class ShardEmbedder:
@@ -145,7 +145,7 @@ class ShardEmbedder:
         )
 
     def stop(self) -> None:
-        """Let the calls of other threads end."""
+        """Make the calls of all threads, also later ones, end with `Stopped` within seconds."""
         self._stopped.set()
 
     def _unless_stopped(self, segments: Iterable[Segment]) -> Iterator[Segment]:
@@ -234,8 +234,8 @@ def append(
 ) -> StoreManifest:
     """Add the sentences of another shards folder to a store, as a new version; return its manifest.
 
-    Their ids follow those of the store's last sentence and document. Readers of the old version are
-    not affected.
+    `model` must be the one that made the store; `run` is as for `build`. The new ids follow those
+    of the store's last sentence and document. Readers of the old version are not affected.
     """
     location, shards, model = Location.of(store), Location.of(shards), model_location(model)
     before, corpus = check_append(location, shards=shards, model=model)

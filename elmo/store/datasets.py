@@ -17,7 +17,7 @@ from elmo.store import FeatureStore
 
 
 class SentenceArray(npt.NDArray[np.float32]):
-    """The array `store[k]`, (layers, T, dim), with its sentence id.
+    """The array `store[k]`, (layers, tokens, dim), with its sentence id.
 
     torch's default collate function pads a list of them with `collate`.
     """
@@ -26,7 +26,8 @@ class SentenceArray(npt.NDArray[np.float32]):
 
 
 class Batch(TypedDict):
-    """A batch of B sentences, padded with zeros: `vectors` (B, layers, T, dim) and `mask` (B, T).
+    """A batch of sentences, padded with zeros: `vectors` (sentences, layers, tokens, dim) and
+    `mask` (sentences, tokens).
 
     `mask` is true where there is a token. `sentence_ids` is absent if the arrays carry no ids.
     """

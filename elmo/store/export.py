@@ -83,8 +83,9 @@ def export_hdf5(store: FeatureStore, out: Path, *, layout: str = "all") -> int:
     """Export a store to an HDF5 file as the ELMo tools of 2018 wrote; return the number of
     sentences.
 
-    `layout` is as for `write_vectors_hdf5`. The store must hold all layers, for `top` the last one;
-    for `average` a store of the average suffices.
+    `layout` is `all` (layers), `top` (the last one), `average`, or `bilm-tf` (all layers, without
+    an index of sentences). The store must hold all layers, for `top` the last one; for `average` a
+    store of the average suffices.
     """
     layers = layer_names(store.layout.model_layers)
     wanted = layers[-1:] if layout == "top" else layers
@@ -133,8 +134,8 @@ def write_vectors_hdf5(
 
 
 def sentence_records(store: FeatureStore) -> Iterator[dict[str, Any]]:
-    """Yield each sentence of a store as a dictionary: `sentence_id`, `tokens`, and for each layer a
-    float32 array (tokens, dim).
+    """Yield each sentence of a store as a dictionary: `sentence_id`, `tokens`, and under the name
+    of each layer a float32 array (tokens, dim).
 
     A sentence without tokens is left out unless it was a blank line of the input.
     """

@@ -69,7 +69,9 @@ class Layout(Struct, frozen=True, forbid_unknown_fields=True):
     """The form in which all parts of a store keep their vectors.
 
     `layers` are the names of the stored columns, in order: any of `layer_0` to `layer_L`, or
-    `average` or `mix` alone. `dim` is D; `model_layers` is L + 1.
+    `average` or `mix` alone (with its `mix`). `dim` is the width of a vector; `model_layers` is the
+    number of the model's layers, layer 0 included. A row group holds about `row_group_tokens`
+    tokens.
     """
 
     layers: Annotated[tuple[str, ...], Meta(min_length=1, max_length=MOST_STORED_LAYERS)]
@@ -128,17 +130,19 @@ def layer_name(number: int) -> str:
 
 
 def layer_number(name: str) -> int:
-    """Return the layer number of a column name."""
+    """Return the layer number of a column name, such as 2 for `layer_2`."""
     return int(name.removeprefix("layer_"))
 
 
 def layer_names(layers: int) -> list[str]:
-    """Return the column names of all layers of a model, in order."""
+    """Return the column names of all layers of a model that has `layers` of them, layer 0 included,
+    in order."""
     return [layer_name(number) for number in range(layers)]
 
 
 def choose_layers(choice: str, *, model_layers: int) -> tuple[str, ...]:
-    """Return the column names of the layers that `choice` selects.
+    """Return the column names of the layers that `choice` selects among the `model_layers` layers
+    of a model, layer 0 included.
 
     `choice` is `all`, `top`, `average`, `mix`, or comma-separated layer numbers; anything else
     raises `ElmoError`.
@@ -166,9 +170,10 @@ def choose_layers(choice: str, *, model_layers: int) -> tuple[str, ...]:
 def contextual_columns(
     layout: Layout, *, x_NP: Floats, ids: Ints, layers: Sequence[Floats]
 ) -> dict[str, Floats]:
-    """Return the vectors (T, D) that a part stores for T tokens, by column name.
+    """Return the vectors (tokens, dim) that a part stores for several tokens, by column name.
 
-    `ids` are the tokens' rows in `x_NP`; `layers[l - 1]` holds layer l, (T, D).
+    `x_NP` are the context-free vectors of distinct tokens and `ids` the tokens' rows there;
+    `layers[l - 1]` holds layer l, (tokens, dim).
     """
     columns = {}
     for name in layout.contextual:
@@ -185,7 +190,8 @@ def contextual_columns(
 
 
 def to_stored(vectors_TD: Floats, layout: Layout) -> tuple[npt.NDArray[Any], Floats | None]:
-    """Return vectors in the store's dtype, with their scales (T,) for int8, else None.
+    """Return vectors (tokens, dim) in the store's dtype, with their scales (tokens,) for int8, else
+    None.
 
     `ElmoError` is raised if a value is not finite or too large for float16.
     """
@@ -213,8 +219,10 @@ def narrow(vectors_TD: Floats) -> npt.NDArray[np.float16]:
 
 
 def part_schema(layout: Layout, *, types_file: str, metadata: dict[str, str]) -> pa.Schema:
-    """Return the schema of a part; its metadata suffices to decode the file without this
-    package."""
+    """Return the schema of a part; its metadata suffices to decode the file without this package.
+
+    `types_file` is the path of the part's table of distinct tokens, `metadata` what is added.
+    """
     fields = [
         pa.field("sentence_id", pa.int64(), nullable=False),
         pa.field("document_id", pa.int64(), nullable=False),
@@ -235,7 +243,7 @@ def part_schema(layout: Layout, *, types_file: str, metadata: dict[str, str]) ->
 
 
 def types_schema(layout: Layout, *, metadata: dict[str, str]) -> pa.Schema:
-    """Return the schema of a part's table of distinct tokens."""
+    """Return the schema of a part's table of distinct tokens; `metadata` is added to its own."""
     fields = [pa.field("token", pa.string(), nullable=False)]
     columns: dict[str, Any] = {}
     if "layer_0" in layout.layers:

@@ -55,7 +55,8 @@ _UNFINISHED_HOURS = 24  # at a URL, where nobody can tell whether a writer is al
 
 
 def verify(store: Folder, *, version: int | None = None) -> StoreManifest:
-    """Check every checksum and count of a store; return its manifest.
+    """Check every checksum and count of a store, in its newest version or in `version`; return its
+    manifest.
 
     `ElmoError` lists the problems found, the first 20 of them, on one line.
     """
@@ -68,7 +69,8 @@ def verify(store: Folder, *, version: int | None = None) -> StoreManifest:
 
 
 def problems(store: Folder, *, version: int | None = None) -> Iterator[str]:
-    """Read all bytes of a store and yield a line for each problem found."""
+    """Read all bytes of a store, in its newest version or in `version`, and yield a line for each
+    problem found."""
     location = Location.of(store)
     manifest = read_manifest(location, version=version)
     name = location.name(manifest.path)
@@ -91,7 +93,8 @@ def problems(store: Folder, *, version: int | None = None) -> Iterator[str]:
 
 
 def lineage(store: Folder, *, version: int | None = None) -> dict[str, Any]:
-    """Return the model, corpus, settings and counts that a store was made from."""
+    """Return the model, corpus, settings and counts that a store was made from, in its newest
+    version or in `version`, as a dictionary for JSON."""
     manifest = read_manifest(Location.of(store), version=version)
     training = manifest.model.training
     sources = msgspec.to_builtins(manifest.sources)

@@ -59,7 +59,7 @@ class SourceShard(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TypesEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """The manifest entry of a part's table of distinct tokens."""
+    """The manifest entry of a part's table of distinct tokens; `rows` is their number."""
 
     file: TypesName
     rows: Count
@@ -73,7 +73,8 @@ class TypesEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PartEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """The manifest entry of a part, a Parquet file of sentences.
+    """The manifest entry of a part, a Parquet file of sentences, with that of its table of distinct
+    tokens (`types`) and the shards it was embedded from.
 
     `fingerprint` is a digest of everything that determines the part's content.
     """
@@ -102,7 +103,9 @@ class PartEntry(Struct, frozen=True, forbid_unknown_fields=True):
 class StoreSource(Struct, frozen=True, forbid_unknown_fields=True):
     """The manifest entry of a shards folder whose sentences the store holds.
 
-    `device` is the kind of device that embedded them.
+    `digest` is that of the folder's manifest, and `inputs` are the files of its text. The first ids
+    are those that its first sentence and document have in the store. `device` is the kind of device
+    that embedded them.
     """
 
     digest: Sha256
@@ -125,14 +128,15 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ParamsEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """The manifest entry of the settings that the store was made with, but for the layout."""
+    """The manifest entry of the settings that the store was made with, but for the layout: `layers`
+    as they were chosen, such as `all`, and the `precision` of the computation."""
 
     layers: str
     precision: str
 
 
 class StoreCounts(Struct, frozen=True, forbid_unknown_fields=True):
-    """The totals over all parts."""
+    """The totals over all parts; a type, a distinct token, counts once in each part that has it."""
 
     sentences: Count
     tokens: Count
@@ -142,7 +146,8 @@ class StoreCounts(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StoreManifest(Struct, frozen=True, forbid_unknown_fields=True):
-    """The manifest of one version of a store; `before` is the digest of the preceding version."""
+    """The manifest of one version of a store; `made_by` is `build`, `append` or `compact`, and
+    `before` the digest of the preceding version (None: the first)."""
 
     kind: Literal["store"]
     schema: int
@@ -193,7 +198,8 @@ def new_manifest(
 ) -> StoreManifest:
     """Return the manifest of a new version with the given parts, sorted by their numbers.
 
-    `before` is the preceding version, or None for a new store.
+    `made_by` is `build`, `append` or `compact`. `before` is the preceding version, or None for a
+    new store.
     """
     ordered = tuple(sorted(parts, key=_number))
     return StoreManifest(
@@ -240,7 +246,7 @@ def versions(location: Location) -> dict[int, str]:
 
 
 def files_of(location: Location) -> list[str]:
-    """Return the paths of all files in a store's folder."""
+    """Return the paths, within a store's folder, of all files there and in its inner folder."""
     inner = (location / INNER_FOLDER).names()
     return [*location.names(), *(f"{INNER_FOLDER}/{name}" for name in inner)]
 
@@ -330,7 +336,8 @@ def _number(part: PartEntry) -> int:
 
 
 def version_path(version: int, *, schema: int = SCHEMA_VERSION) -> str:
-    """Return the path of a version's manifest within the store's folder."""
+    """Return the path of the manifest of version number `version` within the store's folder; it
+    depends on the version of the files' form, `schema`."""
     name = f"manifest-{version:06d}.json"
     return f"_{name}" if schema == _OLD_SCHEMA else f"{INNER_FOLDER}/{name}"
 

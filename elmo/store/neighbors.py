@@ -27,8 +27,8 @@ _SENTENCES = 300  # sampled to estimate the mean cosine of unrelated tokens
 
 @dataclass(frozen=True)
 class Neighbor:
-    """A token found by `neighbors`: its cosine with the query, its sentence and its position
-    there."""
+    """A token found by `neighbors`: its cosine with the query, its sentence and its position there.
+    `tokens` are those of the sentence."""
 
     cosine: float
     sentence_id: int
@@ -94,10 +94,11 @@ def neighbors(
 ) -> list[Neighbor]:
     """Return the k tokens of the store nearest by cosine to `tokens[position]`, nearest first.
 
-    They are from k different sentences, none of them equal to the query. With `same_word`, only
-    occurrences of that word are compared, ignoring case. `layer` is a layer's number; by default
-    the mean of the stored layers is compared. The whole store is read. In a store of a mix, the
-    query is mixed in the same way; a mix with gamma 0 raises `ElmoError`.
+    They are from k different sentences, none of them equal to the query, and of one `split` if
+    given (`train` or `heldout`). With `same_word`, only occurrences of that word are compared,
+    ignoring case. `layer` is a layer's number or name; by default the mean of the stored layers is
+    compared. The whole store is read. In a store of a mix, the query is mixed in the same way; a
+    mix with gamma 0 raises `ElmoError`.
     """
     if k < 1:
         raise ElmoError(f"k must be 1 or more, found {k}")
@@ -125,10 +126,10 @@ def random_cosine(
     store: FeatureStore, layer: int | str | None = None, *, of_sentences: bool = False
 ) -> float:
     """Return the mean cosine of unrelated tokens of the store, for judging the cosines of
-    neighbours; or that of unrelated sentences, by the means of their tokens.
+    neighbours; or, if `of_sentences`, that of unrelated sentences, by the means of their tokens.
 
     One token of each of up to 300 sentences is read; the result is NaN if fewer than two have
-    tokens. `layer` is as in `neighbors`.
+    tokens. `layer` is a layer's number or name (default: the mean of the stored layers).
     """
     names = layer_choice(store, layer)
     chosen = [store.layers.index(name) for name in names]
@@ -146,8 +147,8 @@ def random_cosine(
 
 
 def clearest_layer(store: FeatureStore) -> int | None:
-    """Return the contextual layer whose unrelated tokens are least alike, or None if none is
-    stored."""
+    """Return the number of the contextual layer whose unrelated tokens are least alike (by
+    `random_cosine`), so that neighbours stand out most; None if no contextual layer is stored."""
     numbers = [layer_number(name) for name in store.layers if re.fullmatch(r"layer_\d+", name)]
     return min((n for n in numbers if n), key=lambda n: random_cosine(store, n), default=None)
 
@@ -161,7 +162,11 @@ class Nearest:
         self.last: Candidate = (np.inf, 0, 0)  # no later candidate can be among the k
 
     def add(self, tokens: Tokens, candidate: Candidate) -> None:
-        """Add a sentence; of equal ones the nearest is kept, then the first in the store."""
+        """Add a sentence by its tokens; of equal ones the nearest is kept, then the first in the
+        store.
+
+        `candidate` is −cosine, the sentence's id and the position of its nearest token.
+        """
         self._best[tokens] = min(candidate, self._best.get(tokens, candidate))
         if len(self._best) >= 2 * self._k:
             self._trim()
@@ -227,16 +232,16 @@ def check_model(store: FeatureStore, embedder: Embedder) -> None:
 
 
 def layer_choice(store: FeatureStore, layer: int | str | None) -> tuple[str, ...]:
-    """Return the names of the stored layers whose mean is compared: `layer` alone, or by default
-    all."""
+    """Return the names of the stored layers whose mean is compared: `layer` alone, a number or
+    name, or all if it is None or `average`."""
     if layer in (None, "average"):
         return store.layers
     return (layer if isinstance(layer, str) else layer_name(layer),)
 
 
 def query_of(vectors_LD: Floats, store: FeatureStore, names: tuple[str, ...]) -> Floats:
-    """Return a token's vectors (L, D) as a query (D,) for the layers `names` of a store: their
-    mean, or the store's mix, divided by its norm."""
+    """Return a token's vectors in all layers of the model, (layers, dim), as a query (dim,) of norm
+    1 for the layers `names` of a store: their mean, or the store's mix."""
     layout = store.layout
     if names == ("average",):
         query_D = vectors_LD.mean(0)

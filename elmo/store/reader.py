@@ -44,8 +44,8 @@ _MAX_DECODED = 8  # values of row groups that one part keeps decoded
 class VectorBlock(NamedTuple):
     """Several neighbouring sentences of one part, with their tokens end to end.
 
-    `offsets` (sentences + 1) is the index of each sentence's first token; `type_ids` (T,) are rows
-    of the part's table of distinct tokens; `vectors` is float32 (layers, T, D).
+    `offsets` (sentences + 1) is the index of each sentence's first token; `type_ids` (tokens,) are
+    rows of the part's table of distinct tokens; `vectors` is float32 (layers, tokens, dim).
     """
 
     sentence_ids: npt.NDArray[np.int64]
@@ -86,11 +86,11 @@ class ParquetColumns:
             raise altered_error(self.name, first_line(error)) from None
 
     def value_offset(self, group: int, column: str, size: int) -> int:
-        """Return the offset in the mapped file of the values of a row group's column, or -1.
+        """Return the offset in the memory-mapped file of the values of a row group's column, or -1.
 
         `size` is the expected size of the values in bytes, with their lengths. The column is one
         page, so its values end where the column ends. The result is -1 if the file does not fit
-        that.
+        that: use `decoded` then.
         """
         key = (group, column)
         if key not in self._bases:
@@ -124,8 +124,8 @@ class ParquetColumns:
 
 
 class Types:
-    """The distinct tokens of a part: their text and, if the store keeps layer 0, their vectors
-    x."""
+    """The distinct tokens of a part: their text and, if the store keeps layer 0, their context-free
+    vectors x (layer 0 is [x; x])."""
 
     def __init__(self, location: Location, file: str, layout: Layout) -> None:
         self._parquet = ParquetColumns(location, file, layout)
@@ -142,7 +142,7 @@ class Types:
         self._parquet.close()
 
     def x(self, ids: Ints) -> Floats:
-        """Return the context-free vectors x of the types `ids`, float32 (T, P)."""
+        """Return the context-free vectors x of the types `ids`, float32 (len(ids), dim / 2)."""
         table = self._tables
         if len(table) == 1:
             stored_TP = table[0][ids]
@@ -183,7 +183,8 @@ class Types:
 
 
 class Part:
-    """One part of a store, opened; its vectors are read and decoded only when asked for."""
+    """One part of a store, opened; its vectors are read and decoded only when asked for. With
+    `checked`, the SHA-256 of its two files is verified, otherwise only their size."""
 
     def __init__(
         self, location: Location, entry: PartEntry, layout: Layout, *, checked: bool = False
@@ -230,23 +231,26 @@ class Part:
         return row if present else None
 
     def ids(self, row: int) -> npt.NDArray[np.int32]:
-        """Return the type ids of a row's tokens, int32 (T,)."""
+        """Return the type ids of the tokens of the sentence in row `row`, int32 (tokens,): rows of
+        `types`."""
         return self._value(row, "types", TYPE_ID_DTYPE, 1)[:, 0]
 
     def tokens(self, row: int) -> list[str]:
-        """Return the tokens of a row of this part."""
+        """Return the tokens of the sentence in row `row` of this part."""
         tokens: list[str] = self.types.tokens.take(pa.array(self.ids(row))).to_pylist()
         return tokens
 
     def raw(self, row: int, layer: str) -> npt.NDArray[Any]:
-        """Return a row's vectors of a contextual layer as stored, (T, D), in the store's dtype.
+        """Return the vectors of the sentence in row `row` of a contextual layer as stored, (tokens,
+        dim), in the store's dtype.
 
         The array may be a view of the mapped file, so it is read-only.
         """
         return self._value(row, layer, DTYPES[self._layout.dtype], self._layout.dim)
 
     def vectors(self, row: int, layers: Sequence[str]) -> Floats:
-        """Return a row's vectors, float32 (L, T, D)."""
+        """Return the vectors of the sentence in row `row`, float32 (layers, tokens, dim), of the
+        `layers`, given by name."""
         length = int(self.offsets[row + 1] - self.offsets[row])
         vectors_LTD = np.empty((len(layers), length, self._layout.dim), np.float32)
         for index, layer in enumerate(layers):
@@ -259,7 +263,8 @@ class Part:
         return vectors_LTD
 
     def block(self, group: int, layers: Sequence[str]) -> VectorBlock:
-        """Return the vectors of all sentences of a row group."""
+        """Return the vectors of all sentences of row group number `group`, from 0, of the `layers`,
+        given by name."""
         start, stop = self._parquet.group_starts[group : group + 2]
         scaled = self._layout.dtype == "int8"
         columns = [layer for layer in layers if layer != "layer_0"]
@@ -279,7 +284,7 @@ class Part:
         return VectorBlock(self.sentence_ids[start:stop], offsets, ids, vectors_LTD)
 
     def blocks(self, layers: Sequence[str]) -> Iterator[VectorBlock]:
-        """Yield the vectors of all sentences in order, in blocks.
+        """Yield the vectors of all sentences in order, in blocks, of the `layers`, given by name.
 
         A block is a row group or, in a memory-mapped part, fewer sentences, so that it fits the
         CPU's cache.
@@ -310,7 +315,7 @@ class Part:
         return VectorBlock(self.sentence_ids[start:stop], offsets, ids, vectors_LTD)
 
     def block_rows(self, group: int) -> tuple[int, int]:
-        """Return the first row of a row group, and the row after its last."""
+        """Return the first row of row group number `group`, and the row after its last."""
         return self._parquet.group_starts[group], self._parquet.group_starts[group + 1]
 
     def _value(self, row: int, column: str, dtype: str, width: int) -> npt.NDArray[Any]:
@@ -338,7 +343,8 @@ class Part:
 
 
 def widen(values: npt.NDArray[Any], out: Floats) -> None:
-    """Copy stored values into the float32 array `out`; for float16, 20 times as fast as numpy.
+    """Copy stored values (rows, columns) into the float32 array `out` of that shape; for float16,
+    20 times as fast as numpy.
 
     Values are copied in small pieces, since torch would split a large copy between threads.
     """
@@ -414,7 +420,8 @@ def open_parquet(
 
 
 def check_layout(name: str, schema: pa.Schema, layout: Layout) -> None:
-    """Raise `Damaged` if a Parquet schema does not match the layout in the store's manifest."""
+    """Raise `Damaged`, which names the file `name`, if a Parquet schema does not match the layout
+    in the store's manifest."""
     for key, value in layout_metadata(layout).items():
         actual = (schema.metadata or {}).get(f"elmo.{key}".encode(), b"nothing").decode()
         if actual != value:

@@ -42,8 +42,8 @@ def search(
     """Return the k sentences of the store that are nearest to a text by cosine, nearest first.
 
     `sentences` are the token lists of the text. The vectors compared are means over tokens, of
-    `layer` or by default of the mean of all stored layers. Equal sentences are listed once. The
-    whole store is read.
+    `layer` (a number or name) or by default of the mean of all stored layers. `split` is `train` or
+    `heldout` (default: both). Equal sentences are listed once. The whole store is read.
     """
     if k < 1:
         raise ElmoError(f"k must be 1 or more, found {k}")
@@ -89,9 +89,11 @@ def add_nearest(
     mean_SD: Floats,
     query_D: Floats,
 ) -> None:
-    """Add to `nearest` those of S sentences that may be among the nearest to the query.
+    """Add to `nearest`, the nearest sentences so far, those of S more sentences that may be among
+    them.
 
-    Only their tokens are read. `ids` and `mean_SD` are the sentences' ids and mean vectors.
+    `ids` and `mean_SD` are the sentences' ids and mean vectors; `query_D` is from `query_of`.
+    Tokens are read of those sentences alone that may be among the nearest.
     """
     norm_S = np.maximum(np.sqrt(np.einsum("sd,sd->s", mean_SD, mean_SD)), 1e-12)
     # Not by BLAS, whose sums depend on a row's position: equal sentences have equal cosines.

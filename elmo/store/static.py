@@ -21,7 +21,8 @@ _ROWS = 1024  # lines that are formatted at a time
 
 @dataclass(frozen=True)
 class StaticVectors:
-    """One vector per word: words by falling count, with their `counts` and `vectors` (N, D)."""
+    """One vector per word: words by falling count, with their `counts` and `vectors` (words,
+    width)."""
 
     words: list[str]
     counts: npt.NDArray[np.int64]
@@ -109,8 +110,9 @@ def export_word2vec(
 ) -> int:
     """Write a word2vec text file, which gensim's `KeyedVectors` reads; return the number of words.
 
-    Words come by falling count. A token that contains white space is left out, since the format
-    cannot hold it.
+    A word's vector is the mean over its occurrences or, with `kind="layer_0"`, its context-free
+    one. Words come by falling count. A token that contains white space is left out, since the
+    format cannot hold it.
     """
     static = static_vectors(store, kind=kind)
     kept = [i for i, word in enumerate(static.words) if word and not _spaced(word)]

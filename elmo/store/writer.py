@@ -47,7 +47,7 @@ _ONE_PAGE = 1 << 30
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of several sentences: sentence i has the tokens `ids[offsets[i] : offsets[i + 1]]`.
+    """Several sentences, a row each: sentence i has the tokens `ids[offsets[i] : offsets[i + 1]]`.
 
     Each id is an index into `types`, the distinct tokens.
     """
@@ -61,7 +61,8 @@ class Rows:
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a part; `fingerprint` is a digest of everything that determines its content."""
+    """The origin of a part: its split, the shards it is embedded from, and what else its footer
+    says (`metadata`); `fingerprint` is a digest of everything that determines its content."""
 
     split: str
     fingerprint: str
@@ -88,10 +89,11 @@ def write_part(
     layout: Layout,
     origin: Origin,
 ) -> PartEntry:
-    """Write one part and its table of types; return the part's manifest entry.
+    """Write part number `number` and its table of types; return the part's manifest entry.
 
-    `segments` must cover the sentences in order; while one segment is written, the next is
-    computed. A file gets its final name only once it is complete.
+    `x_NP` are the context-free vectors of `rows.types`. `segments` have the vectors of the
+    sentences `rows`, all and in order; while one segment is written, the next is computed. A file
+    gets its final name only once it is complete.
     """
     with location.temporary() as path:
         columns = stored_x(x_NP, layout) if "layer_0" in layout.layers else {}
@@ -112,7 +114,8 @@ def write_part(
 
 
 def publish_types(location: Location, path: Path, number: int) -> TypesEntry:
-    """Give a complete table of types its final name; return its manifest entry."""
+    """Give the local file `path`, a complete table of types, its final name, that of part `number`;
+    return its manifest entry."""
     types_entry = _describe_types(path, number)
     _publish(location, path, types_entry)
     return types_entry
@@ -121,14 +124,16 @@ def publish_types(location: Location, path: Path, number: int) -> TypesEntry:
 def publish_part(
     location: Location, path: Path, number: int, *, types_entry: TypesEntry, origin: Origin
 ) -> PartEntry:
-    """Give a complete part its final name; return its manifest entry."""
+    """Give the local file `path`, a complete part, its final name, that of part `number`; return
+    its manifest entry."""
     part = _describe_part(path, number, types_entry=types_entry, origin=origin)
     _publish(location, path, part)
     return part
 
 
 def is_whole(location: Location, entry: PartEntry | TypesEntry) -> bool:
-    """Tell whether a file has the size and SHA-256 of its manifest entry."""
+    """Tell whether the file of a manifest entry is in the folder, with the entry's size and
+    SHA-256."""
     try:
         location.check(entry.path, size=entry.bytes, sha256=entry.sha256)
     except ElmoError:
@@ -146,7 +151,8 @@ def _publish(location: Location, path: Path, entry: PartEntry | TypesEntry) -> N
 def find_part(
     location: Location, names: Iterable[str], number: int, *, origin: Origin
 ) -> PartEntry | None:
-    """Return the entry of an undamaged part with that number and origin among the files `names`.
+    """Return the manifest entry of an undamaged part number `number` whose footer has the
+    fingerprint of `origin`, among the files `names` of a folder.
 
     Return None if there is none.
     """
@@ -174,7 +180,8 @@ def add_rows(
 ) -> None:
     """Write sentences to a part, in row groups of about `layout.row_group_tokens` tokens.
 
-    `columns` holds the stored vectors (T, D) and scales (T,) of all their tokens.
+    `columns` holds, by column name, the stored vectors (tokens, dim) and scales (tokens,) of all
+    their tokens.
     """
     schema = writer.schema
     offsets = rows.offsets.astype(np.int64)
@@ -201,7 +208,8 @@ def add_rows(
 
 
 def stored_x(x_NP: Floats, layout: Layout) -> dict[str, npt.NDArray[Any]]:
-    """Return the columns of a table of types that hold layer 0."""
+    """Return the columns of a table of types that hold layer 0, by name, from the context-free
+    vectors `x_NP` of its tokens."""
     values, scale = to_stored(x_NP, layout)
     return {"layer_0": values} if scale is None else {"layer_0": values, "layer_0_scale": scale}
 
@@ -213,7 +221,8 @@ def write_types(
     types: pa.StringArray,
     columns: dict[str, npt.NDArray[Any]],
 ) -> None:
-    """Write a table of N distinct tokens; `columns` holds their layer 0, if it is stored."""
+    """Write a table of the distinct tokens `types` to the file `path`; `columns` holds their layer
+    0, as `stored_x` returns it (empty: not stored)."""
     arrays: list[pa.Array] = [types]
     for values in columns.values():
         if values.ndim == 1:

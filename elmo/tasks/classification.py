@@ -41,7 +41,7 @@ class Maxout(nn.Module):
 
 
 class ClassificationModel(nn.Module):
-    """A model that gives each text one label."""
+    """A model that gives each text one of `labels`."""
 
     def __init__(self, inputs: TaskInputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
@@ -70,14 +70,20 @@ class ClassificationModel(nn.Module):
         return sorted({example.label for example in examples if example.label is not None})
 
     def loss(self, examples: Sequence[Classified], vectors: Vectors | None) -> Tensor:
-        """Return the cross-entropy of a batch, averaged over its texts."""
+        """Return the cross-entropy of a batch, averaged over its texts.
+
+        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
+        """
         scores_BK = self._scores(examples, vectors)
         numbers = [self._numbers[example.label or ""] for example in examples]
         return nn.functional.cross_entropy(scores_BK, torch.tensor(numbers).to(scores_BK.device))
 
     @torch.inference_mode()
     def predict(self, examples: Sequence[Classified], vectors: Vectors | None) -> list[str]:
-        """Return the predicted label of each text."""
+        """Return the predicted label of each text.
+
+        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
+        """
         return [self.labels[k] for k in self._scores(examples, vectors).argmax(1).tolist()]
 
     def tally(self, examples: Sequence[Classified], predictions: Sequence[str]) -> Tally:

@@ -33,7 +33,8 @@ BUCKETS = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # first distances, in kept spans, of t
 
 
 class CoreferenceModel(nn.Module):
-    """A model that finds the coreferent spans of a document, one document at a time."""
+    """A model that finds the coreferent spans of a document, one document at a time; `labels` is
+    empty."""
 
     def __init__(self, inputs: TaskInputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
@@ -61,7 +62,9 @@ class CoreferenceModel(nn.Module):
         """Return −log of the probability that each span is linked to a correct earlier one
         (antecedent).
 
-        A span without antecedent is linked to none. The sum is over the spans that pruning keeps.
+        A span without antecedent is linked to none. The sum is over the spans that pruning keeps,
+        and over the documents. `vectors` gives the ELMo layers of sentences (None: the model
+        computes them, or uses none).
         """
         losses = []
         for document in examples:
@@ -79,7 +82,11 @@ class CoreferenceModel(nn.Module):
 
     @torch.inference_mode()
     def predict(self, examples: Sequence[Document], vectors: Vectors | None) -> list[Clusters]:
-        """Return the clusters of each document; each has at least two spans."""
+        """Return the clusters of each document, lists of spans (start, stop) in the document's
+        tokens; each has at least two.
+
+        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
+        """
         clusters = []
         for document in examples:
             spans, scores_MA1, antecedents_MA = self._link(document, vectors)
@@ -227,8 +234,8 @@ class CoreferenceModel(nn.Module):
 
 
 def candidate_spans(document: Document, longest: int) -> list[Range]:
-    """Return the spans that may be mentions: all spans of at most `longest` tokens within a
-    sentence.
+    """Return the spans that may be mentions, in the document's tokens: all spans of at most
+    `longest` tokens within a sentence.
 
     In a text of the GAP corpus, they are only the pronoun and the names that it asks about.
     """

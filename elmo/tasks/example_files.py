@@ -42,7 +42,8 @@ def read_examples(
     labelled: bool = True,
     empty: bool = False,
 ) -> ExampleSet:
-    """Read the examples of a kind of task from a file, or from all files of a folder in name order.
+    """Read the examples of a kind of task, a key of `KINDS`, from a file, or from all files of a
+    folder in name order.
 
     The format follows from the file's ending unless `format` is given. `columns` maps fields to
     columns or keys. `scheme` is the tags' scheme, detected by default. `tokenizer`, a name or a
@@ -90,8 +91,8 @@ def read_examples(
 def examples_of_items(
     kind: str, items: Sequence[Any], *, tokenizer: str | Tokenization
 ) -> ExampleSet:
-    """Return unlabelled examples made from texts, token lists, or records such as those of JSON
-    lines.
+    """Return unlabelled examples of a kind of task made from texts, token lists, or records such as
+    those of JSON lines; `tokenizer`, a name or a model's own, splits the texts.
 
     Their `source`, which error messages name, is `item:k`, with k counted from 0.
     """

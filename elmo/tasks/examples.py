@@ -24,9 +24,11 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class Tagged:
-    """An example of tagging: a sentence with one tag per token; tags of spans are BIOES.
+    """An example of tagging: a sentence with one tag per token (None: unlabelled); tags of spans
+    are BIOES.
 
-    `text` is the text that the tokens of an unlabelled example were cut from, if there was one.
+    `source` is its file and line, for messages. `text` is the text that the tokens of an unlabelled
+    example were cut from, if there was one.
     """
 
     source: str
@@ -42,7 +44,8 @@ class Tagged:
 
 @dataclass(frozen=True)
 class Classified:
-    """An example of classification: a text with one label."""
+    """An example of classification: a text with one label (None: unlabelled). `source` is its file
+    and line, for messages."""
 
     source: str
     tokens: Tokens
@@ -56,7 +59,8 @@ class Classified:
 
 @dataclass(frozen=True)
 class Pair:
-    """An example of sentence pairs: a premise and a hypothesis with one label."""
+    """An example of sentence pairs: a premise and a hypothesis with one label (None: unlabelled).
+    `source` is their file and line, for messages."""
 
     source: str
     premise: Tokens
@@ -71,10 +75,12 @@ class Pair:
 
 @dataclass(frozen=True)
 class Question:
-    """An example of question answering: a question about a paragraph, `text`.
+    """An example of question answering: a question about a paragraph, `text`, which has the
+    `tokens`.
 
-    `offsets` are the character ranges of the paragraph's tokens. `answers` are the reference
-    answers as text; `answer` is the token span to learn.
+    `source` is its place in its file, for messages. `offsets` are the character ranges of the
+    paragraph's tokens. `answers` are the reference answers as text, `answer` the token span to
+    learn (both None: unlabelled).
     """
 
     source: str
@@ -102,10 +108,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Predicate:
-    """An example of semantic roles: one predicate of a sentence and its roles, as BIO tags.
+    """An example of semantic roles: one predicate of a sentence, by the index of its token, and its
+    roles, as BIO tags (None: unlabelled, or nested).
 
     `B-V` marks the predicate. If arguments nest, tags cannot express them: they are in the spans
-    `nested`, which are scored but not learned. `text` is as in `Tagged`.
+    `nested`, which are scored but not learned. `source` and `text` are as in `Tagged`.
     """
 
     source: str
@@ -132,10 +139,12 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True)
 class Document:
-    """An example of coreference: the sentences of a document and its clusters of coreferent spans.
+    """An example of coreference: the sentences of a document and its clusters of coreferent spans
+    (None: unlabelled).
 
-    Spans count the tokens of the whole document. `links` are given for texts of the GAP corpus
-    only: pairs of a pronoun and a name, whose spans alone can then be linked.
+    Spans count the tokens of the whole document. `source` is its file and line, for messages.
+    `links` are given for texts of the GAP corpus only: pairs of a pronoun and a name, whose spans
+    alone can then be linked.
     """
 
     source: str
@@ -173,7 +182,8 @@ def attention_pairs(example: Example) -> int:
 
 
 def distinct_sentences(examples: Sequence[Example]) -> list[Tokens]:
-    """Return the distinct non-empty token lists of all examples, in order of first occurrence."""
+    """Return the distinct non-empty token lists of all examples, which are those to embed, in order
+    of first occurrence."""
     return list(dict.fromkeys(s for example in examples for s in example.sentences if s))
 
 

@@ -31,7 +31,7 @@ FILE_WORDS = 400_000  # of a file of vectors that are kept besides the training 
 
 
 class EncodedBatch(NamedTuple):
-    """A padded batch of B sentences of up to T tokens.
+    """A padded batch of B sentences of up to T tokens; `mask_BT` is true where there is a token.
 
     `x_BTW` is what a model reads, [x; ELMo]; `words_BTW` is x alone, the word vectors and the
     character CNN; both are 0 beyond a sentence's end. `elmo_BTD` is the ELMo mix to add at the
@@ -45,8 +45,8 @@ class EncodedBatch(NamedTuple):
 
 
 class WordTable(NamedTuple):
-    """The words that a task model knows, after PAD and UNKNOWN, and their initial vectors if
-    given."""
+    """The words that a task model knows, PAD and UNKNOWN first, and their initial vectors (words,
+    dim), or None: drawn at random."""
 
     words: list[str]
     vectors: npt.NDArray[np.float32] | None
@@ -125,7 +125,8 @@ class TaskInputs(nn.Module):
         return [mix for mix in mixes if isinstance(mix, ScalarMix)]
 
     def forward(self, sentences: Sequence[Tokens], vectors: Vectors | None) -> EncodedBatch:
-        """Encode token lists as a padded batch; `vectors` looks up their ELMo layers."""
+        """Encode token lists as a padded batch; `vectors` gives their ELMo layers, (layers, tokens,
+        dim) each, and is None if the biLM is trained along or ELMo is not used."""
         device = next(self.parameters()).device
         lengths = torch.tensor([len(sentence) for sentence in sentences])
         mask_BT = (torch.arange(int(lengths.max())) < lengths[:, None]).to(device)
@@ -186,7 +187,8 @@ class TaskInputs(nn.Module):
 
 
 def word_table(settings: TaskSettings, train: Iterable[Tokens]) -> WordTable:
-    """Return the words of a task model: those of the training text, or of a file of vectors.
+    """Return the words of a task model: those of the training text, the token lists `train`, or of
+    a file of vectors.
 
     Words of the dev text are not added, so that dev and test have unknown words alike.
     """
@@ -210,7 +212,8 @@ def word_table(settings: TaskSettings, train: Iterable[Tokens]) -> WordTable:
 def read_word_vectors(
     path: Path, needed: set[str], *, dim: int
 ) -> tuple[list[str], npt.NDArray[np.float32]]:
-    """Read the words and vectors (words, dim) of a word2vec or GloVe text file.
+    """Read the words and vectors (words, dim) of a word2vec or GloVe text file whose vectors have
+    `dim` numbers.
 
     The `needed` words and the first `FILE_WORDS` (400,000) words of the file are kept. `ElmoError`
     names a malformed line.

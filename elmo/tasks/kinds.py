@@ -25,10 +25,10 @@ def _as_text(text: str, split: TextSplitter) -> dict[str, Any]:
 class TaskKind:
     """A kind of task, such as tagging: its model, readers and defaults.
 
-    `readers` are by file format; `fields` are the fields that `--columns` can map. `examples` are
-    unlabelled records, shown as the input example of a served task. `record_of_text` turns a text
-    into a record. `labels` says whether the model predicts labels, `several` whether one record can
-    give several examples.
+    `readers` are by file format; `fields` are the fields that `--columns` can map; `defaults` are
+    the settings if nothing is changed. `examples` are unlabelled records, shown as the input
+    example of a served task. `record_of_text` turns a text into a record. `labels` says whether the
+    model predicts labels, `several` whether one record can give several examples.
     """
 
     model: str  # the class, as module:name
@@ -137,8 +137,8 @@ KINDS: Mapping[str, TaskKind] = {
 
 
 def task_settings(kind: str, changes: dict[str, Any]) -> TaskSettings:
-    """Return the settings of a kind of task: its defaults with `changes` applied; text is
-    converted."""
+    """Return the settings of a kind of task: its defaults with `changes`, values by name, applied;
+    text is converted."""
     if kind not in KINDS:
         raise BadSettings(f"no task {kind!r}; there are {', '.join(KINDS)}")
     return with_changes(KINDS[kind].defaults, changes)

@@ -30,8 +30,8 @@ DRAWS = 2000  # of the bootstrap
 class Tally(msgspec.Struct, forbid_unknown_fields=True):
     """The counts of a metric for each test unit: a sentence, pair, question, predicate or document.
 
-    `counts` has a row per unit. The scores follow from the rows' sum, so any sample of the units
-    can be scored.
+    `counts` has a row per unit, whose columns depend on the `metric`. The scores follow from the
+    rows' sum, so any sample of the units can be scored.
     """
 
     metric: Metric
@@ -139,8 +139,8 @@ def tally_spans_and_tags(spans: Tally, tags: Tally) -> Tally:
 
 
 def predicate_arguments(spans: Iterable[Span]) -> set[tuple[str, tuple[Range, ...]]]:
-    """Return the arguments of one predicate, each with its label and spans, as srl-eval.pl counts
-    them.
+    """Return the arguments of one predicate, given the labelled spans of its sentence, each with
+    its label and spans, as srl-eval.pl counts them.
 
     C-X continues the last X before it, which makes one argument of several spans, and is an
     ordinary X if there is none. The predicate itself (V and C-V) is given, so it is not counted.
@@ -157,7 +157,8 @@ def predicate_arguments(spans: Iterable[Span]) -> set[tuple[str, tuple[Range, ..
 
 
 def tally_role_f1(gold: Sequence[Iterable[Span]], predicted: Sequence[Iterable[Span]]) -> Tally:
-    """Tally F1 over the arguments of all predicates; a unit is a predicate."""
+    """Tally F1 over the arguments of all predicates, given the labelled spans of each; a unit is a
+    predicate."""
     pairs = zip(gold, predicted, strict=True)
     return Tally("spans", [_overlap(*map(predicate_arguments, pair)) for pair in pairs])
 
@@ -170,7 +171,7 @@ def normalised_answer(text: str) -> str:
 
 
 def answer_f1(predicted: str, reference: str) -> float:
-    """Return the F1 over the words of two answers."""
+    """Return the F1 over the words of two answers, after `normalised_answer`."""
     ours, theirs = normalised_answer(predicted).split(), normalised_answer(reference).split()
     shared = sum((Counter(ours) & Counter(theirs)).values())
     return precision_recall_f1(shared, len(ours), len(theirs))["f1"]
@@ -188,7 +189,8 @@ def tally_answers(references: Sequence[Sequence[str]], predicted: Sequence[str])
 
 
 def tally_coreference(gold: Sequence[Clusters], predicted: Sequence[Clusters]) -> Tally:
-    """Tally MUC, B³, CEAF-φ4 and the mean of their F1s; a unit is a document."""
+    """Tally MUC, B³, CEAF-φ4 and the mean of their F1s, given the clusters of each document; a unit
+    is a document."""
     counts = []
     for theirs, ours in zip(gold, predicted, strict=True):
         similarity = _ceaf_similarity(theirs, ours)
@@ -200,7 +202,8 @@ def tally_coreference(gold: Sequence[Clusters], predicted: Sequence[Clusters]) -
 
 
 def tally_links(gold: Sequence[Sequence[Link]], predicted: Sequence[Clusters]) -> Tally:
-    """Tally F1 over the pairs of a pronoun and a name that GAP asks about; a unit is a snippet."""
+    """Tally F1 over the pairs of a pronoun and a name that GAP asks about, given the predicted
+    clusters of each snippet; a unit is a snippet."""
     counts = []
     for links, clusters in zip(gold, predicted, strict=True):
         right = guessed = known = 0

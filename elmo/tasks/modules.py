@@ -12,7 +12,8 @@ FORBIDDEN = -10000.0
 
 
 class BidirectionalRNN(nn.Module):
-    """A bidirectional LSTM, or GRU, over padded sentences.
+    """A bidirectional LSTM, or GRU, over padded sentences of vectors of `width` numbers, with
+    `depth` layers of `hidden` units in each direction.
 
     The backward direction begins at each sentence's last token. The directions are separate
     networks that also run over the padding: on a CPU that is faster than packed sequences.
@@ -54,7 +55,8 @@ def reorder_tokens(x_BTD: Tensor, order_BT: Tensor) -> Tensor:
 
 
 class SharedDropout(nn.Module):
-    """Variational dropout: one mask for all tokens of a sentence."""
+    """Variational dropout: one mask for all tokens of a sentence, which sets the share `rate` of
+    the features to 0 in training."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -67,17 +69,17 @@ class SharedDropout(nn.Module):
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    """Return the softmax over the unmasked positions of the last axis; 0 elsewhere."""
+    """Return the softmax over the positions of the last axis where `mask` is true; 0 elsewhere."""
     return scores.masked_fill(~mask, float("-inf")).softmax(-1).nan_to_num(0.0)
 
 
 def masked_max(x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return the maximum over the unmasked tokens, (B, D)."""
+    """Return the maximum over each sentence's tokens, where `mask_BT` is true, (B, D)."""
     return x_BTD.masked_fill(~mask_BT.unsqueeze(-1), float("-inf")).amax(1)
 
 
 def masked_mean(x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return the mean over the unmasked tokens, (B, D)."""
+    """Return the mean over each sentence's tokens, where `mask_BT` is true, (B, D)."""
     total_BD = (x_BTD * mask_BT.unsqueeze(-1)).sum(1)
     return total_BD / mask_BT.sum(1, keepdim=True)
 
@@ -85,11 +87,11 @@ def masked_mean(x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
 def viterbi(
     scores_BTK: Tensor, mask_BT: Tensor, moves_KK: Tensor, start_K: Tensor, end_K: Tensor
 ) -> list[list[int]]:
-    """Return the tag sequence with the highest score for each sentence.
+    """Return the tag sequence with the highest score for each sentence, as numbers of tags.
 
     A score sums the tags' own scores (`scores_BTK`, for K tags), those of each pair of neighbouring
     tags (`moves_KK`, from row to column), and those of the first tag (`start_K`) and the last
-    (`end_K`).
+    (`end_K`). `mask_BT` is true where there is a token.
     """
     scores_BTK, mask_BT = scores_BTK.cpu(), mask_BT.cpu()
     moves_KK, start_K, end_K = moves_KK.cpu(), start_K.cpu(), end_K.cpu()

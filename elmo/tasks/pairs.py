@@ -29,7 +29,7 @@ from elmo.tasks.vectors import Vectors
 
 
 class PairsModel(nn.Module):
-    """A model that gives each pair of sentences one label."""
+    """A model that gives each pair of sentences one of `labels`."""
 
     def __init__(self, inputs: TaskInputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
@@ -56,14 +56,20 @@ class PairsModel(nn.Module):
         return sorted({example.label for example in examples if example.label is not None})
 
     def loss(self, examples: Sequence[Pair], vectors: Vectors | None) -> Tensor:
-        """Return the cross-entropy of a batch, averaged over its pairs."""
+        """Return the cross-entropy of a batch, averaged over its pairs.
+
+        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
+        """
         scores_BK = self._scores(examples, vectors)
         numbers = [self._numbers[example.label or ""] for example in examples]
         return nn.functional.cross_entropy(scores_BK, torch.tensor(numbers).to(scores_BK.device))
 
     @torch.inference_mode()
     def predict(self, examples: Sequence[Pair], vectors: Vectors | None) -> list[str]:
-        """Return the predicted label of each pair."""
+        """Return the predicted label of each pair.
+
+        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
+        """
         return [self.labels[k] for k in self._scores(examples, vectors).argmax(1).tolist()]
 
     def tally(self, examples: Sequence[Pair], predictions: Sequence[str]) -> Tally:

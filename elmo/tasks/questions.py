@@ -63,7 +63,7 @@ class SelfAttention(nn.Module):
 
 
 class QuestionsModel(nn.Module):
-    """A model that finds the answer to a question in a paragraph."""
+    """A model that finds the answer to a question in a paragraph; `labels` is empty."""
 
     def __init__(self, inputs: TaskInputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
@@ -88,7 +88,10 @@ class QuestionsModel(nn.Module):
         return []
 
     def loss(self, examples: Sequence[Question], vectors: Vectors | None) -> Tensor:
-        """Return the cross-entropy of the start plus that of the end, averaged over the batch."""
+        """Return the cross-entropy of the start plus that of the end, averaged over the batch.
+
+        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
+        """
         start_BT, end_BT = self._logits(examples, vectors)
         spans = [example.answer for example in examples if example.answer is not None]
         starts = torch.tensor([start for start, _ in spans], device=start_BT.device)
@@ -98,10 +101,11 @@ class QuestionsModel(nn.Module):
 
     @torch.inference_mode()
     def predict(self, examples: Sequence[Question], vectors: Vectors | None) -> list[Range]:
-        """Return the token span of each answer: the best start and end of a span of at most
-        `answer_tokens` tokens.
+        """Return the token span (start, stop) of each answer in its paragraph: the best start and
+        end of a span of at most `answer_tokens` tokens.
 
-        The span is empty if the question or its paragraph has no tokens.
+        The span is empty if the question or its paragraph has no tokens. `vectors` gives the ELMo
+        layers of sentences (None: the model computes them, or uses none).
         """
         readable = [example for example in examples if all(example.sentences)]
         if not readable:
@@ -116,8 +120,8 @@ class QuestionsModel(nn.Module):
         return tally_answers([example.answers or () for example in examples], texts)
 
     def describe(self, example: Question, prediction: Range) -> dict[str, Any]:
-        """Return a prediction as a dictionary for JSON: the answer and its offset in the paragraph,
-        or −1."""
+        """Return a prediction as a dictionary for JSON: the question's id, the answer as text, and
+        its character offset in the paragraph, or −1 if it is empty."""
         start, stop = prediction
         start = example.offsets[start][0] if start < stop else -1
         return {"id": example.id, "answer": example.text_of(*prediction), "answer_start": start}
@@ -155,8 +159,8 @@ class QuestionsModel(nn.Module):
 
 
 def best_spans(start_BT: Tensor, end_BT: Tensor, longest: int) -> list[Range]:
-    """Return for each row of the batch the span of at most `longest` tokens with the largest sum of
-    start and end logits."""
+    """Return for each row of the batch the span (start, stop) of at most `longest` tokens with the
+    largest sum of the logits of its first and its last token."""
     B, T = start_BT.shape
     allowed_TT = torch.ones(T, T, dtype=torch.bool, device=start_BT.device)
     allowed_TT = allowed_TT.triu().tril(longest - 1)

@@ -75,7 +75,8 @@ class HighwayLSTM(nn.Module):
 
 
 class RolesModel(nn.Module):
-    """A model that finds the arguments of one predicate of a sentence."""
+    """A model that finds the arguments of one predicate of a sentence, as BIO tags, which are
+    `labels`."""
 
     def __init__(self, inputs: TaskInputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
@@ -101,7 +102,10 @@ class RolesModel(nn.Module):
         return ["O", *(f"{kind}-{name}" for name in sorted(names) for kind in "BI")]
 
     def loss(self, examples: Sequence[Predicate], vectors: Vectors | None) -> Tensor:
-        """Return the cross-entropy, averaged over each sentence's tokens, then over sentences."""
+        """Return the cross-entropy, averaged over each sentence's tokens, then over sentences.
+
+        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
+        """
         scores_BTK, mask_BT = self._scores(examples, vectors)
         rows = [[self._numbers[tag] for tag in example.tags or ()] for example in examples]
         tags_BT = padded_labels(rows, mask_BT)
@@ -110,7 +114,10 @@ class RolesModel(nn.Module):
 
     @torch.inference_mode()
     def predict(self, examples: Sequence[Predicate], vectors: Vectors | None) -> list[list[str]]:
-        """Return the BIO tags of each predicate's sentence."""
+        """Return the BIO tags of each predicate's sentence, one per token.
+
+        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
+        """
         scores_BTK, mask_BT = self._scores(examples, vectors)
         start_K = torch.tensor([FORBIDDEN * (tag[0] == "I") for tag in self.labels])
         moves_KK = torch.tensor(

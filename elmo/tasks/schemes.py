@@ -25,7 +25,8 @@ class TagError(ElmoError):
 
 
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> str:
-    """Return the scheme that a file's tags use, or `plain` if they mark no spans, as for POS.
+    """Return the scheme that a file's tags use, given those of each sentence, or `plain` if they
+    mark no spans, as for POS.
 
     Without E- and S- tags, the scheme is IOB1 if no span begins with an unnecessary B-, else BIO.
     """
@@ -47,8 +48,8 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> str:
 
 
 def spans_of_tags(tags: Sequence[str], scheme: str) -> list[Span]:
-    """Return the spans that tags of a scheme mark; raise `TagError` for a tag that the scheme
-    forbids."""
+    """Return the spans that the tags of one sentence mark in `scheme` (`bio`, `iob1` or `bioes`);
+    raise `TagError` for a tag that the scheme forbids."""
     marked: list[Span] = []
     start, label, inside = 0, "", False
     for position, tag in enumerate(tags):

@@ -24,9 +24,16 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     (only γ is learned); `l2` is λ of the penalty λ·Σw². ELMo is added to the input with
     `elmo_input`, and to the first recurrent layer's output with `elmo_output`. `elmo_dropout` is 0
     by default if the model already drops its whole input, ELMo included. `words` is `learned` (with
-    the task), `file` (a word2vec or GloVe text, `word_file`), `trained` (by gensim, on the training
-    text) or `none`; `characters` is the number of filters of the character CNN. `gradient_norm`
-    bounds the gradients' norm (0: not at all).
+    the task, for words that occur `min_count` times), `file` (a word2vec or GloVe text,
+    `word_file`), `trained` (by gensim, on the training text) or `none`; `characters` is the number
+    of filters of the character CNN. `hidden` is the width of the recurrent layers in each
+    direction, `depth` their number. `gradient_norm` bounds the gradients' norm (0: not at all).
+    Training ends after `patience` epochs without a better dev score.
+
+    Questions: an answer has at most `answer_tokens` tokens. Coreference: the model tries spans of
+    up to `span_tokens` tokens, keeps `spans_per_token` of them for each token of the document,
+    compares each with up to `antecedents` kept before it, and trains on `sentences` sentences of a
+    document at a time.
     """
 
     elmo: Literal["frozen", "tuned", "none"] = "frozen"
@@ -61,7 +68,8 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def with_changes(settings: TaskSettings, changes: dict[str, Any]) -> TaskSettings:
-    """Return the settings with some values changed; text is converted to the setting's type.
+    """Return the settings with the values `changes`, by name; text is converted to the setting's
+    type.
 
     `layers` may be given as text too: `all`, or numbers such as `0,2`.
     """

@@ -27,7 +27,7 @@ from elmo.tasks.vectors import Vectors
 
 
 class TaggingModel(nn.Module):
-    """A model that tags each token of a sentence."""
+    """A model that tags each token of a sentence with one of `labels`."""
 
     def __init__(self, inputs: TaskInputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__()
@@ -48,7 +48,10 @@ class TaggingModel(nn.Module):
         return sorted({tag for example in examples for tag in example.tags or ()})
 
     def loss(self, examples: Sequence[Tagged], vectors: Vectors | None) -> Tensor:
-        """Return −log p(tags | sentence), summed over the batch."""
+        """Return −log p(tags | sentence), summed over the batch.
+
+        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
+        """
         text = self.inputs([example.tokens for example in examples], vectors)
         rows = [[self._numbers[tag] for tag in example.tags or ()] for example in examples]
         tags_BT = padded_labels(rows, text.mask_BT)
@@ -57,7 +60,10 @@ class TaggingModel(nn.Module):
 
     @torch.inference_mode()
     def predict(self, examples: Sequence[Tagged], vectors: Vectors | None) -> list[list[str]]:
-        """Return the tags of each sentence."""
+        """Return the tags of each sentence, one per token, in BIOES if they mark spans.
+
+        `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
+        """
         text = self.inputs([example.tokens for example in examples], vectors)
         moves_KK, start_K, end_K = self._allowed()
         paths = viterbi(
@@ -70,8 +76,8 @@ class TaggingModel(nn.Module):
         return [[self.labels[k] for k in path] for path in paths]
 
     def tally(self, examples: Sequence[Tagged], predictions: Sequence[list[str]]) -> Tally:
-        """Return the tally of span F1, or of accuracy if the tags mark no spans; a unit is a
-        sentence."""
+        """Return the tally of span F1 and of the tags' accuracy, or of accuracy alone if the tags
+        mark no spans; a unit is a sentence."""
         return tally_tags(examples, predictions, self.labels)
 
     def describe(self, example: Tagged, prediction: list[str]) -> dict[str, Any]:
@@ -106,7 +112,8 @@ class TaggingModel(nn.Module):
 def tally_tags(
     examples: Sequence[Tagged], predictions: Sequence[list[str]], labels: Sequence[str]
 ) -> Tally:
-    """Tally span F1 and the accuracy of tags, or accuracy alone if `labels` mark no spans.
+    """Tally span F1 and the accuracy of the predicted tags, or accuracy alone if `labels`, the tags
+    that the model knows, mark no spans.
 
     A unit is a sentence.
     """
@@ -121,8 +128,12 @@ def tally_tags(
 def crf_log_likelihood(
     emissions_BTK: Tensor, tags_BT: Tensor, mask_BT: Tensor, transitions_KK: Tensor
 ) -> Tensor:
-    """Return log p of each sentence's tags (B): their score minus the log-sum-exp over all
-    paths."""
+    """Return log p of each sentence's tags (sentences,): their score minus the log-sum-exp over all
+    paths.
+
+    `emissions_BTK` has the score of each tag for each token, `tags_BT` the tags' numbers, and
+    `transitions_KK` the scores of moves, from row to column.
+    """
     score_B = emissions_BTK.gather(2, tags_BT.unsqueeze(2)).squeeze(2).mul(mask_BT).sum(1)
     moves_BT = transitions_KK[tags_BT[:, :-1], tags_BT[:, 1:]] * mask_BT[:, 1:]
     alpha_BK, *later_TBK = emissions_BTK.unbind(1)

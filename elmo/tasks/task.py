@@ -89,7 +89,12 @@ class BiLMSource(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TaskRecord(msgspec.Struct, forbid_unknown_fields=True):
-    """The content of `task.json`; `digest` is the digest of all other fields."""
+    """The content of `task.json`; `digest` is the digest of all other fields.
+
+    `labels` and the tags' `scheme` are those of the training file; `bilm` is None without ELMo.
+    `scores` are those on dev, by seed; `counts` and the digests `data` are of the train and dev
+    examples; `files` has the SHA-256 of the other files.
+    """
 
     format: int
     kind: str
@@ -124,7 +129,8 @@ class Task:
         """Load a folder that `train_task` wrote; the default `seed` is the one with the best dev
         score.
 
-        `vectors` looks up the ELMo vectors of sentences; by default they are computed.
+        `vectors` gives the ELMo layers of sentences, as a `StoredVectors` or an `EmbeddedVectors`
+        does; by default they are computed by the model in the folder.
         """
         check_device(device)
         folder = Path(folder)
@@ -150,8 +156,11 @@ class Task:
         return cls(record, model, vectors)
 
     def predict(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Any]]:
-        """Yield each example with its prediction, in order; memory does not grow with their
-        number."""
+        """Yield each example with its prediction, in order; memory does not grow with their number.
+
+        The form of a prediction is that of the kind of task: a label, a list of tags, a span or
+        clusters. `describe` makes a dictionary of it.
+        """
         waiting = iter(examples)
         while chunk := list(islice(waiting, CHUNK)):
             check_lengths(chunk)
@@ -182,7 +191,8 @@ class Task:
         return [answer[0] if answer else None for answer in answers]
 
     def describe(self, example: Example, prediction: Any) -> dict[str, Any]:
-        """Return a prediction of `predict` as a dictionary that can be written as JSON.
+        """Return a prediction of `predict` for an example as a dictionary that can be written as
+        JSON.
 
         Spans have their `text` and, in an example that was split from a text, their range of
         `characters` there.
@@ -210,8 +220,8 @@ class Task:
         return self.model.tally(labelled.examples, guesses)
 
     def check_scheme(self, labelled: ExampleSet) -> None:
-        """Raise `ElmoError` if tags mark spans but the task learned tags that do not, or the
-        reverse."""
+        """Raise `ElmoError` if the tags of `labelled` mark spans but those that the task learned do
+        not, or the reverse."""
         if (labelled.scheme == "plain") != (self.record.scheme == "plain"):
             if labelled.scheme == "plain":
                 raise _mixed_tags(labelled, "those that the task learned", self.record.scheme)
@@ -236,9 +246,10 @@ def train_task(
     device: str = "cpu",
     report: ReportEpoch = lambda kind, figures: None,
 ) -> TaskRecord:
-    """Train a task once per seed and write its folder `out`, in place of a task that is there;
-    return its record.
+    """Train a task of kind `kind`, a key of `KINDS`, once per seed and write its folder `out`, in
+    place of a task that is there; return its record.
 
+    The epoch with the best score on `dev` is kept. `model` is None if `settings.elmo` is `none`.
     `work` holds checkpoints, from which an interrupted training resumes, and a store of the
     sentences' vectors, which later trainings on the same data reuse. If `store` is given, vectors
     are read from it instead; it must hold exactly these sentences, embedded by `model`. `tokenizer`
@@ -338,8 +349,8 @@ def _mixed_tags(plain: ExampleSet, others: str, scheme: str) -> ElmoError:
 def unknown_labels(
     kind: str, known: Sequence[str], labelled: ExampleSet, *, scheme: str
 ) -> list[str]:
-    """Return the labels in `labelled` that a task does not know (`known` are those it was trained
-    on).
+    """Return the sorted labels in `labelled` that a task of kind `kind` does not know (`known` are
+    those it was trained on).
 
     It can't predict them. If `scheme` marks spans, labels are returned without B-, I-, E- or S-.
     """
@@ -379,8 +390,8 @@ def _new_record(
 
 
 def evaluate_seeds(folder: Path, labelled: ExampleSet, *, device: str = "cpu") -> list[Tally]:
-    """Evaluate each seed of a trained task; return their tallies. Each sentence is embedded
-    once."""
+    """Evaluate each seed of a trained task; return their tallies, in the order of its record's
+    `seeds`. Each sentence is embedded once."""
     first, *others = read_task(folder).seeds
     tasks = [Task.load(folder, seed=first, device=device)]
     vectors = tasks[0].vectors

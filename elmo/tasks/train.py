@@ -43,31 +43,43 @@ ReportEpoch = Callable[[str, dict[str, float]], None]
 
 class TaskModel(Protocol):
     """The interface of a task's model, a torch module that computes its loss, predicts, and counts
-    how often it is right.
+    how often it is right. The first score of its tally decides which epoch is best.
 
-    `vectors` looks up the ELMo layers of sentences; it is None if the model computes them itself,
-    or uses none. The first score of its tally decides which epoch is best.
+    `vectors`, in its methods, is a function from sentences (token tuples) to their ELMo layers, an
+    array (layers, tokens, dim) each; it is None if the model computes them itself, or uses none.
     """
 
     inputs: TaskInputs
     labels: list[str]
 
     def loss(self, examples: Sequence[Any], vectors: Vectors | None) -> Tensor:
-        """Return the loss of a batch, without the penalty on the weights that mix ELMo's layers
-        (`inputs.l2()`), which the training loop adds."""
+        """Return the loss of a batch of examples, without the penalty on the weights that mix
+        ELMo's layers (`inputs.l2()`), which the training loop adds.
+
+        `vectors` gives the ELMo layers of sentences; None if the model computes them itself, or
+        uses none.
+        """
 
     def predict(self, examples: Sequence[Any], vectors: Vectors | None) -> list[Any]:
-        """Return one prediction per example."""
+        """Return one prediction per example, in order: a label, tags, a span or clusters, as the
+        kind of task has it.
+
+        `vectors` gives the ELMo layers of sentences; None if the model computes them itself, or
+        uses none.
+        """
 
     def tally(self, examples: Sequence[Any], predictions: Sequence[Any]) -> Tally:
-        """Return the tally of the task's metric over all examples."""
+        """Return the tally of the task's metric over labelled examples, given a prediction of
+        `predict` for each."""
 
     def describe(self, example: Any, prediction: Any) -> dict[str, Any]:
-        """Return a prediction as a dictionary that can be written as JSON."""
+        """Return a prediction of `predict` for an example as a dictionary that can be written as
+        JSON."""
 
 
 class TaskProgress(msgspec.Struct):
-    """The progress of a task's training: `best` is the best dev score, of epoch `best_epoch`.
+    """The progress of a task's training: `epoch` and `step` count what is done, `lr` is the
+    learning rate, and `best` is the best dev score, of epoch `best_epoch`.
 
     `stale` counts the epochs since; `curve` has the loss, learning rate and dev scores of each
     epoch.
@@ -100,10 +112,12 @@ def fit_task(
     work: Path,
     report: ReportEpoch,
 ) -> TaskProgress:
-    """Train `model` and leave its best weights in it; return the progress.
+    """Train `model` on `train` and leave in it the weights of the epoch with the best score on
+    `dev`; return the progress.
 
-    `vectors` looks up the ELMo layers of sentences. `work` is the folder of the training's
-    checkpoints. `report("epoch", figures)` is called after each epoch.
+    `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
+    `work` is the folder of the training's checkpoints, from which it resumes. `report("epoch",
+    figures)` is called after each epoch.
     """
     keep_freed_memory()
     run = _Run(model, settings, work)
@@ -133,10 +147,10 @@ def fit_task(
 def predict_all(
     model: TaskModel, examples: Sequence[Any], vectors: Vectors | None, batch_size: int
 ) -> list[Any]:
-    """Predict all examples, in batches of similar length; return the predictions in the order
-    given.
+    """Predict all examples, in batches of at most `batch_size` of similar length; return the
+    predictions of `model.predict` in the order given.
 
-    `vectors` looks up their ELMo layers.
+    `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
     """
     module = _module(model)
     training = module.training
@@ -157,8 +171,8 @@ def predict_all(
 def batches_with_vectors(
     batches: Sequence[Sequence[Any]], vectors: Vectors | None
 ) -> Generator[tuple[Sequence[Any], Vectors | None], None, None]:
-    """Yield each batch with its ELMo vectors; another thread reads those of the next in the
-    meantime."""
+    """Yield each batch with a function like `vectors` that has read its sentences already, or None
+    if `vectors` is None; another thread reads those of the next batches in the meantime."""
     if vectors is None:
         yield from ((batch, None) for batch in batches)
         return
@@ -177,8 +191,8 @@ def _found(read: Mapping[Tokens, Any], sentences: Sequence[Tokens]) -> list[Any]
 
 
 def random_batches(examples: Sequence[T], size: int, random: np.random.Generator) -> list[list[T]]:
-    """Return all examples in random batches of similar length; batches of long texts are
-    smaller."""
+    """Return all examples in random batches of at most `size` of similar length; batches of long
+    texts are smaller."""
     order = random.permutation(len(examples))
     cut: list[list[T]] = []
     for start in range(0, len(order), size * POOL):
@@ -253,7 +267,7 @@ class _Run:
     def epoch(
         self, progress: TaskProgress, batches: Sequence[Sequence[Any]], vectors: Vectors | None
     ) -> float:
-        """Take one step per batch; return the mean loss per example."""
+        """Take one step per batch; return the mean loss of the batches."""
         self.module.train()
         for group in self.optimizer.param_groups:
             group["lr"] = progress.lr

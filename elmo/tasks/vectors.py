@@ -64,7 +64,8 @@ class StoredVectors:
 
 
 class EmbeddedVectors:
-    """The ELMo vectors of sentences, computed by an embedder when asked for.
+    """The ELMo vectors of sentences, computed by an embedder when asked for. `layers` are the
+    numbers of the layers (None: all).
 
     Those of recent sentences are kept: a sentence is asked for again for each of its predicates or
     questions, and for each seed.
@@ -104,7 +105,8 @@ def build_sentence_store(
     layers: Sequence[int] | None,
     device: str = "cpu",
 ) -> StoredVectors:
-    """Embed distinct sentences with a model, into a store below `work`; return its vectors.
+    """Embed distinct sentences with a model, into a store below the folder `work`; return its
+    vectors, of the numbered `layers` (None: all).
 
     The store's folder is named after the sentences and the model, so an existing one is reused.
     """

@@ -34,12 +34,13 @@ HIDDEN = 90.0  # seconds for which shared storage may hide what another machine 
 class TrainingProgress:
     """The progress of a training: all that a checkpoint holds besides tensors and settings.
 
-    `best` is the lowest held-out perplexity, reached at `best_step`; `figures` are the other
-    figures of that evaluation, if it read the whole held-out text. `stale` counts the evaluations
-    since. `due` means that this step's evaluation is still to be done. The rest serves to name a
-    good checkpoint if training diverges: `lowest` is the lowest mean loss reported, `sound_step`
-    the newest checkpoint that later losses confirmed as good, and `tried_step` the one that the
-    next losses will judge.
+    `step` counts the steps taken, `tokens` their predictions per direction, and `position` is where
+    they ended in the text. `best` is the lowest held-out perplexity, reached at `best_step`;
+    `figures` are all figures of that evaluation, if it read the whole held-out text. `stale` counts
+    the evaluations since. `due` means that this step's evaluation is still to be done. `means` sums
+    the steps since the last report. The rest names a good checkpoint if training diverges: `lowest`
+    is the lowest mean loss reported, `sound_step` the newest checkpoint that later losses confirmed
+    as good, and `tried_step` the one that the next losses will judge.
     """
 
     step: int
@@ -58,8 +59,8 @@ class TrainingProgress:
 
 
 class CheckpointRecord(msgspec.Struct, forbid_unknown_fields=True):
-    """The content of a checkpoint's `state.json`: settings, progress and the SHA-256 of its
-    tensors.
+    """The content of a checkpoint's `state.json`: settings, progress, the digest of the shards
+    (`corpus`), the number of steps planned, and the SHA-256 of its tensors.
 
     Files that were written before the field `format` was have format 1.
     """
@@ -138,7 +139,8 @@ class CheckpointFolder:
         """Copy the tensors, then write the checkpoint on another thread, after the previous one is
         written.
 
-        Older checkpoints are deleted, but for the last `keep` and those of the steps `keep_steps`.
+        Older checkpoints are deleted, but for the last `keep` and those of the steps `keep_steps`,
+        in which None is ignored.
         """
         self.wait()
         copies = _copied(checkpoint.tensors)

@@ -13,7 +13,8 @@ CURVES = {
 
 
 def write_empty_curves(out: Location) -> None:
-    """Write curves without rows, for a model that was not trained."""
+    """Write a folder `out` of curves without rows, `train.tsv` and `heldout.tsv`, for a model that
+    was not trained."""
     with new_folder(out, ours=tuple(CURVES), also="") as new:
         for name, columns in CURVES.items():
             (new / name).write_text("\t".join(columns) + "\n", encoding="utf-8")
@@ -47,7 +48,8 @@ class StepSums:
         return self.nats / 2 / self.predictions
 
     def curve_row(self) -> dict[str, float]:
-        """Return the means over these steps, as a row of the training curve."""
+        """Return the means over these steps, as a row of the training curve: `perplexity`,
+        `gradient_norm`, and `clipped`, the share of steps."""
         return {
             "perplexity": math.exp(self.nats_per_prediction),
             "gradient_norm": self.norm / self.steps,
@@ -66,7 +68,8 @@ class Curves:
         self._rows: dict[str, list[str]] = {name: [] for name in CURVES}
 
     def resume(self, step: int) -> None:
-        """Read the rows written up to `step`, drop later ones, and write the files again."""
+        """Read the rows written up to step number `step`, drop later ones, and write the files
+        again; call it before a training goes on from that step (0: from the beginning)."""
         for name, columns in CURVES.items():
             old = self.folder.read(name).decode() if step and self.folder.exists(name) else ""
             rows = [line for line in old.splitlines()[1:] if line.count("\t") == len(columns) - 1]
@@ -74,14 +77,15 @@ class Curves:
         self.flush()
 
     def add(self, name: str, row: dict[str, float]) -> None:
-        """Add a row to a table, replacing rows of the same or a later step."""
+        """Add a row, figures by column, to the table `train.tsv` or `heldout.tsv`; rows of the same
+        or a later step are replaced. `flush` writes it."""
         rows = self._rows[name]
         while rows and _step(rows[-1]) >= int(row["step"]):
             rows.pop()
         rows.append("\t".join(f"{row[column]:.10g}" for column in CURVES[name]))
 
     def flush(self) -> None:
-        """Write all tables."""
+        """Write all tables to the folder."""
         for name, columns in CURVES.items():
             lines = ["\t".join(columns), *self._rows[name]]
             self.folder.write(name, "".join(f"{line}\n" for line in lines).encode())

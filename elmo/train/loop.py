@@ -64,7 +64,8 @@ Reporter = Callable[[str, dict[str, float]], None]
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A training job: the model, its data and settings, and the folder for its checkpoints.
+    """A training job: the model, its data and settings, and the folder for its checkpoints and
+    curves.
 
     `lr_of` multiplies the learning rate of parameters by name (0 freezes one). `stop` is a file:
     when it exists, training saves a checkpoint and stops, on whatever machine it runs. Give it a
@@ -92,16 +93,18 @@ class TrainingJob:
             )
 
     def modules(self) -> dict[str, torch.nn.Module]:
-        """Return the trained modules, by the prefix of their parameters' names."""
+        """Return the trained modules, by the prefix of their parameters' names: `bilm` and
+        `softmax`."""
         return {"bilm": self.bilm, "softmax": self.softmax}
 
     def stream(
         self, split: str, workers: WorkerGroup, *, epochs: int, seed: int | None
     ) -> WindowStream:
-        """Return the windows of text of a split, `train` or `heldout`, for `epochs` epochs.
+        """Return the text of a split, `train` or `heldout`, as windows for `epochs` epochs.
 
-        Of the batch's parallel rows, they hold those that this worker reads. `seed` determines the
-        order; None keeps that of the text.
+        A batch has `settings.rows` rows, parallel streams of text, which the workers share out; the
+        windows have this worker's rows only. `seed` determines the order of the text; None keeps it
+        as it is.
         """
         return WindowStream(
             self.shards,
@@ -129,8 +132,8 @@ class TrainingJob:
         return max(1, min(block, sentences // (self.settings.rows * HELDOUT_BLOCKS)))
 
     def heldout(self, workers: WorkerGroup) -> HeldOutText:
-        """Return the held-out text with its evaluator, for this worker's rows; it is read as in
-        training, in blocks that may be smaller."""
+        """Return the held-out split as seen by this worker, with what measures the model's
+        perplexity on it. It is read as in training, in blocks that may be smaller."""
         evaluator = PerplexityEvaluator(
             self.bilm,
             self.softmax,
@@ -143,20 +146,22 @@ class TrainingJob:
 
 
 def fit(job: TrainingJob, *, workers: WorkerGroup, report: Reporter) -> TrainingProgress:
-    """Train for all epochs and leave the best weights in the job's model and softmax.
+    """Train for all epochs and leave the best weights in the job's model and softmax; each worker
+    calls it.
 
     The joint log likelihood of both directions is maximised (section 3.1 of the paper). After an
     interruption at any point, a new call resumes from the newest checkpoint and reaches the same
     result. SIGTERM, SIGINT and the `stop` flag save a checkpoint and raise `KeyboardInterrupt`.
     `report(kind, figures)` is called with `machine` at the start, `train` every few steps and
-    `heldout` after each evaluation.
+    `heldout` after each evaluation, on the first worker.
     """
     keep_freed_memory()
     return _Fit(job, workers, report).run()
 
 
 def heldout_perplexity(job: TrainingJob, *, workers: WorkerGroup) -> Perplexity:
-    """Return the perplexity of a job's model on the whole held-out split, read as in training."""
+    """Return the perplexity of a job's model on the whole held-out split, read as in training. All
+    workers must call it together, and get the same."""
     return job.heldout(workers).perplexity()[0]
 
 

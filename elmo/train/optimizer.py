@@ -30,8 +30,8 @@ WORD_ROWS_AT_ONCE = 1 << 16  # so that catching up a large matrix needs little m
 
 @dataclass(frozen=True)
 class WordRows:
-    """The numbers, each once, of the rows of the word matrix that a step uses, on the host and the
-    device.
+    """The numbers, each once, of the rows of the word matrix that a step uses, as an array on the
+    host and as a tensor on the device.
 
     The word matrix is the softmax's weights and biases, one row per word.
     """
@@ -44,12 +44,14 @@ class WordRows:
 
 
 class Optimizer:
-    """Adagrad or AdamW, updating tensors in place; its state is `slots`, tensors by name.
+    """Adagrad or AdamW, updating the tensors `parameters` in place; its state is `slots`, tensors
+    by name.
 
-    A training takes `steps` steps. `lr_of[name]` multiplies a parameter's learning rate. Parameters
-    named in `word_matrix` have one row per word; a step reads and updates only the rows it uses.
-    Call `catch_up` on these before they are read: it applies what earlier steps would have done to
-    them.
+    A training takes `steps` steps. `lr_of[name]` multiplies a parameter's learning rate (default:
+    1). Parameters named in `word_matrix` have one row per word, of which a step reads and updates
+    only those it uses. AdamW would also move and decay the others: a row has missed these moves
+    until `catch_up` applies them. Call it before a step reads rows, and `catch_up_all` after the
+    last step.
     """
 
     def __init__(
@@ -80,10 +82,11 @@ class Optimizer:
     def update(
         self, gradients: dict[str, Tensor], *, step: int, word_rows: dict[str, WordRows]
     ) -> None:
-        """Take step number `step`, from 0: move each parameter that has a gradient.
+        """Take step number `step`, from 0: move each parameter that has a gradient, by name in
+        `gradients`.
 
-        If a gradient covers only some rows of a parameter, `word_rows[name]` are these rows; call
-        `catch_up` on them first.
+        If a gradient covers only some rows of a parameter, those of the words that the step uses,
+        `word_rows[name]` are these rows; call `catch_up` on them first.
         """
         groups: dict[tuple[float, float], list[_Move]] = {}
         scattered = []
@@ -109,8 +112,8 @@ class Optimizer:
 
     @torch.no_grad()
     def catch_up(self, name: str, word_rows: WordRows, *, step: int) -> None:
-        """Bring rows of a parameter up to date for step `step`; call it before they are read in
-        that step.
+        """Bring the rows `word_rows` of the parameter `name` up to date for step number `step`;
+        call it before that step reads them.
 
         AdamW moves and decays a row in every step: for the steps that did not use it, that is
         applied here at once. With Adagrad or `row_updates: lazy` nothing is missed.
@@ -119,13 +122,18 @@ class Optimizer:
 
     @torch.no_grad()
     def catch_up_all(self, *, step: int) -> None:
-        """Apply all missed moves before `step` to every row; the weights are final after that."""
+        """Apply to every row of the word matrix the moves that it missed: those of the steps before
+        number `step` that did not use it, in which AdamW would have moved and decayed it.
+
+        Call it after the last step, with the number of steps taken, before the weights are saved or
+        used; they are final then. With Adagrad or `row_updates: lazy` nothing is missed.
+        """
         self._catch_up_all(step, state=True)
 
     @contextmanager
     def temporarily_caught_up(self, *, step: int) -> Iterator[None]:
-        """Catch up all weights for the duration of the context, for an evaluation, then restore
-        them.
+        """Apply to all weights the moves that they missed before step number `step`, for the
+        duration of the context, for an evaluation; then restore them.
 
         They are restored because rounding depends on how often a row is caught up, and evaluations
         must not change the result.
@@ -287,6 +295,6 @@ def has_weight_decay(name: str) -> bool:
 
 @torch.no_grad()
 def global_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """Return the norm of all gradients together, float64."""
+    """Return the Euclidean norm of all gradients together, float64."""
     norms = torch.stack(torch._foreach_norm([gradient.float() for gradient in gradients]))
     return torch.linalg.vector_norm(norms.double())

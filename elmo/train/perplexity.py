@@ -80,9 +80,11 @@ class Perplexity:
 
 
 class PerplexityEvaluator:
-    """Computes the perplexity of a model over windows, which are batches of parallel rows of text.
+    """An evaluator of a model's perplexity over windows, which are batches of parallel rows of
+    text.
 
-    `total` adds up figures over all workers; by default there is one.
+    The network computes in `precision`. `total` adds up figures, element by element, over all
+    workers; by default there is one.
     """
 
     def __init__(
@@ -137,8 +139,9 @@ class PerplexityEvaluator:
     ) -> tuple[Tensor, LSTMState]:
         """Return −log p, in nats, of each prediction of a window, and the LSTM state after it.
 
-        The shape is (directions, time steps, rows). With `reset`, the state is zeroed where a
-        sentence begins. Long rows are read in pieces, to save memory.
+        The shape is (directions, time steps, rows). The window is read from `state` (None: zeros);
+        with `reset`, the state is zeroed where a sentence begins. Long rows are read in pieces, to
+        save memory.
         """
         device = next(self.softmax.parameters()).device
         index_STB, targets_STB = window.index_STB, window.targets_STB
@@ -179,7 +182,8 @@ class PerplexityEvaluator:
 
 
 class HeldOutText:
-    """The held-out text of a training, whose perplexity is evaluated again and again."""
+    """The held-out text of a training, whose perplexity is evaluated again and again. With `reset`,
+    the LSTM state is zeroed where a sentence begins."""
 
     def __init__(
         self, stream: WindowStream, evaluator: PerplexityEvaluator, *, reset: bool
@@ -220,7 +224,8 @@ class SentenceScore(NamedTuple):
 
 
 def perplexity(model: Model, sentences: Iterable[Sequence[str]]) -> Perplexity:
-    """Return the perplexity of sentences, each read on its own; empty ones are skipped.
+    """Return the perplexity of sentences, given as token lists, each read on its own; empty ones
+    are skipped.
 
     Memory does not grow with their number.
     """

@@ -69,7 +69,8 @@ class WorkerGroup:
         return range(self.size)
 
     def own_rows(self, rows: int) -> list[int]:
-        """Return which of the batch's `rows` parallel streams of text this worker reads.
+        """Return the numbers of those of the batch's `rows` rows, parallel streams of text, that
+        this worker reads.
 
         They are divided as evenly as possible.
         """
@@ -79,7 +80,8 @@ class WorkerGroup:
         return list(range(*bounds))
 
     def sum_over_workers(self, values: Sequence[float]) -> list[float]:
-        """Return the element-wise sums of `values` over all workers."""
+        """Return the element-wise sums of `values` over all workers. All workers must call it
+        together, with equally many values."""
         if self.size == 1:
             return list(values)
         shared = torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -89,9 +91,10 @@ class WorkerGroup:
     def union_over_workers(
         self, numbers: npt.NDArray[np.int64], *, most: int
     ) -> npt.NDArray[np.int64]:
-        """Return the sorted union of the `numbers` of all workers.
+        """Return the sorted union of the `numbers` of all workers, which must call it together.
 
-        Each worker passes at most `most` numbers, none negative.
+        The numbers of each worker are sorted and distinct, at most `most` and none negative; `most`
+        is the same for all.
         """
         if self.size == 1:
             return numbers
@@ -105,8 +108,8 @@ class WorkerGroup:
 
 
 class StepFigures:
-    """The figures of one training step: −log p per direction, the number of predictions per
-    direction, and the gradient norm.
+    """The figures of one training step over all workers' rows: −log p per direction, the number of
+    predictions per direction, and the gradient norm.
 
     The first access waits for the step, but for none after it. It raises `FloatingPointError` if
     the loss or a gradient is not finite.
@@ -130,7 +133,7 @@ class StepFigures:
 
     @property
     def nats_by_direction(self) -> tuple[float, float]:
-        """Return the summed −log p, forward and backward."""
+        """Return −log p in nats, summed over the step's predictions: forward and backward."""
         return self._read[1], self._read[2]
 
     @property
@@ -142,10 +145,12 @@ class StepFigures:
 class StepInput(NamedTuple):
     """All that a step needs besides the weights, as CPU tensors ready to be copied to the device.
 
-    The letters are explained at the head of this file. `predictions` counts them per direction.
-    `targets_SN` are the target words of the positions `chosen_N` (None: all positions). `draws` are
-    the candidates of a sampled softmax. `used` are the rows of the word matrix in use, or None if
-    they depend on other workers' words.
+    `predictions` counts them per direction, for all workers. `characters_NK`, `index_STB` and
+    `reset_TB` (None: the state runs on) are as in `Window`, and `words` too. `targets_SN` are the
+    target words of both directions at the positions `chosen_N` (None: all positions). `keys_LB` has
+    a dropout key for each layer and row (None: no dropout). `draws` are the candidates of a sampled
+    softmax, one for both directions or one for each. `used` are the rows of the word matrix in use,
+    or None if they depend on other workers' words or are all.
     """
 
     predictions: int
@@ -161,8 +166,8 @@ class StepInput(NamedTuple):
 
 
 class StepWordRows(NamedTuple):
-    """The rows of the word matrix (one row per word) that a step uses: their numbers, the same on
-    the host, and where the words of each draw of candidates are among them."""
+    """The rows of the word matrix (one row per word) that a step uses: their numbers, the same as a
+    CPU tensor, and for each draw of candidates where its targets and candidates are among them."""
 
     numbers: npt.NDArray[np.int64]
     on_host: Tensor
@@ -201,7 +206,8 @@ class EncoderAndLSTM(nn.Module):
 
 
 class Stepper:
-    """Takes training steps.
+    """The training steps of one worker: `prepare` computes what a step needs besides the weights,
+    and `step` takes it.
 
     It has no state of its own: a step changes its model, softmax and optimizer.
     """
@@ -223,8 +229,8 @@ class Stepper:
             self.body = nn.parallel.DistributedDataParallel(body, gradient_as_bucket_view=True)
 
     def prepare(self, window: Window, *, step: int) -> StepInput:
-        """Compute all that a step needs besides the weights; any thread may do so, ahead of the
-        step."""
+        """Compute all that step number `step`, from 0, needs besides the weights, from its window;
+        any thread may do so, ahead of the step."""
         device, settings = self.workers.device, self.settings
         characters_NK = window.characters_NK
         if prefers_large_operations(device) and isinstance(self.bilm.encoder, CharacterEncoder):
@@ -257,8 +263,8 @@ class Stepper:
     def step(
         self, given: Window | StepInput, state: LSTMState, *, step: int
     ) -> tuple[StepFigures, LSTMState]:
-        """Take step number `step`, from 0; return its figures and the new LSTM state, without
-        waiting for a GPU.
+        """Take step number `step`, from 0, from the LSTM state `state` of this worker's rows;
+        return its figures and the new state, without waiting for a GPU.
 
         `given` is a window or, to save time, what `prepare` has made of it. The weights are changed
         even if the loss is not finite: check the figures before you keep the weights.
@@ -367,8 +373,8 @@ class Stepper:
         return StepWordRows(numbers, host_tensor(numbers, device), rows)
 
     def _draws(self, targets_SN: npt.NDArray[np.int64], step: int) -> list[CandidateDraw]:
-        """Return one draw for both directions or one for each, equal on all workers; None if not
-        sampled."""
+        """Return one draw for both directions or one for each, equal on all workers; none if the
+        softmax is not sampled."""
         settings, device = self.settings, self.workers.device
         if settings.softmax == "full":
             return []

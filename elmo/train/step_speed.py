@@ -45,7 +45,8 @@ _CHARACTERS, _TOKEN, _WORDS = 262, 50, 50_000  # of the text that is drawn
 
 
 class StepSeconds(msgspec.Struct, forbid_unknown_fields=True):
-    """The seconds of one training step in each precision, and the tokens of that step."""
+    """The seconds of one training step in each precision, and the tokens of that step (0: not
+    timed)."""
 
     float32_s: float
     bfloat16_s: float
@@ -63,8 +64,9 @@ def cached_step_seconds(
     """Return the seconds of a training step of a network, timed once per machine and then read from
     a cache.
 
-    For a network so small that nothing is to be gained, both are given as 1 without timing.
-    `threads` is the number of CPU threads. `ElmoError` names the cached file if it is damaged.
+    For a network so small that nothing is to be gained, 1 is given for both precisions without
+    timing. `threads` is the number of CPU threads. `ElmoError` names the cached file if it is
+    damaged.
     """
     if count_operations(network, training) < SMALL:
         return StepSeconds(1.0, 1.0)

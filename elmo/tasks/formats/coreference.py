@@ -38,7 +38,8 @@ def document_record(text: str, split: TextSplitter) -> dict[str, Any]:
 
 
 def from_conll(request: ReadRequest) -> ExampleSet:
-    """Read CoNLL-2012 columns (also LitBank): words in column 4, clusters in the last.
+    """Read documents in CoNLL-2012 columns (also LitBank): words in column 4, clusters in the last,
+    unless the request says otherwise.
 
     There (3 begins a mention of cluster 3, 3) ends it, and | separates several.
     """
@@ -107,7 +108,7 @@ def _mentions(
 
 
 def from_jsonl(request: ReadRequest) -> ExampleSet:
-    """Read JSON lines {"sentences": [[tokens]], "clusters": [[[start, stop], …]]}.
+    """Read documents from JSON lines {"sentences": [[tokens]], "clusters": [[[start, stop], …]]}.
 
     Spans count the tokens of the whole document.
     """
@@ -136,7 +137,8 @@ def from_jsonl(request: ReadRequest) -> ExampleSet:
 
 
 def from_text(request: ReadRequest) -> ExampleSet:
-    """Read plain text to predict: one sentence per line, and a blank line between documents."""
+    """Read documents to predict from plain text: one sentence per line, and a blank line between
+    documents."""
     documents: list[Example] = []
     sentences: list[Tokens] = []
     for number, text in [*text_lines(request, blank=True), (0, "")]:

@@ -28,7 +28,8 @@ CONLLU = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEP
 
 @dataclass(frozen=True)
 class ExampleSet:
-    """The examples read from a file, labelled or not, with counts of what was read and dropped.
+    """The examples read from a file, labelled or not, with counts of what was read and dropped, by
+    name.
 
     `scheme` is that of their tags; `plain` if the tags mark no spans, or there are none.
     """
@@ -39,7 +40,8 @@ class ExampleSet:
 
 
 class TextSplitter:
-    """A callable that splits a text into tokens, and can give their character offsets.
+    """A callable that splits a text into tokens, and can give their character offsets. `tokenizer`
+    is a tokenizer's name, or how a model's training text was split.
 
     The tokenizer is loaded at the first text: data that is already tokenized needs none.
     """
@@ -75,9 +77,9 @@ class TextSplitter:
 class ReadRequest:
     """A request to a reader: a file, its format, and how to read it.
 
-    `columns` says which columns or keys hold the fields, `scheme` which scheme the tags have, and
-    `split` splits raw text into tokens. If `labelled` is false, labels may be absent. `items` are
-    records in memory, read instead of the lines of a JSON lines file.
+    `columns` says which columns or keys hold the fields, `scheme` which scheme the tags have (None:
+    to be detected), and `split` splits raw text into tokens. If `labelled` is false, labels may be
+    absent. `items` are records in memory, read instead of the lines of a JSON lines file.
     """
 
     path: Path
@@ -89,7 +91,8 @@ class ReadRequest:
     items: Sequence[dict[str, Any]] | None = None
 
     def column(self, field: str, default: str) -> str:
-        """Return the column or key that a field is read from."""
+        """Return the column or key that the field `field` is read from: that of `columns`,
+        otherwise `default`."""
         return self.columns.get(field, default)
 
 
@@ -178,7 +181,8 @@ def read_records(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the records of a TSV, CSV, JSON lines or text file with their line numbers.
 
-    `fields` are the fields wanted of a table; a record of it has these keys.
+    `fields` are the fields to read from a table, whose records have these keys, without `label` if
+    the request needs no labels. A line of text gives a record of the field `text`.
     """
     if request.format == "jsonl":
         yield from json_records(request)
@@ -212,7 +216,8 @@ def text_lines(request: ReadRequest, *, blank: bool = False) -> list[tuple[int, 
 
 
 def json_records(request: ReadRequest) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of JSON lines with their line numbers, with keys renamed as `columns` says.
+    """Yield the objects of JSON lines with their line numbers, with keys renamed to the fields that
+    `request.columns` reads from them.
 
     Records in memory (`items`) are numbered from 0.
     """
@@ -310,8 +315,8 @@ def column_number(column: str, name: str) -> int:
 
 
 def text_of(request: ReadRequest, record: Mapping[str, Any]) -> str | None:
-    """Return the text that `tokens_of` splits for a record to be predicted; None if it splits
-    none, or for training."""
+    """Return the text that `tokens_of` splits for a record to be predicted; None if it splits none,
+    or if the request needs labels."""
     text = None if request.labelled or "tokens" in record else record.get("text")
     return text if isinstance(text, str) else None
 
@@ -336,12 +341,12 @@ def tokens_covering(offsets: Sequence[Range], start: int, stop: int) -> Range:
 
 
 def width_error(path: Path, number: int, found: int, wanted: int, unit: str) -> ElmoError:
-    """Return the exception for a line with another number of columns than the first of its unit,
-    such as a sentence."""
+    """Return the exception for line `number`, which has `found` columns where the first line of its
+    `unit`, such as a sentence, has `wanted`."""
     columns = f"{found} column{'s' * (found != 1)}"
     return line_error(path, number, f"{columns} here, {wanted} in the first line of its {unit}")
 
 
 def line_error(path: Path, number: int, what: str) -> ElmoError:
-    """Return the exception for a malformed line of a file."""
+    """Return the exception for the malformed line `number` of a file; `what` says what is wrong."""
     return ElmoError(f"{path}:{number}: {what}")

@@ -49,7 +49,8 @@ class _Squad(msgspec.Struct):
 
 
 def from_squad(request: ReadRequest) -> ExampleSet:
-    """Read SQuAD 1.1."""
+    """Read the questions of a SQuAD 1.1 JSON file, each with its paragraph and, if the request
+    needs labels, its reference answers."""
     squad = parse_record(read_bytes(request.path), _Squad, source=str(request.path))
     examples: list[Example] = []
     counts: Counter[str] = Counter()
@@ -66,8 +67,8 @@ def from_squad(request: ReadRequest) -> ExampleSet:
 
 
 def from_jsonl(request: ReadRequest) -> ExampleSet:
-    """Read JSON lines {"context": …, "question": …, "answers": [{"text": …, "answer_start":
-    …}]}."""
+    """Read questions from JSON lines {"context": …, "question": …, "answers": [{"text": …,
+    "answer_start": …}]}, where `answer_start` is a character offset in the context."""
     examples: list[Example] = []
     counts: Counter[str] = Counter()
     for number, record in json_records(request):

@@ -80,7 +80,8 @@ def from_conll(request: ReadRequest) -> ExampleSet:
 
 
 def from_jsonl(request: ReadRequest) -> ExampleSet:
-    """Read JSON lines {"tokens": [...], "predicate": 3, "tags": [BIO...]}.
+    """Read semantic roles from JSON lines {"tokens": [...], "predicate": 3, "tags": [BIO...]},
+    where the predicate is a token's index from 0.
 
     Unlabelled lines may have "predicates": [3, 7] in place of "predicate" and "tags".
     """

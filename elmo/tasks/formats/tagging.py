@@ -25,8 +25,8 @@ from elmo.tasks.formats.fields import (
 
 
 def from_conll(request: ReadRequest) -> ExampleSet:
-    """Read columns separated by tabs or spaces: a token per line, a blank line after each
-    sentence."""
+    """Read columns separated by tabs or spaces: a token per line, a blank line after each sentence.
+    The word is in the first column and the tag in the last, unless the request says otherwise."""
     counts: Counter[str] = Counter()
     rows, numbers = [], []
     word, tag = request.column("word", "1"), request.column("tag", "-1")
@@ -47,7 +47,8 @@ def from_conll(request: ReadRequest) -> ExampleSet:
 
 
 def from_conllu(request: ReadRequest) -> ExampleSet:
-    """Read CoNLL-U; ranges (1-2) and empty nodes (1.1) are skipped."""
+    """Read tagged sentences from CoNLL-U, by default with the tags of UPOS; ranges (1-2) and empty
+    nodes (1.1) are skipped."""
     counts: Counter[str] = Counter()
     rows, numbers = [], []
     word, tag = request.column("word", "FORM"), request.column("tag", "UPOS")
@@ -76,7 +77,8 @@ def from_conllu(request: ReadRequest) -> ExampleSet:
 
 
 def from_jsonl(request: ReadRequest) -> ExampleSet:
-    """Read JSON lines {"tokens": [...], "tags": [...]}, or {"text": …} without tags."""
+    """Read tagged sentences from JSON lines {"tokens": [...], "tags": [...]}, or {"text": …}
+    without tags."""
     rows, numbers, raw = [], [], []
     for number, record in json_records(request):
         tokens = tokens_of(request, record, number)
