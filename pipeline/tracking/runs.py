@@ -33,6 +33,7 @@ from .client import (
     shown_uri,
 )
 from .spool import (
+    FLUSH,
     Refused,
     Spool,
     SpooledRecord,
@@ -40,7 +41,6 @@ from .spool import (
 )
 
 _PROCESS = "elmo.process"  # the tag of a run that says which process opened it
-FLUSH = 60.0  # seconds a finished stage waits for its last figures to go out
 _RACES = 10  # times that another process may add a row first
 _DUPLICATE = re.compile("UNIQUE constraint|UniqueViolation|duplicate key", re.IGNORECASE)
 _KEPT = "mlflow.json"  # in the folder of work in progress: which run it is
