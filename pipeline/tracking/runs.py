@@ -165,7 +165,16 @@ def spool_folder(folder: Location) -> Path:
     """
     if folder.local is not None:
         return folder.local.parent / "unsent"
-    return scratch() / "unsent" / digest(folder.url.rpartition("/")[0])[:8]
+    return _at_urls() / digest(folder.url.rpartition("/")[0])[:8]
+
+
+def spools_of_urls() -> list[Path]:
+    """Return the folders on this machine with records of runs whose work folders are at URLs."""
+    return [path for path in _at_urls().glob("*") if path.is_dir()]
+
+
+def _at_urls() -> Path:
+    return scratch() / "unsent"
 
 
 def end_killed_runs(stage: str) -> None:
