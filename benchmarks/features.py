@@ -32,7 +32,7 @@ from elmo.data.shards import Shard, Shards, write_shards
 from elmo.data.tokenizer import Tokenization
 from elmo.io.location import Location
 from elmo.store import FeatureStore
-from elmo.store.export import export_token_table
+from elmo.store.dump import export_token_table
 from elmo.store.layout import Layout, choose_layers
 from elmo.store.manifest import (
     FIRST_MANIFEST,

@@ -12,7 +12,7 @@ _PRELOADED = [
     "tests.elmo.run_job",
     "tests.hostile.processes",
     "elmo.store.build",
-    "elmo.store.export",
+    "elmo.store.dump",
     "elmo.store.maintenance",
     "elmo.interop.files_of_2018",
     "mlflow.pyfunc",

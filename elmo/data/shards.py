@@ -30,7 +30,8 @@ from elmo.data.manifest import (
 )
 from elmo.data.tokenizer import NO_TOKENIZER, Tokenization
 from elmo.errors import ElmoError, altered_error, first_line, missing_error
-from elmo.io.folders import cached_copy, new_folder
+from elmo.io.cache import cached_copy
+from elmo.io.folders import new_folder
 from elmo.io.location import Folder, Location
 from elmo.io.records import check_sha256, digest, sha256
 
@@ -122,7 +123,7 @@ class Shards:
 
         The first time a process opens a file, its SHA-256 is checked; `ElmoError` is raised if the
         file does not match its entry. A file at a URL is first copied to a local cache
-        (`elmo.io.folders.cached_copy`).
+        (`elmo.io.cache.cached_copy`).
         """
         return open_shard_at(self.location, entry)
 

@@ -1,34 +1,19 @@
-"""Folders that are written completely or not at all, locally or at a URL, and local copies of them.
-
-Local files are always used in place.
-"""
+"""Folders that are written completely or not at all, locally or at a URL."""
 
 import os
-import re
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-from elmo.errors import BadSettings, ElmoError, altered_error, missing_error
-from elmo.io import records
+from elmo.errors import ElmoError
 from elmo.io.atomic import hidden_folder, hidden_name
 from elmo.io.location import Location, in_parallel, scratch
 from elmo.io.outputs import check_folder
 
-CACHE = "ELMO_CACHE"  # the variable that names the folder of copies
-CACHE_GB = "ELMO_CACHE_GB"  # and the one that says how much they take at most
-_COPY = re.compile("[0-9a-f]{64}")
 _LOOK = 2.0  # seconds between two looks at a URL for a file that tells something
-
-
-def user_cache() -> Path:
-    """Return the user's cache folder for elmo, which may not exist; its content can be
-    recreated."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "elmo"
 
 
 @contextmanager
@@ -123,58 +108,6 @@ def link_folder(source: Path, target: Path) -> None:
         there = target / path.relative_to(source)
         there.parent.mkdir(parents=True, exist_ok=True)
         link_or_copy(path, there)
-
-
-def cached_copy(location: Location, file: str, *, sha256: str) -> Path:
-    """Return a local path of the file `file` of a folder: its own, or for a URL that of a copy in a
-    cache on this machine.
-
-    `sha256` is the SHA-256 that the file must have, in hex; it names the copy and is checked when
-    the copy is made. A process that needs the space may delete a copy that is not open; call this
-    again then.
-    """
-    if location.local is not None:
-        return location.local / file
-    folder = Location(os.environ.get(CACHE) or scratch() / "cache")
-    assert folder.local is not None
-    path = folder.local / sha256
-    with suppress(FileNotFoundError):
-        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))  # used last now
-        return path
-    if not location.exists(file):
-        raise missing_error(location.name(file))
-    with folder.new(sha256) as new:
-        location.get(file, new)
-        if records.sha256(new) != sha256:
-            raise altered_error(location.name(file), "its sha256 is not its manifest's")
-    _make_room(folder.local, keep=sha256)
-    return path
-
-
-def _make_room(folder: Path, *, keep: str) -> None:
-    """Delete the least recently used copies while they take too much space, but never `keep`.
-
-    The limit is the variable `ELMO_CACHE_GB`, or half of the free space and the copies together.
-    """
-    Location(folder).sweep()
-    copies = []
-    for name in filter(_COPY.fullmatch, os.listdir(folder)):
-        with suppress(FileNotFoundError):
-            copies.append(((folder / name).stat(), name))
-    taken = sum(status.st_size for status, _ in copies)
-    given = os.environ.get(CACHE_GB)
-    most = _gigabytes(given) if given else (shutil.disk_usage(folder).free + taken) / 2
-    for status, name in sorted(copies, key=lambda copy: copy[0].st_atime_ns):
-        if taken > most and name != keep:
-            (folder / name).unlink(missing_ok=True)
-            taken -= status.st_size
-
-
-def _gigabytes(text: str) -> float:
-    try:
-        return float(text) * 1e9
-    except ValueError:
-        raise BadSettings(f"{CACHE_GB} must be a number of gigabytes, found {text!r}") from None
 
 
 class Flag:

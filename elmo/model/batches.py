@@ -17,10 +17,9 @@ from elmo.data.arrays import Ints
 from elmo.nn.device import (
     device_tensor,
     prefers_large_operations,
-    round_up_rows,
-    round_up_time_steps,
 )
 from elmo.nn.lstm import LayerWeightsLike, LSTMStack, LSTMState
+from elmo.nn.padding import round_up_rows, round_up_time_steps
 
 PADDED_TIME_STEPS = 32  # of a window on a GPU, where few large operations are faster
 WINDOW_TOKENS = 512  # rows × time steps read at once: stays in cache, bounds a long sentence

@@ -18,7 +18,8 @@ from elmo.errors import ElmoError
 from elmo.io.location import Folder
 from elmo.model.folder import Model, load_model
 from elmo.nn.bilm import token_vectors
-from elmo.nn.device import prefers_large_operations, round_up_rows, round_up_time_steps
+from elmo.nn.device import prefers_large_operations
+from elmo.nn.padding import round_up_rows, round_up_time_steps
 
 LayerNorm = Literal["bilm-tf", "allennlp"]
 _EPSILON = {"bilm-tf": 1e-12, "allennlp": 1e-13}

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from elmo.errors import ElmoError
 
-TIME_STEPS_APART = 8
 Item = TypeVar("Item")
 
 
@@ -52,18 +51,6 @@ def exact_float32(device: torch.device) -> Iterator[None]:
         yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32 = before
-
-
-def round_up_time_steps(time_steps: int) -> int:
-    """Round a number of time steps up to a multiple of 8, so that few different shapes occur, since
-    a CUDA graph is captured for each."""
-    return -(-time_steps // TIME_STEPS_APART) * TIME_STEPS_APART
-
-
-def round_up_rows(rows: int) -> int:
-    """Round a number of rows up to a power of two, or above 256 to a multiple of 256, so that few
-    different shapes occur, since a CUDA graph is captured for each."""
-    return 1 << (rows - 1).bit_length() if rows <= 256 else -(-rows // 256) * 256
 
 
 def host_tensor(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:

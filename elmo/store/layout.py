@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from msgspec import Meta, Struct
 
@@ -27,10 +26,9 @@ from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
 from elmo.io.records import read_record
 from elmo.settings import MOST_LAYERS, Codec
+from elmo.store.dtypes import DTYPES, SCALE_DTYPE
 
 SCHEMA_VERSION = 3
-DTYPES = {"float16": "<f2", "float32": "<f4", "int8": "|i1"}
-SCALE_DTYPE = "<f4"  # of the factor by which an int8 vector is multiplied
 TYPE_ID_DTYPE = "<i4"  # of a token's number in its part's table of distinct tokens
 MOST_STORED_LAYERS = MOST_LAYERS + 1  # layer 0 is the char-CNN's
 MAX_DIM = 2**20
@@ -187,35 +185,6 @@ def contextual_columns(
         else:
             columns[name] = layers[layer_number(name) - 1]
     return columns
-
-
-def to_stored(vectors_TD: Floats, layout: Layout) -> tuple[npt.NDArray[Any], Floats | None]:
-    """Return vectors (tokens, dim) in the store's dtype, with their scales (tokens,) for int8, else
-    None.
-
-    `ElmoError` is raised if a value is not finite or too large for float16.
-    """
-    if not np.isfinite(vectors_TD).all():
-        raise ElmoError("the model gave a vector that is not finite; train it again")
-    if layout.dtype == "int8":
-        scale_T = np.abs(vectors_TD).max(1, initial=0).astype(SCALE_DTYPE) / np.float32(127)
-        safe_T = np.where(scale_T > 0, scale_T, np.float32(1))
-        return np.rint(vectors_TD / safe_T[:, None]).astype("|i1"), scale_T
-    if layout.dtype == "float32":
-        return np.ascontiguousarray(vectors_TD, DTYPES["float32"]), None
-    narrowed = narrow(vectors_TD)
-    if not np.isfinite(narrowed).all():
-        raise ElmoError(
-            f"a value of {np.abs(vectors_TD).max():.0f} does not fit float16; use dtype float32"
-        )
-    return narrowed, None
-
-
-def narrow(vectors_TD: Floats) -> npt.NDArray[np.float16]:
-    """Return vectors rounded to float16; torch does so 20 times as fast as numpy."""
-    import torch
-
-    return torch.from_numpy(np.ascontiguousarray(vectors_TD)).half().numpy()
 
 
 def part_schema(layout: Layout, *, types_file: str, metadata: dict[str, str]) -> pa.Schema:

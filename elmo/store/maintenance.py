@@ -15,9 +15,8 @@ import pyarrow.parquet as pq
 from elmo.errors import Damaged, ElmoError
 from elmo.io.location import Folder, Location
 from elmo.io.records import digest, sha256
+from elmo.store.dtypes import DTYPES, SCALE_DTYPE
 from elmo.store.layout import (
-    DTYPES,
-    SCALE_DTYPE,
     TYPE_ID_DTYPE,
     Layout,
     layout_metadata,

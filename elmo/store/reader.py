@@ -26,9 +26,8 @@ from elmo.data.arrays import Floats, Ints
 from elmo.data.ragged import split_into_runs
 from elmo.errors import Damaged, ElmoError, altered_error, first_line
 from elmo.io.location import Location
+from elmo.store.dtypes import DTYPES, SCALE_DTYPE
 from elmo.store.layout import (
-    DTYPES,
-    SCALE_DTYPE,
     TYPE_ID_DTYPE,
     Layout,
     layout_metadata,

@@ -27,13 +27,13 @@ from elmo.data.ragged import split_into_runs
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.io.records import sha256
+from elmo.store.dtypes import to_stored
 from elmo.store.layout import (
     MAX_VALUE_BYTES,
     TYPE_ID_DTYPE,
     Layout,
     contextual_columns,
     part_schema,
-    to_stored,
     types_schema,
 )
 from elmo.store.manifest import PartEntry, SourceShard, TypesEntry
@@ -210,7 +210,7 @@ def add_rows(
 def stored_x(x_NP: Floats, layout: Layout) -> dict[str, npt.NDArray[Any]]:
     """Return the columns of a table of types that hold layer 0, by name, from the context-free
     vectors `x_NP` of its tokens."""
-    values, scale = to_stored(x_NP, layout)
+    values, scale = to_stored(x_NP, layout.dtype)
     return {"layer_0": values} if scale is None else {"layer_0": values, "layer_0_scale": scale}
 
 
@@ -291,7 +291,7 @@ def _write_segment(
     columns: dict[str, npt.NDArray[Any]] = {}
     contextual = contextual_columns(layout, x_NP=x_NP, ids=sentences.ids, layers=segment.contextual)
     for name, vectors in contextual.items():
-        columns[name], scale = to_stored(vectors, layout)
+        columns[name], scale = to_stored(vectors, layout.dtype)
         if scale is not None:
             columns[f"{name}_scale"] = scale
     add_rows(writer, sentences, columns, layout)

@@ -17,7 +17,7 @@ import torch
 
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
-from elmo.io.folders import user_cache
+from elmo.io.cache import user_cache
 from elmo.io.records import read_record
 from elmo.settings import PRECISIONS, Precision
 

@@ -7,7 +7,7 @@ import click
 
 from elmo.data.tokenizer import TOKENIZERS
 from elmo.errors import ElmoError
-from elmo.interop.export_formats import EXPORT_FORMATS, format_for
+from elmo.interop.dump_formats import DUMP_FORMATS, format_for
 
 from .options import (
     FOLDER,
@@ -183,7 +183,7 @@ def export_serving(model: Path, out: Path, overwrite: bool) -> None:
 
 
 def _dump_help() -> str:
-    layouts = [f"  {name:<10} {export.help}" for name, export in EXPORT_FORMATS.items()]
+    layouts = [f"  {name:<10} {export.help}" for name, export in DUMP_FORMATS.items()]
     lines = [
         "Write STORE for other tools: a table of tokens, HDF5 of 2018, Hugging Face datasets.",
         "",
@@ -200,7 +200,7 @@ def _dump_help() -> str:
 @click.argument("out", type=NEW_FILE)
 @click.option(
     "--layout",
-    type=Choice([*EXPORT_FORMATS]),
+    type=Choice([*DUMP_FORMATS]),
     help="One of the layouts above; by default lists where OUT ends in .parquet, else all.",
 )
 @click.option(
@@ -215,9 +215,9 @@ def dump(store: "Location", out: Path, layout: str | None, dtype: str, overwrite
     """Write STORE for other tools."""
     from elmo.io.atomic import check_unfinished
     from elmo.store import FeatureStore
-    from elmo.store.export import DATASET_FILE
+    from elmo.store.dump import DATASET_FILE
 
-    export = EXPORT_FORMATS[layout or format_for(out.name)]
+    export = DUMP_FORMATS[layout or format_for(out.name)]
     if layout == "datasets" and not overwrite:
         check_unfinished(out, mark=DATASET_FILE)
     opened = FeatureStore(store, checked=True)

@@ -95,7 +95,7 @@ def advice_for_smaller_store(layer: int, dtype: str) -> str:
 
 def layer_bytes(tokens: int, params: "Params") -> int:
     """Return the bytes that one layer's vectors of so many tokens take."""
-    from elmo.store.layout import DTYPES
+    from elmo.store.dtypes import DTYPES
 
     return (
         tokens * 2 * _network(params).projection * np.dtype(DTYPES[params.features.dtype]).itemsize

@@ -1,7 +1,7 @@
 """report: all figures of a run as pictures and one self-contained HTML page.
 
 In `pipeline/report`, `results.py` reads them, `pictures.py` draws, `runs.py`, `sections.py` and
-`uses.py` are what the page says, section by section, and `page.py` renders it.
+`word_sections.py` are what the page says, section by section, and `page.py` renders it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from elmo.io.folders import local_folder, new_folder
 from elmo.io.location import Location
 
 from .. import tracking
-from ..report import runs, sections, uses
+from ..report import runs, sections, word_sections
 from ..report.page import Block, Picture, render
 from ..report.results import Results, read_results, training_runs
 from ..settings.params import Params, ReportSettings
@@ -132,8 +132,8 @@ def _figures(
         ],
         "Vocabulary": [] if results.started_from else words,
         "Layers": [*sections.layers(results.layers), drawn["layers"]],
-        "Neighbours": uses.neighbors(params, store, embedder),
-        "Uses of a word": uses.uses(params.neighbors_of, store, embedder),
+        "Neighbours": word_sections.neighbors(params, store, embedder),
+        "Uses of a word": word_sections.uses(params.neighbors_of, store, embedder),
         "Store": [sections.store(store)],
         "Tasks": sections.tasks(results.tasks, task_pictures),
     }

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from elmo.errors import ElmoError
-from elmo.io.folders import user_cache
+from elmo.io.cache import user_cache
 from elmo.io.location import in_parallel
 from elmo.io.records import check_readable, digest
 

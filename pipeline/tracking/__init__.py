@@ -27,6 +27,7 @@ from .runs import (
     run_exists,
     send_unsent,
     spool_folder,
+    spools_of_urls,
     training_facts,
 )
 
@@ -48,6 +49,7 @@ __all__ = [
     "shown_uri",
     "silenced",
     "spool_folder",
+    "spools_of_urls",
     "secret_tracking_uri",
     "count_unsent",
 ]

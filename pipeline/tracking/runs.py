@@ -33,6 +33,7 @@ from .client import (
     shown_uri,
 )
 from .spool import (
+    FLUSH,
     Refused,
     Spool,
     SpooledRecord,
@@ -40,7 +41,6 @@ from .spool import (
 )
 
 _PROCESS = "elmo.process"  # the tag of a run that says which process opened it
-FLUSH = 60.0  # seconds a finished stage waits for its last figures to go out
 _RACES = 10  # times that another process may add a row first
 _DUPLICATE = re.compile("UNIQUE constraint|UniqueViolation|duplicate key", re.IGNORECASE)
 _KEPT = "mlflow.json"  # in the folder of work in progress: which run it is
@@ -169,7 +169,16 @@ def spool_folder(folder: Location) -> Path:
     """
     if folder.local is not None:
         return folder.local.parent / "unsent"
-    return scratch() / "unsent" / digest(folder.url.rpartition("/")[0])[:8]
+    return _at_urls() / digest(folder.url.rpartition("/")[0])[:8]
+
+
+def spools_of_urls() -> list[Path]:
+    """Return the folders on this machine with records of runs whose work folders are at URLs."""
+    return [path for path in _at_urls().glob("*") if path.is_dir()]
+
+
+def _at_urls() -> Path:
+    return scratch() / "unsent"
 
 
 def end_killed_runs(stage: str) -> None:

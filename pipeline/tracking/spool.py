@@ -22,6 +22,7 @@ from elmo.io.locks import take_lock
 
 SpooledRecord = dict[str, Any]
 _BATCH = 1 << 16  # bytes read at a time
+FLUSH = 60.0  # seconds a finished stage waits for its last figures to go out
 _PAUSES = (0.5, 1, 2, 5, 10, 30)  # seconds after each failure in a row
 
 

@@ -37,15 +37,16 @@ class UnfinishedWork:
 
 
 def find_unfinished(folder: Path, *, send: bool) -> UnfinishedWork:
-    """Return the interrupted stages, and the records that MLflow has not got, below `folder`.
+    """Return the interrupted stages below `folder`, the stages' work folder, and the records that
+    MLflow has not got: those below `folder`, and those of work at URLs, which wait on this machine.
 
-    `folder` is the stages' work folder. With `send`, the records are sent first.
+    With `send`, the records are sent first.
     """
     if folder.exists() and not folder.is_dir():
         raise ElmoError(f"{folder}: is no folder; pass the one that the stages got as --work")
     left = {
         str(spool): tracking.send_unsent(spool) if send else tracking.count_unsent(spool)
-        for spool in sorted(folder.glob("*/unsent"))
+        for spool in (*sorted(folder.glob("*/unsent")), *sorted(tracking.spools_of_urls()))
     }
     work = []
     for path in sorted(folder.glob("*/*/mlflow.json")):

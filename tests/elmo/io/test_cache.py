@@ -7,7 +7,7 @@ import pytest
 
 from elmo.data.shards import Shards, write_shards
 from elmo.errors import BadSettings
-from elmo.io.folders import cached_copy
+from elmo.io.cache import cached_copy
 from elmo.io.location import Location
 from elmo.io.records import sha256
 

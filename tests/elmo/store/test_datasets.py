@@ -17,13 +17,13 @@ from torch.utils.data import DataLoader
 from elmo.data.manifest import TokenizerEntry
 from elmo.data.shards import write_shards
 from elmo.errors import ElmoError
-from elmo.interop.export_formats import EXPORT_FORMATS, format_for
+from elmo.interop.dump_formats import DUMP_FORMATS, format_for
 from elmo.io.location import Location
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import append, build
 from elmo.store.datasets import collate, sentence_arrays
-from elmo.store.export import (
+from elmo.store.dump import (
     HDF5_LAYOUTS,
     export_hdf5,
     export_token_table,
@@ -105,7 +105,7 @@ def test_a_store_is_a_dataset_itself(store: FeatureStore, workers: int, collated
     assert seen == SENTENCES
 
 
-@pytest.mark.parametrize("layout", EXPORT_FORMATS)
+@pytest.mark.parametrize("layout", DUMP_FORMATS)
 def test_each_layout_writes_all_of_a_store_and_counts_it(
     store: FeatureStore, tmp_path: Path, layout: str
 ) -> None:
@@ -113,7 +113,7 @@ def test_each_layout_writes_all_of_a_store_and_counts_it(
     tokens = [token for k in range(SENTENCES) for token in store.tokens(k)]
     words = len(set(tokens))
     counted = {"lists": len(tokens), "word2vec": words, "word2vec-0": words}
-    written = EXPORT_FORMATS[layout].write(store, tmp_path / "out", dtype="float32")
+    written = DUMP_FORMATS[layout].write(store, tmp_path / "out", dtype="float32")
     assert written == counted.get(layout, SENTENCES)
     assert (tmp_path / "out").exists()
 
@@ -122,7 +122,7 @@ def test_a_layout_is_refused_numbers_that_it_does_not_have(
     store: FeatureStore, tmp_path: Path
 ) -> None:
     with pytest.raises(ElmoError, match="^--dtype float16: this layout has float32; leave"):
-        EXPORT_FORMATS["all"].write(store, tmp_path / "out", dtype="float16")
+        DUMP_FORMATS["all"].write(store, tmp_path / "out", dtype="float16")
     assert (format_for("a.parquet"), format_for("a.hdf5")) == ("lists", "all")
 
 
@@ -156,7 +156,7 @@ import resource, sys
 from pathlib import Path
 import numpy as np
 from elmo.errors import ElmoError
-from elmo.store.export import write_vectors_hdf5
+from elmo.store.dump import write_vectors_hdf5
 if sys.argv[2] != "0":
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
 vectors = np.random.default_rng(0).random((3, 20, 64), np.float32)

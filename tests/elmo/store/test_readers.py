@@ -14,7 +14,7 @@ from elmo.errors import ElmoError
 from elmo.settings import StoreSettings
 from elmo.store import FeatureStore
 from elmo.store.build import append, build
-from elmo.store.export import export_token_table
+from elmo.store.dump import export_token_table
 from elmo.store.maintenance import compact, prune, verify
 from elmo.store.manifest import INNER_FOLDER, files_of
 

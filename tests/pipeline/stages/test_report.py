@@ -34,7 +34,7 @@ from elmo.store import FeatureStore, model_digest
 from elmo.store import build as store_build
 from elmo.store.neighbors import neighbors
 from pipeline import tracking
-from pipeline.report import occurrences, results, runs, sections, uses
+from pipeline.report import results, runs, sections, word_sections, word_uses_picture
 from pipeline.report.page import Details, Table
 from pipeline.settings.params import Params, ReportSettings, load
 from pipeline.stages import report
@@ -306,7 +306,7 @@ def test_the_sentence_that_a_query_begins_is_no_neighbour_of_it(made: Path) -> N
     begun = tokens[:-1]
     assert number in [one.sentence_id for one in neighbors(store, embedder, begun, 0, k=3)]
     query = " ".join([f"[{tokens[0]}]", *begun[1:]])
-    found = uses.neighbors(replace(PARAMS, neighbors_of=(query,)), store, embedder)
+    found = word_sections.neighbors(replace(PARAMS, neighbors_of=(query,)), store, embedder)
     (table,) = [block for block in found if isinstance(block, Table)]
     assert len(table.rows) == PARAMS.neighbors
     assert str(number) not in [row[1] for row in table.rows]
@@ -329,12 +329,12 @@ def test_uses_that_lie_apart_are_groups_apart() -> None:
     truth_N = draw.integers(0, 3, 90)
     centre_GD = draw.normal(0, 5, (3, 32))
     vectors_ND = (centre_GD[truth_N] + draw.normal(0, 0.1, (90, 32))).astype(np.float32)
-    groups_N, typical_G = occurrences.group_vectors(vectors_ND)
+    groups_N, typical_G = word_uses_picture.group_vectors(vectors_ND)
     assert len({*zip(truth_N.tolist(), groups_N.tolist(), strict=True)}) == 3
     assert [int(groups_N[k]) for k in typical_G] == [0, 1, 2]
-    points_N2 = occurrences.project_to_plane(vectors_ND)
+    points_N2 = word_uses_picture.project_to_plane(vectors_ND)
     assert points_N2.var(0)[0] >= points_N2.var(0)[1] > 0
-    assert len(occurrences.group_vectors(np.ones((5, 8), np.float32))[1]) == 1
+    assert len(word_uses_picture.group_vectors(np.ones((5, 8), np.float32))[1]) == 1
 
 
 @pytest.mark.slow

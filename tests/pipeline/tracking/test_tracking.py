@@ -8,6 +8,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -356,6 +357,18 @@ def test_a_server_slow_refusing_and_asking_for_a_password(
         assert "refuses the login" in refused(uri, monkeypatch)
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hunter2")
         tracking.check_mlflow()
+
+
+def test_records_of_work_at_a_url_wait_on_this_machine_and_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = tracking.spool_folder(Location("memory://bucket/work/pretrain/abc"))
+    folder.mkdir(parents=True)
+    (folder / "1.jsonl").write_text('{"status": "FINISHED"}\n')
+    assert tracking.count_unsent(folder) == 1
+    found = unfinished.find_unfinished(tmp_path / "work", send=False)
+    assert found.unsent == {str(folder): 1}
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """The list of the formats to which `elmo dump` exports a store, one record each.
 
-To add one, write its function in `elmo/store/export.py` and its record in `EXPORT_FORMATS`; the
+To add one, write its function in `elmo/store/dump.py` and its record in `DUMP_FORMATS`; the
 help and choices of the command follow. A function is imported only when it is used.
 """
 
@@ -13,7 +13,7 @@ from elmo.errors import BadSettings
 
 
 @dataclass(frozen=True)
-class ExportFormat:
+class DumpFormat:
     """A file format to which `elmo dump` exports a store.
 
     `writer` is the function that writes it, as "module:name"; it is called with the store, the path
@@ -42,40 +42,38 @@ class ExportFormat:
         return written
 
 
-_HDF5 = "elmo.store.export:export_hdf5"
-EXPORT_FORMATS: Mapping[str, ExportFormat] = {
-    "lists": ExportFormat(
+_HDF5 = "elmo.store.dump:export_hdf5"
+DUMP_FORMATS: Mapping[str, DumpFormat] = {
+    "lists": DumpFormat(
         help="Parquet: one row per token, a list of numbers per layer",
-        writer="elmo.store.export:export_token_table",
+        writer="elmo.store.dump:export_token_table",
         units="rows, one per token",
         ending=".parquet",
         dtypes=("float32", "float16"),
     ),
-    "all": ExportFormat("HDF5 of AllenNLP: every layer", _HDF5, {"layout": "all"}),
-    "top": ExportFormat("HDF5 of AllenNLP: the last layer", _HDF5, {"layout": "top"}),
-    "average": ExportFormat(
-        "HDF5 of AllenNLP: the mean of all layers", _HDF5, {"layout": "average"}
-    ),
-    "bilm-tf": ExportFormat("HDF5 of bilm-tf: every layer", _HDF5, {"layout": "bilm-tf"}),
-    "word2vec": ExportFormat(
+    "all": DumpFormat("HDF5 of AllenNLP: every layer", _HDF5, {"layout": "all"}),
+    "top": DumpFormat("HDF5 of AllenNLP: the last layer", _HDF5, {"layout": "top"}),
+    "average": DumpFormat("HDF5 of AllenNLP: the mean of all layers", _HDF5, {"layout": "average"}),
+    "bilm-tf": DumpFormat("HDF5 of bilm-tf: every layer", _HDF5, {"layout": "bilm-tf"}),
+    "word2vec": DumpFormat(
         help="word2vec text, for gensim: per word the mean over its occurrences",
         writer="elmo.store.static:export_word2vec",
         units="words",
     ),
-    "word2vec-0": ExportFormat(
+    "word2vec-0": DumpFormat(
         help="word2vec text: per word its layer 0, without context",
         writer="elmo.store.static:export_word2vec",
         options={"kind": "layer_0"},
         units="words",
     ),
-    "datasets": ExportFormat("Hugging Face datasets: a folder", "elmo.store.export:export_dataset"),
+    "datasets": DumpFormat("Hugging Face datasets: a folder", "elmo.store.dump:export_dataset"),
 }
 
 
 def format_for(name: str) -> str:
     """Return the name of the export format for an output file's name: the one that has its ending,
     otherwise `all` (HDF5 with every layer)."""
-    for layout, export in EXPORT_FORMATS.items():
+    for layout, export in DUMP_FORMATS.items():
         if export.ending and name.endswith(export.ending):
             return layout
     return "all"

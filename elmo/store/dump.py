@@ -2,7 +2,7 @@
 
 A sentence without tokens is exported if it was a blank line of the input, since line numbers matter
 there, and left out if a tokenizer split the sentences. To add a format, write its function here and
-its record in `elmo.interop.export_formats`, from which the choices of `elmo dump` follow.
+its record in `elmo.interop.dump_formats`, from which the choices of `elmo dump` follow.
 
 Shapes: T tokens of a sentence, D width of a layer.
 """
@@ -25,7 +25,8 @@ from elmo.io.atomic import new_file_if_absent
 from elmo.io.folders import new_folder
 from elmo.io.location import Location
 from elmo.store import FeatureStore
-from elmo.store.layout import layer_names, narrow
+from elmo.store.dtypes import narrow
+from elmo.store.layout import layer_names
 from elmo.store.reader import Part, VectorBlock
 
 if TYPE_CHECKING:

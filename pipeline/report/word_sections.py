@@ -8,8 +8,8 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from ..settings.params import ReportSettings
-from .occurrences import FEWEST, Occurrence, occurrences, picture_html
 from .page import Block, Heading, Paragraph, RawHtml, Table
+from .word_uses_picture import FEWEST, Occurrence, occurrences, picture_html
 
 if TYPE_CHECKING:
     from elmo.model.embedder import Embedder
