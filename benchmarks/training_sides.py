@@ -136,7 +136,7 @@ def default_steps(precision: Any) -> tuple[Callable[[], float], int]:
 
     given = params.load(Path(__file__).resolve().parents[1] / "params.yaml", []).pretrain
     training = replace(given.training, precision=precision)
-    timed = _Timed(given.network, training, torch.device("cpu"))
+    timed = _Timed(given.network, training, torch.device("cpu"), compiled=True)
     for _ in range(3):
         timed.step()
     return timed.step, training.rows * training.window

@@ -30,6 +30,7 @@ from elmo.io.atomic import new_file
 from elmo.io.location import Folder
 from elmo.model.batches import BatchReader, Carry, batches_by_length
 from elmo.model.folder import Model, load_model, save_model
+from elmo.nn.cell import CompileDecision
 from elmo.nn.device import (
     check_device,
     copy_to_host,
@@ -46,7 +47,6 @@ ENCODE_TOKENS = 4096  # distinct tokens encoded at a time
 SEGMENT_TOKENS = 32768  # of a shard, embedded together
 BATCH_ROWS = 256  # sentences of a segment read together
 GROUP_BATCHES = 4  # batches per call, so that sentences of similar length share one
-COMPILE_WORK = 1 << 28  # tokens × cells read by an embedder from which compiling them pays off
 COPYING_THREADS = 8
 GROUP_TOKENS = 16384  # a group of texts is embedded once it has this many tokens
 
@@ -105,7 +105,7 @@ class Embedder:
             else pack_if_faster(weights),
         )
         self._boundaries_2P: Tensor | None = None
-        self._compiled, self._tokens_read = compiled, 0
+        self._compile = CompileDecision(bilm.config.cells, at_once=compiled)
         if warm_up:
             carry = Carry()
             for sentence in warm_up:
@@ -330,7 +330,7 @@ class Embedder:
             raise ElmoError(f"batch_size must be 1 or more, found {batch_size}")
         _check_state(state, "reset", "carry")
         types, ids = _distinct(sentences)
-        compiled = self._compiles_for(sum(map(len, ids)))
+        compiled = self._compile.after(sum(map(len, ids)))
         x_NP = self._with_boundaries(self._encode(types))
         embedded = [np.empty((len(chosen), 0, self.dim), np.float32)] * len(sentences)
         if state == "reset":
@@ -373,7 +373,7 @@ class Embedder:
         """
         encoded = self._encode(types) if x_NP is None else self._to_device(x_NP)
         table_NP = self._with_boundaries(encoded)
-        compiled = self._compiles_for(len(ids))
+        compiled = self._compile.after(len(ids))
         for start, stop in split_into_runs(offsets, SEGMENT_TOKENS):
             sentences = [ids[offsets[k] : offsets[k + 1]] for k in range(start, stop)]
             first = int(offsets[start])
@@ -431,12 +431,6 @@ class Embedder:
             if layer not in range(self.layers):
                 raise ElmoError(f"layers must be among 0 to {self.layers - 1}, found {layer}")
         return layers
-
-    def _compiles_for(self, tokens: int) -> bool:
-        """Tell whether the cell is to be compiled now that this many more tokens are read; vectors
-        are the same either way."""
-        self._tokens_read += tokens
-        return self._compiled or self._tokens_read * self.bilm.config.cells >= COMPILE_WORK
 
     def _encode(self, types: Sequence[str]) -> Tensor:
         """Return the context-free vectors (N, P) of tokens, in the embedder's precision."""

@@ -17,6 +17,27 @@ from torch import Tensor
 
 log = logging.getLogger(__name__)
 
+# Tokens × cells of a layer from which on compiling saves more time than it takes, up to 15 s where
+# no cache is warm: of text that is read, and of a training.
+COMPILE_WORK = 1 << 28
+COMPILE_TRAINING = 1 << 29
+
+
+class CompileDecision:
+    """Decides call by call whether the cell of a model is compiled: once as much text has been
+    read as repays it.
+
+    With `at_once` it is compiled from the first call on.
+    """
+
+    def __init__(self, cells: int, *, at_once: bool = False) -> None:
+        self.cells, self.at_once, self.tokens = cells, at_once, 0
+
+    def after(self, tokens: int) -> bool:
+        """Return the decision now that this many more tokens are read."""
+        self.tokens += tokens
+        return self.at_once or self.tokens * self.cells >= COMPILE_WORK
+
 
 class CellFunctions(NamedTuple):
     """The functions of an LSTM cell that work element by element, eager or compiled (`kind`).

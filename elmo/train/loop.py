@@ -26,6 +26,7 @@ from elmo.io.folders import Flag
 from elmo.io.location import Location
 from elmo.model.weights import is_finite
 from elmo.nn.bilm import BiLM
+from elmo.nn.cell import COMPILE_TRAINING
 from elmo.nn.device import exact_float32
 from elmo.nn.lstm import LSTMState
 from elmo.nn.memory import keep_freed_memory
@@ -92,6 +93,13 @@ class TrainingJob:
                 "elmo.train.step_speed.training_precision does"
             )
 
+    @property
+    def compiled(self) -> bool:
+        """Tell whether the training is long enough to repay compiling the LSTM cell. It depends on
+        the job alone, so a resumed training rounds as before."""
+        tokens = self.shards.tokens("train") * self.settings.epochs
+        return tokens * self.bilm.config.cells >= COMPILE_TRAINING
+
     def modules(self) -> dict[str, torch.nn.Module]:
         """Return the trained modules, by the prefix of their parameters' names: `bilm` and
         `softmax`."""
@@ -140,6 +148,7 @@ class TrainingJob:
             self.vocabulary,
             precision=getattr(torch, self.settings.precision),
             total=workers.sum_over_workers,
+            compiled_after=lambda tokens: self.compiled,
         )
         stream = self.stream("heldout", workers, epochs=1, seed=None)
         return HeldOutText(stream, evaluator, reset=self.settings.reset == "sentence")
@@ -183,7 +192,14 @@ class _Fit:
         self.positions = self.stream.predictions_per_epoch * job.settings.epochs
         self.steps = math.ceil(self.positions / (job.settings.rows * job.settings.window))
         self.optimizer = self._optimizer(job.settings, self.steps)
-        self.stepper = Stepper(job.bilm, job.softmax, self.optimizer, job.settings, workers)
+        self.stepper = Stepper(
+            job.bilm,
+            job.softmax,
+            self.optimizer,
+            job.settings,
+            workers,
+            compiled=job.compiled,
+        )
         self.checkpoints = CheckpointFolder(job.folder / "checkpoints", keep=job.checkpointing.keep)
         self.curves = Curves(job.folder)
         self.heldout = job.heldout(workers)

@@ -331,7 +331,7 @@ def test_the_cell_is_compiled_only_when_many_tokens_repay_it(
 
     monkeypatch.setattr("elmo.nn.lstm.cell_functions_for", cell_for)
     cells = tiny_model.bilm.config.cells
-    monkeypatch.setattr(module, "COMPILE_WORK", 2 * len(GIFT) * cells)
+    monkeypatch.setattr(cell, "COMPILE_WORK", 2 * len(GIFT) * cells)
     embedder = Embedder(tiny_model)
     eager = embedder.embed([GIFT])[0]
     assert not asked

@@ -23,6 +23,7 @@ from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 from elmo.io.location import Location
 from elmo.model.folder import Model
+from elmo.nn import cell
 from elmo.nn.bilm import BiLM
 from elmo.nn.softmax import Softmax
 from elmo.settings import CheckpointSettings, TrainingSettings
@@ -446,3 +447,25 @@ def test_rows_that_ran_dry_are_not_counted(tmp_path: Path) -> None:
     made = job(tmp_path / "run", replace(SETTINGS, rows=50))
     found = heldout_perplexity(made, workers=WorkerGroup())
     assert found.tokens == sum(entry.tokens for entry in made.shards.entries("heldout"))
+
+
+def test_the_cell_is_compiled_where_the_training_repays_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For steps and evaluations alike, decided by the job alone."""
+    asked: list[torch.device] = []
+
+    def cell_for(device: torch.device) -> cell.CellFunctions:
+        asked.append(device)
+        return cell.EAGER
+
+    monkeypatch.setattr("elmo.nn.lstm.cell_functions_for", cell_for)
+    short = job(tmp_path / "short", SETTINGS)
+    fit(short, workers=WorkerGroup(), report=lambda kind, figures: None)
+    assert not asked and not short.compiled
+    work = short.shards.tokens("train") * SETTINGS.epochs * NETWORK.cells
+    monkeypatch.setattr("elmo.train.loop.COMPILE_TRAINING", work)
+    heldout_perplexity(short, workers=WorkerGroup())
+    evaluated = len(asked)
+    fit(job(tmp_path / "long", SETTINGS), workers=WorkerGroup(), report=lambda kind, figures: None)
+    assert 0 < evaluated < len(asked)
