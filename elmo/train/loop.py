@@ -26,7 +26,7 @@ from elmo.io.folders import Flag
 from elmo.io.location import Location
 from elmo.model.weights import is_finite
 from elmo.nn.bilm import BiLM
-from elmo.nn.cell import COMPILE_TRAINING
+from elmo.nn.cell import COMPILE_WORK
 from elmo.nn.device import exact_float32
 from elmo.nn.lstm import LSTMState
 from elmo.nn.memory import keep_freed_memory
@@ -98,7 +98,7 @@ class TrainingJob:
         """Tell whether the training is long enough to repay compiling the LSTM cell. It depends on
         the job alone, so a resumed training rounds as before."""
         tokens = self.shards.tokens("train") * self.settings.epochs
-        return tokens * self.bilm.config.cells >= COMPILE_TRAINING
+        return tokens * self.bilm.config.cells >= COMPILE_WORK
 
     def modules(self) -> dict[str, torch.nn.Module]:
         """Return the trained modules, by the prefix of their parameters' names: `bilm` and

@@ -464,7 +464,7 @@ def test_the_cell_is_compiled_where_the_training_repays_it(
     fit(short, workers=WorkerGroup(), report=lambda kind, figures: None)
     assert not asked and not short.compiled
     work = short.shards.tokens("train") * SETTINGS.epochs * NETWORK.cells
-    monkeypatch.setattr("elmo.train.loop.COMPILE_TRAINING", work)
+    monkeypatch.setattr("elmo.train.loop.COMPILE_WORK", work)
     heldout_perplexity(short, workers=WorkerGroup())
     evaluated = len(asked)
     fit(job(tmp_path / "long", SETTINGS), workers=WorkerGroup(), report=lambda kind, figures: None)
