@@ -338,7 +338,8 @@ class _Layer(torch.autograd.Function):
         saved = ctx.saved_tensors
         read, y_STBP, held = saved[:4], saved[4], saved[8:]
         kept: Any = saved[5:8]
-        given, weights = (dy_STBP, *read, y_STBP), (held[0], held[2])  # all but the bias
+        given: Any = (dy_STBP, *read, y_STBP)
+        weights = held[0], held[2]  # all but the bias
         if ctx.lease is not None:
             gradients = call_with_cuda_graph(
                 _backward, given, ctx.constants, fixed=(*kept, *weights)
