@@ -339,7 +339,7 @@ class _Layer(torch.autograd.Function):
         read, y_STBP, held = saved[:4], saved[4], saved[8:]
         kept: Any = saved[5:8]
         given: Any = (dy_STBP, *read, y_STBP)
-        weights = held[0], held[2]  # all but the bias
+        weights: Any = (held[0], held[2])  # all but the bias
         if ctx.lease is not None:
             gradients = call_with_cuda_graph(
                 _backward, given, ctx.constants, fixed=(*kept, *weights)
