@@ -103,7 +103,8 @@ def draw(page: str, kept: Mapping[str, Mapping[str, Any]]) -> str:
             continue
         figures = kept[benchmark.name]
         command = " ".join(benchmark.command).replace("{", "").replace("}", "")
-        ends = f"{_measured_on(figures)} | `benchmarks.{command}`"
+        where = _measured_on(figures, on_gpu=benchmark.on_gpu)
+        ends = f"{where} | `benchmarks.{command}`"
         for row in benchmark.rows:
             if cell := row.cell(figures):
                 lines.append(f"| {row.what} | {row.against} | {cell} | {ends} |")
@@ -114,12 +115,12 @@ def draw(page: str, kept: Mapping[str, Mapping[str, Any]]) -> str:
     return _MARK.sub(lambda match: match[1] + table + match[2], page)
 
 
-def _measured_on(figures: Mapping[str, Any]) -> str:
+def _measured_on(figures: Mapping[str, Any], *, on_gpu: bool) -> str:
     machine = figures.get("machine", {})
     units = [u for u in machine.get("units", []) if u not in ("AVX2", "AVX-512")] or ["AVX2 alone"]
     processor = re.sub(r"\(\w+\)| Processor", "", machine.get("processor", "x86-64")).strip()
-    if gpu := machine.get("gpu"):
-        processor = f"{gpu}, {processor}"
+    if on_gpu:
+        processor = f"{machine['gpu']}, {processor}"
     where = f"{processor} ({', '.join(units)}), {machine.get('cores', 2)} cores"
     return f"{where}, {figures['date']}, {figures['commit']}"
 

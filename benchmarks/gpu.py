@@ -178,7 +178,7 @@ def _timed(
     """Return seconds a step, and those of the main thread's processor time, waits included."""
     steps = steps or options.steps
     state = stepper.bilm.lstm.zero_state(options.rows)
-    before, began, of_host = None, 0.0, 0.0
+    before, began, of_host, taken = None, 0.0, 0.0, 0
     with exact_float32(GPU), closing(prefetch(_prepared(options, stepper))) as ready:
         for number, prepared in zip(range(warm + steps), ready, strict=False):
             if number == warm:
@@ -188,7 +188,10 @@ def _timed(
             if before is not None:
                 _ = before.gradient_norm
             before = figures
+            taken = number + 1
         torch.cuda.synchronize()
+    if taken < warm + steps:
+        sys.exit(f"error: {options.text} is read in {taken} steps; {warm + steps} are needed")
     return (time.perf_counter() - began) / steps, (time.thread_time() - of_host) / steps
 
 

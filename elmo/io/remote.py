@@ -103,7 +103,7 @@ class Remote:
 
 
 def without_login(reason: str, url: str) -> str:
-    """Return a message without the login of `url`; libraries may mistake it for part of a bucket's
-    name."""
+    """Return `reason`, a library's error message, without the user and password of `url`, which
+    libraries may mistake for part of a bucket's name."""
     login = urlsplit(url).netloc.rpartition("@")[0]
     return reason.replace(f"{login}@", "") if login else reason

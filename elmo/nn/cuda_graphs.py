@@ -26,7 +26,7 @@ Function = Callable[..., tuple[Tensor | None, ...]]
 WARM_UP_CALLS = 2  # plain calls before a shape is captured: one that comes once is not worth it
 MAX_GRAPHS = 64  # graphs kept, the ones used last: each holds the memory of its inputs and outputs
 MAX_BYTES = 2 << 30  # of the inputs and outputs of a device's graphs, or on a GPU …
-MAX_SHARE = 1 / 8  # … this share of its memory, if that is more
+MAX_SHARE = 1 / 8  # … this share of its memory, if that is more and there is room
 MAX_COUNTED = 1024  # shapes whose calls are counted
 
 
@@ -90,10 +90,12 @@ def call_lending_outputs(
     with graphs.lock:
         graph = graphs.captured.get(key)
         if graph is None and _is_worth_one(graphs, key, tensors):
-            pool = graphs.pools.setdefault(stream, _new_pool(device))
+            # What is lent must outlive replays of graphs captured earlier, which may use the memory
+            # of a shared pool again.
+            pool = _new_pool(device) if lent else graphs.pools.setdefault(stream, _new_pool(device))
             graph = graphs.captured[key] = _Captured(function, tensors, fixed, constants, pool)
             log.info("CUDA graph of %s: %d captured", function.__name__, len(graphs.captured))
-            _make_room(graphs, _most_bytes(device))
+            _make_room(graphs, _most_bytes(device, _held(graphs)))
         if graph is not None and not graph.is_lent:
             if key in graphs.captured:
                 graphs.captured.move_to_end(key)
@@ -111,7 +113,7 @@ def _is_worth_one(graphs: _Graphs, key: Any, tensors: Tensors) -> bool:
     graphs.calls[key] = graphs.calls.pop(key, 0) + 1
     if len(graphs.calls) > MAX_COUNTED:
         graphs.calls.popitem(last=False)
-    most = _most_bytes(next(t.device for t in tensors if t is not None))
+    most = _most_bytes(next(t.device for t in tensors if t is not None), _held(graphs))
     if graphs.calls[key] <= WARM_UP_CALLS or _bytes(tensors) > most:
         return False
     return key not in graphs.let_go or _held(graphs) + graphs.let_go[key] <= most
@@ -132,11 +134,12 @@ def _make_room(graphs: _Graphs, most: int) -> None:
         graphs.let_go.popitem(last=False)
 
 
-def _most_bytes(device: torch.device) -> int:
+def _most_bytes(device: torch.device, held: int) -> int:
+    """Return how many bytes the graphs of a device may take, which take `held` now."""
     if device.type != "cuda":
         return MAX_BYTES
-    memory = torch.cuda.get_device_properties(device).total_memory
-    return max(MAX_BYTES, int(memory * MAX_SHARE))
+    free, memory = torch.cuda.mem_get_info(device)
+    return max(MAX_BYTES, min(int(memory * MAX_SHARE), held + free // 2))
 
 
 def _held(graphs: _Graphs) -> int:

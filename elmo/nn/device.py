@@ -11,6 +11,7 @@ from torch import Tensor
 
 from elmo.errors import ElmoError
 
+MOST_PINNED = 1 << 27  # bytes of a copy in pinned memory, which torch keeps for the next one
 Item = TypeVar("Item")
 
 
@@ -73,8 +74,8 @@ def copy_to_host(tensor: Tensor) -> Callable[[], npt.NDArray[Any]]:
     A GPU copies when it has computed the tensor, and only calling the function waits for that: not
     for what the GPU was asked to do afterwards.
     """
-    if tensor.device.type != "cuda":
-        array: npt.NDArray[Any] = tensor.numpy()
+    if tensor.device.type != "cuda" or tensor.numel() * tensor.element_size() > MOST_PINNED:
+        array: npt.NDArray[Any] = tensor.cpu().numpy()
         return lambda: array
     on_host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     on_host.copy_(tensor, non_blocking=True)

@@ -328,22 +328,27 @@ class _Layer(torch.autograd.Function):
         (y_STBP, h_last, c_last, *kept), ctx.lease = call_lending_outputs(
             _forward, read, (clips, cell), fixed=held, lent=3
         )
-        ctx.save_for_backward(
-            x_STBI, h_SBP, c_SBC, keep_STB1, y_STBP, *kept, weight_SKG, project_SCP
-        )
-        ctx.constants = (clips, cell)
+        ctx.save_for_backward(*read, y_STBP, *kept, *held)
+        ctx.constants, ctx.is_lent = (clips, cell), ctx.lease is not None
         ctx.mark_non_differentiable(h_last, c_last)
         return y_STBP, h_last, c_last
 
     @staticmethod
     def backward(ctx: Any, dy_STBP: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        read, kept_and_held = ctx.saved_tensors[:5], ctx.saved_tensors[5:]
-        if ctx.lease is None:
-            gradients = _backward(dy_STBP, *read, *kept_and_held, *ctx.constants)
-        else:
+        saved = ctx.saved_tensors
+        read, y_STBP, held = saved[:4], saved[4], saved[8:]
+        kept: Any = saved[5:8]
+        given: Any = (dy_STBP, *read, y_STBP)
+        weights: Any = (held[0], held[2])  # all but the bias
+        if ctx.lease is not None:
             gradients = call_with_cuda_graph(
-                _backward, (dy_STBP, *read), ctx.constants, fixed=kept_and_held
+                _backward, given, ctx.constants, fixed=(*kept, *weights)
             )
+            ctx.lease = None  # or a loss that is still held would keep the graph from its next use
+        else:
+            if ctx.is_lent:  # read before: another call may have overwritten what was kept
+                kept = _forward(*read, *held, *ctx.constants)[3:]
+            gradients = _backward(*given, *kept, *weights, *ctx.constants)
         return *gradients, *(None,) * 5
 
 

@@ -132,6 +132,9 @@ def random_cosine(
     tokens. `layer` is a layer's number or name (default: the mean of the stored layers).
     """
     names = layer_choice(store, layer)
+    if missing := set(names) - set(store.layers):
+        held = ", ".join(store.layers)
+        raise ElmoError(f"{store.path}: {missing.pop()} was not opened; opened were {held}")
     chosen = [store.layers.index(name) for name in names]
     vectors = []
     for k in range(0, len(store), len(store) // _SENTENCES + 1):

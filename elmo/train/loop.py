@@ -142,13 +142,14 @@ class TrainingJob:
     def heldout(self, workers: WorkerGroup) -> HeldOutText:
         """Return the held-out split as seen by this worker, with what measures the model's
         perplexity on it. It is read as in training, in blocks that may be smaller."""
+        compiled = self.compiled
         evaluator = PerplexityEvaluator(
             self.bilm,
             self.softmax,
             self.vocabulary,
             precision=getattr(torch, self.settings.precision),
             total=workers.sum_over_workers,
-            compiled_after=lambda tokens: self.compiled,
+            compiled_after=lambda tokens: compiled,
         )
         stream = self.stream("heldout", workers, epochs=1, seed=None)
         return HeldOutText(stream, evaluator, reset=self.settings.reset == "sentence")

@@ -239,7 +239,7 @@ def perplexity(model: Model, sentences: Iterable[Sequence[str]]) -> Perplexity:
     first = next(windows, None)
     if first is None:
         raise ElmoError("there are no tokens to take the perplexity of")
-    return _evaluator(model).perplexity(chain([first], windows), reset=True, carry=False)
+    return evaluator_of(model).perplexity(chain([first], windows), reset=True, carry=False)
 
 
 def token_blocks(items: Iterable[Item], tokens: Callable[[Item], int]) -> Iterator[list[Item]]:
@@ -259,10 +259,18 @@ def token_blocks(items: Iterable[Item], tokens: Callable[[Item], int]) -> Iterat
         yield block
 
 
-def sentence_scores(model: Model, sentences: Sequence[Sequence[str]]) -> list[SentenceScore]:
-    """Return the −log p of each sentence in both directions; that of an empty sentence is 0."""
+def sentence_scores(
+    model: Model,
+    sentences: Sequence[Sequence[str]],
+    *,
+    evaluator: PerplexityEvaluator | None = None,
+) -> list[SentenceScore]:
+    """Return the −log p of each sentence in both directions; that of an empty sentence is 0.
+
+    Pass `evaluator_of(model)` as `evaluator` if you call this for many blocks of text.
+    """
     scored = [SentenceScore(0.0, 0.0)] * len(sentences)
-    evaluator = _evaluator(model)
+    evaluator = evaluator or evaluator_of(model)
     for rows, window in _windows(model, sentences):
         nats_STB, _ = evaluator.nats_of_window(window, None, reset=True)
         mask_TB = torch.from_numpy(window.mask_TB)
@@ -274,7 +282,8 @@ def sentence_scores(model: Model, sentences: Sequence[Sequence[str]]) -> list[Se
     return scored
 
 
-def _evaluator(model: Model) -> PerplexityEvaluator:
+def evaluator_of(model: Model) -> PerplexityEvaluator:
+    """Return an evaluator in float32 of a model that has a softmax, or raise `ElmoError`."""
     if model.softmax is None:
         raise ElmoError("the model has no softmax (2018 files have none); fine-tune it to get one")
     return PerplexityEvaluator(

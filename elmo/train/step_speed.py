@@ -73,7 +73,7 @@ def cached_step_seconds(
     work = {"network": asdict(network), "training": asdict(training), "device": device.type}
     size = ("rows", "window", "reset", "softmax", "samples", "draws", "dropout")
     key = {name: work["training"][name] for name in size}  # type: ignore[index]
-    described = json.dumps([work["network"], key, threads], sort_keys=True)
+    described = json.dumps([work["network"], key, threads, "eager"], sort_keys=True)
     path = measurement_path(device, "step", described)
     if path.exists():
         return read_record(path, StepSeconds)

@@ -187,10 +187,10 @@ def perplexity(
     tokenize = None if pretokenized else loaded.text_tokenizer()
     lines = _lines(source, tokenize, tokens=LONGEST_LINE)  # scored piece by piece: no bound
     if sentences:
+        evaluator = evaluation.evaluator_of(loaded)
         for block in evaluation.token_blocks(lines, lambda line: sum(map(len, line))):
-            each = iter(
-                evaluation.sentence_scores(loaded, [tokens for line in block for tokens in line])
-            )
+            of_block = [tokens for line in block for tokens in line]
+            each = iter(evaluation.sentence_scores(loaded, of_block, evaluator=evaluator))
             for line in block:
                 of_line = [next(each) for _ in line]
                 forward, backward = (sum(score[way] for score in of_line) for way in (0, 1))

@@ -80,11 +80,13 @@ def run(
     work: Path,
     device: str,
 ) -> dict[str, Any]:
-    """Train a task with ELMo in `out/elmo` and without in `out/baseline`; return the test scores.
+    """Train the task `name` of the params with ELMo in `out/elmo`, with the vectors of the model
+    folder `model`, and without in `out/baseline`; return the scores on the test file.
 
-    They come by the name of what was scored (`elmo`, `baseline`, a simple baseline), beside the
-    gain and its intervals. `curve` is a table of the best score on dev so far by epoch, averaged
-    over the seeds; `picture` is its plot. An interrupted run is resumed from `work`.
+    Under `elmo`, `baseline` and the names of the simple baselines are their metrics by name; `gain`
+    is a number, that of ELMo over the baseline, and its intervals stand beside it. `curve` is a
+    table of the best score on dev so far by epoch, averaged over the seeds; `picture` is its plot.
+    An interrupted run is resumed from `work`.
     """
     from elmo.model.config import read_config
     from elmo.tasks.task import OTHER_FILE_PATTERN, check_same_tags

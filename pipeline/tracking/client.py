@@ -63,8 +63,13 @@ def configured_database() -> Path | None:
 
     It is the one that MLFLOW_TRACKING_URI names, else `mlflow.db` in the project's folder.
     """
+    return database_of(configured_uri())
+
+
+def configured_uri() -> str:
+    """Return the tracking URI that runs will go to, with its login, without setting up MLflow."""
     default = f"sqlite:///{project_root() / 'mlflow.db'}"
-    return database_of(os.environ.get("MLFLOW_TRACKING_URI", default))
+    return os.environ.get("MLFLOW_TRACKING_URI", default)
 
 
 def check_database_exists() -> None:

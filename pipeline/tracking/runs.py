@@ -26,6 +26,7 @@ from . import origin
 from .client import (
     catch_mlflow_errors,
     check_mlflow,
+    configured_uri,
     experiment_id,
     explain,
     mlflow_client,
@@ -165,20 +166,23 @@ def run(
 def spool_folder(folder: Location) -> Path:
     """Return the folder for records that MLflow can't take now.
 
-    It lies beside `folder`, the run's work folder; if that is at a URL, on this machine.
+    It lies beside `folder`, the run's work folder; if that is at a URL, on this machine, among
+    those of the same tracking server.
     """
     if folder.local is not None:
         return folder.local.parent / "unsent"
-    return _at_urls() / digest(folder.url.rpartition("/")[0])[:8]
+    return _spools_of_server() / digest(folder.url.rpartition("/")[0])[:8]
 
 
 def spools_of_urls() -> list[Path]:
-    """Return the folders on this machine with records of runs whose work folders are at URLs."""
-    return [path for path in _at_urls().glob("*") if path.is_dir()]
+    """Return the folders on this machine with records for the present tracking server, of runs
+    whose work folders are at URLs."""
+    return [path for path in _spools_of_server().glob("*") if path.is_dir()]
 
 
-def _at_urls() -> Path:
-    return scratch() / "unsent"
+def _spools_of_server() -> Path:
+    """Another server would refuse these records for good: it does not know their runs."""
+    return scratch() / "unsent" / digest(without_credentials(configured_uri()))[:8]
 
 
 def end_killed_runs(stage: str) -> None:

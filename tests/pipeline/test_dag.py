@@ -102,7 +102,7 @@ def new_project(folder: Path) -> Path:
     for shift, name in enumerate(("train", "dev", "test")):
         (folder / f"{name}.conll").write_text(animals(shift))
     (folder / "params.yaml").write_text(yaml.safe_dump(tiny_params(folder)))
-    (folder / "cluster.yaml").write_text("actors: 2\ncpus: 1\n")
+    (folder / "cluster.yaml").write_text("actors: 1\ncpus: 1\n")
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "start"]):
         subprocess.run([*GIT, *command], cwd=folder, check=True)
     return folder

@@ -190,7 +190,7 @@ def from_gap(request: ReadRequest) -> ExampleSet:
         links = tuple(Link(pronoun, *spans[name]) for name in ("A", "B"))
         cluster = (pronoun, *(link.name for link in links if link.same))
         clusters = (
-            ((tuple(sorted(cluster)),) if len(cluster) > 1 else ()) if request.labelled else ()
+            ((tuple(sorted(cluster)),) if len(cluster) > 1 else ()) if request.labelled else None
         )
         source = f"{request.path}:{number}"
         documents.append(

@@ -55,7 +55,7 @@ class Pretended(graphs._Captured):
     def _replay(self) -> None:
         for kept, new in zip(self.outputs, self.again(), strict=True):
             if kept is not None:
-                kept.copy_(new)
+                kept.data.copy_(new)  # unseen by autograd, as a replay is
 
 
 @pytest.fixture
@@ -229,14 +229,49 @@ def test_backward_reads_what_forward_kept_where_it_lies(pretended: None) -> None
     for _ in range(6):
         x = torch.randn(2, 5, 4, 8).requires_grad_()
         ys, _ = lstm(x, lstm.zero_state(4))
-        ys[-1].square().sum().backward()
         assert all(graph.is_lent for graph in captured() if len(graph.outputs) == 6)
-        del ys
-        assert not any(graph.is_lent for graph in captured())  # freed with the gradient
+        ys[-1].square().sum().backward()
+        assert not any(graph.is_lent for graph in captured())
     backward = [graph for graph in captured() if len(graph.outputs) == 4]
     assert len(backward) == 2 and len(captured()) == 4
     for graph in backward:
         assert max(one.shape[-1] for one in graph.inputs if one is not None) == 32  # the cells
+
+
+def test_a_loss_that_is_still_held_keeps_no_step_from_its_graphs(
+    pretended: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replays: list[int] = []
+    replay = Pretended._replay
+
+    def count(self: Pretended) -> None:
+        replays[-1] += 1
+        replay(self)
+
+    monkeypatch.setattr(Pretended, "_replay", count)
+    lstm, loss = stack(), None
+    for _ in range(8):
+        replays.append(0)
+        x = torch.randn(2, 5, 4, 8).requires_grad_()
+        loss = lstm(x, lstm.zero_state(4))[0][-1].square().sum()  # while the last one is bound
+        loss.backward()
+    assert loss is not None and replays[-3:] == [4, 4, 4]
+
+
+def test_a_second_backward_pass_computes_again_what_was_overwritten(pretended: None) -> None:
+    lstm = stack()
+    gradients: list[Tensor] = []
+    for k in range(5):
+        x = torch.full((2, 5, 4, 8), 0.1 * k + 0.1).requires_grad_()
+        loss = lstm(x, lstm.zero_state(4))[0][-1].square().sum()
+        loss.backward(retain_graph=True)
+        assert x.grad is not None
+        gradients.append(x.grad.clone())
+        lstm(torch.ones_like(x), lstm.zero_state(4))  # overwrites what the graphs kept
+        x.grad = None
+        loss.backward()
+        torch.testing.assert_close(x.grad, gradients[-1], rtol=0, atol=0)
+    assert captured()
 
 
 def test_two_forward_passes_before_a_backward_pass_keep_their_own(

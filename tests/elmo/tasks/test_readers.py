@@ -296,6 +296,8 @@ def test_gap_links_are_spans_of_tokens(tmp_path: Path) -> None:
     assert document.sentences == [("Jo", "Li", "met", "Eve", "."), ("She", "left", ".")]
     assert document.links == (Link((5, 6), (0, 2), True), Link((5, 6), (3, 4), False))
     assert document.clusters == (((0, 2), (5, 6)),)
+    (document,) = read_examples("coreference", path, labelled=False).examples
+    assert isinstance(document, Document) and document.clusters is None
 
 
 def test_a_folder_is_all_its_files(tmp_path: Path) -> None:

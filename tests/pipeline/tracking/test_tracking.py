@@ -318,6 +318,7 @@ def test_a_server_slow_refusing_and_asking_for_a_password(
     """One server, since it takes seconds to start: no figure is lost, the stage never waits."""
     faults, work = tmp_path / "faults", tmp_path / "runs" / "pretrain" / "abc"
     work.mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with served(database, faults) as uri:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
         with tracking.run("pretrain", Params(), inputs={}, folder=Location(work)) as log:
@@ -369,6 +370,10 @@ def test_records_of_work_at_a_url_wait_on_this_machine_and_are_listed(
     assert tracking.count_unsent(folder) == 1
     found = unfinished.find_unfinished(tmp_path / "work", send=False)
     assert found.unsent == {str(folder): 1}
+    # Another server does not know the run, and would refuse its figures for good.
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'other.db'}")
+    assert unfinished.find_unfinished(tmp_path / "work", send=True).unsent == {}
+    assert tracking.count_unsent(folder) == 1
 
 
 @pytest.mark.slow
