@@ -1,4 +1,7 @@
-"""Differences between a CPU and a GPU: the cost of kernel launches, and copies to the device."""
+"""Differences between a CPU and a GPU: the cost of kernel launches, and copies to and from it.
+
+Shapes: N values that are added.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
