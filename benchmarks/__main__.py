@@ -21,8 +21,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks import peers
 from benchmarks.rows import BENCHMARKS, Benchmark
 
@@ -56,10 +54,16 @@ def _is_run(benchmark: Benchmark, given: Mapping[str, Any], *, only: Sequence[st
             option = f"--{'peers' if first in peers.PEERS else first}"
             sys.exit(f"error: {benchmark.name} needs {first if option[2:] in given else option}")
         return benchmark.name in only
-    if benchmark.on_gpu and not torch.cuda.is_available():
+    if benchmark.on_gpu and not _has_gpu():
         return False
     measured = any(name in given for name in ("text", "raw", "model"))
     return measured and given.keys() >= set(benchmark.needs)
+
+
+def _has_gpu() -> bool:
+    import torch  # slow to load, and the page alone is drawn without it
+
+    return torch.cuda.is_available()
 
 
 def _measure(benchmark: Benchmark, given: Mapping[str, Any]) -> dict[str, Any]:
