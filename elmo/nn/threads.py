@@ -1,9 +1,12 @@
 """Single-threaded computation, whose sums do not depend on how torch divides them among threads."""
 
+import os
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -33,3 +36,14 @@ def one_thread_each(count: int) -> Iterator[ThreadPoolExecutor]:
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def module_command(module: str, *, threads: int) -> tuple[list[str], dict[str, str]]:
+    """Return the command and the environment that run a module of this package in a new process,
+    where torch computes on `threads` threads."""
+    paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+    variables = {
+        "OMP_NUM_THREADS": str(threads),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+    return [sys.executable, "-m", module], os.environ | variables

@@ -9,6 +9,7 @@ import hashlib
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -22,7 +23,6 @@ from elmo.errors import Damaged, ElmoError, Mismatch, NotFound, did_you_mean, fi
 from elmo.io.atomic import check_writable, write_json
 from elmo.io.folders import new_folder
 from elmo.io.location import Location
-from elmo.io.locks import work_folder_lock
 from elmo.io.outputs import check_folder
 from elmo.io.records import (
     Count,
@@ -55,13 +55,13 @@ from elmo.tasks.formats.fields import ExampleSet, token_offsets
 from elmo.tasks.inputs import TaskInputs, WordTable, word_table
 from elmo.tasks.kinds import KINDS
 from elmo.tasks.metrics import Scores, Tally
+from elmo.tasks.seeds import SeedTraining, train_seeds
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.train import (
     ReportEpoch,
     TaskModel,
     TaskProgress,
     check_lengths,
-    fit_task,
     predict_all,
 )
 from elmo.tasks.vectors import (
@@ -267,31 +267,24 @@ def train_task(
     record = _new_record(kind, settings, train, dev, tokenizer, shape, seeds)
     folders = {seed: work / _fingerprint(record, words, seed) for seed in seeds}
 
-    def trained(seed: int) -> tuple[TaskModel, TaskProgress]:
-        """Return the trained network of a seed; at once if its training has finished."""
-        network = _untrained(record, words, model, device, seed=seed)
-        progress = fit_task(
-            network,
-            learned,
-            dev.examples,
-            vectors=vectors,
-            settings=settings,
-            seed=seed,
-            work=folders[seed],
-            report=report,
-        )
-        return network, progress
-
-    for seed in seeds:
-        report("seed", {"seed": seed})
-        with work_folder_lock(folders[seed]):
-            trained(seed)
+    training = SeedTraining(
+        network=partial(_untrained, record, words, model, device),
+        train=learned,
+        dev=dev.examples,
+        vectors=vectors,
+        settings=settings,
+        folders=folders,
+    )
+    processes = torch.get_num_threads() if device == "cpu" else 1
+    train_seeds(training, seeds, report, processes=processes)
     with new_folder(Location(out), ours=(TASK_FILE,), also=OTHER_FILE_PATTERN) as new:
         write_json(new / "words.json", words.words)
         if model is not None:
             link_model(model, new / "model")
         for seed in seeds:
-            record.scores[str(seed)] = _write_seed(new / f"seed-{seed}", *trained(seed))
+            record.scores[str(seed)] = _write_seed(
+                new / f"seed-{seed}", *training.run(seed, report)
+            )
         _write_record(record, new)
     for folder in folders.values():
         shutil.rmtree(folder, ignore_errors=True)

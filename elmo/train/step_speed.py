@@ -9,13 +9,11 @@ Shapes: S directions, T time steps, B rows, N distinct tokens, K characters.
 """
 
 import json
-import os
 import subprocess
 import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -31,6 +29,7 @@ from elmo.model.config import read_config
 from elmo.nn.bilm import BiLM
 from elmo.nn.memory import keep_freed_memory
 from elmo.nn.softmax import Softmax
+from elmo.nn.threads import module_command
 from elmo.settings import PRECISIONS, ModelShape, NetworkSettings, Precision, TrainingSettings
 from elmo.train.machine_speed import measurement_path
 from elmo.train.optimizer import Optimizer
@@ -77,25 +76,23 @@ def cached_step_seconds(
     path = measurement_path(device, "step", described)
     if path.exists():
         return read_record(path, StepSeconds)
-    paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
-    limits = {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    measured = msgspec.json.decode(_timed_apart(json.dumps(work), limits), type=StepSeconds)
+    measured = msgspec.json.decode(_timed_apart(json.dumps(work), threads), type=StepSeconds)
     with suppress(OSError, ElmoError):  # no home to write to: it is measured again
         write_json(path, msgspec.to_builtins(measured))
     return measured
 
 
-def _timed_apart(work: str, variables: dict[str, str]) -> str:
+def _timed_apart(work: str, threads: int) -> str:
     """Run this module in a new process and return its last line of output.
 
     `ElmoError` is raised if it fails or takes too long.
     """
-    command = [sys.executable, "-m", "elmo.train.step_speed"]
+    command, variables = module_command("elmo.train.step_speed", threads=threads)
     try:
         done = subprocess.run(
             command,
             input=work,
-            env=os.environ | variables,
+            env=variables,
             capture_output=True,
             text=True,
             timeout=PATIENCE,

@@ -1,0 +1,126 @@
+"""Seeds trained by several processes: the same bytes, and no process is left or waited for."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from elmo.errors import ElmoError
+from elmo.tasks import seeds
+from elmo.tasks.kinds import task_settings
+from elmo.tasks.task import Task
+from tests.elmo.tasks.test_task import contents, labelled, taught
+
+SEEDS = [0, 1, 2]
+ORDER = [("seed", 0), *[("epoch", k) for k in (1, 2, 3)]]
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short a seed is, a second process helps."""
+    monkeypatch.setattr(seeds, "WORTH", 0.0)
+    torch.set_num_threads(2)
+
+
+def train(folder: Path, report: Callable[[str, dict[str, float]], None] | None = None) -> Path:
+    several: dict[str, Any] = {"seeds": SEEDS} | ({"report": report} if report else {})
+    data = labelled("tagging", 40), labelled("tagging", 12, 1)
+    return taught("tagging", *data, folder, changes={"epochs": 3}, **several)
+
+
+def own_helpers(pid: int | None = None) -> list[psutil.Process]:
+    children = psutil.Process(pid).children()
+    return [one for one in children if "elmo.tasks.seeds" in one.cmdline()]
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_where_a_seed_is_trained_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = contents(train(tmp_path / "alone"))
+    monkeypatch.setattr(seeds, "WORTH", 0.0)
+    torch.set_num_threads(2)
+    heard: list[tuple[str, int]] = []
+    helped = 0
+
+    def report(kind: str, figures: dict[str, float]) -> None:
+        nonlocal helped
+        heard.append((kind, int(figures[kind])))
+        helped = max(helped, len(own_helpers()))
+        if heard[-1] == ("epoch", 3):  # long enough for the helper to train one too
+            time.sleep(2)
+
+    assert contents(train(tmp_path / "helped", report)) == alone
+    assert helped == 1 and own_helpers() == []
+    assert heard == [(kind, k if kind == "epoch" else s) for s in SEEDS for kind, k in ORDER]
+    Task.load(tmp_path / "helped" / "task", seed=2)
+
+
+@pytest.mark.slow
+@pytest.mark.hostile
+def test_a_helper_that_ends_is_one_line_and_the_rest_is_kept(tmp_path: Path, helpers: None) -> None:
+    def report(kind: str, figures: dict[str, float]) -> None:
+        if kind == "epoch":
+            for helper in own_helpers():
+                wait_until(lambda: list(tmp_path.glob("runs/*/epoch-00001")))
+                helper.kill()
+                helper.wait()
+
+    with pytest.raises(ElmoError, match="the process that trained seed .* ended with -9"):
+        train(tmp_path, report)
+    assert own_helpers() == [] and not (tmp_path / "task").exists()
+    found = contents(train(tmp_path))
+    assert found == contents(train(tmp_path / "whole"))
+
+
+@pytest.mark.slow
+@pytest.mark.hostile
+def test_a_helper_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    code = f"""
+import time, torch
+from pathlib import Path
+from elmo.tasks import seeds
+from elmo.tasks.kinds import task_settings
+from tests.elmo.tasks.test_seeds import train
+seeds.WORTH = 0.0
+torch.set_num_threads(2)
+train(Path({str(tmp_path)!r}), lambda kind, figures: time.sleep(100 * (figures.get("epoch") == 2)))
+"""
+    variables = os.environ | {"PYTHONPATH": str(ROOT)}
+    whole = subprocess.Popen([sys.executable, "-c", code], env=variables)
+    wait_until(lambda: own_helpers(whole.pid))
+    (helper,) = own_helpers(whole.pid)
+    wait_until(lambda: len(list(tmp_path.glob("runs/*/epoch-*"))) > 2)  # the helper trains
+    os.kill(whole.pid, signal.SIGKILL)
+    whole.wait()
+    assert psutil.wait_procs([helper], timeout=30)[1] == []
+
+
+@pytest.mark.slow
+def test_what_a_helper_refuses_is_raised(tmp_path: Path) -> None:
+    folders = {seed: tmp_path for seed in SEEDS}
+    training = seeds.SeedTraining(no_network, [], [], None, task_settings("tagging", {}), folders)
+    reports = seeds._Reports([1], lambda kind, figures: None)
+    with seeds._Helper(training, deque([1]), reports), pytest.raises(ElmoError, match="of seed 1"):
+        reports.pass_on_rest()
+
+
+def no_network(*, seed: int) -> Any:
+    raise ElmoError(f"there is no network of seed {seed}")
