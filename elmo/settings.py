@@ -242,8 +242,10 @@ class TrainingSettings:
     dropout: BelowOne
     """The share of numbers set to 0 between layers while training."""
     optimizer: OptimizerSettings
-    evaluate_every: Positive
-    """Steps between two measurements of held-out perplexity; one is taken at the end too."""
+    evaluate_every: WholeNumber
+    """Steps between two measurements of held-out perplexity; 0: so many that the measurements take
+    about a tenth of the arithmetic of training. One is taken at the end too.
+    """
     evaluate_tokens: Annotated[int, Meta(ge=0, le=2**40)]
     """Held-out tokens that a measurement during training reads, or a few more; 0: all of them."""
     patience: WholeNumber

@@ -41,13 +41,11 @@ class CompileDecision:
 class CellFunctions(NamedTuple):
     """The functions of an LSTM cell that work element by element, eager or compiled (`kind`).
 
-    `forward` computes state and output from the gates; `forward_sum` adds a matrix product first;
-    `forward_int8` adds an 8-bit product first, scaled as by `add_scaled`. For training,
-    `forward_kept` also stores what `backward` needs.
+    `forward` computes state and output from the gates; `forward_int8` adds an 8-bit product first,
+    scaled as by `add_scaled`. For training, `forward_kept` also stores what `backward` needs.
     """
 
     forward: Callable[[Tensor, Tensor, float | None], tuple[Tensor, Tensor]]
-    forward_sum: Callable[[Tensor, Tensor, Tensor, float | None], tuple[Tensor, Tensor]]
     forward_int8: Callable[..., tuple[Tensor, Tensor]]
     add_scaled: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
     forward_kept: Callable[..., tuple[Tensor, Tensor]]
@@ -67,7 +65,6 @@ def cell_functions_for(device: torch.device) -> CellFunctions:
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     compiled = CellFunctions(
         torch.compile(EAGER.forward),
-        torch.compile(EAGER.forward_sum),
         torch.compile(EAGER.forward_int8),
         torch.compile(EAGER.add_scaled),
         torch.compile(EAGER.forward_kept),
@@ -106,13 +103,6 @@ def _forward(gates_SBG: Tensor, c_SBC: Tensor, clip: float | None) -> tuple[Tens
     if clip is not None:
         c_SBC = c_SBC.clamp(-clip, clip)
     return c_SBC, (torch.sigmoid(o) * _tanh(c_SBC)).to(gates_SBG.dtype)
-
-
-def _forward_sum(
-    gates_BG: Tensor, product_BG: Tensor, c_BC: Tensor, clip: float | None
-) -> tuple[Tensor, Tensor]:
-    """Compute `_forward` of gates plus a product."""
-    return _forward(gates_BG + product_BG, c_BC, clip)
 
 
 def _add_scaled(
@@ -186,6 +176,4 @@ def _backward(
     return dc * f if keep_SB1 is None else dc * f * keep_SB1
 
 
-EAGER = CellFunctions(
-    _forward, _forward_sum, _forward_int8, _add_scaled, _forward_kept, _backward, kind="eager"
-)
+EAGER = CellFunctions(_forward, _forward_int8, _add_scaled, _forward_kept, _backward, kind="eager")

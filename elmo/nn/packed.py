@@ -1,9 +1,9 @@
-"""LSTM weights in the memory layout that oneDNN multiplies fastest, for float32 inference on a CPU.
+"""LSTM weights in the memory layout that oneDNN multiplies fastest, for inference on a CPU.
 
 A product of few rows with a large weight spends much of its time reordering the weight for the
-CPU's registers. Here that is done once, and the bias is added within the product. Torch's other
-float32 products are MKL's, which on an AMD processor leaves AVX-512 unused: there oneDNN is faster
-for weights of any size.
+CPU's registers. Here that is done once, and what a product is added to is added within it. Torch's
+other float32 products are MKL's, which on an AMD processor leaves AVX-512 unused: there oneDNN is
+faster for float32 weights of any size.
 
 Shapes: S directions, T time steps, B rows, n of them still read, K numbers of a row, G columns of a
 weight, I input, P projection, C cells.
@@ -37,7 +37,7 @@ class PackedWeights(NamedTuple):
 
     @classmethod
     def of(cls, weights: LayerWeights) -> "PackedWeights":
-        """Return the float32 weights of an LSTM layer packed for oneDNN."""
+        """Return the weights of an LSTM layer packed for oneDNN."""
         return cls(
             weights,
             _packed(weights.input_SIG),
@@ -70,8 +70,10 @@ class PackedWeights(NamedTuple):
         n = h_SnP.shape[1]
         outputs, cells = [], []
         for direction, gates_TBG in enumerate(gates):
-            product_nG = _product(h_SnP[direction], self.recurrent[direction])
-            c_nC, y_n = cell.forward_sum(gates_TBG[t, :n], product_nG, c_SnC[direction], clip)
+            gates_nG = _sum_and_product(
+                gates_TBG[t, :n], h_SnP[direction], self.recurrent[direction]
+            )
+            c_nC, y_n = cell.forward(gates_nG, c_SnC[direction], clip)
             outputs.append(y_n if self.project is None else _product(y_n, self.project[direction]))
             cells.append(c_nC)
         return torch.stack(outputs), torch.stack(cells)
@@ -79,8 +81,8 @@ class PackedWeights(NamedTuple):
 
 def pack_if_faster(weights: Sequence[LayerWeights]) -> Sequence[LayerWeightsLike]:
     """Return the weights of each layer for inference, packed for oneDNN where this makes products
-    faster: float32 weights on a CPU that are large, or any that MKL multiplies without AVX-512.
-    Others are returned unchanged."""
+    faster: large weights on a CPU, and float32 ones of any size that MKL multiplies without
+    AVX-512. Others are returned unchanged. In bfloat16 the vectors stay the same to the bit."""
     return [PackedWeights.of(layer) if _is_worth_it(layer) else layer for layer in weights]
 
 
@@ -97,11 +99,26 @@ def _product(x: Tensor, packed: Tensor, bias_G: Tensor | None = None) -> Tensor:
     return result
 
 
+def _sum_and_product(sum_nG: Tensor, x: Tensor, packed: Tensor) -> Tensor:
+    """Return the sum plus the product of the rows of `x` and a packed weight, rounded once."""
+    result: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, sum_nG, packed, None, "add")
+    return result
+
+
 def _is_worth_it(weights: LayerWeights) -> bool:
     weight_PG = weights.recurrent_SPG[0]
     there = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    on_cpu = weight_PG.device.type == "cpu" and weight_PG.dtype == torch.float32
-    return there and on_cpu and (weight_PG.numel() >= LARGE or mkl_lacks_avx512())
+    if not there or weight_PG.device.type != "cpu":
+        return False
+    if weight_PG.dtype == torch.bfloat16:
+        return weight_PG.numel() >= LARGE and onednn_has_bfloat16()
+    in_float32 = weight_PG.dtype == torch.float32
+    return in_float32 and (weight_PG.numel() >= LARGE or mkl_lacks_avx512())
+
+
+def onednn_has_bfloat16() -> bool:
+    """Tell whether oneDNN multiplies bfloat16 on this processor."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 @cache

@@ -59,6 +59,8 @@ _LOOK = 1.0  # seconds between two looks for the flag that stops a run
 REPORT_STEPS = 10
 AGREE_STEPS = 10  # steps after which workers agree whether to stop, at most
 HELDOUT_BLOCKS = 8  # of held-out sentences for each row
+MEASURING = 0.1  # of the arithmetic of training that measurements of held-out text may take …
+LEAST_MEASURED, MOST_MEASURED = 3, 50  # … where the settings don't say how often they are taken
 SOUND = 0.5  # nats above the lowest mean loss up to which the weights count as sound
 Reporter = Callable[[str, dict[str, float]], None]
 
@@ -99,6 +101,24 @@ class TrainingJob:
         the job alone, so a resumed training rounds as before."""
         tokens = self.shards.tokens("train") * self.settings.epochs
         return tokens * self.bilm.config.cells >= COMPILE_WORK
+
+    def steps_between_measurements(self, steps: int) -> int:
+        """Return after how many of `steps` steps each the held-out perplexity is measured:
+        `settings.evaluate_every` or, if that is 0, so many that measuring takes about a tenth of
+        the arithmetic of training."""
+        settings, shape = self.settings, self.bilm.config
+        if settings.evaluate_every:
+            return settings.evaluate_every
+        words = len(self.softmax.weight)
+        compared = words if settings.softmax == "full" else min(settings.samples, words)
+        # Multiplications of a token in one direction; a training step has twice as many again.
+        lstm = 9 * shape.layers * shape.cells * shape.projection
+        step = 3 * settings.rows * settings.window * (lstm + compared * shape.projection)
+        tokens = self.shards.tokens("heldout")
+        read = min(tokens, settings.evaluate_tokens or tokens)
+        measurement = max(1, read) * (lstm + words * shape.projection)
+        times = int(MEASURING * steps * step / measurement)
+        return math.ceil(steps / min(max(times, LEAST_MEASURED), MOST_MEASURED))
 
     def modules(self) -> dict[str, torch.nn.Module]:
         """Return the trained modules, by the prefix of their parameters' names: `bilm` and
@@ -192,6 +212,7 @@ class _Fit:
         )
         self.positions = self.stream.predictions_per_epoch * job.settings.epochs
         self.steps = math.ceil(self.positions / (job.settings.rows * job.settings.window))
+        self.evaluate_every = job.steps_between_measurements(self.steps)
         self.optimizer = self._optimizer(job.settings, self.steps)
         self.stepper = Stepper(
             job.bilm,
@@ -245,7 +266,7 @@ class _Fit:
                 self.unread = measured
                 progress.step += 1
                 progress.tokens += measured.predictions
-                evaluated = progress.step % self.settings.evaluate_every == 0
+                evaluated = progress.step % self.evaluate_every == 0
                 if evaluated:
                     self._show(progress)
                     progress.due = not self._evaluate(progress, interrupted)
@@ -262,7 +283,7 @@ class _Fit:
             self._show(progress)
             if position_after is not None:
                 progress.position = position_after()
-            done = progress.step % self.settings.evaluate_every == 0
+            done = progress.step % self.evaluate_every == 0
             progress.finished = done or self._evaluate(progress, interrupted)
             self._save(progress, state)
             self.checkpoints.wait()

@@ -36,12 +36,11 @@ _QUIET = {  # Ray's own chatter off
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-_PATIENCE = {  # of Ray Train on this machine; a cluster has Ray's own, for many workers far away
+_HERE = {  # of Ray Train on this machine; a cluster has Ray's own, for many workers far away
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "30",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process of its own; nobody reclaims this node
 }
-
-
 _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # how threads wait for each other
 NO_WORKERS = (
     "workers is 0, which trains on no cluster; set workers in cluster.yaml to 1 or more, or "
@@ -378,7 +377,7 @@ def elsewhere() -> bool:
 
 def _set_up() -> None:
     """Ray's own settings, which it reads as it is imported; what the user set stays."""
-    own = _QUIET if elsewhere() else _QUIET | _PATIENCE
+    own = _QUIET if elsewhere() else _QUIET | _HERE
     for name, value in own.items():
         os.environ.setdefault(name, value)
     if not elsewhere():

@@ -250,6 +250,34 @@ def test_held_out_text_is_read_up_to_a_limit_and_spelled_once(
     assert sum(read) == whole.tokens + whole.sentences > 80
 
 
+def test_measurements_take_a_share_of_the_training(tmp_path: Path) -> None:
+    """By arithmetic alone, so that each worker, and a resumed training, measures after the same
+    steps."""
+    auto = replace(SETTINGS, evaluate_every=0, samples=8)
+    made = job(tmp_path / "run", auto)
+    held = made.shards.tokens("heldout")
+    words, width = len(WORDS), NETWORK.projection
+    lstm = 9 * NETWORK.layers * NETWORK.cells * width
+    trained = 3 * auto.rows * auto.window * (lstm + 8 * width)
+    measured = held * (lstm + words * width)
+    for steps in (100, 400):
+        every = made.steps_between_measurements(steps)
+        assert measured * (steps // every) <= 0.1 * steps * trained
+        assert measured * (steps // every + 2) > 0.1 * steps * trained
+    assert made.steps_between_measurements(9) == 3 == made.steps_between_measurements(7)
+    assert made.steps_between_measurements(10**6) == 10**6 // loop.MOST_MEASURED
+    few = replace(made, settings=replace(auto, evaluate_tokens=held // 4))
+    assert few.steps_between_measurements(400) < made.steps_between_measurements(400)
+    assert replace(made, settings=SETTINGS).steps_between_measurements(10**6) == 10
+    fit(made, workers=WorkerGroup(), report=ignore)
+    steps = [
+        int(line.split()[0])
+        for line in (tmp_path / "run" / "heldout.tsv").read_text().splitlines()[1:]
+    ]
+    every = made.steps_between_measurements(steps[-1])
+    assert steps == [*range(every, steps[-1], every), steps[-1]]
+
+
 @pytest.mark.slow
 def test_weights_that_are_not_finite_become_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
