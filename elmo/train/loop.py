@@ -6,6 +6,7 @@ Shapes: L layers, S directions, B rows, P projection, C cells, W either of these
 import math
 import resource
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -102,13 +103,16 @@ class TrainingJob:
         tokens = self.shards.tokens("train") * self.settings.epochs
         return tokens * self.bilm.config.cells >= COMPILE_WORK
 
-    def steps_between_measurements(self, steps: int) -> int:
-        """Return after how many of `steps` steps each the held-out perplexity is measured:
-        `settings.evaluate_every` or, if that is 0, so many that measuring takes about a tenth of
-        the arithmetic of training."""
+    def measured_after(self, steps: int) -> range:
+        """Return the steps after which the held-out perplexity is measured, besides the last, of a
+        training of about `steps` steps.
+
+        They are `settings.evaluate_every` apart or, if that is 0, so many that measuring takes
+        about a tenth of the arithmetic of training, the last measurement included.
+        """
         settings, shape = self.settings, self.bilm.config
         if settings.evaluate_every:
-            return settings.evaluate_every
+            return range(settings.evaluate_every, sys.maxsize, settings.evaluate_every)
         words = len(self.softmax.weight)
         compared = words if settings.softmax == "full" else min(settings.samples, words)
         # Multiplications of a token in one direction; a training step has twice as many again.
@@ -118,7 +122,8 @@ class TrainingJob:
         read = min(tokens, settings.evaluate_tokens or tokens)
         measurement = max(1, read) * (lstm + words * shape.projection)
         times = int(MEASURING * steps * step / measurement)
-        return math.ceil(steps / min(max(times, LEAST_MEASURED), MOST_MEASURED))
+        every = math.ceil(steps / min(max(times, LEAST_MEASURED), MOST_MEASURED))
+        return range(every, steps - every // 2, every)
 
     def modules(self) -> dict[str, torch.nn.Module]:
         """Return the trained modules, by the prefix of their parameters' names: `bilm` and
@@ -212,7 +217,7 @@ class _Fit:
         )
         self.positions = self.stream.predictions_per_epoch * job.settings.epochs
         self.steps = math.ceil(self.positions / (job.settings.rows * job.settings.window))
-        self.evaluate_every = job.steps_between_measurements(self.steps)
+        self.measured_after = job.measured_after(self.steps)
         self.optimizer = self._optimizer(job.settings, self.steps)
         self.stepper = Stepper(
             job.bilm,
@@ -266,7 +271,7 @@ class _Fit:
                 self.unread = measured
                 progress.step += 1
                 progress.tokens += measured.predictions
-                evaluated = progress.step % self.evaluate_every == 0
+                evaluated = progress.step in self.measured_after
                 if evaluated:
                     self._show(progress)
                     progress.due = not self._evaluate(progress, interrupted)
@@ -283,7 +288,7 @@ class _Fit:
             self._show(progress)
             if position_after is not None:
                 progress.position = position_after()
-            done = progress.step % self.evaluate_every == 0
+            done = progress.step in self.measured_after
             progress.finished = done or self._evaluate(progress, interrupted)
             self._save(progress, state)
             self.checkpoints.wait()

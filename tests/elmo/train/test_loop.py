@@ -261,21 +261,23 @@ def test_measurements_take_a_share_of_the_training(tmp_path: Path) -> None:
     trained = 3 * auto.rows * auto.window * (lstm + 8 * width)
     measured = held * (lstm + words * width)
     for steps in (100, 400):
-        every = made.steps_between_measurements(steps)
-        assert measured * (steps // every) <= 0.1 * steps * trained
-        assert measured * (steps // every + 2) > 0.1 * steps * trained
-    assert made.steps_between_measurements(9) == 3 == made.steps_between_measurements(7)
-    assert made.steps_between_measurements(10**6) == 10**6 // loop.MOST_MEASURED
+        times = len(made.measured_after(steps)) + 1
+        assert times * measured <= 0.1 * steps * trained < (times + 2) * measured
+    assert list(made.measured_after(9)) == [3, 6] and list(made.measured_after(7)) == [3]
+    assert len(made.measured_after(10**6)) + 1 == loop.MOST_MEASURED
     few = replace(made, settings=replace(auto, evaluate_tokens=held // 4))
-    assert few.steps_between_measurements(400) < made.steps_between_measurements(400)
-    assert replace(made, settings=SETTINGS).steps_between_measurements(10**6) == 10
+    assert len(few.measured_after(400)) > len(made.measured_after(400))
+    assert list(replace(made, settings=SETTINGS).measured_after(1)[:2]) == [10, 20]
     fit(made, workers=WorkerGroup(), report=ignore)
-    steps = [
-        int(line.split()[0])
-        for line in (tmp_path / "run" / "heldout.tsv").read_text().splitlines()[1:]
-    ]
-    every = made.steps_between_measurements(steps[-1])
-    assert steps == [*range(every, steps[-1], every), steps[-1]]
+    rows = (tmp_path / "run" / "heldout.tsv").read_text().splitlines()[1:]
+    *before, last = [int(row.split()[0]) for row in rows]
+    planned = made.measured_after(math.ceil(predictions(made) / (auto.rows * auto.window)))
+    assert before == list(planned) and last > before[-1]
+
+
+def predictions(made: TrainingJob) -> int:
+    stream = made.stream("train", WorkerGroup(), epochs=1, seed=1)
+    return stream.predictions_per_epoch * made.settings.epochs
 
 
 @pytest.mark.slow
