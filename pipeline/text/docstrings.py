@@ -1,6 +1,7 @@
 """Prose from the docstrings of Python: found in sources, without code, tables and markup."""
 
 import ast
+import os
 import re
 import warnings
 import zlib
@@ -141,13 +142,15 @@ def folder_docstrings(folder: Path, left_out: set[str]) -> Iterator[str]:
 
     Folders and files with names in `left_out` are left out.
     """
-    files = [(path.relative_to(folder), path) for path in folder.rglob("*.py")]
-    for name, path in sorted(files, key=lambda pair: pair[0].parts):
-        if left_out.isdisjoint(name.parts):
-            try:
-                yield from docstrings(path.read_text(encoding="utf-8"))
-            except (SyntaxError, UnicodeDecodeError):
-                continue  # templates and files in other encodings, not modules
+    files: list[Path] = []
+    for here, folders, names in os.walk(folder):
+        folders[:] = set(folders) - left_out  # the others are not entered
+        files += [Path(here, name) for name in set(names) - left_out if name.endswith(".py")]
+    for path in sorted(files, key=lambda path: path.relative_to(folder).parts):
+        try:
+            yield from docstrings(path.read_text(encoding="utf-8"))
+        except (SyntaxError, UnicodeDecodeError):
+            continue  # templates and files in other encodings, not modules
 
 
 def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
