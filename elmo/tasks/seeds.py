@@ -96,12 +96,19 @@ def train_seeds(
                     helpers.enter_context(_Helper(training, waiting, reports))
             first = False
 
-        while waiting:
-            seed = waiting.popleft()
+        for seed in iter(partial(_next, waiting), None):
             training.run_in_folder(seed, partial(heard, seed))
             reports.add(seed, DONE, {})
             reports.pass_on()
         reports.pass_on_rest()
+
+
+def _next(waiting: deque[int]) -> int | None:
+    """Take the next seed, None if there is none; several threads take from the same."""
+    try:
+        return waiting.popleft()
+    except IndexError:
+        return None
 
 
 class _Reports:
@@ -173,26 +180,22 @@ class _Helper:
 
     def _work(self) -> None:
         """Let the process train seeds until none is left, and add what it reports."""
-        seed = -1
         given, told = self._process.stdin, self._process.stdout
         assert given is not None and told is not None
-        with suppress(IndexError):  # no seed is left
+        to_send = self._job
+        for seed in iter(partial(_next, self._waiting), None):
             try:
-                given.write(self._job)
+                given.write(to_send + b"%d\n" % seed)
                 given.flush()
-                while True:
-                    seed = self._waiting.popleft()
-                    given.write(b"%d\n" % seed)
-                    given.flush()
-                    kind = ""
-                    while kind not in (DONE, FAILED):
-                        kind, figures = pickle.load(told)
-                        self._reports.add(seed, kind, figures)
+                kind, to_send = "", b""
+                while kind not in (DONE, FAILED):
+                    kind, figures = pickle.load(told)
+                    self._reports.add(seed, kind, figures)
             except (OSError, EOFError, pickle.UnpicklingError):
                 code = self._process.wait()
                 why = f"the process that trained seed {seed} ended with {code}"
                 error = ElmoError(f"{why}; run the same command again to go on")
-                self._reports.add(seed, FAILED, error)
+                return self._reports.add(seed, FAILED, error)
 
 
 def _main() -> None:
