@@ -157,6 +157,11 @@ def _answers(task: str) -> Callable[[Figures], str]:
     )
 
 
+def _seeds(figures: Figures) -> str:
+    same = "the same bytes" if figures["equal"] else "other bytes"
+    return f"{figures['ratio']:.2f} ×, {same}"
+
+
 def _spinning(figures: Figures) -> str:
     return ", ".join(
         f"{where} {sides['10000 spins']['tokens_per_second'] / other['tokens_per_second']:.2f} ×"
@@ -377,6 +382,12 @@ BENCHMARKS: tuple[Benchmark, ...] = (
                 ),
             ),
         ),
+    ),
+    Benchmark(
+        "seeds",
+        ("seeds", "{tags-train}", "{tags-dev}"),
+        4,
+        (Row("four seeds of a tagger, on two cores side by side", "one after another", _seeds),),
     ),
     Benchmark(
         "precision",
