@@ -1,9 +1,9 @@
 """LSTM weights in the memory layout that oneDNN multiplies fastest, for inference on a CPU.
 
 A product of few rows with a large weight spends much of its time reordering the weight for the
-CPU's registers. Here that is done once, and what a product is added to is added within it. Torch's
-other float32 products are MKL's, which on an AMD processor leaves AVX-512 unused: there oneDNN is
-faster for float32 weights of any size.
+CPU's registers. Here that is done once, and a product is added to the gates before it is rounded.
+Torch's other float32 products are MKL's, which on an AMD processor leaves AVX-512 unused: there
+oneDNN is faster for float32 weights of any size.
 
 Shapes: S directions, T time steps, B rows, n of them still read, K numbers of a row, G columns of a
 weight, I input, P projection, C cells.
@@ -82,7 +82,7 @@ class PackedWeights(NamedTuple):
 def pack_if_faster(weights: Sequence[LayerWeights]) -> Sequence[LayerWeightsLike]:
     """Return the weights of each layer for inference, packed for oneDNN where this makes products
     faster: large weights on a CPU, and float32 ones of any size that MKL multiplies without
-    AVX-512. Others are returned unchanged. In bfloat16 the vectors stay the same to the bit."""
+    AVX-512. Others are returned unchanged."""
     return [PackedWeights.of(layer) if _is_worth_it(layer) else layer for layer in weights]
 
 

@@ -1,4 +1,5 @@
-"""Single-threaded computation, whose sums do not depend on how torch divides them among threads."""
+"""How many threads torch computes on: one, whose sums don't depend on how torch divides them, one
+in each thread of a pool, or a number in another process."""
 
 import os
 import sys
@@ -46,4 +47,5 @@ def module_command(module: str, *, threads: int) -> tuple[list[str], dict[str, s
         "OMP_NUM_THREADS": str(threads),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
-    return [sys.executable, "-m", module], os.environ | variables
+    # -P: modules in the current folder, whatever their names, are not those of this process.
+    return [sys.executable, "-P", "-m", module], os.environ | variables

@@ -7,7 +7,6 @@ numbers of seeds from its standard input, and writes what it reports to its stan
 
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import threading
@@ -21,15 +20,18 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, first_line
+from elmo.io.atomic import write_json
 from elmo.io.locks import work_folder_lock
-from elmo.nn.threads import module_command
+from elmo.io.records import Count, read_record
+from elmo.nn.threads import module_command, one_thread
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.train import ReportEpoch, TaskModel, TaskProgress, fit_task
 from elmo.tasks.vectors import Vectors
 
-WORTH = 4.0  # seconds that a seed must take for a helper, which starts in about 3, to pay off
-DONE, FAILED = "done", "failed"  # reported by a helper, besides epochs
+START = 3.0  # seconds that a helper takes to begin
+REPORTED = "reported.json"  # in a seed's work folder: how many epochs were passed on to `report`
+DONE, FAILED = "done", "failed"  # what a training reports besides epochs
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,11 @@ class SeedTraining:
     def run(self, seed: int, report: ReportEpoch) -> tuple[TaskModel, TaskProgress]:
         """Return the trained network of a seed; at once if its training has finished.
 
-        `report("epoch", figures)` is called after each epoch.
+        `report("epoch", figures)` is called after each epoch; where a training is resumed, also for
+        the epochs before.
         """
-        network = self.network(seed=seed)
+        with one_thread():  # what is drawn at random may depend on their number
+            network = self.network(seed=seed)
         progress = fit_task(
             network,
             self.train,
@@ -77,13 +81,13 @@ def train_seeds(
     """Train each of the seeds, so that their work folders hold the results.
 
     At most `processes` work at once, this one among them; it begins alone, and starts the others
-    after the first epoch if the seeds take long. `report` is called in this thread, seed by seed in
-    their order: with `seed` before each and `epoch` after each epoch, which for a seed that another
-    process trained may be later. Raises what a training raises, and `ElmoError` where a process
-    ends.
+    after the first epoch if the other seeds will take long. `report` is called in this thread, seed
+    by seed in their order: with `seed` before each and `epoch` after each epoch, which for a seed
+    that another process trains may be later. An epoch that was reported before an interruption is
+    not reported again. Raises what a training raises, and `ElmoError` where a process ends.
     """
     waiting = deque(seeds)
-    reports = _Reports(seeds, report)
+    reports = _Reports(seeds, training.folders, report)
     began, first = time.monotonic(), True
     with ExitStack() as helpers:
 
@@ -91,11 +95,13 @@ def train_seeds(
             nonlocal first
             reports.add(seed, kind, figures)
             reports.pass_on()
-            if first and (time.monotonic() - began) * training.settings.epochs >= WORTH:
+            seconds = (time.monotonic() - began) * training.settings.epochs
+            if first and seconds * len(waiting) >= 2 * START:
                 for _ in range(min(len(waiting), processes - 1)):
                     helpers.enter_context(_Helper(training, waiting, reports))
             first = False
 
+        reports.pass_on()
         for seed in iter(partial(_next, waiting), None):
             training.run_in_folder(seed, partial(heard, seed))
             reports.add(seed, DONE, {})
@@ -112,12 +118,19 @@ def _next(waiting: deque[int]) -> int | None:
 
 
 class _Reports:
-    """What the trainings report, kept until it is the turn of their seed."""
+    """What the trainings report, kept until it is the turn of their seed.
 
-    def __init__(self, seeds: Sequence[int], report: ReportEpoch) -> None:
+    A file in each seed's work folder counts the epochs passed on: what was kept when a run was
+    interrupted is passed on by the run that resumes it.
+    """
+
+    def __init__(
+        self, seeds: Sequence[int], folders: Mapping[int, Path], report: ReportEpoch
+    ) -> None:
         self._arrived: SimpleQueue[tuple[int, str, Any]] = SimpleQueue()
         self._kept: dict[int, deque[tuple[str, Any]]] = {seed: deque() for seed in seeds}
         self._turns, self._report, self._begun = deque(seeds), report, False
+        self._folders = folders
 
     def add(self, seed: int, kind: str, figures: Any) -> None:
         """Take a report; any thread may call this."""
@@ -138,7 +151,7 @@ class _Reports:
                     self._turns.popleft()
                     self._begun = False
                     break
-                self._report(kind, figures)
+                self._pass_on_epoch(seed, figures)
             else:
                 return
 
@@ -149,6 +162,13 @@ class _Reports:
             self._take()
             self.pass_on()
 
+    def _pass_on_epoch(self, seed: int, figures: dict[str, float]) -> None:
+        path, epoch = self._folders[seed] / REPORTED, int(figures["epoch"])
+        reported = read_record(path, dict[str, Count])["epochs"] if path.exists() else 0
+        if epoch > reported:
+            self._report("epoch", figures)
+            write_json(path, {"epochs": epoch})
+
     def _take(self) -> None:
         seed, kind, figures = self._arrived.get()
         if kind == FAILED:
@@ -157,19 +177,22 @@ class _Reports:
 
 
 class _Helper:
-    """A process that trains seeds of `waiting`, one after another; the context's end ends it."""
+    """A process that trains seeds of `waiting`, one after another, while the context is open."""
 
     def __init__(self, training: SeedTraining, waiting: deque[int], reports: _Reports) -> None:
-        self._waiting, self._reports = waiting, reports
-        command, variables = module_command(__name__, threads=1)
-        self._process = subprocess.Popen(
-            command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        self._job = pickle.dumps(training)
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self._thread.start()
+        self._training, self._waiting, self._reports = training, waiting, reports
 
     def __enter__(self) -> "_Helper":
+        command, variables = module_command(__name__, threads=1)
+        self._process = subprocess.Popen(
+            command,
+            env=variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            process_group=0,  # an interruption is not its to handle: this process ends it
+        )
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -182,29 +205,44 @@ class _Helper:
         """Let the process train seeds until none is left, and add what it reports."""
         given, told = self._process.stdin, self._process.stdout
         assert given is not None and told is not None
-        to_send = self._job
+        begun = False
         for seed in iter(partial(_next, self._waiting), None):
             try:
-                given.write(to_send + b"%d\n" % seed)
+                if not begun:
+                    pickle.dump(self._training, given)
+                begun = True
+                given.write(b"%d\n" % seed)
                 given.flush()
-                kind, to_send = "", b""
+                kind = ""
                 while kind not in (DONE, FAILED):
                     kind, figures = pickle.load(told)
                     self._reports.add(seed, kind, figures)
             except (OSError, EOFError, pickle.UnpicklingError):
+                kind = FAILED
                 code = self._process.wait()
-                why = f"the process that trained seed {seed} ended with {code}"
-                error = ElmoError(f"{why}; run the same command again to go on")
-                return self._reports.add(seed, FAILED, error)
+                error = ElmoError(
+                    f"the process that trained seed {seed} ended with {code}; run the same command "
+                    "again to go on, with OMP_NUM_THREADS=1 if no other process shall help"
+                )
+                self._reports.add(seed, FAILED, error)
+            except Exception as error:
+                kind = FAILED
+                self._reports.add(seed, FAILED, error)
+            if kind == FAILED:
+                return
+        with suppress(OSError):
+            given.close()  # which ends the process
 
 
 def _main() -> None:
     """Train the seeds that standard input names; end with it, whatever is being done."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
     given = sys.stdin.buffer
     told = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing else is written among the reports
-    training: SeedTraining = pickle.load(given)
+    os.dup2(2, sys.stdout.fileno())  # nothing else is written among the reports
+    try:
+        training: SeedTraining = pickle.load(given)
+    except EOFError:
+        return  # the process that started this one is gone
     seeds: SimpleQueue[int] = SimpleQueue()
 
     def listen() -> None:
@@ -213,7 +251,7 @@ def _main() -> None:
         os._exit(0)
 
     def tell(kind: str, figures: Any) -> None:
-        pickle.dump((kind, figures), told)
+        told.write(pickle.dumps((kind, figures)))
         told.flush()
 
     threading.Thread(target=listen, daemon=True).start()
@@ -221,10 +259,19 @@ def _main() -> None:
         seed = seeds.get()
         try:
             training.run_in_folder(seed, tell)
-        except ElmoError as error:
-            tell(FAILED, error)
+        except Exception as error:
+            tell(FAILED, _portable(error))
         else:
             tell(DONE, {})
+
+
+def _portable(error: Exception) -> Exception:
+    """Return the error, or its first line as one, if another process could not read it."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return ElmoError(first_line(error))
+    return error
 
 
 if __name__ == "__main__":

@@ -231,6 +231,10 @@ class Task:
             )
 
 
+def _report_nothing(kind: str, figures: dict[str, float]) -> None:
+    """Take a report that nobody asked for."""
+
+
 def train_task(
     kind: str,
     train: ExampleSet,
@@ -244,7 +248,7 @@ def train_task(
     store: Path | None = None,
     tokenizer: Tokenization = NO_TOKENIZER,
     device: str = "cpu",
-    report: ReportEpoch = lambda kind, figures: None,
+    report: ReportEpoch = _report_nothing,
 ) -> TaskRecord:
     """Train a task of kind `kind`, a key of `KINDS`, once per seed and write its folder `out`, in
     place of a task that is there; return its record.
@@ -284,7 +288,7 @@ def train_task(
             link_model(model, new / "model")
         for seed in seeds:
             record.scores[str(seed)] = _write_seed(
-                new / f"seed-{seed}", *training.run(seed, report)
+                new / f"seed-{seed}", *training.run(seed, _report_nothing)
             )
         _write_record(record, new)
     for folder in folders.values():

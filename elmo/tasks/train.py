@@ -117,11 +117,13 @@ def fit_task(
 
     `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
     `work` is the folder of the training's checkpoints, from which it resumes. `report("epoch",
-    figures)` is called after each epoch.
+    figures)` is called after each epoch, and first for those before a resumed training.
     """
     keep_freed_memory()
     run = _Run(model, settings, work)
     progress = run.resume()
+    for figures in progress.curve:
+        report("epoch", figures)
     device = next(run.module.parameters()).device
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), one_thread(), exact_float32(device):

@@ -60,8 +60,10 @@ _LOOK = 1.0  # seconds between two looks for the flag that stops a run
 REPORT_STEPS = 10
 AGREE_STEPS = 10  # steps after which workers agree whether to stop, at most
 HELDOUT_BLOCKS = 8  # of held-out sentences for each row
-MEASURING = 0.1  # of the arithmetic of training that measurements of held-out text may take …
-LEAST_MEASURED, MOST_MEASURED = 3, 50  # … where the settings don't say how often they are taken
+# Where the settings don't say how often held-out text is measured: the share of the arithmetic of
+# training that it may take, and the bounds of how often. They decide which weights are kept: who
+# changes them raises the versions of the stages pretrain and finetune.
+MEASURING, LEAST_MEASURED, MOST_MEASURED = 0.1, 3, 50
 SOUND = 0.5  # nats above the lowest mean loss up to which the weights count as sound
 Reporter = Callable[[str, dict[str, float]], None]
 

@@ -36,7 +36,7 @@ _QUIET = {  # Ray's own chatter off
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-_HERE = {  # of Ray Train on this machine; a cluster has Ray's own, for many workers far away
+_ON_THIS_MACHINE = {  # for Ray Train; a cluster has Ray's own, for many workers far away
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "30",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process of its own; nobody reclaims this node
@@ -377,7 +377,7 @@ def elsewhere() -> bool:
 
 def _set_up() -> None:
     """Ray's own settings, which it reads as it is imported; what the user set stays."""
-    own = _QUIET if elsewhere() else _QUIET | _HERE
+    own = _QUIET if elsewhere() else _QUIET | _ON_THIS_MACHINE
     for name, value in own.items():
         os.environ.setdefault(name, value)
     if not elsewhere():

@@ -221,14 +221,19 @@ def test_weights_laid_out_give_the_same(
     assert torch.equal(again[-1][:, :, :1], found[-1][:, :, :1])
 
 
+in_bfloat16 = pytest.mark.skipif(
+    not torch.backends.mkldnn.is_available() or not packed.onednn_has_bfloat16(),
+    reason="oneDNN has no bfloat16 on this processor",
+)
+ROUNDING = {"rtol": 2**-6, "atol": 2**-7}  # of bfloat16, once or twice
+
+
+@in_bfloat16
 @torch.inference_mode()
 @pytest.mark.parametrize("cells", [C, P])
-def test_weights_laid_out_in_bfloat16_give_the_same_bits(
+def test_weights_laid_out_in_bfloat16_give_the_same(
     cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A product of them is added to the gates before either is rounded, as without."""
-    if not packed.onednn_has_bfloat16():
-        pytest.skip("oneDNN has no bfloat16 on this processor")
     monkeypatch.setattr(packed, "LARGE", 1)
     made = stack(cells=cells).requires_grad_(False)
     x_STBP, _, reset_STB = some()
@@ -239,7 +244,22 @@ def test_weights_laid_out_in_bfloat16_give_the_same_bits(
     expected, after = made(x_STBP.bfloat16(), **read, weights=plain)
     found, after_too = made(x_STBP.bfloat16(), **read, weights=weights)
     for a, b in zip([*expected, *after], [*found, *after_too], strict=True):
-        assert torch.equal(a, b)
+        torch.testing.assert_close(a, b, **ROUNDING)
+
+
+@in_bfloat16
+@torch.inference_mode()
+@pytest.mark.parametrize("rows", [1, 7, 64])
+def test_a_sum_and_a_product_of_a_large_weight_are_rounded_once(rows: int) -> None:
+    torch.manual_seed(1)
+    weight_SPG = torch.randn(1, 512, packed.LARGE // 512).bfloat16() / 16
+    x_nP, sum_nG = torch.randn(rows, 512).bfloat16(), torch.randn(rows, weight_SPG.shape[2])
+    sum_nG = (sum_nG * 100).bfloat16()
+    (laid_out,) = packed._packed(weight_SPG)
+    found_nG = packed._sum_and_product(sum_nG, x_nP, laid_out)
+    exact_nG = sum_nG.double() + x_nP.double() @ weight_SPG[0].double()
+    once = (found_nG.double() - exact_nG).abs() / exact_nG.abs().clamp_min(1e-3)
+    assert float(once.max()) <= 2**-8
 
 
 @pytest.mark.parametrize(
