@@ -1,4 +1,4 @@
-"""How many threads torch computes on: one, whose sums don't depend on how torch divides them, one
+"""The number of threads torch computes on: one, whose sums don't depend on how it divides them, one
 in each thread of a pool, or a number in another process."""
 
 import os

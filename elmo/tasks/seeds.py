@@ -36,7 +36,7 @@ DONE, FAILED = "done", "failed"  # what a training reports besides epochs
 
 @dataclass(frozen=True)
 class SeedTraining:
-    """What the training of each seed of a task needs; it can be pickled.
+    """All that the training of each seed of a task needs; it can be pickled.
 
     `network(seed=k)` returns the untrained network of seed k; `train`, `dev` and `vectors` are
     those of `fit_task`, and `folders` the seeds' work folders.
@@ -118,7 +118,7 @@ def _next(waiting: deque[int]) -> int | None:
 
 
 class _Reports:
-    """What the trainings report, kept until it is the turn of their seed.
+    """The reports of the trainings, kept until it is the turn of their seed.
 
     A file in each seed's work folder counts the epochs passed on: what was kept when a run was
     interrupted is passed on by the run that resumes it.

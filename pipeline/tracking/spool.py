@@ -195,7 +195,11 @@ def _new(folder: Path) -> _File:
 
 def _left_behind(folder: Path) -> Iterator[_File]:
     """The files whose writers are dead, oldest first, each locked."""
-    for path in sorted(folder.glob("*.jsonl")):
+    try:
+        paths = sorted(folder.glob("*.jsonl"))
+    except FileNotFoundError:  # the folder was removed
+        return
+    for path in paths:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
         except FileNotFoundError:

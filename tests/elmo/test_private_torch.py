@@ -84,6 +84,15 @@ def packed_product() -> None:
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, 7)
     found = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
     equal(found, nn.functional.linear(x, weight, bias))
+    sums = floats(7, 4, seed=3)
+    found = torch.ops.mkldnn._linear_pointwise.binary(x, sums, packed, None, "add")
+    equal(found, sums + nn.functional.linear(x, weight))
+
+
+def bfloat16_units() -> None:
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("torch has no oneDNN here")
+    assert torch.ops.mkldnn._is_mkldnn_bf16_supported() in (True, False)
 
 
 def scan() -> None:
@@ -115,7 +124,9 @@ CHECKS: dict[str, Callable[[], None]] = {
     "torch._int_mm": int_mm,
     "torch.cpu._is_vnni_supported": vnni,
     "torch.ops.aten.unfold_backward": windows,
+    "torch.ops.mkldnn._is_mkldnn_bf16_supported": bfloat16_units,
     "torch.ops.mkldnn._linear_pointwise": packed_product,
+    "torch.ops.mkldnn._linear_pointwise.binary": packed_product,
     "torch.ops.mkldnn._reorder_linear_weight": packed_product,
     "torch.utils.data._utils.collate": collate,
 }
