@@ -267,6 +267,7 @@ def _train(
         for key, value in means.items()
         if key != metric and not key.endswith("_sd")
     }
+    # A seed's, where they were trained one after another: OMP_NUM_THREADS=1.
     row.more["minutes"] = _seconds(folder / "seconds.json") / 60 / compared.seeds
     say(f"{name}: {metric} {row.mean:.4f}")
     updates = math.ceil(len(data["train"].examples) / settings.batch_size)

@@ -1,5 +1,5 @@
-"""The number of threads torch computes on: one, whose sums don't depend on how it divides them, one
-in each thread of a pool, or a number in another process."""
+"""The number of threads that torch computes on: one here, for equal bits; one in each thread of a
+pool; or a given number in a new process."""
 
 import os
 import sys
@@ -47,5 +47,5 @@ def module_command(module: str, *, threads: int) -> tuple[list[str], dict[str, s
         "OMP_NUM_THREADS": str(threads),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
-    # -P: modules in the current folder, whatever their names, are not those of this process.
+    # -P: else a random.py in the current folder would be imported in place of Python's.
     return [sys.executable, "-P", "-m", module], os.environ | variables

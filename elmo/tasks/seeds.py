@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -55,7 +56,7 @@ class SeedTraining:
         `report("epoch", figures)` is called after each epoch; where a training is resumed, also for
         the epochs before.
         """
-        with one_thread():  # what is drawn at random may depend on their number
+        with one_thread():  # as in a helper
             network = self.network(seed=seed)
         progress = fit_task(
             network,
@@ -69,7 +70,7 @@ class SeedTraining:
         )
         return network, progress
 
-    def run_in_folder(self, seed: int, report: ReportEpoch) -> None:
+    def run_locked(self, seed: int, report: ReportEpoch) -> None:
         """Train a seed, so that its work folder holds the result; nobody else may work there."""
         with work_folder_lock(self.folders[seed]):
             self.run(seed, report)
@@ -81,29 +82,32 @@ def train_seeds(
     """Train each of the seeds, so that their work folders hold the results.
 
     At most `processes` work at once, this one among them; it begins alone, and starts the others
-    after the first epoch if the other seeds will take long. `report` is called in this thread, seed
-    by seed in their order: with `seed` before each and `epoch` after each epoch, which for a seed
-    that another process trains may be later. An epoch that was reported before an interruption is
-    not reported again. Raises what a training raises, and `ElmoError` where a process ends.
+    after an epoch if the seeds that wait will take long. `report` is called in this thread, seed by
+    seed in their order: with `seed` before each and `epoch` after each epoch, which for a seed that
+    another process trains may be later. An epoch that was reported before an interruption is not
+    reported again, unless the interruption came during its report. Raises what a training raises,
+    and `ElmoError` where a process ends.
     """
     waiting = deque(seeds)
     reports = _Reports(seeds, training.folders, report)
-    began, first = time.monotonic(), True
+    reports.pass_on()
+    began, helped = time.monotonic(), processes == 1
     with ExitStack() as helpers:
 
         def heard(seed: int, kind: str, figures: dict[str, float]) -> None:
-            nonlocal first
+            nonlocal began, helped
+            seed_seconds = (time.monotonic() - began) * training.settings.epochs
             reports.add(seed, kind, figures)
             reports.pass_on()
-            seconds = (time.monotonic() - began) * training.settings.epochs
-            if first and seconds * len(waiting) >= 2 * START:
+            # A helper pays off where what waits takes twice as long as its start.
+            if not helped and seed_seconds * len(waiting) >= 2 * START:
+                helped = True
                 for _ in range(min(len(waiting), processes - 1)):
                     helpers.enter_context(_Helper(training, waiting, reports))
-            first = False
+            began = time.monotonic()
 
-        reports.pass_on()
         for seed in iter(partial(_next, waiting), None):
-            training.run_in_folder(seed, partial(heard, seed))
+            training.run_locked(seed, partial(heard, seed))
             reports.add(seed, DONE, {})
             reports.pass_on()
         reports.pass_on_rest()
@@ -129,7 +133,7 @@ class _Reports:
     ) -> None:
         self._arrived: SimpleQueue[tuple[int, str, Any]] = SimpleQueue()
         self._kept: dict[int, deque[tuple[str, Any]]] = {seed: deque() for seed in seeds}
-        self._turns, self._report, self._begun = deque(seeds), report, False
+        self._turns, self._report, self._announced = deque(seeds), report, False
         self._folders = folders
 
     def add(self, seed: int, kind: str, figures: Any) -> None:
@@ -142,14 +146,14 @@ class _Reports:
             self._take()
         while self._turns:
             seed = self._turns[0]
-            if not self._begun:
-                self._begun = True
+            if not self._announced:
+                self._announced = True
                 self._report("seed", {"seed": seed})
             while self._kept[seed]:
                 kind, figures = self._kept[seed].popleft()
                 if kind == DONE:
                     self._turns.popleft()
-                    self._begun = False
+                    self._announced = False
                     break
                 self._pass_on_epoch(seed, figures)
             else:
@@ -163,8 +167,9 @@ class _Reports:
             self.pass_on()
 
     def _pass_on_epoch(self, seed: int, figures: dict[str, float]) -> None:
-        path, epoch = self._folders[seed] / REPORTED, int(figures["epoch"])
-        reported = read_record(path, dict[str, Count])["epochs"] if path.exists() else 0
+        path, epoch, reported = self._folders[seed] / REPORTED, int(figures["epoch"]), 0
+        with suppress(ElmoError, KeyError):  # none yet, or damaged: then reported twice
+            reported = read_record(path, dict[str, Count])["epochs"]
         if epoch > reported:
             self._report("epoch", figures)
             write_json(path, {"epochs": epoch})
@@ -201,16 +206,26 @@ class _Helper:
         with suppress(OSError), self._process:  # closes the pipes
             pass
 
+    def _end(self) -> str:
+        """Make sure that the process has ended; return how."""
+        try:
+            code = self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            return "wrote what is no report, and was ended"
+        return f"ended with {code}" if code >= 0 else f"was killed (signal {-code})"
+
     def _work(self) -> None:
         """Let the process train seeds until none is left, and add what it reports."""
         given, told = self._process.stdin, self._process.stdout
         assert given is not None and told is not None
-        begun = False
+        sent = False
         for seed in iter(partial(_next, self._waiting), None):
             try:
-                if not begun:
+                if not sent:
                     pickle.dump(self._training, given)
-                begun = True
+                sent = True
                 given.write(b"%d\n" % seed)
                 given.flush()
                 kind = ""
@@ -219,9 +234,8 @@ class _Helper:
                     self._reports.add(seed, kind, figures)
             except (OSError, EOFError, pickle.UnpicklingError):
                 kind = FAILED
-                code = self._process.wait()
                 error = ElmoError(
-                    f"the process that trained seed {seed} ended with {code}; run the same command "
+                    f"the process that trained seed {seed} {self._end()}; run the same command "
                     "again to go on, with OMP_NUM_THREADS=1 if no other process shall help"
                 )
                 self._reports.add(seed, FAILED, error)
@@ -241,7 +255,7 @@ def _main() -> None:
     os.dup2(2, sys.stdout.fileno())  # nothing else is written among the reports
     try:
         training: SeedTraining = pickle.load(given)
-    except EOFError:
+    except (EOFError, pickle.UnpicklingError):
         return  # the process that started this one is gone
     seeds: SimpleQueue[int] = SimpleQueue()
 
@@ -258,19 +272,21 @@ def _main() -> None:
     while True:
         seed = seeds.get()
         try:
-            training.run_in_folder(seed, tell)
+            training.run_locked(seed, tell)
         except Exception as error:
+            error.add_note(traceback.format_exc())
             tell(FAILED, _portable(error))
         else:
             tell(DONE, {})
 
 
 def _portable(error: Exception) -> Exception:
-    """Return the error, or its first line as one, if another process could not read it."""
+    """Return the error, or if another process could not read it, one with its first line."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        return ElmoError(first_line(error))
+        kind = ElmoError if isinstance(error, ElmoError) else RuntimeError
+        return kind(first_line(error))
     return error
 
 

@@ -258,8 +258,9 @@ def train_task(
     sentences' vectors, which later trainings on the same data reuse. If `store` is given, vectors
     are read from it instead; it must hold exactly these sentences, embedded by `model`. `tokenizer`
     is recorded, to split raw text at prediction. `report(kind, figures)` is called with `seed`
-    before each seed and `epoch` after each epoch. On a CPU a seed takes one thread; as many as
-    torch has are trained side by side, in processes of their own, with the same result.
+    before each seed and `epoch` after each epoch, for a seed that another process trains later; a
+    resumed run reports what was not reported yet. On a CPU a seed takes one thread; where it pays,
+    as many as torch has are trained side by side, in processes of their own, with the same result.
     """
     _check(settings, model, train, dev)
     check_lengths([*train.examples, *dev.examples])

@@ -117,7 +117,7 @@ def fit_task(
 
     `vectors` gives the ELMo layers of sentences (None: the model computes them, or uses none).
     `work` is the folder of the training's checkpoints, from which it resumes. `report("epoch",
-    figures)` is called after each epoch, and first for those before a resumed training.
+    figures)` is called after each epoch and, where a training is resumed, first for each before.
     """
     keep_freed_memory()
     run = _Run(model, settings, work)

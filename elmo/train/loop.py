@@ -110,7 +110,7 @@ class TrainingJob:
         training of about `steps` steps.
 
         They are `settings.evaluate_every` apart or, if that is 0, so many that measuring takes
-        about a tenth of the arithmetic of training, the last measurement included.
+        about a tenth of the arithmetic of training: 3 to 50 measurements, the last included.
         """
         settings, shape = self.settings, self.bilm.config
         if settings.evaluate_every:

@@ -258,8 +258,8 @@ def test_a_sum_and_a_product_of_a_large_weight_are_rounded_once(rows: int) -> No
     (laid_out,) = packed._packed(weight_SPG)
     found_nG = packed._sum_and_product(sum_nG, x_nP, laid_out)
     exact_nG = sum_nG.double() + x_nP.double() @ weight_SPG[0].double()
-    once = (found_nG.double() - exact_nG).abs() / exact_nG.abs().clamp_min(1e-3)
-    assert float(once.max()) <= 2**-8
+    wrong_nG = (found_nG.double() - exact_nG).abs()
+    assert bool((wrong_nG <= exact_nG.abs() * 2**-8 + 1e-4).all())  # float32 adds up to 1e-5
 
 
 @pytest.mark.parametrize(
