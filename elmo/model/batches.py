@@ -19,6 +19,7 @@ from elmo.nn.device import (
     prefers_large_operations,
 )
 from elmo.nn.lstm import LayerWeightsLike, LSTMStack, LSTMState
+from elmo.nn.packed import for_one_row
 from elmo.nn.padding import round_up_rows, round_up_time_steps
 
 PADDED_TIME_STEPS = 32  # of a window on a GPU, where few large operations are faster
@@ -42,7 +43,7 @@ class BatchReader:
     """
 
     def __init__(self, lstm: LSTMStack, weights: Sequence[LayerWeightsLike]) -> None:
-        self.lstm, self.weights = lstm, weights
+        self.lstm, self.weights, self.of_one_row = lstm, weights, for_one_row(weights)
         self.start: LSTMState | None = None
 
     @torch.inference_mode()
@@ -74,7 +75,7 @@ class BatchReader:
                 x_NP[index],
                 state.select_rows(slice(active)),
                 sizes=[batch.active(t) for t in range(start, stop)],
-                weights=self.weights,
+                weights=self.weights if active > 1 else self.of_one_row,
                 compiled=compiled,
             )
             state.h_LSBP[:, :, :active], state.c_LSBC[:, :, :active] = after

@@ -288,6 +288,14 @@ def test_weights_of_any_size_are_laid_out_where_mkl_lacks_avx512(
     assert {isinstance(layer, packed.PackedWeights) for layer in weights} == {lacks}
 
 
+@pytest.mark.parametrize(("dtype", "plain"), [(torch.float32, True), (torch.bfloat16, False)])
+def test_one_row_is_multiplied_as_is_fastest(dtype: torch.dtype, plain: bool) -> None:
+    weights = [LayerWeights(*(torch.zeros(2, 3, dtype=dtype) for _ in range(3)), None)]
+    laid_out = packed.PackedWeights(weights[0], [], [], None)
+    assert packed.for_one_row([laid_out])[0] is (weights[0] if plain else laid_out)
+    assert packed.for_one_row(weights) == weights
+
+
 @pytest.mark.parametrize("units", [True, False])
 def test_large_weights_are_laid_out(units: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "mkl_lacks_avx512", lambda: False)
