@@ -77,7 +77,7 @@ def main() -> None:
         timed("a sentence of the last part, s", lambda: opened[len(opened) - 1])
         assert len(opened) == 4 * count
         for name, folder in (("shards", shards), ("store", store)):
-            manifests = sum(path.stat().st_size for path in folder.glob("*manifest*"))
+            manifests = sum(path.stat().st_size for path in folder.rglob("*manifest*"))
             figures[f"manifest of the {name}, MB"] = round(manifests / 1e6, 2)
     figures["peak_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     show(figures)
