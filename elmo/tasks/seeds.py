@@ -213,7 +213,7 @@ class _Helper:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-            return "wrote what is no report, and was ended"
+            return "wrote something that is not a report and was killed"
         return f"ended with {code}" if code >= 0 else f"was killed (signal {-code})"
 
     def _work(self) -> None:
@@ -233,15 +233,13 @@ class _Helper:
                     kind, figures = pickle.load(told)
                     self._reports.add(seed, kind, figures)
             except (OSError, EOFError, pickle.UnpicklingError):
-                kind = FAILED
                 error = ElmoError(
                     f"the process that trained seed {seed} {self._end()}; run the same command "
-                    "again to go on, with OMP_NUM_THREADS=1 if no other process shall help"
+                    "again to resume, with OMP_NUM_THREADS=1 to train one seed after another"
                 )
-                self._reports.add(seed, FAILED, error)
-            except Exception as error:
-                kind = FAILED
-                self._reports.add(seed, FAILED, error)
+                return self._reports.add(seed, FAILED, error)
+            except Exception as error:  # the training could not be sent
+                return self._reports.add(seed, FAILED, error)
             if kind == FAILED:
                 return
         with suppress(OSError):

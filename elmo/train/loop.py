@@ -117,8 +117,8 @@ class TrainingJob:
             return range(settings.evaluate_every, sys.maxsize, settings.evaluate_every)
         words = len(self.softmax.weight)
         compared = words if settings.softmax == "full" else min(settings.samples, words)
-        # Multiplications of a token in one direction; a training step has twice as many again.
-        lstm = 9 * shape.layers * shape.cells * shape.projection
+        lstm = shape.lstm_multiplications
+        # In one direction; the backward pass has twice as many as the forward pass.
         step = 3 * settings.rows * settings.window * (lstm + compared * shape.projection)
         tokens = self.shards.tokens("heldout")
         read = min(tokens, settings.evaluate_tokens or tokens)

@@ -187,8 +187,7 @@ class _Timed:
 def count_operations(network: NetworkSettings, training: TrainingSettings) -> int:
     """Return the number of arithmetic operations in the LSTMs' matrix products of one training
     step, for the forward and the backward pass of both directions."""
-    gates = 8 * network.projection * network.cells + network.cells * network.projection
-    return 6 * 2 * network.layers * gates * training.rows * training.window
+    return 6 * 2 * network.lstm_multiplications * training.rows * training.window
 
 
 def _text(training: TrainingSettings, words: int) -> Window:

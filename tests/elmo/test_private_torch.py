@@ -92,7 +92,12 @@ def packed_product() -> None:
 def bfloat16_units() -> None:
     if not torch.backends.mkldnn.is_available():
         pytest.skip("torch has no oneDNN here")
-    assert torch.ops.mkldnn._is_mkldnn_bf16_supported() in (True, False)
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("oneDNN has no bfloat16 on this processor")
+    x, weight = floats(7, 64).bfloat16(), floats(4, 64, seed=1).bfloat16()
+    laid_out = torch.ops.mkldnn._reorder_linear_weight(weight, 7)
+    found = torch.ops.mkldnn._linear_pointwise(x, laid_out, None, "none", [], "")
+    equal(found, (x.float() @ weight.float().T).bfloat16())
 
 
 def scan() -> None:

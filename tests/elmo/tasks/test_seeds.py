@@ -112,9 +112,12 @@ def test_a_helper_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     pickle.dump(seeds.SeedTraining(network, [], [], None, settings, folders), helper.stdin)
     helper.stdin.write(b"1\n")
     helper.stdin.flush()
-    wait_until((tmp_path / "begun").exists)
-    helper.stdin.close()
-    assert helper.wait(30) == 0
+    try:
+        wait_until((tmp_path / "begun").exists)
+        helper.stdin.close()
+        assert helper.wait(30) == 0
+    finally:
+        helper.kill()
 
 
 @pytest.mark.slow
