@@ -18,7 +18,7 @@ from pathlib import Path
 
 from elmo.io.location import THREADS
 from elmo.store.build import MOST_PARTS, PART_TOKENS
-from pipeline.text.spans import MOST_BYTES, MOST_PIECES
+from pipeline.text.pieces import MOST_BYTES, MOST_PIECES
 
 RESULTS = Path(__file__).parent / "results"
 # Rows of the word matrix that a step uses: 8,192 candidates and the targets of all GPUs, 128 × 20

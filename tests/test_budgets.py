@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
     "elmo": 19_600,
-    "pipeline": 16_200,
+    "pipeline": 16_900,
     "research": 1_800,
     "benchmarks": 5_900,
-    "tests": 29_600,
+    "tests": 30_100,
 }
 
 

@@ -39,14 +39,13 @@ class ShardEntry(Struct, frozen=True, forbid_unknown_fields=True):
     bytes: Count
     sha256: Sha256
 
-    def published(self, file: str, *, sentences: int, documents: int) -> "ShardEntry":
-        """Return this entry with the final file name and with its position in the whole corpus.
+    def published(self, *, sentences: int, documents: int) -> "ShardEntry":
+        """Return this entry with its position in the whole corpus.
 
         `sentences` and `documents` count what precedes the shard in the corpus.
         """
         return msgspec.structs.replace(
             self,
-            file=file,
             sentence_offset=sentences,
             document_offset=documents,
             first_sentence_id=self.first_sentence_id + sentences,

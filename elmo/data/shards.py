@@ -35,7 +35,7 @@ from elmo.io.folders import new_folder
 from elmo.io.location import Folder, Location
 from elmo.io.records import check_sha256, digest, sha256
 
-FILE_PATTERN = r"(train|heldout)-[\d-]+\.arrow"  # the names of shards, whoever wrote them
+FILE_PATTERN = r"(train|heldout)-[\da-f-]+\.arrow"  # the names of shards, whoever wrote them
 _METADATA = {"kind": "elmo.shard", "schema": str(SCHEMA_VERSION)}
 SCHEMA = pa.schema(
     [
@@ -224,9 +224,13 @@ def describe_shard(path: Path, *, split: Split, name: str = "") -> ShardEntry:
     )
 
 
-def shard_name(split: str, number: int) -> str:
-    """Return the file name of shard `number` of a split, such as `train-00000.arrow`."""
-    return f"{split}-{number:05d}.arrow"
+def shard_name(split: str, made_of: str | int) -> str:
+    """Return the file name of a shard, such as `train-00000.arrow`.
+
+    `made_of` is its number in the folder, or hexadecimal digits and hyphens that tell what it was
+    made of.
+    """
+    return f"{split}-{made_of if isinstance(made_of, str) else f'{made_of:05d}'}.arrow"
 
 
 def write_shards(

@@ -11,7 +11,7 @@ from elmo.store.neighbors import parse_query
 
 from ..text.accounting import Accounting
 from ..text.input_files import InputFile
-from ..text.spans import plan_pieces
+from ..text.pieces import plan_pieces
 from ..text.text_blocks import read_blocks
 
 _LINE = 200  # characters of a line that may be an example

@@ -169,13 +169,14 @@ class TokenizeSettings:
     documents: Literal["auto", "file", "line", "blank"]
     """What is held out or trained on as a whole: a file, a line (of records: a record), or what
     blank lines divide; `auto` is a record of a table or JSON lines, and in text what blank lines
-    divide.
+    divide, or a line where one such document has more than an eighth of the text.
     """
     heldout: Annotated[float, Meta(ge=0, lt=1)]
-    """The share of documents that is never trained on; perplexity is measured on it."""
+    """The share of documents, by their hashes, that is never trained on; perplexity is measured on
+    it. Above 0, at least one document is held out and one is not."""
     shard_bytes: Annotated[int, Meta(ge=1024, le=2**31)]
-    """About how many bytes of text a piece of work and its shard hold, more where the text is over
-    8,192 times as large; about each 262,144 tokens of a shard become one part of a store.
+    """About how many bytes of text a piece of work and its shard hold, doubled until the text is
+    at most 8,192 times as large; about each 262,144 tokens of a shard become one part of a store.
     """
 
 

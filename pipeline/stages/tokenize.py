@@ -1,11 +1,13 @@
 """tokenize: text cut into sentences of tokens, written as shards, one task for each piece of text.
 
-A piece numbers its sentences from 0, since what comes before it is known only when all are done:
-that goes into the manifest. So no file is changed once it is written, and the bytes never depend on
-the number of workers, their order, or how often they were killed.
+A piece numbers its sentences from 0, and what comes before it goes into the manifest. So a shard
+depends on its own text and the settings alone, which its name tells: a text that is added is cut,
+and the shards of the others are taken from the output that is replaced. The bytes never depend on
+the number of workers, their order, how often they were killed, or what was there before.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -26,7 +28,7 @@ from elmo.data.manifest import (
 from elmo.data.shards import FILE_PATTERN
 from elmo.data.tokenizer import TextTokenizer, installed_tokenization
 from elmo.errors import BadSettings, ElmoError
-from elmo.io.folders import output_location
+from elmo.io.folders import link_or_copy, output_location
 from elmo.io.location import Location
 from elmo.io.outputs import check_folder
 
@@ -35,26 +37,33 @@ from ..settings.cluster import Cluster
 from ..settings.params import Params, TokenizeSettings
 from ..terminal.progress import human_size, say
 from ..text import accounting, quality
-from ..text.held_out import LEAST_HELD_OUT, divide
+from ..text.held_out import LEAST_HELD_OUT, choose_sides
 from ..text.input_files import InputFile, check_inputs
+from ..text.pieces import piece_bytes, plan_pieces
 from ..text.shard_builder import (
+    PIECES,
     Piece,
     PieceResult,
+    decode_results,
+    encode_result,
+    number_pieces,
     read_finished,
     tokenize_piece,
+    whole_results,
 )
-from ..text.spans import piece_bytes, plan_pieces
 from ..text.work_folder import discard_pieces, work_folder
 from .corpus import read_manifest
 from .outlook import warn_of_long_work
 from .stage import OUT, Argument, Numbers, Stage
 
 _LONG = 200_000_000  # bytes of a compressed file, which one core reads for half a minute
+_OURS = ("manifest.json",)
+_ALSO = rf"{FILE_PATTERN}|{re.escape(PIECES)}"
 _FEW_HELD_OUT = "too few for a perplexity that means much: raise tokenize.heldout"
 
 STAGE = Stage(
     name="tokenize",
-    version=2,
+    version=3,
     help="Cut the general or the domain text of CORPUS into sentences of tokens, as Arrow shards.",
     inputs=(Argument("corpus"), Argument("text", "word", choices=("general", "domain"))),
     outputs=(OUT,),
@@ -126,7 +135,7 @@ def run(
         work=work,
         cluster=cluster,
         # A file of both texts must fall to the same sides in both.
-        redivide=all(ours == other or ours.isdisjoint(other) for other in others),
+        alone=all(ours == other or ours.isdisjoint(other) for other in others),
     )
 
 
@@ -148,52 +157,55 @@ def tokenize(
     column: str,
     work: Location,
     cluster: Cluster,
-    redivide: bool = True,
+    alone: bool = True,
 ) -> dict[str, float]:
     """Write the shards of `inputs` to `out`, and return the counts; on an error, write none.
 
     `column` is the column or field that holds the text of records. Finished pieces wait in `work`
-    until all are done; the next run resumes from them. With `redivide`, a small text of which the
-    settings hold out nothing, or most, is divided otherwise.
+    until all are done; the next run resumes from them. Those that `out` has already are taken from
+    there. `alone` is set unless another text has some of the files and not others.
     """
-    check_folder(out, ours=("manifest.json",), also=FILE_PATTERN, kind="shards")
-    _description(params)  # its libraries are looked for before the text is read
+    check_folder(out, ours=_OURS, also=_ALSO, kind="shards")
+    tokenizer = installed_tokenization(params.tokenizer, params.sentences)
     files = [CorpusFile(input_.name, input_.bytes, input_.sha256) for input_ in inputs]
     inputs = check_inputs(inputs)
     params = replace(params, shard_bytes=piece_bytes(inputs, shard_bytes=params.shard_bytes))
     _say_large(inputs)
-    sample = quality.sample_interval(sum(input_.bytes for input_ in inputs))
+    sides = choose_sides(inputs, params, column=column, alone=alone)
+    divided = plan_pieces(inputs, shard_bytes=params.shard_bytes, documents=sides.documents)
+    check_size(out, shards=len(SPLITS) * len(divided), inputs=files)
     with work_folder(work, "tokenize", out) as kept:
-
-        def run_pieces(how: TokenizeSettings) -> list[PieceResult]:
-            divided = plan_pieces(inputs, shard_bytes=how.shard_bytes, documents=how.documents)
-            check_size(out, shards=len(SPLITS) * len(divided), inputs=files)
-            description = _description(how)
-            pieces = [
-                Piece(number, spans, kept, how, column, sample, description, STAGE.version)
-                for number, spans in enumerate(divided)
-            ]
-            return _results(pieces, cluster)
-
-        try:
-            how, results = divide(inputs, params, run_pieces, redivide=redivide)
-        except ElmoError:  # only other settings or another text would help
-            discard_pieces(kept)
-            raise
+        pieces = number_pieces(
+            Piece(number, spans, kept, params, sides, column, tokenizer, STAGE.version)
+            for number, spans in enumerate(divided)
+        )
+        before = {result.piece: result for result in _written_before(out, pieces)}
+        results = _results(pieces, before, cluster)
         total = accounting.sum_accounts(result.accounting for result in results)
-        counts, report = total.counts(), quality.summarize([result.quality for result in results])
+        if not total.tokens:
+            discard_pieces(kept)
+            raise ElmoError(f"{inputs[0].url}: no tokens in this text; it holds white space alone")
         documents: dict[Split, int] = {
             "train": total.train_documents,
             "heldout": total.heldout_documents,
         }
-        ours = ("manifest.json",)
-        with output_location(out, ours=ours, also=FILE_PATTERN, kind="shards") as folder:
-            shards = _publish(kept, folder, results)
+        counts, report = total.counts(), quality.summarize([result.quality for result in results])
+        shards = _entries(pieces, results)
+        with output_location(out, ours=_OURS, also=_ALSO, kind="shards") as folder:
+            new = [entry.file for one in results if one.piece not in before for entry in one.shards]
+            folder.adopt_all({name: name for name in new}, kept)
+            for name in {entry.file for entry in shards}.difference(new):
+                link_or_copy(out.name(name), folder.name(name))
+            folder.write(PIECES, b"".join(map(encode_result, results)))
             write_manifest(
                 folder,
                 shards=shards,
                 documents=documents,
-                tokenizer=_description(how),
+                tokenizer=TokenizerEntry(
+                    **msgspec.structs.asdict(tokenizer),
+                    documents=params.documents,
+                    heldout=params.heldout,
+                ),
                 counts=counts,
                 inputs=files,
                 quality=report,
@@ -213,42 +225,46 @@ def _say_large(inputs: Sequence[InputFile]) -> None:
         )
 
 
-def _results(pieces: Sequence[Piece], cluster: Cluster) -> list[PieceResult]:
-    """The results of all pieces in order; those finished before are not done again."""
-    results = read_finished(pieces)
-    missing = [piece for piece, result in zip(pieces, results, strict=True) if result is None]
-    new = workers.tasks(tokenize_piece, missing, cluster=cluster, label="tokenize")
-    by_number = {piece.number: result for piece, result in zip(missing, new, strict=True)}
-    return [result or by_number[number] for number, result in enumerate(results)]
-
-
-def _publish(work: Location, folder: Location, results: Sequence[PieceResult]) -> list[ShardEntry]:
-    """Move the finished shards to the output; their manifest entries, train first.
-
-    A shard's name follows from its piece and its order there. Offsets are the sentences and
-    documents of all pieces before its own.
-    """
-    sentences = accumulate((r.accounting.sentences for r in results), initial=0)
-    documents = accumulate((r.accounting.document_ids for r in results), initial=0)
-    entries, names = [], {}
-    for number, (result, sentence, document) in enumerate(
-        zip(results, sentences, documents, strict=False)
-    ):
-        for index, entry in enumerate(result.shards):
-            name = f"{entry.split}-{number:05d}-{index:03d}.arrow"
-            names[entry.file] = name
-            entries.append(entry.published(name, sentences=sentence, documents=document))
-    folder.adopt_all(names, work)
-    return [entry for split in SPLITS for entry in entries if entry.split == split]
-
-
-def _description(params: TokenizeSettings) -> TokenizerEntry:
-    """Return what the manifest says of how text became tokens."""
-    return TokenizerEntry(
-        **msgspec.structs.asdict(installed_tokenization(params.tokenizer, params.sentences)),
-        documents=params.documents,
-        heldout=params.heldout,
+def _written_before(out: Location, pieces: Sequence[Piece]) -> list[PieceResult]:
+    """The results of pieces whose shards lie in the folder that is replaced, whole."""
+    if out.local is None or not out.exists(PIECES):
+        return []
+    wanted = {piece.digest for piece in pieces}
+    return whole_results(
+        (one for one in decode_results(out.read(PIECES)) if one.piece in wanted), out, out.tree()
     )
+
+
+def _results(
+    pieces: Sequence[Piece], before: Mapping[str, PieceResult], cluster: Cluster
+) -> list[PieceResult]:
+    """The results of all pieces in order; those finished before are not done again."""
+    new = [piece for piece in pieces if piece.digest not in before]
+    known = {**before, **{result.piece: result for result in read_finished(new)}}
+    missing = [piece for piece in pieces if piece.digest not in known]
+    done = workers.tasks(tokenize_piece, missing, cluster=cluster, label="tokenize")
+    known.update((result.piece, result) for result in done)
+    return [known[piece.digest] for piece in pieces]
+
+
+def _entries(pieces: Sequence[Piece], results: Sequence[PieceResult]) -> list[ShardEntry]:
+    """The manifest's entries of all shards, train first, each with its place in the corpus.
+
+    Offsets are the sentences and documents of all pieces before its own.
+    """
+    sentences = accumulate((one.accounting.sentences for one in results), initial=0)
+    documents = accumulate((one.accounting.document_ids for one in results), initial=0)
+    entries = [
+        entry.published(
+            sentences=sentence,
+            documents=piece.spans[0].document if piece.sides.documents == "file" else document,
+        )
+        for piece, one, sentence, document in zip(
+            pieces, results, sentences, documents, strict=False
+        )
+        for entry in one.shards
+    ]
+    return [entry for split in SPLITS for entry in entries if entry.split == split]
 
 
 def _metrics(

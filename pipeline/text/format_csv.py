@@ -8,10 +8,10 @@ from elmo.errors import ElmoError
 
 from . import format_plain_text
 from .accounting import Accounting
-from .formats import Records
 from .input_files import InputFile
+from .reader import Records, join_records
 from .spans import FileSpan, whole_file
-from .utf8_lines import abbreviate_names, check_utf8, join_records, raw_blocks
+from .utf8_lines import abbreviate_names, check_utf8, raw_blocks
 
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 

@@ -7,10 +7,10 @@ from elmo.errors import ElmoError
 
 from . import format_plain_text
 from .accounting import Accounting
-from .formats import Records
 from .input_files import InputFile
+from .reader import Records, join_records
 from .spans import FileSpan, line_spans
-from .utf8_lines import abbreviate_names, check_utf8, join_records, line_number, raw_blocks
+from .utf8_lines import abbreviate_names, check_utf8, line_number, raw_blocks
 
 
 def check_head(input_: InputFile, column: str) -> None:

@@ -8,10 +8,10 @@ from elmo.settings import LONGEST_LINE
 
 from ..terminal.failures import catch_read_errors
 from .accounting import Accounting
-from .formats import Records
 from .input_files import InputFile, open_input
+from .reader import Records, join_records
 from .spans import FileSpan
-from .utf8_lines import abbreviate_names, is_utf8, join_records, too_long_message
+from .utf8_lines import abbreviate_names, is_utf8, too_long_message
 
 
 def check_head(input_: InputFile, column: str) -> None:

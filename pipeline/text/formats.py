@@ -1,54 +1,15 @@
 """The formats of input files, with a record of each, and how a file may be compressed.
 
-A new format is a module `format_NAME.py` beside this one and a record in `FORMATS`. A format's own
-module is imported only when a file of that format is read.
+A new format is a module `format_NAME.py` beside this one, a `Reader` (`reader.py`), and a record in
+`FORMATS`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
-
-if TYPE_CHECKING:
-    from .accounting import Accounting
-    from .input_files import InputFile
-    from .spans import FileSpan
-
-Records = npt.NDArray[np.int64]  # the number of the record that each line is of
 # Arrow's name of each compression, by the ending of a file's name.
 COMPRESSIONS: Mapping[str, str] = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}
-
-
-class FormatModule(Protocol):
-    """The functions that the module of a format must have.
-
-    A *span* is a part of a file that one process reads. `size` is about how many bytes of text it
-    or a block has; `column` is the column or field that holds the text; `documents` says what a
-    document is in the file: "file", "line" (of records: a record) or "blank" (what blank lines
-    divide).
-    """
-
-    def check_head(self, input_: "InputFile", column: str) -> None:
-        """Read the head of a file; raise `ElmoError` if it is binary or lacks the column."""
-
-    def spans(self, input_: "InputFile", index: int, size: int, documents: str) -> "list[FileSpan]":
-        """Divide a file, number `index` of the corpus, into spans of about `size` bytes of text.
-
-        With `documents` "blank" no document is divided.
-        """
-
-    def blocks(
-        self, span: "FileSpan", size: int, column: str, documents: str, accounting: "Accounting"
-    ) -> Iterator[tuple[bytes, Records | None]]:
-        """Yield a span's text in blocks, each with the number of every line's record.
-
-        A block is whole lines of UTF-8, each ended by a newline, about `size` bytes. Instead of
-        numbers there is None in a format without records. All bytes that are read, and those that
-        are in no block, are counted in `accounting`.
-        """
 
 
 @dataclass(frozen=True)
@@ -65,10 +26,6 @@ class Format:
     documents: Literal["blank", "line"]
     packed: bool = False
 
-    def load(self) -> FormatModule:
-        """Import the module of the format, and return it."""
-        return cast(FormatModule, import_module(f".{self.module}", __package__))
-
 
 FORMATS: Mapping[str, Format] = {
     "text": Format((".txt", ".text", ".md", ".rst"), "format_plain_text", "blank"),
@@ -78,3 +35,12 @@ FORMATS: Mapping[str, Format] = {
     "parquet": Format((".parquet",), "format_parquet", "line", packed=True),
 }
 BY_ENDING = {ending: name for name, format_ in FORMATS.items() for ending in format_.endings}
+
+
+def document_rule(documents: str, format_: str) -> str:
+    """Return what a document is in a file of this format: `file`, `line` or `blank`.
+
+    `documents` is the setting of `tokenize`, `format_` a name in `FORMATS`. `auto` becomes the
+    format's own rule: what blank lines divide (`blank`) in plain text, else a record (`line`).
+    """
+    return FORMATS[format_].documents if documents == "auto" else documents

@@ -1,113 +1,131 @@
-"""The held-out part of a text, and other ways to divide one of few documents.
+"""Which documents are held out: one rule, chosen before any text is cut.
 
-Which documents are held out follows from their hashes alone (`documents`). Of few of them that may
-be none, or the longest: then each line of plain text is taken for a document, or another share is
-held out.
+A document is held out if its hash is below the share that the settings ask for: it stays on its
+side whatever is added to the text. Of few documents that may be none, or all: then the one with the
+lowest hash is held out, or the one with the highest is not. With `documents: auto`, if one document
+of plain text has more than an eighth of it, each line is a document.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 from elmo.errors import ElmoError
 
 from ..settings.params import TokenizeSettings
 from ..terminal.progress import say
-from . import accounting
-from .documents import document_rule
+from .accounting import Accounting
+from .documents import Documents
+from .formats import document_rule
 from .input_files import InputFile
-from .shard_builder import PieceResult
+from .spans import text_bytes, whole_file
+from .text_blocks import read_blocks
+from .text_hashes import Hashes
+from .text_rows import TextRows, find_lines
+from .utf8_lines import BLOCK
 
-_LARGE = 200_000_000  # bytes of a text that is not divided anew
-_MANY = 1000  # documents of a text that is not, since of as many some are held out
 LEAST_HELD_OUT = 2000  # tokens below which chance moves a perplexity by several per cent
+_LOOK = 64_000_000  # bytes of a text whose documents are measured
+_LARGEST = 1 / 8  # share of a text that one document may have
 
 
-def divide(
-    inputs: Sequence[InputFile],
-    params: TokenizeSettings,
-    run_pieces: Callable[[TokenizeSettings], list[PieceResult]],
-    *,
-    redivide: bool,
-) -> tuple[TokenizeSettings, list[PieceResult]]:
-    """Tokenize all pieces so that some documents are held out and most are not.
-
-    `run_pieces(settings)` returns the results of the pieces. Where the share in `params` is not 0
-    and holds out no document, or most of the text, other settings are tried and printed if
-    `redivide` is set and the text is small; else `ElmoError` is raised. Returns the settings that
-    were used, and the results.
+@dataclass(frozen=True)
+class Sides:
+    """The rule of what is held out: `documents` as in `document_rule`, those of a hash below
+    `below`.
     """
-    how, results = params, run_pieces(params)
-    first = poor = _poorly_divided(inputs, results, how)
-    while poor:
-        change = _other_division(inputs, results, how, params, poor, redivide=redivide)
-        how = replace(how, **change)
-        results = run_pieces(how)
-        poor = _poorly_divided(inputs, results, how)
-    if first:
-        changed = [
-            f"tokenize.{name} {value}"
-            for name in ("documents", "heldout")
-            if (value := getattr(how, name)) != getattr(params, name)
-        ]
-        say(f"{inputs[0].url}: {first}: this text is divided with {' and '.join(changed)}")
-    return how, results
+
+    documents: str
+    below: int
+
+    def are_heldout(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
+        """Tell of each document, by its hash, whether it is held out; one without text is not."""
+        return (hashes != 0) & (hashes < np.uint64(self.below))
 
 
-def _poorly_divided(
-    inputs: Sequence[InputFile], results: Sequence[PieceResult], how: TokenizeSettings
-) -> str:
-    """Say what is wrong with what is held out; empty if nothing is."""
-    total = accounting.sum_accounts(result.accounting for result in results)
-    if not total.tokens:
-        raise ElmoError(f"{inputs[0].url}: no tokens in this text; it holds white space alone")
-    documents = total.train_documents + total.heldout_documents
-    of = f"of {documents:,} document{'s' * (documents != 1)}"
-    heldout = sum(
-        entry.tokens for result in results for entry in result.shards if entry.split == "heldout"
+def choose_sides(
+    inputs: Sequence[InputFile], params: TokenizeSettings, *, column: str, alone: bool
+) -> Sides:
+    """Return the rule for a text, from its settings and a look at its beginning.
+
+    Where `alone` is not set another text has some of the files: each must fall to the same side in
+    both, so the settings alone decide. Raises `ElmoError` if nothing would be held out, or nothing
+    learned from.
+    """
+    share, size = (
+        Sides(params.documents, int(params.heldout * 2**64)),
+        min(BLOCK, params.shard_bytes),
     )
-    if not how.heldout:
-        return ""
-    if not total.heldout_documents:
-        return f"{of} none is held out with tokenize.heldout {how.heldout}"
-    if not total.train_documents:
-        return f"{of} all are held out with tokenize.heldout {how.heldout}"
-    if how.heldout <= 0.5 and total.tokens >= LEAST_HELD_OUT and 2 * heldout > total.tokens:
-        return f"{of} those held out with tokenize.heldout {how.heldout} have most of the tokens"
-    return ""
+    if not share.below:
+        return share
+    if alone and params.documents == "auto" and _has_large_document(inputs, column, size):
+        say(f"{inputs[0].url}: one document has more than an eighth of this text: each line is one")
+        share = Sides("line", share.below)
+    lowest, highest = 2**64, 0
+    for hashes, _ in _documents(inputs, share.documents, column, size):
+        if len(hashes := hashes[hashes != 0]):
+            lowest, highest = min(lowest, int(hashes.min())), max(highest, int(hashes.max()))
+        if lowest < share.below <= highest:
+            return share
+    below = lowest + 1 if lowest >= share.below else highest
+    if lowest < below <= highest and alone:
+        return Sides(share.documents, below)
+    what = "none is held out" if lowest >= share.below else "all are held out"
+    raise ElmoError(
+        f"{inputs[0].url}: of its documents {what} with tokenize.heldout {params.heldout}; "
+        f"{_remedy(inputs, share.documents, lowest, highest)}"
+    )
 
 
-def _other_division(
-    inputs: Sequence[InputFile],
-    results: Sequence[PieceResult],
-    how: TokenizeSettings,
-    given: TokenizeSettings,
-    poor: str,
-    *,
-    redivide: bool,
-) -> dict[str, Any]:
-    """Return the change of `how` to try next; raise `ElmoError` with what is `poor` if there is
-    none, or it is not ours to choose."""
-    share = _share(min(one.lowest for one in results), max(one.highest for one in results))
-    ways: dict[str, Any] = {}
-    if any(document_rule(how.documents, one.format) != "line" for one in inputs):
-        ways["documents"] = "line"
-    if share is not None and how.heldout == given.heldout:
-        ways["heldout"] = share
-    documents = sum(r.accounting.train_documents + r.accounting.heldout_documents for r in results)
-    small = documents < _MANY and sum(one.bytes for one in inputs) < _LARGE
-    for name, value in ways.items() if redivide and small else ():
-        if name != "documents" or how.documents == "auto":
-            return {name: value}
-    asked = " or ".join(f"tokenize.{name} to {value}" for name, value in ways.items())
-    raise ElmoError(f"{inputs[0].url}: {poor}; {f'set {asked}' if ways else 'name more text'}")
+def _has_large_document(inputs: Sequence[InputFile], column: str, size: int) -> bool:
+    """Tell whether a document of plain text is too large, as far as the text's beginning tells."""
+    texts = [one for one in inputs if document_rule("auto", one.format) == "blank"]
+    total = sum(map(text_bytes, inputs))
+    read = longest = going_on = 0
+    for _, sizes in _documents(texts, "auto", column, size):
+        going_on += int(sizes[0])
+        longest = max(longest, going_on, int(sizes[1:].max(initial=0)))
+        going_on = int(sizes[-1]) if len(sizes) > 1 else going_on
+        read += int(sizes.sum())
+        if read > _LOOK or longest > _LARGEST * total:
+            break
+    return longest > _LARGEST * total or (read > _LOOK and longest == read)
 
 
-def _share(lowest: int, highest: int) -> float | None:
-    """The shortest decimal, of two digits or more, that puts a document on either side, given the
-    extreme hashes."""
+def _documents(
+    inputs: Iterable[InputFile], documents: str, column: str, size: int
+) -> Iterator[tuple[Hashes, npt.NDArray[np.int64]]]:
+    """Yield, block by block, the hashes of the documents that begin in it, and their bytes in it.
+
+    Before these is the number of bytes of the document that goes on from the block before.
+    """
+    finder = Documents()
+    for index, input_ in enumerate(inputs):
+        rule = document_rule(documents, input_.format)
+        if rule == "file":
+            yield np.array([int(input_.sha256[:16], 16)], np.uint64), np.array([0, input_.bytes])
+            continue
+        (span,) = whole_file(input_, index)
+        blocks = read_blocks(
+            span, column=column, documents=rule, size=size, accounting=Accounting()
+        )
+        for block in blocks:
+            lines = find_lines(block.text)
+            found = finder.find(block, lines, TextRows.of(block.text, lines), span=span, rule=rule)
+            sizes = np.bincount(found.number, lines[1] - lines[0] + 1, len(found.hashes) + 1)
+            yield found.hashes, sizes.astype(np.int64)
+
+
+def _remedy(inputs: Sequence[InputFile], documents: str, lowest: int, highest: int) -> str:
+    """Name the settings that hold something out; those of the extreme hashes of the documents."""
+    ways = []
+    if any(document_rule(documents, one.format) != "line" for one in inputs):
+        ways.append("tokenize.documents to line")
     for digits in range(2, 10):
         share = (lowest * 10**digits // 2**64 + 1) / 10**digits
         if share < 1 and lowest < int(share * 2**64) <= highest:
-            return share
-    return None
+            ways.append(f"tokenize.heldout to {share}")
+            break
+    return f"set {' or '.join(ways)}" if ways else "name more text"

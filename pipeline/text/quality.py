@@ -14,7 +14,9 @@ from msgspec import Struct
 from elmo.data.manifest import TextQuality
 from elmo.io.records import Count
 
-_SAMPLE = 4_000_000
+from .text_hashes import Hashes
+
+_SAMPLE = 2048  # sentences of a piece, at most, that are compared with those of the others
 _LONGEST = 10
 _LIMIT = 48
 _STARTS = [0, 0x250, 0x370, 0x400, 0x530, 0x590, 0x600, 0x780, 0x900, 0xE00, 0xE80, 0x1100, 0x1200]
@@ -42,8 +44,9 @@ class QualityFigures(Struct, frozen=True, forbid_unknown_fields=True):
     """The `QualityCounts` of one piece of the corpus as a record in a file.
 
     `longest` are its longest tokens, at most ten, each after its number of bytes. `hashes` are the
-    hashes of a sample of its sentences, end to end, each of 8 bytes, little-endian. `long_tokens`
-    counts tokens, `not_text` sentences, and `scripts` sentences by the name of a script.
+    hashes of a sample of its sentences, end to end, each of 8 bytes, little-endian: those that
+    `interval` divides. `long_tokens` counts tokens, `not_text` sentences, and `scripts` sentences
+    by the name of a script.
     """
 
     sentences: Count
@@ -51,6 +54,7 @@ class QualityFigures(Struct, frozen=True, forbid_unknown_fields=True):
     not_text: Count
     scripts: dict[str, Count]
     longest: tuple[tuple[Count, str], ...]
+    interval: Count
     hashes: bytes
 
 
@@ -60,7 +64,8 @@ class QualityCounts:
 
     `not_text` are sentences with hardly a letter, `long_tokens` tokens over 48 bytes, `scripts` the
     sentences by their main script; `longest` are the ten longest tokens, each after its number of
-    bytes. `hashes` are of a sample of sentences, from which duplicates are estimated.
+    bytes. `hashes` are of a sample of sentences, from which duplicates are estimated: those that
+    `interval` divides, so that the same sentences are in the samples of all pieces.
     """
 
     sentences: int = 0
@@ -68,26 +73,30 @@ class QualityCounts:
     not_text: int = 0
     scripts: Counter[str] = field(default_factory=Counter)
     longest: list[tuple[int, str]] = field(default_factory=list)
-    hashes: list[npt.NDArray[np.uint64]] = field(default_factory=list)
+    interval: int = 1
+    hashes: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))
 
     def add(
         self,
         types: pa.StringArray,
         ids: npt.NDArray[np.int32],
         lengths: npt.NDArray[np.int64],
-        hashes: npt.NDArray[np.uint64],
+        hashes: Hashes,
     ) -> None:
         """Count sentences, given as `ids` of their tokens end to end, and their numbers of tokens.
 
-        These are `lengths`; the ids index `types`, the distinct tokens. `hashes` are of those
-        sentences that are in the sample; 0, of a blank one, is left out.
+        These are `lengths`; the ids index `types`, the distinct tokens. `hashes` are of the
+        sentences, 0 of a blank one.
         """
         sizes = pc.binary_length(types).to_numpy()
         self.long_tokens += int((sizes > _LIMIT)[ids].sum())
         least = np.sort(sizes)[-_LONGEST:][0] if len(types) else 0
         long = np.flatnonzero(sizes >= least).tolist()
         self.longest = _longest([*self.longest, *((int(sizes[i]), types[i].as_py()) for i in long)])
-        self.hashes.append(hashes[hashes != 0])
+        self.hashes = np.append(self.hashes, hashes[hashes != 0])
+        while len(self.hashes) > _SAMPLE:
+            self.interval *= 2
+            self.hashes = _sampled(self.hashes, self.interval)
         begins = (np.cumsum(lengths) - lengths)[lengths > 0]
         if not len(begins):
             return
@@ -105,26 +114,23 @@ class QualityCounts:
 
     def figures(self) -> QualityFigures:
         """Return the counts as a record, to be written to a file and merged."""
-        hashes = np.concatenate(self.hashes) if self.hashes else np.zeros(0, np.uint64)
         return QualityFigures(
             self.sentences,
             self.long_tokens,
             self.not_text,
             dict(self.scripts),
             tuple(self.longest),
-            hashes.astype("<u8").tobytes(),
+            self.interval,
+            self.hashes.astype("<u8").tobytes(),
         )
-
-
-def sample_interval(size: int) -> int:
-    """Return n: one in n sentences is checked for duplicates, in a corpus of `size` bytes."""
-    return 1 + size // (50 * _SAMPLE)
 
 
 def summarize(reports: Sequence[QualityFigures]) -> TextQuality:
     """Return the quality of a whole text, from that of its pieces, as the manifest records it."""
     scripts = sum((Counter(report.scripts) for report in reports), Counter[str]())
+    interval = max((report.interval for report in reports), default=1)
     hashes = np.frombuffer(b"".join(report.hashes for report in reports), "<u8")
+    hashes = _sampled(hashes, interval)
     repeated = len(hashes) - len(np.unique(hashes))
     longest = _longest([pair for report in reports for pair in report.longest])
     return {
@@ -136,6 +142,10 @@ def summarize(reports: Sequence[QualityFigures]) -> TextQuality:
         "odd_script_sentences": sum(scripts.values()) - max(scripts.values(), default=0),
         "scripts": dict(scripts),
     }
+
+
+def _sampled(hashes: Hashes, interval: int) -> Hashes:
+    return hashes[hashes % np.uint64(interval) == 0]
 
 
 def _longest(tokens: list[tuple[int, str]]) -> list[tuple[int, str]]:

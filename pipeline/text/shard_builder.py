@@ -4,8 +4,9 @@ A piece numbers its sentences and documents from 0. Each distinct stretch betwee
 tokenized once; the rest is array work.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,111 +14,144 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct, to_builtins
+from msgspec import DecodeError, Struct, json, to_builtins
 
 from elmo.data.arrays import Int64s
-from elmo.data.manifest import SPLITS, ShardEntry, Split, TokenizerEntry
-from elmo.data.shards import describe_shard, write_shard
-from elmo.data.tokenizer import Tokenizer, load_tokenizer, sentence_splitter
+from elmo.data.manifest import SPLITS, ShardEntry, Split
+from elmo.data.shards import describe_shard, shard_name, write_shard
+from elmo.data.tokenizer import Tokenization, Tokenizer, load_tokenizer, sentence_splitter
 from elmo.io.location import Location, in_parallel
 from elmo.io.records import Sha256, digest
 
 from ..settings.params import TokenizeSettings
 from .accounting import Accounting
-from .documents import Documents, document_rule
+from .documents import Documents
+from .formats import document_rule
+from .held_out import Sides
 from .input_files import check_unchanged
 from .quality import QualityCounts, QualityFigures
 from .spans import FileSpan
 from .text_blocks import read_blocks
-from .text_hashes import Hashes, hash_runs, hash_strings
+from .text_rows import TextRows, find_lines
 from .utf8_lines import BLOCK
 
-_NEWLINE = 10
+PIECES = "pieces.jsonl"  # beside the shards: the result of each piece, by which it is found again
 
 
 @dataclass(frozen=True)
 class Piece:
     """A piece of the corpus that one worker tokenizes, `number` among all in their order.
 
-    It has the spans of files to read, the settings, and the folder for its shards. `column` holds
-    the text of records, one in `sample_interval` sentences is checked for duplicates, `tokenizer`
-    describes the tokenizer as the manifest does, and `version` is that of the stage.
+    It has the spans of files to read, the settings, which documents are held out, and the folder
+    for its shards. `column` holds the text of records, `tokenizer` describes the tokenizer as the
+    manifest does, and `version` is that of the stage. `copy` numbers pieces with the same text.
     """
 
     number: int
     spans: tuple[FileSpan, ...]
     folder: Location
     params: TokenizeSettings
+    sides: Sides
     column: str
-    sample_interval: int
-    tokenizer: TokenizerEntry
+    tokenizer: Tokenization
     version: int
+    copy: int = 0
 
     @cached_property
     def digest(self) -> str:
-        """Return a digest of everything that the piece's shards depend on."""
+        """Return a digest of everything that the piece's shards depend on.
+
+        Neither its place in the corpus is among it nor any other file: these are in the manifest.
+        """
         spans = [
-            (span.input.sha256, span.input.format, span.document, span.start, span.end)
+            (span.input.sha256, span.input.format, span.input.compression, span.start, span.end)
             for span in self.spans
         ]
-        depends_on = [self.number, spans, asdict(self.params), self.column, self.sample_interval]
-        return digest([*depends_on, to_builtins(self.tokenizer), self.version])
+        depends_on = [spans, self.column, self.params.shard_bytes, self.version, self.copy]
+        return digest([*depends_on, asdict(self.sides), to_builtins(self.tokenizer)])
 
     @property
     def result_name(self) -> str:
         """Return the name of the file with the piece's result, written after all its shards."""
         return f"{self.digest}.json"
 
-    def shard_name(self, index: int) -> str:
-        """Return the file name of shard `index` of this piece."""
-        return f"{self.digest}-{index:05d}.arrow"
-
 
 class PieceResult(Struct, frozen=True, forbid_unknown_fields=True):
     """The result of tokenizing a piece: its counts, and its shards, whose ids count from its start.
 
-    `piece` is the piece's digest. `lowest` and `highest` are the extreme hashes of its documents;
-    those with a hash below a limit are held out.
+    `piece` is the piece's digest, of which the names of its shards have the beginning.
     """
 
     piece: Sha256
     shards: tuple[ShardEntry, ...]
     accounting: Accounting
     quality: QualityFigures
-    lowest: int
-    highest: int
 
 
-def read_finished(pieces: Sequence[Piece]) -> list[PieceResult | None]:
-    """Return, for each piece, its result if an earlier run finished it, else None.
+def number_pieces(pieces: Iterable[Piece]) -> list[Piece]:
+    """Return the pieces, those with the text of one before them as copies with a number."""
+    seen: Counter[str] = Counter()
+    numbered = []
+    for piece in pieces:
+        first = piece.digest
+        numbered.append(replace(piece, copy=seen[first]) if seen[first] else piece)
+        seen[first] += 1
+    return numbered
 
-    On a disk the digest of each shard is checked. At a URL, where a file is whole or absent, only
-    its size is; readers check its bytes.
+
+def encode_result(result: PieceResult) -> bytes:
+    """Return a result as a line of the file `PIECES`."""
+    return json.encode(result, order="sorted") + b"\n"
+
+
+def decode_results(data: bytes) -> list[PieceResult]:
+    """Return the results in the file `PIECES`; none where another version wrote it."""
+    try:
+        return [json.decode(line, type=PieceResult) for line in data.splitlines()]
+    except DecodeError:
+        return []
+
+
+def read_finished(pieces: Sequence[Piece]) -> list[PieceResult]:
+    """Return the results of those pieces that an earlier run finished and left in its folder."""
+    if not pieces:
+        return []
+    folder, present = pieces[0].folder, pieces[0].folder.tree()
+    finished = [piece.result_name for piece in pieces if piece.result_name in present]
+    results = in_parallel(lambda name: folder.read_record(name, PieceResult), finished)
+    return whole_results(results, folder, present)
+
+
+def whole_results(
+    results: Iterable[PieceResult], folder: Location, present: Mapping[str, int]
+) -> list[PieceResult]:
+    """Return those of the results whose shards lie in a folder as they were written.
+
+    `present` is the size of each file there. On a disk the digest of each shard is checked. At a
+    URL, where a file is whole or absent, only its size is; readers check its bytes.
     """
-    present = pieces[0].folder.tree() if pieces else {}
-    return in_parallel(lambda piece: _finished(piece, present), pieces)
 
+    def is_whole(result: PieceResult) -> bool:
+        return all(
+            present.get(entry.file) == entry.bytes
+            and (folder.local is None or folder.sha256(entry.file) == entry.sha256)
+            for entry in result.shards
+        )
 
-def _finished(piece: Piece, present: Mapping[str, int]) -> PieceResult | None:
-    if piece.result_name not in present:
-        return None
-    result = piece.folder.read_record(piece.result_name, PieceResult)
-    for entry in result.shards:
-        if present.get(entry.file) != entry.bytes:
-            return None
-        if piece.folder.local is not None and piece.folder.sha256(entry.file) != entry.sha256:
-            return None
-    return result
+    results = list(results)
+    return [
+        one for one, whole in zip(results, in_parallel(is_whole, results), strict=True) if whole
+    ]
 
 
 def tokenize_piece(piece: Piece) -> PieceResult:
     """Tokenize one piece of the corpus, write its shards, and return its result."""
     split = sentence_splitter()[0] if piece.params.sentences == "split" else None
-    accounting, quality = Accounting(), QualityCounts()
-    documents = Documents(piece.params.heldout, accounting)
+    accounting, quality, documents = Accounting(), QualityCounts(), Documents()
     builder = _Builder(piece, load_tokenizer(piece.params.tokenizer), accounting, quality)
+    is_heldout = False  # the document that goes on in the next block
     for span in piece.spans:
-        rule = document_rule(piece.params.documents, span.input.format)
+        rule = document_rule(piece.sides.documents, span.input.format)
         blocks = read_blocks(
             span,
             column=piece.column,
@@ -128,52 +162,22 @@ def tokenize_piece(piece: Piece) -> PieceResult:
         for block in blocks:
             if builder.bytes >= piece.params.shard_bytes:
                 builder.write()
-            lines = _lines(block.text)
-            rows = _TextRows.of(block.text, lines)
-            of_line, heldout = documents.assign(
-                block, lines[0], rows.counts, rows.hashes, span=span, rule=rule
-            )
-            builder.add(block.text, lines, rows, of_line, heldout, split)
+            lines = find_lines(block.text)
+            rows = TextRows.of(block.text, lines)
+            found = documents.find(block, lines, rows, span=span, rule=rule)
+            heldout = np.append(is_heldout, piece.sides.are_heldout(found.hashes))
+            ids = found.number + (accounting.document_ids - 1)
+            accounting.document_ids += len(found.hashes)
+            if rule != "file" or block.begins:
+                accounting.heldout_documents += int(heldout[1:].sum())
+                accounting.train_documents += int((found.hashes != 0).sum() - heldout[1:].sum())
+            is_heldout = bool(heldout[-1])
+            builder.add(block.text, lines, rows, ids, heldout[found.number], split)
         check_unchanged(span.input)
     builder.write()
-    result = PieceResult(
-        piece.digest,
-        tuple(builder.shards),
-        accounting,
-        quality.figures(),
-        documents.lowest,
-        documents.highest,
-    )
+    result = PieceResult(piece.digest, tuple(builder.shards), accounting, quality.figures())
     piece.folder.write_json(piece.result_name, to_builtins(result))
     return result
-
-
-@dataclass(frozen=True)
-class _TextRows:
-    """Rows of text as stretches between ASCII white space.
-
-    `distinct` holds each stretch at least once, `ids` says which of them stand in the text, and
-    `counts` how many in each row.
-    """
-
-    distinct: pa.StringArray
-    ids: npt.NDArray[np.int32]
-    counts: Int64s
-    hashes: Hashes
-
-    @classmethod
-    def of(cls, text: bytes, rows: tuple[Int64s, Int64s]) -> "_TextRows":
-        """Find the stretches of each row; the white space after one is cut off only once."""
-        data = np.frombuffer(text, np.uint8)
-        space = (data == 32) | (data - np.uint8(9) < 5)
-        begins = np.flatnonzero(space[:-1] & ~space[1:]) + 1
-        begins = begins if space[0] else np.append(0, begins)
-        ends = np.append(begins, len(text)).astype(np.int32)
-        stretches = pa.StringArray.from_buffers(len(begins), pa.py_buffer(ends), pa.py_buffer(text))
-        encoded = stretches.dictionary_encode()
-        distinct, ids = pc.ascii_rtrim_whitespace(encoded.dictionary), encoded.indices.to_numpy()
-        counts = np.diff(np.searchsorted(begins, rows[1]), prepend=0)
-        return cls(distinct, ids, counts, hash_runs(hash_strings(distinct)[ids], counts))
 
 
 @dataclass(frozen=True)
@@ -184,7 +188,7 @@ class _Part:
     is held out. `lost` bytes that are not white space stand in no token.
     """
 
-    rows: _TextRows
+    rows: TextRows
     line_of: Int64s
     line_bytes: Int64s
     documents: Int64s
@@ -212,7 +216,7 @@ class _Builder:
         self,
         text: bytes,
         lines: tuple[Int64s, Int64s],
-        rows: _TextRows,
+        rows: TextRows,
         documents: Int64s,
         heldout: npt.NDArray[np.bool_],
         split: Callable[[str], list[str]] | None,
@@ -222,7 +226,7 @@ class _Builder:
         line_of, lost = np.arange(len(documents)), 0
         if split is not None:
             text, line_of = _sentences(text, split)
-            rows = _TextRows.of(text, _lines(text))
+            rows = TextRows.of(text, find_lines(text))
         if not self.tokenizer.kind.apart:
             rows, lost = _whole_rows(text, rows, self.tokenizer)
         sizes = lines[1] - lines[0]
@@ -236,7 +240,7 @@ class _Builder:
         ids = np.concatenate([ids for ids, _ in filled])
         lengths = np.concatenate([lengths for _, lengths in filled])
         hashes = np.concatenate([part.rows.hashes for part in self._parts])
-        self.quality.add(types, ids, lengths, hashes[hashes % self.piece.sample_interval == 0])
+        self.quality.add(types, ids, lengths, hashes)
         heldout = np.concatenate([part.heldout[part.line_of] for part in self._parts])
         documents = np.concatenate([part.documents[part.line_of] for part in self._parts])
         if self.piece.params.sentences == "split":
@@ -257,7 +261,7 @@ class _Builder:
     def _write_shard(
         self, split: Split, numbers: Int64s, documents: Int64s, offsets: Int64s, tokens: Any
     ) -> None:
-        name = self.piece.shard_name(len(self.shards))
+        name = shard_name(split, f"{self.piece.digest[:16]}-{len(self.shards):03d}")
         with self.piece.folder.new(name) as path:
             write_shard(
                 path,
@@ -324,7 +328,7 @@ def _account(
     total.tokens += len(sizes)
 
 
-def _whole_rows(text: bytes, rows: _TextRows, tokenizer: Tokenizer) -> tuple[_TextRows, int]:
+def _whole_rows(text: bytes, rows: TextRows, tokenizer: Tokenizer) -> tuple[TextRows, int]:
     """Return rows with tokens instead of stretches, and the bytes that are in none."""
     texts = text.decode("utf-8").split("\n")[:-1]
     token_lists = tokenizer.split(texts)
@@ -332,7 +336,7 @@ def _whole_rows(text: bytes, rows: _TextRows, tokenizer: Tokenizer) -> tuple[_Te
     encoded = tokens.dictionary_encode()
     counts = np.array([len(tokens) for tokens in token_lists])
     lost = sum(_lost(text, tokens) for text, tokens in zip(texts, token_lists, strict=True))
-    return _TextRows(encoded.dictionary, encoded.indices.to_numpy(), counts, rows.hashes), lost
+    return TextRows(encoded.dictionary, encoded.indices.to_numpy(), counts, rows.hashes), lost
 
 
 def _pieces(
@@ -373,12 +377,6 @@ def _encode(ids: npt.NDArray[np.int32], types: pa.StringArray) -> pa.DictionaryA
     renumber = np.zeros(len(types), np.int32)
     renumber[order] = np.arange(len(order))
     return pa.DictionaryArray.from_arrays(pa.array(renumber[ids]), types.take(pa.array(order)))
-
-
-def _lines(text: bytes) -> tuple[Int64s, Int64s]:
-    """Return where each line begins and ends (its newline not counted)."""
-    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == _NEWLINE)
-    return np.append(0, ends[:-1] + 1), ends
 
 
 def _sentences(text: bytes, split: Callable[[str], list[str]]) -> tuple[bytes, Int64s]:

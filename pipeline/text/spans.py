@@ -2,17 +2,13 @@
 
 import re
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from elmo.io.location import in_parallel
 
-from .documents import document_rule
 from .formats import FORMATS
 from .input_files import InputFile, open_input, read_bytes
 
-MOST_PIECES = 1 << 13  # that a corpus is divided into
-MOST_BYTES = 2**31  # of text in a piece: Arrow's offsets have 32 bits
 PACKED = 4  # bytes of text in one of a compressed file, about
 _NEAR = 1 << 20  # bytes in which the next document or line mostly begins
 BLANK_LINES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+(?=[ \t\r\f\v]*\S)")
@@ -22,8 +18,8 @@ BLANK_LINES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+(?=[ \t\r\f\v]*\S)")
 class FileSpan:
     """A part of one input file: bytes `start` to `end`, or row groups of a Parquet file.
 
-    `end` is not included; -1 is the end of the file. `document` is the file's number in the corpus,
-    and `size` is about how many bytes of text the span has.
+    `end` is not included; -1 is the end of the file. `document` is the file's number among those
+    with text, and `size` is about how many bytes of text the span has.
     """
 
     input: InputFile
@@ -33,44 +29,10 @@ class FileSpan:
     size: int
 
 
-def piece_bytes(inputs: Sequence[InputFile], *, shard_bytes: int) -> int:
-    """Return how many bytes of text a piece holds: `shard_bytes`, or more for a large text.
-
-    The number of pieces is bounded, so that manifests, which name every shard, stay small.
-    """
-    text = sum(_text_bytes(input_) for input_ in inputs)
-    return min(max(shard_bytes, -(-text // MOST_PIECES)), MOST_BYTES)
-
-
-def _text_bytes(input_: InputFile) -> int:
+def text_bytes(input_: InputFile) -> int:
+    """Return about how many bytes of text a file holds."""
     packed = input_.compression is not None or FORMATS[input_.format].packed
     return input_.bytes * PACKED if packed else input_.bytes
-
-
-def plan_pieces(
-    inputs: Sequence[InputFile], *, shard_bytes: int, documents: str
-) -> list[tuple[FileSpan, ...]]:
-    """Divide a corpus into pieces of work: tuples of spans with about `shard_bytes` of text.
-
-    Large files are divided at line ends, small ones share a piece. `documents` is the setting of
-    `tokenize`; where it makes blank lines divide documents, no document is divided. The pieces
-    depend on the arguments alone, so a resumed run finds them again.
-    """
-    pieces: list[tuple[FileSpan, ...]] = []
-    gathered: list[FileSpan] = []
-    rules = [document_rule(documents, input_.format) for input_ in inputs]
-
-    def divided(index: int) -> list[FileSpan]:
-        divide = FORMATS[inputs[index].format].load().spans
-        return divide(inputs[index], index, shard_bytes, rules[index])
-
-    for spans in in_parallel(divided, [k for k, input_ in enumerate(inputs) if input_.bytes]):
-        for span in spans:
-            if gathered and sum(s.size for s in gathered) + span.size > shard_bytes:
-                pieces.append(tuple(gathered))
-                gathered = []
-            gathered.append(span)
-    return [*pieces, tuple(gathered)] if gathered else pieces
 
 
 def whole_file(input_: InputFile, index: int) -> list[FileSpan]:
@@ -78,7 +40,7 @@ def whole_file(input_: InputFile, index: int) -> list[FileSpan]:
 
     `index` is the file's number in the corpus.
     """
-    return [FileSpan(input_, index, 0, -1, _text_bytes(input_))]
+    return [FileSpan(input_, index, 0, -1, text_bytes(input_))]
 
 
 def line_spans(input_: InputFile, index: int, size: int, documents: str) -> list[FileSpan]:

@@ -11,8 +11,9 @@ from elmo.errors import ElmoError
 from elmo.io.location import in_parallel
 
 from .accounting import Accounting
-from .formats import FORMATS, Records
+from .formats import FORMATS
 from .input_files import InputFile
+from .reader import Records, load_reader
 from .spans import FileSpan, whole_file
 from .utf8_lines import block_end
 
@@ -37,7 +38,7 @@ def check_texts(inputs: Sequence[InputFile], column: str, where: str = "in param
     `where` names the source of the list in messages, as in `find_inputs`.
     """
     files = [input_ for input_ in inputs if input_.bytes]
-    in_parallel(lambda one: FORMATS[one.format].load().check_head(one, column), files)
+    in_parallel(lambda one: load_reader(one).check_head(one, column), files)
     if not any(_has_text(one, column) for one in files):
         has_column = FORMATS[files[0].format].documents == "line"
         what = f"no text in column {column!r}" if has_column else "has no text"
@@ -63,7 +64,7 @@ def read_blocks(
     fills it.
     """
     format_ = FORMATS[span.input.format]
-    blocks = format_.load().blocks(span, size, column, documents, accounting)
+    blocks = load_reader(span.input).blocks(span, size, column, documents, accounting)
     if documents == "blank" != format_.documents:
         blocks = _recut(blocks, size)
     for number, (text, records) in enumerate(blocks):

@@ -7,7 +7,6 @@ import numpy as np
 from elmo.errors import ElmoError, not_utf8_error
 from elmo.settings import LONGEST_LINE
 
-from .formats import Records
 from .input_files import InputFile, open_input, read_bytes
 from .spans import BLANK_LINES, FileSpan
 
@@ -77,16 +76,6 @@ def block_end(text: bytes, size: int, documents: str) -> int:
         if len(text) < size:
             return 0
     return text.rfind(b"\n") + 1
-
-
-def join_records(texts: list[bytes], first: int) -> tuple[bytes, Records]:
-    """Join the texts of records into lines; return these and the number of each line's record.
-
-    The number of the first record is `first`.
-    """
-    lines = [text.count(b"\n") + 1 for text in texts]
-    records = np.repeat(np.arange(first, first + len(texts), dtype=np.int64), lines)
-    return b"".join(text + b"\n" for text in texts), records
 
 
 def abbreviate_names(names: Iterable[str]) -> str:

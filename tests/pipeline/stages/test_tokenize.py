@@ -267,7 +267,7 @@ def test_any_fsspec_url_is_an_input(tmp_path: Path) -> None:
     assert in_order(Shards(tmp_path / "out")) == [["a", "b"], ["c"]]
 
 
-def test_files_follow_each_other_by_name_and_small_ones_share_a_shard(tmp_path: Path) -> None:
+def test_files_follow_each_other_by_name_and_each_of_a_few_has_its_shard(tmp_path: Path) -> None:
     folder = tmp_path / "corpus"
     (folder / "sub").mkdir(parents=True)
     for name in ("b.txt", "a.txt", "sub/c.txt", ".hidden"):
@@ -276,7 +276,7 @@ def test_files_follow_each_other_by_name_and_small_ones_share_a_shard(tmp_path: 
     assert in_order(shards) == [["in", "a.txt"], ["in", "b.txt"], ["in", "sub/c.txt"]]
     assert [i.name for i in shards.manifest.inputs] == ["a.txt", "b.txt", "sub/c.txt"]
     assert [found[0] for found in documents(shards).values()] == [0, 1, 2]
-    assert len(shards.entries()) == 1
+    assert len(shards.entries()) == 3
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
@@ -289,9 +289,9 @@ def test_a_large_corpus_has_larger_shards(
         packed = tmp_path / "text.txt.gz"
         packed.write_bytes(gzip.compress(path.read_bytes(), mtime=0))
         path = packed
-    monkeypatch.setattr("pipeline.text.spans.MOST_PIECES", 1 << 13)
+    monkeypatch.setattr("pipeline.text.pieces.MOST_PIECES", 1 << 13)
     small = make(tmp_path / "small", path)
-    monkeypatch.setattr("pipeline.text.spans.MOST_PIECES", 8)
+    monkeypatch.setattr("pipeline.text.pieces.MOST_PIECES", 8)
     large = make(tmp_path / "large", path)
     assert len(small.entries()) > 20 and len(large.entries()) <= 9
     assert in_order(large) == in_order(small) == [line.split() for line in lines]
@@ -606,35 +606,120 @@ def test_a_missing_file_folder_or_protocol_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "heldout", "said"),
+    ("text", "heldout", "rule"),
     [
-        (
-            "one\n\ntwo\n\nthree\n",
-            0.001,
-            r"of 3 documents none is held out .* 0.001: .* line and tokenize.heldout 0\.\d+",
-        ),
-        (
-            "one\n\ntwo\n\nthree\n",
-            0.9999,
-            "of 3 documents all are held out with .* 0.9999: this text is divided with",
-        ),
-        ("".join(f"line {k}\n" for k in range(200)), 0.05, "divided with tokenize.documents line$"),
-        (  # a title is learned from, and the novel held out
-            "A title\n\n" + "".join(f"line {k} of a novel\n" for k in range(2000)),
-            0.43,
-            "of 2 documents those held out .* most of the tokens: .* tokenize.documents line$",
-        ),
+        ("one\n\ntwo\n\nthree\n", 0.001, "line"),
+        ("one\n\ntwo\n\nthree\n", 0.9999, "line"),
+        ("".join(f"line {k}\n" for k in range(200)), 0.05, "line"),
+        ("".join(f"line {k}\n\n" for k in range(8)), 0.05, "blank"),
+        ("".join(f"line {k}\n\n" for k in range(900)), 0.05, "blank"),
+        ("A title\n\n" + "".join(f"line {k} of a novel\n" for k in range(2000)), 0.43, "line"),
+        ("a\n\n" * 60 + "".join(f"line {k} of a novel\n" for k in range(2000)), 0.05, "line"),
     ],
 )
-def test_a_text_of_few_documents_is_divided_and_that_is_said(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, heldout: float, said: str
+def test_some_of_every_text_is_held_out_and_most_is_not(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, heldout: float, rule: str
 ) -> None:
     (tmp_path / "text.txt").write_text(text)
-    splits = make(
-        tmp_path / "out", tmp_path / "text.txt", documents="auto", heldout=heldout
-    ).manifest.splits
+    shards = make(tmp_path / "out", tmp_path / "text.txt", documents="auto", heldout=heldout)
+    splits = shards.manifest.splits
     assert splits["heldout"].documents and splits["train"].documents
-    assert re.search(said, capfd.readouterr().err, re.MULTILINE)
+    assert heldout > 0.5 or 2 * splits["heldout"].tokens < shards.tokens()
+    lines = sum(bool(line) for line in text.split("\n"))
+    assert shards.manifest.counts.documents == lines
+    assert (": each line is one" in capfd.readouterr().err) == (rule == "line")
+    recorded = shards.manifest.tokenizer
+    assert (recorded.documents, recorded.heldout) == ("auto", heldout)  # as in the settings
+
+
+def test_what_is_held_out_is_known_before_the_text_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each piece is cut once, whatever the text; the beginning of a large one is read twice."""
+    from pipeline.text import held_out, input_files
+
+    cut, read = [], []
+
+    def counted(function, items, **_):  # type: ignore[no-untyped-def]
+        for item in items:
+            cut.append(item.number)
+            yield function(item)
+
+    monkeypatch.setattr(workers, "tasks", counted)
+    path, _ = long_text(tmp_path)
+    make(tmp_path / "out", path, documents="auto", heldout=0.05)
+    assert cut == list(range(len(cut))) and len(cut) > 30
+    monkeypatch.setattr(held_out, "_LOOK", 4096)
+    every = input_files.read_bytes
+    blocks = "pipeline.text.utf8_lines.read_bytes"
+    monkeypatch.setattr(blocks, lambda *given: read.append(given[-1]) or every(*given))
+    inputs = find_inputs([str(path)])
+    held_out.choose_sides(inputs, params(documents="auto", heldout=0.05), column="text", alone=True)
+    assert sum(read) < 20_000 < path.stat().st_size
+
+
+def test_a_file_that_is_added_is_cut_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shards of the others stay, their names and bytes; only what they add to ids changes."""
+    cut = []
+
+    def counted(function, items, **_):  # type: ignore[no-untyped-def]
+        for item in items:
+            cut.append(item.spans[0].input.name)
+            yield function(item)
+
+    monkeypatch.setattr(workers, "tasks", counted)
+    pick, folder = random.Random(1), tmp_path / "texts"
+    folder.mkdir()
+
+    def write(name: str) -> None:
+        text_file(folder, [f"{name} {pick.random()} of it" for _ in range(150)], name)
+
+    for name in ("b.txt", "c.txt", "d.txt", "e.txt"):
+        write(name)
+    how = {"documents": "auto", "heldout": 0.2, "sentences": "split", "shard_bytes": 4096}
+    old = make(tmp_path / "out", folder, **how)
+    before, cut[:] = contents(tmp_path / "out"), []
+    write("a.txt")
+    (folder / "empty.txt").write_text("")
+    (folder / "e.txt").unlink()
+    new = make(tmp_path / "out", folder, **how)
+    after = contents(tmp_path / "out")
+    assert set(cut) == {"a.txt"}
+    kept = {entry.file for entry in old.entries()} & set(after)
+    assert len(kept) > 6 and all(after[name] == before[name] for name in kept)
+    assert in_order(new)[0][0] == "a.txt" and in_order(new)[-1][0] == "d.txt"
+    assert accounted(new) == new.manifest.counts.bytes
+    assert after == contents(make(tmp_path / "afresh", folder, **how).location.local)
+    for name in sorted(kept)[:2]:  # what is damaged is cut again
+        (tmp_path / "out" / name).write_bytes(before[name][:-8] + bytes(8))
+    make(tmp_path / "out", folder, **how)
+    assert contents(tmp_path / "out") == after
+
+
+@pytest.mark.parametrize("documents_", ["auto", "file"])
+def test_two_files_with_one_text_are_both_there(tmp_path: Path, documents_: str) -> None:
+    for name in ("a.txt", "b.txt", "c.txt"):
+        text_file(tmp_path, ["the same", "", "text"] * 20, name)
+    shards = make(tmp_path / "out", *sorted(tmp_path.glob("*.txt")), documents=documents_)
+    assert len(in_order(shards)) == 3 * 60
+    numbers = [number for number, _ in documents(shards).values()]
+    assert numbers == sorted(numbers)
+    assert len(set(numbers)) == shards.manifest.counts.documents
+
+
+def test_small_files_of_many_share_shards_that_stay_when_one_is_added(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for k in range(600):
+        (folder / f"{k:04d}.txt").write_text(f"letter {k}\n")
+    old = make(tmp_path / "out", folder, documents="file", heldout=0.1)
+    assert [number for number, _ in documents(old).values()] == list(range(600))
+    assert 100 < len({entry.file.split("-")[1] for entry in old.entries()}) < 200
+    (folder / "0300a.txt").write_text("a letter more\n")
+    new = make(tmp_path / "out", folder, documents="file", heldout=0.1)
+    changed = {e.file for e in new.entries()} - {e.file for e in old.entries()}
+    assert 1 <= len(changed) <= 2
+    assert [number for number, _ in documents(new).values()] == list(range(601))
 
 
 def test_a_file_of_both_texts_falls_to_one_side(tmp_path: Path) -> None:
@@ -651,7 +736,7 @@ def test_a_file_of_both_texts_falls_to_one_side(tmp_path: Path) -> None:
     corpus.run(Location(tmp_path / "corpus"), settings, work=Location(tmp_path / "work"))
     how = params(documents="auto", heldout=0.001)
     places = {"work": Location(tmp_path / "work"), "cluster": CLUSTER}
-    with pytest.raises(ElmoError, match=r"of 8 documents none .*; set tokenize\.heldout to 0\."):
+    with pytest.raises(ElmoError, match=r"none is held out .*; set tokenize\.heldout to 0\."):
         tokenize.run(
             Location(tmp_path / "corpus"), Location(tmp_path / "out"), how, text="domain", **places
         )
@@ -661,12 +746,11 @@ def test_records_are_not_divided(tmp_path: Path, capfd: pytest.CaptureFixture[st
     table = tmp_path / "t.csv"
     table.write_text("text\n" + "".join(f"article {k}\n" for k in range(8)))
     manifest = make(tmp_path / "out", table, documents="auto", heldout=0.001).manifest
-    splits, recorded = manifest.splits, manifest.tokenizer
-    assert recorded.documents == "auto" and 0.001 < (recorded.heldout or 0) < 1
-    assert splits["heldout"].documents == 1 and splits["train"].documents == 7
-    assert ": this text is divided with tokenize.heldout 0." in capfd.readouterr().err
+    assert (manifest.tokenizer.documents, manifest.tokenizer.heldout) == ("auto", 0.001)
+    assert manifest.splits["heldout"].documents == 1
+    assert manifest.splits["train"].documents == 7
     table.write_text("text\none\n")
-    with pytest.raises(ElmoError, match="of 1 document none is held out .*; name more text$"):
+    with pytest.raises(ElmoError, match="none is held out .*; name more text$"):
         make(tmp_path / "none", table, documents="auto", heldout=0.001)
     assert not (tmp_path / "none").exists()
 

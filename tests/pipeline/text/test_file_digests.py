@@ -18,7 +18,7 @@ from pipeline.stages import tokenize as stage
 from pipeline.text import file_digests, input_files
 from pipeline.text.input_files import InputFile, check_inputs, find_inputs
 
-TEXT = "the cat sat on a mat\n\n" * 20
+TEXT = "".join(f"the cat sat on mat {k}\n\n" for k in range(20))
 
 
 @pytest.fixture(params=["disk", "url"])

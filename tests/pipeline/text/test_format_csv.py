@@ -11,9 +11,9 @@ import pytest
 
 from elmo.errors import ElmoError
 from pipeline.text.accounting import Accounting
-from pipeline.text.formats import FORMATS
 from pipeline.text.input_files import find_inputs
-from pipeline.text.spans import plan_pieces
+from pipeline.text.pieces import plan_pieces
+from pipeline.text.reader import load_reader
 from pipeline.text.text_blocks import read_blocks
 
 TEXTS = ["a", "", 'he said "no, never"', "two\nlines", "", "ü 한국어", "x, y", "\n\nend\n", '"']
@@ -22,7 +22,7 @@ TEXTS = ["a", "", 'he said "no, never"', "two\nlines", "", "ü 한국어", "x, y
 def read(path: Path, *, column: str = "text", size: int = 40) -> tuple[bytes, list[int], int]:
     """The lines, the record of each, and how many bytes were counted."""
     (input_,) = find_inputs([str(path)])
-    FORMATS[input_.format].load().check_head(input_, column)
+    load_reader(input_).check_head(input_, column)
     ((span,),) = plan_pieces(
         [input_], shard_bytes=1 << 20 if "jsonl" in path.name else 1 << 9, documents="line"
     )

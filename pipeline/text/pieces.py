@@ -1,0 +1,65 @@
+"""A corpus divided into pieces of work, each a part of a file or a few small files.
+
+A file that is added leaves the pieces of the others as they are, as far as it can: a piece depends
+on its files, and on the number and size of all only where these double.
+"""
+
+from collections.abc import Sequence
+
+from elmo.io.location import in_parallel
+
+from .formats import document_rule
+from .input_files import InputFile
+from .reader import load_reader
+from .spans import FileSpan, text_bytes
+
+MOST_PIECES = 1 << 13  # that a corpus is divided into, about
+MOST_BYTES = 2**31  # of text in a piece: Arrow's offsets have 32 bits
+_FEW = 1 << 8  # files of which each has a piece of its own
+
+
+def piece_bytes(inputs: Sequence[InputFile], *, shard_bytes: int) -> int:
+    """Return how many bytes of text a piece holds: `shard_bytes`, doubled for a large text.
+
+    The number of pieces is bounded, so that manifests, which name every shard, stay small.
+    """
+    text = sum(map(text_bytes, inputs))
+    while shard_bytes * MOST_PIECES < text and shard_bytes < MOST_BYTES:
+        shard_bytes *= 2
+    return min(shard_bytes, MOST_BYTES)
+
+
+def plan_pieces(
+    inputs: Sequence[InputFile], *, shard_bytes: int, documents: str
+) -> list[tuple[FileSpan, ...]]:
+    """Divide a corpus into pieces of work: tuples of spans with about `shard_bytes` of text.
+
+    Large files are divided at line ends. Of up to 256 files each has its own pieces; of more, small
+    neighbours share one, which ends after a file whose digest says so: one in 2 of up to 512, in 4
+    of up to 1,024. `documents` is the setting of `tokenize`; where it makes blank lines divide
+    documents, no document is divided. The pieces depend on the arguments alone, so a resumed run
+    finds them again.
+    """
+    files = [input_ for input_ in inputs if input_.bytes]
+    one_in = 1 << (max(len(files) - 1, 0) // _FEW).bit_length()
+    pieces: list[tuple[FileSpan, ...]] = []
+    gathered: list[FileSpan] = []
+
+    def divided(index: int) -> list[FileSpan]:
+        rule = document_rule(documents, files[index].format)
+        return load_reader(files[index]).spans(files[index], index, shard_bytes, rule)
+
+    def close() -> None:
+        if gathered:
+            pieces.append(tuple(gathered))
+            gathered.clear()
+
+    for file, spans in zip(files, in_parallel(divided, range(len(files))), strict=True):
+        for span in spans:
+            if len(spans) > 1 or sum(s.size for s in gathered) + span.size > shard_bytes:
+                close()
+            gathered.append(span)
+        if len(spans) > 1 or int(file.sha256[:8], 16) % one_in == 0:
+            close()
+    close()
+    return pieces

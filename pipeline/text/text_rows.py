@@ -1,0 +1,48 @@
+"""Rows of text as stretches between ASCII white space, found and hashed without a loop."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from elmo.data.arrays import Int64s
+
+from .text_hashes import Hashes, hash_runs, hash_strings
+
+_NEWLINE = 10
+
+
+def find_lines(text: bytes) -> tuple[Int64s, Int64s]:
+    """Return where each line begins and ends (its newline not counted)."""
+    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == _NEWLINE)
+    return np.append(0, ends[:-1] + 1), ends
+
+
+@dataclass(frozen=True)
+class TextRows:
+    """Rows of text as stretches between ASCII white space.
+
+    `distinct` holds each stretch at least once, `ids` says which of them stand in the text, and
+    `counts` how many in each row.
+    """
+
+    distinct: pa.StringArray
+    ids: npt.NDArray[np.int32]
+    counts: Int64s
+    hashes: Hashes
+
+    @classmethod
+    def of(cls, text: bytes, rows: tuple[Int64s, Int64s]) -> "TextRows":
+        """Find the stretches of each row; the white space after one is cut off only once."""
+        data = np.frombuffer(text, np.uint8)
+        space = (data == 32) | (data - np.uint8(9) < 5)
+        begins = np.flatnonzero(space[:-1] & ~space[1:]) + 1
+        begins = begins if space[0] else np.append(0, begins)
+        ends = np.append(begins, len(text)).astype(np.int32)
+        stretches = pa.StringArray.from_buffers(len(begins), pa.py_buffer(ends), pa.py_buffer(text))
+        encoded = stretches.dictionary_encode()
+        distinct, ids = pc.ascii_rtrim_whitespace(encoded.dictionary), encoded.indices.to_numpy()
+        counts = np.diff(np.searchsorted(begins, rows[1]), prepend=0)
+        return cls(distinct, ids, counts, hash_runs(hash_strings(distinct)[ids], counts))
