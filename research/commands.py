@@ -34,7 +34,7 @@ def _task_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def with_task(**given: Any) -> None:
-        from pipeline.stages import tasks
+        from pipeline.stages import task_training
         from research.compare import ComparedTask
 
         names = ("kind", "model", "seeds", "columns", "scheme", "device")
@@ -43,7 +43,7 @@ def _task_options(command: Callable[..., None]) -> Callable[..., None]:
         check_outside(given["work"], [*sources.values(), taken["model"], *given.get("others", ())])
         compared = ComparedTask(
             sources=sources,
-            settings=tasks.parse_pairs("--set", given.pop("changes")),
+            settings=task_training.parse_pairs("--set", given.pop("changes")),
             format=given.pop("format_") or "",
             **taken,
         )
@@ -222,11 +222,11 @@ def probe(
     device: str,
 ) -> None:
     """Probe each layer for the tags of tokens, such as parts of speech: Table 6."""
-    from pipeline.stages import tasks
+    from pipeline.stages import task_training
     from research.probes import tags
 
     check_value("--l2", l2, NonNegative)
-    fields = tasks.parse_pairs("--columns", columns.split(",") if columns else [])
+    fields = task_training.parse_pairs("--columns", columns.split(",") if columns else [])
     how = {"format": format_, "columns": fields, "scheme": "plain"}
     files = _static(static)
     _write(out, lambda: tags(model, train, test, l2=l2, device=device, static=files, **how))
@@ -310,6 +310,8 @@ def _write(out: Path, measure: Callable[[], "Finding"]) -> None:
 
 
 def _static(options: tuple[str, ...]) -> dict[str, Path]:
-    from pipeline.stages import tasks
+    from pipeline.stages import task_training
 
-    return {name: Path(path) for name, path in tasks.parse_pairs("--static", options).items()}
+    return {
+        name: Path(path) for name, path in task_training.parse_pairs("--static", options).items()
+    }

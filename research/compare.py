@@ -16,11 +16,11 @@ from elmo.io.atomic import write_json
 from elmo.io.locks import work_folder_lock
 from elmo.io.records import digest, read_record
 from elmo.store import model_digest
-from elmo.tasks import RESULTS_VERSION
+from elmo.tasks import RESULTS_VERSION, comparison
 from elmo.tasks.kinds import task_settings
 from elmo.tasks.metrics import Tally
 from elmo.tasks.settings import TaskSettings
-from pipeline.stages import tasks
+from pipeline.stages import task_training
 from pipeline.terminal.progress import say
 from pipeline.tracking.task_runs import source_digest
 from research.finding import (
@@ -163,7 +163,7 @@ def _compare_with(baseline: _Way | None, ways: Sequence[_Way]) -> None:
     goals = [curve[-1] for curve in baseline.curves]
     for way in ways:
         if way is not baseline:
-            gain = tasks.gain_of(way.tallies, baseline.tallies)
+            gain = comparison.gain_of(way.tallies, baseline.tallies)
             way.row.more |= {name: value for name, value in gain.items() if value is not None}
         epochs = epochs_to_reach(way.curves, goals)
         if epochs is not None:
@@ -202,7 +202,7 @@ def _settings(compared: ComparedTask, changes: Mapping[str, Any]) -> TaskSetting
 def _read(compared: ComparedTask) -> dict[str, "ExampleSet"]:
     from elmo.model.config import read_config
 
-    return tasks.read_labelled(
+    return task_training.read_labelled(
         compared.kind,
         compared.sources,
         format=compared.format,
@@ -235,13 +235,13 @@ def _train(
     with work_folder_lock(folder):
         if not kept.exists():
             stopwatch = _Stopwatch(folder / "seconds.json")
-            progress = tasks.TrainProgress(name=f"{name}, ")
+            progress = task_training.TrainProgress(name=f"{name}, ")
 
             def report(kind: str, figures: dict[str, float]) -> None:
                 progress(kind, figures)
                 stopwatch.note()  # after each epoch: the work may be killed
 
-            tasks.train_variant(
+            task_training.train_variant(
                 trained,
                 data,
                 compared.kind,
@@ -252,14 +252,14 @@ def _train(
                 device=compared.device,
                 report=report,
             )
-            tested = tasks.score_seeds(
-                trained, data["test"], work=work.absolute(), device=compared.device
+            tested = comparison.evaluate_seeds(
+                trained, data["test"], device=compared.device, work=work.absolute()
             )
             stopwatch.note()
             write_json(kept, msgspec.to_builtins(tested))
     tallies = read_record(kept, list[Tally])
     scores = [tally.scores() for tally in tallies]
-    means = tasks.mean_over_seeds(scores)
+    means = comparison.mean_over_seeds(scores)
     metric = next(iter(means))
     row = mean_row(name, [score[metric] for score in scores], _weights(trained))
     row.more |= {
@@ -271,7 +271,7 @@ def _train(
     row.more["minutes"] = _seconds(folder / "seconds.json") / 60 / compared.seeds
     say(f"{name}: {metric} {row.mean:.4f}")
     updates = math.ceil(len(data["train"].examples) / settings.batch_size)
-    return _Way(row, metric, tasks.best_by_epoch(trained), updates, tallies)
+    return _Way(row, metric, comparison.best_by_epoch(trained), updates, tallies)
 
 
 class _Stopwatch:

@@ -24,6 +24,7 @@ from elmo.tasks.examples import Link, Range, Span
 Clusters = Sequence[Sequence[Range]]
 Scores = dict[str, float]
 Metric = Literal["accuracy", "spans", "tags", "answers", "coreference", "links"]
+FIRST = ("f1", "exact_match", "accuracy")  # the field's metric comes first
 DRAWS = 2000  # of the bootstrap
 
 
@@ -83,6 +84,11 @@ def interval_over_seeds(values: Sequence[float]) -> tuple[float, float] | None:
 def main_score(scores: Scores) -> float:
     """Return the score by which epochs and seeds are compared: the first one."""
     return next(iter(scores.values()))
+
+
+def score_order(name: str) -> tuple[int, str]:
+    """Return the sort key of a score's name: the field's metric first, the others by name."""
+    return FIRST.index(name) if name in FIRST else len(FIRST), name
 
 
 _PUNCTUATION = set(string.punctuation)

@@ -63,6 +63,7 @@ from elmo.tasks.train import (
     TaskProgress,
     check_lengths,
     predict_all,
+    report_nothing,
 )
 from elmo.tasks.vectors import (
     EmbeddedVectors,
@@ -231,10 +232,6 @@ class Task:
             )
 
 
-def _report_nothing(kind: str, figures: dict[str, float]) -> None:
-    """Take a report that nobody asked for."""
-
-
 def train_task(
     kind: str,
     train: ExampleSet,
@@ -248,7 +245,7 @@ def train_task(
     store: Path | None = None,
     tokenizer: Tokenization = NO_TOKENIZER,
     device: str = "cpu",
-    report: ReportEpoch = _report_nothing,
+    report: ReportEpoch = report_nothing,
 ) -> TaskRecord:
     """Train a task of kind `kind`, a key of `KINDS`, once per seed and write its folder `out`, in
     place of a task that is there; return its record.
@@ -289,7 +286,7 @@ def train_task(
             link_model(model, new / "model")
         for seed in seeds:
             record.scores[str(seed)] = _write_seed(
-                new / f"seed-{seed}", *training.run(seed, _report_nothing)
+                new / f"seed-{seed}", *training.run(seed, report_nothing)
             )
         _write_record(record, new)
     for folder in folders.values():
@@ -386,26 +383,6 @@ def _new_record(
         files={},
         digest="",
     )
-
-
-def evaluate_seeds(folder: Path, labelled: ExampleSet, *, device: str = "cpu") -> list[Tally]:
-    """Evaluate each seed of a trained task; return their tallies, in the order of its record's
-    `seeds`. Each sentence is embedded once."""
-    first, *others = read_task(folder).seeds
-    tasks = [Task.load(folder, seed=first, device=device)]
-    vectors = tasks[0].vectors
-    tasks += [Task.load(folder, seed=k, device=device, vectors=vectors) for k in others]
-    for task in tasks:
-        task.check_scheme(labelled)
-    guesses: list[list[Any]] = [[] for _ in tasks]
-    for start in range(0, len(labelled.examples), CHUNK):
-        chunk = labelled.examples[start : start + CHUNK]
-        for task, guessed in zip(tasks, guesses, strict=True):
-            guessed += [prediction for _, prediction in task.predict(chunk)]
-    return [
-        task.model.tally(labelled.examples, guessed)
-        for task, guessed in zip(tasks, guesses, strict=True)
-    ]
 
 
 def read_task(folder: Path) -> TaskRecord:

@@ -8,7 +8,7 @@ import math
 import shutil
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -37,6 +37,7 @@ from elmo.tasks.vectors import Vectors
 
 T = TypeVar("T")
 MOST_ATTENTION = 1 << 26  # pairs of tokens in a batch: about 2.5 GB where nothing is learned
+RECORD = "checkpoint.json"
 POOL = 50  # batches that are sorted by length together
 ReportEpoch = Callable[[str, dict[str, float]], None]
 
@@ -75,6 +76,10 @@ class TaskModel(Protocol):
     def describe(self, example: Any, prediction: Any) -> dict[str, Any]:
         """Return a prediction of `predict` for an example as a dictionary that can be written as
         JSON."""
+
+
+def report_nothing(kind: str, figures: dict[str, float]) -> None:
+    """Take a report that nobody asked for."""
 
 
 class TaskProgress(msgspec.Struct):
@@ -144,6 +149,14 @@ def fit_task(
             report("epoch", figures)
     run.take_best(progress)
     return progress
+
+
+def saved_curve(work: Path) -> list[dict[str, float]]:
+    """Return the figures of each epoch so far of the training whose checkpoints are in `work`."""
+    for epoch in reversed(_saved_epochs(work)):
+        with suppress(ElmoError):  # the training has just deleted it
+            return read_record(_checkpoint(work, epoch) / RECORD, TaskCheckpoint).progress.curve
+    return []
 
 
 def predict_all(
@@ -307,12 +320,12 @@ class _Run:
 
     def resume(self) -> TaskProgress:
         """Continue from the newest checkpoint, or begin; return the progress."""
-        for epoch in reversed(self._epochs()):
+        for epoch in reversed(_saved_epochs(self.work)):
             try:
                 return self._restore(epoch)
             except ElmoError as error:
                 print(f"warning: {error}; training resumes from before it", file=sys.stderr)
-                shutil.rmtree(self._folder(epoch))
+                shutil.rmtree(_checkpoint(self.work, epoch))
         return TaskProgress(lr=self.settings.lr)
 
     def save(self, progress: TaskProgress) -> None:
@@ -321,12 +334,12 @@ class _Run:
         tensors |= {f"average.{k}": v for k, v in enumerate(self.average)}
         for number, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{number}.{name}": value for name, value in state.items()}
-        with new_folder(Location(self._folder(progress.epoch))) as new:
+        with new_folder(Location(_checkpoint(self.work, progress.epoch))) as new:
             checkpoint = TaskCheckpoint(progress, save_weights(new / "state.safetensors", tensors))
-            write_json(new / "checkpoint.json", msgspec.to_builtins(checkpoint))
-        for epoch in self._epochs():
+            write_json(new / RECORD, msgspec.to_builtins(checkpoint))
+        for epoch in _saved_epochs(self.work):
             if epoch not in (progress.epoch, progress.best_epoch):
-                shutil.rmtree(self._folder(epoch), ignore_errors=True)
+                shutil.rmtree(_checkpoint(self.work, epoch), ignore_errors=True)
 
     def take_best(self, progress: TaskProgress) -> None:
         """Load the weights of the best epoch, averaged if an average is kept, into the module."""
@@ -336,15 +349,9 @@ class _Run:
                 parameter.copy_(average)
         self.module.eval()
 
-    def _folder(self, epoch: int) -> Path:
-        return self.work / f"epoch-{epoch:05d}"
-
-    def _epochs(self) -> list[int]:
-        return sorted(int(p.name.removeprefix("epoch-")) for p in self.work.glob("epoch-*"))
-
     def _restore(self, epoch: int) -> TaskProgress:
-        checkpoint = read_record(self._folder(epoch) / "checkpoint.json", TaskCheckpoint)
-        path = self._folder(epoch) / "state.safetensors"
+        checkpoint = read_record(_checkpoint(self.work, epoch) / RECORD, TaskCheckpoint)
+        path = _checkpoint(self.work, epoch) / "state.safetensors"
         check_sha256(path, checkpoint.sha256)
         tensors = load_weights(path)
         self.module.load_state_dict(_under(tensors, "module."))
@@ -364,6 +371,14 @@ class _Run:
         with torch.no_grad():
             for average, parameter in zip(self.average, self.learned, strict=False):
                 average.lerp_(parameter, 1 - decay)
+
+
+def _checkpoint(work: Path, epoch: int) -> Path:
+    return work / f"epoch-{epoch:05d}"
+
+
+def _saved_epochs(work: Path) -> list[int]:
+    return sorted(int(p.name.removeprefix("epoch-")) for p in work.glob("epoch-*"))
 
 
 def _finite(loss: Tensor, epoch: int) -> float:

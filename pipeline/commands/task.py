@@ -129,10 +129,11 @@ def train(
     check_outside(work, filter(None, (out, model, train, dev, store)))
     if not overwrite:
         check_unfinished(out, mark=TASK_FILE)
+    from elmo.tasks.comparison import mean_over_seeds
     from elmo.tasks.example_files import read_examples
-    from elmo.tasks.task import check_same_tags, train_task
+    from elmo.tasks.task import best_seed, check_same_tags, train_task
 
-    from ..stages import tasks
+    from ..stages import task_training
     from ..tracking.task_runs import TaskRuns
 
     options: dict[str, Any] = {"layers": layers, "epochs": epochs, "batch_size": batch_size}
@@ -147,7 +148,7 @@ def train(
     for path, labelled in zip((train, dev), data, strict=True):
         print_done(f"{path}: {_counts(labelled.counts)}")
     check_same_tags(*data)
-    tasks.warn_unknown_labels(kind, data[1], path=dev, train=data[0])
+    task_training.warn_unknown_labels(kind, data[1], path=dev, train=data[0])
     sources = {"train": train, "dev": dev} | ({"model": model} if model is not None else {})
     tracked = TaskRuns(out.name, kind, settings, sources, work) if track else None
     with ExitStack() as stack:
@@ -163,14 +164,14 @@ def train(
             store=store,
             tokenizer=cuts,
             device=device,
-            report=tasks.TrainProgress(open_run),
+            report=task_training.TrainProgress(open_run),
         )
     uri = ""
     if tracked is not None:
-        uri = f"; in MLflow {tracked.log_model(out, tasks.best_seed(out))}"
+        uri = f"; in MLflow {tracked.log_model(out, best_seed(record))}"
         tracked.forget_resumable(range(seeds))
-    figures = tasks.mean_over_seeds(list(record.scores.values()))
-    print_done(f"task train: {out}: {tasks.scores_text(figures)} on dev{uri}")
+    figures = mean_over_seeds(list(record.scores.values()))
+    print_done(f"task train: {out}: {task_training.scores_text(figures)} on dev{uri}")
 
 
 def _check_paths(model: Path | None, *, without_elmo: bool, store: Path | None) -> None:
@@ -185,10 +186,10 @@ def _chosen(kind: str, options: dict[str, Any], changes: tuple[str, ...]) -> "Ta
     """The settings that the options and `--set` name; the kind's own where they do not."""
     from elmo.tasks.kinds import task_settings
 
-    from ..stages import tasks
+    from ..stages import task_training
 
     given = {name: value for name, value in options.items() if value is not None}
-    named = tasks.parse_pairs("--set", changes)
+    named = task_training.parse_pairs("--set", changes)
     for name in given.keys() & named.keys():
         flag = "--without-elmo" if name == "elmo" else f"--{name.replace('_', '-')}"
         if str(given[name]) != named[name]:
@@ -229,10 +230,11 @@ def evaluate(
     """
     import json
 
+    from elmo.tasks.comparison import evaluate_seeds, mean_over_seeds
     from elmo.tasks.example_files import read_examples
-    from elmo.tasks.task import evaluate_seeds, read_task
+    from elmo.tasks.task import read_task
 
-    from ..stages import tasks
+    from ..stages import task_training
 
     record = read_task(folder)
     labelled = read_examples(
@@ -244,16 +246,16 @@ def evaluate(
         tokenizer=record.tokenizer,
     )
     if (labelled.scheme == "plain") == (record.scheme == "plain"):  # else it is refused
-        tasks.warn_unknown_labels(record.kind, labelled, path=data, known=record.labels)
+        task_training.warn_unknown_labels(record.kind, labelled, path=data, known=record.labels)
     scores = [tally.scores() for tally in evaluate_seeds(folder, labelled, device=device)]
-    figures = tasks.mean_over_seeds(scores)
+    figures = mean_over_seeds(scores)
     if as_json:
         by_seed = {str(seed): s for seed, s in zip(record.seeds, scores, strict=True)}
         said: dict[str, Any] = {**figures, "examples": len(labelled.examples), "seeds": by_seed}
         click.echo(json.dumps(said | {"counts": labelled.counts}))
     else:
         print_done(f"{data}: {_counts(labelled.counts)}")
-        print_done(f"task evaluate: {tasks.scores_text(figures)}")
+        print_done(f"task evaluate: {task_training.scores_text(figures)}")
 
 
 @task.command()
@@ -305,6 +307,6 @@ def _counts(counts: dict[str, int]) -> str:
 
 
 def _columns(text: str | None) -> dict[str, str]:
-    from ..stages import tasks
+    from ..stages import task_training
 
-    return tasks.parse_pairs("--columns", text.split(",") if text else [])
+    return task_training.parse_pairs("--columns", text.split(",") if text else [])

@@ -1,7 +1,6 @@
 """Phrases about figures, for the terminal and for the report's page."""
 
 UNKNOWN = 0.05  # share of unknown tokens from which a perplexity is shown with it
-FIRST = ("f1", "exact_match", "accuracy")  # the field's metric comes first
 ARMS = {"elmo": "with ELMo", "baseline": "without ELMo"}
 SIMPLE = {"majority": "by the most frequent label", "tfidf": "by TF-IDF", "static": "by layer 0"}
 
@@ -30,8 +29,3 @@ def unknown_words_remark(rate: float | None) -> str:
 def interval_text(low: float | None, high: float | None) -> str:
     """Return an interval as text, such as `+0.024 to +0.181`, or `unknown` if there is none."""
     return "unknown" if low is None or high is None else f"{low:+.3f} to {high:+.3f}"
-
-
-def score_order(name: str) -> tuple[int, str]:
-    """Return the sort key of a score's name: the field's metric first, the others by name."""
-    return FIRST.index(name) if name in FIRST else len(FIRST), name

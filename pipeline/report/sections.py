@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from elmo.tasks.metrics import score_order
+
 from .page import Block, Details, Heading, Paragraph, Picture, Table
-from .phrases import ARMS, SIMPLE, UNKNOWN, interval_text, score_order, versus_unigram
+from .phrases import ARMS, SIMPLE, UNKNOWN, interval_text, versus_unigram
 from .results import SENTENCES, TEXTS, JsonObject, Results
 
 if TYPE_CHECKING:

@@ -1,18 +1,15 @@
-"""tasks: a downstream task on labelled files, trained with ELMo and without, scored on a test file.
-
-The functions that `elmo task` and `python -m research` share with this stage are here too.
-"""
+"""tasks: a task learned from labelled files, with ELMo and without, scored on a test file."""
 
 import csv
 import shutil
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elmo.errors import ElmoError, NotFound
+from elmo.errors import NotFound
 from elmo.io.atomic import check_writable, new_file
 from elmo.io.folders import link_folder, local_folder, new_folder
 from elmo.io.location import Location
@@ -21,22 +18,28 @@ from elmo.io.outputs import check_folder, check_output
 from elmo.store import model_digest
 from elmo.tasks import RESULTS_VERSION
 from elmo.tasks.kinds import task_settings
+from elmo.tasks.metrics import score_order
 from elmo.tasks.settings import TaskSettings
 
-from ..report.phrases import ARMS, SIMPLE, interval_text, score_order
+from ..report.phrases import ARMS, SIMPLE, interval_text
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
 from ..settings.params import Params, ProjectTask
-from ..terminal.progress import Progress, log_detail, say
+from ..terminal.progress import Progress, log_detail
 from ..tracking.task_runs import TaskRuns, source_digest
 from .stage import WORK, Argument, Numbers, Stage
+from .task_training import (
+    TrainProgress,
+    read_labelled,
+    scores_text,
+    train_variant,
+    warn_unknown_labels,
+)
 
 if TYPE_CHECKING:
     from elmo.tasks.formats.fields import ExampleSet
     from elmo.tasks.metrics import Tally
-    from elmo.tasks.train import ReportEpoch
 
-NOT_SCORES = ("epoch", "loss", "lr")  # what an epoch has besides its scores
 MAIN_SCORES = ("f1", "accuracy")  # one of them is the first score of each task
 
 
@@ -89,7 +92,7 @@ def run(
     An interrupted run is resumed from `work`.
     """
     from elmo.model.config import read_config
-    from elmo.tasks.task import OTHER_FILE_PATTERN, check_same_tags
+    from elmo.tasks.task import OTHER_FILE_PATTERN, best_seed, check_same_tags, read_task
 
     from ..report import plots
 
@@ -131,7 +134,7 @@ def run(
             for arm in arms:
                 link_folder(kept / arm, new / arm)
         first, tracked = next(iter(tracked_arms.items()))
-        tracked.log_model(out / first, best_seed(out / first))
+        tracked.log_model(out / first, best_seed(read_task(out / first)))
         figures = _figures(tallies, data)
         shown = [key for key in (_metric(figures), "gain") if key in figures]
         with tracked.open(0) as log:
@@ -184,58 +187,14 @@ def score_text(figures: Mapping[str, Any]) -> str:
     return f"{metric} {', '.join(shown)}"
 
 
-def best_by_epoch(folder: Path) -> list[list[float]]:
-    """Return, for each seed of a trained task, the best main score on dev up to each epoch."""
-    from elmo.tasks.task import read_curve, read_task
-
-    curves = []
-    for seed in read_task(folder).seeds:
-        best, curve = -1.0, []
-        for figures in read_curve(folder, seed):
-            metric = min((name for name in figures if name not in NOT_SCORES), key=score_order)
-            best = max(best, figures[metric])
-            curve.append(best)
-        curves.append(curve)
-    return curves
-
-
 def _mean_curve(folder: Path) -> list[float]:
     """The mean of the seeds; one that ended early keeps its best."""
+    from elmo.tasks.comparison import best_by_epoch
+
     curves = best_by_epoch(folder)
     longest = max(map(len, curves))
     padded = [curve + curve[-1:] * (longest - len(curve)) for curve in curves]
     return [statistics.fmean(values) for values in zip(*padded, strict=True)]
-
-
-def best_seed(folder: Path) -> int:
-    """Return the seed of a trained task that has the best score on dev."""
-    from elmo.tasks import task
-
-    return task.best_seed(task.read_task(folder))
-
-
-def mean_over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of each score over the seeds, the main score first.
-
-    `scores` has the scores of each seed, by name. Of several seeds the standard deviation of the
-    main score is added, under its name and `_sd`.
-    """
-    names = sorted((name for name in scores[0] if name != "epoch"), key=score_order)
-    figures = {name: statistics.fmean(s[name] for s in scores) for name in names}
-    if len(scores) > 1:
-        figures[f"{names[0]}_sd"] = statistics.stdev(s[names[0]] for s in scores)
-    return figures
-
-
-def parse_pairs(option: str, parts: Iterable[str]) -> dict[str, str]:
-    """Parse `NAME=VALUE` texts into a dict; `option` is where they come from, for errors."""
-    pairs = {}
-    for part in parts:
-        name, equals, value = part.partition("=")
-        if not equals or not name or not value:
-            raise ElmoError(f"{option} must be NAME=VALUE, found {part!r}")
-        pairs[name.strip()] = value.strip()
-    return pairs
 
 
 def _arms(params: ProjectTask) -> dict[str, TaskSettings]:
@@ -245,60 +204,6 @@ def _arms(params: ProjectTask) -> dict[str, TaskSettings]:
     if settings.elmo == "none":
         return {"baseline": without}
     return {"elmo": settings} | ({"baseline": without} if params.baseline else {})
-
-
-def read_labelled(
-    kind: str,
-    sources: Mapping[str, Path],
-    *,
-    format: str,
-    columns: str,
-    scheme: str,
-    tokenizer: Any,
-) -> dict[str, "ExampleSet"]:
-    """Return the labelled examples of several files, by the names that `sources` gives them.
-
-    The names are "train", "dev" and "test". `format`, `scheme` and `columns` are as on the command
-    line, empty for what the files tell and the format's usual columns; `tokenizer`, a model's
-    `Tokenization`, cuts those that are text.
-    """
-    from elmo.tasks.example_files import read_examples
-
-    return {
-        split: read_examples(
-            kind,
-            path,
-            format=format or None,
-            columns=parse_pairs("columns", columns.split(",") if columns else []),
-            scheme=scheme or None,
-            tokenizer=tokenizer,
-        )
-        for split, path in sources.items()
-    }
-
-
-def warn_unknown_labels(
-    kind: str,
-    labelled: "ExampleSet",
-    *,
-    path: Path,
-    known: Sequence[str] = (),
-    train: "ExampleSet | None" = None,
-) -> None:
-    """Warn of labels of the file `path` that training has not seen and that can't be predicted.
-
-    `labelled` are the file's examples, for a task of this `kind`. Pass either `train`, the training
-    examples, or `known`, the labels of a trained task.
-    """
-    from elmo.tasks.task import unknown_labels
-
-    scheme = labelled.scheme
-    if train is not None:
-        known = unknown_labels(kind, (), train, scheme="plain")
-    if lacking := unknown_labels(kind, known, labelled, scheme=scheme):
-        names = ", ".join(lacking[:8]) + (", …" if len(lacking) > 8 else "")
-        many = len(lacking)
-        say(f"{path}: training lacks {many} of its labels, which can't be predicted: {names}")
 
 
 def _train(
@@ -311,6 +216,8 @@ def _train(
     bar: Progress,
 ) -> list["Tally"]:
     """Train one arm, unless that is done, and count what each seed gets right on the test file."""
+    from elmo.tasks.comparison import evaluate_seeds
+
     before, arm = bar.done, f"{ARMS[out.name]}, "
 
     def show(seed: int, epoch: int, score: str) -> None:
@@ -329,136 +236,13 @@ def _train(
             report=TrainProgress(tracked.run_opener(stack), name=arm, show=show),
         )
     bar.reach(before + seeds * tracked.settings.epochs, f"{arm}on the test file")
-    tallies = score_seeds(out, data["test"], work=out.parent.parent, device=device)
+    tallies = evaluate_seeds(out, data["test"], device=device, work=out.parent.parent)
     for seed, tally in enumerate(tallies):
         score = tally.scores()
         with tracked.open(seed) as log:
             log.log_metrics({f"test.{name}": value for name, value in score.items()})
         log_detail(f"{arm}seed {seed}: {scores_text(score)} on test")
     return tallies
-
-
-def train_variant(
-    out: Path,
-    data: Mapping[str, "ExampleSet"],
-    kind: str,
-    settings: TaskSettings,
-    *,
-    seeds: int,
-    model: Path,
-    work: Path,
-    device: str,
-    report: "ReportEpoch",
-) -> None:
-    """Train a task with each seed, 0, 1, …, below `seeds`; write it to `out`.
-
-    `data` has the examples "train" and "dev"; `settings` say whether ELMo is used, with the vectors
-    of `model`. Nothing is done if `out` exists. `report` is called at the start of each seed and
-    after each epoch. An interrupted training is resumed from `work`.
-    """
-    from elmo.model.config import read_config
-    from elmo.tasks.task import train_task
-
-    if not out.exists():
-        train_task(
-            kind,
-            data["train"],
-            data["dev"],
-            out=out,
-            settings=settings,
-            model=None if settings.elmo == "none" else model,
-            seeds=range(seeds),
-            work=work,
-            tokenizer=read_config(model).tokenizer,
-            device=device,
-            report=report,
-        )
-
-
-def score_seeds(folder: Path, test: "ExampleSet", *, work: Path, device: str) -> list["Tally"]:
-    """Count what each seed of the trained task in `folder` gets right on the labelled file `test`.
-
-    Returns a tally for each: counts by unit of the file, from which scores and intervals are
-    computed. `work` keeps the file's vectors for the next call.
-    """
-    from elmo.tasks.examples import distinct_sentences
-    from elmo.tasks.task import Task, read_task
-    from elmo.tasks.vectors import build_sentence_store
-
-    record = read_task(folder)
-    vectors = None
-    if record.settings.elmo == "frozen":
-        vectors = build_sentence_store(
-            distinct_sentences(test.examples),
-            model=folder / "model",
-            work=work,
-            layers=record.settings.layers,
-            device=device,
-        )
-    return [
-        Task.load(folder, seed=seed, device=device, vectors=vectors).tally(test)
-        for seed in record.seeds
-    ]
-
-
-class TrainProgress:
-    """The `report` callback of a task's training: writes a line per epoch to the stage's log file.
-
-    The line begins with `name`. `open_run(seed)` returns the function that logs a seed's figures;
-    `show(seed, epoch, score)` updates the progress bar.
-    """
-
-    def __init__(
-        self,
-        open_run: Callable[[int], Callable[..., None]] | None = None,
-        *,
-        name: str = "",
-        show: Callable[[int, int, str], None] | None = None,
-    ) -> None:
-        self._name, self._seed, self._best = name, 0, -1.0
-        self._open_run, self._log, self._show = open_run, log_nothing, show
-
-    def __call__(self, kind: str, figures: dict[str, float]) -> None:
-        """Hear of a seed or an epoch."""
-        if kind == "seed":
-            self._seed, self._best = int(figures["seed"]), -1.0
-            if self._open_run is not None:
-                self._log = self._open_run(self._seed)
-            return
-        self._log(figures, step=int(figures["epoch"]))
-        scores = {k: v for k, v in figures.items() if k not in NOT_SCORES}
-        metric, first = next(iter(scores.items()))
-        if self._show is not None:
-            self._show(self._seed, int(figures["epoch"]), f"{metric} {first:.3f}")
-        mark = ", best so far" if first > self._best else ""
-        self._best = max(self._best, first)
-        epoch = f"{self._name}seed {self._seed} epoch {int(figures['epoch'])}"
-        log_detail(f"{epoch}: loss {figures['loss']:.4g}, {scores_text(scores)}{mark}")
-
-
-def log_nothing(figures: dict[str, float], *, step: int) -> None:
-    """Do nothing: where no run is tracked, this takes the figures."""
-
-
-def gain_of(ours: Sequence["Tally"], theirs: Sequence["Tally"]) -> dict[str, float | None]:
-    """Return the mean gain of `ours` over `theirs` in the first score, with 95 % intervals.
-
-    Both have a tally for each seed. One interval is over seeds (Student's t; None for one seed),
-    which tells of training; one over units of the test file (paired bootstrap).
-    """
-    from elmo.tasks.metrics import interval_over_seeds, main_score, paired_bootstrap
-
-    scores = [[main_score(tally.scores()) for tally in one] for one in (ours, theirs)]
-    gains = [a - b for a, b in zip(*scores, strict=True)]
-    low, high = interval_over_seeds(gains) or (None, None)
-    test_low, test_high = paired_bootstrap(ours, theirs)
-    return {
-        "gain": statistics.fmean(gains),
-        "gain_low": low,
-        "gain_high": high,
-        "gain_test_low": test_low,
-        "gain_test_high": test_high,
-    }
 
 
 def _simple(kind: str, data: Mapping[str, "ExampleSet"], model: Path) -> dict[str, "Tally"]:
@@ -472,6 +256,8 @@ def _simple(kind: str, data: Mapping[str, "ExampleSet"], model: Path) -> dict[st
 def _figures(
     tallies: Mapping[str, Sequence["Tally"]], data: Mapping[str, "ExampleSet"]
 ) -> dict[str, Any]:
+    from elmo.tasks.comparison import gain_of, mean_over_seeds
+
     means = {arm: mean_over_seeds([one.scores() for one in of]) for arm, of in tallies.items()}
     figures: dict[str, Any] = {
         arm: {name: float(f"{value:.6g}") for name, value in row.items()}
@@ -500,8 +286,3 @@ def _write_curve(path: Path, curves: Mapping[str, Sequence[float]]) -> None:
         for epoch in range(max(map(len, curves.values()))):
             row = [f"{curve[min(epoch, len(curve) - 1)]:.6g}" for curve in curves.values()]
             table.writerow([epoch + 1, *row])
-
-
-def scores_text(figures: Mapping[str, float]) -> str:
-    """Return scores as text, such as `f1 0.7012, accuracy 0.9000`."""
-    return ", ".join(f"{name} {value:.4f}" for name, value in figures.items())

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from elmo.model.embedder import Embedder
+from elmo.tasks.comparison import evaluate_seeds
 from elmo.tasks.examples import Tagged
-from elmo.tasks.task import Task, evaluate_seeds
+from elmo.tasks.task import Task
 from elmo.tasks.vectors import EmbeddedVectors
 from tests.elmo.tasks.test_task import labelled, trained
 

@@ -194,7 +194,7 @@ def test_a_trained_task_is_replaced_where_that_is_asked_for(
         run(*again)
     assert Path("ner/task.json").read_bytes() == first and list(Path("work/tasks").iterdir())
     trained = []
-    monkeypatch.setattr("pipeline.stages.tasks.log_detail", trained.append)
+    monkeypatch.setattr("pipeline.stages.task_training.log_detail", trained.append)
     run(*again)
     assert trained == []  # no epoch: the training was whole
     assert json.loads(Path("ner/task.json").read_text())["settings"]["hidden"] == 4

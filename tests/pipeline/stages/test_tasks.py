@@ -12,10 +12,10 @@ from elmo.errors import ElmoError
 from elmo.tasks import metrics
 from elmo.tasks.example_files import read_examples
 from elmo.tasks.kinds import KINDS
+from elmo.tasks.metrics import score_order
 from elmo.tasks.task import Task
 from pipeline import tracking
 from pipeline.commands.cli import cli
-from pipeline.report.phrases import score_order
 from pipeline.settings import params
 from pipeline.settings.params import ProjectTask
 from pipeline.stages import tasks

@@ -1,0 +1,98 @@
+"""Comparison of trained tasks: each seed's score on a labelled file, means, gains and intervals."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from elmo.tasks.examples import distinct_sentences
+from elmo.tasks.formats.fields import ExampleSet
+from elmo.tasks.metrics import (
+    Tally,
+    interval_over_seeds,
+    main_score,
+    paired_bootstrap,
+    score_order,
+)
+from elmo.tasks.task import CHUNK, Task, read_curve, read_task
+from elmo.tasks.vectors import Vectors, build_sentence_store
+
+NOT_SCORES = ("epoch", "loss", "lr")  # what an epoch has besides its scores
+
+
+def evaluate_seeds(
+    folder: Path, labelled: ExampleSet, *, device: str = "cpu", work: Path | None = None
+) -> list[Tally]:
+    """Return a tally for each seed of the trained task in `folder`, in the order of its record's
+    `seeds`: counts by unit of `labelled`, from which scores and intervals are computed.
+
+    Each sentence is embedded once; the folder `work`, if given, keeps the vectors for later calls.
+    """
+    record = read_task(folder)
+    vectors: Vectors | None = None
+    if work is not None and record.settings.elmo == "frozen":
+        vectors = build_sentence_store(
+            distinct_sentences(labelled.examples),
+            model=folder / "model",
+            work=work,
+            layers=record.settings.layers,
+            device=device,
+        )
+    tasks: list[Task] = []
+    for seed in record.seeds:
+        tasks.append(Task.load(folder, seed=seed, device=device, vectors=vectors))
+        vectors = tasks[0].vectors
+    tasks[0].check_scheme(labelled)
+    predictions: list[list[object]] = [[] for _ in tasks]
+    for start in range(0, len(labelled.examples), CHUNK):
+        chunk = labelled.examples[start : start + CHUNK]
+        for task, predicted in zip(tasks, predictions, strict=True):
+            predicted += [prediction for _, prediction in task.predict(chunk)]
+    return [
+        task.model.tally(labelled.examples, predicted)
+        for task, predicted in zip(tasks, predictions, strict=True)
+    ]
+
+
+def mean_over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each score over the seeds, the main score first.
+
+    `scores` has the scores of each seed, by name. Of several seeds the standard deviation of the
+    main score is added, under its name and `_sd`.
+    """
+    names = sorted((name for name in scores[0] if name != "epoch"), key=score_order)
+    figures = {name: statistics.fmean(s[name] for s in scores) for name in names}
+    if len(scores) > 1:
+        figures[f"{names[0]}_sd"] = statistics.stdev(s[names[0]] for s in scores)
+    return figures
+
+
+def gain_of(ours: Sequence[Tally], theirs: Sequence[Tally]) -> dict[str, float | None]:
+    """Return the mean gain of `ours` over `theirs` in the first score, with 95 % intervals.
+
+    Both have a tally for each seed. One interval is over seeds (Student's t; None for one seed),
+    which tells of training; one over units of the test file (paired bootstrap).
+    """
+    scores = [[main_score(tally.scores()) for tally in one] for one in (ours, theirs)]
+    gains = [a - b for a, b in zip(*scores, strict=True)]
+    low, high = interval_over_seeds(gains) or (None, None)
+    test_low, test_high = paired_bootstrap(ours, theirs)
+    return {
+        "gain": statistics.fmean(gains),
+        "gain_low": low,
+        "gain_high": high,
+        "gain_test_low": test_low,
+        "gain_test_high": test_high,
+    }
+
+
+def best_by_epoch(folder: Path) -> list[list[float]]:
+    """Return, for each seed of a trained task, the best main score on dev up to each epoch."""
+    curves = []
+    for seed in read_task(folder).seeds:
+        best, curve = -1.0, []
+        for figures in read_curve(folder, seed):
+            metric = min((name for name in figures if name not in NOT_SCORES), key=score_order)
+            best = max(best, figures[metric])
+            curve.append(best)
+        curves.append(curve)
+    return curves

@@ -1,0 +1,160 @@
+"""Labelled files and training of tasks, shared by the stage `tasks`, `elmo task` and research."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elmo.errors import ElmoError
+from elmo.tasks.settings import TaskSettings
+
+from ..terminal.progress import log_detail, say
+
+if TYPE_CHECKING:
+    from elmo.tasks.formats.fields import ExampleSet
+    from elmo.tasks.train import ReportEpoch
+
+
+def parse_pairs(option: str, parts: Iterable[str]) -> dict[str, str]:
+    """Parse `NAME=VALUE` texts into a dict; `option` is where they come from, for errors."""
+    pairs = {}
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if not equals or not name or not value:
+            raise ElmoError(f"{option} must be NAME=VALUE, found {part!r}")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def read_labelled(
+    kind: str,
+    sources: Mapping[str, Path],
+    *,
+    format: str,
+    columns: str,
+    scheme: str,
+    tokenizer: Any,
+) -> dict[str, "ExampleSet"]:
+    """Return the labelled examples of several files, by the names that `sources` gives them.
+
+    The names are "train", "dev" and "test". `format`, `scheme` and `columns` are as on the command
+    line, empty for what the files tell and the format's usual columns; `tokenizer`, a model's
+    `Tokenization`, cuts those that are text.
+    """
+    from elmo.tasks.example_files import read_examples
+
+    return {
+        split: read_examples(
+            kind,
+            path,
+            format=format or None,
+            columns=parse_pairs("columns", columns.split(",") if columns else []),
+            scheme=scheme or None,
+            tokenizer=tokenizer,
+        )
+        for split, path in sources.items()
+    }
+
+
+def warn_unknown_labels(
+    kind: str,
+    labelled: "ExampleSet",
+    *,
+    path: Path,
+    known: Sequence[str] = (),
+    train: "ExampleSet | None" = None,
+) -> None:
+    """Warn of labels of the file `path` that training has not seen and that can't be predicted.
+
+    `labelled` are the file's examples, for a task of this `kind`. Pass either `train`, the training
+    examples, or `known`, the labels of a trained task.
+    """
+    from elmo.tasks.task import unknown_labels
+
+    scheme = labelled.scheme
+    if train is not None:
+        known = unknown_labels(kind, (), train, scheme="plain")
+    if lacking := unknown_labels(kind, known, labelled, scheme=scheme):
+        names = ", ".join(lacking[:8]) + (", …" if len(lacking) > 8 else "")
+        many = len(lacking)
+        say(f"{path}: training lacks {many} of its labels, which can't be predicted: {names}")
+
+
+def train_variant(
+    out: Path,
+    data: Mapping[str, "ExampleSet"],
+    kind: str,
+    settings: TaskSettings,
+    *,
+    seeds: int,
+    model: Path,
+    work: Path,
+    device: str,
+    report: "ReportEpoch",
+) -> None:
+    """Train a task with each seed, 0, 1, …, below `seeds`; write it to `out`.
+
+    `data` has the examples "train" and "dev"; `settings` say whether ELMo is used, with the vectors
+    of `model`. Nothing is done if `out` exists. `report` is called at the start of each seed and
+    after each epoch. An interrupted training is resumed from `work`.
+    """
+    from elmo.model.config import read_config
+    from elmo.tasks.task import train_task
+
+    if not out.exists():
+        train_task(
+            kind,
+            data["train"],
+            data["dev"],
+            out=out,
+            settings=settings,
+            model=None if settings.elmo == "none" else model,
+            seeds=range(seeds),
+            work=work,
+            tokenizer=read_config(model).tokenizer,
+            device=device,
+            report=report,
+        )
+
+
+class TrainProgress:
+    """The `report` callback of a task's training: writes a line per epoch to the stage's log file.
+
+    The line begins with `name`. `open_run(seed)` returns the function that logs a seed's figures;
+    `show(seed, epoch, score)` updates the progress bar.
+    """
+
+    def __init__(
+        self,
+        open_run: Callable[[int], Callable[..., None]] | None = None,
+        *,
+        name: str = "",
+        show: Callable[[int, int, str], None] | None = None,
+    ) -> None:
+        self._name, self._seed, self._best = name, 0, -1.0
+        self._open_run, self._show = open_run, show
+        self._log: Callable[..., None] | None = None
+
+    def __call__(self, kind: str, figures: dict[str, float]) -> None:
+        """Hear of a seed or an epoch."""
+        if kind == "seed":
+            self._seed, self._best = int(figures["seed"]), -1.0
+            if self._open_run is not None:
+                self._log = self._open_run(self._seed)
+            return
+        if self._log is not None:
+            self._log(figures, step=int(figures["epoch"]))
+        from elmo.tasks.comparison import NOT_SCORES
+
+        scores = {k: v for k, v in figures.items() if k not in NOT_SCORES}
+        metric, first = next(iter(scores.items()))
+        if self._show is not None:
+            self._show(self._seed, int(figures["epoch"]), f"{metric} {first:.3f}")
+        mark = ", best so far" if first > self._best else ""
+        self._best = max(self._best, first)
+        epoch = f"{self._name}seed {self._seed} epoch {int(figures['epoch'])}"
+        log_detail(f"{epoch}: loss {figures['loss']:.4g}, {scores_text(scores)}{mark}")
+
+
+def scores_text(figures: Mapping[str, float]) -> str:
+    """Return scores as text, such as `f1 0.7012, accuracy 0.9000`."""
+    return ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
