@@ -1,6 +1,5 @@
-"""The report's sections on runs: what was run, by which settings, beside the run before."""
+"""The report's sections on runs: what was run, and by which settings."""
 
-import ast
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -11,8 +10,8 @@ from markupsafe import Markup
 from .. import tracking
 from ..settings.fingerprint import to_plain
 from ..settings.params import Params
-from .page import Block, Details, Paragraph, Table, code_html
-from .results import TEXTS, JsonObject, Results
+from .page import Block, Details, Table, code_html
+from .results import JsonObject, Results
 
 INPUTS = {"corpus": "Domain text", "general": "General text", "parent": "Pretrained model"}
 
@@ -125,51 +124,6 @@ def _flat(value: Any, name: str = "") -> list[tuple[str, str]]:
 def _yaml(value: Any) -> str:
     """Return a setting as it is written in params.yaml."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def run_before(runs: Mapping[str, tracking.RunFacts]) -> list[Block]:
-    """Return the figures and settings of this run of finetune beside those of the one before it.
-
-    `runs` is what `training_runs` returns. Where nothing was fine-tuned, the runs are of pretrain;
-    without an earlier run there are no blocks.
-    """
-    stage = "finetune" if "finetune" in runs else "pretrain"
-    now = runs.get(stage)
-    then = now and tracking.previous_facts(stage, now)
-    if now is None or then is None:
-        return []
-    trained = "fine-tuned" if stage == "finetune" else "pretrained"
-    names = {
-        f"{when}.{text}.average": f"{TEXTS[text].capitalize()}, {title}"
-        for text in ("domain", "general")
-        for when, title in (("before", "pretrained"), ("after", trained))
-    }
-    names["train.tokens_per_second"] = "Tokens per second"
-    rows = [
-        (title, f"{then.metrics[name]:,.1f}", f"{now.metrics[name]:,.1f}")
-        for name, title in names.items()
-        if name in then.metrics and name in now.metrics
-    ]
-    rows.append(("Minutes", f"{then.minutes:,.1f}", f"{now.minutes:,.1f}"))
-    changed = [
-        (code_html(name), *(_logged(one.params.get(name, "–")) for one in (then, now)))
-        for name in sorted(then.params.keys() | now.params.keys())
-        if then.params.get(name) != now.params.get(name)
-    ]
-    head = ("", _day(then), "this run")
-    blocks: list[Block] = [
-        Paragraph("Held-out perplexities compare where the text and the words are the same."),
-        Table(rows, head=head),
-    ]
-    return blocks + ([Table(changed, head=("changed setting", *head[1:]))] if changed else [])
-
-
-def _logged(value: str) -> str:
-    """Return a setting as it is written in params.yaml, from MLflow, where it is as in Python."""
-    try:
-        return _yaml(ast.literal_eval(value))
-    except (ValueError, SyntaxError):
-        return value
 
 
 def _day(facts: tracking.RunFacts) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STAGE = Stage(
     name="report",
-    version=9,
+    version=10,
     help="Write one HTML page with the figures and plots of all stages.",
     inputs=(
         Argument("numbers_in", "path", "The folder of the stages' figures."),
@@ -65,9 +65,9 @@ def run(
     `numbers_in` is the folder of the stages' figures, `curves` that of their tables of losses,
     `registered` the file that register wrote. `tasks` are the names of tasks that have figures and
     pictures. Of the shards `general`, if given, samples are shown, as of the store. `settings`, if
-    given, are listed on the page, and what MLflow knows of the training runs and of the previous
-    run is added. Raises `ElmoError` where a figure is missing, or `store` was not made from
-    `model`. Equal inputs, and equal runs in MLflow, give equal bytes.
+    given, are listed on the page, and what MLflow knows of the training runs is added.
+    Raises `ElmoError` where a figure is missing, or `store` was not made from `model`.
+    Equal inputs, and equal runs in MLflow, give equal bytes.
     """
     from elmo.data.shards import Shards
     from elmo.model.embedder import Embedder
@@ -93,10 +93,7 @@ def run(
             marks = ("index.html", "curves.png")
             with new_folder(Location(out), ours=marks, also=r"\w+\.png") as folder:
                 drawn = pictures(results, folder)
-                about_runs = {
-                    "What was run": runs.what_was_run(results, facts, settings),
-                    "The run before": runs.run_before(facts),
-                }
+                about_runs = {"What was run": runs.what_was_run(results, facts, settings)}
                 embedder = Embedder.load(local_model, device="cpu")
                 shards = None if general is None else Shards(general)
                 samples = sections.samples(results.store, shards)

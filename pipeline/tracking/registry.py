@@ -3,14 +3,12 @@
 Which version is `candidate` or champion is decided in `champion.py`.
 """
 
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from elmo.data.tokenizer import NO_TOKENIZER
 from elmo.errors import ElmoError
@@ -55,14 +53,11 @@ def register(
         number = find_version(name, content)
         new = number is None
         if number is None:
-            _sweep(name, run_id, content)
             logged = _log_checked(folder, run_id, content)
             number = _publish(name, logged, run_id, tags, description, alias)
-        kept, number = number, find_version(name, content) or number
-        if kept != number:  # another process was first: one version for each content
-            tracking.mlflow_client().delete_model_version(name, str(kept))
+        made, number = number, find_version(name, content) or number  # another's, if it was first
         decision = decide_champion(name, number, alias=alias, margin=margin, tags=tags)
-    return RegisterResult(number, new and kept == number, decision)
+    return RegisterResult(number, new and made == number, decision)
 
 
 def _publish(
@@ -85,26 +80,6 @@ def _publish(
         name, model_uri, run_id, tags=dict(tags), description=description, model_id=model_id
     )
     return int(created.version)
-
-
-def _sweep(name: str, run_id: str, content: str) -> None:
-    """Remove what killed registrations of this content have logged: no version names it.
-
-    Only where the registry is a file, whose lock is held: elsewhere another process may be at it.
-    """
-    if tracking.database_file() is None:
-        return
-    client = tracking.mlflow_client()
-    versions = client.search_model_versions(tracking.name_filter(name))
-    used = {one.model_id for one in versions}
-    homes = [client.get_run(run_id).info.experiment_id, "0"]  # MLflow's default, without one active
-    logged = client.search_logged_models(homes, f"tags.model_digest = '{content}'")
-    for model in logged:
-        if model.model_id not in used:
-            folder = Path(unquote(urlsplit(model.artifact_location).path)).parent
-            client.delete_logged_model(model.model_id)
-            if model.artifact_location.startswith(("file:", "/")) and folder.name == model.model_id:
-                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _log_checked(folder: Path, run_id: str, content: str) -> str:

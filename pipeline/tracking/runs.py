@@ -366,21 +366,12 @@ class RunFacts:
 
 def training_facts(stage: str, model_digest: str) -> RunFacts | None:
     """Return the facts of the newest finished run of a stage that made this model, or None."""
-    return _newest(f"tags.stage = '{stage}' and tags.model_digest = '{model_digest}'")
-
-
-def previous_facts(stage: str, run: RunFacts) -> RunFacts | None:
-    """Return the facts of the newest finished run of a stage that began before `run`, or None."""
-    began = round(1000 * run.began)
-    return _newest(f"tags.stage = '{stage}' and attributes.start_time < {began}")
-
-
-def _newest(condition: str) -> RunFacts | None:
     with catch_mlflow_errors():
         client = mlflow_client()
         rows = client.search_runs(
             [experiment_id(client)],
-            f"{condition} and attributes.status = 'FINISHED'",
+            f"tags.stage = '{stage}' and tags.model_digest = '{model_digest}' "
+            "and attributes.status = 'FINISHED'",
             max_results=1,
             order_by=["attributes.start_time DESC"],
         )

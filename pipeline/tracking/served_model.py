@@ -45,7 +45,7 @@ class ServedModel:
 def log_and_check_model(served: ServedModel, run_id: str) -> str:
     """Log a model to a run, load it as a server does, try its example; return the model's URI.
 
-    If the example fails, the logged model is deleted and `ElmoError` is raised.
+    If the example fails, MLflow shows the logged model as failed, and `ElmoError` is raised.
     """
     import mlflow.pyfunc
     from mlflow.models import Model
@@ -80,7 +80,7 @@ def log_and_check_model(served: ServedModel, run_id: str) -> str:
             _try(info.model_uri, served)
         except Exception as error:
             with contextlib.suppress(Exception):
-                tracking.mlflow_client().delete_logged_model(info.model_id)
+                tracking.mlflow_client().finalize_logged_model(info.model_id, "FAILED")
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise ElmoError(reason) from error
     return str(info.model_uri)

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -229,7 +230,23 @@ def test_a_model_that_can_not_serve_its_example_is_refused(
     with pytest.raises(ElmoError, match="model: can't embed its own example as MLflow serves it"):
         run(inputs)
     assert champion.versions("tiny") == []
+    (logged,) = mlflow.MlflowClient().search_logged_models(["1"])
+    assert logged.status == "FAILED"
     assert not (inputs / "registered.json").exists()
+
+
+@pytest.mark.slow
+def test_two_registered_names_over_one_store_both_still_load(
+    inputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(inputs)
+    run(inputs)
+    first = PARAMS
+    monkeypatch.setattr(sys.modules[__name__], "PARAMS", replace(PARAMS, name="other"))
+    run(inputs)
+    digest = load_model(inputs / "model").digest
+    for name in (first.name, "other"):
+        assert Embedder.from_pretrained(f"models:/{name}@champion").model.digest == digest
 
 
 @pytest.mark.slow
@@ -277,7 +294,7 @@ def test_without_a_lock_the_first_of_two_versions_wins(
             description="",
         )
     assert (made.version, made.new) == (1, False)
-    assert aliases() == {1: ["candidate", "champion"]}
+    assert aliases() == {1: ["candidate", "champion"], 2: []}
 
 
 @pytest.mark.slow

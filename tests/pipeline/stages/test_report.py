@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -34,7 +34,7 @@ from elmo.store import FeatureStore, model_digest
 from elmo.store import build as store_build
 from elmo.store.neighbors import neighbors
 from pipeline import tracking
-from pipeline.report import results, runs, sections, word_sections, word_uses_picture
+from pipeline.report import results, sections, word_sections, word_uses_picture
 from pipeline.report.page import Details, Table
 from pipeline.settings.params import Params, ReportSettings, load
 from pipeline.stages import report
@@ -410,37 +410,6 @@ def test_what_mlflow_knows_of_the_runs_is_on_the_page(given: Path, tmp_path: Pat
         r"\d+ cores of ",
         text,
     )
-    assert "Domain text, fine-tuned 91.5 85.1" in text and "neighbors 3 4" in text
-
-
-def test_of_one_text_alone_pretraining_is_shown_beside_the_one_before() -> None:
-    """Finetune has trained nothing; settings are written as in params.yaml, not as in Python."""
-
-    @dataclass
-    class Settings:
-        freeze: list[str]
-        skip: bool
-        title: str
-
-    digests = ("1" * 64, "2" * 64)
-    before, now = Settings([], True, "one"), Settings(["softmax"], False, "None of them")
-    for average, params, model in zip((91.5, 85.1), (before, now), digests, strict=True):
-        with tracking.run("pretrain", params, inputs={}) as log:
-            log.log_metrics({"after.general.average": average})
-            log.set_tag("model_digest", model)
-        time.sleep(0.01)  # MLflow's times have milliseconds
-    facts = tracking.training_facts("pretrain", digests[1])
-    assert facts is not None
-    perplexity, changed = (
-        one for one in runs.run_before({"pretrain": facts}) if isinstance(one, Table)
-    )
-    assert perplexity.rows[0] == ("General text, pretrained", "91.5", "85.1")
-    assert [row[1:] for row in changed.rows] == [
-        ("[]", '["softmax"]'),
-        ("true", "false"),
-        ("one", "None of them"),
-    ]
-    assert runs.run_before({}) == []
 
 
 def test_the_general_text_is_not_shown_twice_where_it_is_the_domain_text(made: Path) -> None:
