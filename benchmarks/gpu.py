@@ -26,11 +26,10 @@ from typing import Any
 
 import torch
 
-from benchmarks import scale
 from benchmarks.embedding import make_weights, sentences_of
 from benchmarks.lm_text import prepare
 from benchmarks.machine import show
-from benchmarks.training_sides import NETWORKS, count, recipe_2018, stepper_of
+from benchmarks.training_sides import NETWORKS, count, embedding_flop, recipe_2018, stepper_of
 from elmo.data.characters import Characters
 from elmo.data.stream import WindowStream, prefetch
 from elmo.model.embedder import Embedder
@@ -42,7 +41,7 @@ from elmo.train.step import Stepper, WorkerGroup
 GPU = torch.device("cuda")
 WARM = 6  # steps before those that are timed: they compile, and capture graphs
 WINDOW = 20
-SHAPES = {"small": scale.SMALL, "original": scale.ORIGINAL}
+EMBEDDED = ("small", "original")
 
 
 def main() -> None:
@@ -67,9 +66,9 @@ def _measured(options: argparse.Namespace, folder: str) -> dict[str, Any]:
                 found = _run(options, folder, "training", network, precision, each)
                 found["share"] = round(found["tflops"] / peak, 3)
                 figures[f"training, {network}, {precision}, {each} rows"] = found
-            if network in SHAPES:
+            if network in EMBEDDED:
                 found = _run(options, folder, "embedding", network, precision)
-                flop = found["tokens_per_second"] * scale.embedding_flop(SHAPES[network])
+                flop = found["tokens_per_second"] * embedding_flop(NETWORKS[network])
                 figures[f"embedding, {network}, {precision}"] = found | {
                     "share": round(flop / 1e12 / peak, 3)
                 }

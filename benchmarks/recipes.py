@@ -2,20 +2,15 @@
 
     python -m benchmarks.recipes TRAIN HELDOUT OUT --recipe default --tokens 975000 [--epochs 1]
         [--set dropout=0.3 --set optimizer.lr=0.002] [--precision bfloat16] [--threads 2]
-        [--drop-weights 0.2]
 
 TRAIN and HELDOUT have one sentence per line, tokens between spaces. The network is the small one;
 the recipe is that of presets/small.yaml (`default`) or presets/original-2018.yaml (`2018`),
 over the first `--tokens` of TRAIN (0: all), changed by `--set`. Every token of TRAIN is a word.
-`--drop-weights` sets that share of the LSTMs' recurrent weights to 0 in each step (DropConnect),
-for this comparison alone: `elmo` has no such setting, and a run with it can't be resumed alike.
 
 Writes the curves to OUT/heldout.tsv and OUT/train.tsv, the model to OUT/model, and prints JSON,
 which OUT/record.json holds too: the recipe, steps, tokens seen each way, seconds (of this start,
 evaluations included), both curves and held-out perplexity under the full softmax. Started again it
 resumes.
-
-Shapes: S directions, I input, P projection, C cells, G gates, K = I + P.
 """
 
 import argparse
@@ -28,7 +23,6 @@ from typing import Any
 
 import torch
 import yaml
-from torch import Tensor, nn
 
 from benchmarks.lm_text import prepare
 from benchmarks.machine import machine, show
@@ -36,7 +30,6 @@ from elmo.data.characters import Characters
 from elmo.io.atomic import write_json
 from elmo.model.folder import save_model
 from elmo.nn.bilm import BiLM
-from elmo.nn.lstm import LSTMStack
 from elmo.nn.softmax import new_softmax
 from elmo.settings import CheckpointSettings, ModelShape, OptimizerSettings, TrainingSettings
 from elmo.train.loop import TrainingJob, fit, heldout_perplexity
@@ -47,24 +40,6 @@ ROOT = Path(__file__).resolve().parents[1]
 KEPT = CheckpointSettings(minutes=10.0, keep=2)
 COLUMNS = {"train": "perplexity", "heldout": "average"}  # what a curve shows
 RECIPES = {"default": "small.yaml", "2018": "original-2018.yaml"}
-
-
-class DroppedWeights(LSTMStack):
-    """The stacks of `lstm`, of whose recurrent weights a share is 0 in each training step."""
-
-    def __init__(self, lstm: LSTMStack, share: float, *, seed: int) -> None:
-        nn.Module.__init__(self)
-        self.__dict__.update(lstm.__dict__)
-        self._share, self._generator = share, torch.Generator().manual_seed(seed)
-
-    def _parameters_of(self, layer: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        weight_SKG, bias_SG, project_SCP = super()._parameters_of(layer)
-        if not torch.is_grad_enabled():
-            return weight_SKG, bias_SG, project_SCP
-        scale_SKG = torch.ones_like(weight_SKG)
-        kept_SPG = scale_SKG[:, -self.projection :]
-        kept_SPG.bernoulli_(1 - self._share, generator=self._generator).div_(1 - self._share)
-        return weight_SKG * scale_SKG, bias_SG, project_SCP
 
 
 def main() -> None:
@@ -82,8 +57,6 @@ def main() -> None:
     characters = Characters()
     bilm = BiLM(network, characters=characters.size)
     bilm.reset_parameters(recipe.seed)
-    if options.drop_weights:
-        bilm.lstm = DroppedWeights(bilm.lstm, options.drop_weights, seed=recipe.seed)
     seed = recipe.seed + 1
     softmax = new_softmax(len(vocabulary), network.projection, seed=seed)
     job = TrainingJob(bilm, softmax, vocabulary, characters, shards, recipe, options.out, {}, KEPT)
@@ -103,7 +76,6 @@ def main() -> None:
         tokenizer=shards.tokenization,
     )
     record = {"recipe": options.recipe, "set": options.set, "training": asdict(recipe)}
-    record |= {"drop_weights": options.drop_weights}
     record |= {"steps": progress.step, "tokens": progress.tokens, "seconds": seconds}
     record |= {"heldout": heldout.to_dict()}
     record |= {"curves": {name: curve(options.out / f"{name}.tsv") for name in COLUMNS}}
@@ -155,7 +127,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--precision", default="bfloat16")
     parser.add_argument("--evaluate-every", type=int, default=100_000)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--drop-weights", type=float, default=0.0)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     return parser.parse_args()
 

@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import scale
 from benchmarks.machine import show
+from benchmarks.training_sides import NETWORKS, embedding_flop
 
-EMBEDDED = {"small": scale.SMALL, "original": scale.ORIGINAL}
+EMBEDDED = ("small", "original")
 TRAINED = ("small", "original", "default")
 
 
@@ -27,10 +27,10 @@ def main() -> None:
     options = _options()
     text, repeat = str(options.text), ["--repeat", str(options.repeat)]
     figures: dict[str, Any] = {}
-    for size, shape in EMBEDDED.items():
+    for size in EMBEDDED:
         sentences = ["--sentences", str(options.sentences)]
         found = _run("embedding", text, "--size", size, *sentences, *repeat)
-        flop = scale.embedding_flop(shape)
+        flop = embedding_flop(NETWORKS[size])
         figures[f"embedding, {size}"] = {
             precision: _share(found[f"ours {precision}"]["tokens_per_second"], flop, peak)
             for precision, peak in found["matrix_peak_gflops"].items()

@@ -1,6 +1,6 @@
-"""A training step of ours against others', alone and with two workers, and by vocabulary size.
+"""A training step of ours against others', alone and with two workers.
 
-    python -m benchmarks.training TEXT steps|workers|words [--threads 2] [--repeat 3] [--steps 8]
+    python -m benchmarks.training TEXT steps|workers [--threads 2] [--repeat 3] [--steps 8]
         [--rows 128] [--network small|original|default] [--ours]
 
 TEXT has one sentence per line, tokens between spaces. The network is the small one (2 × 1024 cells,
@@ -8,12 +8,10 @@ projection 128, 2048 filters, 1 highway), the original of 2018 (2 × 4096, 512, 
 params.yaml; the recipe is that of 2018 (128 × 20 tokens, 8192 candidates, Adagrad, dropout 0.1).
 
 `steps`   our step in float32 and bfloat16, the same model under plain autograd (the character
-          network on every token, and on distinct tokens), and torch.nn.LSTM(proj_size), which can't
-          clip, both under autocast for bfloat16; with the matrix peak of the same run, and the
-          share of it that our step reaches (its matrix products, counted by shape); with
-          `--ours` our step alone
-`workers` one worker with one core against two, and what a step sends
-`words`   time and peak memory of a step with 33, 300 and 800 thousand words
+          network on distinct tokens), and torch.nn.LSTM(proj_size), which can't clip, both under
+          autocast for bfloat16; with the matrix peak of the same run, and the share of it that
+          our step reaches (its matrix products, counted by shape); with `--ours` our step alone
+`workers` one worker with one core against two
 
 Sides run in turn, each pass a process of its own; those in bfloat16 only where the machine has
 units for it. Prints JSON: tokens a second (medians), ratios taken pair by pair, peak memory.
@@ -35,19 +33,7 @@ from typing import Any
 from benchmarks.machine import matrix_peak, precisions, show
 
 WINDOW = 20
-SIDES = {
-    "steps": [
-        "ours float32",
-        "ours bfloat16",
-        "autograd-every-token float32",
-        "autograd-distinct float32",
-        "nn.LSTM float32",
-        "autograd-distinct bfloat16",
-        "nn.LSTM bfloat16",
-    ],
-    "workers": ["ours float32"],
-    "words": ["ours float32", "ours bfloat16"],
-}
+SIDES = ("ours", "autograd-distinct", "nn.LSTM")
 
 
 def main() -> None:
@@ -56,14 +42,15 @@ def main() -> None:
     if options.side:
         print(json.dumps(_side(options)))
         return
-    compare = {"steps": _steps, "workers": _workers, "words": _words}[options.what]
+    compare = {"steps": _steps, "workers": _workers}[options.what]
     with tempfile.TemporaryDirectory() as folder:
         prepare_text(options.text, Path(folder))
         show(compare(options, folder))
 
 
 def _steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
-    sides = [side for side in _sides("steps") if side.startswith("ours") or not options.ours]
+    names = SIDES[:1] if options.ours else SIDES
+    sides = [f"{name} {precision}" for name in names for precision in precisions()]
     runs: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
     for _ in range(options.repeat):
         for side, each in runs.items():
@@ -76,8 +63,7 @@ def _steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     for precision in precisions():
         rate = figures[f"ours {precision}"]["tokens_per_second"] * figures["mflop_a_token"] / 1000
         figures[f"ours {precision} / matrix peak"] = round(rate / peak[f"{precision}_gflops"], 2)
-    all_ours = [side for side in sides if side.startswith("ours")]
-    for side in sides[len(all_ours) :]:
+    for side in sides[len(precisions()) :]:
         ours = f"ours {side.split()[1]}"
         figures[f"{ours} / {side}"] = ratio(runs[ours], runs[side])
     return figures
@@ -86,33 +72,14 @@ def _steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
 def _workers(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     options.threads = 1
     figures: dict[str, Any] = {}
-    for side in _sides("words"):
+    for precision in precisions():
         one, two = [], []
         for _ in range(options.repeat):
-            one.append(run(options, folder, side)[0])
-            two.append(run(options, folder, side, size=2)[0])
-        figures[side] = {"one": figures_of(one), "two": figures_of(two), "ratio": ratio(two, one)}
-        figures[side]["mb_sent_a_step"] = {k: round(two[0][k], 1) for k in two[0] if "mb_" in k}
+            one.append(run(options, folder, f"ours {precision}")[0])
+            two.append(run(options, folder, f"ours {precision}", size=2)[0])
+        both = {"one": figures_of(one), "two": figures_of(two), "ratio": ratio(two, one)}
+        figures[f"ours {precision}"] = both
     return figures
-
-
-def _words(options: argparse.Namespace, folder: str) -> dict[str, Any]:
-    figures: dict[str, Any] = {}
-    for side in _sides("words"):
-        runs: dict[int, list[dict[str, float]]] = {33: [], 300: [], 800: []}
-        for _ in range(options.repeat):
-            for thousand, each in runs.items():
-                each.append(run(options, folder, side, words=1000 * thousand)[0])
-        for thousand, each in runs.items():
-            figures[f"{side}, {thousand} thousand words"] = figures_of(each) | {
-                "time against 33 thousand": ratio(runs[33], each)
-            }
-    return figures
-
-
-def _sides(what: str) -> list[str]:
-    here = precisions()
-    return [side for side in SIDES[what] if side.split()[1] in here]
 
 
 def figures_of(runs: list[dict[str, float]]) -> dict[str, Any]:
@@ -128,40 +95,18 @@ def ratio(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> float
 
 
 def run(
-    options: argparse.Namespace, folder: str, side: str, *, size: int = 1, words: int = 0
+    options: argparse.Namespace, folder: str, side: str, *, size: int = 1
 ) -> list[dict[str, float]]:
-    meeting = Path(folder, "meeting")
-    meeting.unlink(missing_ok=True)
+    Path(folder, "meeting").unlink(missing_ok=True)
     root = str(Path(__file__).resolve().parents[1])
     environment = os.environ | {"OMP_NUM_THREADS": str(options.threads), "PYTHONPATH": root}
+    command = [sys.executable, "-m", "benchmarks.training", folder, options.what, "--side", side]
+    command += ["--size", str(size), "--network", options.network]
+    for name in ("threads", "steps", "rows"):
+        command += [f"--{name}", str(getattr(options, name))]
     workers = [
         subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "benchmarks.training",
-                folder,
-                options.what,
-                "--side",
-                side,
-                "--rank",
-                str(rank),
-                "--size",
-                str(size),
-                "--words",
-                str(words),
-                "--threads",
-                str(options.threads),
-                "--steps",
-                str(options.steps),
-                "--rows",
-                str(options.rows),
-                "--network",
-                options.network,
-            ],
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
+            [*command, "--rank", str(rank)], env=environment, stdout=subprocess.PIPE, text=True
         )
         for rank in range(size)
     ]
@@ -185,7 +130,7 @@ def _side(options: argparse.Namespace) -> dict[str, float]:
         torch.distributed.init_process_group(
             "gloo", init_method=meeting, rank=options.rank, world_size=options.size
         )
-    windows, step, figures_of_data = training_sides.prepare(
+    windows, step = training_sides.prepare(
         "ours" if name == "count" else name,
         precision,
         options.text,
@@ -193,7 +138,6 @@ def _side(options: argparse.Namespace) -> dict[str, float]:
         rows=options.rows,
         window=WINDOW,
         count=options.steps + 3,
-        words=options.words,
         rank=options.rank,
         size=options.size,
     )
@@ -207,7 +151,7 @@ def _side(options: argparse.Namespace) -> dict[str, float]:
         began = time.perf_counter()
         step(window, number)
         seconds.append(time.perf_counter() - began)
-    return figures_of_data | {
+    return {
         "rate": options.rows * WINDOW / median(seconds[3:]),
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
@@ -228,15 +172,14 @@ def prepare_text(text: Path, folder: Path) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("text", type=Path)
-    parser.add_argument("what", choices=sorted(SIDES))
+    parser.add_argument("what", choices=["steps", "workers"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--network", choices=["small", "original", "default"], default="small")
     parser.add_argument("--ours", action="store_true", help="time our own step alone")
-    for name in ("--rank", "--words"):
-        parser.add_argument(name, type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--size", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--side", help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -16,7 +16,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.lm_text import prepare as prepare_text
 from elmo.data.characters import Characters
 from elmo.data.stream import Window, WindowStream
-from elmo.data.vocabulary import Vocabulary
 from elmo.nn.bilm import BiLM, token_vectors
 from elmo.nn.softmax import Softmax, sample_candidates
 from elmo.settings import ModelShape, TrainingSettings
@@ -69,16 +68,12 @@ def prepare(
     rows: int,
     window: int,
     count: int,
-    words: int,
     rank: int,
     size: int,
-) -> tuple[list[Window], Step, dict[str, float]]:
-    """The first windows of the text, a function that takes a step, and what a step sends."""
+) -> tuple[list[Window], Step]:
+    """The first windows of the text, and a function that takes a step."""
     text = folder / "text"
     shards, vocabulary = prepare_text(folder / "shards", train=text, heldout=text)
-    if words > len(vocabulary):
-        more = [f"never-seen-{k}" for k in range(words - len(vocabulary))]
-        vocabulary = Vocabulary([*vocabulary.words, *more], None)
     workers = WorkerGroup(rank, size)
     stream = WindowStream(
         shards,
@@ -101,9 +96,9 @@ def prepare(
     softmax = Softmax(len(vocabulary), config.projection)
     softmax.reset_parameters(2)
     if side == "ours":
-        return windows, _ours(bilm, softmax, recipe, workers), _sent(bilm, softmax, windows)
-    body = _Fused(bilm) if side == "nn.LSTM" else _Plain(bilm, every_token="every" in side)
-    return windows, _plain(body, softmax, recipe), {}
+        return windows, _ours(bilm, softmax, recipe, workers)
+    body = _Fused(bilm) if side == "nn.LSTM" else _Plain(bilm)
+    return windows, _plain(body, softmax, recipe)
 
 
 def recipe_2018(precision: Any, *, rows: int, window: int) -> TrainingSettings:
@@ -129,17 +124,15 @@ def recipe_2018(precision: Any, *, rows: int, window: int) -> TrainingSettings:
     )
 
 
-def default_steps(precision: Any) -> tuple[Callable[[], float], int]:
-    """A warm function that takes a step of the network of params.yaml, and the tokens of a step."""
-    from elmo.train.step_speed import _Timed
-    from pipeline.settings import params
-
-    given = params.load(Path(__file__).resolve().parents[1] / "params.yaml", []).pretrain
-    training = replace(given.training, precision=precision)
-    timed = _Timed(given.network, training, torch.device("cpu"), compiled=True)
-    for _ in range(3):
-        timed.step()
-    return timed.step, training.rows * training.window
+def embedding_flop(shape: ModelShape, *, types: float = 0.2, characters: int = 50) -> float:
+    """Floating-point operations of a token's vectors; `types` is the share of distinct tokens."""
+    convolutions = sum(
+        count * width * shape.char_dim * (characters - width + 1) for width, count in shape.filters
+    )
+    width = sum(count for _, count in shape.filters)
+    encoder = convolutions + shape.highways * 2 * width**2 + width * shape.projection
+    cell = 4 * shape.cells * 2 * shape.projection + shape.cells * shape.projection
+    return 2 * (2 * shape.layers * cell + types * encoder)
 
 
 def count(step: Step, window: Window, number: int) -> int:
@@ -185,19 +178,6 @@ def _stepper(
     return Stepper(bilm, softmax, optimizer, recipe, workers)
 
 
-def _sent(bilm: BiLM, softmax: Softmax, windows: list[Window]) -> dict[str, float]:
-    """Megabytes of gradients that a step sends, ours and with a dense word matrix."""
-    body = sum(p.numel() for p in bilm.parameters())
-    words, width = softmax.weight.shape
-    draw = sample_candidates(SAMPLES, words, np.random.default_rng(0)).words
-    rows = np.mean([len(np.union1d(window.words, draw)) for window in windows])
-    return {
-        "mb_body": body * 4 / 1e6,
-        "mb_rows": float(rows) * (width + 1) * 4 / 1e6,
-        "mb_dense_word_matrix": words * (width + 1) * 4 / 1e6,
-    }
-
-
 def _plain(body: nn.Module, softmax: Softmax, recipe: TrainingSettings) -> Step:
     """Autograd over everything, torch's own Adagrad over all of the word matrix, both in float32;
     products in bfloat16 are those that torch's autocast makes so."""
@@ -236,12 +216,12 @@ def _sampled(h_NP: Tensor, window: Window, softmax: Softmax, number: int) -> Ten
 class _Plain(nn.Module):
     """The same weights, a loop over time, no gradient of our own."""
 
-    def __init__(self, bilm: BiLM, *, every_token: bool) -> None:
+    def __init__(self, bilm: BiLM) -> None:
         super().__init__()
-        self.bilm, self.every_token = bilm, every_token
+        self.bilm = bilm
 
     def forward(self, window: Window, carry: Any) -> tuple[Tensor, Any]:
-        x_STBP = _encoded(self.bilm, window, every_token=self.every_token)
+        x_STBP = _encoded(self.bilm, window)
         new = []
         for layer in range(self.bilm.config.layers):
             x_STBP = nn.functional.dropout(x_STBP, 0.1)
@@ -284,7 +264,7 @@ class _Fused(nn.Module):
         bilm.lstm.requires_grad_(False)
 
     def forward(self, window: Window, carry: Any) -> tuple[Tensor, Any]:
-        x_STBP = _encoded(self.bilm, window, every_token=False)
+        x_STBP = _encoded(self.bilm, window)
         new = []
         for layer in range(self.bilm.config.layers):
             x_STBP = nn.functional.dropout(x_STBP, 0.1)
@@ -298,25 +278,11 @@ class _Fused(nn.Module):
         return x_STBP, new
 
 
-def _encoded(bilm: BiLM, window: Window, *, every_token: bool) -> Tensor:
-    """Layer 0 of a window, by distinct tokens, or as others do: convolved for every token."""
-    index = torch.from_numpy(window.index_STB)
-    characters_NK = torch.from_numpy(window.characters_NK)
-    if not every_token:
-        is_half = torch.is_autocast_enabled("cpu")
-        with torch.autocast("cpu", enabled=False):
-            x_NP = bilm.encode(characters_NK, precision=torch.bfloat16 if is_half else None)
-        return token_vectors(index, x_NP)
-    encoder: Any = bilm.encoder
-    x_NEK = nn.functional.embedding(characters_NK[index.flatten()], encoder.char_embedding).mT
-    pooled = []
-    for width, weight, bias in zip(
-        encoder.widths, encoder.conv_weight, encoder.conv_bias, strict=True
-    ):
-        kernel = weight.view(width, -1, weight.shape[1]).permute(2, 1, 0)
-        pooled.append(torch.relu(nn.functional.conv1d(x_NEK, kernel, bias).amax(-1)))
-    x_NF = torch.cat(pooled, 1)
-    for highway in encoder.highway:
-        x_NF = highway(x_NF)
-    x_NP = x_NF @ encoder.project_weight + encoder.project_bias
-    return x_NP.view(*index.shape, -1)
+def _encoded(bilm: BiLM, window: Window) -> Tensor:
+    """Layer 0 of a window, computed once for each distinct token."""
+    is_half = torch.is_autocast_enabled("cpu")
+    with torch.autocast("cpu", enabled=False):
+        x_NP = bilm.encode(
+            torch.from_numpy(window.characters_NK), precision=torch.bfloat16 if is_half else None
+        )
+    return token_vectors(torch.from_numpy(window.index_STB), x_NP)

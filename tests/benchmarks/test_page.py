@@ -27,17 +27,17 @@ def test_every_row_has_a_command_and_its_figures_are_kept() -> None:
 def test_a_benchmark_is_run_and_replaces_its_rows_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = (Row("opening", "", lambda figures: f"{figures['shards']} shards"),)
-    small = Benchmark("opened", ("manifests", "--shards", "{count}"), 1, rows)
+    rows = (Row("units", "", lambda figures: figures["machine"]["processor"] + " found"),)
+    small = Benchmark("units", ("machine", "{text}"), 1, rows)
     other = replace(small, name="other")
     monkeypatch.setattr(page, "RESULTS", tmp_path)
     monkeypatch.setattr(page, "BENCHMARKS", (small, other))
-    old = {"shards": 7, "machine": {"processor": "Old"}, "date": "2026-01-01", "commit": "abc"}
+    old = {"machine": {"processor": "Old"}, "date": "2026-01-01", "commit": "abc"}
     (tmp_path / "other.json").write_text(json.dumps(old))
-    page.keep(small, page._measure(small, {"count": 3}))
+    page.keep(small, page._measure(small, {"text": "t"}))
     drawn = page.draw("# B\n<!-- rows -->\nwas\n<!-- end -->\n", page._kept())
-    assert "3 shards" in drawn and "`benchmarks.manifests --shards count`" in drawn
-    assert "| 7 shards | Old (AVX2 alone), 2 cores, 2026-01-01, abc |" in drawn
+    assert " found | " in drawn and "`benchmarks.machine text`" in drawn
+    assert "| Old found | Old (AVX2 alone), 2 cores, 2026-01-01, abc |" in drawn
     assert "was" not in drawn
 
 

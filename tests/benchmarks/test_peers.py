@@ -45,13 +45,3 @@ def test_an_environment_that_is_there_needs_nothing(
     python.touch()
     assert peers.interpreters(tmp_path) == {"bilm-tf": str(python)}
     peers.make("bilm-tf", python)
-
-
-def test_a_half_made_environment_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nothing = peers.Peer(sys.executable, (str(tmp_path / "nothing.whl"),), "two")
-    monkeypatch.setattr(peers, "PEERS", {"bilm-tf": nothing})
-    with pytest.raises(SystemExit, match="bilm-tf was not installed"):
-        peers.make("bilm-tf", tmp_path / "bilm-tf" / "bin" / "python")
-    assert not (tmp_path / "bilm-tf").exists()

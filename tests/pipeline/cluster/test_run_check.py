@@ -102,7 +102,7 @@ def test_what_training_waits_for_is_said_and_what_it_can_not_get_is_refused(
 
 
 def test_the_memory_of_training_is_that_of_two_checkpoints(tmp_path: Path) -> None:
-    """One is 6.05 GB at the original size with 800,000 words (benchmarks/results)."""
+    """One is 6.05 GB at the original size with 800,000 words."""
     project_file = tmp_path / "params.yaml"
     params = yaml.safe_load((ROOT / "params.yaml").read_text())
     original = yaml.safe_load((ROOT / "presets" / "original.yaml").read_text())
