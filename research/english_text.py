@@ -1,45 +1,121 @@
 """The text that the model `english` learns from, made from the corpora of its model card.
 
-    python -m research.english_text DATA OUT [--heldout SHARDS]
+    python -m research.english_text DATA OUT
 
-DATA holds `lm-eltec-eng`, `lm-squad-wiki` and `lm-wikitext2`. OUT gets the novels, the Wikipedia
-paragraphs and, as plain text, the lines of WikiText-2's training part that have no unknown word.
-Shards of an earlier OUT name what is held out: lines of WikiText-2 that share eight words in a row
-with it are left out.
+DATA holds the folders of `CORPORA`. OUT gets a text file of each, and `heldout.txt`: a novel and
+five articles of Wikipedia. With `tokenize.heldout` 0.01 exactly these are held out, by their
+hashes, in every version of `english`: the other files have no blank line, so each is one document,
+and the hash of none is among the lowest hundredth. Paragraphs that repeat an earlier one are left
+out, as are those that share eight words in a row with `heldout.txt`.
 """
 
 import argparse
+import gzip
 import re
-import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from elmo.data.shards import Shards
-from elmo.data.tokenizer import TextTokenizer
-
+# Each folder with the share of its documents that is taken, as one of so many: dialogues and
+# speeches repeat themselves.
+CORPORA = {
+    "lm-standard-ebooks": 1,
+    "lm-litbank-novels": 1,
+    "lm-wikipedia-2018": 1,
+    "lm-openstax": 1,
+    "lm-openstax-earlier": 1,
+    "lm-un-debates": 2,
+    "lm-us-presidents": 1,
+    "lm-dialogues-sgd": 3,
+    "lm-us-gov-posts": 1,
+    "lm-wikinews": 1,
+    "lm-eltec-eng": 1,
+    "lm-squad-wiki": 1,
+    "lm-wikitext2": 1,
+}
+HELD_OUT_NOVEL = "ENG19001_Glyn.txt.gz"  # of lm-eltec-eng
+HELD_OUT_ARTICLES = (  # of lm-squad-wiki
+    "= Botany =",
+    "= Dutch Republic =",
+    "= Political party =",
+    "= Sexual orientation =",
+    "= Valencia =",
+)
 SHARED = 8  # words in a row
+_WORD = re.compile(r"\w+")
 _JOINED = re.compile(r" @([-,.])@ ")
 _BEFORE = re.compile(r" ([,.;:!?%)\]]|'s|'t|n't|'re|'ve|'ll|'d|'m)")
 _AFTER = re.compile(r"([(\[$£]) ")
 
+Document = list[str]  # its paragraphs
+
 
 def main() -> None:
-    """Write the text."""
+    """Write the text, and print how much of each corpus is in it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--heldout", type=Path, metavar="SHARDS")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    for novel in sorted((options.data / "lm-eltec-eng").glob("ENG*.txt.gz")):
-        shutil.copy(novel, options.out)
-    paragraphs = options.data / "lm-squad-wiki" / "train.txt.gz"
-    shutil.copy(paragraphs, options.out / "squad-wiki.txt.gz")
-    wikitext = options.data / "lm-wikitext2" / "train.txt"
-    lines = plain(wikitext.read_text(encoding="utf-8").splitlines())
-    if options.heldout is not None:
-        lines = without(lines, Shards(options.heldout))
-    (options.out / "wikitext.txt").write_text("".join(f"{x}\n" for x in lines), encoding="utf-8")
+    heldout = held_out_documents(options.data)
+    text = "\n\n".join("\n".join(document) for document in heldout)
+    (options.out / "heldout.txt").write_text(f"{text}\n", encoding="utf-8")
+    excluded = {run for document in heldout for line in document for run in word_runs(line)}
+    written: set[int] = set()  # hashes of paragraphs
+    for corpus, step in CORPORA.items():
+        kept: list[str] = []
+        repeated = overlapping = 0
+        for document in list(training_documents(options.data / corpus))[::step]:
+            for paragraph in document:
+                key = hash(paragraph)
+                if key in written:
+                    repeated += 1
+                elif not excluded.isdisjoint(word_runs(paragraph)):
+                    overlapping += 1
+                else:
+                    written.add(key)
+                    kept.append(paragraph)
+        lines = "".join(f"{line}\n" for line in kept)
+        (options.out / f"{corpus}.txt").write_text(lines, encoding="utf-8")
+        words = sum(len(line.split()) for line in kept)
+        print(
+            f"{corpus}: {words:,} words in {len(kept):,} paragraphs; left out: {repeated:,} "
+            f"repeated, {overlapping:,} that overlap with the held-out text",
+            flush=True,
+        )
+
+
+def held_out_documents(data: Path) -> list[Document]:
+    """Return the held-out documents: the articles, then the novel."""
+    articles = read_documents(data / "lm-squad-wiki" / "train.txt.gz")
+    novel = read_documents(data / "lm-eltec-eng" / HELD_OUT_NOVEL)
+    return [one for one in articles if one[0] in HELD_OUT_ARTICLES] + list(novel)
+
+
+def training_documents(folder: Path) -> Iterator[Document]:
+    """Yield the documents of a corpus that are learned from."""
+    if folder.name == "lm-wikitext2":
+        lines = (folder / "train.txt").read_text(encoding="utf-8").splitlines()
+        yield list(plain(lines))
+        return
+    for path in sorted(folder.glob("*.txt.gz")):
+        if path.name != HELD_OUT_NOVEL:
+            for document in read_documents(path):
+                if document[0] not in HELD_OUT_ARTICLES:
+                    yield document
+
+
+def read_documents(path: Path) -> Iterator[Document]:
+    """Yield the documents of a file of one paragraph a line, divided by blank lines."""
+    document: Document = []
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        for line in file:
+            if line.strip():
+                document.append(line.strip())
+            elif document:
+                yield document
+                document = []
+    if document:
+        yield document
 
 
 def plain(lines: Iterable[str]) -> Iterator[str]:
@@ -49,24 +125,10 @@ def plain(lines: Iterable[str]) -> Iterator[str]:
             yield _AFTER.sub(r"\1", _BEFORE.sub(r"\1", _JOINED.sub(r"\1", line)))
 
 
-def without(lines: Iterable[str], shards: Shards) -> Iterator[str]:
-    """Yield the lines that do not overlap with the held-out text of `shards`.
-
-    A line overlaps where `SHARED` tokens in a row, ignoring case, are in both.
-    """
-    opened = [shards.open(entry) for entry in shards.entries("heldout")]
-    sentences = (shard.tokens(k) for shard in opened for k in range(len(shard)))
-    heldout = {ngram for tokens in sentences for ngram in _ngrams(tokens)}
-    tokenizer = TextTokenizer(shards.tokenization)
-    for line in lines:
-        tokens = [token for sentence in tokenizer(line) for token in sentence]
-        if heldout.isdisjoint(_ngrams(tokens)):
-            yield line
-
-
-def _ngrams(tokens: list[str]) -> Iterator[tuple[str, ...]]:
-    folded = [token.lower() for token in tokens]
-    return (tuple(folded[k : k + SHARED]) for k in range(len(folded) - SHARED + 1))
+def word_runs(paragraph: str) -> Iterator[tuple[str, ...]]:
+    """Yield each `SHARED` words in a row of a paragraph, in lower case and without punctuation."""
+    words = _WORD.findall(paragraph.lower())
+    return zip(*(words[k:] for k in range(SHARED)), strict=False)
 
 
 if __name__ == "__main__":
