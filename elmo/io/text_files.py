@@ -37,12 +37,19 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     with open_decompressed(path) as file:
         while line := file.readline(LONGEST_LINE + 1):
             number += 1
+            if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                raise ElmoError(
+                    f"{path}: is UTF-16; save it as UTF-8, as by iconv -f UTF-16 -t UTF-8"
+                )
             if len(line) > LONGEST_LINE:
                 raise ElmoError(
                     f"{path}:{number}: the line has more than {LONGEST_LINE:,} bytes; cut it"
                 )
             if b"\0" in line:
-                raise ElmoError(f"{path}:{number}: has a zero byte, so it is no text")
+                raise ElmoError(
+                    f"{path}:{number}: has a zero byte, as UTF-16 and files that are not text do; "
+                    "save the file as UTF-8"
+                )
             try:
                 text = line.decode("utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
@@ -62,6 +69,8 @@ def read_bytes(path: Path) -> bytes:
     """
     with open_decompressed(path) as file:
         data = file.read(_LARGEST_FILE + 1)
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise ElmoError(f"{path}: is UTF-16; save it as UTF-8, as by iconv -f UTF-16 -t UTF-8")
     if len(data) > _LARGEST_FILE:
         raise ElmoError(
             f"{path}: has over {_LARGEST_FILE:,} bytes; cut it into files, or JSON lines"

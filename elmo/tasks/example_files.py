@@ -17,10 +17,15 @@ from elmo.tasks import schemes
 from elmo.tasks.formats.fields import Columns, ExampleSet, ReadRequest, TextSplitter
 from elmo.tasks.kinds import KINDS, RecordOfText
 
+SKELETON_WORD = "[WORD]"  # in place of words that may not be passed on, as in OntoNotes
 SUFFIXES = {
     ".conll": "conll",
     ".iob2": "conll",
     ".bio": "conll",
+    ".gold_conll": "conll",
+    ".v4_gold_conll": "conll",
+    ".auto_conll": "conll",
+    ".v4_auto_conll": "conll",
     ".props": "conll",
     ".conllu": "conllu",
     ".tsv": "tsv",
@@ -42,8 +47,8 @@ def read_examples(
     labelled: bool = True,
     empty: bool = False,
 ) -> ExampleSet:
-    """Read the examples of a kind of task, a key of `KINDS`, from a file, or from all files of a
-    folder in name order.
+    """Read the examples of a kind of task, a key of `KINDS`, from a file, or from all files below
+    a folder in name order.
 
     The format follows from the file's ending unless `format` is given. `columns` maps fields to
     columns or keys. `scheme` is the tags' scheme, detected by default. `tokenizer`, a name or a
@@ -52,7 +57,7 @@ def read_examples(
     """
     path = Path(path)
     if path.is_dir():
-        files = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
+        files = files_below(path)
         parts = [
             read_examples(
                 kind,
@@ -86,6 +91,17 @@ def read_examples(
     labels = readers[chosen](request)
     _check_examples(path, kind, labels, empty=empty)
     return labels
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Return the files in a folder and the folders below it, in the order of their names, without
+    those whose names begin with a dot."""
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return sorted(
+        file
+        for file in files
+        if not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    )
 
 
 def examples_of_items(
@@ -151,6 +167,12 @@ def _check_examples(path: Path, kind: str, labels: ExampleSet, *, empty: bool) -
         counted = [f"{name.replace('_', ' ')} {n:,}" for name, n in labels.counts.items() if n]
         counts = f"; counted: {', '.join(counted)}" if counted else ""
         raise ElmoError(f"{path}: holds no examples of {kind}{counts}")
+    tokens = Counter(token for e in labels.examples for s in e.sentences for token in s)
+    if 2 * tokens[SKELETON_WORD] > tokens.total():
+        raise ElmoError(
+            f"{path}: is a skeleton: its words are {SKELETON_WORD}; put in the words of the corpus "
+            "that it belongs to, with the script that comes with it"
+        )
     for example in labels.examples:
         for sentence in example.sentences:
             if "" in sentence:
@@ -167,7 +189,9 @@ def _joined(path: Path, parts: Sequence[ExampleSet]) -> ExampleSet:
     counts: Counter[str] = Counter()
     for part in parts:
         counts.update(part.counts)
-    return ExampleSet([e for part in parts for e in part.examples], dict(counts), parts[0].scheme)
+    examples = [example for part in parts for example in part.examples]
+    remark = next((part.remark for part in parts if part.remark), "")
+    return ExampleSet(examples, dict(counts), parts[0].scheme, remark)
 
 
 def _format(path: Path) -> str:

@@ -1,19 +1,21 @@
 """Conversion between spans and their tags, in the schemes BIO, IOB1 and BIOES.
 
 BIO begins every span with B-. IOB1 (CoNLL-2003) begins one with B- only if it directly follows a
-span of the same label. BIOES also marks the end (E-) and the span of one token (S-); BILOU is the
-same with other letters.
+span of the same label. BIOES also marks the end (E-) and the span of one token (S-); BILOU and
+BMES are the same with other letters.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from elmo.errors import ElmoError
 from elmo.tasks.examples import Span
 
 SCHEMES = ("bio", "iob1", "bioes", "plain")
-_SPAN_TAG = re.compile(r"O|[BIESLU]-\S+")
-_BILOU = str.maketrans("LU", "ES")
+_SPAN_TAG = re.compile(r"O|[BIESLUM]-\S+")
+_LETTERS = str.maketrans("LUM", "ESI")  # of BILOU and BMES
+_MARK = re.compile(r"[BIESLUM][-_:./|]\S+|\S+[-_][BI]|[BIESLUM]", re.IGNORECASE)
+_OUTSIDE = re.compile(r"[O0_-]", re.IGNORECASE)
 
 
 class TagError(ElmoError):
@@ -37,7 +39,7 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> str:
         for tag in tags:
             if not _SPAN_TAG.fullmatch(tag):
                 return "plain"
-            kinds.add(tag[0].translate(_BILOU))
+            kinds.add(tag[0].translate(_LETTERS))
             touches = before[1:] == tag[1:] and before != "O"
             stray = stray or (tag[0] == "I" and not touches)
             needless = needless or (tag[0] == "B" and not touches)
@@ -45,6 +47,22 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> str:
     if kinds & {"E", "S"}:
         return "bioes"
     return "iob1" if stray and not needless else "bio"
+
+
+def misfit_tags(tags: Set[str]) -> set[str]:
+    """Return, of a file's distinct tags, those that seem to be meant for a scheme and fit none;
+    none of them if the tags seem to mark no spans.
+
+    They seem to mark spans if one is B-LABEL as it should be, or if all look like it (`B_PER`,
+    `b-per`, `PER-B`, or `B` alone) besides one for outside (`O`, `o`, `0`, `_`).
+    """
+    misfits = {tag for tag in tags if not _SPAN_TAG.fullmatch(tag)}
+    outside = {tag for tag in tags if _OUTSIDE.fullmatch(tag.strip())}
+    marks = {tag for tag in tags - outside if _MARK.fullmatch(tag.strip())}
+    begins = {tag for tag in marks if "b" in tag.strip()[0].lower() + tag.strip()[-1].lower()}
+    if begins - misfits:
+        return misfits
+    return misfits if begins and marks | outside == tags else set()
 
 
 def spans_of_tags(tags: Sequence[str], scheme: str) -> list[Span]:
@@ -121,7 +139,7 @@ def may_follow(before: str | None, after: str | None) -> bool:
 def _parts(tag: str, position: int, scheme: str) -> tuple[str, str]:
     if not _SPAN_TAG.fullmatch(tag):
         raise TagError(position, f"tag {tag!r} is neither O nor a letter, a hyphen and a label")
-    kind = tag[0].translate(_BILOU)
+    kind = tag[0].translate(_LETTERS)
     allowed = "OBIES" if scheme == "bioes" else "OBI"
     if kind not in allowed:
         raise TagError(position, f"tag {tag} is none of {scheme}'s")

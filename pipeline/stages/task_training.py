@@ -55,6 +55,12 @@ def read_labelled(
     }
 
 
+def say_remark(labelled: "ExampleSet", *, path: Path) -> None:
+    """Say what the reader of the file `path` found odd about it, if anything."""
+    if labelled.remark:
+        say(f"{path}: {labelled.remark}")
+
+
 def warn_unknown_labels(
     kind: str,
     labelled: "ExampleSet",

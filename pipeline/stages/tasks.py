@@ -31,6 +31,7 @@ from .stage import WORK, Argument, Numbers, Stage
 from .task_training import (
     TrainProgress,
     read_labelled,
+    say_remark,
     scores_text,
     train_variant,
     warn_unknown_labels,
@@ -114,6 +115,7 @@ def run(
         scheme=params.scheme,
         tokenizer=read_config(model).tokenizer,
     )
+    say_remark(data["train"], path=sources["train"])
     for split in ("dev", "test"):
         check_same_tags(data["train"], data[split])
         warn_unknown_labels(params.kind, data[split], path=sources[split], train=data["train"])

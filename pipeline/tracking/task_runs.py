@@ -14,6 +14,7 @@ from elmo.io.location import Location
 from elmo.io.records import digest, sha256
 from elmo.store import model_digest
 from elmo.tasks import RESULTS_VERSION
+from elmo.tasks.example_files import files_below
 from elmo.tasks.kinds import KINDS
 from elmo.tasks.settings import TaskSettings
 
@@ -138,8 +139,8 @@ def source_digest(name: str, path: Path) -> str:
     if name == "model":
         return model_digest(path)
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.is_file())
-        return digest([[file.name, sha256(file)] for file in files])
+        files = files_below(path)
+        return digest([[file.relative_to(path).as_posix(), sha256(file)] for file in files])
     if not path.is_file():
         raise NotFound(f"{path}: no such file")
     return sha256(path)

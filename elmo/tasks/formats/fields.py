@@ -1,10 +1,14 @@
 """Shared parts of readers: their arguments; sentences, rows, records and fields of files."""
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import UnionType
+from typing import Any, NamedTuple, get_args, get_origin
 
 import msgspec
 
@@ -21,7 +25,8 @@ from elmo.io.text_files import numbered_lines
 from elmo.tasks.examples import Example, Range, Tokens
 
 Columns = Mapping[str, str]
-
+DOCUMENT_MARK = "-DOCSTART-"
+SNIFFED = 10_000  # lines of a file that show how its columns are divided
 
 CONLLU = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 
@@ -31,12 +36,14 @@ class ExampleSet:
     """The examples read from a file, labelled or not, with counts of what was read and dropped, by
     name.
 
-    `scheme` is that of their tags; `plain` if the tags mark no spans, or there are none.
+    `scheme` is that of their tags; `plain` if the tags mark no spans, or there are none. `remark`
+    says what a user may not have meant, if there is such a thing.
     """
 
     examples: list[Example]
     counts: dict[str, int]
     scheme: str = "plain"
+    remark: str = ""
 
 
 class TextSplitter:
@@ -106,29 +113,58 @@ class DocumentBegin(NamedTuple):
 LineBlock = list[tuple[int, list[str]]]
 
 
-def column_sentences(path: Path, *, documents: bool = False) -> Iterator[Any]:
+def column_sentences(
+    path: Path, *, documents: bool = False, counts: Counter[str] | None = None
+) -> Iterator[Any]:
     """Yield the sentences of a file of columns, each as a list of (line number, columns), one per
     token.
 
-    Columns are separated by tabs if the first token's line has one, else by spaces. Lines that
-    begin with # before a sentence are comments: in a file with tabs those without a tab, in another
-    those with " = ". With `documents`, the beginning of a document is yielded too, as a
-    `DocumentBegin`.
+    Columns are separated by tabs if the first token's line has one, else by spaces; other white
+    space is part of a word. A tab that ends every line is no column. A row that begins with
+    -DOCSTART- ends a sentence; `counts` counts such rows as `document_marks`. With `documents`, the
+    beginning of a document is yielded too, as a `DocumentBegin`.
     """
-    tabs = "\t" in next((t for _, t in numbered_lines(path) if t.strip() and t[0] != "#"), "")
+    rows = [t for _, t in islice(numbered_lines(path), SNIFFED) if _is_row(t)]
+    first = next((text for text in rows if text[0] != "#"), *rows[:1] or [""])
+    tabs, closed = "\t" in first, all(text[-1] == "\t" for text in rows if text[0] != "#")
+    width = len(_columns(first, tabs=tabs, closed=closed))
     block: LineBlock = []
     for number, text in numbered_lines(path):
-        mark = text.startswith(("#begin document", "#end document"))
-        if not text.strip() or mark:
+        if not _is_row(text):
             if block:
                 yield block
             block = []
+            if counts is not None and text.startswith(DOCUMENT_MARK):
+                counts["document_marks"] += 1
             if documents and text.startswith("#begin"):
                 yield DocumentBegin(number, text.removeprefix("#begin document").strip())
-        elif block or text[0] != "#" or ("\t" in text if tabs else " = " not in text):
-            block.append((number, text.split("\t") if tabs else text.split()))
+        elif block or text[0] != "#" or not _is_comment(text, width, tabs=tabs):
+            if closed and not text.endswith("\t"):
+                raise line_error(path, number, "does not end in a tab, as the rows before do")
+            block.append((number, _columns(text, tabs=tabs, closed=closed)))
     if block:
         yield block
+
+
+def _is_row(text: str) -> bool:
+    """Tell whether a line is the row of a token, or of a comment: not blank and not a mark."""
+    marks = ("#begin document", "#end document", DOCUMENT_MARK)
+    return bool(text.strip()) and not text.startswith(marks)
+
+
+def _columns(text: str, *, tabs: bool, closed: bool) -> list[str]:
+    if tabs:
+        return (text[:-1] if closed else text).split("\t")
+    return re.split(r"[ \t]+", text.strip(" \t"))
+
+
+def _is_comment(text: str, width: int, *, tabs: bool) -> bool:
+    """Tell whether a line that begins with # before a sentence is a comment: one without the
+    separator of columns or with the other one, with another number of columns, or with " = "."""
+    fields = text.split("\t") if tabs else text.split()
+    if tabs and fields[0].startswith("# "):
+        return True
+    return len(fields) != width or (not tabs and ("\t" in text or " = " in text))
 
 
 def marks_documents(path: Path) -> bool:
@@ -229,8 +265,11 @@ def json_records(request: ReadRequest) -> Iterator[tuple[int, dict[str, Any]]]:
         if text.strip():
             try:
                 record = msgspec.json.decode(text, type=dict[str, Any])
-            except (msgspec.DecodeError, RecursionError) as error:
-                raise line_error(request.path, number, f"not a JSON object ({error})") from None
+            except (msgspec.DecodeError, RecursionError):
+                form = "an array; write one object a line" if text.lstrip()[0] == "[" else text
+                raise line_error(
+                    request.path, number, f"is not a JSON object, found {form:.60}"
+                ) from None
             yield number, {renamed.get(key, key): value for key, value in record.items()}
 
 
@@ -258,7 +297,27 @@ def label_of(request: ReadRequest, record: Mapping[str, Any], number: int) -> st
     if not request.labelled:
         return None
     label = typed_field(request, record, "label", str | int, number)
-    return str(label).strip()
+    return named_labels(request, [str(label).strip()], number)[0]
+
+
+def named_labels(request: ReadRequest, labels: list[str], number: int) -> list[str]:
+    """Return labels by the names that the user gave in the order of their numbers, as
+    `names=O|B-PER|I-PER` of the request's columns; unchanged if there are none.
+
+    -1, which means that there is no label, stays as it is.
+    """
+    if "names" not in request.columns:
+        return labels
+    names = request.columns["names"].split("|")
+    for label in labels:
+        if label != "-1" and not (label.isdecimal() and int(label) < len(names)):
+            raise line_error(
+                request.path,
+                number,
+                f"{label!r} is not a number from 0 to {len(names) - 1}; "
+                "the names after names= are in the order of their numbers",
+            )
+    return [label if label == "-1" else names[int(label)] for label in labels]
 
 
 def typed_field(
@@ -272,8 +331,26 @@ def typed_field(
         raise line_error(request.path, number, f"has no {name!r}; it has {', '.join(record)}")
     try:
         return msgspec.convert(record[name], kind)
-    except msgspec.ValidationError as error:
-        raise line_error(request.path, number, f"{name}: {error}") from None
+    except msgspec.ValidationError:
+        shown = msgspec.json.encode(record[name]).decode(errors="replace")
+        raise line_error(
+            request.path, number, f"{name} must be {_describe(kind)}, found {shown:.60}"
+        ) from None
+
+
+def _describe(kind: Any) -> str:
+    """Return in words what a field holds: text, a list of whole numbers, …"""
+    words = {str: "text", int: "a whole number"}
+    several = {str: "texts", int: "whole numbers"}
+    if get_origin(kind) is list:
+        (entry,) = get_args(kind)
+        entries = several.get(entry) or _describe(entry)
+        return "a list of " + re.sub("^an? (list|object)", r"\1s", entries)
+    if get_origin(kind) is tuple:
+        return "a list of two whole numbers"
+    if get_origin(kind) is UnionType:
+        return " or ".join(map(_describe, get_args(kind)))
+    return words.get(kind) or "an object of " + " and ".join(kind.__struct_fields__)
 
 
 def column_at(fields: Sequence[str], column: str, path: Path, number: int) -> str:

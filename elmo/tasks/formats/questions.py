@@ -27,10 +27,17 @@ class _Answer(msgspec.Struct):
     answer_start: int
 
 
+class _Answers(msgspec.Struct):
+    """Answers as `datasets` writes them: a list of texts and one of their offsets."""
+
+    text: list[str]
+    answer_start: list[int]
+
+
 class _Asked(msgspec.Struct):
     id: str
     question: str
-    answers: list[_Answer] = []
+    answers: list[_Answer] | _Answers = []
 
 
 class _Paragraph(msgspec.Struct):
@@ -76,7 +83,7 @@ def from_jsonl(request: ReadRequest) -> ExampleSet:
         asked = _Asked(
             str(record.get("id", number)),
             typed_field(request, record, "question", str, number),
-            typed_field(request, record, "answers", list[_Answer], number)
+            typed_field(request, record, "answers", list[_Answer] | _Answers, number)
             if request.labelled
             else [],
         )
@@ -101,14 +108,22 @@ def _question(
     equals."""
     tokens, offsets = cut
     words = request.split(asked.question)
-    if request.labelled and not asked.answers:
+    references = asked.answers
+    if isinstance(references, _Answers):
+        if len(references.text) != len(references.answer_start):
+            raise ElmoError(
+                f"{source}: answers has {len(references.text)} texts and "
+                f"{len(references.answer_start)} of answer_start; there must be as many"
+            )
+        references = list(map(_Answer, references.text, references.answer_start))
+    if request.labelled and not references:
         counts["dropped_without_answer"] += 1
         return None
     counts["questions_without_text"] += not words
     if not request.labelled:
         return Question(source, asked.id, context, tokens, offsets, words, None, None)
     ranges = []
-    for answer in asked.answers:
+    for answer in references:
         start, stop = answer.answer_start, answer.answer_start + len(answer.text)
         if start < 0 or not answer.text.strip() or context[start:stop] != answer.text:
             raise ElmoError(
@@ -116,7 +131,7 @@ def _question(
             )
         ranges.append(tokens_covering(offsets, start, stop))
     answer_range = Counter(ranges).most_common(1)[0][0]
-    answers = tuple(answer.text for answer in asked.answers)
+    answers = tuple(answer.text for answer in references)
     first, last = offsets[answer_range[0]][0], offsets[answer_range[1] - 1][1]
     counts["answers_wider_in_tokens"] += context[first:last] not in [a.strip() for a in answers]
     return Question(source, asked.id, context, tokens, offsets, words, answers, answer_range)

@@ -2,7 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from elmo.tasks import schemes
 from elmo.tasks.examples import Example, Tagged, Tokens
@@ -16,6 +17,7 @@ from elmo.tasks.formats.fields import (
     conllu_field,
     json_records,
     line_error,
+    named_labels,
     text_lines,
     text_of,
     tokens_of,
@@ -30,17 +32,19 @@ def from_conll(request: ReadRequest) -> ExampleSet:
     counts: Counter[str] = Counter()
     rows, numbers = [], []
     word, tag = request.column("word", "1"), request.column("tag", "-1")
-    for block in column_sentences(request.path):
-        if block[0][1][0] == "-DOCSTART-":
-            counts["document_marks"] += 1
-            continue
+    for block in column_sentences(request.path, counts=counts):
         width = len(block[0][1])
         if request.labelled and width < 2:
             raise line_error(request.path, block[0][0], "one column; a tag needs another")
         for number, fields in block:
             if len(fields) != width and tag.startswith("-"):
                 raise width_error(request.path, number, len(fields), width, "sentence")
-        tags = [column_at(f, tag, request.path, n) for n, f in block] if request.labelled else None
+        tags = None
+        if request.labelled:
+            tags = [
+                named_labels(request, [column_at(f, tag, request.path, n).strip(" ")], n)[0]
+                for n, f in block
+            ]
         rows.append((tuple(column_at(f, word, request.path, n) for n, f in block), tags))
         numbers.append([number for number, _ in block])
     return _tagged(request, rows, numbers, counts)
@@ -82,7 +86,7 @@ def from_jsonl(request: ReadRequest) -> ExampleSet:
     rows, numbers, raw = [], [], []
     for number, record in json_records(request):
         tokens = tokens_of(request, record, number)
-        tags = typed_field(request, record, "tags", list[str], number) if request.labelled else None
+        tags = _tags(request, record, number) if request.labelled else None
         if tags is not None and len(tags) != len(tokens):
             raise line_error(request.path, number, f"{len(tokens)} tokens and {len(tags)} tags")
         rows.append((tokens, tags))
@@ -91,12 +95,39 @@ def from_jsonl(request: ReadRequest) -> ExampleSet:
     return _tagged(request, rows, numbers, Counter(), raw)
 
 
+def _tags(request: ReadRequest, record: Mapping[str, Any], number: int) -> list[str]:
+    """Return the tags of a JSON record; numbers are replaced by the names that the user gave."""
+    tags = typed_field(request, record, "tags", list[str | int], number)
+    if "names" not in request.columns and any(isinstance(tag, int) for tag in tags):
+        raise line_error(
+            request.path,
+            number,
+            f"tags are numbers, found {tags!r:.40}; name them in their order, such as --columns "
+            "'names=O|B-PER|I-PER'",
+        )
+    return named_labels(request, [str(tag) for tag in tags], number)
+
+
 def from_text(request: ReadRequest) -> ExampleSet:
     """Read plain text to be tagged, one sentence per line."""
     lines = text_lines(request)
     raw = [text for _, text in lines]
     rows = [(request.split(text), None) for text in raw]
     return _tagged(request, rows, [[number] for number, _ in lines], Counter(), raw)
+
+
+def _check_plain(request: ReadRequest, tagged: Sequence[tuple[list[str], Sequence[int]]]) -> None:
+    """Raise `ElmoError` for tags that look like those of a scheme and fit none."""
+    misfits = schemes.misfit_tags({tag for tags, _ in tagged for tag in tags})
+    for tags, lines in tagged if misfits else ():
+        for tag, line in zip(tags, lines, strict=True):
+            if tag in misfits:
+                raise line_error(
+                    request.path,
+                    line,
+                    f"tag {tag!r} fits no scheme, though the tags seem to mark spans; write O, "
+                    "B-LABEL and I-LABEL, or pass --scheme plain if they mark none",
+                )
 
 
 def _tagged(
@@ -110,7 +141,16 @@ def _tagged(
 
     `raw` has the text of each sentence, if it was split from one.
     """
-    scheme = request.scheme or schemes.detect_scheme(tags for _, tags in rows if tags)
+    tagged = [(tags, lines) for (_, tags), lines in zip(rows, numbers, strict=True) if tags]
+    scheme = request.scheme or schemes.detect_scheme(tags for tags, _ in tagged)
+    remark = ""
+    if scheme == "plain" and request.scheme is None:
+        _check_plain(request, tagged)
+        if any("O" in tags for tags, _ in tagged):
+            remark = (
+                "the tags mark no spans, so each token counts; if O means outside of a span, write "
+                "B-LABEL where a span begins and I-LABEL within it"
+            )
     examples: list[Example] = []
     raw = raw or [None] * len(rows)
     for (tokens, tags), lines, text in zip(rows, numbers, raw, strict=True):
@@ -134,4 +174,4 @@ def _tagged(
         examples.append(Tagged(f"{request.path}:{lines[0]}", tokens, given, text))
     counts["sentences"] = len(examples)
     counts["tokens"] = sum(len(e.tokens) for e in examples if isinstance(e, Tagged))
-    return ExampleSet(examples, dict(counts), scheme)
+    return ExampleSet(examples, dict(counts), scheme, remark)

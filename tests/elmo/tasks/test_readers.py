@@ -49,6 +49,139 @@ London NNP I-NP B-LOC
 """
 
 
+def tagged(path: Path, **options: Any) -> list[tuple[tuple[str, ...], tuple[str, ...] | None]]:
+    examples = read_examples("tagging", path, **options).examples
+    return [(one.tokens, one.tags) for one in examples if isinstance(one, Tagged)]
+
+
+def test_a_mark_of_a_document_drops_no_sentence(tmp_path: Path) -> None:
+    """It opens a sentence, ends one, or stands between tabs where the tokens' columns do not."""
+    text = "-DOCSTART- -X- O\nEva N B-PER\ngeht V O\n\nEs P O\n-DOCSTART- O\nKiel N B-LOC\n"
+    sentences = [(("Eva", "geht"), ("S-PER", "O")), (("Es",), ("O",)), (("Kiel",), ("S-LOC",))]
+    assert tagged(written(tmp_path, "x.conll", text)) == sentences
+    text = text.replace(" ", "\t").replace("-DOCSTART-\t-X-\tO", "-DOCSTART- -X- O")
+    assert tagged(written(tmp_path, "y.conll", text)) == sentences
+    roles = f"-DOCSTART-\n{PROPBANK}"
+    assert len(read_examples("roles", written(tmp_path, "x.props", roles)).examples) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# id 3f\tdomain=dev\neva _ _ B-PER\ngeht _ _ O\n\n# id 4f\tdomain=dev\nkiel _ _ B-LOC\n",
+        "#\thttp://example.org\t[2011-01-02]\n1\teva\tO\tB-PER\n2\tgeht\tO\tO\n\n"
+        "#\thttp://example.org\t[2011-01-03]\n1\tkiel\tO\tB-LOC\n",
+        "# newdoc\neva\tB-PER\ngeht\tO\n\n# id 4\tx\nkiel\tB-LOC\n",
+        "# one of two\n# two = three\neva B-PER\ngeht O\n\n# one two three\nkiel B-LOC\n",
+    ],
+    ids=["a tab between spaces", "fewer columns", "a tab in a comment", "spaces"],
+)
+def test_comments_are_no_tokens(tmp_path: Path, text: str) -> None:
+    columns = {"word": "2"} if "\t1" in text or "\n1" in text else {}
+    path = written(tmp_path, "x.conll", text)
+    assert tagged(path, columns=columns) == [
+        (("eva", "geht"), ("S-PER", "O")),
+        (("kiel",), ("S-LOC",)),
+    ]
+
+
+@pytest.mark.parametrize("separator", ["\t", " "])
+def test_a_hash_within_the_columns_is_a_token(tmp_path: Path, separator: str) -> None:
+    rows = [("#kiel", "B-LOC"), ("#", "O")]
+    text = "\n".join(separator.join(row) for row in [*rows, ("", ""), *rows[::-1]]).replace(
+        f"\n{separator}\n", "\n\n"
+    )
+    assert tagged(written(tmp_path, "x.conll", text)) == [
+        (("#kiel", "#"), ("S-LOC", "O")),
+        (("#", "#kiel"), ("O", "S-LOC")),
+    ]
+
+
+@pytest.mark.parametrize("space", ["\u00a0", "\u3000", "\u2009", "\x85"])
+def test_only_spaces_and_tabs_divide_columns(tmp_path: Path, space: str) -> None:
+    text = f"5{space}km  O \n{space}Kiel\tB-LOC\n"
+    words = (f"5{space}km", f"{space}Kiel")
+    assert tagged(written(tmp_path, "x.conll", text.replace("\t", " "))) == [
+        (words, ("O", "S-LOC"))
+    ]
+    text = text.replace("  O ", "\tO ")
+    assert tagged(written(tmp_path, "y.conll", text)) == [(words, ("O", "S-LOC"))]
+
+
+def test_a_tab_that_ends_every_row_is_no_column(tmp_path: Path) -> None:
+    text = "Eva\tB-PER\t\ngeht\tO\t\n\nKiel\tB-LOC\t\n"
+    sentences = [(("Eva", "geht"), ("S-PER", "O")), (("Kiel",), ("S-LOC",))]
+    assert tagged(written(tmp_path, "x.conll", text)) == sentences
+    path = written(tmp_path, "y.conll", "a\tO\t\n" * 10_000 + "a\tO\n")
+    with pytest.raises(ElmoError, match="y.conll:10001: does not end in a tab"):
+        read_examples("tagging", path)
+
+
+def test_tags_of_plain_text_that_hold_an_o_are_remarked_on(tmp_path: Path) -> None:
+    text = "Eva PER\ngeht O\n"
+    labels = read_examples("tagging", written(tmp_path, "x.conll", text))
+    assert labels.scheme == "plain" and "B-LABEL" in labels.remark
+    assert read_examples("tagging", tmp_path / "x.conll", scheme="plain").remark == ""
+    other = written(tmp_path, "y.conll", "Eva NOUN\ngeht VERB\n")
+    assert read_examples("tagging", other).remark == ""
+    segments = written(tmp_path, "z.conll", "a B\nb E\nc S\n")
+    assert tagged(segments, scheme="plain") == [(("a", "b", "c"), ("B", "E", "S"))]
+
+
+def test_numbers_have_the_names_that_the_user_gives(tmp_path: Path) -> None:
+    line = '{"words": ["Eva", "Li", "geht"], "ner": [1, 2, 0]}\n'
+    columns = {"tokens": "words", "tags": "ner", "names": "O|B-PER|I-PER"}
+    path = written(tmp_path, "x.jsonl", line)
+    named = [(("Eva", "Li", "geht"), ("B-PER", "E-PER", "O"))]
+    assert tagged(path, columns=columns) == named
+    table = written(tmp_path, "x.conll", "Eva 1\nLi 2\ngeht 0\n")
+    assert tagged(table, columns={"names": "O|B-PER|I-PER"}) == named
+    with pytest.raises(ElmoError, match="x.conll:2: '2' is not a number from 0 to 1"):
+        read_examples("tagging", table, columns={"names": "O|B-PER"})
+    texts = written(tmp_path, "t.csv", "text,label\ngut,1\nbad,0\n")
+    labels = read_examples("classification", texts, columns={"names": "bad|good"})
+    assert [one.label for one in labels.examples if isinstance(one, Classified)] == ["good", "bad"]
+    pairs = '{"premise": ["a"], "hypothesis": ["b"], "label": %d}\n'
+    path = written(tmp_path, "p.jsonl", pairs % 1 + pairs % -1)
+    labels = read_examples("pairs", path, columns={"names": "no|yes"})
+    assert [one.label for one in labels.examples if isinstance(one, Pair)] == ["yes"]
+    assert labels.counts["dropped_without_agreed_label"] == 1
+
+
+def test_answers_as_two_lists(tmp_path: Path) -> None:
+    record: dict[str, Any] = {"context": "Built in 1902.", "question": "When?"}
+    two = {"text": ["1902", "in 1902"], "answer_start": [9, 6]}
+    none: dict[str, Any] = {"text": [], "answer_start": []}
+    lines = [json.dumps(record | {"answers": answers}) for answers in (two, none)]
+    labels = read_examples("questions", written(tmp_path, "x.jsonl", "\n".join(lines)))
+    (question,) = labels.examples
+    assert isinstance(question, Question) and question.answers == ("1902", "in 1902")
+    assert labels.counts["dropped_without_answer"] == 1
+    whole = squad(two, "Built in 1902.")  # type: ignore[arg-type]
+    assert read_examples("questions", written(tmp_path, "x.json", whole)).counts["questions"] == 1
+    odd = json.dumps(record | {"answers": {"text": ["1902"], "answer_start": []}})
+    with pytest.raises(ElmoError, match="x.jsonl:1: answers has 1 texts and 0 of answer_start"):
+        read_examples("questions", written(tmp_path, "x.jsonl", odd))
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_skeleton_without_words_is_refused(tmp_path: Path, labelled: bool) -> None:
+    skeleton = re.sub("Ann|Lee|her|It|she", "[WORD]", COREFERENCE)
+    with pytest.raises(ElmoError, match=r"x.conll: is a skeleton: its words are \[WORD\]"):
+        read_examples("coreference", written(tmp_path, "x.conll", skeleton), labelled=labelled)
+    with pytest.raises(ElmoError, match="is a skeleton"):
+        read_examples("tagging", written(tmp_path, "y.conll", "[WORD] B-PER\n[WORD] O\n"))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-16-le"])
+def test_utf_16_is_named(tmp_path: Path, encoding: str) -> None:
+    for kind, name in (("tagging", "x.conll"), ("questions", "x.json"), ("pairs", "x.csv")):
+        (tmp_path / name).write_bytes("Eva B-PER\n".encode(encoding))
+        if encoding == "utf-16" or name != "x.json":
+            with pytest.raises(ElmoError, match=f"{name}:?1?: .*UTF-16.*UTF-8"):
+                read_examples(kind, tmp_path / name)
+
+
 def test_conll_2003_is_read_as_iob1(tmp_path: Path) -> None:
     labels = read_examples("tagging", written(tmp_path, "eng.conll", CONLL_2003))
     assert labels.scheme == "iob1"
@@ -301,10 +434,13 @@ def test_gap_links_are_spans_of_tokens(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_all_its_files(tmp_path: Path) -> None:
+    (tmp_path / "c" / ".git").mkdir(parents=True)
+    written(tmp_path / "c", "d.v4_gold_conll", "z\tNOUN\n")
+    written(tmp_path / "c" / ".git", "e.conll", "not data\n")
     written(tmp_path, "b.conll", "x\tNOUN\n")
     written(tmp_path, "a.conll.gz", "y\tVERB\n")
     labels = read_examples("tagging", tmp_path)
-    assert [e.sentences[0] for e in labels.examples] == [("y",), ("x",)]
+    assert [e.sentences[0] for e in labels.examples] == [("y",), ("x",), ("z",)]
 
 
 def test_text_is_read_for_predicting_alone(tmp_path: Path) -> None:
@@ -331,10 +467,41 @@ def test_text_is_read_for_predicting_alone(tmp_path: Path) -> None:
         ("tagging", "x.conllu", "1\ta\n", 1, "2 columns, CoNLL-U has 10"),
         ("tagging", "x.conllu", "2\ta\tx" + "\t_" * 7 + "\n", 1, "token '2' follows 0"),
         ("tagging", "x.jsonl", '{"tokens": ["a"], "tags": []}\n', 1, "1 tokens and 0 tags"),
-        ("tagging", "x.jsonl", '\n{"tokens": "a"}\n', 2, "tokens: Expected `array`"),
-        ("tagging", "x.jsonl", "{\n", 1, "not a JSON object"),
+        (
+            "tagging",
+            "x.jsonl",
+            '\n{"tokens": "a"}\n',
+            2,
+            'tokens must be a list of texts, found "a"',
+        ),
+        ("tagging", "x.jsonl", "{\n", 1, "is not a JSON object, found {"),
         ("tagging", "x.conll", "a\tO\n\nb\tO\rc\tB-X\r", 3, "a carriage return within the line"),
         ("tagging", "x.conll", "a\tO\nb\t\n", 2, "a token has an empty tag"),
+        ("tagging", "x.conll", "a\tO\t\nb\tO\n", 1, "a token has an empty tag"),
+        ("tagging", "x.conll", "a B-X\nb 0\n", 2, "tag '0' fits no scheme"),
+        ("tagging", "x.conll", "a O\nb B_X\nc I_X\n", 2, "tag 'B_X' fits no scheme"),
+        ("tagging", "x.conll", "a o\nb b-x\nc i-x\n", 1, "tag 'o' fits no scheme"),
+        ("tagging", "x.conll", "a O\nb X-B\nc X-I\n", 2, "tag 'X-B' fits no scheme"),
+        ("tagging", "x.conll", "a B\nb I\nc O\n", 1, "tag 'B' fits no scheme"),
+        ("tagging", "x.conll", "a B-X\nb W-X\n", 2, "tag 'W-X' fits no scheme"),
+        ("tagging", "x.jsonl", '{"tokens": ["a"], "tags": ["B-X "]}\n', 1, "tag 'B-X ' fits no"),
+        ("tagging", "x.jsonl", '{"tokens": ["a"], "tags": [1]}\n', 1, "'names=O|B-PER|I-PER'"),
+        ("tagging", "x.jsonl", '[{"tokens": ["a"]}]\n', 1, "found an array; write one object"),
+        (
+            "roles",
+            "x.jsonl",
+            '{"tokens": ["a"], "predicate": "a", "tags": []}',
+            1,
+            "a whole number",
+        ),
+        ("coreference", "x.jsonl", '{"sentences": ["a"]}\n', 1, "must be a list of lists of texts"),
+        (
+            "questions",
+            "x.jsonl",
+            '{"context": "a", "question": "b", "answers": "a"}',
+            1,
+            "a list of objects",
+        ),
         ("tagging", "x.conll", "a\tO\n\nb\tO\n\tO\n", 3, "token 2 of its sentence is empty"),
         ("tagging", "x.jsonl", '{"tokens": ["", "b"], "tags": ["O", "O"]}', 1, "token 1 of its"),
         ("tagging", "x.jsonl", '{"tokens": ["a", "b"], "tags": ["O", ""]}', 1, "an empty tag"),

@@ -218,7 +218,7 @@ def test_the_model_in_mlflow_predicts_as_the_task_does(folder: Path) -> None:
     assert model.predict([{"tokens": list(tokens)}, {"tokens": []}]) == [expected, None]
     assert model.predict(pd.DataFrame({"tokens": [list(tokens)] * 2})) == [expected] * 2
     assert model.predict([list(tokens)]) == [expected]
-    with pytest.raises(Exception, match="item:0: tokens: Expected"):
+    with pytest.raises(Exception, match="item:0: tokens must be a list of texts, found"):
         model.predict([{"tokens": [1, 2]}])
 
     def post(body: object) -> Any:
