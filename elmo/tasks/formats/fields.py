@@ -125,8 +125,8 @@ def column_sentences(
     beginning of a document is yielded too, as a `DocumentBegin`.
     """
     rows = [t for _, t in islice(numbered_lines(path), SNIFFED) if _is_row(t)]
-    first = next((text for text in rows if text[0] != "#"), *rows[:1] or [""])
-    tabs, closed = "\t" in first, all(text[-1] == "\t" for text in rows if text[0] != "#")
+    rows = [text for text in rows if text[0] != "#"] or rows or [""]
+    first, tabs, closed = rows[0], "\t" in rows[0], all(text.endswith("\t") for text in rows)
     width = len(_columns(first, tabs=tabs, closed=closed))
     block: LineBlock = []
     for number, text in numbered_lines(path):

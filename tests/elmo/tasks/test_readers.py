@@ -477,7 +477,7 @@ def test_text_is_read_for_predicting_alone(tmp_path: Path) -> None:
         ("tagging", "x.jsonl", "{\n", 1, "is not a JSON object, found {"),
         ("tagging", "x.conll", "a\tO\n\nb\tO\rc\tB-X\r", 3, "a carriage return within the line"),
         ("tagging", "x.conll", "a\tO\nb\t\n", 2, "a token has an empty tag"),
-        ("tagging", "x.conll", "a\tO\t\nb\tO\n", 1, "a token has an empty tag"),
+        ("tagging", "x.conll", "a\tO\t\nb\tO\n", 2, "2 columns here, 3 in the first"),
         ("tagging", "x.conll", "a B-X\nb 0\n", 2, "tag '0' fits no scheme"),
         ("tagging", "x.conll", "a O\nb B_X\nc I_X\n", 2, "tag 'B_X' fits no scheme"),
         ("tagging", "x.conll", "a o\nb b-x\nc i-x\n", 1, "tag 'o' fits no scheme"),
