@@ -1,28 +1,30 @@
-# `make repro` runs the whole pipeline, `make demo` shows vectors of a trained model in seconds,
-# `make test` runs the tests; each makes .venv first. EXTRAS=korean
-# (or japanese, or both with a comma) adds what those tokenizers need, and the model of that language.
+# `make repro` runs the whole pipeline, `make demo` draws vectors of a trained model, `make test` runs
+# the tests. Each first installs what it needs into .venv.
+#   TORCH=cpu               PyTorch's builds for the CPU (on Linux the default ones hold CUDA, gigabytes)
+#   EXTRAS=korean,japanese  what these tokenizers need, and the trained models of these languages
+#   PYTHON=python3.13       the Python of .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-VENV := .venv
+TORCH ?=
 EXTRAS ?=
-ENGLISH := pretrained/english
-KOREAN := pretrained/korean
-JAPANESE := pretrained/japanese
-STAMP := $(VENV)/.installed$(if $(EXTRAS),-$(EXTRAS))
+VENV := .venv
+comma := ,
+MODELS := pretrained/english $(addprefix pretrained/,$(filter korean japanese,$(subst $(comma), ,$(EXTRAS))))
+INSTALL := sh .ci/install "$(PYTHON)" $(VENV) "$(TORCH)"
+STAMP := $(VENV)/.installed$(if $(EXTRAS),-$(subst $(comma),-,$(EXTRAS)))
 export PATH := $(abspath $(VENV)/bin):$(PATH)
 export DVC_NO_ANALYTICS := 1
-# A process more than two cores: one often waits for Ray, a server or a process that was killed.
+# One process more than a machine of two cores has: one often waits for Ray, a server or a killed process.
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: repro demo check test fast docs setup clean distclean
-comma := ,
-repro: $(STAMP)
+repro: $(STAMP)-pipeline
 	@$(if $(PRESET),elmo preset $(PRESET),true)
 	@elmo run
 
-demo: $(STAMP)
+demo: $(STAMP)-pipeline
 	@python examples/two_senses.py build/two-senses.png
 
-check: $(STAMP)
+check: $(STAMP)-test
 	@ruff check .
 	@ruff format --check .
 	@mypy
@@ -30,25 +32,22 @@ check: $(STAMP)
 test: check
 	@python -m pytest $(PARALLEL)
 
-fast: $(STAMP)
+fast: $(STAMP)-test
 	@python -m pytest $(PARALLEL) -m "not slow and not ray"
 
-docs: $(STAMP)
+docs: $(STAMP)-test
 	@sphinx-build -W --keep-going -q docs build/docs
 	@echo "Open build/docs/index.html"
 
-setup: $(STAMP)
+setup: $(STAMP)-test
 
-$(STAMP): pyproject.toml constraints.txt $(ENGLISH)/pyproject.toml
-	@test -n "$(PYTHON)" || { echo "error: no python3 found; install Python 3.11"; exit 1; }
-	@echo "Setting up $(VENV) (about 2 GB, some minutes the first time)"
-	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[test$(if $(EXTRAS),$(comma)$(EXTRAS))]' --editable $(ENGLISH) $(if $(findstring korean,$(EXTRAS)),--editable $(KOREAN)) $(if $(findstring japanese,$(EXTRAS)),--editable $(JAPANESE)) --constraint constraints.txt
+$(STAMP)-pipeline $(STAMP)-test: $(STAMP)-%: .ci/install pyproject.toml constraints.txt $(MODELS:=/pyproject.toml)
+	@$(INSTALL) '.[$*$(if $(EXTRAS),$(comma)$(EXTRAS))]' $(MODELS)
 	@touch $@
 
-# What the pipeline writes, but no trained model; distclean takes those and the environment too.
+# What the pipeline writes, but no trained model; distclean removes those and the environment too.
 clean:
-	rm -rf data curves report metrics figures build
+	rm -rf build curves data metrics numbers report work
 
 distclean: clean
-	rm -rf $(VENV) models runs mlruns mlflow.db
+	rm -rf $(VENV) models mlruns mlflow.db*

@@ -4,13 +4,11 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator
-from importlib.metadata import requires, version
 from pathlib import Path
 
 import click
 import pytest
 import yaml
-from packaging.requirements import Requirement
 
 from elmo.data.tokenizer import TOKENIZERS
 from pipeline.stages import load_stage
@@ -84,7 +82,7 @@ def test_dvc_yaml_holds_no_number() -> None:
 
 def test_ci_runs_the_readmes_test_command() -> None:
     assert "\nmake test\n" in README
-    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("make test")
+    assert "\nmake test\n" in (ROOT / ".ci" / "run").read_text()
 
 
 def test_the_guide_shows_the_example_that_the_tests_run() -> None:
@@ -124,10 +122,7 @@ def test_docstrings_begin_with_a_verb_or_the_noun() -> None:
 
 
 def test_the_readme_is_two_screens() -> None:
-    assert len(README.splitlines()) <= 150
-
-
-SYSTEMS = "Linux or macOS (on Windows: WSL) with Python 3.11 (all tests), 3.12 or 3.13"
+    assert len(README.splitlines()) <= 190
 
 
 def page(name: str) -> str:
@@ -135,42 +130,26 @@ def page(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def test_pages_name_the_same_systems_and_pythons() -> None:
-    for name in ("README.md", "docs/index.md", "docs/tutorial.md", "docs/guides/korean.md"):
-        assert SYSTEMS in page(name), name
-    versions = re.findall(r"3\.\d+", SYSTEMS)
-    for word in ("Linux", "macOS", "WSL", *versions):
-        assert word in page("docs/guides/korean.ko.md").split("```")[0]
+def test_the_pythons_of_the_package_are_those_that_were_run() -> None:
+    """One row for each in the table of docs/install.md."""
     listed = tomllib.loads(page("pyproject.toml"))["project"]["classifiers"]
     prefix = "Programming Language :: Python :: "
-    assert [one.removeprefix(prefix) for one in listed if one.startswith(prefix)] == versions
+    versions = {name.removeprefix(prefix) for name in listed if name.startswith(prefix)}
+    tested = page("docs/install.md").partition("## Tested")[2]
+    assert set(re.findall(r"\b3\.1\d\b", tested)) == versions
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/index.md", "docs/tutorial.md"])
-def test_the_small_torch_is_installed_before_the_wheel(name: str) -> None:
-    """From the address that the image takes too; no host is named."""
-    block = page(name).partition("## Install")[2].split("```")[1]
-    small = block.index('pip install torch --index-url "$TORCH_INDEX"')
-    assert small < block.index("pip install 'elmo_pipeline")
-    assert "for Linux alone, where pip otherwise takes torch with CUDA" in page(name)
-    assert '--index-url "$TORCH_INDEX"' in page("deploy/Dockerfile")
-
-
-def test_on_linux_alone_torch_takes_gigabytes() -> None:
-    """The packages of CUDA that torch requires are for Linux."""
-    needed = [Requirement(one) for one in requires("torch") or ()]
-    cuda = [one for one in needed if one.name.startswith(("nvidia-", "cuda-"))]
-    if not cuda:
-        pytest.skip(f"this build of torch, {version('torch')}, requires no package of CUDA")
-    for one in cuda:
-        assert one.marker is not None, one
-        assert one.marker.evaluate({"platform_system": "Linux", "platform_machine": "x86_64"}), one
-        darwin = {
-            "platform_system": "Darwin",
-            "sys_platform": "darwin",
-            "platform_machine": "arm64",
-        }
-        assert not one.marker.evaluate(darwin), one
+def test_paths_in_backticks_exist() -> None:
+    """Of files in this repository, on every page."""
+    named = re.compile(r"`((?:elmo|pipeline|research|benchmarks|tests|deploy|docs)/[\w/.-]+\.\w+)`")
+    lost = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in PAGES
+        if path.name != "CHANGELOG.md"
+        for name in named.findall(path.read_text(encoding="utf-8"))
+        if not (ROOT / name).exists() and "NAME" not in name
+    ]
+    assert lost == []
 
 
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]

@@ -38,8 +38,8 @@ def test_span_f1_counts_exact_spans_over_the_corpus() -> None:
     assert tally_span_f1([[]], [[]]).scores()["f1"] == 0.0
 
 
-def test_span_f1_is_seqevals() -> None:
-    seqeval = pytest.importorskip("seqeval.metrics")
+def test_span_f1_equals_that_of_seqeval() -> None:
+    """The expected scores are those of seqeval 1.2.2."""
     draw = random.Random(0)
     choices = ["O", "B-A", "I-A", "B-B", "I-B"]
     gold = [draw.choices(choices, k=draw.randrange(1, 9)) for _ in range(200)]
@@ -47,7 +47,9 @@ def test_span_f1_is_seqevals() -> None:
     ours = tally_span_f1(
         [lenient_spans(t) for t in gold], [lenient_spans(t) for t in guess]
     ).scores()
-    assert ours["f1"] == pytest.approx(seqeval.f1_score(gold, guess))
+    assert ours["f1"] == pytest.approx(0.2468239564428312)
+    assert ours["precision"] == pytest.approx(0.2446043165467626)
+    assert ours["recall"] == pytest.approx(0.2490842490842491)
 
 
 def test_spans_and_tags_turn_into_each_other() -> None:
