@@ -62,7 +62,7 @@ def test_the_first_screen_of_readme(tmp_path: Path) -> None:
     subprocess.run(["git", "clone", "-q", ROOT, clone], check=True)
     first_screen = README.read_text(encoding="utf-8").partition("\n## ")[0]
     demo, repro = re.findall(r"^```\n(make \w+)\n```$", first_screen, re.MULTILINE)
-    closing = first_screen.rpartition("```text\n")[2].partition("```")[0]
+    (closing,) = re.findall(r"^```\n(made:.*?)```$", first_screen, re.MULTILINE | re.DOTALL)
 
     run_as_a_stranger(demo, clone)
     assert (clone / "build" / "two-senses.png").stat().st_size > 10_000
