@@ -1,4 +1,4 @@
-"""Which documents are held out: one rule, chosen before any text is cut.
+"""The rule that chooses which documents are held out, known before the text is cut.
 
 A document is held out if its hash is below the share that the settings ask for: it stays on its
 side whatever is added to the text. Of few documents that may be none, or all: then the one with the
