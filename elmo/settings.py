@@ -228,8 +228,8 @@ class TrainingSettings:
     """
     precision: Requested
     """What products are computed in: bfloat16 is several times faster where the processor has units
-    for it and many times slower where it has none; `auto` times steps in both on this machine,
-    once for each network, so that results differ between machines.
+    for it and many times slower where it has none; `auto` times matrix products in both on this
+    machine, once, so that results differ between machines.
     """
     softmax: Literal["sampled", "full"]
     """`sampled` compares with `samples` candidates, `full` with all words: slower."""

@@ -47,19 +47,17 @@ class BatchReader:
         self.start: LSTMState | None = None
 
     @torch.inference_mode()
-    def read(
-        self, x_NP: Tensor, sentences: list[Ints], carry: Carry | None, *, compiled: bool
-    ) -> list[Tensor]:
+    def read(self, x_NP: Tensor, sentences: list[Ints], carry: Carry | None) -> list[Tensor]:
         """Read one batch; return the output of each LSTM layer as (tokens of the batch, dim), the
         sentences end to end in the order given.
 
         `x_NP` are the vectors of distinct tokens, those of `<S>` and `</S>` last; each sentence is
         an array of indices into it. `carry` has the state to continue from, and gets the new one
-        (None: each sentence is read on its own). `compiled` chooses the compiled LSTM cell. Time
-        steps are read a window at a time, so memory does not grow with a sentence.
+        (None: each sentence is read on its own). Time steps are read a window at a time, so memory
+        does not grow with a sentence.
         """
         if carry is None and prefers_large_operations(x_NP.device):
-            return self._read_padded(x_NP, sentences, compiled=compiled)
+            return self._read_padded(x_NP, sentences)
         batch = _Batch(sentences)
         index_STB = _index([sentences[row] for row in batch.order], x_NP.shape[0])
         outputs = self._outputs(batch)
@@ -76,7 +74,6 @@ class BatchReader:
                 state.select_rows(slice(active)),
                 sizes=[batch.active(t) for t in range(start, stop)],
                 weights=self.weights if active > 1 else self.of_one_row,
-                compiled=compiled,
             )
             state.h_LSBP[:, :, :active], state.c_LSBC[:, :, :active] = after
             indices = device_tensor(batch.scattered(start, stop, active), x_NP.device)
@@ -88,7 +85,7 @@ class BatchReader:
             self._keep(carry, whole)
         return outputs
 
-    def _read_padded(self, x_NP: Tensor, sentences: list[Ints], *, compiled: bool) -> list[Tensor]:
+    def _read_padded(self, x_NP: Tensor, sentences: list[Ints]) -> list[Tensor]:
         """Read one batch as `read` does, in few large operations, for a GPU.
 
         Windows have few distinct shapes, so that each is captured once, and a batch takes two
@@ -113,7 +110,7 @@ class BatchReader:
         state = self._begin(None, rows)
         for (start, stop, width, _), indices in zip(windows, by_window, strict=True):
             x_STBP = x_NP[index[:, start:stop, :width]]
-            ys, state = self.lstm(x_STBP, state.select_rows(slice(width)), compiled=compiled)
+            ys, state = self.lstm(x_STBP, state.select_rows(slice(width)))
             for y_STBP, y_ND in zip(ys, outputs, strict=True):
                 _scatter(y_STBP, y_ND, indices)
         return outputs

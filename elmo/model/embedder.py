@@ -30,7 +30,6 @@ from elmo.io.atomic import new_file
 from elmo.io.location import Folder
 from elmo.model.batches import BatchReader, Carry, batches_by_length
 from elmo.model.folder import Model, load_model, save_model
-from elmo.nn.cell import CompileDecision
 from elmo.nn.device import (
     check_device,
     copy_to_host,
@@ -74,7 +73,8 @@ class Embedder:
     weights in 8 bits, on CPUs with AVX-512 VNNI). The `warm_up` sentences are read once, and every
     sentence then starts from the state they leave instead of zeros: the 2018 weights were trained
     without resets and expect some context. The LSTM cell is compiled, which takes seconds, once
-    many tokens have been embedded; with `compiled`, on the first call, as suits a server.
+    many tokens have been embedded; set `embedder.bilm.lstm.compiled` to True for that on the first
+    call, as suits a server, or to False for never.
     """
 
     def __init__(
@@ -84,7 +84,6 @@ class Embedder:
         device: str | torch.device | None = None,
         precision: EmbeddingPrecision = "float32",
         warm_up: Sequence[Sequence[str]] = (),
-        compiled: bool = False,
     ) -> None:
         if device is not None:
             check_device(device)
@@ -105,7 +104,6 @@ class Embedder:
             else pack_if_faster(weights),
         )
         self._boundaries_2P: Tensor | None = None
-        self._compile = CompileDecision(bilm.config.cells, at_once=compiled)
         if warm_up:
             carry = Carry()
             for sentence in warm_up:
@@ -120,11 +118,10 @@ class Embedder:
         device: str | torch.device | None = None,
         precision: EmbeddingPrecision = "float32",
         warm_up: Sequence[Sequence[str]] = (),
-        compiled: bool = False,
     ) -> "Embedder":
         """Load a model folder, or an installed model given by name, with the options of `Embedder`;
         raise `ElmoError` if it is damaged."""
-        return cls(folder, device=device, precision=precision, warm_up=warm_up, compiled=compiled)
+        return cls(folder, device=device, precision=precision, warm_up=warm_up)
 
     @classmethod
     def from_pretrained(
@@ -134,7 +131,6 @@ class Embedder:
         device: str | torch.device | None = None,
         precision: EmbeddingPrecision = "float32",
         warm_up: Sequence[Sequence[str]] = (),
-        compiled: bool = False,
     ) -> "Embedder":
         """Load a model folder, a Hugging Face snapshot of one, an installed model, or a model in
         MLflow's registry, with the options of `Embedder`.
@@ -144,7 +140,7 @@ class Embedder:
         from elmo.model.pretrained import pretrained_folder
 
         folder = pretrained_folder(name)
-        return cls(folder, device=device, precision=precision, warm_up=warm_up, compiled=compiled)
+        return cls(folder, device=device, precision=precision, warm_up=warm_up)
 
     def save_pretrained(
         self,
@@ -330,7 +326,6 @@ class Embedder:
             raise ElmoError(f"batch_size must be 1 or more, found {batch_size}")
         _check_state(state, "reset", "carry")
         types, ids = _distinct(sentences)
-        compiled = self._compile.after(sum(map(len, ids)))
         x_NP = self._with_boundaries(self._encode(types))
         embedded = [np.empty((len(chosen), 0, self.dim), np.float32)] * len(sentences)
         if state == "reset":
@@ -341,7 +336,7 @@ class Embedder:
             starts = range(0, len(ids), batch_size)
             batches = [np.arange(start, min(start + batch_size, len(ids))) for start in starts]
 
-        read = self._read_batches(x_NP, ids, batches, carry, chosen, compiled)
+        read = self._read_batches(x_NP, ids, batches, carry, chosen)
         with closing(read), _copying(x_NP.device) as copied:
             for rows, layers_TD in read:
                 lengths = [len(ids[row]) for row in rows]
@@ -373,7 +368,6 @@ class Embedder:
         """
         encoded = self._encode(types) if x_NP is None else self._to_device(x_NP)
         table_NP = self._with_boundaries(encoded)
-        compiled = self._compile.after(len(ids))
         for start, stop in split_into_runs(offsets, SEGMENT_TOKENS):
             sentences = [ids[offsets[k] : offsets[k + 1]] for k in range(start, stop)]
             first = int(offsets[start])
@@ -381,7 +375,7 @@ class Embedder:
             layers = [np.empty((tokens, self.dim), np.float32) for _ in range(1, self.layers)]
             batches = batches_by_length([len(s) for s in sentences], BATCH_ROWS)
             upper = range(1, self.layers)
-            read = self._read_batches(table_NP, sentences, batches, None, upper, compiled)
+            read = self._read_batches(table_NP, sentences, batches, None, upper)
             for rows, layers_TD in read:
                 token_rows = np.concatenate(
                     [np.arange(offsets[start + r], offsets[start + r + 1]) - first for r in rows]
@@ -397,7 +391,6 @@ class Embedder:
         batches: Sequence[Ints],
         carry: Carry | None,
         chosen: Sequence[int],
-        compiled: bool,
     ) -> Generator[tuple[Ints, list[Floats]], None, None]:
         """Yield the sentences' numbers of each batch, and the chosen layers of all their tokens,
         float32 (tokens, D), end to end.
@@ -408,7 +401,7 @@ class Embedder:
         def launched() -> Iterator[tuple[Ints, list[Callable[[], Floats]]]]:
             for rows in batches:
                 batch = [sentences[row] for row in rows]
-                layers = self._reader.read(x_NP, batch, carry, compiled=compiled)
+                layers = self._reader.read(x_NP, batch, carry)
                 if 0 in chosen:
                     x_TP = x_NP[device_tensor(np.concatenate(batch), x_NP.device)]
                     layers = [torch.cat([x_TP, x_TP], 1), *layers]

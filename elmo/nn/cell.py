@@ -10,7 +10,8 @@ import shutil
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
-from typing import NamedTuple
+from types import FunctionType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,20 +23,10 @@ log = logging.getLogger(__name__)
 COMPILE_WORK = 1 << 28
 
 
-class CompileDecision:
-    """Decides call by call whether the cell of a model is compiled: once as much text has been
-    read as repays it.
-
-    With `at_once` it is compiled from the first call on.
-    """
-
-    def __init__(self, cells: int, *, at_once: bool = False) -> None:
-        self.cells, self.at_once, self.tokens = cells, at_once, 0
-
-    def after(self, tokens: int) -> bool:
-        """Return the decision now that this many more tokens are read."""
-        self.tokens += tokens
-        return self.at_once or self.tokens * self.cells >= COMPILE_WORK
+def repays_compiling(tokens: int, cells: int) -> bool:
+    """Tell whether compiling the cell of a layer of so many cells saves more time than it takes,
+    where it reads so many tokens."""
+    return tokens * cells >= COMPILE_WORK
 
 
 class CellFunctions(NamedTuple):
@@ -54,24 +45,28 @@ class CellFunctions(NamedTuple):
 
 
 @cache
-def cell_functions_for(device: torch.device) -> CellFunctions:
-    """Return the cell functions for a device: compiled by torch.compile if it works here, else
-    plain torch. The choice is logged; `ELMO_COMPILE=0` in the environment selects plain torch."""
+def cell_functions_for(device: torch.device, cells: int) -> CellFunctions:
+    """Return the cell functions for a device and a layer's width: compiled by torch.compile if it
+    works here, else plain torch. The choice is logged; `ELMO_COMPILE=0` in the environment selects
+    plain torch."""
     if os.environ.get("ELMO_COMPILE", "1") == "0":
         return _chosen(EAGER, "ELMO_COMPILE=0")
     if lacking := _lacking(device):
         return _chosen(EAGER, f"no {lacking} was found")
     if not torch.cuda.is_available():  # the compiler would warn that it found none
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-    compiled = CellFunctions(
-        torch.compile(EAGER.forward),
-        torch.compile(EAGER.forward_int8),
-        torch.compile(EAGER.add_scaled),
-        torch.compile(EAGER.forward_kept),
-        torch.compile(EAGER.backward),
-        kind="compiled",
-    )
-    return _chosen(compiled, "fused by torch.compile")
+    compiled = [torch.compile(_copied(each, cells)) for each in EAGER[:-1]]
+    return _chosen(CellFunctions._make([*compiled, "compiled"]), "fused by torch.compile")
+
+
+def _copied(function: Any, cells: int) -> Callable[..., Any]:
+    """Return a copy of a function with code of its own.
+
+    torch compiles the same code only a few times, for as many shapes, and then runs it eagerly: so
+    each width has its own.
+    """
+    code = function.__code__.replace(co_name=f"{function.__name__}_{cells}")
+    return FunctionType(code, function.__globals__)
 
 
 def _lacking(device: torch.device) -> str:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from elmo.nn.cell import EAGER, CellFunctions, cell_functions_for
+from elmo.nn.cell import EAGER, CellFunctions, cell_functions_for, repays_compiling
 from elmo.nn.cuda_graphs import call_lending_outputs, call_with_cuda_graph
 
 Drop = Callable[[Tensor, int], Tensor]
@@ -111,7 +111,12 @@ class LSTMStack(nn.Module):
 
     The first layer reads vectors of width `inputs`. `cell_clip` and `projection_clip` bound each
     number of the cell state and of the output (None: no bound).
+
+    `compiled` says whether the cell is compiled, which takes seconds; None, as it begins: once the
+    stack has read so much text that this is repaid.
     """
+
+    compiled: bool | None = None
 
     def __init__(
         self,
@@ -127,6 +132,7 @@ class LSTMStack(nn.Module):
         super().__init__()
         self.cells, self.projection, self.skip = cells, projection, skip
         self.cell_clip, self.projection_clip = cell_clip, projection_clip
+        self._tokens_read = 0
         widths = [inputs] + [projection] * (layers - 1)
         self.weight = nn.ParameterList(
             nn.Parameter(torch.zeros(2, width + projection, 4 * cells)) for width in widths
@@ -179,7 +185,6 @@ class LSTMStack(nn.Module):
         sizes: Sequence[int] | None = None,
         drop: Drop | None = None,
         weights: Sequence[LayerWeightsLike] | None = None,
-        compiled: bool = True,
     ) -> tuple[list[Tensor], LSTMState]:
         """Read T time steps, continuing from `state`; return the outputs of each layer (direction,
         time step, row, projection) and the new state. In the backward direction, time step 0 is the
@@ -190,12 +195,10 @@ class LSTMStack(nn.Module):
         how many rows, counted from the first, still have a token at time step t: sort the rows by
         falling length. The other rows keep their state, and their outputs are undefined. `drop(x,
         layer)` is applied to each layer's input; as in 2018, the residual adds the dropped input.
-        For inference, pass `inference_weights(precision)` to avoid recomputing them. With
-        `compiled=False` the eager cell is used, for input too short to repay compiling.
+        For inference, pass `inference_weights(precision)` to avoid recomputing them.
         """
         keep_STB1 = None if reset_STB is None else (~reset_STB).to(x_STBI.dtype).unsqueeze(-1)
-        eager = torch.compiler.is_compiling() or not compiled
-        cell = EAGER if eager else cell_functions_for(x_STBI.device)
+        cell = self._cell_for(x_STBI)
         outputs: list[Tensor] = []
         last_h, last_c = [], []
         for layer in range(self.layer_count):
@@ -224,6 +227,16 @@ class LSTMStack(nn.Module):
             last_c.append(c_SBC)
             x_STBI = y_STBP
         return outputs, LSTMState(torch.stack(last_h), torch.stack(last_c))
+
+    def _cell_for(self, x_STBI: Tensor) -> CellFunctions:
+        """Return the cell functions to read this input with, eager or compiled."""
+        if torch.compiler.is_compiling():
+            return EAGER
+        self._tokens_read += x_STBI.shape[1] * x_STBI.shape[2]
+        compiled = self.compiled
+        if compiled is None:
+            compiled = repays_compiling(self._tokens_read, self.cells)
+        return cell_functions_for(x_STBI.device, self.cells) if compiled else EAGER
 
 
 class _Kept(NamedTuple):

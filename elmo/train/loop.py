@@ -27,7 +27,7 @@ from elmo.io.folders import Flag
 from elmo.io.location import Location
 from elmo.model.weights import is_finite
 from elmo.nn.bilm import BiLM
-from elmo.nn.cell import COMPILE_WORK
+from elmo.nn.cell import repays_compiling
 from elmo.nn.device import exact_float32
 from elmo.nn.lstm import LSTMState
 from elmo.nn.memory import keep_freed_memory
@@ -95,15 +95,8 @@ class TrainingJob:
         if self.settings.precision not in PRECISIONS:
             raise ElmoError(
                 "training.precision auto: choose one of the two before training, as "
-                "elmo.train.step_speed.training_precision does"
+                "elmo.train.machine_speed.faster_precision does"
             )
-
-    @property
-    def compiled(self) -> bool:
-        """Tell whether the training is long enough to repay compiling the LSTM cell. It depends on
-        the job alone, so a resumed training rounds as before."""
-        tokens = self.shards.tokens("train") * self.settings.epochs
-        return tokens * self.bilm.config.cells >= COMPILE_WORK
 
     def measured_after(self, steps: int) -> range:
         """Return the steps after which the held-out perplexity is measured, besides the last, of a
@@ -169,14 +162,12 @@ class TrainingJob:
     def heldout(self, workers: WorkerGroup) -> HeldOutText:
         """Return the held-out split as seen by this worker, with what measures the model's
         perplexity on it. It is read as in training, in blocks that may be smaller."""
-        compiled = self.compiled
         evaluator = PerplexityEvaluator(
             self.bilm,
             self.softmax,
             self.vocabulary,
             precision=getattr(torch, self.settings.precision),
             total=workers.sum_over_workers,
-            compiled_after=lambda tokens: compiled,
         )
         stream = self.stream("heldout", workers, epochs=1, seed=None)
         return HeldOutText(stream, evaluator, reset=self.settings.reset == "sentence")
@@ -193,6 +184,9 @@ def fit(job: TrainingJob, *, workers: WorkerGroup, report: Reporter) -> Training
     `heldout` after each evaluation, on the first worker.
     """
     keep_freed_memory()
+    # Decided by the job alone, so that a resumed training rounds as before.
+    tokens = job.shards.tokens("train") * job.settings.epochs
+    job.bilm.lstm.compiled = repays_compiling(tokens, job.bilm.config.cells)
     return _Fit(job, workers, report).run()
 
 
@@ -227,7 +221,6 @@ class _Fit:
             self.optimizer,
             job.settings,
             workers,
-            compiled=job.compiled,
         )
         self.checkpoints = CheckpointFolder(job.folder / "checkpoints", keep=job.checkpointing.keep)
         self.curves = Curves(job.folder)

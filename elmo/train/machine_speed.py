@@ -1,4 +1,4 @@
-"""The speed of this machine's matrix products in each precision, to choose that of embedding.
+"""The speed of this machine's matrix products in each precision, to choose between them.
 
 Some CPUs have units for bfloat16 and others emulate it: it is between 7 times as fast as float32
 and 200 times slower. The CPU's feature list does not decide this, since environment limits or
@@ -65,20 +65,19 @@ def matrix_speeds(device: torch.device) -> MatrixSpeeds:
     return measured
 
 
-def embedding_precision(measured: MatrixSpeeds) -> Precision:
-    """Return the precision that `auto` means for embedding: bfloat16 if its matrix products are at
-    least `WORTH` (1.25) times as fast, else float32."""
+def faster_precision(measured: MatrixSpeeds) -> Precision:
+    """Return the precision that `auto` means: bfloat16 if its matrix products are at least `WORTH`
+    (1.25) times as fast, else float32."""
     return "bfloat16" if measured.speedup("bfloat16", "float32") >= WORTH else "float32"
 
 
-def measurement_path(device: torch.device, what: str = "speeds", subject: str = "") -> Path:
-    """Return the file in which a measurement on this machine is cached.
+def measurement_path(device: torch.device) -> Path:
+    """Return the file in which the measurement on this machine is cached.
 
     Its name depends on the CPU or GPU, the threads, the torch version and limits in the
-    environment, so a change of these means a new measurement. `what` names the kind of measurement,
-    `subject` what was measured.
+    environment, so a change of these means a new measurement.
     """
-    lines: list[str] = [subject] if subject else []
+    lines: list[str] = []
     if device.type == "cuda":
         lines.append(torch.cuda.get_device_name(device))
     with suppress(OSError):
@@ -87,7 +86,7 @@ def measurement_path(device: torch.device, what: str = "speeds", subject: str = 
     lines += [platform.machine(), platform.processor(), torch.__version__, device.type]
     lines += [str(torch.get_num_threads()), *(os.environ.get(name, "") for name in _LIMITS)]
     key = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-    return user_cache() / f"{what}-{key}.json"
+    return user_cache() / f"speeds-{key}.json"
 
 
 _CPU_LINES = ("model name", "flags", "Features")  # the latter two as x86-64 and as ARM call them

@@ -30,7 +30,6 @@ from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
 from elmo.model.folder import Model
 from elmo.nn.bilm import BiLM
-from elmo.nn.cell import CompileDecision
 from elmo.nn.device import (
     device_tensor,
     prefers_large_operations,
@@ -84,8 +83,7 @@ class PerplexityEvaluator:
     text.
 
     The network computes in `precision`. `total` adds up figures, element by element, over all
-    workers; by default there is one. `compiled_after(tokens)` decides, now that so many more tokens
-    are read, whether the LSTM cell is compiled; by default, once that pays.
+    workers; by default there is one.
     """
 
     def __init__(
@@ -96,12 +94,10 @@ class PerplexityEvaluator:
         *,
         precision: torch.dtype,
         total: Callable[[Sequence[float]], list[float]] = list,
-        compiled_after: Callable[[int], bool] | None = None,
     ) -> None:
         self.bilm, self.softmax, self.vocabulary = bilm, softmax, vocabulary
         self.precision, self.total = precision, total
         self._unigram_SV = _unigram(vocabulary)
-        self._compiled_after = compiled_after or CompileDecision(bilm.config.cells).after
 
     def perplexity(
         self, windows: Iterable[Window], *, reset: bool, carry: bool = True
@@ -158,8 +154,7 @@ class PerplexityEvaluator:
         for piece in (slice(start, start + time_steps) for start in range(0, T, time_steps)):
             x_STBP = x_NP[device_tensor(index_STB[:, piece], device)]
             reset_STB = starts_STB[:, piece] if reset else None
-            compiled = self._compiled_after(x_STBP.shape[1] * B)
-            ys, state = self.bilm.lstm(x_STBP, state, reset_STB=reset_STB, compiled=compiled)
+            ys, state = self.bilm.lstm(x_STBP, state, reset_STB=reset_STB)
             piece_STB = device_tensor(targets_STB[:, piece], device)
             h_NP = ys[-1].reshape(-1, ys[-1].shape[-1])
             nats_N = negative_log_likelihoods(self.softmax, h_NP, piece_STB.reshape(-1))

@@ -180,9 +180,9 @@ class EncoderAndLSTM(nn.Module):
     Torch's DistributedDataParallel needs that in order to average gradients.
     """
 
-    def __init__(self, bilm: BiLM, precision: torch.dtype, *, compiled: bool = True) -> None:
+    def __init__(self, bilm: BiLM, precision: torch.dtype) -> None:
         super().__init__()
-        self.bilm, self.precision, self.compiled = bilm, precision, compiled
+        self.bilm, self.precision = bilm, precision
 
     def forward(
         self,
@@ -201,9 +201,7 @@ class EncoderAndLSTM(nn.Module):
         """
         x_NP = self.bilm.encode(characters_NK, precision=self.precision)
         x_STBP = token_vectors(index_STB, x_NP)
-        ys, state = self.bilm.lstm(
-            x_STBP, state, reset_STB=reset_STB, drop=drop, compiled=self.compiled
-        )
+        ys, state = self.bilm.lstm(x_STBP, state, reset_STB=reset_STB, drop=drop)
         return drop(ys[-1], self.bilm.config.layers), state
 
 
@@ -221,12 +219,10 @@ class Stepper:
         optimizer: Optimizer,
         settings: TrainingSettings,
         workers: WorkerGroup,
-        *,
-        compiled: bool = True,
     ) -> None:
         self.bilm, self.softmax, self.optimizer = bilm, softmax, optimizer
         self.settings, self.workers = settings, workers
-        body = EncoderAndLSTM(bilm, getattr(torch, settings.precision), compiled=compiled)
+        body = EncoderAndLSTM(bilm, getattr(torch, settings.precision))
         self.body: nn.Module = body
         self.predictions = 2 * settings.rows * settings.window
         if workers.size > 1 and any(p.requires_grad for p in bilm.parameters()):

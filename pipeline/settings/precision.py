@@ -15,8 +15,7 @@ import torch
 from elmo.errors import BadSettings, ElmoError
 from elmo.model.embedder import check_precision
 from elmo.settings import EmbeddingPrecision, RequestedOfEmbedding
-from elmo.train import machine_speed, step_speed
-from elmo.train.step_speed import StepSeconds, cached_step_seconds, read_network
+from elmo.train import machine_speed
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -34,15 +33,13 @@ def choose_precision(
     device: str,
     say: Say,
     note: Say | None = None,
-    time_steps: Callable[[], StepSeconds] | None = None,
 ) -> EmbeddingPrecision:
     """Return the precision to compute in on `device`: `requested`, or for `auto` the faster one.
 
     `setting` names the setting, for messages. What `auto` is goes to `note` (default: `say`), since
-    nothing is to be gained by another setting. `time_steps`, given in training, times whole steps,
-    which then decide between float32 and bfloat16. A GPU that this machine lacks is assumed to be
-    fast in bfloat16. Raises `BadSettings` for int8 that can't be computed here, and for bfloat16
-    that is `EMULATED` times slower than float32 or more, unless forced.
+    nothing is to be gained by another setting. A GPU that this machine lacks is assumed to be fast
+    in bfloat16. Raises `BadSettings` for int8 that can't be computed here, and for bfloat16 that is
+    `EMULATED` times slower than float32 or more, unless forced.
     """
     if requested == "int8" and not os.environ.get("RAY_ADDRESS"):
         _check_int8(setting, device)
@@ -52,20 +49,10 @@ def choose_precision(
         return "bfloat16"
     measured = machine_speed.matrix_speeds(torch.device(device))
     if requested == "auto":
-        chosen, factor = (
-            machine_speed.embedding_precision(measured),
-            measured.speedup("bfloat16", "float32"),
-        )
-        what = "matrix products"
-        if time_steps is not None and chosen == "bfloat16":
-            steps = time_steps()
-            chosen, factor, what = (
-                step_speed.training_precision(steps),
-                steps.bfloat16_speedup,
-                "its training steps",
-            )
+        chosen = machine_speed.faster_precision(measured)
+        factor = measured.speedup("bfloat16", "float32")
         (note or say)(
-            f"{setting}: auto is {chosen} here, where {what} are {_times(factor)} as fast "
+            f"{setting}: auto is {chosen} here, where matrix products are {_times(factor)} as fast "
             "in bfloat16 as in float32"
         )
         return chosen
@@ -127,19 +114,12 @@ def with_chosen_precision(
     path = f"{stage}.training" if holder is not section else stage
     device = "cuda" if cluster.gpu else "cpu"
 
-    def time_steps() -> StepSeconds:
-        taken = params.pretrain.model
-        network = read_network(taken) if taken else params.pretrain.network
-        where = torch.device(device)
-        return cached_step_seconds(network, holder, device=where, threads=max(1, cluster.cpus))
-
     chosen = choose_precision(
         holder.precision,
         setting=f"{path}.precision",
         device=device,
         say=say,
         note=note,
-        time_steps=time_steps if holder is not section else None,
     )
     holder = replace(holder, precision=chosen)
     whole = replace(section, training=holder) if hasattr(section, "training") else holder

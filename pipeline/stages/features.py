@@ -18,10 +18,9 @@ from ..cluster import workers
 from ..cluster.storage import published_location
 from ..settings.cluster import Cluster
 from ..settings.fingerprint import fingerprint
-from ..settings.params import Params
 from ..terminal import progress
 from . import outlook
-from .stage import OUT, Argument, Numbers, Stage
+from .stage import OUT, Argument, Stage
 
 if TYPE_CHECKING:
     from elmo.store.build import EmbedJob, JobRunner
@@ -36,21 +35,13 @@ STAGE = Stage(
     help="Store MODEL's vectors of every token of SHARDS.",
     inputs=(Argument("shards"), Argument("model")),
     outputs=(OUT,),
-    run=lambda params, **given: _run(params, **given),
+    run=lambda params, **given: run(params=params.features, **given),
     summary=lambda figures, _: summary(figures),
     metrics={"tokens": "tokens", "bytes": "bytes"},
     product="vectors {out}",
     cluster=True,
     settles_precision=lambda _: True,
 )
-
-
-def _run(params: Params, *, shards: Location, cluster: Cluster, **given: Any) -> Numbers:
-    """Run the stage; say first how long that will take."""
-    from elmo.data.shards import Shards
-
-    outlook.warn_of_long_embedding(Shards(shards).tokens(), params, cluster)
-    return run(shards, params=params.features, cluster=cluster, **given)
 
 
 def run(

@@ -73,7 +73,8 @@ class ServedEmbedder(PythonModel):
         from elmo.model.embedder import Embedder
 
         adapt_scoring_server()
-        self.embedder = Embedder.load(context.artifacts["model"], compiled=True)
+        self.embedder = Embedder.load(context.artifacts["model"])
+        self.embedder.bilm.lstm.compiled = True
         for lengths in ((1,), (2,), (3,), (3, 1), (5, 4, 2)):
             self.embedder.embed([["warm"] * length for length in lengths])
 

@@ -323,15 +323,15 @@ def test_ids_are_those_of_the_models_characters(tmp_path: Path, tiny_model: Mode
 def test_the_cell_is_compiled_only_when_many_tokens_repay_it(
     tiny_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[torch.device] = []
+    asked: list[int] = []
 
-    def cell_for(device: torch.device) -> cell.CellFunctions:
-        asked.append(device)
-        return cell.cell_functions_for(device)
+    def cell_for(device: torch.device, cells: int) -> cell.CellFunctions:
+        asked.append(cells)
+        return cell.cell_functions_for(device, cells)
 
     monkeypatch.setattr("elmo.nn.lstm.cell_functions_for", cell_for)
     cells = tiny_model.bilm.config.cells
-    monkeypatch.setattr(cell, "COMPILE_WORK", 2 * len(GIFT) * cells)
+    monkeypatch.setattr(cell, "COMPILE_WORK", 2 * (len(GIFT) + 2) * cells)
     embedder = Embedder(tiny_model)
     eager = embedder.embed([GIFT])[0]
     assert not asked
@@ -339,7 +339,9 @@ def test_the_cell_is_compiled_only_when_many_tokens_repay_it(
     assert asked
     np.testing.assert_allclose(eager, compiled, atol=1e-6)
     asked.clear()
-    Embedder(tiny_model, compiled=True).embed([GIFT])
+    served = Embedder(tiny_model)
+    served.bilm.lstm.compiled = True
+    served.embed([GIFT])
     assert asked
 
 

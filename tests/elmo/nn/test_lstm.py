@@ -1,6 +1,7 @@
 """The LSTM stacks against the equations written out one row and one step at a time."""
 
 import copy
+import functools
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +20,9 @@ CPU_INFO = Path("/proc/cpuinfo")
 @pytest.fixture(params=["eager", "compiled"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("ELMO_COMPILE", "0" if request.param == "eager" else "1")
+    monkeypatch.setattr(cell, "COMPILE_WORK", 0)
     cell.cell_functions_for.cache_clear()
-    if cell.cell_functions_for(torch.device("cpu")).kind != request.param:
+    if cell.cell_functions_for(torch.device("cpu"), C).kind != request.param:
         pytest.skip("no C++ compiler for torch.compile")
     yield request.param
     cell.cell_functions_for.cache_clear()
@@ -189,12 +191,34 @@ def test_without_a_compiler_a_gpu_gets_the_eager_cell(
     monkeypatch.setattr(cell.shutil, "which", lambda name: None if lacking == "gcc" else name)
     cell.cell_functions_for.cache_clear()
     with caplog.at_level("INFO"):
-        assert cell.cell_functions_for(torch.device("cuda", 0)) is cell.EAGER
+        assert cell.cell_functions_for(torch.device("cuda", 0), C) is cell.EAGER
     assert reason in caplog.text
     monkeypatch.setattr(cell, "_lacking", lambda device: "")
     cell.cell_functions_for.cache_clear()
-    assert cell.cell_functions_for(torch.device("cuda", 0)).kind == "compiled"  # not yet compiled
+    assert (
+        cell.cell_functions_for(torch.device("cuda", 0), C).kind == "compiled"
+    )  # not yet compiled
     cell.cell_functions_for.cache_clear()
+
+
+def test_each_width_of_a_process_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch compiles the same code a few times only, and then runs it eagerly: an error here."""
+    strict = functools.partial(torch.compile, fullgraph=True, backend="eager")
+    monkeypatch.setenv("ELMO_COMPILE", "1")
+    monkeypatch.setattr(cell, "_lacking", lambda device: "")
+    monkeypatch.setattr(torch, "compile", strict)
+    cell.cell_functions_for.cache_clear()
+    try:
+        for cells in range(5, 11):
+            made = stack(cells=cells)
+            made.compiled = True
+            for rows in (B, 5):
+                x_STBI, state = torch.randn(2, T, rows, P), made.zero_state(rows)
+                made(x_STBI, state)[0][-1].sum().backward()
+                with torch.no_grad():
+                    made(x_STBI, state)
+    finally:
+        cell.cell_functions_for.cache_clear()
 
 
 @torch.inference_mode()

@@ -483,19 +483,19 @@ def test_the_cell_is_compiled_where_the_training_repays_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For steps and evaluations alike, decided by the job alone."""
-    asked: list[torch.device] = []
+    asked: list[int] = []
 
-    def cell_for(device: torch.device) -> cell.CellFunctions:
-        asked.append(device)
+    def cell_for(device: torch.device, cells: int) -> cell.CellFunctions:
+        asked.append(cells)
         return cell.EAGER
 
     monkeypatch.setattr("elmo.nn.lstm.cell_functions_for", cell_for)
-    short = job(tmp_path / "short", SETTINGS)
-    fit(short, workers=WorkerGroup(), report=lambda kind, figures: None)
-    assert not asked and not short.compiled
+    short, long = job(tmp_path / "short", SETTINGS), job(tmp_path / "long", SETTINGS)
     work = short.shards.tokens("train") * SETTINGS.epochs * NETWORK.cells
-    monkeypatch.setattr("elmo.train.loop.COMPILE_WORK", work)
+    monkeypatch.setattr(cell, "COMPILE_WORK", work + 1)
+    fit(short, workers=WorkerGroup(), report=ignore)
     heldout_perplexity(short, workers=WorkerGroup())
-    evaluated = len(asked)
-    fit(job(tmp_path / "long", SETTINGS), workers=WorkerGroup(), report=lambda kind, figures: None)
-    assert 0 < evaluated < len(asked)
+    assert not asked
+    monkeypatch.setattr(cell, "COMPILE_WORK", work)
+    progress = fit(long, workers=WorkerGroup(), report=ignore)
+    assert len(asked) > progress.step  # steps, and evaluations

@@ -8,7 +8,7 @@ import torch
 from elmo.train import machine_speed
 from elmo.train.machine_speed import (
     MatrixSpeeds,
-    embedding_precision,
+    faster_precision,
     matrix_speeds,
     measure_gflops,
 )
@@ -44,9 +44,9 @@ def test_a_machine_is_measured_once_as_long_as_it_is_the_same(
 
 
 def test_auto_is_bfloat16_where_that_is_clearly_faster() -> None:
-    assert embedding_precision(MatrixSpeeds(100.0, 500.0)) == "bfloat16"
-    assert embedding_precision(MatrixSpeeds(100.0, 110.0)) == "float32"
-    assert embedding_precision(MatrixSpeeds(100.0, 0.4)) == "float32"
+    assert faster_precision(MatrixSpeeds(100.0, 500.0)) == "bfloat16"
+    assert faster_precision(MatrixSpeeds(100.0, 110.0)) == "float32"
+    assert faster_precision(MatrixSpeeds(100.0, 0.4)) == "float32"
 
 
 def test_a_product_too_slow_is_not_timed_whole(monkeypatch: pytest.MonkeyPatch) -> None:

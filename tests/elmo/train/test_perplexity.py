@@ -17,7 +17,7 @@ from tests.pipeline.command_line import elmo
 
 @pytest.fixture(autouse=True)
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elmo.nn.lstm.cell_functions_for", lambda device: cell.EAGER)
+    monkeypatch.setattr("elmo.nn.lstm.cell_functions_for", lambda device, cells: cell.EAGER)
 
 
 class Largest(TorchDispatchMode):

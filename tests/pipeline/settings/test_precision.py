@@ -6,7 +6,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,8 +15,7 @@ from elmo.model.embedder import check_precision
 from elmo.settings import Precision
 from elmo.train import machine_speed
 from elmo.train.machine_speed import MatrixSpeeds
-from elmo.train.step_speed import StepSeconds
-from pipeline.settings import params, precision
+from pipeline.settings import params
 from pipeline.settings.cluster import Cluster
 from pipeline.settings.fingerprint import fingerprint
 from pipeline.settings.precision import (
@@ -102,9 +100,6 @@ def test_auto_is_settled_before_anything_is_read(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments, setting = commands(tmp_path, "auto")[name]
-    monkeypatch.setattr(
-        precision, "cached_step_seconds", lambda *given, **named: StepSeconds(1.2, 1.0)
-    )
     for speeds, chosen in ((EMULATES, "float32"), (HAS_UNITS, "bfloat16")):
         measured(monkeypatch, speeds)
         _, _, error = elmo(name, *arguments)
@@ -114,27 +109,13 @@ def test_auto_is_settled_before_anything_is_read(
         assert ("auto is" in error) == (name == "embed")
 
 
-def test_auto_in_training_goes_by_steps_of_the_network_not_by_products(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_model_that_is_used_unchanged_has_no_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     measured(monkeypatch, HAS_UNITS)
-    timed: list[Any] = []
-
-    def seconds(network: Any, training: Any, **named: Any) -> StepSeconds:
-        timed.append((network.cells, training.rows, named["threads"]))
-        return StepSeconds(1.0, 0.98)
-
-    monkeypatch.setattr(precision, "cached_step_seconds", seconds)
-    given = params.load(ROOT / "params.yaml", ["pretrain.training.rows=32"])
-    said: list[str] = []
-    for stage in ("pretrain", "finetune", "features"):
-        with_chosen_precision(given, stage, cluster=Cluster(cpus=3), say=said.append)
-    assert timed == [(512, 32, 3), (512, 64, 3)]
-    steps = "auto is float32 here, where its training steps are 1 × as fast in bfloat16"
-    assert [steps in line for line in said] == [True, True]
+    given = params.load(ROOT / "params.yaml")
     taken = replace(given, pretrain=replace(given.pretrain, model="english"))
+    said: list[str] = []
     assert with_chosen_precision(taken, "pretrain", cluster=Cluster(), say=said.append) is taken
-    assert len(timed) == 2
+    assert not said
 
 
 def test_what_auto_was_is_part_of_the_params_that_a_stage_gets(
@@ -145,9 +126,6 @@ def test_what_auto_was_is_part_of_the_params_that_a_stage_gets(
     marks = set()
     for speeds in (EMULATES, HAS_UNITS):
         measured(monkeypatch, speeds)
-        monkeypatch.setattr(
-            precision, "cached_step_seconds", lambda *one, **two: StepSeconds(2.0, 1.0)
-        )
         found = with_chosen_precision(given, "pretrain", cluster=Cluster(), say=lambda line: None)
         marks.add(fingerprint("pretrain", 1, found.pretrain, {}))
     assert len(marks) == 2
