@@ -6,7 +6,7 @@
 Neither library is imported here.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +14,6 @@ from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
 from elmo.model.pretrained import pretrained_folder
 from elmo.store import model_digest
-
-
-def model_input_items(model_input: Any) -> list[Any]:
-    """Return the input of an MLflow model as a list with one item per prediction: a single text as
-    a list of one, a table (a dictionary of columns or a data frame) as one dictionary per row, any
-    other sequence as a list; `ElmoError` names what is none of these."""
-    if isinstance(model_input, str):
-        return [model_input]
-    if isinstance(model_input, dict):
-        for name, column in model_input.items():
-            if isinstance(column, str | Mapping) or not hasattr(column, "__len__"):
-                raise ElmoError(f"the column {name} must be a list, found {column!r:.80}")
-        if len(set(map(len, model_input.values()))) > 1:
-            counts = ", ".join(f"{name} {len(column)}" for name, column in model_input.items())
-            raise ElmoError(f"the columns must have equally many rows, found {counts}")
-        rows = zip(*model_input.values(), strict=True)
-        return [dict(zip(model_input, row, strict=True)) for row in rows]
-    if hasattr(model_input, "iloc"):
-        return list(model_input.to_dict(orient="records"))
-    if not isinstance(model_input, Iterable):
-        raise ElmoError(f"the input must be a text, a list or a table, found {model_input!r:.80}")
-    return list(model_input)
 
 
 class BatchEncoder:
@@ -64,16 +42,22 @@ class BatchEncoder:
         self._embedder: Embedder | None = None
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the batch with the additional column of vectors."""
+        """Return the batch with the additional column of vectors; a record, whose `column` is one
+        text, with its vector."""
+        if not hasattr(batch, "keys"):
+            kind = type(batch).__name__
+            raise ElmoError(
+                f"the batch must be a dictionary of columns, found {kind}; pass "
+                'batch_format="numpy" to map_batches'
+            )
         if self.column not in batch:
-            names = ", ".join(batch)
+            names = ", ".join(map(str, batch.keys()))
             raise ElmoError(f"the batch has no column {self.column!r}, it has {names}; set column")
         if self._embedder is None:
             self._embedder = Embedder.from_pretrained(self.model, device=self.device)
             if self._embedder.model.digest != self.digest:
                 raise ElmoError(f"{self.model}: has changed since this encoder was made")
-        texts = [text if text is not None else "" for text in batch[self.column]]
-        return {**batch, self.into: self._embedder.encode(texts, **self.options)}
+        return {**batch, self.into: self._embedder.encode(batch[self.column], **self.options)}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle, without the model's weights."""

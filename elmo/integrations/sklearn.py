@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from elmo.data.arrays import Floats
+from elmo.data.texts import list_texts
 from elmo.errors import ElmoError
 from elmo.model.embedder import Embedder
 
@@ -52,7 +53,7 @@ class ElmoVectorizer(TransformerMixin, BaseEstimator):
         if isinstance(texts, str):
             raise ElmoError("give a list of texts, not one text")
         options: dict[str, Any] = {"normalize": self.normalize, "layers": self.layers}
-        embedder, several = self._loaded(), [str(text) for text in texts]
+        embedder, several = self._loaded(), list_texts(texts)
         return np.asarray(
             embedder.encode(several, self.pooling, batch_size=self.batch_size, **options)  # type: ignore[arg-type]
         )

@@ -24,6 +24,7 @@ from torch import Tensor
 from elmo.data.arrays import Floats, Ints
 from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END, check_token_lists
 from elmo.data.ragged import split_into_runs
+from elmo.data.texts import list_texts
 from elmo.data.tokenizer import TextTokenizer
 from elmo.errors import ElmoError
 from elmo.io.atomic import new_file
@@ -212,7 +213,7 @@ class Embedder:
 
     def encode(
         self,
-        texts: str | Sequence[str],
+        texts: Any,
         pooling: Literal["mean", "first", "last", "max", "none"] = "mean",
         *,
         normalize: bool = False,
@@ -223,18 +224,17 @@ class Embedder:
         """Return one vector per text, float32 (texts, dim): the mean of the layers, pooled over the
         tokens.
 
-        Each text is split by `tokenize`, and its sentences are read separately, `batch_size` at a
-        time. `layers` selects layers from 0…L (default: all). A text without tokens gets zeros.
+        `texts` may also be a column of a table (pandas, Polars, Arrow, NumPy, `datasets`), or a
+        table of one column. Each text is split by `tokenize`, and its sentences are read
+        separately, `batch_size` at a time. `layers` selects layers from 0…L (default: all). A text
+        without tokens gets zeros.
         With `normalize`, vectors have length 1. A single string gives a single vector, and
         `pooling="none"` a list of arrays (tokens, dim).
         """
         if pooling not in _POOLINGS:
             raise ElmoError(f"pooling must be one of {', '.join(_POOLINGS)}, found {pooling!r}")
         single = isinstance(texts, str)
-        several = [texts] if isinstance(texts, str) else list(texts)
-        for number, text in enumerate(several):
-            if not isinstance(text, str):
-                raise ElmoError(f"text {number}: must be a string; give token lists to embed")
+        several = list_texts(texts)
         vectors = []
         tokenized = (self.tokenize(text) for text in _progress(several, show_progress))
         for layers_LTD in self.embed_stream(tokenized, batch_size, layers=layers):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from elmo.data.texts import is_missing
 from elmo.data.tokenizer import Tokenization, is_utf8
 from elmo.errors import ElmoError
 from elmo.tasks import schemes
@@ -135,6 +136,10 @@ def _record(
         return {name: value for name, value in cells.items() if value is not None}
     if hasattr(item, "tolist"):
         item = item.tolist()
+    if is_missing(item):
+        raise ElmoError(
+            f"item:{number}: is missing, found {item!r}; leave it out, or give '' for it"
+        )
     if not isinstance(item, list | tuple):
         raise ElmoError(f"item:{number}: must be a text, tokens or a record, found {item!r:.80}")
     return {"tokens": list(item)}
@@ -157,7 +162,7 @@ def _plain(value: Any) -> Any:
         value = value.tolist()
     if isinstance(value, list):
         return [_plain(one) for one in value]
-    return None if isinstance(value, float) and value != value else value
+    return None if is_missing(value) else value
 
 
 def _check_examples(path: Path, kind: str, labels: ExampleSet, *, empty: bool) -> None:

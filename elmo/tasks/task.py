@@ -18,6 +18,7 @@ import msgspec
 import torch
 from msgspec import Meta
 
+from elmo.data.texts import list_items
 from elmo.data.tokenizer import NO_TOKENIZER, Tokenization
 from elmo.errors import Damaged, ElmoError, Mismatch, NotFound, did_you_mean, first_line
 from elmo.io.atomic import check_writable, write_json
@@ -172,16 +173,14 @@ class Task:
         """Predict for one item or a list of items; return JSON objects as `elmo task predict`
         prints them.
 
-        An item is a text, which is split as the training text was, a list of tokens within the list
-        of items, or a record with the fields of JSON lines. An item of the task `roles` gives a
-        list, one object per predicate. An item without tokens gives None. `ElmoError` names a bad
-        item by its index.
+        `items` may also be a column or a table, as `list_items` reads them. An item is a text,
+        which is split as the training text was, a list of tokens within the list of items, or a
+        record with the fields of JSON lines. An item of the task `roles` gives a list, one object
+        per predicate. An item without tokens gives None. `ElmoError` names a bad item by its index.
         """
         if isinstance(items, str | Mapping):
             return self([items])[0]
-        if not isinstance(items, Iterable) or isinstance(items, bytes):
-            raise ElmoError(f"give a text, a record, or a list of them, not {items!r:.80}")
-        several = list(items)
+        several = list_items(items)
         labelled = examples_of_items(self.record.kind, several, tokenizer=self.record.tokenizer)
         answers: list[list[Any]] = [[] for _ in several]
         for example, prediction in self.predict(labelled.examples):

@@ -99,11 +99,11 @@ class ServedEmbedder(PythonModel):
             raise MlflowException(message, error_code=BAD_REQUEST) from None
 
     def _embedded(self, model_input: Any, settings: dict[str, Any]) -> list[np.ndarray]:
-        from elmo.integrations.batches import model_input_items
+        from elmo.data.texts import list_items
 
         if settings["pooling"] not in ("none", "mean"):
             raise ValueError(f"pooling must be none or mean, found {settings['pooling']!r}")
-        texts = [self._sentences(item) for item in model_input_items(model_input)]
+        texts = [self._sentences(item) for item in list_items(model_input)]
         embedded = self.embedder.embed_stream(texts, int(settings["batch_size"]))
         layers, gamma = str(settings["layers"]), float(settings["gamma"])
         chosen = (_chosen(vectors, layers, gamma).astype(np.float32) for vectors in embedded)
@@ -124,17 +124,15 @@ class ServedEmbedder(PythonModel):
 
 def _cell(row: dict[str, Any]) -> Any:
     """Return the one sentence of a table's row; its other columns are not read."""
+    from elmo.data.texts import is_missing
+
     if not any(name in row for name in COLUMNS):
         found = ", ".join(map(str, row)) or "none"
         raise ValueError(f"the columns must be {' or '.join(COLUMNS)}, found {found}")
-    given = [row[name] for name in COLUMNS if not _is_empty(row.get(name))]
+    given = [row[name] for name in COLUMNS if not is_missing(row.get(name))]
     if len(given) != 1:
         raise ValueError(f"a row must have either {' or '.join(COLUMNS)}, found {row!r:.80}")
     return given[0]
-
-
-def _is_empty(cell: Any) -> bool:
-    return cell is None or (isinstance(cell, float) and cell != cell)
 
 
 def _chosen(vectors: np.ndarray, layers: str, gamma: float) -> np.ndarray:

@@ -66,11 +66,11 @@ class ServedTask(PythonModel):
 
         `context` and `params` are MLflow's and not read.
         """
+        from elmo.data.texts import list_items
         from elmo.errors import ElmoError
-        from elmo.integrations.batches import model_input_items
 
         try:
-            answers: list[Any] = self.task(model_input_items(model_input))
+            answers: list[Any] = self.task(list_items(model_input))
         except ElmoError as error:  # a server shows the message alone, without a stack trace
             message = " ".join(str(error).split())
             raise MlflowException(message, error_code=BAD_REQUEST) from None

@@ -1,0 +1,89 @@
+"""Batches of texts: a list, a column of a table in pandas, Polars, Arrow, NumPy or `datasets`."""
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any
+
+from elmo.errors import ElmoError
+
+_MISSING = ("NAType", "NaTType")  # the types of pandas' values for what is missing
+
+
+def is_missing(value: Any) -> bool:
+    """Tell whether a cell of a table is empty: None, NaN, or pandas' NA."""
+    return (
+        value is None
+        or (isinstance(value, float) and value != value)
+        or type(value).__name__ in _MISSING
+    )
+
+
+def list_texts(batch: Any) -> list[str]:
+    """Return a batch of texts as a list: a single string as a list of one, a table of one column as
+    the texts of that column.
+
+    `ElmoError` names what is no text, such as a missing value, by its number from 0.
+    """
+    texts = []
+    for number, item in enumerate(list_items(batch)):
+        if isinstance(item, Mapping):
+            if len(item) != 1:
+                names = ", ".join(map(str, item))
+                raise ElmoError(
+                    f"texts: found a table with the columns {names}; give one of them, such as "
+                    f"table[{next(iter(item), 'text')!r}]"
+                )
+            (item,) = item.values()
+        if is_missing(item):
+            raise ElmoError(
+                f"text {number}: is missing, found {item!r}; leave it out, or give '' for it"
+            )
+        if not isinstance(item, str):
+            hint = "; give token lists to embed" if isinstance(item, list | tuple) else ""
+            raise ElmoError(f"text {number}: must be a string, found {item!r:.60}{hint}")
+        texts.append(item)
+    return texts
+
+
+def list_items(batch: Any) -> list[Any]:
+    """Return a batch as a list with one item for each text: a single string as a list of one, a
+    table (a data frame, an Arrow table, or a dictionary of columns) as a dictionary for each row, a
+    column or any other sequence as its items.
+
+    `ElmoError` says how to give what could be meant in several ways.
+    """
+    if isinstance(batch, str):
+        return [batch]
+    if isinstance(batch, Mapping):
+        return _rows_of_columns(batch)
+    if hasattr(batch, "to_pylist"):  # Arrow's arrays and tables
+        return list(batch.to_pylist())
+    if hasattr(batch, "to_dicts"):  # a table of Polars
+        return list(batch.to_dicts())
+    dimensions = getattr(batch, "ndim", 1)
+    if hasattr(batch, "iloc") and dimensions == 2:  # a table of pandas
+        return list(batch.to_dict(orient="records"))
+    if dimensions == 2 and batch.shape[1] == 1:
+        batch, dimensions = batch[:, 0], 1
+    if dimensions != 1:
+        raise ElmoError(
+            f"the texts: found an array of shape {tuple(batch.shape)}; give one of one dimension, "
+            "such as array[:, 0], or a list of token lists"
+        )
+    if hasattr(batch, "tolist"):
+        return list(batch.tolist())
+    unordered = isinstance(batch, Set) and not isinstance(batch, Sequence)
+    if unordered or not isinstance(batch, Iterable) or isinstance(batch, bytes | bytearray):
+        raise ElmoError(f"the input must be a text, a list or a table, found {batch!r:.80}")
+    return list(batch)
+
+
+def _rows_of_columns(columns: Mapping[Any, Any]) -> list[dict[Any, Any]]:
+    listed = {}
+    for name, column in columns.items():
+        if isinstance(column, str | bytes | Mapping) or not hasattr(column, "__len__"):
+            raise ElmoError(f"the column {name} must be a list, found {column!r:.80}")
+        listed[name] = column.to_pylist() if hasattr(column, "to_pylist") else list(column)
+    if len(set(map(len, listed.values()))) > 1:
+        counts = ", ".join(f"{name} {len(column)}" for name, column in listed.items())
+        raise ElmoError(f"the columns must have equally many rows, found {counts}")
+    return [dict(zip(listed, row, strict=True)) for row in zip(*listed.values(), strict=True)]

@@ -1,0 +1,134 @@
+"""What people give for a batch of texts is read the same way by all, or refused by all."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elmo import ElmoError, Embedder
+from elmo.data.tokenizer import Tokenization
+from elmo.integrations.batches import BatchEncoder
+from elmo.tasks.task import Task
+from tests.elmo.conftest import WHITESPACE, save_tiny_model
+from tests.elmo.tasks.test_task import trained
+
+pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+polars = pytest.importorskip("polars", reason="polars is not installed")
+pyarrow = pytest.importorskip("pyarrow")
+datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+
+TEXTS = ["he has a gift", "the gift"]
+TABLE = {"text": TEXTS, "id": [1, 2]}
+READ: dict[str, Callable[[], Any]] = {
+    "a list": lambda: TEXTS,
+    "a tuple": lambda: tuple(TEXTS),
+    "a generator": lambda: (text for text in TEXTS),
+    "the values of a dictionary": lambda: dict(enumerate(TEXTS)).values(),
+    "an array": lambda: np.array(TEXTS),
+    "an array of objects": lambda: np.array(TEXTS, object),
+    "an array of one column": lambda: np.array(TEXTS)[:, None],
+    "a column of pandas": lambda: pandas.Series(TEXTS, index=[7, 3]),
+    "an index of pandas": lambda: pandas.Index(TEXTS),
+    "a column of Arrow in pandas": lambda: pandas.Series(TEXTS, dtype="string[pyarrow]"),
+    "categories": lambda: pandas.Series(TEXTS, dtype="category"),
+    "a column of Polars": lambda: polars.Series(TEXTS),
+    "an array of Arrow": lambda: pyarrow.array(TEXTS),
+    "chunks of Arrow": lambda: pyarrow.chunked_array([TEXTS[:1], TEXTS[1:]]),
+    "a dictionary of Arrow": lambda: pyarrow.array(TEXTS).dictionary_encode(),
+    "a column of datasets": lambda: datasets.Dataset.from_dict(TABLE)["text"],
+    "a table of pandas": lambda: pandas.DataFrame({"text": TEXTS}),
+    "a table of Polars": lambda: polars.DataFrame({"text": TEXTS}),
+    "a table of Arrow": lambda: pyarrow.table({"text": TEXTS}),
+    "a table of datasets": lambda: datasets.Dataset.from_dict({"text": TEXTS}),
+}
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "a number": (lambda: 5, "found 5"),
+    "bytes": (lambda: b"he has", "found b'he has'"),
+    "a set": (lambda: set(TEXTS), "found {"),
+    "nothing": (lambda: None, "found None"),
+    "an array of two columns": (lambda: np.array([TEXTS, TEXTS]), r"shape \(2, 2\)"),
+    "an array of no dimension": (lambda: np.array("he has"), r"shape \(\)"),
+    "numbers": (lambda: [1, 2], "found 1"),
+    "a text that is None": (lambda: ["he", None], "1: is missing, found None"),
+    "a text that is NaN": (
+        lambda: pandas.Series(["he", np.nan], dtype=object),
+        "1: is missing, found nan",
+    ),
+    "a text that is NA": (
+        lambda: pandas.Series(["he", pandas.NA], dtype=object),
+        "1: .*found <NA>",
+    ),
+    "a text that Arrow lacks": (lambda: pyarrow.array(["he", None]), "1: is missing, found None"),
+    "a text that Polars lacks": (lambda: polars.Series(["he", None]), "1: is missing, found None"),
+    "bytes among texts": (lambda: ["he", b"has"], "1: .*found b'has'"),
+}
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any], Any]]:
+    """All that take a batch of texts; each returns an array with a row for each text."""
+    from elmo.integrations.sklearn import ElmoVectorizer
+    from pipeline.tracking.pyfunc import ServedEmbedder
+    from pipeline.tracking.task_pyfunc import ServedTask
+
+    folder = tmp_path_factory.mktemp("texts")
+    save_tiny_model(folder / "model", tokenizer=WHITESPACE)
+    embedder = Embedder.load(folder / "model", device="cpu")
+    changes = {"elmo": "none", "epochs": 1}
+    options: dict[str, Any] = {"count": 8, "tokenizer": Tokenization("whitespace")}
+    task = Task.load(trained("tagging", folder, None, changes=changes, **options))
+    served, served_task = ServedEmbedder(), ServedTask()
+    served.embedder, served_task.task = embedder, task
+    encoder = BatchEncoder(folder / "model")
+    return {
+        "encode": embedder.encode,
+        "transform": ElmoVectorizer(folder / "model").transform,
+        "map": lambda texts: encoder({"text": texts})["elmo"],
+        "served": lambda texts: served.predict(None, texts, {"pooling": "mean"}),
+        "task": lambda texts: [answer["tags"] for answer in task(texts)],
+        "served task": lambda texts: [a["tags"] for a in served_task.predict(None, texts)],
+    }
+
+
+@pytest.mark.parametrize("what", READ)
+def test_what_is_a_batch_of_texts(what: str, readers: dict[str, Callable[[Any], Any]]) -> None:
+    for name, read in readers.items():
+        found, expected = read(READ[what]()), read(list(TEXTS))
+        assert len(found) == 2, name
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, other, name)
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_none(what: str, readers: dict[str, Callable[[Any], Any]]) -> None:
+    make, message = REFUSED[what]
+    for name, read in readers.items():
+        with pytest.raises(Exception, match=message.split(" ")[-1]) as refused:
+            read(make())
+        assert type(refused.value).__name__ in ("ElmoError", "MlflowException"), name
+        if name in ("encode", "transform", "map"):
+            assert refused.match(message)
+
+
+def test_a_table_of_several_columns_names_them(readers: dict[str, Callable[[Any], Any]]) -> None:
+    for table in (TABLE, pandas.DataFrame(TABLE), polars.DataFrame(TABLE), pyarrow.table(TABLE)):
+        for name in ("encode", "transform"):
+            with pytest.raises(ElmoError, match=r"columns text, id; give .* table\['text'\]"):
+                readers[name](table)
+        for name in ("served", "served task"):  # they read the column that they know
+            assert len(readers[name](table)) == 2
+
+
+def test_a_record_at_a_time_is_one_text(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path / "model", tokenizer=WHITESPACE)
+    encoder = BatchEncoder(tmp_path / "model")
+    given = datasets.Dataset.from_dict(TABLE)
+    alone = given.map(encoder, load_from_cache_file=False)["elmo"]
+    together = given.map(encoder, batched=True, load_from_cache_file=False)["elmo"]
+    np.testing.assert_allclose(list(alone), list(together), atol=1e-6)
+    with pytest.raises(ElmoError, match="dictionary of columns, found Table; pass batch_format"):
+        encoder(pyarrow.table(TABLE))
+    assert len(encoder(pandas.DataFrame(TABLE))["elmo"]) == 2
