@@ -31,7 +31,8 @@ class ElmoComponent:
     tokens, spans and the Doc, means of the layers.
 
     spaCy's own tokens are embedded, each sentence on its own if an earlier component sets
-    sentences. `layers` are the numbers of the layers to use (None: all).
+    sentences. Tokens of white space are left out and have zeros. `layers` are the numbers of the
+    layers to use (None: all).
     """
 
     def __init__(self, model: str, *, layers: Sequence[int] | None, device: str) -> None:
@@ -50,33 +51,43 @@ class ElmoComponent:
             for doc in stream:
                 waiting.append(doc)
                 parts = doc.sents if doc.has_annotation("SENT_START") else [doc[:]]
-                yield [[token.text for token in part] for part in parts if len(part)]
+                words = [[token.text for token in part if not token.is_space] for part in parts]
+                yield [sentence for sentence in words if sentence]
 
         embedded = self.embedder.embed_stream(sentences(), batch_size, layers=self.layers)
         for layers_LTD in embedded:
             doc = waiting.pop(0)
-            doc._.elmo = layers_LTD
-            vectors_TD = layers_LTD.mean(0)
-            doc.tensor = vectors_TD
-            doc.user_hooks |= {"vector": _mean, "has_vector": _whether, "vector_norm": _norm}
-            doc.user_span_hooks |= {"vector": _mean, "has_vector": _whether, "vector_norm": _norm}
-            doc.user_token_hooks |= {
-                "vector": lambda token: token.doc.tensor[token.i],
-                "has_vector": _whether,
-                "vector_norm": lambda token: float(np.linalg.norm(token.vector)),
-            }
+            is_word_T = [not token.is_space for token in doc]
+            doc._.elmo = np.zeros((len(layers_LTD), len(doc), layers_LTD.shape[2]), np.float32)
+            doc._.elmo[:, is_word_T] = layers_LTD
+            doc.tensor = doc._.elmo.mean(0)
+            # Not vector_norm of spans: spaCy calls the hook of the vector in its place.
+            alike: dict[str, Any] = {"has_vector": _whether, "similarity": _similarity}
+            doc.user_hooks |= {"vector": _mean, "vector_norm": _norm, **alike}
+            doc.user_span_hooks |= {"vector": _mean, **alike}
+            doc.user_token_hooks |= {"vector": _vector, "vector_norm": _norm, **alike}
             yield doc
 
 
 def _mean(part: Any) -> Floats:
-    """Return the mean vector of a Doc's or a span's tokens."""
-    start, end = getattr(part, "start", 0), getattr(part, "end", len(part))
-    vectors_TD = (part.doc if hasattr(part, "doc") else part).tensor[start:end]
-    return np.asarray(vectors_TD.mean(0) if len(vectors_TD) else np.zeros(vectors_TD.shape[1:]))
+    """Return the mean vector of a Doc's or a span's words."""
+    tensor_TD = (part.doc if hasattr(part, "doc") else part).tensor
+    words = [token.i for token in part if not token.is_space]
+    return np.asarray(tensor_TD[words].mean(0) if words else np.zeros_like(tensor_TD[:1].sum(0)))
+
+
+def _vector(token: Any) -> Floats:
+    return np.asarray(token.doc.tensor[token.i])
 
 
 def _norm(part: Any) -> float:
-    return float(np.linalg.norm(_mean(part)))
+    return float(np.linalg.norm(part.vector))
+
+
+def _similarity(one: Any, other: Any) -> float:
+    """Return the cosine of two vectors, each that of a Doc, a span or a token; 0 if one is 0."""
+    norms = _norm(one) * _norm(other)
+    return float(one.vector @ other.vector) / norms if norms else 0.0
 
 
 def _whether(_: Any) -> bool:

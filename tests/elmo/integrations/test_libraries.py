@@ -102,6 +102,29 @@ def test_spacy(tiny_model_folder: Path) -> None:
     np.testing.assert_allclose(split[:, 3:], embedder.embed([["he", "has"]])[0], atol=1e-5)
 
 
+def test_spacy_compares_spans_and_leaves_white_space_out(tiny_model_folder: Path) -> None:
+    spacy = pytest.importorskip("spacy", reason="spaCy is not installed")
+    import elmo.integrations.spacy  # noqa: F401  (registers the component)
+
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo", config={"model": str(tiny_model_folder)})
+    doc, other = nlp("he has a gift"), nlp("a gift")
+    spaced = nlp("he  has \n a gift\n")
+    words = [token.i for token in spaced if not token.is_space]
+    assert len(words) == 4 < len(spaced)
+    np.testing.assert_array_equal(spaced._.elmo[:, words], doc._.elmo)
+    np.testing.assert_array_equal(spaced.vector, doc.vector)
+    assert not spaced[1].vector.any() and spaced[1].similarity(spaced[0]) == 0
+    several = (doc, doc[1:3], doc[3], other, other[0:2], other[1])
+    for one in several:
+        assert one.vector_norm == pytest.approx(np.linalg.norm(one.vector), rel=1e-5)
+        for two in several:
+            cosine = one.vector @ two.vector / one.vector_norm / two.vector_norm
+            assert one.similarity(two) == pytest.approx(cosine, rel=1e-4)
+    assert doc[3].similarity(other[1]) < 0.9999  # one word in two contexts
+    assert nlp(" \n ").vector.shape == doc.vector.shape
+
+
 def test_flair(tiny_model_folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("flair", reason="flair is not installed")
     import torch
