@@ -12,7 +12,7 @@ sys.path[:0] = [str(DOCS.parent), str(DOCS)]
 
 from generate import write_reference  # noqa: E402
 
-project = "ELMo on your text"
+project = "ELMo on your own text"
 author = "The authors"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 html_theme = "furo"
@@ -27,6 +27,7 @@ autodoc_member_order = "bysource"
 autodoc_mock_imports = [name for name in ("flair", "sklearn", "spacy") if find_spec(name) is None]
 autodoc_default_options = {"members": True, "show-inheritance": False}
 nitpicky = False
+smartquotes = False  # commands are pasted into a shell
 html_show_sphinx = False
 html_show_copyright = False
 

@@ -28,34 +28,41 @@ def write_reference(folder: Path) -> None:
 
 
 def commands() -> str:
-    """Every command with its arguments and options, as Markdown."""
-    from pipeline.commands.cli import cli
+    """Return every command with its arguments and options, as Markdown, in the order of use."""
+    from pipeline.commands.cli import SECTIONS, cli
+    from pipeline.stages import STAGES
 
     lines = ["# Command line", "", inspect.cleandoc(cli.help or "").replace("\b\n", ""), ""]
+    sections = {name: [command.name or "" for command in SECTIONS[name]] for name in SECTIONS}
+    sections["Stages, which `elmo run` and `dvc repro` call"] = list(STAGES)
     context = click.Context(cli, info_name="elmo")
-    for path, command in _walk(cli, context, "elmo"):
-        if isinstance(command, click.Group):
-            continue
-        inner = click.Context(command, info_name=path, parent=None)
-        usage = " ".join(command.collect_usage_pieces(inner))
-        lines += [f"## {path}", "", f"`{path} {usage}`", "", _prose(command.help or ""), ""]
-        options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
-        if options:
-            lines += ["| option | meaning | default |", "|---|---|---|"]
-            lines += [_option_row(option) for option in options] + [""]
+    for section, names in sections.items():
+        lines += [f"## {section}", ""]
+        for name in names:
+            command = cli.get_command(context, name)
+            assert command is not None, name
+            for path, leaf in _leaves(command, f"elmo {name}"):
+                lines += _command(path, leaf)
     return "\n".join(lines)
 
 
-def _walk(
-    group: click.Group, context: click.Context, path: str
-) -> Iterator[tuple[str, click.Command]]:
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        if command is None or command.hidden:
-            continue
-        yield f"{path} {name}", command
-        if isinstance(command, click.Group):
-            yield from _walk(command, context, f"{path} {name}")
+def _leaves(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    """Yield a command, or those of a group, with the words that call it."""
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    for name, child in command.commands.items():
+        yield from _leaves(child, f"{path} {name}")
+
+
+def _command(path: str, command: click.Command) -> list[str]:
+    usage = " ".join(command.collect_usage_pieces(click.Context(command, info_name=path)))
+    lines = [f"### {path}", "", "```", f"{path} {usage}", "```", "", _prose(command.help or ""), ""]
+    options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
+    if options:
+        lines += ["| option | meaning | default |", "|---|---|---|"]
+        lines += [_option_row(option) for option in options] + [""]
+    return lines
 
 
 def _option_row(option: click.Option) -> str:

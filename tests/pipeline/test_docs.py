@@ -1,7 +1,10 @@
 """The documentation and the code name the same things, and its links lead somewhere."""
 
 import ast
+import html
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -197,3 +200,19 @@ def test_every_page_is_in_the_contents() -> None:
     docs = [path.relative_to(ROOT / "docs") for path in PAGES if path.parent != ROOT]
     pages = {path.with_suffix("").as_posix() for path in docs}
     assert pages - listed <= {"index", "README"}
+
+
+@pytest.mark.slow
+def test_commands_of_the_built_pages_can_be_pasted(tmp_path: Path) -> None:
+    """No quotation mark or dash of a command is replaced by a typographic one."""
+    subprocess.run(
+        [sys.executable, "-m", "sphinx", "-W", "-q", ROOT / "docs", tmp_path], check=True
+    )
+    commands = (tmp_path / "reference" / "generated" / "commands.html").read_text(encoding="utf-8")
+    assert "--layer" in commands
+    assert re.findall("[‘’“”–]", commands) == []
+    for built in tmp_path.rglob("*.html"):
+        for block in re.findall(r"<pre>(.*?)</pre>", built.read_text(encoding="utf-8"), re.DOTALL):
+            for line in html.unescape(re.sub(r"<[^>]+>", "", block)).splitlines():
+                if line.startswith(("elmo ", "$ elmo ")):
+                    assert re.findall("[‘’“”–]", line) == [], f"{built.name}: {line}"
